@@ -1,0 +1,383 @@
+"""The four resources of `tinkerbell.org/v1alpha2`: Hardware, OSIE, Template, Workflow.
+
+These pydantic models are the only source of the schema: `tink.api.crds` generates the CustomResourceDefinitions
+from them, and every component reads objects through them. Objects that are written back to the API are patched as
+raw dictionaries, never dumped from a model, so that fields of a newer version survive (`DESIGN.md`, "Libraries").
+
+Field names, defaults and patterns follow the final revision of the CRD refactor proposal with its slips mended:
+anchored address patterns, VLAN 1-4094, the stray quote of the hostname pattern. Every description is what
+`kubectl explain` prints.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic.alias_generators import to_camel
+
+GROUP = "tinkerbell.org"
+VERSION = "v1alpha2"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+FINALIZER = "tinkerbell.org/workflow"
+"""Put on a Workflow by the controller when it is prepared; removed when the Workflow has reached an end state."""
+
+INSTANCE_ID_ANNOTATION = "tinkerbell.org/instance-id"
+"""Overrides the instance id that the metadata service gives for a Hardware (default: the Hardware's name)."""
+
+_OCTET = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+IPV4_PATTERN = rf"^{_OCTET}(\.{_OCTET}){{3}}$"
+NETMASK_PATTERN = (
+    r"^(((255\.){3}(255|254|252|248|240|224|192|128|0))"
+    r"|((255\.){2}(255|254|252|248|240|224|192|128|0)\.0)"
+    r"|(255\.(255|254|252|248|240|224|192|128|0)(\.0){2})"
+    r"|((255|254|252|248|240|224|192|128|0)(\.0){3}))$"
+)
+HOSTNAME_PATTERN = (
+    r"^(([a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9\-]*[a-zA-Z0-9])\.)*([A-Za-z0-9]|[A-Za-z0-9][A-Za-z0-9\-]*[A-Za-z0-9])$"
+)
+VLAN_PATTERN = r"^([1-9][0-9]{0,2}|[1-3][0-9]{3}|40[0-8][0-9]|409[0-4])$"
+MAC_PATTERN = r"^([0-9a-f]{2}:){5}([0-9a-f]{2})$"
+DEVICE_PATTERN = r"^(/[^/ ]+)+$"
+URL_PATTERN = r"^(https?|file)://.+$"
+HTTP_URL_PATTERN = r"^https?://.+$"
+
+
+class Model(BaseModel):
+    """Base of every resource model: camelCase on the wire, immutable here, unknown fields left alone."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore", hide_input_in_errors=True
+    )
+
+
+class ObjectMeta(Model):
+    """The part of Kubernetes' ObjectMeta that this program reads (Kubernetes API conventions, "Metadata")."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    finalizers: list[str] = []
+
+
+class Resource(Model):
+    """Any of the four resources."""
+
+    api_version: str = API_VERSION
+    kind: str = ""
+    metadata: ObjectMeta = ObjectMeta()
+
+
+class LocalObjectReference(Model):
+    """Refers to an object in the same namespace."""
+
+    name: str = Field(default="", description="Name of the referent, in the namespace of this object.")
+
+
+# --- Hardware ---------------------------------------------------------------------------------------------------
+
+IPv4 = Annotated[str, StringConstraints(pattern=IPV4_PATTERN)]
+HostOrIP = Annotated[str, StringConstraints(pattern=HOSTNAME_PATTERN)]
+StorageDevice = Annotated[str, StringConstraints(pattern=DEVICE_PATTERN)]
+
+
+class DHCP(Model):
+    """Basic network configuration to be served in DHCP replies: a DHCP reservation."""
+
+    ip: IPv4 | None = Field(default=None, description="IPv4 address to serve.")
+    netmask: Annotated[str, StringConstraints(pattern=NETMASK_PATTERN)] | None = Field(
+        default=None, description="IPv4 netmask to serve."
+    )
+    gateway: IPv4 | None = Field(default=None, description="Default gateway address to serve.")
+    hostname: Annotated[str, StringConstraints(pattern=HOSTNAME_PATTERN)] | None = Field(
+        default=None, description="Host name to serve."
+    )
+    vlan_id: Annotated[str, StringConstraints(pattern=VLAN_PATTERN)] | None = Field(
+        default=None, description='VLAN ID between 1 and 4094, as a string, e.g. "100".'
+    )
+    nameservers: list[HostOrIP] | None = Field(default=None, description="Nameservers to serve: IPs or host names.")
+    timeservers: list[HostOrIP] | None = Field(default=None, description="Timeservers to serve: IPs or host names.")
+    lease_time_seconds: int = Field(
+        default=86400,
+        ge=0,
+        le=4294967295,
+        description="Lease time to serve, in seconds. Default: 24 hours. Maximum: that of RFC 2132 section 9.2.",
+    )
+
+
+class NetworkInterface(Model):
+    """The desired configuration of one network interface."""
+
+    dhcp: DHCP | None = Field(default=None, description="Basic network information for serving DHCP requests.")
+    disable_dhcp: bool = Field(default=False, description="Disables DHCP for this interface. Implies disableNetboot.")
+    disable_netboot: bool = Field(
+        default=False,
+        description="Disables netbooting for this interface. The interface still receives its network configuration "
+        "by DHCP.",
+    )
+
+
+class IPXE(Model):
+    """Overrides for the iPXE script. At least one option must be given."""
+
+    inline: str | None = Field(default=None, description="An inline iPXE script.")
+    url: Annotated[str, StringConstraints(pattern=HTTP_URL_PATTERN)] | None = Field(
+        default=None, description="URL of a hosted iPXE script (http or https)."
+    )
+
+
+class Instance(Model):
+    """Instance specific data, served to the machine's permanent operating system by the metadata service."""
+
+    userdata: str | None = Field(
+        default=None, description="Data with a structure understood by the producer and the consumer of the data."
+    )
+    vendordata: str | None = Field(
+        default=None, description="Data with a structure understood by the producer and the consumer of the data."
+    )
+
+
+class HardwareSpec(Model):
+    """The desired state of a machine."""
+
+    network_interfaces: dict[str, NetworkInterface] = Field(
+        default={},
+        min_length=1,
+        description="Network interfaces by MAC address (lower case, colons). Defines the desired DHCP and netboot "
+        "configuration of each.",
+    )
+    ipxe: IPXE | None = Field(
+        default=None,
+        description="iPXE script overrides, for debugging or for netboot customisation. Give inline or url.",
+    )
+    osie: LocalObjectReference | None = Field(
+        default=None, description="The Operating System Installation Environment to be netbooted."
+    )
+    kernel_params: list[str] | None = Field(
+        default=None, description="Parameters passed to the kernel when the OSIE is launched, joined with a space."
+    )
+    instance: Instance | None = Field(
+        default=None, description="Instance specific data that is generally unused by Tinkerbell itself."
+    )
+    storage_devices: list[StorageDevice] | None = Field(
+        default=None,
+        description="Storage devices that will be available in the OSIE, as Linux paths without partitions, "
+        "e.g. /dev/sda or /dev/nvme0n1.",
+    )
+    bmc_ref: LocalObjectReference | None = Field(default=None, description="Refers to a Rufio Machine object.")
+
+
+class Hardware(Resource):
+    """A logical representation of a machine that can execute Workflows."""
+
+    kind: str = "Hardware"
+    spec: HardwareSpec = HardwareSpec()
+
+
+# --- OSIE -------------------------------------------------------------------------------------------------------
+
+
+class OSIESpec(Model):
+    """Where the kernel and the initrd are."""
+
+    kernel_url: Annotated[str, StringConstraints(pattern=URL_PATTERN)] = Field(
+        default=..., description="URL of a kernel image (http, https or file)."
+    )
+    initrd_url: Annotated[str, StringConstraints(pattern=URL_PATTERN)] = Field(
+        default=..., description="URL of an initrd image (http, https or file)."
+    )
+
+
+class OSIE(Resource):
+    """An Operating System Installation Environment: what a machine netboots to be provisioned, with the agent inside."""
+
+    kind: str = "OSIE"
+    spec: OSIESpec
+
+
+# --- Template ---------------------------------------------------------------------------------------------------
+
+
+class Action(Model):
+    """An individual action to be run on a target machine."""
+
+    name: str = Field(
+        default=..., min_length=1, description="Name of the action, unique within the Template. Not a template."
+    )
+    image: str = Field(default=..., min_length=1, description="An OCI image.")
+    cmd: str | None = Field(default=None, description="Command to use when launching the image (its entrypoint).")
+    args: list[str] | None = Field(default=None, description="Arguments passed to the container on launch.")
+    env: dict[str, str] | None = Field(default=None, description="Environment variables of the container.")
+    volumes: list[str] | None = Field(
+        default=None,
+        description="Volumes to mount into the container, as {SRC-VOLUME-NAME | SRC-HOST-DIR}:TGT-CONTAINER-DIR:OPTIONS, e.g. "
+        "/etc/data:/data:ro.",
+    )
+    network_namespace: str | None = Field(
+        default=None,
+        description='Network namespace to run the container in, e.g. "host".',
+    )
+    timeout: int | None = Field(
+        default=None,
+        ge=0,
+        description="Seconds the action may take. 0 or absent: the controller's --action-timeout, by default none.",
+    )
+
+
+class TemplateSpec(Model):
+    """Actions, and what they share."""
+
+    actions: list[Action] = Field(
+        default=...,
+        min_length=1,
+        description="Actions to be run on a target machine, one after the other in this order. Names are unique.",
+    )
+    volumes: list[str] | None = Field(
+        default=None, description="Volumes mounted on all actions. An action's own volume takes precedence."
+    )
+    env: dict[str, str] | None = Field(
+        default=None, description="Environment variables of all actions. An action's own variable takes precedence."
+    )
+
+
+class Template(Resource):
+    """A set of actions to be run on a target machine, rendered with Hardware and user-defined data before execution.
+
+    All fields but the names of actions may hold Go text/template expressions.
+    """
+
+    kind: str = "Template"
+    spec: TemplateSpec
+
+
+# --- Workflow ---------------------------------------------------------------------------------------------------
+
+
+class WorkflowState(StrEnum):
+    """Where a Workflow is. The last three are terminal and never change."""
+
+    PENDING = "Pending"
+    SCHEDULED = "Scheduled"
+    RUNNING = "Running"
+    CANCELLING = "Cancelling"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    CANCELED = "Canceled"
+
+    @property
+    def terminal(self) -> bool:
+        """Whether nothing may follow."""
+        return self in (WorkflowState.SUCCEEDED, WorkflowState.FAILED, WorkflowState.CANCELED)
+
+
+class ActionState(StrEnum):
+    """Where an action of a Workflow is."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class ConditionStatus(StrEnum):
+    """Kubernetes API conventions, "Typical status properties"."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+class Condition(Model):
+    """An observation on a resource that is generally attainable by inspecting other status fields."""
+
+    type: str = Field(default=..., description="Type of condition.")
+    status: ConditionStatus = Field(default=..., description="Status of the condition: True, False or Unknown.")
+    reason: str | None = Field(
+        default=None, description="A short CamelCase description of the condition's last transition."
+    )
+    message: str | None = Field(
+        default=None, description="A human readable message with details about the last transition."
+    )
+
+
+class ActionStatus(Model):
+    """What became of one action."""
+
+    rendered: Action | None = Field(default=None, description="The rendered action.")
+    id: str = Field(default=..., description="Uniquely identifies the action within the Workflow.")
+    started_at: str | None = Field(
+        default=None,
+        json_schema_extra={"format": "date-time"},
+        description="When the action was started. Absent: it has not started.",
+    )
+    last_transitioned: str | None = Field(
+        default=None, json_schema_extra={"format": "date-time"}, description="When state changed last."
+    )
+    state: ActionState | None = Field(default=None, description="Current state of the action.")
+    failure_reason: str | None = Field(
+        default=None, description="A short CamelCase word or phrase that says why the action failed."
+    )
+    failure_message: str | None = Field(
+        default=None, description="A free-form, user friendly elaboration on the failure reason."
+    )
+
+
+class WorkflowSpec(Model):
+    """What to run, and where."""
+
+    hardware_ref: LocalObjectReference = Field(
+        default=..., description="The Hardware this Workflow executes on, in the Workflow's namespace."
+    )
+    template_ref: LocalObjectReference = Field(
+        default=..., description="The Template used to render the Workflow's actions, in the Workflow's namespace."
+    )
+    template_params: dict[str, str] | None = Field(
+        default=None,
+        description='Key-value pairs exposed to the Template as .Params, e.g. {"foo": "bar"} as .Params.foo.',
+    )
+    timeout: int = Field(
+        default=0,
+        ge=0,
+        description="Seconds the Workflow has to complete, counted from the start of its first action. 0: no timeout.",
+    )
+
+
+class WorkflowStatus(Model):
+    """The observed state of a Workflow."""
+
+    actions: list[ActionStatus] | None = Field(default=None, description="The actions and their states.")
+    started_at: str | None = Field(
+        default=None,
+        json_schema_extra={"format": "date-time"},
+        description="When the first action was started. Absent: the Workflow has not started.",
+    )
+    last_transitioned: str | None = Field(
+        default=None, json_schema_extra={"format": "date-time"}, description="When state changed last."
+    )
+    state: WorkflowState | None = Field(default=None, description="Current state of the Workflow.")
+    current_action: str | None = Field(default=None, description="Name of the action that runs now, or that ran last.")
+    conditions: list[Condition] | None = Field(
+        default=None, description="Observations about the Workflow: Started, Succeeded."
+    )
+
+
+class Workflow(Resource):
+    """A set of actions to be run on a specific Hardware. Workflows execute once and are ephemeral."""
+
+    kind: str = "Workflow"
+    spec: WorkflowSpec
+    status: WorkflowStatus = WorkflowStatus()
+
+
+RESOURCES: tuple[type[Resource], ...] = (Hardware, OSIE, Template, Workflow)
+
+Raw = dict[str, Any]
+"""A Kubernetes object as it came from the API."""
