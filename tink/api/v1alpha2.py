@@ -197,7 +197,7 @@ class OSIESpec(Model):
 
 
 class OSIE(Resource):
-    """An Operating System Installation Environment: what a machine netboots to be provisioned, with the agent inside."""
+    """An Operating System Installation Environment: what a machine netboots; it launches the agent."""
 
     kind: str = "OSIE"
     spec: OSIESpec
