@@ -1,10 +1,61 @@
-"""`tinkedge ...`: the one command; every service and tool of the stack is a subcommand."""
+"""`tinkedge ...`: the one command; every service and tool of the stack is a subcommand.
+
+A subcommand's module is imported only when it is called: `tinkedge --help` stays fast, and the agent, which runs on
+slow machines with little memory, loads nothing of the servers. Every flag can also be given as the environment
+variable TINKEDGE_<FLAG>.
+"""
 
 from __future__ import annotations
 
+import importlib
+
 import click
 
+# name -> (module in edge.commands, what it does)
+COMMANDS = {
+    "up": ("up", "The whole stack in one process."),
+    "edge": ("services", "DHCP, TFTP, HTTP and metadata, for a cluster."),
+    "controller": ("services", "The workflow controller, for a cluster."),
+    "server": ("services", "The gRPC server of the agents, for a cluster."),
+    "apiserver": ("services", "The embedded Kubernetes API alone."),
+    "agent": ("agent", "The agent, inside the OSIE."),
+    "lab": ("lab", "An isolated virtual rack: boots a real QEMU machine through the whole path."),
+    "crds": ("crds", "Print the CustomResourceDefinitions."),
+    "render": ("render", "Show what a Workflow would run, without running it."),
+    "watch": ("watch", "The journey of machines, live."),
+    "doctor": ("doctor", "What would keep this host from serving, and how to mend it."),
+}
 
-@click.group()
+
+class LazyGroup(click.Group):
+    """Lists its subcommands without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the subcommand; None if there is none of this name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"edge.commands.{COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name)
+        # Every flag is TINKEDGE_<FLAG>, whatever the subcommand.
+        command.context_settings.setdefault("auto_envvar_prefix", "TINKEDGE")
+        command.context_settings.setdefault("show_default", True)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list that `--help` ends with."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="tinkedge")
 def main() -> None:
     """The Tinkerbell v1alpha2 stack: netboot, metadata and workflows for bare metal."""
+
+
+if __name__ == "__main__":
+    main()

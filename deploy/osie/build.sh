@@ -1,0 +1,215 @@
+#!/usr/bin/env bash
+# Build the OSIE: the kernel and the initrd that a machine netboots to be provisioned, with the agent inside.
+#
+#   build.sh --wheel FILE --python PYTHON --constraints FILE --cache DIR --out DIR [--kernel PACKAGE]
+#
+# It makes DIR/kernel and DIR/initrd from Debian packages (by the mirror that apt is configured with) and from the
+# project's wheel. The initrd is one cpio archive of three parts:
+#   init + busybox + the four kernel modules that mount the rest     (files/init, 2 MB)
+#   base.squashfs    Debian's Python, crun, kernel modules, gRPC     (kept in the cache: changes with its package list)
+#   agent.squashfs   the project's wheel                             (made anew each time)
+# Squashed parts stay compressed in memory and are mounted, so a machine with 512 MB boots and nothing is unpacked that
+# is not used. README.md beside this file tells what happens at boot.
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+# The OSIE's root filesystem, besides what these depend on.
+packages=(python3-minimal libpython3-stdlib crun busybox-static kmod ca-certificates zstd)
+# The wheel's dependencies that the agent uses; the versions are those of the constraints file.
+libraries=(click grpcio protobuf typing_extensions)
+# Debian packages that this recipe itself runs.
+tools=(mmdebstrap:mmdebstrap mksquashfs:squashfs-tools cpio:cpio depmod:kmod dpkg-deb:dpkg busybox:busybox-static)
+
+kernel_package=linux-image-cloud-amd64
+wheel='' python='' constraints='' cache='' out=''
+
+die() { echo "deploy/osie/build.sh: $*" >&2; exit 1; }
+say() { echo "osie: $*" >&2; }
+
+while [ $# -gt 0 ]; do
+  [ $# -ge 2 ] || die "$1 needs a value"
+  case $1 in
+    --wheel) wheel=$2 ;;
+    --python) python=$2 ;;
+    --constraints) constraints=$2 ;;
+    --cache) cache=$2 ;;
+    --out) out=$2 ;;
+    --kernel) kernel_package=$2 ;;
+    *) die "unknown argument $1" ;;
+  esac
+  shift 2
+done
+for name in wheel python constraints cache out; do
+  [ -n "${!name}" ] || die "--$name is missing"
+done
+
+missing=()
+for tool in "${tools[@]}"; do
+  command -v "${tool%%:*}" >/dev/null || missing+=("${tool##*:}")
+done
+[ ${#missing[@]} -eq 0 ] || die "missing Debian packages: apt-get install ${missing[*]}"
+
+mkdir -p "$cache" "$out"
+work=$(mktemp -d "$cache/build.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+
+# --- which Debian -------------------------------------------------------------------------------------------------
+
+suite=bookworm
+# Every Debian mirror that apt itself is configured with and that carries this release, one "deb" line each.
+sources() {
+  apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(ORIGIN)' 'Created-By: Packages' |
+    awk -v suite="$suite" '$3 == "Debian" && ($2 == suite || $2 == suite "-security" || $2 == suite "-updates") {
+      print "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]", $1, $2, "main" }' | sort -u
+}
+mirrors=$(sources)
+[ -n "$mirrors" ] || die "apt knows no Debian $suite mirror: run apt-get update, and look at /etc/apt/sources.list*"
+
+kernel_version_package() {
+  case $kernel_package in
+    linux-image-[0-9]*) echo "$kernel_package" ;;
+    *) apt-cache depends "$kernel_package" | awk '/Depends: linux-image-[0-9]/ {print $2; exit}' ;;
+  esac
+}
+kernel_image=$(kernel_version_package)
+[ -n "$kernel_image" ] || die "--kernel $kernel_package: apt knows no such kernel package"
+
+# --- base: Debian, gRPC, kernel modules ---------------------------------------------------------------------------
+
+key=$({ sha256sum "$0" "$here"/files/* | cut -d' ' -f1; echo "$mirrors"; apt-cache policy "$kernel_image" | sed -n 3p
+        echo "${packages[*]}"; for l in "${libraries[@]}"; do grep -i "^$l==" "$constraints"; done; } | sha256sum | cut -c1-16)
+base=$cache/base-$key
+
+unpack_kernel() { # into $work/kernel
+  say "fetching $kernel_image"
+  (cd "$work" && apt-get -q -o APT::Sandbox::User=root download "$kernel_image" >&2)
+  mkdir -p "$work/kernel"
+  dpkg-deb --fsys-tarfile "$work"/linux-image-*.deb | tar -x -C "$work/kernel" ./boot ./lib/modules
+  version=$(ls "$work/kernel/lib/modules")
+}
+
+unpack_debian() { # into $work/root
+  say "unpacking Debian $suite: ${packages[*]}"
+  local include
+  include=$(IFS=,; echo "${packages[*]}")
+  # The extract variant runs no maintainer scripts: it takes seconds, and nothing in this list needs them.
+  echo "$mirrors" | mmdebstrap --quiet --mode=root --variant=extract --include="$include" \
+    --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr \
+    --aptopt='Acquire::Languages "none"' --aptopt='APT::Install-Recommends "false"' \
+    "$suite" "$work/root" - >&2
+  local r=$work/root
+  rm -rf "$r"/usr/share/{doc,man,info,locale,lintian,bash-completion,perl5,zoneinfo,python3/debpython} \
+    "$r"/usr/lib/x86_64-linux-gnu/{gconv,perl-base} "$r"/var/lib/{apt,dpkg} "$r"/var/cache "$r"/var/log \
+    "$r"/usr/lib/x86_64-linux-gnu/{libsqlite3.so*,libdb-5.3.so,*.a} \
+    "$r"/usr/lib/python3.11/{test,idlelib,tkinter,turtledemo,lib2to3,ensurepip,distutils,pydoc_data}
+  mkdir -p "$r"/{proc,sys,dev,run,tmp,root,mnt,etc,var/tmp}
+  ln -sfn /run "$r/var/run"
+  # What ca-certificates' own script would write.
+  mkdir -p "$r/etc/ssl/certs"
+  cat "$r"/usr/share/ca-certificates/mozilla/*.crt >"$r/etc/ssl/certs/ca-certificates.crt"
+  echo 'root:x:0:0:root:/root:/bin/sh' >"$r/etc/passwd"
+  echo 'root:x:0:' >"$r/etc/group"
+  printf '127.0.0.1 localhost\n::1 localhost\n' >"$r/etc/hosts"
+  ln -sfn /run/osie/resolv.conf "$r/etc/resolv.conf"
+  chroot "$r" /bin/busybox --install -s /bin 2>/dev/null
+}
+
+add_libraries() {
+  say "adding ${libraries[*]}"
+  local site=$work/root/usr/lib/python3/dist-packages
+  mkdir -p "$site"
+  "$python" -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --target "$site" \
+    --only-binary=:all: --python-version 3.11 --implementation cp --platform manylinux_2_28_x86_64 \
+    --platform manylinux2014_x86_64 --platform manylinux_2_17_x86_64 --platform any \
+    -c "$constraints" "${libraries[@]}" >&2
+  rm -rf "$site/bin"
+  # Byte code is not written at boot (the root is new each time), and compiling under emulation costs seconds.
+  chroot "$work/root" /usr/bin/python3.11 -m compileall -q -j 0 /usr/lib/python3.11 /usr/lib/python3/dist-packages >/dev/null || true
+}
+
+add_modules() {
+  local modules=$work/root/usr/lib/modules/$version source=$work/kernel/lib/modules/$version directory
+  mkdir -p "$modules/kernel"
+  for directory in drivers fs net lib crypto arch block; do
+    [ -d "$source/kernel/$directory" ] && cp -a "$source/kernel/$directory" "$modules/kernel/"
+  done
+  # No provisioning needs these, and they are most of the bytes of a kernel for real machines.
+  for directory in drivers/{gpu,media,staging,iio,infiniband,isdn,bluetooth,leds,hwmon,platform,misc,power,pcmcia,target,accel} \
+    drivers/{comedi,fpga,gnss,rtc,spi,i2c,video,w1,vfio,vhost,xen,extcon,mfd,devfreq,thermal,watchdog,greybus,soundwire} \
+    drivers/net/{wireless,can,ieee802154,wwan,wireguard,ppp,slip,hamradio,arcnet} drivers/input/{joystick,touchscreen,tablet} \
+    net/{netfilter,sunrpc,bluetooth,mac80211,wireless,can,ieee802154,nfc,batman-adv,rxrpc,openvswitch,sctp,dccp,tipc,rds,smc,ceph} \
+    net/{sched,9p,l2tp,key,xfrm,tls,mptcp,mpls,atm,ax25,appletalk,phonet,hsr,nsh,ife,lapb,x25,vmw_vsock,kcm,strparser} \
+    net/{ipv4,ipv6,bridge}/netfilter arch/x86/kvm \
+    fs/{smb,nfs,nfsd,nfs_common,lockd,9p,dlm,fscache,cachefiles,ceph,ocfs2,gfs2,afs,coda,orangefs,jfs,reiserfs,hfs,hfsplus,ufs} \
+    fs/{minix,nilfs2,ubifs,f2fs,sysv,qnx4,qnx6,romfs,efs,befs,bfs,omfs,adfs,affs,hpfs,jffs2,cramfs,erofs,zonefs,quota}; do
+    rm -rf "$modules/kernel/$directory"
+  done
+  cp "$source"/modules.{builtin,builtin.modinfo,order} "$modules/"
+  depmod -b "$work/root" "$version"
+}
+
+make_early() { # the part that is in the cpio as it is
+  local early=$work/early module
+  mkdir -p "$early"/{bin,dev,proc,sys,run,root,lib/modules}
+  cp "$(command -v busybox)" "$early/bin/busybox"
+  install -m 0755 "$here/files/init" "$early/init"
+  # Dependencies first, as modprobe itself would load them.
+  : >"$early/lib/modules/order"
+  for module in loop squashfs overlay; do
+    modprobe --show-depends -d "$work/root" -S "$version" "$module" | awk '$1 == "insmod" {print $2}'
+  done | awk '!seen[$0]++' | while read -r module; do
+    cp "$module" "$early/lib/modules/"
+    basename "$module" >>"$early/lib/modules/order"
+  done
+  (cd "$early" && find . -print0 | sort -z | cpio --quiet -0 -o -H newc --reproducible)
+}
+
+if [ ! -e "$base/complete" ]; then
+  unpack_kernel
+  unpack_debian
+  add_libraries
+  add_modules
+  install -D -m 0755 "$here/files/osie-init" "$work/root/sbin/osie-init"
+  install -D -m 0755 "$here/files/dhcp-lease" "$work/root/usr/lib/osie/dhcp-lease"
+  install -D -m 0755 "$here/files/after-workflow" "$work/root/usr/lib/osie/after-workflow"
+  say "squashing"
+  mkdir -p "$work/base"
+  mksquashfs "$work/root" "$work/base/base.squashfs" -quiet -no-progress -noappend -all-root -no-xattrs \
+    -comp zstd -Xcompression-level 15 -e "dev/*" >&2
+  make_early >"$work/base/early.cpio"
+  cp "$work/kernel/boot/vmlinuz-$version" "$work/base/kernel"
+  : >"$work/base/complete"
+  rm -rf "$base"
+  mv "$work/base" "$base"
+  # Older bases are of no use to this recipe any more.
+  find "$cache" -maxdepth 1 -name 'base-*' ! -name "base-$key" -exec rm -rf {} +
+fi
+
+# --- agent: the project's wheel -----------------------------------------------------------------------------------
+
+site=$work/agent/usr/lib/python3/dist-packages
+mkdir -p "$site" "$work/agent/usr/bin"
+"$python" -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --no-index --target "$site" "$wheel" >&2
+rm -rf "$site/bin" "$site/edge/_deploy"
+"$python" -m compileall -q -s "$work/agent" "$site/proto" "$site/tink/__init__.py" "$site/tink/agent" "$site/edge/__init__.py" \
+  "$site/edge/cli.py" "$site/edge/commands"
+cat >"$work/agent/usr/bin/tinkedge" <<'PY'
+#!/usr/bin/python3 -I
+from edge.cli import main
+
+main()
+PY
+chmod 0755 "$work/agent/usr/bin/tinkedge"
+mkdir "$work/layers"
+cp "$base/base.squashfs" "$work/layers/"
+mksquashfs "$work/agent" "$work/layers/agent.squashfs" -quiet -no-progress -noappend -all-root -no-xattrs -comp zstd >&2
+
+# --- kernel and initrd --------------------------------------------------------------------------------------------
+
+# The kernel unpacks archives that follow each other as if they were one.
+{ cat "$base/early.cpio"; (cd "$work/layers" && printf 'base.squashfs\0agent.squashfs\0' | cpio --quiet -0 -o -H newc); } >"$work/initrd"
+chmod 0644 "$work/initrd"
+cp "$base/kernel" "$work/kernel.out"
+mv "$work/kernel.out" "$out/kernel"
+mv "$work/initrd" "$out/initrd"
+say "kernel $(stat -c %s "$out/kernel") bytes, initrd $(stat -c %s "$out/initrd") bytes"

@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# Set up what `make` needs on a Debian 12 machine, and nothing twice.
+#
+#   setup.sh packages SET...   install the Debian packages of these sets that are missing (sets: below)
+#   setup.sh venv              make .venv with the project, its extras and the versions of deploy/constraints.txt
+#   setup.sh kubectl           use the kubectl on PATH, else unpack Debian 13's into .venv/bin
+#
+# Without root it installs nothing: it says what is missing and the command that brings it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+declare -A sets=(
+  # To make the virtual environment.
+  [python]="python3 python3-venv ca-certificates"
+  # To run `tinkedge lab`: the machine, its firmware and boot programs, the registry, and what builds OSIE and images.
+  [lab]="qemu-system-x86 ovmf ipxe ipxe-qemu seabios iproute2 docker-registry skopeo umoci mmdebstrap squashfs-tools cpio kmod
+         busybox-static zstd syslinux syslinux-common systemd-boot-efi mtools dosfstools gdisk e2fsprogs"
+  # Real clients that the tests let speak to the servers.
+  [test]="isc-dhcp-client udhcpc tftp-hpa atftp curl runc iproute2 dnsmasq-base procps"
+)
+
+die() { echo "setup: $*" >&2; exit 1; }
+
+packages() {
+  local wanted=() missing=() set package
+  for set in "$@"; do
+    [ -n "${sets[$set]:-}" ] || die "there is no package set $set (there are: ${!sets[*]})"
+    for package in ${sets[$set]}; do wanted+=("$package"); done
+  done
+  for package in "${wanted[@]}"; do
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  command -v apt-get >/dev/null || die "this is no Debian; please install: ${missing[*]}"
+  [ "$(id -u)" = 0 ] || die "missing Debian packages. As root: apt-get install --no-install-recommends ${missing[*]}"
+  echo "setup: installing ${missing[*]}" >&2
+  export DEBIAN_FRONTEND=noninteractive
+  local apt=(apt-get -q -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0) log
+  log=$(mktemp)
+  # The package lists may be missing or too old for what the mirror has now.
+  if ! { "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    rm -f "$log"
+    die "apt-get could not install: ${missing[*]}"
+  fi
+  rm -f "$log"
+}
+
+python() { # a Python that the project runs with
+  local candidate
+  for candidate in "${PYTHON:-}" python3.11 python3 python3.12 python3.13; do
+    [ -n "$candidate" ] && command -v "$candidate" >/dev/null || continue
+    "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$candidate" && return
+  done
+  return 1
+}
+
+venv() {
+  local stamp=.venv/.installed key interpreter
+  key=$(cat pyproject.toml deploy/constraints.txt | sha256sum)
+  [ "$(cat "$stamp" 2>/dev/null)" = "$key" ] && return 0
+  interpreter=$(python) || { packages python; interpreter=$(python); } || die "Python 3.11 or newer is missing"
+  "$interpreter" -c 'import ensurepip' 2>/dev/null || packages python
+  [ -x .venv/bin/python ] || "$interpreter" -m venv .venv || die "$interpreter can't make virtual environments"
+  echo "setup: installing the Python packages of pyproject.toml into .venv" >&2
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check -c deploy/constraints.txt -e '.[dev,diagnose]' ||
+    die "pip could not install the Python packages (see above); is a package index reachable?"
+  echo "$key" >"$stamp"
+}
+
+kubectl() {
+  command -v kubectl >/dev/null || [ -x .venv/bin/kubectl ] && return 0
+  local work mirror
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
+  echo "setup: no kubectl on PATH: unpacking Debian 13's into .venv/bin" >&2
+  mirror=$(apt-get indextargets --format '$(REPO_URI) $(ORIGIN) $(RELEASE)' 'Created-By: Packages' |
+    awk '$2 == "Debian" && $3 !~ /-/ {print $1; exit}')
+  [ -n "$mirror" ] || die "apt knows no Debian mirror; please put a kubectl on PATH"
+  mkdir -p "$work"/{lists/partial,cache/archives/partial}
+  : >"$work/status"
+  echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror trixie main" >"$work/sources.list"
+  cat >"$work/apt.conf" <<EOF
+Dir::Etc::sourcelist "$work/sources.list";
+Dir::Etc::sourceparts "-";
+Dir::State::lists "$work/lists";
+Dir::State::status "$work/status";
+Dir::Cache "$work/cache";
+APT::Sandbox::User "root";
+Acquire::Languages "none";
+EOF
+  (cd "$work" && export APT_CONFIG="$work/apt.conf" && { apt-get -q update && apt-get -q download kubectl; } >log 2>&1) ||
+    { tail -n 5 "$work/log" >&2; die "Debian 13's kubectl could not be fetched; please put a kubectl on PATH"; }
+  dpkg-deb -x "$work"/kubectl_*.deb "$work/unpacked"
+  install -m 0755 "$work/unpacked/usr/bin/kubectl" .venv/bin/kubectl
+}
+
+case ${1:-} in
+  packages) shift; packages "$@" ;;
+  venv) venv ;;
+  kubectl) kubectl ;;
+  *) die "usage: setup.sh packages SET... | venv | kubectl" ;;
+esac

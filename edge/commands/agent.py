@@ -1,0 +1,72 @@
+"""`tinkedge agent`: runs inside the OSIE. Imports nothing but click and `tink.agent`."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import sys
+from pathlib import Path
+
+import click
+
+from tink.agent import AgentError, from_kernel_command_line, run
+
+
+@click.command()
+@click.option("--agent-id", help="Who this machine is: the MAC that it booted from, or its Hardware's name.")
+@click.option("--server", help="The workflow server, host:port.")
+@click.option(
+    "--kernel-command-line",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Read what is not given as an option from this file; in the OSIE, /proc/cmdline.",
+)
+@click.option("--runtime", type=click.Choice(["runc", "crun", "process"]), default="runc", help="What runs actions.")
+@click.option(
+    "--state-dir", type=click.Path(path_type=Path), default=Path("/run/tinkedge"), help="Images, containers, volumes."
+)
+@click.option("--insecure-registry", multiple=True, help="Host or host:port spoken to over plain HTTP. Repeatable.")
+@click.option("--docker-registry", help="The registry that the credentials belong to.")
+@click.option("--registry-username", help="Its user name.")
+@click.option("--registry-password", help="Its password; better given as TINKEDGE_REGISTRY_PASSWORD.")
+@click.option(
+    "--tls/--no-tls", default=None, help="Speak TLS with the server. Default: as the kernel command line says."
+)
+@click.option(
+    "--after-workflow", default="", help="A command to run when a Workflow has ended and the server knows it."
+)
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", help="Verbosity."
+)
+def agent(
+    agent_id: str | None,
+    server: str | None,
+    kernel_command_line: Path | None,
+    runtime: str,
+    state_dir: Path,
+    insecure_registry: tuple[str, ...],
+    docker_registry: str | None,
+    registry_username: str | None,
+    registry_password: str | None,
+    tls: bool | None,
+    after_workflow: str,
+    log_level: str,
+) -> None:
+    """The agent: takes Workflows from the server and runs their actions on this machine."""
+    logging.basicConfig(level=log_level.upper(), format="agent: %(message)s", stream=sys.stderr)
+    try:
+        settings = from_kernel_command_line(
+            kernel_command_line.read_text() if kernel_command_line is not None else "",
+            agent_id=agent_id,
+            server=server,
+            runtime=runtime,
+            state_dir=state_dir,
+            insecure_registries=insecure_registry or None,
+            docker_registry=docker_registry,
+            registry_username=registry_username,
+            registry_password=registry_password,
+            tls=tls,
+            after_workflow=tuple(shlex.split(after_workflow)),
+        )
+    except AgentError as error:
+        raise click.UsageError(str(error)) from error
+    sys.exit(run(settings))

@@ -1,0 +1,84 @@
+"""`tinkedge lab`: see `edge.lab.run`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from pathlib import Path
+
+import click
+
+from edge.lab.build import default_cache
+from edge.lab.machine import Firmware
+from edge.lab.run import Lab, LabError, LabSettings
+from edge.lab.screen import Screen
+
+
+@click.command()
+@click.option(
+    "--firmware", type=click.Choice([f.value for f in Firmware]), default="bios", help="What starts the machine."
+)
+@click.option("--full", is_flag=True, help="Install Debian, boot it from the disk and wait for its cloud-init.")
+@click.option("--accel", default="tcg", help="QEMU's accelerator. kvm may fail in firmware on a virtualised host.")
+@click.option("--memory", "memory_mib", type=click.IntRange(512), default=1024, help="The machine's memory in MiB.")
+@click.option("--patience", type=float, default=120, help="Seconds without any step after which the lab fails.")
+@click.option("--cache-dir", type=click.Path(path_type=Path), default=None, help="Where the OSIE and images are kept.")
+@click.option("--ipxe-dir", type=click.Path(path_type=Path, exists=True), default=None, help="Other iPXE binaries.")
+@click.option("--wheel", type=click.Path(path_type=Path, exists=True), default=None, help="Wheel for the OSIE's agent.")
+@click.option(
+    "--manifests",
+    type=click.Path(path_type=Path, exists=True),
+    default=None,
+    help="Apply these instead of the examples.",
+)
+def lab(
+    firmware: str,
+    full: bool,
+    accel: str,
+    memory_mib: int,
+    patience: float,
+    cache_dir: Path | None,
+    ipxe_dir: Path | None,
+    wheel: Path | None,
+    manifests: Path | None,
+) -> None:
+    """An isolated virtual rack on this machine: boots a real QEMU machine through the whole path.
+
+    Everything happens in a network namespace that is made for it and removed after it. Needs root and the Debian
+    packages that `make run` installs. Exits with 0 if the Workflow succeeded (with --full: if the machine's cloud-init
+    has reported too), else with 1 and the name of the last step that worked.
+    """
+    settings = LabSettings(
+        firmware=Firmware(firmware),
+        full=full,
+        cache=cache_dir or default_cache(),
+        accel=accel,
+        ipxe_dir=ipxe_dir,
+        wheel=wheel,
+        memory_mib=memory_mib,
+        patience=patience,
+        manifests=manifests,
+    )
+    sys.exit(asyncio.run(_run(settings)))
+
+
+async def _run(settings: LabSettings) -> int:
+    screen = Screen()
+    task = asyncio.ensure_future(Lab(settings, screen).run())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        await task
+    except LabError as error:
+        screen.error(f"\nlab failed: {error}")
+        return 1
+    except asyncio.CancelledError:
+        screen.error("\nlab interrupted; everything was taken down")
+        return 130
+    finally:
+        with contextlib.suppress(ValueError):
+            loop.remove_signal_handler(signal.SIGINT)
+    return 0

@@ -1,0 +1,144 @@
+"""What the lab needs and is not in git: the OSIE, the disk images, the action images. Built once, kept in a cache.
+
+Each artifact is made by a recipe in `deploy/` and remembered together with a digest of everything it was made from;
+it is built again only when that has changed. The cache is outside of the repository and safe to delete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge.lab.shell import CommandError, run
+
+_ROOT = Path(__file__).resolve().parents[2]
+_BUILD_TIMEOUT = 900.0  # seconds; a slow mirror is slow, but not for ever
+
+Say = Callable[[str], None]
+
+
+def recipes() -> Path:
+    """The directory with the recipes: `deploy/` of the checkout, or its copy in the installed package."""
+    packaged = Path(__file__).resolve().parents[1] / "_deploy"
+    return packaged if packaged.is_dir() else _ROOT / "deploy"
+
+
+def default_cache() -> Path:
+    """Where artifacts are kept unless told otherwise (XDG Base Directory Specification)."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "tinkedge"
+
+
+@dataclass(frozen=True, slots=True)
+class Artifacts:
+    """The paths of what was built."""
+
+    kernel: Path
+    initrd: Path
+    image: Path
+    actions: Path
+    actions_digest: str
+
+
+class Builder:
+    """Builds into `cache`; `say` is told, in one line, what takes long."""
+
+    def __init__(self, cache: Path, say: Say, wheel: Path | None = None) -> None:
+        self._cache = cache
+        self._say = say
+        self._wheel = wheel
+        self._deploy = recipes()
+
+    async def build(self, *, full: bool) -> Artifacts:
+        """Make what is missing or out of date; with `full`, the image with cloud-init. Raises CommandError."""
+        self._cache.mkdir(parents=True, exist_ok=True)
+        osie = await self._osie()
+        image = await self._image("build-cloud.sh", "debian-cloud.raw.zst") if full else await self._tiny()
+        actions, digest = await self._actions()
+        return Artifacts(
+            kernel=osie / "kernel", initrd=osie / "initrd", image=image, actions=actions, actions_digest=digest
+        )
+
+    async def _osie(self) -> Path:
+        out = self._cache / "osie"
+        constraints = self._deploy / "constraints.txt"
+        sources = [*_files(self._deploy / "osie"), constraints]
+        if self._wheel is not None:
+            sources.append(self._wheel)
+        else:
+            sources += [path for package in ("proto", "tink", "edge") for path in _files(_ROOT / package, "*.py")]
+
+        async def build() -> None:
+            wheel = self._wheel or await self._make_wheel()
+            await run(
+                [
+                    *("bash", self._deploy / "osie" / "build.sh", "--wheel", wheel, "--python", sys.executable),
+                    *("--constraints", constraints, "--cache", self._cache / "osie-build", "--out", out),
+                ],
+                timeout=_BUILD_TIMEOUT,
+            )
+
+        await self._once(out, _digest(sources), "OSIE: kernel and initrd with the agent", build)
+        return out
+
+    async def _make_wheel(self) -> Path:
+        if not (_ROOT / "pyproject.toml").is_file():
+            raise CommandError("the OSIE is built from the project's wheel: give it with --wheel FILE")
+        out = self._cache / "wheel"
+        out.mkdir(exist_ok=True)
+        for old in out.glob("*.whl"):
+            old.unlink()
+        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
+        await run([*command, "--no-deps", "--no-build-isolation", "-w", out, _ROOT], timeout=_BUILD_TIMEOUT)
+        return next(out.glob("*.whl"))
+
+    async def _tiny(self) -> Path:
+        return await self._image("build-tiny.sh", "tiny.raw.gz")
+
+    async def _image(self, recipe: str, name: str) -> Path:
+        directory = self._cache / "images"
+        directory.mkdir(exist_ok=True)
+        out = directory / name
+
+        async def build() -> None:
+            script = self._deploy / "image" / recipe
+            await run(["bash", script, "--cache", self._cache / "debs", out], timeout=_BUILD_TIMEOUT)
+
+        await self._once(out, _digest(_files(self._deploy / "image")), f"disk image {name}", build)
+        return out
+
+    async def _actions(self) -> tuple[Path, str]:
+        out = self._cache / "actions"
+        digest = _digest(_files(self._deploy / "actions"))
+
+        async def build() -> None:
+            await run(["bash", self._deploy / "actions" / "build.sh", out], timeout=_BUILD_TIMEOUT)
+
+        await self._once(out, digest, "container images of the actions", build)
+        return out, digest
+
+    async def _once(self, out: Path, digest: str, what: str, build: Callable[[], Awaitable[None]]) -> None:
+        stamp = out.with_name(out.name + ".made-from")
+        if out.exists() and stamp.is_file() and stamp.read_text() == digest:
+            return
+        self._say(what)
+        stamp.unlink(missing_ok=True)
+        await build()
+        stamp.write_text(digest)
+
+
+def _files(directory: Path, pattern: str = "*") -> list[Path]:
+    found = (path for path in directory.rglob(pattern) if path.is_file() and "__pycache__" not in path.parts)
+    return sorted(found)
+
+
+def _digest(paths: Iterable[Path]) -> str:
+    total = hashlib.sha256()
+    for path in paths:
+        total.update(f"{path.name} {oct(path.stat().st_mode)}\n".encode())
+        total.update(hashlib.sha256(path.read_bytes()).digest())
+    return total.hexdigest()

@@ -1,0 +1,125 @@
+"""The machine in the rack: QEMU with a blank disk, booting as hardware does.
+
+The disk comes first in the boot order and the network second, as on many real machines: a blank disk is passed over,
+a written one is booted. Always `-accel tcg` unless told otherwise: a /dev/kvm that opens may still be unable to run
+firmware.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from edge.lab.shell import CommandError, Daemon, run
+
+
+class Firmware(StrEnum):
+    """What starts the machine."""
+
+    BIOS = "bios"  # SeaBIOS with iPXE as the network card's option ROM
+    UEFI = "uefi"  # OVMF with its own PXE client
+
+
+@dataclass(frozen=True, slots=True)
+class MachineSettings:
+    """One virtual machine: its network card's MAC address and tap, memory in MiB, disk size in MiB."""
+
+    mac: str
+    tap: str
+    firmware: Firmware
+    accel: str = "tcg"
+    memory_mib: int = 1024
+    processors: int = 2
+    disk_mib: int = 64
+
+
+# Cursor movements and colours that firmware sends to a serial terminal (ECMA-48), and other control characters.
+_CONTROL = re.compile(r"\x1b\[[0-9;?=]*[A-Za-z]|\x1b[()][A-Z0-9]|\x1b.|[\x00-\x09\x0b-\x1f\x7f]")
+
+_OVMF_CODE = Path("/usr/share/OVMF/OVMF_CODE_4M.fd")
+_OVMF_VARS = Path("/usr/share/OVMF/OVMF_VARS_4M.fd")
+
+
+class Machine:
+    """A QEMU process; `directory` holds its disk, its firmware's variables and what it showed on its screen."""
+
+    def __init__(self, settings: MachineSettings, directory: Path) -> None:
+        self.settings = settings
+        self.disk = directory / "disk.raw"
+        self.screen = directory / "screen.log"
+        self._variables = directory / "variables.fd"
+        self._log = directory / "qemu.log"
+        self._process: Daemon | None = None
+        self._read = 0
+
+    async def power_on(self) -> None:
+        """Put in a blank disk and switch on. Raises CommandError."""
+        await run(["truncate", "--size", f"{self.settings.disk_mib}M", self.disk])
+        self.screen.touch()
+        if self.settings.firmware is Firmware.UEFI:
+            if not _OVMF_VARS.exists():
+                raise CommandError(f"{_OVMF_VARS} is missing (Debian package ovmf)")
+            shutil.copyfile(_OVMF_VARS, self._variables)
+        self._process = await Daemon.start("machine", self._command(), self._log)
+
+    @property
+    def ended(self) -> str | None:
+        """Why the machine is off (QEMU's last words), or None while it is on."""
+        if self._process is None or self._process.returncode is None:
+            return None
+        return f"QEMU ended with status {self._process.returncode}: {self._process.said(5)}"
+
+    async def power_off(self) -> None:
+        """Switch off, as pulling the plug does."""
+        if self._process is not None:
+            await self._process.stop(grace=5)
+            self._process = None
+
+    def new_lines(self) -> Iterator[str]:
+        """The whole lines that have appeared on the serial console since the last call."""
+        with self.screen.open("rb") as stream:
+            stream.seek(self._read)
+            fresh = stream.read(1 << 20)
+        end = fresh.rfind(b"\n") + 1
+        self._read += end
+        for line in fresh[:end].decode("utf-8", "replace").replace("\r", "\n").split("\n"):
+            text = _CONTROL.sub("", line).strip()
+            if text:
+                yield text
+
+    def last_lines(self, count: int) -> list[str]:
+        """The end of what the machine has shown."""
+        text = self.screen.read_bytes()[-8000:].decode("utf-8", "replace").replace("\r", "\n")
+        lines = [stripped for line in text.split("\n") if (stripped := _CONTROL.sub("", line).strip())]
+        return lines[-count:]
+
+    def _command(self) -> list[str | Path]:
+        settings = self.settings
+        command: list[str | Path] = [
+            "qemu-system-x86_64",
+            *("-name", "tinkedge-lab", "-nodefaults", "-no-user-config"),
+            *("-accel", settings.accel, "-cpu", "max"),
+            *("-m", str(settings.memory_mib), "-smp", str(settings.processors)),
+            *("-display", "none", "-monitor", "none"),
+            *("-chardev", f"file,id=screen,path={self.screen}", "-serial", "chardev:screen"),
+            *("-smbios", "type=1,manufacturer=tinkedge,product=lab,serial=LAB0001"),
+            *("-object", "rng-random,id=rng,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=rng"),
+            *("-drive", f"if=none,id=disk,format=raw,cache=unsafe,file={self.disk}"),
+            *("-device", "virtio-blk-pci,drive=disk,bootindex=1"),
+            *("-netdev", f"tap,id=net,ifname={settings.tap},script=no,downscript=no"),
+        ]
+        card = f"virtio-net-pci,netdev=net,mac={settings.mac},bootindex=2"
+        if settings.firmware is Firmware.BIOS:
+            # graphics=off makes SeaBIOS and iPXE speak on the serial console.
+            return [*command, "-machine", "pc,graphics=off", "-device", card]
+        # Without an option ROM, OVMF's own PXE client boots the card: a first stage that is not iPXE.
+        return [
+            *command,
+            *("-machine", "q35", "-device", f"{card},romfile="),
+            *("-drive", f"if=pflash,format=raw,unit=0,readonly=on,file={_OVMF_CODE}"),
+            *("-drive", f"if=pflash,format=raw,unit=1,file={self._variables}"),
+        ]

@@ -1,0 +1,303 @@
+"""One lab: build what is missing, put up the rack, start the stack, apply manifests, boot a machine, tell its story.
+
+The order of this file is the order of the journey. Everything that was started is taken down in reverse, whatever
+happens; what went wrong is raised as `LabError`, which names the last step that worked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from edge.journey.events import Outcome, Step
+from edge.lab.build import Builder, recipes
+from edge.lab.machine import Firmware, Machine, MachineSettings
+from edge.lab.rack import Rack, RackNetwork
+from edge.lab.screen import Screen
+from edge.lab.shell import CommandError, Daemon, run
+from edge.lab.supply import Depot, Registry
+
+MAC = "52:54:00:12:34:56"
+_ADMIN = "http://127.0.0.1:7081"
+_HTTP_PORT = 7080
+_TINY_DISK_MIB = 64
+_FULL_DISK_MIB = 2048
+_TERMINAL = ("Succeeded", "Failed", "Canceled")
+
+
+class LabError(Exception):
+    """The lab failed; the message says where, why, and what the last step was that worked."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabSettings:
+    """How to run the lab. `patience` is how many seconds may pass without any step."""
+
+    firmware: Firmware
+    full: bool
+    cache: Path
+    accel: str = "tcg"
+    ipxe_dir: Path | None = None
+    wheel: Path | None = None
+    memory_mib: int = 1024
+    patience: float = 120.0
+    manifests: Path | None = None
+
+
+class Lab:
+    """Runs once."""
+
+    def __init__(self, settings: LabSettings, screen: Screen) -> None:
+        self._settings = settings
+        self._screen = screen
+        self._last_step = "nothing yet"
+        self._network = RackNetwork()
+        self._logs = settings.cache / "lab-logs"
+
+    async def run(self) -> None:
+        """The whole journey. Raises LabError."""
+        async with AsyncExitStack() as stack:
+            try:
+                await self._run(stack)
+            except CommandError as error:
+                raise LabError(f"{error}\nlast step that worked: {self._last_step}\nlogs: {self._logs}") from error
+            except LabError as error:
+                raise LabError(f"{error}\nlast step that worked: {self._last_step}\nlogs: {self._logs}") from error
+
+    async def _run(self, stack: AsyncExitStack) -> None:
+        settings = self._settings
+        builder = Builder(settings.cache, self._building, settings.wheel)
+        artifacts = await builder.build(full=settings.full)
+        self._done(
+            "build", f"OSIE {_megabytes(artifacts.kernel, artifacts.initrd)}, disk image {_megabytes(artifacts.image)}"
+        )
+
+        shutil.rmtree(self._logs, ignore_errors=True)
+        self._logs.mkdir(parents=True)
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tinkedge-lab-")))
+
+        rack = Rack(self._network)
+        stack.push_async_callback(rack.down)
+        await rack.up()
+        self._done("rack", f"namespace {rack.namespace}, bridge {self._network.address}/{self._network.prefix}")
+
+        registry = Registry(self._network.address, settings.cache / "registry", self._logs)
+        depot = Depot(self._network.address)
+        stack.push_async_callback(registry.stop)
+        stack.push_async_callback(depot.stop)
+        # The stack imports while the registry starts.
+        edge = await self._start_stack(directory)
+        stack.push_async_callback(edge.stop)
+        await asyncio.gather(registry.start(artifacts), depot.start(artifacts))
+        await self._ready(edge)
+        self._done("up", "API, DHCP, TFTP, HTTP, metadata, controller and gRPC server are ready")
+
+        kubectl = Kubectl(directory / "data" / "kubeconfig", directory / "kubectl-cache")
+        for line in (await kubectl.run("apply", *self._manifests())).splitlines():
+            self._done("kubectl", line)
+
+        machine = Machine(self._machine_settings(), directory)
+        stack.push_async_callback(self._keep_screen, machine)
+        stack.push_async_callback(machine.power_off)
+        await machine.power_on()
+        self._screen.power_on()
+        before = edge.cpu_seconds()
+        self._done("power", f"machine {MAC} is on ({settings.firmware.upper()}, {settings.accel}, blank disk)")
+        await self._follow(edge, machine)
+        took = self._screen.since_power_on()
+        await self._prove(kubectl, machine, artifacts.image)
+
+        used = edge.cpu_seconds() - before
+        self._screen.block("")
+        self._screen.block(await kubectl.run("get", "workflow,hardware"))
+        self._screen.block(
+            f"{took:.1f} s from power-on; our servers used {used:.2f} s of processor time ({used / took:.1%} of that)"
+        )
+
+    # --- preparation ----------------------------------------------------------------------------------------------
+
+    def _building(self, what: str) -> None:
+        self._screen.step("build", f"{what} ...", Outcome.INFO)
+
+    def _done(self, name: str, message: str) -> None:
+        self._last_step = f"{name}: {message}"
+        self._screen.step(name, message)
+
+    async def _start_stack(self, directory: Path) -> Daemon:
+        command: list[str | Path] = [
+            *(sys.executable, "-m", "edge.cli", "up"),
+            *(
+                "--data-dir",
+                directory / "data",
+                "--interface",
+                self._network.bridge,
+                "--public-ip",
+                self._network.address,
+            ),
+            *("--insecure-registry", f"{self._network.address}:5000", "--router-advertisements"),
+        ]
+        if self._settings.ipxe_dir is not None:
+            command += ["--ipxe-dir", self._settings.ipxe_dir]
+        return await Daemon.start("tinkedge up", command, self._logs / "tinkedge-up.log")
+
+    async def _ready(self, edge: Daemon, within: float = 30) -> None:
+        url = f"http://{self._network.address}:{_HTTP_PORT}/readyz"
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
+            for _ in range(int(within / 0.05)):
+                if edge.returncode is not None:
+                    raise LabError(f"tinkedge up ended with status {edge.returncode}:\n{edge.said()}")
+                try:
+                    async with session.get(url) as response:
+                        if response.status == 200:
+                            return
+                except aiohttp.ClientError:
+                    pass  # not listening yet
+                await asyncio.sleep(0.05)
+        raise LabError(f"tinkedge up is not ready after {within:.0f} s:\n{edge.said()}")
+
+    def _manifests(self) -> list[str]:
+        if self._settings.manifests is not None:
+            return ["-f", str(self._settings.manifests)]
+        examples = recipes() / "examples"
+        files = ["hardware.yaml", "osie.yaml"]
+        files += (
+            ["full/template.yaml", "full/workflow.yaml"] if self._settings.full else ["template.yaml", "workflow.yaml"]
+        )
+        return [argument for file in files for argument in ("-f", str(examples / file))]
+
+    def _machine_settings(self) -> MachineSettings:
+        settings = self._settings
+        return MachineSettings(
+            mac=MAC,
+            tap=self._network.tap,
+            firmware=settings.firmware,
+            accel=settings.accel,
+            memory_mib=settings.memory_mib,
+            disk_mib=_FULL_DISK_MIB if settings.full else _TINY_DISK_MIB,
+        )
+
+    async def _keep_screen(self, machine: Machine) -> None:
+        """The machine's screen outlives the lab, in its logs."""
+        if machine.screen.exists():
+            shutil.copyfile(machine.screen, self._logs / "screen.log")
+
+    # --- the journey ----------------------------------------------------------------------------------------------
+
+    async def _follow(self, edge: Daemon, machine: Machine) -> None:
+        """Show each step until the last one. Raises LabError if the machine goes a wrong way, or nowhere."""
+        events = journey_events()
+        reader = asyncio.ensure_future(anext(events))
+        waited = 0.0
+        try:
+            while True:
+                done, _ = await asyncio.wait([reader], timeout=1.0)
+                self._alive(edge, machine)
+                if not done:
+                    waited += 1.0
+                    if waited >= self._settings.patience:
+                        raise LabError(self._stuck(machine, waited))
+                    continue
+                waited = 0.0
+                event = reader.result()
+                self._show(event)
+                if self._arrived(event):
+                    return
+                reader = asyncio.ensure_future(anext(events))
+        except StopAsyncIteration:
+            raise LabError(f"tinkedge up closed the stream of the journey:\n{edge.said()}") from None
+        finally:
+            reader.cancel()
+            with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration, Exception):
+                await reader
+            await events.aclose()
+
+    def _alive(self, edge: Daemon, machine: Machine) -> None:
+        if edge.returncode is not None:
+            raise LabError(f"tinkedge up ended with status {edge.returncode}:\n{edge.said()}")
+        if machine.ended is not None:
+            raise LabError(f"the machine went off: {machine.ended}{_quoted(machine.last_lines(12))}")
+
+    def _show(self, event: dict[str, Any]) -> None:
+        outcome = Outcome(event["outcome"])
+        self._screen.step(event["step"], event["message"], outcome)
+        if outcome is Outcome.OK:
+            self._last_step = f"{event['step']}: {event['message']}"
+
+    def _arrived(self, event: dict[str, Any]) -> bool:
+        """Whether this was the last step. Raises LabError if the Workflow ended badly."""
+        step, state = event["step"], event.get("detail", {}).get("state")
+        if step == Step.WORKFLOW and state in _TERMINAL:
+            if state != "Succeeded":
+                raise LabError(f"the Workflow ended {state}: {event['message']}")
+            return not self._settings.full
+        return step == Step.METADATA and "phone_home" in event.get("detail", {})
+
+    def _stuck(self, machine: Machine, waited: float) -> str:
+        return f"no step for {waited:.0f} s{_quoted(machine.last_lines(15))}"
+
+    async def _prove(self, kubectl: Kubectl, machine: Machine, image: Path) -> None:
+        """The API must say the same, and the bytes of the image must be on the disk."""
+        state = await kubectl.run("get", "workflow", "install", "-o", "jsonpath={.status.state}")
+        if state != "Succeeded":
+            raise LabError(f"the journey ended, but the Workflow's state is {state!r}")
+        if self._settings.full:
+            return  # the machine has booted from its disk, and written to it
+        size = await asyncio.to_thread(_compare, image, machine.disk)
+        self._done("disk", f"the machine's disk holds the image: {size / 1e6:.0f} MB compared")
+
+
+def _compare(image: Path, disk: Path) -> int:
+    """Compare a gzip-compressed image with the beginning of a disk; gives the image's size in bytes."""
+    size = 0
+    with gzip.open(image) as expected, disk.open("rb") as written:
+        while chunk := expected.read(1 << 20):
+            if written.read(len(chunk)) != chunk:
+                raise LabError(f"the machine's disk differs from the image in the MiB at byte {size}")
+            size += len(chunk)
+    return size
+
+
+async def journey_events() -> AsyncGenerator[dict[str, Any], None]:
+    """All journey events of the stack in this rack, oldest first and then as they happen (Server-Sent Events)."""
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=120)
+    async with (
+        aiohttp.ClientSession(timeout=timeout) as session,
+        session.get(f"{_ADMIN}/api/v1/events", params={"since": "all"}) as response,
+    ):
+        response.raise_for_status()
+        async for line in response.content:
+            if line.startswith(b"data:"):
+                yield json.loads(line[5:])
+
+
+class Kubectl:
+    """The real kubectl, with its own configuration and cache."""
+
+    def __init__(self, kubeconfig: Path, cache: Path) -> None:
+        self._arguments = ["--kubeconfig", str(kubeconfig), "--cache-dir", str(cache)]
+
+    async def run(self, *arguments: str) -> str:
+        """Its standard output. Raises CommandError."""
+        if shutil.which("kubectl") is None:
+            raise CommandError("kubectl is not on PATH; `make run` brings one")
+        return (await run(["kubectl", *self._arguments, *arguments], timeout=30)).rstrip()
+
+
+def _megabytes(*paths: Path) -> str:
+    return f"{sum(path.stat().st_size for path in paths) / 1e6:.0f} MB"
+
+
+def _quoted(lines: list[str]) -> str:
+    return "\nthe machine's screen shows:\n" + "\n".join(f"  | {line}" for line in lines) if lines else ""
