@@ -1,0 +1,35 @@
+"""`tinkedge doctor`: see `edge.doctor`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from edge import doctor as examine
+from edge.lab.build import default_cache
+
+
+@click.command()
+@click.option("--interface", default=None, help="The machines' interface. Default: the one with the default route.")
+@click.option(
+    "--ipxe-dir", type=click.Path(path_type=Path), default=Path("/usr/lib/ipxe"), help="The iPXE binaries' directory."
+)
+@click.option("--cache-dir", type=click.Path(path_type=Path), default=None, help="The lab's cache.")
+@click.option("--lab/--no-lab", "with_lab", default=True, help="Look at what `tinkedge lab` needs too.")
+def doctor(interface: str | None, ipxe_dir: Path, cache_dir: Path | None, with_lab: bool) -> None:
+    """What would keep this host from serving, and how to mend it. Changes nothing; exits with 1 if something would."""
+    groups = {"tinkedge up": examine.serving(interface, ipxe_dir)}
+    if with_lab:
+        groups["tinkedge lab"] = examine.lab(cache_dir or default_cache())
+    healthy = True
+    for title, findings in groups.items():
+        click.echo(click.style(title, bold=True))
+        for finding in findings:
+            healthy &= finding.ok
+            sign = click.style("ok", fg="green") if finding.ok else click.style("PROBLEM", fg="red")
+            click.echo(f"  {sign:<7} {finding.name}: {finding.seen}")
+            if not finding.ok:
+                click.echo(f"          -> {finding.remedy}")
+    sys.exit(0 if healthy else 1)

@@ -1,0 +1,172 @@
+"""The options of the commands that serve, and the one way to run them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edge.host import HostError, default_interface, interface_address
+from edge.logs import set_up
+from edge.stack import EDGE, Service, Stack, StackSettings
+from tink.controller.settings import ControllerSettings
+from tink.server.agents import AgentAuth
+from tink.server.settings import ServerSettings
+
+log = logging.getLogger(__name__)
+
+Command = Callable[..., None]
+
+_PATH = click.Path(path_type=Path)
+
+_NETWORK = (
+    click.option(
+        "--interface", default=None, help="The interface that faces the machines. Default: of the default route."
+    ),
+    click.option("--public-ip", default=None, help="Its address, as machines reach it. Default: its first."),
+)
+_OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
+    Service.APISERVER: (click.option("--api-port", default=6443, help="Port of the embedded API, on loopback."),),
+    Service.HTTP: (
+        click.option("--ipxe-dir", type=_PATH, default=Path("/usr/lib/ipxe"), help="Directory of the iPXE binaries."),
+        click.option("--http-port", default=7080, help="Port of scripts, kernels and metadata."),
+        click.option(
+            "--insecure-registry", multiple=True, help="Registry that agents speak to over plain HTTP. Repeatable."
+        ),
+        click.option("--grpc-authority", default="", help="Where agents find the gRPC server. Default: this host."),
+        click.option(
+            "--router-advertisements",
+            is_flag=True,
+            help="Tell IPv6 router solicitations that there is no router: iPXE boots 13 s sooner where none answers.",
+        ),
+    ),
+    Service.ADMIN: (
+        click.option("--admin-address", default="127.0.0.1", help="Where operators' HTTP listens."),
+        click.option("--admin-port", default=7081, help="Port of operators' HTTP: journeys and metrics."),
+    ),
+    Service.CONTROLLER: (
+        click.option("--scheduled-timeout", default=300.0, help="Seconds a Workflow may be Scheduled."),
+        click.option("--cancelling-timeout", default=300.0, help="Seconds a Workflow may be Cancelling."),
+        click.option("--action-timeout", default=0.0, help="Seconds an action may take that gives no timeout; 0: any."),
+        click.option(
+            "--reference-timeout", default=60.0, help="Seconds a Workflow waits for its Hardware and Template."
+        ),
+    ),
+    Service.SERVER: (
+        click.option("--grpc-port", default=42113, help="Port of the gRPC server for agents."),
+        click.option(
+            "--agent-auth",
+            type=click.Choice([auth.value for auth in AgentAuth]),
+            default=AgentAuth.ADDRESS.value,
+            help="Who may speak for a machine. address: only connections from an IP of its Hardware.",
+        ),
+    ),
+    "client": (
+        click.option("--kubeconfig", type=_PATH, default=None, help="The cluster's. Default: see above."),
+        click.option("--manifests", type=_PATH, default=None, help="Directory of manifests to apply at the start."),
+    ),
+    "process": (
+        click.option("--data-dir", type=_PATH, default=Path("/var/lib/tinkedge"), help="Database, keys and cache."),
+        click.option(
+            "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", help="Verbosity."
+        ),
+        click.option(
+            "--log-format", type=click.Choice(["text", "json"]), default="text", help="Lines for people or programs."
+        ),
+    ),
+}
+
+
+_CONTROLLER_TIMES = ("scheduled_timeout", "cancelling_timeout", "action_timeout", "reference_timeout")
+
+
+def serving(*groups: Service | str) -> Callable[[Command], Command]:
+    """A decorator that gives a command the options of these services."""
+
+    def decorate(command: Command) -> Command:
+        options = [option for group in groups for option in _OPTIONS.get(group, ())]
+        if {Service.DHCP, Service.TFTP, Service.HTTP, Service.SERVER} & set(groups):
+            options = [*_NETWORK, *options]
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def settings(services: frozenset[Service], options: dict[str, Any]) -> StackSettings:
+    """From the options to what the stack takes. Raises click.UsageError."""
+    given = dict(options)
+    for name in ("log_level", "log_format"):
+        given.pop(name, None)
+    interface, public_ip = given.pop("interface", None), given.pop("public_ip", None)
+    if services & (EDGE | {Service.SERVER}):
+        try:
+            interface = interface or default_interface()
+            public_ip = public_ip or interface_address(interface)
+        except HostError as error:
+            raise click.UsageError(str(error)) from error
+    controller = {name: given.pop(name) for name in _CONTROLLER_TIMES if name in given}
+    if not controller.get("action_timeout"):
+        controller["action_timeout"] = None
+    auth = given.pop("agent_auth", None)
+    registries = given.pop("insecure_registry", ())
+    try:
+        return StackSettings(
+            services=services,
+            interface=interface or "",
+            public_ip=public_ip or "127.0.0.1",
+            insecure_registries=tuple(registries),
+            controller=ControllerSettings(**controller),
+            server=ServerSettings(agent_auth=AgentAuth(auth)) if auth is not None else ServerSettings(),
+            **given,
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def run(services: frozenset[Service], options: dict[str, Any]) -> None:
+    """Run these services until SIGTERM or SIGINT, and exit the process: 0 then, 1 if they can't start or end."""
+    import uvloop
+
+    set_up(options["log_level"], options["log_format"])
+    sys.exit(uvloop.run(_run(settings(services, options))))
+
+
+async def _run(stack_settings: StackSettings) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    stack = Stack(stack_settings)
+    try:
+        await _until(stop, stack)
+    except Exception as error:
+        # Every part's own error says what is wrong and what to do; the trace is for whoever debugs.
+        log.error("%s", error)
+        log.debug("where", exc_info=True)
+        return 1
+    return 0
+
+
+async def _until(stop: asyncio.Event, stack: Stack) -> None:
+    starting = asyncio.ensure_future(stack.start())
+    stopped = asyncio.ensure_future(stop.wait())
+    await asyncio.wait([starting, stopped], return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait([starting])
+        return
+    starting.result()
+    try:
+        await stack.run(stop)
+    finally:
+        await stack.stop()
+        log.info("stopped")

@@ -1,0 +1,45 @@
+"""`tinkedge edge | controller | server | apiserver`: one service a process, for clusters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from edge.commands.options import run, serving
+from edge.stack import EDGE, Service
+
+
+@click.command()
+@serving("client", Service.DHCP, Service.HTTP, Service.ADMIN, "process")
+@click.option("--grpc-port", default=42113, help="Port of the gRPC server, where --grpc-authority does not say.")
+@click.option(
+    "--disable",
+    type=click.Choice([service.value for service in sorted(EDGE)]),
+    multiple=True,
+    help="Leave out. Repeatable.",
+)
+def edge(disable: tuple[str, ...], **options: Any) -> None:
+    """DHCP, TFTP, HTTP and metadata. Without --kubeconfig: as the service account of this pod."""
+    run(EDGE - {Service(name) for name in disable}, options)
+
+
+@click.command()
+@serving("client", Service.CONTROLLER, "process")
+def controller(**options: Any) -> None:
+    """The workflow controller. Without --kubeconfig: as the service account of this pod."""
+    run(frozenset({Service.CONTROLLER}), options)
+
+
+@click.command()
+@serving("client", Service.SERVER, "process")
+def server(**options: Any) -> None:
+    """The gRPC server of the agents. Without --kubeconfig: as the service account of this pod."""
+    run(frozenset({Service.SERVER}), options)
+
+
+@click.command()
+@serving(Service.APISERVER, "process")
+def apiserver(**options: Any) -> None:
+    """The embedded Kubernetes API alone, with the CRDs of tinkerbell.org."""
+    run(frozenset({Service.APISERVER}), options)

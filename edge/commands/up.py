@@ -1,0 +1,27 @@
+"""`tinkedge up`: the whole stack in one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from edge.commands.options import run, serving
+from edge.stack import Service
+
+
+@click.command()
+@serving("client", *Service, "process")
+@click.option(
+    "--disable", type=click.Choice([service.value for service in Service]), multiple=True, help="Leave out. Repeatable."
+)
+def up(disable: tuple[str, ...], **options: Any) -> None:
+    """The whole stack in one process: API, controller, gRPC server, DHCP, TFTP, HTTP with metadata, admin HTTP.
+
+    Without --kubeconfig it brings its own Kubernetes API on loopback, and writes DATA_DIR/kubeconfig for kubectl. With
+    --kubeconfig everything runs against that cluster, whose CRDs must be installed (tinkedge crds).
+    """
+    services = frozenset(Service) - {Service(name) for name in disable}
+    if options["kubeconfig"] is not None:
+        services -= {Service.APISERVER}
+    run(services, options)

@@ -1,0 +1,51 @@
+"""`tinkedge watch`: the journey's stream of a running edge, in a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+import time
+
+import aiohttp
+import click
+
+_COLOUR = {"ok": "green", "info": None, "refused": "yellow", "failed": "red"}
+
+
+@click.command()
+@click.argument("mac", required=False)
+@click.option("--admin-url", default="http://127.0.0.1:7081", help="The edge's admin address.")
+@click.option("--history/--no-history", default=True, help="Begin with what has happened already.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="json: one object a line.")
+def watch(mac: str | None, admin_url: str, history: bool, output: str) -> None:
+    """The journey of machines, live: all of them, or the one with this MAC."""
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.exit(asyncio.run(_watch(mac.lower() if mac else None, admin_url, history, output)))
+
+
+async def _watch(mac: str | None, admin_url: str, history: bool, output: str) -> int:
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=120)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(f"{admin_url}/api/v1/events", params={"since": "all" if history else "now"}) as response,
+        ):
+            response.raise_for_status()
+            async for line in response.content:
+                if line.startswith(b"data:"):
+                    event = json.loads(line[5:])
+                    if mac is None or event["mac"] == mac:
+                        click.echo(json.dumps(event) if output == "json" else _text(event))
+    except (aiohttp.ClientError, TimeoutError) as error:
+        click.echo(f"{admin_url} does not answer: {error}. Is `tinkedge up` or `tinkedge edge` running here?", err=True)
+        return 1
+    click.echo("the edge has ended the stream", err=True)
+    return 1
+
+
+def _text(event: dict[str, str]) -> str:
+    clock = time.strftime("%H:%M:%S", time.localtime(float(event["time"])))
+    outcome = click.style(f"{event['outcome']:<8}", fg=_COLOUR.get(event["outcome"]))
+    return f"{clock} {event['mac']} {event['step']:<9} {outcome} {event['message']}"

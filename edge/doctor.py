@@ -1,0 +1,172 @@
+"""What would keep this host from serving machines, or from running the lab, and how to mend it.
+
+`tinkedge doctor` prints all findings; the lab asks for its own before it begins. Nothing here changes anything.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge.host import HostError, default_interface, interface_address
+
+_CAPABILITIES = {"CAP_NET_BIND_SERVICE": 10, "CAP_NET_ADMIN": 12, "CAP_NET_RAW": 13, "CAP_SYS_ADMIN": 21}
+
+# Program -> the Debian package that has it. deploy/setup.sh installs the same packages.
+LAB_PROGRAMS = {
+    "qemu-system-x86_64": "qemu-system-x86",
+    "ip": "iproute2",
+    "docker-registry": "docker-registry",
+    "skopeo": "skopeo",
+    "umoci": "umoci",
+    "mmdebstrap": "mmdebstrap",
+    "mksquashfs": "squashfs-tools",
+    "cpio": "cpio",
+    "depmod": "kmod",
+    "busybox": "busybox-static",
+    "zstd": "zstd",
+    "syslinux": "syslinux",
+    "mcopy": "mtools",
+    "mkfs.vfat": "dosfstools",
+    "sgdisk": "gdisk",
+    "mke2fs": "e2fsprogs",
+}
+LAB_FILES = {
+    "/usr/share/OVMF/OVMF_CODE_4M.fd": "ovmf",
+    "/usr/lib/ipxe/snponly.efi": "ipxe",
+    "/usr/lib/ipxe/qemu/pxe-virtio.rom": "ipxe-qemu",
+    "/usr/lib/systemd/boot/efi/systemd-bootx64.efi": "systemd-boot-efi",
+    "/usr/lib/syslinux/mbr/gptmbr.bin": "syslinux-common",
+}
+_LAB_DISK_MB = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at: `ok`, what was seen, and, where it is not ok, how to mend it."""
+
+    name: str
+    ok: bool
+    seen: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A port that a service listens on; `address` "" is all addresses."""
+
+    service: str
+    kind: socket.SocketKind
+    number: int
+    address: str = ""
+
+
+MACHINE_PORTS = (
+    Port("DHCP", socket.SOCK_DGRAM, 67),
+    Port("PXE boot server", socket.SOCK_DGRAM, 4011),
+    Port("TFTP", socket.SOCK_DGRAM, 69),
+    Port("HTTP", socket.SOCK_STREAM, 7080),
+    Port("gRPC", socket.SOCK_STREAM, 42113),
+    Port("embedded API", socket.SOCK_STREAM, 6443, "127.0.0.1"),
+    Port("admin HTTP", socket.SOCK_STREAM, 7081, "127.0.0.1"),
+)
+
+
+def serving(interface: str | None, ipxe_dir: Path) -> Iterator[Finding]:
+    """What `tinkedge up` needs. `interface` None: the one with the default route."""
+    yield _capabilities("serving", ("CAP_NET_BIND_SERVICE", "CAP_NET_RAW"))
+    yield _interface(interface)
+    for port in MACHINE_PORTS:
+        yield _port(port)
+    yield _ipxe(ipxe_dir)
+
+
+def lab(cache: Path) -> Iterator[Finding]:
+    """What `tinkedge lab` needs besides."""
+    yield _capabilities("namespaces", ("CAP_SYS_ADMIN", "CAP_NET_ADMIN"))
+    missing = {package for program, package in LAB_PROGRAMS.items() if shutil.which(program) is None}
+    missing |= {package for path, package in LAB_FILES.items() if not Path(path).exists()}
+    packages = " ".join(sorted(missing))
+    yield Finding(
+        "lab packages",
+        not missing,
+        f"missing: {packages}" if missing else "all installed",
+        f"as root: apt-get install --no-install-recommends {packages}",
+    )
+    yield Finding(
+        "kubectl",
+        shutil.which("kubectl") is not None,
+        shutil.which("kubectl") or "not on PATH",
+        "`make run` unpacks one into .venv/bin; or put any kubectl on PATH",
+    )
+    yield Finding(
+        "tap devices",
+        Path("/dev/net/tun").exists(),
+        "/dev/net/tun is there" if Path("/dev/net/tun").exists() else "/dev/net/tun is missing",
+        "modprobe tun",
+    )
+    yield _disk(cache)
+
+
+def _capabilities(name: str, wanted: tuple[str, ...]) -> Finding:
+    effective = 0
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            effective = int(line.split()[1], 16)
+    missing = [capability for capability in wanted if not effective >> _CAPABILITIES[capability] & 1]
+    seen = f"missing: {', '.join(missing)}" if missing else f"{', '.join(wanted)} held"
+    return Finding(f"privilege for {name}", not missing, seen, "run it as root, or give it these capabilities")
+
+
+def _interface(interface: str | None) -> Finding:
+    try:
+        name = interface or default_interface()
+        address = interface_address(name)
+    except HostError as error:
+        return Finding("interface", ok=False, seen=str(error), remedy="give the machines' interface with --interface")
+    return Finding("interface", ok=True, seen=f"{name} has {address}")
+
+
+def _port(port: Port) -> Finding:
+    name = f"port {port.number}/{'udp' if port.kind is socket.SOCK_DGRAM else 'tcp'} ({port.service})"
+    with socket.socket(socket.AF_INET, port.kind) as probe:
+        if port.kind is socket.SOCK_STREAM:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((port.address, port.number))
+        except OSError as error:
+            remedy = (
+                f"another program has it: ss -lnp 'sport = :{port.number}'; stop it, or --disable this service"
+                if error.errno == errno.EADDRINUSE
+                else "run it as root, or with CAP_NET_BIND_SERVICE"
+            )
+            return Finding(name, ok=False, seen=os.strerror(error.errno or 0), remedy=remedy)
+    return Finding(name, ok=True, seen="free")
+
+
+def _ipxe(directory: Path) -> Finding:
+    found = [name for name in ("undionly.kpxe", "snponly.efi") if (directory / name).is_file()]
+    return Finding(
+        "iPXE binaries",
+        len(found) == 2,
+        f"{directory}: {', '.join(found) or 'neither undionly.kpxe nor snponly.efi'}",
+        "apt-get install ipxe, or give another directory with --ipxe-dir",
+    )
+
+
+def _disk(cache: Path) -> Finding:
+    directory = cache
+    while not directory.exists():
+        directory = directory.parent
+    free = shutil.disk_usage(directory).free // 10**6
+    return Finding(
+        "disk space",
+        free >= _LAB_DISK_MB,
+        f"{free} MB free for {cache}",
+        f"the lab builds and keeps up to {_LAB_DISK_MB} MB: free some, or give another --cache-dir",
+    )

@@ -1,0 +1,42 @@
+"""This host's network interfaces: the one that faces the machines, and its address."""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+from pathlib import Path
+
+_SIOCGIFADDR = 0x8915  # netdevice(7)
+
+
+class HostError(Exception):
+    """This host's network is not as it must be; the message says what was looked for."""
+
+
+def default_interface() -> str:
+    """The interface of the IPv4 default route (proc(5), /proc/net/route). Raises HostError if there is none."""
+    for line in Path("/proc/net/route").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[1] == "00000000" and int(fields[3], 16) & 1:
+            return fields[0]
+    raise HostError("no interface was named and there is no default route: give --interface")
+
+
+def interface_address(name: str) -> str:
+    """The first IPv4 address of an interface, in dotted form. Raises HostError."""
+    request = struct.pack("256s", name.encode()[:15])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+        except OSError as error:
+            if name not in _interfaces():
+                raise HostError(
+                    f"there is no interface {name} (there are: {', '.join(sorted(_interfaces()))})"
+                ) from None
+            raise HostError(f"interface {name} has no IPv4 address: {error.strerror}") from None
+    return socket.inet_ntoa(answer[20:24])
+
+
+def _interfaces() -> set[str]:
+    return {name for _, name in socket.if_nameindex()}

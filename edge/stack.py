@@ -1,0 +1,297 @@
+"""The composition root: puts the parts of the stack together, starts them in order and stops them in reverse.
+
+    API (embedded, or the operator's) -> client -> informers -> inventory -> journey
+                                                            -> controller, gRPC server
+                                                            -> DHCP, TFTP, HTTP, router advertisements, admin HTTP
+
+`tinkedge up` runs all of it in one process; `tinkedge edge`, `controller`, `server` and `apiserver` run a part. Nothing
+else in the program knows which parts run together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import time
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from edge.artifacts.cache import ArtifactCache
+from edge.dhcp.responder import DhcpSettings, Responder
+from edge.dhcp.server import DhcpServer
+from edge.http.admin import build_admin_app
+from edge.http.app import build_app, machine_runner
+from edge.inventory import Inventory
+from edge.journey.agents import AgentJourney
+from edge.journey.recorder import Journey
+from edge.journey.workflows import WorkflowJourney
+from edge.neighbour.router_advertisement import RouterAdvertiser
+from edge.tftp.files import BootFiles
+from edge.tftp.server import TftpServer
+from ipxe.binaries import BootBinaries
+from ipxe.scripts import BootSettings
+from tink.api.crds import generate
+from tink.apiserver import ApiServer
+from tink.controller.controller import Controller
+from tink.controller.settings import ControllerSettings
+from tink.kube.client import KubeClient
+from tink.kube.informer import Informer
+from tink.kube.manifests import apply, apply_object, load
+from tink.kube.resources import CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
+from tink.server.server import WorkflowServer
+from tink.server.settings import ServerSettings
+
+log = logging.getLogger(__name__)
+
+_SYNC_TIMEOUT = 30.0  # seconds; an API that answers lists thousands of objects in far less
+
+
+class Service(StrEnum):
+    """What a process of the stack can serve."""
+
+    APISERVER = "apiserver"
+    CONTROLLER = "controller"
+    SERVER = "server"
+    DHCP = "dhcp"
+    TFTP = "tftp"
+    HTTP = "http"
+    ADMIN = "admin"
+
+
+EDGE = frozenset({Service.DHCP, Service.TFTP, Service.HTTP, Service.ADMIN})
+
+
+class StackError(Exception):
+    """The stack can't start, or a part of it ended; the message says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackSettings:
+    """Everything an operator can set. Addresses in dotted form; see `tinkedge up --help` for the rest.
+
+    `kubeconfig` None: the embedded API if it is one of `services`, else the service account of this pod.
+    """
+
+    services: frozenset[Service]
+    data_dir: Path
+    kubeconfig: Path | None = None
+    manifests: Path | None = None
+    interface: str = ""
+    public_ip: str = "127.0.0.1"
+    ipxe_dir: Path = Path("/usr/lib/ipxe")
+    http_port: int = 7080
+    grpc_port: int = 42113
+    api_port: int = 6443
+    admin_address: str = "127.0.0.1"
+    admin_port: int = 7081
+    grpc_authority: str = ""
+    insecure_registries: tuple[str, ...] = ()
+    router_advertisements: bool = False
+    controller: ControllerSettings = field(default_factory=ControllerSettings)
+    server: ServerSettings = field(default_factory=ServerSettings)
+
+
+class Stack:
+    """Started once, stopped once."""
+
+    def __init__(self, settings: StackSettings) -> None:
+        self._settings = settings
+        self._exit = AsyncExitStack()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ended = asyncio.Event()
+        self._failure: str | None = None
+        self._not_ready = "starting"
+        self.inventory = Inventory()
+        self.journey = Journey(time.time)
+
+    async def start(self) -> None:
+        """Start every service of the settings; ready when it returns. Raises StackError or the part's own error."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+        self._not_ready = ""
+        log.info("ready: %s", ", ".join(sorted(self._settings.services)))
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set. Raises StackError if a part ends by itself."""
+        waiting = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(self._ended.wait())]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+        if self._failure is not None:
+            raise StackError(self._failure)
+
+    async def stop(self) -> None:
+        """Stop everything, the newest part first."""
+        self._not_ready = "stopping"
+        await self._exit.aclose()
+
+    # --- the parts, in the order of their starting ----------------------------------------------------------------
+
+    async def _start(self) -> None:
+        settings = self._settings
+        kubeconfig = settings.kubeconfig
+        if Service.APISERVER in settings.services:
+            kubeconfig = await self._start_api()
+        client = await KubeClient.connect(kubeconfig)
+        self._exit.push_async_callback(client.close)
+        if Service.APISERVER in settings.services:
+            for definition in generate():
+                await apply_object(client, CRD, definition, "tinkedge")
+        if settings.manifests is not None:
+            await apply(client, load(settings.manifests))
+        await self._start_services(client)
+
+    async def _start_api(self) -> Path:
+        api = ApiServer(self._settings.data_dir, port=self._settings.api_port)
+        await api.start()
+        self._exit.push_async_callback(api.stop)
+        log.info("embedded API on %s, kubeconfig %s", api.url, api.kubeconfig)
+        return api.kubeconfig
+
+    async def _start_services(self, client: KubeClient) -> None:
+        wanted = self._settings.services
+        needed: dict[ResourceType, frozenset[Service]] = {
+            HARDWARE: EDGE | {Service.CONTROLLER, Service.SERVER},
+            OSIE: frozenset({Service.HTTP}),
+            TEMPLATE: frozenset({Service.CONTROLLER}),
+            WORKFLOW: EDGE | {Service.CONTROLLER, Service.SERVER},
+        }
+        informers = {resource: Informer(client, resource) for resource, users in needed.items() if users & wanted}
+        if wanted & EDGE:
+            informers[HARDWARE].on_change(lambda new, _: self.inventory.apply(new))
+            informers[HARDWARE].on_delete(self.inventory.remove)
+            workflows = WorkflowJourney(self.journey, self.inventory)
+            informers[WORKFLOW].on_change(workflows.on_change)
+            informers[WORKFLOW].on_delete(workflows.on_delete)
+            await self._start_edge(informers)
+        if Service.CONTROLLER in wanted:
+            controller = Controller(
+                client,
+                workflows=informers[WORKFLOW],
+                hardware=informers[HARDWARE],
+                templates=informers[TEMPLATE],
+                settings=self._settings.controller,
+            )
+            self._spawn(controller.run(), "controller")
+        if Service.SERVER in wanted:
+            await self._start_server(client, informers)
+        for resource, informer in informers.items():
+            self._spawn(informer.run(), f"informer of {resource.plural}")
+        await self._synced(informers)
+
+    async def _start_server(self, client: KubeClient, informers: dict[ResourceType, Informer]) -> None:
+        agents = AgentJourney(self.journey.record, self.inventory)
+        server = WorkflowServer(
+            client,
+            workflows=informers[WORKFLOW],
+            hardware=informers[HARDWARE],
+            address=f"{self._bind_address()}:{self._settings.grpc_port}",
+            settings=self._settings.server,
+            observe=agents.observe,
+        )
+        await server.start()
+        self._exit.push_async_callback(server.stop)
+
+    async def _start_edge(self, informers: dict[ResourceType, Informer]) -> None:
+        settings, wanted = self._settings, self._settings.services
+        binaries = BootBinaries(settings.ipxe_dir)
+        if Service.HTTP in wanted:
+            await self._start_http(informers[OSIE], binaries)
+        if Service.TFTP in wanted:
+            files = BootFiles(binaries, self.inventory)
+            tftp = TftpServer(files, self.journey.record, host=self._bind_address(), interface=settings.interface)
+            await self._serve(tftp)
+        if Service.DHCP in wanted:
+            http_url = f"http://{settings.public_ip}:{settings.http_port}"
+            dhcp = DhcpSettings(server_ip=settings.public_ip, tftp_ip=settings.public_ip, http_base_url=http_url)
+            responder = Responder(self.inventory, dhcp, self.journey.record, time.monotonic, binaries)
+            await self._serve(DhcpServer(responder, settings.interface))
+        if settings.router_advertisements:
+            await self._serve(RouterAdvertiser(settings.interface))
+        if Service.ADMIN in wanted:
+            runner = web.AppRunner(build_admin_app(self.journey, self.inventory), access_log=None)
+            await self._listen(runner, settings.admin_address, settings.admin_port, "admin HTTP")
+
+    async def _start_http(self, osies: Informer, binaries: BootBinaries) -> None:
+        settings = self._settings
+        cache = ArtifactCache(settings.data_dir / "artifacts")
+        await cache.start()
+        self._exit.push_async_callback(cache.stop)
+        boot = BootSettings(
+            http_url=f"http://{settings.public_ip}:{settings.http_port}",
+            grpc_authority=settings.grpc_authority or f"{settings.public_ip}:{settings.grpc_port}",
+            insecure_registries=settings.insecure_registries,
+        )
+        app = build_app(
+            inventory=self.inventory,
+            osie=osies.get,
+            cache=cache,
+            binaries=binaries,
+            record=self.journey.record,
+            settings=boot,
+            ready=lambda: self._not_ready,
+        )
+        await self._listen(machine_runner(app), self._bind_address(), settings.http_port, "HTTP")
+
+    # --- how a part is started and watched ------------------------------------------------------------------------
+
+    def _bind_address(self) -> str:
+        """What machines talk to listens on the public address, and on no other interface of this host."""
+        return str(ipaddress.IPv4Address(self._settings.public_ip))
+
+    async def _serve(self, server: DhcpServer | TftpServer | RouterAdvertiser) -> None:
+        await server.start()
+        self._exit.push_async_callback(server.stop)
+
+    async def _listen(self, runner: web.AppRunner, address: str, port: int, what: str) -> None:
+        await runner.setup()
+        self._exit.push_async_callback(runner.cleanup)
+        try:
+            await web.TCPSite(runner, address, port, reuse_address=True).start()
+        except OSError as error:
+            raise StackError(f"{what} can't listen on {address}:{port}: {error.strerror or error}") from error
+        log.info("%s on %s:%d", what, address, port)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+        async def cancel() -> None:
+            task.cancel()
+            await asyncio.wait([task], timeout=10)
+
+        self._exit.push_async_callback(cancel)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        self._failure = f"{task.get_name()} ended: {error!r}" if error is not None else f"{task.get_name()} ended"
+        log.error("%s", self._failure, exc_info=error)
+        self._ended.set()
+
+    async def _synced(self, informers: dict[ResourceType, Informer]) -> None:
+        for resource, informer in informers.items():
+            self._not_ready = f"waiting for the list of {resource.plural}"
+            try:
+                async with asyncio.timeout(_SYNC_TIMEOUT):
+                    await informer.wait_synced()
+            except TimeoutError:
+                raise StackError(
+                    f"the API has not listed {resource.plural}.{resource.group} within {_SYNC_TIMEOUT:.0f} s. "
+                    "Are the CRDs installed (tinkedge crds | kubectl apply -f -)? See the log."
+                ) from None

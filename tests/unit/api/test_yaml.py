@@ -1,0 +1,86 @@
+"""YAML must mean for us what it means for kubectl (facts: the column of go-yaml v2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tink.api.yaml import YamlError, documents, objects
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("52:54:00:12:34:56", "52:54:00:12:34:56"),  # PyYAML: 41135085296
+        ("12:30:45", "12:30:45"),
+        ("2001-01-01", "2001-01-01"),  # PyYAML: a date
+        ("1e3", 1000),
+        ("0123e4", 1230000),
+        ("08", 8),
+        ("0o17", 15),
+        ("0123", 83),
+        ("0x1F", 31),
+        ("0b11", 3),
+        ("1_000", 1000),
+        ("-7", -7),
+        ("+5", 5),
+        ("1.5", 1.5),
+        ("no", False),
+        ("y", True),
+        ("On", True),
+        ("~", None),
+        ("null", None),
+        ('"007"', "007"),
+        ("1.2.3", "1.2.3"),
+        ("172.31.77.1", "172.31.77.1"),
+    ],
+)
+def test_scalars_are_read_as_kubectl_reads_them(text: str, value: Any) -> None:
+    (document,) = documents(f"- {text}")
+    assert document == [value]
+    assert type(document[0]) is type(value)
+
+
+def test_unquoted_mac_as_a_key_stays_a_string() -> None:
+    (document,) = documents("52:54:00:12:34:56:\n  dhcp: {ip: 10.0.0.1}")
+    assert document == {"52:54:00:12:34:56": {"dhcp": {"ip": "10.0.0.1"}}}
+
+
+def test_keys_that_are_no_strings_become_json_keys() -> None:
+    assert list(documents("1: a\ntrue: b\n~: c")) == [{"1": "a", "true": "b", "null": "c"}]
+
+
+def test_merge_keys_and_anchors_work() -> None:
+    assert list(documents("a: &x {b: 1}\nc: {<<: *x, d: 2}")) == [{"a": {"b": 1}, "c": {"b": 1, "d": 2}}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: [",
+        "a: 1\na: 2",
+        "a: &a [*a]",
+        "!!python/object/apply:os.system [ls]",
+        "[" * 101 + "]" * 101,
+        "[" * 1_000_000 + "]" * 1_000_000,
+        "{a: " * 2000 + "}" * 2000,
+        "a: &a [0,0,0,0,0,0,0,0,0]\n"
+        + "\n".join(f"{b}: &{b} [{','.join(['*' + a] * 9)}]" for a, b in zip("abcdefgh", "bcdefghi", strict=True)),
+        " " * (3 * 1024 * 1024 + 1),
+    ],
+    ids=["unfinished", "double-key", "cycle", "python-tag", "deep", "deeper", "maps", "billion-laughs", "too-large"],
+)
+def test_hostile_text_is_refused_in_bounded_time(text: str) -> None:
+    with pytest.raises(YamlError):
+        list(documents(text))
+
+
+def test_objects_takes_lists_apart_and_passes_over_empty_documents() -> None:
+    text = "---\n---\napiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: A}]\n---\napiVersion: v1\nkind: B\n"
+    assert [o["kind"] for o in objects(text)] == ["A", "B"]
+
+
+def test_a_document_without_kind_is_named_by_its_number() -> None:
+    with pytest.raises(YamlError, match="document 2"):
+        objects("apiVersion: v1\nkind: A\n---\nfoo: bar\n")

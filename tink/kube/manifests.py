@@ -1,0 +1,89 @@
+"""Manifests from a directory, applied to the API: what `kubectl apply -f DIR` does, for a stack that starts alone.
+
+There is no second backend: what is in the directory goes through the same API, validation and informers as what an
+operator applies with kubectl.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+from tink.api.v1alpha2 import Raw
+from tink.api.yaml import MAX_BYTES, YamlError, objects
+from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
+from tink.kube.resources import CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
+
+log = logging.getLogger(__name__)
+
+DEFAULT_NAMESPACE = "default"
+
+_KNOWN = {(r.api_version, r.kind): r for r in (CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW)}
+_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+class ManifestError(Exception):
+    """A manifest that can't be used; the message names the file."""
+
+
+def load(path: Path) -> list[tuple[Path, Raw]]:
+    """The objects of a file, or of all YAML and JSON files of a directory (not of those below it), in name order.
+
+    Raises ManifestError.
+    """
+    found: list[tuple[Path, Raw]] = []
+    for file in _manifest_files(path):
+        try:
+            if file.stat().st_size > MAX_BYTES:
+                raise ManifestError(f"{file}: larger than {MAX_BYTES} bytes")
+            found.extend((file, obj) for obj in objects(file.read_text()))
+        except (YamlError, UnicodeDecodeError) as error:
+            raise ManifestError(f"{file}: {error}") from error
+        except OSError as error:
+            raise ManifestError(f"{file}: {error.strerror}") from error
+    return found
+
+
+def resource_type(obj: Raw) -> ResourceType | None:
+    """Which of this program's resource types an object is; None if it is another."""
+    return _KNOWN.get((obj["apiVersion"], obj["kind"]))
+
+
+async def apply(client: KubeClient, manifests: list[tuple[Path, Raw]]) -> None:
+    """Create each object, or merge it into the one that is there. Raises ManifestError for the first refused."""
+    for file, obj in manifests:
+        resource = resource_type(obj)
+        if resource is None:
+            raise ManifestError(f"{file}: {obj['apiVersion']} {obj['kind']} is no resource of this program")
+        await apply_object(client, resource, obj, str(file))
+
+
+async def apply_object(client: KubeClient, resource: ResourceType, obj: Raw, source: str) -> None:
+    """Create `obj`, or merge it into the one that is there; `source` is named in errors. Raises ManifestError."""
+    metadata = obj.get("metadata") or {}
+    name = metadata.get("name")
+    if not isinstance(name, str) or not name:
+        raise ManifestError(f"{source}: {obj['kind']}: metadata.name is missing")
+    namespace = (metadata.get("namespace") or DEFAULT_NAMESPACE) if resource.namespaced else None
+    if namespace is not None:
+        obj = {**obj, "metadata": {**metadata, "namespace": namespace}}
+    try:
+        try:
+            await client.patch(resource, name, namespace, obj)
+            log.info("%s %s: merged from %s", obj["kind"], name, source)
+        except NotFoundError:
+            try:
+                await client.create(resource, obj, namespace)
+                log.info("%s %s: created from %s", obj["kind"], name, source)
+            except ConflictError:  # somebody else was faster
+                await client.patch(resource, name, namespace, obj)
+    except ApiError as error:
+        raise ManifestError(f"{source}: {obj['kind']} {name}: {error}") from error
+
+
+def _manifest_files(path: Path) -> Iterator[Path]:
+    if not path.is_dir():
+        yield path
+        return
+    yield from (file for file in sorted(path.iterdir()) if file.suffix in _SUFFIXES and file.is_file())
