@@ -1,0 +1,110 @@
+"""DHCPv4 options: their codes, and the small encoders of their values.
+
+Codes and names are those of IANA's registry "BOOTP Vendor Extensions and DHCP Options"; the comment beside a code
+names its source. They are plain integers, for they are keys of the dictionary that every packet is parsed into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+PAD: Final = 0  # RFC 2132 section 3.1
+SUBNET_MASK: Final = 1  # section 3.3
+ROUTER: Final = 3  # section 3.5
+DOMAIN_NAME_SERVER: Final = 6  # section 3.8
+HOST_NAME: Final = 12  # section 3.14
+BROADCAST_ADDRESS: Final = 28  # section 5.3
+NTP_SERVERS: Final = 42  # section 8.3
+VENDOR_SPECIFIC: Final = 43  # section 8.4; PXE 2.1 section 2.3 for PXE's sub-options
+REQUESTED_ADDRESS: Final = 50  # section 9.1
+LEASE_TIME: Final = 51  # section 9.2
+OVERLOAD: Final = 52  # section 9.3
+MESSAGE_TYPE: Final = 53  # section 9.6
+SERVER_IDENTIFIER: Final = 54  # section 9.7
+PARAMETER_REQUEST_LIST: Final = 55  # section 9.8
+MESSAGE: Final = 56  # section 9.9
+MAX_MESSAGE_SIZE: Final = 57  # section 9.10
+RENEWAL_TIME: Final = 58  # section 9.11
+REBINDING_TIME: Final = 59  # section 9.12
+VENDOR_CLASS: Final = 60  # section 9.13
+CLIENT_IDENTIFIER: Final = 61  # section 9.14; RFC 6842
+TFTP_SERVER_NAME: Final = 66  # section 9.4
+BOOTFILE_NAME: Final = 67  # section 9.5
+USER_CLASS: Final = 77  # RFC 3004
+RELAY_AGENT_INFORMATION: Final = 82  # RFC 3046
+CLIENT_ARCHITECTURE: Final = 93  # RFC 4578 section 2.1
+CLIENT_UUID: Final = 97  # RFC 4578 section 2.3
+IPXE: Final = 175  # Etherboot's encapsulated options, kept by iPXE (tentatively assigned)
+END: Final = 255  # RFC 2132 section 3.2
+
+PXE_DISCOVERY_CONTROL: Final = 6  # sub-option of 43, PXE 2.1 table 2-1
+IPXE_NO_PXEDHCP: Final = 176  # sub-option of 175
+
+INFINITE_LEASE: Final = 0xFFFFFFFF  # RFC 2131 section 3.3
+
+
+class OptionError(ValueError):
+    """A value that its option can't hold."""
+
+
+def ipv4(address: str) -> bytes:
+    """Four bytes of a dotted IPv4 address. Raises OptionError if it is none."""
+    parts = address.split(".")
+    if len(parts) != 4 or not all(part.isascii() and part.isdigit() and int(part) < 256 for part in parts):
+        raise OptionError(f"{address!r} is not an IPv4 address")
+    return bytes(map(int, parts))
+
+
+def dotted(address: bytes) -> str:
+    """The dotted form of four bytes."""
+    a, b, c, d = address
+    return f"{a}.{b}.{c}.{d}"
+
+
+def is_ipv4(address: str) -> bool:
+    """Whether `ipv4` takes it; a host name is not."""
+    try:
+        ipv4(address)
+    except OptionError:
+        return False
+    return True
+
+
+def ipv4_list(addresses: Iterable[str]) -> bytes:
+    """The value of an option that lists addresses, e.g. 6."""
+    return b"".join(map(ipv4, addresses))
+
+
+def uint32(number: int) -> bytes:
+    """The value of an option that counts seconds."""
+    return number.to_bytes(4, "big")
+
+
+def text(string: str) -> bytes:
+    """The value of an option that holds text; not NUL-terminated (RFC 2132 section 2). Raises OptionError."""
+    try:
+        return string.encode("ascii")
+    except UnicodeEncodeError as error:
+        raise OptionError(f"{string!r} has characters other than ASCII") from error
+
+
+def option(code: int, value: bytes) -> bytes:
+    """One option on the wire. Raises OptionError where the value needs more than one instance: see `instances`."""
+    if len(value) > 255:
+        raise OptionError(f"option {code}: {len(value)} bytes don't fit into one option")
+    return bytes((code, len(value))) + value
+
+
+def instances(code: int, value: bytes) -> bytes:
+    """An option as long as it likes, split over several instances (RFC 3396 section 6).
+
+    Not for boot options: EDK2 reads only the first instance (PxeBcParseDhcp4Options).
+    """
+    return b"".join(option(code, value[at : at + 255]) for at in range(0, max(len(value), 1), 255))
+
+
+def encapsulated(suboptions: Mapping[int, bytes]) -> bytes:
+    """The value of an option that holds options: 43 (RFC 2132 section 8.4) and 175, with the END that iPXE and old
+    PXE ROMs look for."""
+    return b"".join(option(code, value) for code, value in suboptions.items()) + bytes((END,))

@@ -1,0 +1,166 @@
+"""TFTP packets: requests parsed, options negotiated, answers built. Pure.
+
+RFC 1350 (the protocol), 2347 (options), 2348 (blksize), 2349 (timeout, tsize), 7440 (windowsize). A request goes from
+`edge.tftp.server` through `parse_request` to whoever has the file, and with the file's size to `negotiate`; what that
+agrees on, `edge.tftp.transfer` carries out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final
+
+DEFAULT_BLOCK_BYTES: Final = 512  # RFC 1350 section 2
+MIN_BLOCK_BYTES: Final = 8  # RFC 2348
+MAX_BLOCK_BYTES: Final = 65464  # RFC 2348
+MAX_WINDOW_BLOCKS: Final = 64
+"""Blocks sent before an acknowledgement, at most; real clients ask for 4 (EDK2) to 64."""
+
+MAX_REQUEST_BYTES: Final = 512  # RFC 2347, "Packet Formats"
+_MAX_MESSAGE = 120
+_OPTION_NAMES = ("blksize", "timeout", "tsize", "windowsize")
+
+
+class Opcode(IntEnum):
+    """RFC 1350 section 5; RFC 2347 for OACK."""
+
+    RRQ = 1
+    WRQ = 2
+    DATA = 3
+    ACK = 4
+    ERROR = 5
+    OACK = 6
+
+
+class ErrorCode(IntEnum):
+    """RFC 1350, "Error Codes"; RFC 2347 for the last."""
+
+    UNDEFINED = 0
+    NOT_FOUND = 1
+    ACCESS_VIOLATION = 2
+    DISK_FULL = 3
+    ILLEGAL_OPERATION = 4
+    UNKNOWN_TRANSFER = 5
+    FILE_EXISTS = 6
+    NO_SUCH_USER = 7
+    OPTION_REFUSED = 8
+
+
+class Garbage(Exception):  # noqa: N818 - it is no error of ours, and gets no answer
+    """A packet on port 69 that is no TFTP request."""
+
+
+class RequestError(Exception):
+    """A well-formed request that can't be granted: `code` and the message go to the client."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """A client's wish for a file. `options` keep the client's spelling, for the answer repeats it."""
+
+    name: str
+    netascii: bool
+    options: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """How a transfer goes: bytes per block, blocks per window, and seconds before a retransmission (None: ours).
+
+    `accepted` are the options to be acknowledged (RFC 2347), in the client's spelling; empty: there is no OACK.
+    """
+
+    block_bytes: int = DEFAULT_BLOCK_BYTES
+    window_blocks: int = 1
+    timeout: float | None = None
+    accepted: Mapping[str, str] = field(default_factory=dict)
+
+
+def parse_request(datagram: bytes) -> ReadRequest:
+    """The read request in a datagram that came to port 69.
+
+    Raises:
+        Garbage: it is no request; nothing is to be answered.
+        RequestError: a write request, or a mode that nobody uses.
+    """
+    if len(datagram) < 4 or len(datagram) > MAX_REQUEST_BYTES:
+        raise Garbage(f"{len(datagram)} bytes")
+    opcode = int.from_bytes(datagram[:2], "big")
+    if opcode not in (Opcode.RRQ, Opcode.WRQ):
+        raise Garbage(f"opcode {opcode}")
+    if datagram[-1] != 0:
+        raise Garbage("its last string has no end")
+    # surrogateescape: names in an old encoding are kept as they are; they name no file here.
+    strings = [part.decode("utf-8", "surrogateescape") for part in datagram[2:-1].split(b"\0")]
+    if len(strings) < 2 or not strings[0]:
+        raise Garbage("no file name or no mode")
+    if opcode == Opcode.WRQ:
+        raise RequestError(ErrorCode.ACCESS_VIOLATION, "this server is read-only")
+    mode = strings[1].lower()
+    if mode not in ("octet", "netascii"):
+        raise RequestError(ErrorCode.ILLEGAL_OPERATION, "only the modes octet and netascii are served")
+    # Some ROMs fill the packet with NULs behind the last string: pairs with an empty name end the list.
+    options: dict[str, str] = {}
+    for name, value in zip(strings[2::2], strings[3::2], strict=False):
+        if not name:
+            break
+        options.setdefault(name, value)
+    return ReadRequest(name=strings[0], netascii=mode == "netascii", options=options)
+
+
+def negotiate(request: ReadRequest, size: int, max_block_bytes: int) -> Agreed:
+    """What of the request's options is granted, for a file of `size` bytes.
+
+    Unknown options and values out of range are left out of the answer, which tells the client that they don't hold
+    (RFC 2347). No answer exceeds what was asked for: EDK2 gives up on one that does (Mtftp4RrqOackValid).
+    """
+    asked: dict[str, tuple[str, int]] = {}
+    for name, value in request.options.items():
+        known = name.lower()
+        if known in _OPTION_NAMES and known not in asked and value.isascii() and value.isdigit() and len(value) <= 10:
+            asked[known] = (name, int(value))
+    accepted: dict[str, str] = {}
+    block_bytes, window_blocks, timeout = DEFAULT_BLOCK_BYTES, 1, None
+    for known, (name, number) in asked.items():
+        if known == "blksize" and number >= MIN_BLOCK_BYTES:
+            block_bytes = min(number, max_block_bytes, MAX_BLOCK_BYTES)
+            accepted[name] = str(block_bytes)
+        elif known == "windowsize" and 1 <= number <= 65535:
+            window_blocks = min(number, MAX_WINDOW_BLOCKS)
+            accepted[name] = str(window_blocks)
+        elif known == "timeout" and 1 <= number <= 255:
+            timeout = float(number)  # RFC 2349: granted as asked, or not at all
+            accepted[name] = str(number)
+        elif known == "tsize":
+            accepted[name] = str(size)
+    return Agreed(block_bytes, window_blocks, timeout, accepted)
+
+
+def oack(accepted: Mapping[str, str]) -> bytes:
+    """The acknowledgement of options, RFC 2347."""
+    strings = "".join(f"{name}\0{value}\0" for name, value in accepted.items())
+    return Opcode.OACK.to_bytes(2, "big") + strings.encode("utf-8", "surrogateescape")
+
+
+def error(code: ErrorCode, message: str) -> bytes:
+    """An ERROR packet. The message is cut to what the screen of a machine shows."""
+    text = message.encode("ascii", "replace").replace(b"\0", b"?")[:_MAX_MESSAGE]
+    return Opcode.ERROR.to_bytes(2, "big") + code.to_bytes(2, "big") + text + b"\0"
+
+
+def parse_error(datagram: bytes) -> tuple[int, str]:
+    """Code and message of an ERROR packet, the message made fit for a log line."""
+    code = int.from_bytes(datagram[2:4], "big")
+    text = datagram[4 : 4 + _MAX_MESSAGE].partition(b"\0")[0].decode("ascii", "replace")
+    return code, "".join(character if character.isprintable() else "?" for character in text)
+
+
+def to_netascii(content: bytes) -> bytes:
+    """Text as netascii: line ends as CR LF, a bare CR as CR NUL (RFC 764, as RFC 1350 section 1 refers to it)."""
+    return content.replace(b"\r", b"\r\0").replace(b"\n", b"\r\n")

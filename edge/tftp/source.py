@@ -1,0 +1,53 @@
+"""Where TFTP's files come from: the agreement between the server, which knows the protocol, and whoever has the files.
+
+The server calls one function with a TftpRequest and gets a TftpFile to send or a Refusal to pass on. It must answer
+from memory, for it is called between packets. `edge.tftp.files` is that function for the edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from edge.tftp.packets import ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class TftpRequest:
+    """A file name as the client wrote it, and the client's IPv4 address."""
+
+    name: str
+    client_ip: str
+
+
+@dataclass(frozen=True, slots=True)
+class TftpFile:
+    """A file to send. `content` stays alive and unchanged as long as this object does (bytes, or a view of an mmap).
+
+    `label` names it for people; `mac` is the machine on whose journey the transfer goes (None: an unknown client).
+    """
+
+    content: bytes | memoryview
+    label: str
+    mac: str | None = None
+
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+        return memoryview(self.content).nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """No file: `code` and `message` go to the client's screen, `mac` says whose journey it belongs to.
+
+    `expected` is true where clients ask by habit for something that nobody has; it is no failure then.
+    """
+
+    code: ErrorCode
+    message: str
+    mac: str | None = None
+    expected: bool = False
+
+
+OpenFile = Callable[[TftpRequest], TftpFile | Refusal]

@@ -1,0 +1,143 @@
+"""A server's and a client's network namespace joined by one cable, for tests with real network clients."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import secrets
+import subprocess
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+import uvloop
+
+from edge.journey.events import JourneyEvent, Outcome, Step
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_CLONE_NEWNET = 0x40000000
+
+
+class Server(Protocol):
+    async def stop(self) -> None: ...
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+
+
+class Network:
+    """The server has `srv0` with 10.77.6.1/24, the client `eth0` with the MAC 52:54:00:cc:00:01 and no address."""
+
+    server_ip = "10.77.6.1"
+    client_ip = "10.77.6.50"
+    client_mac = "52:54:00:cc:00:01"
+
+    def __init__(self) -> None:
+        unique = f"{os.getpid()}-{secrets.token_hex(3)}"
+        self.server = f"edge-s-{unique}"
+        self.client = f"edge-c-{unique}"
+        self.events: list[JourneyEvent] = []
+
+    def build(self) -> None:
+        for namespace in (self.server, self.client):
+            ip("netns", "add", namespace)
+            ip("-n", namespace, "link", "set", "lo", "up")
+        end = ["eth0", "address", self.client_mac, "type", "veth", "peer", "name", "srv0", "netns", self.server]
+        ip("-n", self.client, "link", "add", *end)
+        ip("-n", self.server, "link", "set", "srv0", "up")
+        ip("-n", self.server, "addr", "add", f"{self.server_ip}/24", "dev", "srv0")
+        ip("-n", self.client, "link", "set", "eth0", "up")
+
+    def remove(self) -> None:
+        for namespace in (self.server, self.client):
+            subprocess.run(["ip", "netns", "del", namespace], check=False, capture_output=True)
+
+    def give_client_its_address(self) -> None:
+        ip("-n", self.client, "addr", "add", f"{self.client_ip}/24", "dev", "eth0")
+
+    def sysctl(self, namespace: str, name: str, value: str) -> None:
+        command = ["ip", "netns", "exec", namespace, "sysctl", "-q", "-w", f"{name}={value}"]
+        subprocess.run(command, check=True, capture_output=True)
+
+    def bounce(self, namespace: str, interface: str) -> None:
+        """Take an interface down and up, so that it is configured anew."""
+        ip("-n", namespace, "link", "set", interface, "down")
+        ip("-n", namespace, "link", "set", interface, "up")
+
+    def record(self, mac: str, step: Step, outcome: Outcome, message: str, **detail: str | int | float) -> None:
+        """A Recorder."""
+        self.events.append(JourneyEvent(0.0, mac, step, outcome, message, detail))
+
+    def messages(self) -> list[str]:
+        return [event.message for event in self.events]
+
+    def as_client(self, *command: str) -> list[str]:
+        return ["ip", "netns", "exec", self.client, *command]
+
+    def run(self, *command: str, cwd: Path | None = None, timeout: float = 20) -> subprocess.CompletedProcess[str]:
+        """Run a command as the client."""
+        return subprocess.run(
+            self.as_client(*command), capture_output=True, text=True, timeout=timeout, check=False, cwd=cwd
+        )
+
+    @contextmanager
+    def serving(self, start: Callable[[], Awaitable[Sequence[Server]]], loop: str = "asyncio") -> Iterator[None]:
+        """Run what `start` starts, on an event loop in a thread that has entered the server's namespace."""
+        ready, failure = threading.Event(), list[BaseException]()
+        new_loop = uvloop.new_event_loop if loop == "uvloop" else asyncio.new_event_loop
+
+        async def serve() -> None:
+            stopping = asyncio.Event()
+            control["stop"] = lambda: control_loop.call_soon_threadsafe(stopping.set)
+            control_loop = asyncio.get_running_loop()
+            servers = await start()
+            ready.set()
+            await stopping.wait()
+            for server in servers:
+                await server.stop()
+
+        def main() -> None:
+            try:
+                enter_namespace(self.server)
+                with asyncio.Runner(loop_factory=new_loop) as runner:
+                    runner.run(serve())
+            except BaseException as error:
+                failure.append(error)
+            finally:
+                ready.set()
+
+        control: dict[str, Callable[[], object]] = {}
+        thread = threading.Thread(target=main)
+        thread.start()
+        try:
+            assert ready.wait(10)
+            if not failure:
+                yield
+        finally:
+            if thread.is_alive():
+                control["stop"]()
+            thread.join(10)
+        if failure:
+            raise failure[0]
+
+
+def enter_namespace(name: str) -> None:
+    """Move the calling thread into a network namespace (os.setns is Python 3.12's)."""
+    with Path(f"/run/netns/{name}").open() as handle:
+        if _LIBC.setns(handle.fileno(), _CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    network = Network()
+    try:
+        network.build()
+        yield network
+    finally:
+        network.remove()

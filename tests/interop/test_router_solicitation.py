@@ -1,0 +1,79 @@
+"""A real IPv6 host solicits a router and hears that there is none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from edge.neighbour.router_advertisement import RouterAdvertiser, RouterAdvertiserError
+
+Network = Any
+
+# Solicits like iPXE does, from its link-local address, and prints what comes back.
+SOLICIT = """
+import socket, struct, sys, time
+scope = socket.if_nametoindex("eth0")
+s = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
+s.setsockopt(socket.IPPROTO_ICMPV6, 1, struct.pack("=8I", *[0xffffffff] * 4, 0xffffffff & ~(1 << 6), *[0xffffffff] * 3))
+s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, int(sys.argv[1]))
+s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVHOPLIMIT, 1)
+s.settimeout(1.0)
+for _ in range(40):  # until duplicate address detection has let the kernel use the link-local address
+    try:
+        s.sendto(bytes((133, 0)) + bytes(6), ("ff02::2", 0, 0, scope))
+        break
+    except OSError:
+        time.sleep(0.1)
+packet, ancillary, _, source = s.recvmsg(1500, 64)
+print(packet.hex(), struct.unpack("=i", ancillary[0][2])[0], source[0])
+"""
+
+
+async def start() -> Sequence[RouterAdvertiser]:
+    advertiser = RouterAdvertiser("srv0")
+    await advertiser.start()
+    return [advertiser]
+
+
+@pytest.fixture
+def ipv6(network: Network) -> Network:
+    """Addresses at once, without the second that duplicate address detection takes, and no solicitations but ours."""
+    for namespace, interface in ((network.server, "srv0"), (network.client, "eth0")):
+        network.sysctl(namespace, f"net.ipv6.conf.{interface}.accept_dad", "0")
+        network.sysctl(namespace, f"net.ipv6.conf.{interface}.router_solicitations", "0")
+        network.bounce(namespace, interface)
+    return network
+
+
+def test_solicitation_is_answered_with_router_lifetime_zero(ipv6: Network) -> None:
+    with ipv6.serving(start):
+        done = ipv6.run("python3", "-c", SOLICIT, "255")
+    packet, hop_limit, source = done.stdout.split()
+    assert bytes.fromhex(packet)[0] == 134
+    assert bytes.fromhex(packet)[5:] == bytes(11)
+    assert hop_limit == "255"
+    assert source.startswith("fe80:")
+
+
+def test_solicitation_that_came_through_a_router_is_not_answered(ipv6: Network) -> None:
+    with ipv6.serving(start):
+        done = ipv6.run("python3", "-c", SOLICIT, "64")
+    assert "timed out" in done.stderr
+
+
+def test_linux_host_that_hears_the_advertisement_gets_no_route_and_no_address(ipv6: Network) -> None:
+    ipv6.sysctl(ipv6.client, "net.ipv6.conf.eth0.accept_ra", "2")
+    with ipv6.serving(start):
+        ipv6.run("python3", "-c", SOLICIT, "255")
+        routes = json.loads(ipv6.run("ip", "-6", "-j", "route", "show", "default").stdout or "[]")
+        addresses = json.loads(ipv6.run("ip", "-6", "-j", "address", "show", "dev", "eth0", "scope", "global").stdout)
+    assert routes == []
+    assert not any(entry.get("addr_info") for entry in addresses)
+
+
+async def test_missing_interface_is_named() -> None:
+    with pytest.raises(RouterAdvertiserError, match="on nic9 can't be answered: there is no such interface"):
+        await RouterAdvertiser("nic9").start()

@@ -1,0 +1,104 @@
+"""The table of architectures against directories as they are found on real hosts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ipxe.binaries import ARCHITECTURES, BinariesError, BootBinaries, NoBinaryError, architecture_name
+
+DEBIAN = (
+    "ipxe.efi", "ipxe.iso", "ipxe.lkrn", "ipxe.pxe", "snponly.efi", "undionly.kkpxe", "undionly.kpxe", "virtio-net.rom",
+)  # fmt: skip
+
+
+def directory_of(path: Path, *names: str) -> BootBinaries:
+    for name in names:
+        (path / name).write_bytes(b"content of " + name.encode())
+    return BootBinaries(path)
+
+
+@pytest.fixture
+def debian(tmp_path: Path) -> BootBinaries:
+    return directory_of(tmp_path, *DEBIAN)
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [(0, "undionly.kpxe"), (20, "undionly.kpxe"), (7, "snponly.efi"), (9, "snponly.efi"), (16, "snponly.efi")],
+)
+def test_machine_gets_the_binary_that_runs_on_it(debian: BootBinaries, code: int, name: str) -> None:
+    assert debian.for_architectures([code]).name == name
+
+
+@pytest.mark.parametrize("code", [1, 6, 10, 11, 15, 18, 19, 21, 22, 27, 39, 41, 42, 65535])
+def test_machine_that_nothing_runs_on_gets_nothing_rather_than_a_wrong_binary(debian: BootBinaries, code: int) -> None:
+    with pytest.raises(NoBinaryError, match=f"no iPXE binary for architecture {code}"):
+        debian.for_architectures([code])
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        (6, "ipxe-i386.efi"),
+        (15, "ipxe-i386.efi"),
+        (11, "snponly-arm64.efi"),
+        (19, "snponly-arm64.efi"),
+        (27, "ipxe-riscv64.efi"),
+    ],
+)
+def test_operator_who_adds_a_binary_serves_that_architecture(tmp_path: Path, code: int, name: str) -> None:
+    binaries = directory_of(tmp_path, "snponly.efi", "ipxe-i386.efi", "snponly-arm64.efi", "ipxe-riscv64.efi")
+    assert binaries.for_architectures([code]).name == name
+
+
+def test_refusal_tells_the_operator_which_file_is_missing_where(debian: BootBinaries) -> None:
+    with pytest.raises(NoBinaryError, match=r"11 \(UEFI ARM 64-bit\); put one of snponly-arm64\.efi, .* into /"):
+        debian.for_architectures([11])
+    with pytest.raises(NoBinaryError, match="does not name its architecture"):
+        debian.for_architectures([])
+
+
+def test_first_architecture_that_has_a_binary_wins(debian: BootBinaries) -> None:
+    assert debian.for_architectures([11, 0, 7]).name == "undionly.kpxe"
+
+
+def test_directory_without_the_best_binary_serves_the_second_best(tmp_path: Path) -> None:
+    assert directory_of(tmp_path, "ipxe.efi").for_architectures([7]).name == "ipxe.efi"
+
+
+def test_only_boot_files_are_served_and_only_by_their_plain_name(debian: BootBinaries) -> None:
+    assert debian.names() == ["ipxe.efi", "ipxe.pxe", "snponly.efi", "undionly.kkpxe", "undionly.kpxe"]
+    for name in ("ipxe.iso", "../snponly.efi", "/etc/passwd", "", "SNPONLY.EFI"):
+        assert debian.get(name) is None
+
+
+def test_size_and_etag_are_those_of_the_content(debian: BootBinaries) -> None:
+    one, other = debian.get("snponly.efi"), debian.get("ipxe.efi")
+    assert one is not None
+    assert other is not None
+    assert (one.content, one.size) == (b"content of snponly.efi", 22)
+    assert one.etag != other.etag
+    assert one.etag.startswith('"')
+    assert one.etag.endswith('"')
+
+
+def test_dangling_links_and_empty_files_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "ipxe.efi").symlink_to(tmp_path / "boot-ipxe.efi")
+    (tmp_path / "undionly.kpxe").touch()
+    binaries = directory_of(tmp_path, "snponly.efi")
+    assert binaries.names() == ["snponly.efi"]
+    assert "undionly.kpxe is left out" in caplog.text
+
+
+@pytest.mark.parametrize("make", ["absent", "empty"])
+def test_host_without_ipxe_is_told_what_to_install(tmp_path: Path, make: str) -> None:
+    with pytest.raises(BinariesError, match=r"install the package ipxe, or name another directory with --ipxe-dir"):
+        BootBinaries(tmp_path / make if make == "absent" else tmp_path)
+
+
+def test_the_table_is_the_registry() -> None:
+    assert sorted(ARCHITECTURES) == list(range(42))
+    assert all(architecture.code == code for code, architecture in ARCHITECTURES.items())
+    assert architecture_name(4242) == "architecture 4242"

@@ -1,0 +1,49 @@
+"""The advertisement that ends iPXE's wait and changes nothing for other hosts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scapy.layers.inet6 import ICMPv6ND_RA
+
+from edge.neighbour.router_advertisement import is_router_solicitation, router_advertisement
+
+SOLICITATION = bytes((133, 0, 0, 0, 0, 0, 0, 0))
+WITH_LINK_ADDRESS = SOLICITATION + bytes.fromhex("0101525400123456")
+
+
+def test_other_hosts_learn_no_router_no_prefix_and_no_dhcpv6() -> None:
+    advertisement = ICMPv6ND_RA(router_advertisement())
+    assert (advertisement.type, advertisement.code) == (134, 0)
+    assert (advertisement.routerlifetime, advertisement.M, advertisement.O) == (0, 0, 0)
+    assert (advertisement.chlim, advertisement.reachabletime, advertisement.retranstimer) == (0, 0, 0)
+    assert not advertisement.payload
+
+
+@pytest.mark.parametrize("packet", [SOLICITATION, WITH_LINK_ADDRESS])
+def test_solicitations_of_ipxe_and_linux_are_recognised(packet: bytes) -> None:
+    assert is_router_solicitation(packet, 255)
+
+
+@pytest.mark.parametrize(
+    ("packet", "hop_limit"),
+    [
+        (SOLICITATION, 254),
+        (SOLICITATION, -1),
+        (SOLICITATION[:7], 255),
+        (b"\x86" + SOLICITATION[1:], 255),
+        (b"\x85\x01" + SOLICITATION[2:], 255),
+        (SOLICITATION + b"\1\0" + bytes(6), 255),
+        (SOLICITATION + b"\1\2" + bytes(6), 255),
+        (SOLICITATION + b"\1", 255),
+    ],
+)
+def test_solicitations_that_the_rfc_calls_invalid_get_no_answer(packet: bytes, hop_limit: int) -> None:
+    assert not is_router_solicitation(packet, hop_limit)
+
+
+@given(st.binary(max_size=200))
+def test_no_packet_raises(packet: bytes) -> None:
+    is_router_solicitation(packet, 255)
+    is_router_solicitation(SOLICITATION + packet, 255)
