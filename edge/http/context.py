@@ -1,0 +1,91 @@
+"""What the handlers of the machines' HTTP server work with, and how they answer.
+
+`edge.http.app` makes one `Context` and hands it to each room of the server (scripts, OSIE, metadata).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from aiohttp import web
+
+from edge.artifacts.cache import ArtifactCache
+from edge.http.once import OncePer
+from edge.inventory import Inventory
+from edge.journey.events import Recorder
+from tink.api.v1alpha2 import Raw
+
+log = logging.getLogger(__name__)
+
+
+class Binary(Protocol):
+    """A boot program: its bytes, and an entity tag with its quotes."""
+
+    @property
+    def content(self) -> bytes: ...
+    @property
+    def etag(self) -> str: ...
+
+
+class Binaries(Protocol):
+    """The boot programs by file name: `ipxe.binaries.BootBinaries`."""
+
+    def get(self, name: str) -> Binary | None: ...
+
+
+OsieLookup = Callable[[str, str], Raw | None]
+"""`osie(namespace, name)`: the OSIE object, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Everything a handler may ask. `clock` gives monotonic seconds; `ready` an empty string, or why not."""
+
+    inventory: Inventory
+    osie: OsieLookup
+    cache: ArtifactCache
+    binaries: Binaries
+    record: Recorder
+    clock: Callable[[], float]
+    ready: Callable[[], str]
+    once: OncePer
+
+    def refuse(self, status: int, body: str, *, seen: str, why: str) -> web.Response:
+        """An error answer: `body` for the sender, `why` for the log, once a while for each sender."""
+        if self.once.first("refused", seen, status):
+            log.warning("%s: %d: %s", seen, status, why)
+        return text(body, status=status)
+
+
+def text(body: str, *, status: int = 200) -> web.Response:
+    """A line of plain text."""
+    return web.Response(text=body + "\n", status=status, content_type="text/plain")
+
+
+def seen_address(request: web.Request) -> str:
+    """The address that the connection comes from. No header can change it."""
+    peer = request.remote or ""
+    try:
+        address = ipaddress.ip_address(peer.partition("%")[0])
+    except ValueError:
+        return peer
+    mapped = getattr(address, "ipv4_mapped", None)  # of a socket that serves IPv4 and IPv6 alike
+    return str(mapped or address)
+
+
+def client_name(request: web.Request) -> str:
+    """The first word of the User-Agent, `Cloud-Init/22.4.2`, fit for a log line."""
+    words = request.headers.get("User-Agent", "").split()
+    word = words[0] if words else "an unnamed client"
+    return "".join(character if character.isascii() and character.isprintable() else "?" for character in word)[:60]
+
+
+def size_text(size: int) -> str:
+    """Bytes for people: `850 B`, `14.2 kB`, `14.2 MB`."""
+    if size < 1000:
+        return f"{size} B"
+    return f"{size / 1e3:.1f} kB" if size < 1e6 else f"{size / 1e6:.1f} MB"

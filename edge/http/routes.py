@@ -1,0 +1,78 @@
+"""Which path on the machines' port means what: a pure function from the raw path of a request to a `Route`.
+
+The table is ours and not aiohttp's because firmware needs what no redirecting router gives it: `//` in a path means
+`/` (a redirect is the end for a UEFI ROM), `%3A` in a MAC is a colon (iPXE of 2019 encodes it), and `%2F` never makes a
+new segment, so that nothing can be reached by another spelling than its own.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum, auto
+from urllib.parse import unquote
+
+from hegel.metadata import EC2_VERSIONS, NOCLOUD_FILES
+
+MAX_PATH = 1024
+"""Characters of a path that is looked at."""
+
+_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+
+
+class Place(Enum):
+    """Where a request goes."""
+
+    SCRIPT = auto()
+    BINARY = auto()
+    OSIE = auto()
+    EC2 = auto()
+    NOCLOUD = auto()
+    PHONE_HOME = auto()
+    HEALTH = auto()
+    READY = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """`who` is the MAC (lower case, colons) or name in the path, or empty; `name` what is asked for there."""
+
+    place: Place
+    name: str = ""
+    who: str = ""
+
+
+def route(raw_path: str) -> Route | None:
+    """The route of a path as it stands in the request line (percent-encoded, without query); None if there is none."""
+    if len(raw_path) > MAX_PATH:
+        return None
+    segments = [unquote(segment) for segment in raw_path.split("/") if segment]
+    for segment in segments:
+        if "/" in segment or segment in (".", "..") or not segment.isprintable():
+            return None
+    match segments:
+        case ["healthz"]:
+            return Route(Place.HEALTH)
+        case ["readyz"]:
+            return Route(Place.READY)
+        case ["ipxe", "script", who, "auto.ipxe"]:
+            return Route(Place.SCRIPT, who=spelled(who))
+        case ["ipxe", "binary", name]:
+            return Route(Place.BINARY, name=name)
+        case ["ipxe", "binary", who, name]:
+            return Route(Place.BINARY, name=name, who=spelled(who))
+        case ["osie", name, ("kernel" | "initrd") as part]:
+            return Route(Place.OSIE, name=part, who=name)
+        case ["nocloud", who, name] if name in NOCLOUD_FILES:
+            return Route(Place.NOCLOUD, name=name, who=spelled(who))
+        case ["phone-home", who]:
+            return Route(Place.PHONE_HOME, who=spelled(who))
+        case [version, *rest] if version in EC2_VERSIONS:
+            return Route(Place.EC2, name="/".join(rest))
+    return None
+
+
+def spelled(who: str) -> str:
+    """A MAC in our spelling (lower case, colons) whatever the sender's; anything else as it is."""
+    mac = who.lower().replace("-", ":")
+    return mac if _MAC.fullmatch(mac) else who

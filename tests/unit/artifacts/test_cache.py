@@ -1,0 +1,381 @@
+"""The artifact cache: one fetch for all, no partial file ever, and every trouble of an upstream in words."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.artifacts.cache import (
+    Artifact,
+    ArtifactCache,
+    ArtifactError,
+    BadUrlError,
+    NotFoundError,
+    Source,
+    StorageError,
+    UpstreamError,
+    UpstreamTimeoutError,
+)
+from edge.artifacts.errors import shown
+from edge.artifacts.store import DirectoryInUseError
+
+
+async def read(artifact: Artifact) -> bytes:
+    with artifact:
+        return b"".join([chunk async for chunk in artifact.chunks()])
+
+
+async def fetch(cache: ArtifactCache, url: str) -> tuple[Source, bytes]:
+    """Read the whole, and wait until the cache has put it away (the last byte comes before the fsync)."""
+    artifact = await cache.open(url)
+    content = await read(artifact)
+    while cache._flights:
+        await asyncio.sleep(0.001)
+    return artifact.source, content
+
+
+def files(directory: Path) -> list[str]:
+    return sorted(path.suffix for path in directory.iterdir() if path.name != ".lock")
+
+
+async def test_second_machine_is_served_from_disk(cache: ArtifactCache, upstream: Any) -> None:
+    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
+    assert await fetch(cache, upstream.url) == (Source.CACHE, upstream.content)
+    assert len(upstream.requests) == 1
+
+
+async def test_fifty_cold_machines_cost_one_fetch(cache: ArtifactCache, upstream: Any) -> None:
+    results = await asyncio.gather(*(fetch(cache, upstream.url) for _ in range(50)))
+    assert all(content == upstream.content for _, content in results)
+    assert len(upstream.requests) == 1
+
+
+async def test_machine_gets_first_bytes_before_the_last_have_come(cache: ArtifactCache, upstream: Any) -> None:
+    upstream.gate.clear()
+    artifact = await cache.open(upstream.url)
+    half = len(upstream.content) // 2
+    assert artifact.size == len(upstream.content)
+    chunks = artifact.chunks()
+    received = b""
+    while len(received) < half:
+        received += await anext(chunks)
+    assert received == upstream.content[:half]
+    late = await cache.open(upstream.url)
+    upstream.gate.set()
+    assert received + b"".join([chunk async for chunk in chunks]) == upstream.content
+    artifact.close()
+    assert await read(late) == upstream.content
+    assert len(upstream.requests) == 1
+
+
+async def test_machine_that_leaves_does_not_stop_the_fetch_for_the_others(cache: ArtifactCache, upstream: Any) -> None:
+    upstream.mode = "chunked"  # all wait for the end
+    upstream.gate.clear()
+    first, second = (asyncio.create_task(fetch(cache, upstream.url)) for _ in range(2))
+    await asyncio.sleep(0.05)
+    first.cancel()
+    await asyncio.sleep(0)
+    upstream.gate.set()
+    assert (await second)[1] == upstream.content
+    assert first.cancelled()
+
+
+async def test_machine_that_leaves_before_the_headers_leaves_the_question_to_the_others(
+    cache: ArtifactCache, upstream: Any
+) -> None:
+    upstream.headers_gate.clear()
+    first, second = (asyncio.create_task(fetch(cache, upstream.url)) for _ in range(2))
+    await asyncio.sleep(0.05)
+    first.cancel()
+    await asyncio.sleep(0)
+    upstream.headers_gate.set()
+    assert (await second)[1] == upstream.content
+    assert len(upstream.requests) == 1
+
+
+async def test_length_unknown_to_the_upstream_is_known_to_the_machine(cache: ArtifactCache, upstream: Any) -> None:
+    upstream.mode = "chunked"
+    artifact = await cache.open(upstream.url)
+    assert artifact.size == len(upstream.content)
+    assert await read(artifact) == upstream.content
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "reason"),
+    [
+        ("404", NotFoundError, "404 Not Found"),
+        ("410", NotFoundError, "410 Gone"),
+        ("503", UpstreamError, "503 Service Unavailable"),
+        ("403", UpstreamError, "403 Forbidden"),
+        ("304", UpstreamError, "304 Not Modified"),
+        ("silent", UpstreamTimeoutError, "no answer within 0.3 s"),
+        ("empty", UpstreamError, "an empty file"),
+        ("gzip", UpstreamError, "sent Content-Encoding gzip though identity was asked for"),
+    ],
+)
+async def test_upstream_that_gives_no_file_is_named_with_the_reason(
+    cache: ArtifactCache, upstream: Any, tmp_path: Path, mode: str, kind: type[ArtifactError], reason: str
+) -> None:
+    upstream.mode = mode
+    with pytest.raises(kind) as caught:
+        await cache.open(upstream.url)
+    assert str(caught.value) == f"{upstream.url}: {reason}"
+    assert files(tmp_path / "artifacts") == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "reason"),
+    [
+        ("dies", UpstreamError, r"connection broke after \d+ bytes"),
+        ("stalls", UpstreamTimeoutError, "stopped sending after 524288 bytes"),
+    ],
+)
+async def test_upstream_that_fails_midway_leaves_nothing_and_can_be_tried_again(
+    cache: ArtifactCache, upstream: Any, tmp_path: Path, mode: str, kind: type[ArtifactError], reason: str
+) -> None:
+    upstream.mode = mode
+    with pytest.raises(kind, match=reason):
+        await fetch(cache, upstream.url)
+    assert files(tmp_path / "artifacts") == []
+    upstream.mode = ""
+    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
+
+
+async def test_refused_connection_and_unknown_host_are_told_apart(
+    cache: ArtifactCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(UpstreamError, match="no connection: Connection refused"):
+        await cache.open(f"http://127.0.0.1:{port}/kernel")
+
+    def unresolved(*_: Any, **__: Any) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unresolved)
+    with pytest.raises(UpstreamError, match=r"host name kernel\.invalid can't be resolved"):
+        await cache.open("http://kernel.invalid/kernel")
+
+
+async def test_upstream_that_accepts_nobody_does_not_hang_the_boot(cache: ArtifactCache) -> None:
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        port = full.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)), pytest.raises(UpstreamTimeoutError, match="no connection"):
+            await cache.open(f"http://127.0.0.1:{port}/kernel")
+
+
+@pytest.mark.parametrize("url", ["ftp://h/k", "kernel", "http://", "http://[::1/k", "file://host/k", "file:k"])
+async def test_url_that_cannot_be_fetched_is_the_osies_fault(cache: ArtifactCache, url: str) -> None:
+    with pytest.raises(BadUrlError):
+        await cache.open(url)
+
+
+def test_secrets_of_a_url_are_not_shown() -> None:
+    assert shown("http://user:secret@host:81/k?sig=secret") == "http://host:81/k?…"
+    assert "secret" not in str(UpstreamError("http://user:secret@host/k?sig=secret", "down"))
+
+
+# --- revalidation ---
+
+
+async def test_unchanged_upstream_is_asked_but_not_fetched_again(
+    cache: ArtifactCache, upstream: Any, clock: Any
+) -> None:
+    await fetch(cache, upstream.url)
+    clock.now += 11
+    assert (await fetch(cache, upstream.url))[0] is Source.CACHE
+    assert upstream.requests[1].headers["If-None-Match"] == '"v1"'
+    assert (await fetch(cache, upstream.url))[0] is Source.CACHE
+    assert len(upstream.requests) == 2
+
+
+async def test_new_kernel_upstream_reaches_the_next_boot(
+    cache: ArtifactCache, upstream: Any, clock: Any, tmp_path: Path
+) -> None:
+    old = await cache.open(upstream.url)
+    await fetch(cache, upstream.url)
+    reader = await cache.open(upstream.url)
+    previous, upstream.content, upstream.etag = upstream.content, b"new" * 1000, '"v2"'
+    clock.now += 11
+    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
+    assert await read(reader) == previous  # who had begun with the old one ends with it
+    assert await read(old) == previous
+    assert files(tmp_path / "artifacts") == [".blob", ".json"]
+
+
+@pytest.mark.parametrize("mode", ["503", "silent", "empty"])
+async def test_stored_kernel_boots_machines_while_the_upstream_is_down(
+    cache: ArtifactCache, upstream: Any, clock: Any, mode: str
+) -> None:
+    await fetch(cache, upstream.url)
+    clock.now += 11
+    upstream.mode = mode
+    assert await fetch(cache, upstream.url) == (Source.STALE, upstream.content)
+    assert await fetch(cache, upstream.url) == (Source.STALE, upstream.content)
+    assert len(upstream.requests) == 2  # the second machine does not wait for the dead upstream again
+
+
+async def test_stored_kernel_is_served_after_the_new_one_broke_off(
+    cache: ArtifactCache, upstream: Any, clock: Any
+) -> None:
+    previous = upstream.content
+    await fetch(cache, upstream.url)
+    upstream.content, upstream.etag, upstream.mode = b"new" * 1000, '"v2"', "dies"
+    clock.now += 11
+    with pytest.raises(UpstreamError):
+        await fetch(cache, upstream.url)
+    assert await fetch(cache, upstream.url) == (Source.STALE, previous)
+
+
+async def test_kernel_removed_upstream_is_not_booted_from_the_cache(
+    cache: ArtifactCache, upstream: Any, clock: Any
+) -> None:
+    await fetch(cache, upstream.url)
+    clock.now += 11
+    upstream.mode = "404"
+    with pytest.raises(NotFoundError):
+        await fetch(cache, upstream.url)
+
+
+# --- restarts ---
+
+
+async def test_restart_serves_what_was_whole(make_cache: Callable[[], ArtifactCache], upstream: Any) -> None:
+    first = make_cache()
+    await first.start()
+    await fetch(first, upstream.url)
+    await first.stop()
+    second = make_cache()
+    await second.start()
+    artifact = await second.open(upstream.url)
+    assert (artifact.source, await read(artifact)) == (Source.CACHE, upstream.content)
+    assert upstream.requests[1].headers["If-None-Match"] == '"v1"'
+    await second.stop()
+
+
+async def test_killed_in_mid_fill_serves_no_partial_file(
+    make_cache: Callable[[], ArtifactCache], upstream: Any, tmp_path: Path
+) -> None:
+    directory = tmp_path / "artifacts"
+    first = make_cache()
+    await first.start()
+    await fetch(first, upstream.url)
+    await first.stop()
+    (blob,) = directory.glob("*.blob")
+    # What a kill leaves: a download begun; one renamed whose entry was never written; an entry half written; and,
+    # worst, a blob that the disk lost the end of.
+    (directory / f"{'0' * 32}.aa.part").write_bytes(b"half")
+    (directory / f"{'0' * 32}.bb.blob").write_bytes(b"whole, but nobody knows of what")
+    (directory / f"{'0' * 32}.tmp").write_bytes(b"{")
+    (directory / f"{'1' * 32}.json").write_bytes(b'{"url": "http')
+    os.truncate(blob, 1000)
+    second = make_cache()
+    await second.start()
+    assert files(directory) == []
+    assert await fetch(second, upstream.url) == (Source.UPSTREAM, upstream.content)
+    await second.stop()
+
+
+async def test_entry_that_points_elsewhere_is_not_followed(
+    make_cache: Callable[[], ArtifactCache], upstream: Any, tmp_path: Path
+) -> None:
+    first = make_cache()
+    await first.start()
+    await fetch(first, upstream.url)
+    await first.stop()
+    (entry,) = (tmp_path / "artifacts").glob("*.json")
+    (blob,) = (tmp_path / "artifacts").glob("*.blob")
+    (tmp_path / "secret").write_bytes(b"s" * len(upstream.content))
+    entry.write_text(entry.read_text().replace(blob.name, "../secret"))
+    second = make_cache()
+    await second.start()
+    assert await fetch(second, upstream.url) == (Source.UPSTREAM, upstream.content)
+    await second.stop()
+
+
+async def test_stop_in_mid_fill_tells_the_reader_and_leaves_nothing(
+    make_cache: Callable[[], ArtifactCache], upstream: Any, tmp_path: Path
+) -> None:
+    cache = make_cache()
+    await cache.start()
+    upstream.gate.clear()
+    artifact = await cache.open(upstream.url)
+    reader = asyncio.create_task(read(artifact))
+    await asyncio.sleep(0.05)
+    await cache.stop()
+    with pytest.raises(UpstreamError, match="the edge is stopping"):
+        await reader
+    assert files(tmp_path / "artifacts") == []
+
+
+async def test_two_processes_do_not_share_a_directory(
+    cache: ArtifactCache, make_cache: Callable[[], ArtifactCache]
+) -> None:
+    with pytest.raises(DirectoryInUseError, match="another tinkedge process"):
+        await make_cache().start()
+
+
+async def test_blob_deleted_behind_our_back_is_fetched_anew(
+    cache: ArtifactCache, upstream: Any, tmp_path: Path
+) -> None:
+    await fetch(cache, upstream.url)
+    for blob in (tmp_path / "artifacts").glob("*.blob"):
+        blob.unlink()
+    with pytest.raises(StorageError):
+        await cache.open(upstream.url)
+    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
+
+
+async def test_full_disk_is_a_storage_error(
+    cache: ArtifactCache, upstream: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(fd: int, data: bytes, offset: int) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(StorageError, match="No space left on device"):
+        await fetch(cache, upstream.url)
+    assert files(tmp_path / "artifacts") == []
+
+
+async def test_no_descriptor_is_left_open(cache: ArtifactCache, upstream: Any) -> None:
+    await fetch(cache, upstream.url)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        await fetch(cache, upstream.url)
+    upstream.mode = "dies"
+    with pytest.raises(UpstreamError):
+        await fetch(cache, upstream.url + "2")
+    await asyncio.sleep(0.05)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1  # the upstream's idle connection may come or go
+
+
+# --- local files ---
+
+
+async def test_local_file_is_served_without_a_copy(cache: ArtifactCache, tmp_path: Path) -> None:
+    path = tmp_path / "a kernel"
+    path.write_bytes(b"bzImage")
+    assert await fetch(cache, path.as_uri()) == (Source.FILE, b"bzImage")
+    assert files(tmp_path / "artifacts") == []
+
+
+async def test_local_file_that_is_none_is_named(cache: ArtifactCache, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "empty").touch()
+    with pytest.raises(NotFoundError, match="no such file on the edge's machine"):
+        await cache.open((tmp_path / "missing").as_uri())
+    for name in ("fifo", "empty", ""):
+        with pytest.raises(BadUrlError, match=r"not a regular file|an empty file"):
+            await cache.open((tmp_path / name).as_uri())
+    with pytest.raises(StorageError):
+        await cache.open("file:///bad%00name")

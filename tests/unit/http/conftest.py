@@ -1,0 +1,161 @@
+"""The machines' HTTP server on loopback, as it is run, and machines with addresses of 127.0.0.0/8 that talk to it.
+
+`Rack` is the test's view: an inventory to fill, an upstream that can misbehave, and requests from a chosen address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import uvloop
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from edge.artifacts.cache import ArtifactCache, Timeouts
+from edge.http.app import build_app, machine_runner
+from edge.http.body import BodySender
+from edge.inventory import Inventory
+from edge.journey.events import Outcome, Step
+from edge.journey.recorder import Journey
+from ipxe.scripts import BootSettings
+
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+
+
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, LoopFactory]:
+    """Bodies are sent around the event loop, to the socket itself: those tests run with both loops."""
+    loops: dict[str, LoopFactory] = {"uvloop": uvloop.new_event_loop}
+    if item.path.name == "test_osie.py":
+        loops["asyncio"] = asyncio.new_event_loop
+    return loops
+
+
+MAC, IP = "52:54:00:00:00:01", "127.0.0.5"
+OTHER_MAC, OTHER_IP = "52:54:00:00:00:02", "127.0.0.6"
+
+
+@dataclass
+class Binary:
+    content: bytes
+    etag: str
+
+
+@dataclass
+class Reply:
+    status: int
+    headers: Any
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+
+class Upstream:
+    """Serves `content` for every path; `mode`: a status, or "dies" in the middle; `gate` holds the second half."""
+
+    def __init__(self) -> None:
+        self.content = bytes(range(256)) * 16384  # 4 MiB
+        self.mode = ""
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.requests = 0
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.requests += 1
+        if self.mode.isdigit():
+            return web.Response(status=int(self.mode))
+        response = web.StreamResponse(headers={"ETag": '"v1"'})
+        response.content_length = len(self.content)
+        await response.prepare(request)
+        half = len(self.content) // 2
+        await response.write(self.content[:half])
+        await self.gate.wait()
+        if self.mode == "dies" and request.transport is not None:
+            request.transport.close()
+            return response
+        await response.write(self.content[half:])
+        return response
+
+
+@dataclass
+class Rack:
+    base: str
+    port: int
+    inventory: Inventory
+    journey: Journey
+    upstream: Upstream
+    osies: dict[tuple[str, str], dict[str, Any]]
+    binaries: dict[str, Binary]
+    problem: str = ""
+    sessions: dict[str, aiohttp.ClientSession] = field(default_factory=dict)
+
+    def register(self, name: str = "m1", mac: str = MAC, ip: str | None = IP, **spec: Any) -> None:
+        """Apply a Hardware with one interface; `spec` may override anything, `interface` adds to the interface."""
+        interface = {"dhcp": {"ip": ip, "hostname": name}} | spec.pop("interface", {})
+        if ip is None:
+            del interface["dhcp"]
+        self.inventory.apply(
+            {
+                "metadata": {"name": name, "namespace": "default"},
+                "spec": {"networkInterfaces": {mac: interface}, "osie": {"name": "lab"}} | spec,
+            }
+        )
+
+    async def ask(self, path: str, *, ip: str = IP, method: str = "GET", data: Any = None, **headers: str) -> Reply:
+        """One request from `ip`; `If_Match="x"` is the header If-Match."""
+        if ip not in self.sessions:
+            connector = aiohttp.TCPConnector(local_addr=(ip, 0))
+            self.sessions[ip] = aiohttp.ClientSession(connector=connector, auto_decompress=False)
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        url = aiohttp.client.URL(self.base + path, encoded=True)
+        async with self.sessions[ip].request(method, url, data=data, headers=given, allow_redirects=False) as response:
+            return Reply(response.status, response.headers, await response.read())
+
+    def lines(self, mac: str = MAC) -> list[tuple[Step, Outcome, str]]:
+        return [(event.step, event.outcome, event.message) for event in self.journey.events(mac)]
+
+
+@pytest.fixture
+async def rack(tmp_path: Path) -> AsyncIterator[Rack]:
+    upstream = Upstream()
+    upstream_app = web.Application()
+    upstream_app.router.add_get("/{path:.*}", upstream.answer)
+    upstream_server = TestServer(upstream_app)
+    await upstream_server.start_server(shutdown_timeout=0.05)
+    osie_spec = {part + "Url": str(upstream_server.make_url(f"/{part}")) for part in ("kernel", "initrd")}
+    cache = ArtifactCache(tmp_path / "artifacts", clock=time.monotonic, timeouts=Timeouts(connect=0.5, silence=0.5))
+    await cache.start()
+
+    rack = Rack("", 0, Inventory(), Journey(time.time), upstream, {}, {})
+    rack.osies["default", "lab"] = {"metadata": {"name": "lab", "namespace": "default"}, "spec": osie_spec}
+    rack.binaries["snponly.efi"] = Binary(b"MZ" + bytes(1000), '"b1"')
+    app = build_app(
+        inventory=rack.inventory,
+        osie=lambda namespace, name: rack.osies.get((namespace, name)),
+        cache=cache,
+        binaries=rack.binaries,
+        record=rack.journey.record,
+        settings=BootSettings(http_url="http://10.0.0.1:7080", grpc_authority="10.0.0.1:42113"),
+        ready=lambda: rack.problem,
+        sender=BodySender(threads=2, idle_seconds=0.6),
+    )
+    runner = machine_runner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    rack.port = runner.addresses[0][1]
+    rack.base = f"http://127.0.0.1:{rack.port}"
+    yield rack
+    upstream.gate.set()
+    for session in rack.sessions.values():
+        await session.close()
+    await runner.cleanup()
+    await cache.stop()
+    await upstream_server.close()

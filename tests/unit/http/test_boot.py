@@ -1,0 +1,141 @@
+"""Scripts and boot programs over HTTP: who gets them, and what the others are told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from edge.journey.events import Outcome, Step
+
+MAC, IP = "52:54:00:00:00:01", "127.0.0.5"
+OTHER_MAC, OTHER_IP = "52:54:00:00:00:02", "127.0.0.6"
+SCRIPT = f"/ipxe/script/{MAC}/auto.ipxe"
+
+
+async def test_registered_machine_gets_its_script(rack: Any) -> None:
+    rack.register()
+    reply = await rack.ask(SCRIPT, User_Agent="iPXE/1.21.1 (x)")
+    assert (reply.status, reply.headers["Content-Type"]) == (200, "text/plain; charset=utf-8")
+    assert "\nkernel http://10.0.0.1:7080/osie/lab/kernel worker_id=52:54:00:00:00:01 " in reply.text
+    assert rack.lines() == [(Step.SCRIPT, Outcome.OK, "script sent: OSIE default/lab")]
+    assert rack.journey.events(MAC)[0].detail["client"] == "iPXE/1.21.1"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/ipxe/script/52%3A54%3A00%3A00%3A00%3A01/auto.ipxe",  # iPXE of 2019
+        "/ipxe/script/52-54-00-00-00-01/auto.ipxe",
+        "//ipxe//script/52:54:00:00:00:01///auto.ipxe",
+        "/ipxe/script/52:54:00:00:00:01/auto.ipxe?x=1",
+    ],
+)
+async def test_spellings_of_real_firmware_reach_the_script_without_redirect(rack: Any, path: str) -> None:
+    rack.register()
+    assert (await rack.ask(path)).status == 200
+
+
+async def test_script_follows_the_hardware(rack: Any) -> None:
+    rack.register()
+    assert " quiet " not in (await rack.ask(SCRIPT)).text
+    rack.register(kernelParams=["quiet"])
+    assert " quiet " in (await rack.ask(SCRIPT)).text
+
+
+async def test_unknown_mac_is_not_found(rack: Any) -> None:
+    reply = await rack.ask(SCRIPT)
+    assert (reply.status, reply.text) == (404, f"no Hardware has the MAC address {MAC}\n")
+    assert rack.lines() == []
+
+
+async def test_script_of_another_machine_is_refused_and_the_attempt_shown(rack: Any) -> None:
+    rack.register(kernelParams=["secret=1"])
+    rack.register("m2", OTHER_MAC, OTHER_IP)
+    for _ in range(3):
+        reply = await rack.ask(SCRIPT, ip=OTHER_IP, X_Forwarded_For=IP)
+        assert (reply.status, reply.text) == (403, "this script is served to its own machine only\n")
+    message = "script asked for from 127.0.0.6, but its address is 127.0.0.5"
+    assert rack.lines() == [(Step.SCRIPT, Outcome.REFUSED, message)]
+
+
+async def test_machine_without_an_address_is_nobody(rack: Any) -> None:
+    rack.register(ip=None)
+    assert (await rack.ask(SCRIPT)).status == 403
+    assert rack.lines()[0][2].endswith("but its Hardware reserves no address")
+
+
+@pytest.mark.parametrize(
+    ("spec", "outcome", "reason"),
+    [
+        (
+            {"interface": {"disableNetboot": True}},
+            Outcome.REFUSED,
+            f"Hardware default/m1: spec.networkInterfaces[{MAC}].disableNetboot is true",
+        ),
+        ({"osie": None}, Outcome.FAILED, "Hardware default/m1: spec.osie.name is not set"),
+        ({"osie": {"name": "gone"}}, Outcome.FAILED, "OSIE default/gone, which Hardware m1 names, does not exist"),
+        ({"kernelParams": ["a\nb"]}, Outcome.FAILED, "Hardware default/m1: spec.kernelParams[0] has a line break"),
+    ],
+)
+async def test_machine_that_cannot_boot_shows_why_and_goes_on(
+    rack: Any, spec: dict[str, Any], outcome: Outcome, reason: str
+) -> None:
+    rack.register(**spec)
+    reply = await rack.ask(SCRIPT)
+    assert reply.status == 200
+    assert f"echo {reason}" in reply.text
+    assert reply.text.endswith("exit 1\n")
+    ((step, recorded, message),) = rack.lines()
+    assert (step, recorded) == (Step.SCRIPT, outcome)
+    assert message.startswith(f"no boot: {reason}")
+
+
+async def test_inline_script_needs_no_osie(rack: Any) -> None:
+    rack.register(osie=None, ipxe={"inline": "#!ipxe\nshell"})
+    assert (await rack.ask(SCRIPT)).text.endswith("\nshell\n")
+
+
+# --- boot programs ---
+
+
+@pytest.mark.parametrize("path", [f"/ipxe/binary/{MAC}/snponly.efi", "/ipxe/binary/snponly.efi"])
+async def test_uefi_http_boot_gets_what_it_insists_on(rack: Any, path: str) -> None:
+    rack.register()
+    head = await rack.ask(path, method="HEAD")
+    reply = await rack.ask(path)
+    assert head.status == reply.status == 200
+    assert head.headers["Content-Length"] == reply.headers["Content-Length"] == str(len(reply.body)) == "1002"
+    assert reply.headers["Content-Type"] == "application/efi"
+    assert head.headers["ETag"] == reply.headers["ETag"] == '"b1"'
+    assert rack.lines() == [(Step.BINARY, Outcome.OK, "boot program snponly.efi sent over HTTP: 1.0 kB")]
+
+
+async def test_uefi_http_boot_resumes_where_it_broke_off(rack: Any) -> None:
+    rack.register()
+    path = "/ipxe/binary/snponly.efi"
+    reply = await rack.ask(path, Range="bytes=1000-", If_Match='"b1"')
+    assert (reply.status, reply.headers["Content-Range"], reply.body) == (206, "bytes 1000-1001/1002", b"\0\0")
+    assert (await rack.ask(path, Range="bytes=1000-", If_Match='"b0"')).status == 412
+    beyond = await rack.ask(path, Range="bytes=2000-")
+    assert (beyond.status, beyond.headers["Content-Range"]) == (416, "bytes */1002")
+    assert (await rack.ask(path, If_None_Match='"b1"')).status == 304
+
+
+async def test_boot_program_for_nobody_and_for_the_refused(rack: Any) -> None:
+    path = f"/ipxe/binary/{MAC}/snponly.efi"
+    reply = await rack.ask(path)
+    assert (reply.status, reply.text) == (403, "no netboot: no Hardware has this MAC address\n")
+    rack.register(interface={"disableNetboot": True})
+    assert (await rack.ask(path)).status == 403
+    assert [(step, outcome) for step, outcome, _ in rack.lines()] == [(Step.BINARY, Outcome.REFUSED)]
+
+
+async def test_boot_program_that_is_not_there(rack: Any) -> None:
+    rack.register()
+    assert (await rack.ask("/ipxe/binary/autoexec.ipxe")).status == 404
+    assert (await rack.ask("/ipxe/binary/grub.efi")).status == 404
+    assert rack.lines() == [
+        (Step.BINARY, Outcome.INFO, "there is no boot program autoexec.ipxe"),
+        (Step.BINARY, Outcome.FAILED, "there is no boot program grub.efi"),
+    ]

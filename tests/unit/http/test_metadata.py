@@ -1,0 +1,154 @@
+"""Metadata over HTTP: who is asking, what they get, and what never leaves for another machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from edge.journey.events import Outcome, Step
+
+MAC, IP = "52:54:00:00:00:01", "127.0.0.5"
+OTHER_MAC, OTHER_IP = "52:54:00:00:00:02", "127.0.0.6"
+CLOUD_INIT = {"User_Agent": "Cloud-Init/22.4.2"}
+
+
+@pytest.fixture
+def machines(rack: Any) -> Any:
+    rack.register(instance={"userdata": "#cloud-config\n# of m1\n", "vendordata": "v1"})
+    rack.register("m2", OTHER_MAC, OTHER_IP, instance={"userdata": "#cloud-config\n# of m2\n"})
+    return rack
+
+
+async def test_cloud_inits_ec2_crawl_finds_everything(machines: Any) -> None:
+    async def get(path: str) -> tuple[int, str]:
+        reply = await machines.ask(path, **CLOUD_INIT)
+        return reply.status, reply.text
+
+    assert await get("/2009-04-04/meta-data/instance-id") == (200, "m1")
+    for version in ("2021-03-23", "2018-09-24", "2016-09-02"):
+        assert (await get(f"/{version}/meta-data/instance-id"))[0] == 404
+    assert await get("/2009-04-04/user-data") == (200, "#cloud-config\n# of m1\n")
+    status, listing = await get("/2009-04-04/meta-data/")
+    assert status == 200
+    for name in listing.split("\n"):
+        assert (await get(f"/2009-04-04/meta-data/{name}"))[0] == 200
+    assert machines.lines() == [
+        (Step.METADATA, Outcome.OK, "instance-id to Cloud-Init/22.4.2"),
+        (Step.METADATA, Outcome.OK, "user-data to Cloud-Init/22.4.2"),
+        (Step.METADATA, Outcome.INFO, "meta-data to Cloud-Init/22.4.2"),
+    ]
+
+
+@pytest.mark.parametrize("version", ["2009-04-04", "latest"])
+async def test_directories_answer_with_and_without_slash(machines: Any, version: str) -> None:
+    for directory in ("", "/meta-data"):
+        plain = await machines.ask(f"/{version}{directory}")
+        slashed = await machines.ask(f"/{version}{directory}/")
+        assert plain.status == slashed.status == 200
+        assert plain.body == slashed.body
+    assert plain.headers["Content-Type"] == "text/plain; charset=utf-8"
+    assert (await machines.ask(f"/{version}/")).text == "meta-data/\nuser-data\nvendor-data"
+
+
+async def test_what_the_hardware_lacks_is_not_found(machines: Any) -> None:
+    assert (await machines.ask("/latest/vendor-data", ip=OTHER_IP)).status == 404
+    assert (await machines.ask("/latest/meta-data/public-keys/")).status == 404
+    assert (await machines.ask("/latest/dynamic/instance-identity/document")).status == 404
+
+
+async def test_stranger_is_told_which_address_was_seen(machines: Any) -> None:
+    reply = await machines.ask("/2009-04-04/meta-data/instance-id", ip="127.0.0.9")
+    assert (reply.status, reply.text) == (404, "no Hardware has the address 127.0.0.9\n")
+
+
+async def test_two_hardware_with_one_address_get_nothing(machines: Any, caplog: pytest.LogCaptureFixture) -> None:
+    machines.register("m3", "52:54:00:00:00:03", IP)
+    assert (await machines.ask("/2009-04-04/user-data")).status == 404
+    assert "default/m1, default/m3" in caplog.text
+
+
+async def test_two_hardware_with_one_mac_do_not_get_each_others_data(rack: Any) -> None:
+    rack.register("m1", MAC, IP, instance={"userdata": "of m1"})
+    rack.register("m2", MAC, OTHER_IP, instance={"userdata": "of m2"})
+    for _ in range(2):
+        assert (await rack.ask("/latest/user-data", ip=IP)).text == "of m1"
+        assert (await rack.ask("/latest/user-data", ip=OTHER_IP)).text == "of m2"
+
+
+async def test_changed_hardware_is_served_at_once(machines: Any) -> None:
+    await machines.ask("/latest/user-data")
+    machines.register(instance={"userdata": "new"})
+    assert (await machines.ask("/latest/user-data")).text == "new"
+
+
+async def test_nocloud_files_are_all_there(machines: Any) -> None:
+    for who in (MAC, MAC.upper(), MAC.replace(":", "-"), "m1"):
+        meta_data = await machines.ask(f"/nocloud/{who}/meta-data", **CLOUD_INIT)
+        assert meta_data.text == "instance-id: m1\nlocal-hostname: m1\n"
+    assert (await machines.ask("/nocloud/m1/user-data")).text == "#cloud-config\n# of m1\n"
+    assert (await machines.ask("/nocloud/m1/vendor-data")).text == "v1"
+    assert "version: 2" in (await machines.ask("/nocloud/m1/network-config")).text
+    empty = await machines.ask("/nocloud/m2/vendor-data", ip=OTHER_IP)
+    assert (empty.status, empty.body) == (200, b"")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/nocloud/m1/user-data",
+        f"/nocloud/{MAC}/user-data",
+        "//nocloud//m1//user-data",
+        "/nocloud/m2%2f..%2fm1/user-data",
+        "/nocloud/m2/../m1/user-data",
+        f"/ipxe/script/{MAC}/auto.ipxe",
+    ],
+)
+async def test_another_machines_data_has_no_way_in(machines: Any, path: str) -> None:
+    reply = await machines.ask(path, ip=OTHER_IP, X_Forwarded_For=IP, Forwarded=f"for={IP}", X_Real_IP=IP, Host=IP)
+    assert reply.status in (403, 404)
+    assert "of m1" not in reply.text
+    own = await machines.ask("/latest/user-data", ip=OTHER_IP, X_Forwarded_For=IP, Forwarded=f"for={IP}")
+    assert "of m2" in own.text
+
+
+async def test_existing_and_invented_machines_look_the_same_from_outside(machines: Any) -> None:
+    real = await machines.ask("/nocloud/m1/user-data", ip=OTHER_IP)
+    invented = await machines.ask("/nocloud/m9/user-data", ip=OTHER_IP)
+    assert (real.status, real.text) == (invented.status, invented.text)
+
+
+async def test_client_name_cannot_fill_the_journey(machines: Any) -> None:
+    await machines.ask("/latest/user-data", User_Agent="x" * 3000)
+    assert len(machines.lines()[0][2]) < 100
+
+
+# --- phone home ---
+
+
+async def test_cloud_init_that_finished_is_on_the_journey(machines: Any) -> None:
+    form = {"hostname": "web-1", "instance_id": "m1", "fqdn": "web-1.example.org", "pub_key_rsa": "ssh-rsa AAAA"}
+    reply = await machines.ask("/phone-home/m1", method="POST", data=form)
+    assert reply.status == 200
+    assert machines.lines() == [(Step.METADATA, Outcome.OK, "cloud-init finished on web-1")]
+    assert machines.journey.events(MAC)[0].detail == {"hostname": "web-1", "instance_id": "m1"}
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"a=" + b"x" * 100_000, 413),
+        ("&".join(f"a{number}=1" for number in range(100)).encode(), 400),
+        (b"\xff\xfe", 200),
+    ],
+)
+async def test_report_is_bounded(machines: Any, data: bytes, status: int) -> None:
+    form = {"Content_Type": "application/x-www-form-urlencoded"}
+    assert (await machines.ask("/phone-home/m1", method="POST", data=data, **form)).status == status
+    assert (await machines.ask("/phone-home/m1", method="POST", data=b"{}", Content_Type="text/json")).status == 415
+
+
+async def test_report_for_another_machine_is_refused(machines: Any) -> None:
+    reply = await machines.ask("/phone-home/m1", ip=OTHER_IP, method="POST", data={"hostname": "evil"})
+    assert reply.status == 403
+    assert machines.lines() == []

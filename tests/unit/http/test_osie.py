@@ -1,0 +1,320 @@
+"""Kernels and initrds: streamed, cached, resumed; and every failure told to the machine, the log and the journey."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import Any
+
+import pytest
+
+from edge.artifacts.cache import Artifact, Source
+from edge.http.body import CHUNK, BodySender, send_slice
+from edge.journey.events import Outcome, Step
+
+MAC, IP = "52:54:00:00:00:01", "127.0.0.5"
+KERNEL = "/osie/lab/kernel"
+
+
+async def until(rack: Any, count: int) -> None:
+    """The journey entry comes after the last byte has left; wait for it."""
+    async with asyncio.timeout(5):
+        while len(rack.lines()) < count:
+            await asyncio.sleep(0.005)
+
+
+async def test_kernel_comes_from_the_upstream_then_from_the_cache(rack: Any) -> None:
+    rack.register()
+    first = await rack.ask(KERNEL)
+    assert first.body == rack.upstream.content
+    assert first.headers["Content-Length"] == str(len(rack.upstream.content))
+    assert first.headers["Content-Type"] == "application/octet-stream"
+    await until(rack, 1)
+    await asyncio.sleep(0.1)
+    second = await rack.ask(KERNEL)
+    assert second.body == rack.upstream.content
+    assert second.headers["ETag"] == first.headers["ETag"]
+    await until(rack, 2)
+    assert rack.upstream.requests == 1
+    (step, outcome, line), (_, _, again) = rack.lines()
+    assert (step, outcome) == (Step.KERNEL, Outcome.OK)
+    assert line.startswith("kernel of OSIE default/lab sent: 4.2 MB in 0.")
+    assert line.endswith(" s (upstream)")
+    assert again.endswith(" s (cache)")
+    detail = rack.journey.events(MAC)[0].detail
+    assert detail["size_bytes"] == len(rack.upstream.content)
+    assert detail["source"] == "upstream"
+
+
+async def test_initrd_is_another_file(rack: Any) -> None:
+    rack.register()
+    assert (await rack.ask("/osie/lab/initrd")).body == rack.upstream.content
+    await until(rack, 1)
+    assert rack.lines()[0][0] is Step.INITRD
+
+
+async def test_local_file_is_sent_as_it_is(rack: Any, tmp_path: Any) -> None:
+    path = tmp_path / "vmlinuz"
+    path.write_bytes(b"k" * 3_000_000)
+    rack.osies["default", "lab"]["spec"]["kernelUrl"] = path.as_uri()
+    rack.register()
+    assert (await rack.ask(KERNEL)).body == path.read_bytes()
+    await until(rack, 1)
+    assert rack.lines()[0][2].endswith("(file)")
+
+
+async def test_machine_receives_while_the_upstream_still_sends(rack: Any) -> None:
+    rack.register()
+    rack.upstream.gate.clear()
+    asking = asyncio.create_task(rack.ask(KERNEL))
+    done, _ = await asyncio.wait([asking], timeout=0.2)
+    assert not done
+    rack.upstream.gate.set()
+    assert (await asking).body == rack.upstream.content
+
+
+async def test_fifty_machines_at_once_cost_one_fetch_and_all_get_it_whole(rack: Any) -> None:
+    rack.upstream.content = rack.upstream.content[: 1 << 20]
+    for number in range(50):
+        rack.register(f"m{number}", f"52:54:00:00:01:{number:02x}", f"127.0.1.{number + 1}")
+    replies = await asyncio.gather(*(rack.ask(KERNEL, ip=f"127.0.1.{number + 1}") for number in range(50)))
+    assert all(reply.body == rack.upstream.content for reply in replies)
+    assert rack.upstream.requests == 1
+
+
+async def test_head_tells_the_length_of_get_and_the_connection_lives_on(rack: Any) -> None:
+    rack.register()
+    head = await rack.ask(KERNEL, method="HEAD")
+    assert (head.status, head.body) == (200, b"")
+    reply = await rack.ask(KERNEL)
+    assert head.headers["Content-Length"] == str(len(reply.body))
+    assert (await rack.ask("/healthz")).text == "ok\n"
+    await until(rack, 1)
+    assert len(rack.lines()) == 1
+
+
+async def test_download_is_resumed_by_range(rack: Any) -> None:
+    rack.register()
+    etag = (await rack.ask(KERNEL, method="HEAD")).headers["ETag"]
+    size = len(rack.upstream.content)
+    reply = await rack.ask(KERNEL, Range=f"bytes={size - 10}-", If_Match=etag)
+    assert (reply.status, reply.body) == (206, rack.upstream.content[-10:])
+    assert reply.headers["Content-Range"] == f"bytes {size - 10}-{size - 1}/{size}"
+    whole = await rack.ask(KERNEL, Range="bytes=5-", If_Range='"other"')
+    assert (whole.status, len(whole.body)) == (200, size)
+
+
+@pytest.mark.parametrize(("mode", "status", "reason"), [("404", 404, "404 Not Found"), ("500", 502, "500 Internal")])
+async def test_upstream_trouble_is_told_to_machine_log_and_journey(
+    rack: Any, caplog: pytest.LogCaptureFixture, mode: str, status: int, reason: str
+) -> None:
+    rack.register()
+    rack.upstream.mode = mode
+    reply = await rack.ask(KERNEL)
+    url = rack.osies["default", "lab"]["spec"]["kernelUrl"]
+    assert reply.status == status
+    assert reply.text.startswith(f"OSIE default/lab: kernelUrl {url}: {reason}")
+    assert rack.lines() == [(Step.KERNEL, Outcome.FAILED, reply.text.rstrip("\n"))]
+    assert reply.text.rstrip("\n") in caplog.text
+
+
+async def test_upstream_that_stalls_is_a_gateway_timeout(rack: Any) -> None:
+    rack.register()
+    rack.osies["default", "lab"]["spec"]["kernelUrl"] = "http://127.0.0.1:1/kernel"
+    assert (await rack.ask(KERNEL)).status == 502
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen()
+        rack.osies["default", "lab"]["spec"]["kernelUrl"] = f"http://127.0.0.1:{deaf.getsockname()[1]}/kernel"
+        assert (await rack.ask(KERNEL)).status == 504
+
+
+async def test_upstream_that_dies_midway_breaks_the_machines_connection(rack: Any) -> None:
+    rack.register()
+    rack.upstream.mode = "dies"
+    with pytest.raises(Exception, match=r"payload|closed|disconnected|reset"):
+        await rack.ask(KERNEL)
+    await until(rack, 1)
+    ((step, outcome, message),) = rack.lines()
+    assert (step, outcome) == (Step.KERNEL, Outcome.FAILED)
+    assert "connection broke after" in message
+    rack.upstream.mode = ""
+    assert (await rack.ask(KERNEL)).body == rack.upstream.content
+
+
+async def test_reason_is_on_the_machines_screen_until_the_kernel_comes(rack: Any) -> None:
+    script = f"/ipxe/script/{MAC}/auto.ipxe"
+    rack.register()
+    rack.upstream.mode = "404"
+    message = (await rack.ask(KERNEL)).text.rstrip("\n")
+    assert f"echo {message}\n" in (await rack.ask(f"{script}?failed")).text
+    assert "osie/lab/kernel" in (await rack.ask(script)).text
+    rack.upstream.mode = ""
+    await rack.ask(KERNEL)
+    await until(rack, 3)
+    no_failure = (await rack.ask(f"{script}?failed")).text
+    assert "osie/lab" not in no_failure  # iPXE would run the boot script within itself, for ever
+    assert "the connection to this machine broke" in no_failure
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        (None, "OSIE default/lab does not exist"),
+        ({"initrdUrl": "http://h/i"}, "OSIE default/lab: spec.kernelUrl: Field required"),
+    ],
+)
+async def test_osie_that_leads_nowhere_is_named(rack: Any, spec: Any, reason: str) -> None:
+    rack.register()
+    del rack.osies["default", "lab"]
+    if spec is not None:
+        rack.osies["default", "lab"] = {"metadata": {"name": "lab"}, "spec": spec}
+    reply = await rack.ask(KERNEL)
+    assert (reply.status, reply.text) == (404, reason + "\n")
+    assert rack.lines() == [(Step.KERNEL, Outcome.FAILED, reason)]
+
+
+async def test_kernel_for_registered_machines_that_may_netboot_only(rack: Any) -> None:
+    reply = await rack.ask(KERNEL)
+    assert (reply.status, reply.text) == (403, f"no Hardware has the address {IP}\n")
+    rack.register(interface={"disableNetboot": True})
+    assert (await rack.ask(KERNEL)).status == 403
+    assert rack.lines()[0][:2] == (Step.KERNEL, Outcome.REFUSED)
+    assert rack.upstream.requests == 0
+
+
+async def test_osie_of_another_namespace_is_out_of_reach(rack: Any) -> None:
+    rack.osies["other", "secret"] = rack.osies["default", "lab"]
+    rack.register()
+    assert (await rack.ask("/osie/secret/kernel")).status == 404
+
+
+# --- machines that misbehave ---
+
+
+async def raw(rack: Any, request: bytes, *, receive_buffer: int = 0) -> tuple[asyncio.StreamReader, Any]:
+    sock = socket.socket()
+    if receive_buffer:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    sock.bind((IP, 0))
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", rack.port))
+    reader, writer = await asyncio.open_connection(sock=sock, limit=4096)
+    writer.write(request)
+    return reader, writer
+
+
+GET = b"GET /osie/lab/kernel HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+async def test_machine_that_stops_reading_is_given_up_and_holds_no_thread(rack: Any) -> None:
+    rack.register()
+    rack.register("m2", "52:54:00:00:00:02", "127.0.0.6")
+    stuck = [await raw(rack, GET, receive_buffer=4096) for _ in range(4)]  # twice as many as there are threads
+    async with asyncio.timeout(3):
+        assert (await rack.ask(KERNEL, ip="127.0.0.6")).body == rack.upstream.content
+    await until(rack, 4)
+    assert all(message.endswith("it took no byte for 0.6 s") for _, _, message in rack.lines())
+    for _, writer in stuck:
+        writer.close()
+
+
+async def test_machine_that_hangs_up_is_noticed(rack: Any) -> None:
+    rack.register()
+    reader, writer = await raw(rack, GET, receive_buffer=4096)
+    await reader.readexactly(1000)
+    writer.transport.abort()
+    await until(rack, 1)
+    ((_, outcome, message),) = rack.lines()
+    assert outcome is Outcome.FAILED
+    assert "kernel of OSIE default/lab broken off after " in message
+    assert message.endswith("of 4.2 MB: it closed the connection")
+
+
+async def test_slow_but_steady_machine_gets_everything(rack: Any) -> None:
+    rack.register()
+    reader, writer = await raw(rack, GET, receive_buffer=65536)
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert b"Content-Length: 4194304" in head
+    received = b""
+    while len(received) < 4194304:
+        received += await reader.read(100_000)
+        await asyncio.sleep(0.001)
+    assert received == rack.upstream.content
+    writer.close()
+
+
+async def test_two_pipelined_requests_are_answered_in_order(rack: Any) -> None:
+    rack.register()
+    reader, writer = await raw(rack, GET + b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200")
+    assert await reader.readexactly(4194304) == rack.upstream.content
+    assert (await reader.readuntil(b"ok\n")).startswith(b"HTTP/1.1 200")
+    writer.close()
+
+
+class LazyTransport:
+    """Holds the headers in its buffer until it has been asked three times, as a loop does that writes later."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.asked = 0
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_extra_info(self, _name: str) -> socket.socket:
+        return self.sock
+
+    def get_write_buffer_size(self) -> int:
+        self.asked += 1
+        if self.asked == 3:
+            self.sock.send(b"headers")
+        return 7 if self.asked < 3 else 0
+
+
+async def test_body_waits_until_the_headers_have_left(tmp_path: Any) -> None:
+    (tmp_path / "kernel").write_bytes(b"body")
+    sender = BodySender(threads=1)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        request: Any = type("Request", (), {"transport": LazyTransport(ours)})()
+        with Artifact("u", os.open(tmp_path / "kernel", os.O_RDONLY), 4, "v", Source.FILE, None) as artifact:
+            await sender.send(request, artifact, 0, 4)
+        assert theirs.recv(100) == b"headersbody"
+    sender.close()
+
+
+async def test_pipelined_body_follows_a_large_one_in_order(rack: Any) -> None:
+    rack.register()
+    rack.binaries["big.efi"] = type("Big", (), {"content": b"b" * 8_000_000, "etag": '"big"'})()
+    big = b"GET /ipxe/binary/big.efi HTTP/1.1\r\nHost: x\r\n\r\n"
+    reader, writer = await raw(rack, big + GET, receive_buffer=4096)
+    await asyncio.sleep(0.2)  # the first answer is stuck in the server's buffers, and the second request behind it
+    await reader.readuntil(b"\r\n\r\n")
+    assert await reader.readexactly(8_000_000) == b"b" * 8_000_000
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+    assert await reader.readexactly(4194304) == rack.upstream.content
+    writer.close()
+
+
+def test_thread_gives_way_to_the_next_machine_in_time(tmp_path: Any) -> None:
+    (tmp_path / "kernel").write_bytes(b"k" * (4 * CHUNK))
+    ours, theirs = socket.socketpair()
+    with ours, theirs, (tmp_path / "kernel").open("rb") as file:
+        ours.setblocking(False)
+        times = iter([0.0, 0.1, 10.0])
+        sent = send_slice(ours.fileno(), file.fileno(), 0, 4 * CHUNK, clock=lambda: next(times))
+        assert 0 < sent <= CHUNK
+
+
+async def test_small_requests_are_answered_while_kernels_are_sent(rack: Any) -> None:
+    rack.register()
+    stuck = [await raw(rack, GET, receive_buffer=4096) for _ in range(4)]
+    async with asyncio.timeout(0.5):
+        assert (await rack.ask("/healthz")).status == 200
+    for _, writer in stuck:
+        writer.close()

@@ -1,0 +1,109 @@
+"""The pure parts of the HTTP server: paths, ranges, saying things once."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge.http.context import size_text
+from edge.http.once import OncePer
+from edge.http.ranges import Span, UnsatisfiableError, matches, span
+from edge.http.routes import Place, Route, route
+
+MAC = "52:54:00:00:00:01"
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        (f"/ipxe/script/{MAC}/auto.ipxe", Route(Place.SCRIPT, who=MAC)),
+        ("/ipxe/script/52-54-00-00-00-0A/auto.ipxe", Route(Place.SCRIPT, who="52:54:00:00:00:0a")),
+        ("/ipxe/binary/a.efi", Route(Place.BINARY, name="a.efi")),
+        (f"/ipxe/binary/{MAC}/a.efi", Route(Place.BINARY, name="a.efi", who=MAC)),
+        ("/osie/lab/kernel", Route(Place.OSIE, name="kernel", who="lab")),
+        ("//osie//lab//initrd", Route(Place.OSIE, name="initrd", who="lab")),
+        ("/2009-04-04", Route(Place.EC2)),
+        ("/latest/meta-data/", Route(Place.EC2, name="meta-data")),
+        ("/nocloud/m1/user-data", Route(Place.NOCLOUD, name="user-data", who="m1")),
+        ("/phone-home/m1", Route(Place.PHONE_HOME, who="m1")),
+        ("/healthz", Route(Place.HEALTH)),
+        ("/readyz", Route(Place.READY)),
+        ("/", None),
+        ("/osie/lab", None),
+        ("/osie/lab/other", None),
+        ("/osie/lab/kernel/x", None),
+        ("/osie/../osie/lab/kernel", None),
+        ("/osie/%2e%2e/lab/kernel", None),
+        ("/osie%2flab/kernel", None),
+        ("/osie/la%2Fb/kernel", None),
+        ("/nocloud/m1/other", None),
+        ("/2021-03-23/meta-data/instance-id", None),
+        ("/latest/%0ameta-data", None),
+        ("/latest/" + "a" * 2000, None),
+    ],
+)
+def test_path_means_what_the_table_says(path: str, expected: Route | None) -> None:
+    assert route(path) == expected
+
+
+@given(st.text())
+def test_no_path_crashes_the_router(path: str) -> None:
+    route(path)
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        (None, Span(0, 10, 10, False)),
+        ("bytes=0-", Span(0, 10, 10, True)),
+        ("bytes=4-6", Span(4, 7, 10, True)),
+        ("bytes=4-999", Span(4, 10, 10, True)),
+        ("bytes=-3", Span(7, 10, 10, True)),
+        ("bytes=-30", Span(0, 10, 10, True)),
+        ("Bytes=9-", Span(9, 10, 10, True)),
+        ("bytes=6-4", Span(0, 10, 10, False)),
+        ("bytes=0-1,4-5", Span(0, 10, 10, False)),
+        ("bytes=x", Span(0, 10, 10, False)),
+        ("lines=1-2", Span(0, 10, 10, False)),
+    ],
+)
+def test_range_selects_these_bytes(header: str | None, expected: Span) -> None:
+    assert span(header, 10) == expected
+
+
+@pytest.mark.parametrize("header", ["bytes=10-", "bytes=-0", "bytes=10-20"])
+def test_range_beyond_the_end_is_unsatisfiable(header: str) -> None:
+    with pytest.raises(UnsatisfiableError):
+        span(header, 10)
+
+
+@given(st.text(alphabet="bytes=-0123456789,", max_size=40), st.integers(min_value=1, max_value=10**12))
+def test_range_never_leaves_the_file(header: str, size: int) -> None:
+    try:
+        selected = span(header, size)
+    except UnsatisfiableError:
+        return
+    assert 0 <= selected.start < selected.end <= size
+
+
+def test_entity_tags_match_in_lists_and_by_star() -> None:
+    assert matches('"a", "b"', '"b"')
+    assert matches('W/"b"', '"b"')
+    assert matches("*", '"b"')
+    assert not matches('"a"', '"b"')
+
+
+def test_saying_once_ends_with_the_window_and_is_bounded() -> None:
+    now = 0.0
+    once = OncePer(60, lambda: now, capacity=2)
+    assert [once.first("a"), once.first("a"), once.first("b")] == [True, False, True]
+    now = 60.0
+    assert once.first("a")
+    assert once.first("c")
+    assert len(once._said) == 2
+
+
+@pytest.mark.parametrize(("size", "shown"), [(850, "850 B"), (14_200, "14.2 kB"), (14_249_999, "14.2 MB")])
+def test_sizes_for_people(size: int, shown: str) -> None:
+    assert size_text(size) == shown

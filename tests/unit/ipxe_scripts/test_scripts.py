@@ -1,0 +1,194 @@
+"""iPXE scripts: the golden text, and what no value of a Hardware can do to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ipxe.scripts import BootSettings, ScriptError, Scripts
+from tink.api.v1alpha2 import Hardware
+
+MAC = "52:54:00:00:00:01"
+SETTINGS = BootSettings(http_url="http://10.0.0.1:7080", grpc_authority="10.0.0.1:42113")
+
+
+def hardware(**spec: Any) -> Hardware:
+    return Hardware.model_validate(
+        {
+            "metadata": {"name": "m1", "namespace": "default"},
+            "spec": {"networkInterfaces": {MAC: {}}, "osie": {"name": "lab"}} | spec,
+        }
+    )
+
+
+def compile_text(machine: Hardware, settings: BootSettings = SETTINGS) -> str:
+    return Scripts(settings).compile(MAC, machine).text
+
+
+def kernel_words(text: str) -> list[str]:
+    (line,) = (line for line in text.splitlines() if line.startswith("kernel "))
+    return line.split()
+
+
+GOLDEN = """\
+#!ipxe
+# Boots OSIE default/lab on 52:54:00:00:00:01, which is default/m1.
+echo
+echo tinkedge: default/m1 (52:54:00:00:00:01) boots OSIE default/lab
+
+:kernel
+echo kernel: http://10.0.0.1:7080/osie/lab/kernel
+set attempt:int32 0
+:kernel_again
+kernel http://10.0.0.1:7080/osie/lab/kernel worker_id=52:54:00:00:00:01 hw_addr=52:54:00:00:00:01 \
+grpc_authority=10.0.0.1:42113 tinkerbell_tls=false insecure_registries=10.0.0.1:5000 initrd=initrd console=tty0 \
+console=ttyS0,115200 quiet loglevel=3 && goto initrd ||
+inc attempt
+iseq ${attempt} 5 && goto kernel_failed ||
+echo Attempt ${attempt} of 5 failed, next one in 2 s
+sleep 2
+goto kernel_again
+:kernel_failed
+echo FAILED: the kernel could not be fetched from http://10.0.0.1:7080/osie/lab/kernel
+imgfetch --name why http://10.0.0.1:7080/ipxe/script/52:54:00:00:00:01/auto.ipxe?failed || goto give_up
+imgexec why || exit 1
+
+:initrd
+echo initrd: http://10.0.0.1:7080/osie/lab/initrd
+set attempt:int32 0
+:initrd_again
+initrd --name initrd http://10.0.0.1:7080/osie/lab/initrd && goto start ||
+inc attempt
+iseq ${attempt} 5 && goto initrd_failed ||
+echo Attempt ${attempt} of 5 failed, next one in 2 s
+sleep 2
+goto initrd_again
+:initrd_failed
+echo FAILED: the initrd could not be fetched from http://10.0.0.1:7080/osie/lab/initrd
+imgfetch --name why http://10.0.0.1:7080/ipxe/script/52:54:00:00:00:01/auto.ipxe?failed || goto give_up
+imgexec why || exit 1
+
+:start
+echo Starting the kernel
+boot ||
+echo FAILED: the kernel from http://10.0.0.1:7080/osie/lab/kernel could not be started
+:give_up
+echo The next boot device is tried in 10 s
+imgfree
+sleep 10
+# Status 0 would mean success: UEFI firmware then stops at its boot manager instead of trying the next device.
+exit 1
+"""
+
+
+def test_boot_script_is_the_golden_text() -> None:
+    settings = BootSettings(
+        http_url="http://10.0.0.1:7080", grpc_authority="10.0.0.1:42113", insecure_registries=("10.0.0.1:5000",)
+    )
+    script = Scripts(settings).compile(MAC, hardware(kernelParams=["quiet", "loglevel=3"]))
+    assert script.text == GOLDEN
+    assert (script.what, script.osie) == ("OSIE default/lab", "lab")
+
+
+def test_hardwares_own_parameters_come_last_and_so_win() -> None:
+    words = kernel_words(compile_text(hardware(kernelParams=["console=ttyS1", "a=1 b=2"])))
+    assert words[-7:] == ["console=ttyS1", "a=1", "b=2", "&&", "goto", "initrd", "||"]
+    assert words.index("console=ttyS1") > words.index("console=ttyS0,115200")
+
+
+def test_no_insecure_registries_no_parameter() -> None:
+    assert "insecure_registries" not in compile_text(hardware())
+
+
+def test_every_label_that_is_jumped_to_exists() -> None:
+    for machine in (hardware(), hardware(ipxe={"url": "http://h/s"})):
+        lines = compile_text(machine).splitlines()
+        targets = {words[words.index("goto") + 1] for line in lines if "goto" in (words := line.split())}
+        assert targets <= {line.removeprefix(":") for line in lines if line.startswith(":")}
+
+
+def test_every_failure_ends_with_status_1_for_the_next_boot_device() -> None:
+    scripts = Scripts(SETTINGS)
+    for text in (
+        compile_text(hardware()),
+        compile_text(hardware(ipxe={"url": "http://h/s"})),
+        scripts.reason(MAC, "no"),
+    ):
+        assert text.startswith("#!ipxe\n")
+        assert text.endswith("\nexit 1\n")
+        assert "\r" not in text
+
+
+@pytest.mark.parametrize(
+    "parameter", ["a\nshell", "a\rshell", "a && shell", "a || shell", "; shell", "#rest", "a\x00", "a\x85shell"]
+)
+def test_kernel_parameter_cannot_break_out_of_its_command(parameter: str) -> None:
+    with pytest.raises(ScriptError, match=r"^Hardware default/m1: spec\.kernelParams\[1\] has "):
+        compile_text(hardware(kernelParams=["quiet", parameter]))
+
+
+def test_settings_of_ipxe_in_parameters_are_left_to_ipxe() -> None:
+    assert "asset=${asset}" in kernel_words(compile_text(hardware(kernelParams=["asset=${asset}"])))
+
+
+def test_command_line_that_linux_would_cut_off_is_refused() -> None:
+    with pytest.raises(ScriptError, match="of which Linux reads 2047"):
+        compile_text(hardware(kernelParams=["x" * 2000]))
+
+
+@pytest.mark.parametrize("spec", [{"osie": None}, {"osie": {"name": ""}}])
+def test_hardware_without_osie_is_told_what_to_do(spec: dict[str, Any]) -> None:
+    with pytest.raises(ScriptError, match=r"^Hardware default/m1: spec\.osie\.name is not set"):
+        compile_text(hardware(**spec))
+
+
+def test_osie_name_cannot_leave_its_place_in_the_url() -> None:
+    text = compile_text(hardware(osie={"name": "../x y\n||"}))
+    assert kernel_words(text)[1] == "http://10.0.0.1:7080/osie/..%2Fx%20y%0A%7C%7C/kernel"
+
+
+# --- overrides ---
+
+
+def test_inline_script_is_run_as_it_is() -> None:
+    inline = "#!ipxe\r\necho ${net0/mac} && shell\r\n"
+    script = Scripts(SETTINGS).compile(MAC, hardware(osie=None, ipxe={"inline": inline}))
+    assert script.text.startswith("#!ipxe\n")
+    assert script.text.endswith("\n#!ipxe\necho ${net0/mac} && shell\n")
+    assert (script.what, script.osie) == ("spec.ipxe.inline", None)
+
+
+def test_script_url_is_fetched_with_retries_then_run() -> None:
+    script = Scripts(SETTINGS).compile(MAC, hardware(osie=None, ipxe={"url": "https://h/${mac}.ipxe"}))
+    assert "imgfetch --name script https://h/${mac}.ipxe && goto run ||\n" in script.text
+    assert "\n:run\nimgexec script && exit 0 ||\n" in script.text
+    assert script.what == "spec.ipxe.url"
+
+
+@pytest.mark.parametrize(
+    ("ipxe", "field"),
+    [
+        ({"url": "http://h/a b"}, "spec.ipxe.url has spaces"),
+        ({"url": "http://h/a || shell"}, "spec.ipxe.url has the word"),
+        ({"inline": "a\x00"}, "spec.ipxe.inline has a NUL"),
+        ({"inline": "a", "url": "http://h"}, "spec.ipxe has both"),
+    ],
+)
+def test_bad_override_names_its_field(ipxe: dict[str, str], field: str) -> None:
+    with pytest.raises(ScriptError) as caught:
+        compile_text(hardware(ipxe=ipxe))
+    assert str(caught.value).startswith(f"Hardware default/m1: {field}")
+
+
+def test_empty_override_is_none() -> None:
+    assert "osie/lab/kernel" in compile_text(hardware(ipxe={}))
+
+
+# --- reasons ---
+
+
+def test_reason_is_shown_never_obeyed() -> None:
+    text = Scripts(SETTINGS).reason(MAC, "no || shell && x\nshell ; #c ${secret} -n")
+    (line,) = (line for line in text.splitlines() if "shell" in line)
+    assert line == "echo no '||' shell '&&' x shell ';' '#c' $ {secret} '-n'"
