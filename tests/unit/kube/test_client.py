@@ -1,0 +1,147 @@
+"""What the client sends, and what it makes of the answers."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tink.kube.client import ApiError, ConflictError, KubeClient, KubeConfigError, NotFoundError, UnreachableError
+from tink.kube.resources import CRD, WORKFLOW, ResourceType
+
+
+def test_paths_of_resources() -> None:
+    assert WORKFLOW.path("d", "w", "status") == "/apis/tinkerbell.org/v1alpha2/namespaces/d/workflows/w/status"
+    assert WORKFLOW.path() == "/apis/tinkerbell.org/v1alpha2/workflows"
+    assert CRD.path(None, "x") == "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/x"
+    assert ResourceType("", "v1", "nodes", "Node", namespaced=False).path(name="n") == "/api/v1/nodes/n"
+
+
+def test_a_name_can_not_leave_its_collection() -> None:
+    assert WORKFLOW.path("d", "../../x") == "/apis/tinkerbell.org/v1alpha2/namespaces/d/workflows/..%2F..%2Fx"
+
+
+def test_an_object_without_namespace_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"Workflow w: .* needs its namespace"):
+        WORKFLOW.path(None, "w")
+
+
+async def test_patches_are_merge_patches_by_their_content_type(api: Any, client: KubeClient) -> None:
+    """With the default of kubernetes-asyncio a conforming API takes the patch for a JSON patch and refuses it."""
+    api.answer = (200, {"kind": "Workflow"})
+    assert await client.patch(WORKFLOW, "w", "d", {"status": {"a": None}}, subresource="status") == {"kind": "Workflow"}
+    asked = api.asked[0]
+    assert asked.method == "PATCH"
+    assert asked.path == "/apis/tinkerbell.org/v1alpha2/namespaces/d/workflows/w/status"
+    assert asked.headers["content-type"] == "application/merge-patch+json"
+    assert asked.body == {"status": {"a": None}}
+
+
+async def test_calls_carry_the_token_of_the_kubeconfig(api: Any, client: KubeClient) -> None:
+    await client.list(WORKFLOW)
+    assert api.asked[0].headers["authorization"] == "Bearer secret-token"
+
+
+async def test_create_takes_the_namespace_of_the_object(api: Any, client: KubeClient) -> None:
+    await client.create(WORKFLOW, {"metadata": {"name": "w", "namespace": "x"}})
+    assert (api.asked[0].method, api.asked[0].path) == ("POST", "/apis/tinkerbell.org/v1alpha2/namespaces/x/workflows")
+    with pytest.raises(ValueError, match=r"metadata.namespace is missing"):
+        await client.create(WORKFLOW, {"metadata": {"name": "w"}})
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(404, NotFoundError), (409, ConflictError), (403, ApiError), (500, ApiError)]
+)
+async def test_errors_say_what_the_api_said(api: Any, client: KubeClient, status: int, kind: type[ApiError]) -> None:
+    api.answer = (status, {"kind": "Status", "code": status, "reason": "Because", "message": 'workflows "w" is odd'})
+    with pytest.raises(kind, match='workflows "w" is odd') as caught:
+        await client.get(WORKFLOW, "w", "d")
+    assert type(caught.value) is kind
+    assert (caught.value.status, caught.value.reason) == (status, "Because")
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>bad gateway", b"[]", b"\xff"])
+async def test_an_error_that_is_no_status_object_is_an_error_all_the_same(
+    api: Any, client: KubeClient, body: bytes
+) -> None:
+    api.answer = (502, body)
+    with pytest.raises(ApiError) as caught:
+        await client.get(WORKFLOW, "w", "d")
+    assert caught.value.status == 502
+
+
+@pytest.mark.parametrize("body", [b"", b"no", b"[1]"])
+async def test_an_answer_that_is_no_object_is_an_error(api: Any, client: KubeClient, body: bytes) -> None:
+    api.answer = (200, body)
+    with pytest.raises(ApiError, match="the answer is not"):
+        await client.get(WORKFLOW, "w", "d")
+
+
+async def test_a_redirect_is_not_followed_with_the_token(api: Any, client: KubeClient) -> None:
+    api.answer = (302, b"")
+    with pytest.raises(ApiError):
+        await client.get(WORKFLOW, "w", "d")
+
+
+async def test_an_api_that_is_away_is_unreachable(kubeconfig: Path, unused_tcp_port: int) -> None:
+    text = kubeconfig.read_text()
+    server = text[text.index("http://") :].split('"')[0]
+    kubeconfig.write_text(text.replace(server, f"http://127.0.0.1:{unused_tcp_port}"))
+    client = await KubeClient.connect(kubeconfig)
+    with pytest.raises(UnreachableError, match=r"GET http://127.0.0.1"):
+        await client.list(WORKFLOW)
+    await client.close()
+
+
+async def test_loopback_is_never_reached_through_a_proxy(
+    api: Any, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    client = await KubeClient.connect(kubeconfig)
+    await client.list(WORKFLOW)
+    await client.close()
+    assert len(api.asked) == 1
+
+
+async def test_a_missing_kubeconfig_is_named(tmp_path: Path) -> None:
+    with pytest.raises(KubeConfigError, match="nowhere: no such file"):
+        await KubeClient.connect(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("text", ["", "{", "apiVersion: v1\nkind: Config\n", "- 1\n", '{"clusters": 5}'])
+async def test_an_unusable_kubeconfig_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "broken"
+    path.write_text(text)
+    with pytest.raises(KubeConfigError, match="broken"):
+        await KubeClient.connect(path)
+
+
+async def test_outside_a_cluster_there_is_no_service_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(KubeConfigError, match="service account of this pod"):
+        await KubeClient.connect(None)
+
+
+async def test_a_call_under_way_when_the_client_closes_ends(api: Any, client: KubeClient) -> None:
+    api.script()
+
+    async def watch() -> None:
+        async with client.watch(WORKFLOW, None, "1", 5) as stream:
+            await stream.read()
+
+    task = asyncio.create_task(watch())
+    while not api.opened:
+        await asyncio.sleep(0.01)
+    await client.close()
+    with pytest.raises(UnreachableError):
+        await asyncio.wait_for(task, 5)
+
+
+def test_importing_the_client_does_not_import_kubernetes_asyncio() -> None:
+    """It costs half a second, on every `tinkedge --help`."""
+    code = "import sys, tink.kube.client, tink.kube.informer; sys.exit('kubernetes_asyncio' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

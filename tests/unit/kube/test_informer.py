@@ -1,0 +1,228 @@
+"""The informer against a scripted API: what its handlers hear when lists, watches and connections go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tink.api.v1alpha2 import Raw
+from tink.kube.backoff import Backoff
+from tink.kube.client import KubeClient
+from tink.kube.informer import Informer
+from tink.kube.resources import WORKFLOW
+
+GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}}
+
+
+def listed(version: int, *items: Raw) -> tuple[int, Raw]:
+    return 200, {"metadata": {"resourceVersion": str(version)}, "items": list(items)}
+
+
+def event(kind: str, obj: Raw) -> Raw:
+    return {"type": kind, "object": obj}
+
+
+class Ear:
+    """What the handlers heard, in one line each."""
+
+    def __init__(self, informer: Informer) -> None:
+        self.heard: list[str] = []
+        self._arrived = asyncio.Event()
+        informer.on_change(self._change)
+        informer.on_delete(self._delete)
+
+    def _change(self, new: Raw, old: Raw | None) -> None:
+        before = old["metadata"]["resourceVersion"] if old is not None else "-"
+        self._note(f"{new['metadata']['name']} {before}>{new['metadata']['resourceVersion']}")
+
+    def _delete(self, old: Raw) -> None:
+        self._note(f"{old['metadata']['name']} gone")
+
+    def _note(self, line: str) -> None:
+        self.heard.append(line)
+        self._arrived.set()
+
+    async def until(self, count: int) -> list[str]:
+        async with asyncio.timeout(5):
+            while len(self.heard) < count:
+                self._arrived.clear()
+                await self._arrived.wait()
+        return self.heard
+
+
+@asynccontextmanager
+async def running(client: KubeClient) -> AsyncIterator[tuple[Informer, Ear]]:
+    informer = Informer(client, WORKFLOW, backoff=Backoff(0.001, 0.01))
+    ear = Ear(informer)
+    task = asyncio.create_task(informer.run())
+    try:
+        yield informer, ear
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_list_then_watch_from_its_version(api: Any, client: KubeClient, obj: Callable[..., Raw]) -> None:
+    api.lists = [listed(5, obj("a", 3), obj("b", 4))]
+    api.script(event("MODIFIED", obj("a", 6)), event("ADDED", obj("c", 7)), event("DELETED", obj("b", 8)))
+    async with running(client) as (informer, ear):
+        await informer.wait_synced()
+        assert await ear.until(5) == ["a ->3", "b ->4", "a 3>6", "c ->7", "b gone"]
+        assert informer.get("d", "b") is None
+        assert [o["metadata"]["name"] for o in informer.items()] == ["a", "c"]
+        assert informer.items()[0]["metadata"]["resourceVersion"] == "6"
+    watch = api.asked[1].query
+    assert (watch["resourceVersion"], watch["allowWatchBookmarks"]) == ("5", "true")
+    assert int(watch["timeoutSeconds"]) > 0
+
+
+async def test_listed_objects_have_kind_and_version_like_watched_ones(
+    api: Any, client: KubeClient, obj: Callable[..., Raw]
+) -> None:
+    api.lists = [listed(5, obj("a", 3))]
+    async with running(client) as (informer, _):
+        await informer.wait_synced()
+        assert informer.items()[0]["kind"] == "Workflow"
+        assert informer.items()[0]["apiVersion"] == "tinkerbell.org/v1alpha2"
+
+
+@pytest.mark.parametrize("how", [0, 1])
+async def test_a_watch_that_ends_or_breaks_goes_on_from_the_last_version(
+    api: Any, client: KubeClient, obj: Callable[..., Raw], markers: tuple[object, object], how: int
+) -> None:
+    api.lists = [listed(5)]
+    api.script(event("ADDED", obj("a", 6)), event("BOOKMARK", obj("", 9)), markers[how])
+    api.script(event("MODIFIED", obj("a", 10)))
+    async with running(client) as (_, ear):
+        assert await ear.until(2) == ["a ->6", "a 6>10"]
+    assert [a.query.get("resourceVersion") for a in api.asked] == [None, "5", "9"], "listed once, watched from 5 and 9"
+
+
+@pytest.mark.parametrize("refusal", [GONE, 410])
+async def test_after_gone_the_relist_tells_of_changes_and_deletions_in_between(
+    api: Any, client: KubeClient, obj: Callable[..., Raw], refusal: Any
+) -> None:
+    api.lists = [
+        listed(5, obj("same", 1), obj("changed", 2), obj("lost", 3), obj("anew", 4, uid="first")),
+        listed(50, obj("same", 1), obj("changed", 20), obj("anew", 40, uid="second"), obj("new", 30)),
+    ]
+    api.script(refusal)
+    async with running(client) as (informer, ear):
+        heard = (await ear.until(9))[4:]
+        assert heard == ["lost gone", "changed 2>20", "anew gone", "anew ->40", "new ->30"]
+        assert len(informer.items()) == 4
+
+
+async def test_an_object_made_anew_is_first_deleted_for_the_handlers(
+    api: Any, client: KubeClient, obj: Callable[..., Raw]
+) -> None:
+    api.lists = [listed(5, obj("a", 3, uid="first"))]
+    api.script(event("MODIFIED", obj("a", 6, uid="second")))
+    async with running(client) as (_, ear):
+        assert await ear.until(3) == ["a ->3", "a gone", "a ->6"]
+
+
+async def test_an_api_that_is_away_is_asked_again_and_logged_once(
+    api: Any, client: KubeClient, obj: Callable[..., Raw], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    api.lists = [(503, {}), (500, b"?"), (200, {"items": 5}), (403, {"message": "no"}), listed(5, obj("a", 3))]
+    async with running(client) as (_, ear):
+        assert await ear.until(1) == ["a ->3"]
+    lines = [r.getMessage() for r in caplog.records if r.name == "tink.kube.informer"]
+    assert len(lines) == 2
+    assert lines[0].startswith("can't follow workflows")
+    assert lines[1] == "watching workflows again"
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"not json\n",
+        b"[]\n",
+        b"{}\n",
+        b'{"type":"ADDED","object":{}}\n',
+        b'{"type":"ADDED","object":5}\n',
+        b'{"type":"ODD","object":{"metadata":{"resourceVersion":"9"}}}\n',
+    ],
+)
+async def test_a_watch_event_that_can_not_be_read_is_made_up_for_by_a_list(
+    api: Any, client: KubeClient, obj: Callable[..., Raw], garbage: bytes
+) -> None:
+    """Watched again from the same version it would come again, for ever."""
+    api.lists = [listed(5), listed(8, obj("b", 7))]
+    api.script(event("ADDED", obj("a", 6)), garbage)
+    async with running(client) as (_, ear):
+        assert await ear.until(3) == ["a ->6", "a gone", "b ->7"]
+
+
+@pytest.mark.parametrize("error", [{"code": 500}, 7])
+async def test_an_error_in_a_watch_costs_one_reconnect_and_nothing_else(
+    api: Any, client: KubeClient, obj: Callable[..., Raw], error: Any
+) -> None:
+    api.lists = [listed(5)]
+    api.script(event("ADDED", obj("a", 6)), event("ERROR", error))
+    api.script(event("ADDED", obj("b", 7)))
+    async with running(client) as (_, ear):
+        assert await ear.until(2) == ["a ->6", "b ->7"]
+
+
+async def test_events_may_be_cut_anywhere_into_chunks(api: Any, client: KubeClient, obj: Callable[..., Raw]) -> None:
+    stream = b"".join(
+        json.dumps(event("ADDED", obj(f"o{i}", 10 + i, note="é" * 700))).encode() + b"\n" for i in range(40)
+    )
+    api.lists = [listed(5)]
+    api.script(*(stream[i : i + 997] for i in range(0, len(stream), 997)))
+    async with running(client) as (_, ear):
+        assert await ear.until(40) == [f"o{i} ->{10 + i}" for i in range(40)]
+
+
+async def test_a_handler_that_fails_is_logged_and_the_others_still_hear(
+    api: Any, client: KubeClient, obj: Callable[..., Raw], caplog: pytest.LogCaptureFixture
+) -> None:
+    api.lists = [listed(5, obj("a", 3))]
+    api.script(event("DELETED", obj("a", 6)))
+    informer = Informer(client, WORKFLOW)
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("oh")
+
+    informer.on_change(fail)
+    informer.on_delete(fail)
+    ear = Ear(informer)
+    task = asyncio.create_task(informer.run())
+    assert await ear.until(2) == ["a ->3", "a gone"]
+    task.cancel()
+    assert [r.getMessage() for r in caplog.records if r.exc_info] == ["a handler failed for Workflow d/a"] * 2
+
+
+async def test_a_handler_that_comes_late_hears_of_what_is_already_there(
+    api: Any, client: KubeClient, obj: Callable[..., Raw]
+) -> None:
+    api.lists = [listed(5, obj("a", 3))]
+    async with running(client) as (informer, _):
+        await informer.wait_synced()
+        assert Ear(informer).heard == ["a ->3"]
+
+
+async def test_a_namespaced_informer_asks_for_its_namespace_only(api: Any, client: KubeClient) -> None:
+    api.lists = [listed(5)]
+    informer = Informer(client, WORKFLOW, "lab")
+    task = asyncio.create_task(informer.run())
+    await asyncio.wait_for(informer.wait_synced(), 5)
+    task.cancel()
+    assert api.asked[0].path == "/apis/tinkerbell.org/v1alpha2/namespaces/lab/workflows"
+
+
+def test_backoff_grows_to_its_bound_and_starts_over() -> None:
+    backoff = Backoff(1, 8, uniform=lambda low, high: high)
+    assert [backoff.next() for _ in range(5)] == [1, 2, 4, 8, 8]
+    backoff.reset()
+    assert backoff.next() == 1
+    assert 0.5 <= Backoff(1, 8).next() <= 1

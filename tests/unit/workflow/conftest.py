@@ -1,0 +1,38 @@
+"""Workflows in any state, for the tests of the state machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tink.api.v1alpha2 import Raw
+
+Make = Callable[..., Raw]
+
+
+@pytest.fixture
+def make_workflow() -> Make:
+    """`make_workflow(state, actions=("Pending", ...), **status)`: a Workflow with actions a0, a1, ..."""
+
+    def make(state: str | None, actions: tuple[str, ...] = ("Pending", "Pending"), **status: Any) -> Raw:
+        workflow: Raw = {
+            "apiVersion": "tinkerbell.org/v1alpha2",
+            "kind": "Workflow",
+            "metadata": {"name": "w", "namespace": "default", "uid": "u-1", "resourceVersion": "7"},
+            "spec": {"hardwareRef": {"name": "h"}, "templateRef": {"name": "t"}},
+        }
+        if state is not None:
+            workflow["status"] = {
+                "state": state,
+                "lastTransitioned": "2026-01-01T00:00:00.000Z",
+                "actions": [
+                    {"id": f"a{i}", "rendered": {"name": f"action-{i}", "image": "i"}, "state": action_state}
+                    for i, action_state in enumerate(actions)
+                ],
+                **status,
+            }
+        return workflow
+
+    return make

@@ -1,0 +1,435 @@
+"""The state machine against the law: `TABLE` is the table of the design, written down again by hand."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tink.api.v1alpha2 import ActionState, Raw, WorkflowState, WorkflowStatus
+from tink.workflow import machine as m
+from tink.workflow.machine import AUTHOR, WORKFLOW, Author, Cause, apply
+from tink.workflow.status import InvalidStatusError, parse_timestamp
+
+NOW = 1_800_000_000.0
+STAMP = "2027-01-15T08:00:00.000Z"
+
+# (from, cause, to, who writes it)
+TABLE = {
+    (None, "prepared", "Pending", "controller"),
+    (None, "preparation failed", "Failed", "controller"),
+    ("Pending", "dispatched", "Scheduled", "server"),
+    ("Pending", "cancel requested", "Canceled", "controller"),
+    ("Scheduled", "returned", "Pending", "server"),
+    ("Scheduled", "started", "Running", "server"),
+    ("Scheduled", "cancel requested", "Cancelling", "controller"),
+    ("Scheduled", "start timed out", "Failed", "controller"),
+    ("Running", "succeeded", "Succeeded", "server"),
+    ("Running", "action failed", "Failed", "server"),
+    ("Running", "run timed out", "Failed", "controller"),
+    ("Running", "cancel requested", "Cancelling", "controller"),
+    ("Cancelling", "stopped", "Canceled", "server"),
+    ("Cancelling", "cancel timed out", "Canceled", "controller"),
+}
+STATES: list[str | None] = [None, *WorkflowState]
+TERMINAL = {"Succeeded", "Failed", "Canceled"}
+
+
+def test_the_table_has_the_arrows_of_the_design_and_no_others() -> None:
+    built = {
+        (state, str(cause), str(target), str(AUTHOR[cause]))
+        for state, arrows in WORKFLOW.items()
+        for cause, target in arrows.items()
+    }
+    assert built == TABLE
+
+
+def test_every_state_and_every_cause_is_in_the_tables() -> None:
+    assert set(WORKFLOW) == {None, *WorkflowState}
+    assert set(AUTHOR) == set(Cause)
+    assert set(m.ACTION) == set(ActionState)
+
+
+def test_actions_go_from_pending_through_running_to_an_end_and_nowhere_else() -> None:
+    arrows = {(str(state), str(to)) for state, by_cause in m.ACTION.items() for to in by_cause.values()}
+    assert arrows == {("Pending", "Running"), ("Running", "Succeeded"), ("Running", "Failed")}
+
+
+# --- every event in every state ---------------------------------------------------------------------------------
+
+PREPARED = m.Prepared((m.PreparedAction("a0", {"name": "action-0", "image": "i"}),))
+# event -> {state: state after}; a state that is missing is one where the event changes nothing
+EFFECTS: list[tuple[m.Event, Author, dict[str | None, str]]] = [
+    (PREPARED, Author.CONTROLLER, {None: "Pending"}),
+    (m.PreparationFailed("R", "m"), Author.CONTROLLER, {None: "Failed"}),
+    (m.Dispatched(), Author.SERVER, {"Pending": "Scheduled"}),
+    (m.Undelivered(), Author.SERVER, {"Scheduled": "Pending"}),
+    (m.Rejected("Busy", "m"), Author.SERVER, {"Scheduled": "Pending"}),
+    (m.Rejected("UnknownWorkflow", "m"), Author.SERVER, {"Scheduled": "Pending", "Cancelling": "Canceled"}),
+    (
+        m.CancelRequested("m"),
+        Author.CONTROLLER,
+        {"Pending": "Canceled", "Scheduled": "Cancelling", "Running": "Cancelling"},
+    ),
+    (m.StartTimedOut(1), Author.CONTROLLER, {"Scheduled": "Failed"}),
+    (m.CancelTimedOut(1), Author.CONTROLLER, {"Cancelling": "Canceled"}),
+    (m.WorkflowTimedOut(1), Author.CONTROLLER, {"Running": "Failed"}),
+    (m.ActionTimedOut("a0", 1), Author.CONTROLLER, {"Running": "Failed"}),
+    # "Pending": the claim was taken back, but the command had arrived.
+    (m.ActionStarted("a0"), Author.SERVER, {"Pending": "Running", "Scheduled": "Running"}),
+    (
+        m.ActionFailed("a0", "R", "m"),
+        Author.SERVER,
+        {"Pending": "Failed", "Scheduled": "Failed", "Running": "Failed", "Cancelling": "Canceled"},
+    ),
+]
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize(("event", "author", "effects"), EFFECTS)
+def test_each_event_moves_the_workflow_only_along_its_arrows(
+    make_workflow: Any, state: str | None, event: m.Event, author: Author, effects: dict[str | None, str]
+) -> None:
+    running = state in ("Running", "Cancelling")
+    conditions = [{"type": "Succeeded", "status": "Unknown", "reason": "Cancelling"}] if state == "Cancelling" else []
+    workflow = make_workflow(state, ("Running" if running else "Pending", "Pending"), conditions=conditions)
+    before = copy.deepcopy(workflow)
+    if state is None and isinstance(event, m.ActionStarted | m.ActionFailed | m.ActionTimedOut):
+        with pytest.raises(m.UnknownActionError):
+            apply(workflow, event, NOW, author)
+        return
+    status = apply(workflow, event, NOW, author)
+    assert workflow == before, "the shared object was changed"
+    if state in effects:
+        assert status is not None
+        assert status["state"] == effects[state]
+        assert status["lastTransitioned"] == STAMP
+        WorkflowStatus.model_validate(status)
+    elif status is not None:
+        assert status.get("state") == state, "moved without an arrow"
+        assert state not in TERMINAL, "a terminal Workflow changed"
+
+
+@pytest.mark.parametrize(("event", "author", "effects"), EFFECTS)
+def test_the_other_component_may_not_write_an_event(
+    make_workflow: Any, event: m.Event, author: Author, effects: dict[str | None, str]
+) -> None:
+    other = Author.SERVER if author is Author.CONTROLLER else Author.CONTROLLER
+    state = next(iter(effects))
+    with pytest.raises(m.NotAllowedError, match=f"written by the {author}"):
+        apply(make_workflow(state, ("Running" if state == "Running" else "Pending",)), event, NOW, other)
+
+
+# --- agents' reports ----------------------------------------------------------------------------------------------
+
+
+def test_first_start_is_the_start_of_the_workflow(make_workflow: Any) -> None:
+    status = apply(make_workflow("Scheduled"), m.ActionStarted("a0"), NOW, Author.SERVER)
+    assert status is not None
+    assert status["startedAt"] == STAMP
+    assert status["currentAction"] == "action-0"
+    assert {"type": "Started", "status": "True"} in status["conditions"]
+    assert status["actions"][0] | {"rendered": None} == {
+        "id": "a0",
+        "rendered": None,
+        "state": "Running",
+        "startedAt": STAMP,
+        "lastTransitioned": STAMP,
+    }
+    assert status["actions"][1]["state"] == "Pending"
+
+
+def test_second_start_leaves_the_workflows_start_and_transition_alone(make_workflow: Any) -> None:
+    workflow = make_workflow("Running", ("Succeeded", "Pending"), startedAt="2026-01-01T00:00:01.000Z")
+    status = apply(workflow, m.ActionStarted("a1"), NOW, Author.SERVER)
+    assert status is not None
+    assert status["startedAt"] == "2026-01-01T00:00:01.000Z"
+    assert status["lastTransitioned"] == "2026-01-01T00:00:00.000Z"
+    assert status["currentAction"] == "action-1"
+
+
+def test_success_without_start_is_both(make_workflow: Any) -> None:
+    status = apply(make_workflow("Scheduled"), m.ActionSucceeded("a0"), NOW, Author.SERVER)
+    assert status is not None
+    assert status["state"] == "Running"
+    assert status["actions"][0]["state"] == "Succeeded"
+    assert status["actions"][0]["startedAt"] == STAMP
+
+
+def test_last_success_makes_the_workflow_succeed(make_workflow: Any) -> None:
+    status = apply(make_workflow("Running", ("Succeeded", "Running")), m.ActionSucceeded("a1"), NOW, Author.SERVER)
+    assert status is not None
+    assert status["state"] == "Succeeded"
+    assert {"type": "Succeeded", "status": "True"} in status["conditions"]
+
+
+def test_success_of_the_last_action_waits_for_a_report_that_was_overtaken(make_workflow: Any) -> None:
+    workflow = make_workflow("Running", ("Running", "Running"))
+    workflow["status"] = apply(workflow, m.ActionSucceeded("a1"), NOW, Author.SERVER)
+    assert workflow["status"]["state"] == "Running"
+    status = apply(workflow, m.ActionSucceeded("a0"), NOW, Author.SERVER)
+    assert status is not None
+    assert status["state"] == "Succeeded"
+
+
+def test_late_start_does_not_turn_the_current_action_back(make_workflow: Any) -> None:
+    workflow = make_workflow("Running", ("Pending", "Running"), currentAction="action-1", startedAt=STAMP)
+    status = apply(workflow, m.ActionStarted("a0"), NOW, Author.SERVER)
+    assert status is not None
+    assert status["currentAction"] == "action-1"
+
+
+def test_reason_and_message_of_a_failed_action_reach_the_succeeded_condition(make_workflow: Any) -> None:
+    event = m.ActionFailed("a0", "DiskMissing", "/dev/sda is not there")
+    status = apply(make_workflow("Running", ("Running", "Pending")), event, NOW, Author.SERVER)
+    assert status is not None
+    assert status["actions"][0]["failureReason"] == "DiskMissing"
+    assert status["actions"][0]["failureMessage"] == "/dev/sda is not there"
+    assert status["actions"][1]["state"] == "Pending"
+    assert {
+        "type": "Succeeded",
+        "status": "False",
+        "reason": "DiskMissing",
+        "message": "/dev/sda is not there",
+    } in status["conditions"]
+
+
+def test_a_failure_that_gives_no_reason_has_one_nevertheless(make_workflow: Any) -> None:
+    status = apply(make_workflow("Running", ("Running",)), m.ActionFailed("a0", "", ""), NOW, Author.SERVER)
+    assert status is not None
+    assert status["actions"][0]["failureReason"] == "ActionFailed"
+
+
+def test_an_agent_cannot_fill_the_api_with_its_message(make_workflow: Any) -> None:
+    event = m.ActionFailed("a0", "R" * 10_000, "m" * 1_000_000)
+    status = apply(make_workflow("Running", ("Running",)), event, NOW, Author.SERVER)
+    assert len(str(status)) < 2 * (m.MAX_MESSAGE + m.MAX_REASON) + 1000
+
+
+@pytest.mark.parametrize("state", ["Scheduled", "Running", "Cancelling"])
+@pytest.mark.parametrize("final", ["Succeeded", "Failed"])
+def test_repeated_reports_for_a_final_action_change_nothing(make_workflow: Any, state: str, final: str) -> None:
+    workflow = make_workflow(state, (final, "Pending"))
+    for event in (m.ActionStarted("a0"), m.ActionSucceeded("a0"), m.ActionFailed("a0", "R", "m")):
+        assert apply(workflow, event, NOW, Author.SERVER) is None
+
+
+@pytest.mark.parametrize("state", sorted(TERMINAL))
+def test_nothing_changes_a_terminal_workflow(make_workflow: Any, state: str) -> None:
+    workflow = make_workflow(state, ("Running", "Pending"))
+    for event, author, _ in EFFECTS:
+        assert apply(workflow, event, NOW, author) is None
+
+
+def test_a_rejection_of_a_running_workflow_changes_nothing(make_workflow: Any) -> None:
+    """An agent of another make rejects the repeated command for the Workflow that it runs already."""
+    assert apply(make_workflow("Running", ("Running",)), m.Rejected("Busy", "m"), NOW, Author.SERVER) is None
+
+
+def test_a_rejection_says_on_the_object_why_it_does_not_start(make_workflow: Any) -> None:
+    status = apply(make_workflow("Scheduled"), m.Rejected("Busy", "runs another"), NOW, Author.SERVER)
+    assert status is not None
+    assert {"type": "Started", "status": "False", "reason": "Busy", "message": "runs another"} in status["conditions"]
+
+
+def test_unknown_action_names_workflow_and_id(make_workflow: Any) -> None:
+    with pytest.raises(m.UnknownActionError, match=r"default/w has no action with the id 'zz'"):
+        apply(make_workflow("Running"), m.ActionStarted("zz"), NOW, Author.SERVER)
+
+
+# --- cancelling -----------------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_action_ends_cancelling_and_has_failed(make_workflow: Any) -> None:
+    workflow = make_workflow("Cancelling", ("Succeeded", "Running", "Pending"))
+    status = apply(workflow, m.ActionFailed("a1", "Canceled", "stopped"), NOW, Author.SERVER)
+    assert status is not None
+    assert status["state"] == "Canceled"
+    assert [a["state"] for a in status["actions"]] == ["Succeeded", "Failed", "Pending"]
+    assert status["actions"][1]["failureReason"] == "Canceled"
+
+
+def test_an_agent_that_does_not_know_the_workflow_ends_cancelling_and_what_ran_has_failed(make_workflow: Any) -> None:
+    workflow = make_workflow("Cancelling", ("Running",))
+    status = apply(workflow, m.Rejected("UnknownWorkflow", "m"), NOW, Author.SERVER)
+    assert status is not None
+    assert status["state"] == "Canceled"
+    assert status["actions"][0]["failureReason"] == "Canceled"
+
+
+def test_an_agent_that_finishes_before_the_stop_arrives_does_not_leave_the_workflow_cancelling(
+    make_workflow: Any,
+) -> None:
+    status = apply(make_workflow("Cancelling", ("Running",)), m.ActionSucceeded("a0"), NOW, Author.SERVER)
+    assert status is not None
+    assert status["state"] == "Canceled"
+    assert status["actions"][0]["state"] == "Succeeded"
+
+
+def test_progress_while_cancelling_is_recorded_without_moving_the_workflow(make_workflow: Any) -> None:
+    workflow = make_workflow("Cancelling", ("Running", "Pending"))
+    status = apply(workflow, m.ActionSucceeded("a0"), NOW, Author.SERVER)
+    assert status is not None
+    assert (status["state"], status["actions"][0]["state"]) == ("Cancelling", "Succeeded")
+    assert status["lastTransitioned"] == "2026-01-01T00:00:00.000Z", "the agent's time to stop must not start anew"
+
+
+def test_cancelling_set_by_hand_gives_the_agent_its_time_from_now(make_workflow: Any) -> None:
+    workflow = make_workflow("Cancelling", ("Running",))
+    workflow["status"] = apply(workflow, m.CancelRequested("by hand"), NOW, Author.CONTROLLER)
+    assert workflow["status"]["lastTransitioned"] == STAMP
+    assert apply(workflow, m.CancelRequested("by hand"), NOW + 1, Author.CONTROLLER) is None, "noticed once"
+
+
+def test_a_forced_cancel_says_that_the_agent_may_still_run(make_workflow: Any) -> None:
+    status = apply(make_workflow("Cancelling", ("Running",)), m.CancelTimedOut(300), NOW, Author.CONTROLLER)
+    assert status is not None
+    assert status["actions"][0]["failureReason"] == "CancelTimeout"
+    assert "300 s" in status["conditions"][0]["message"]
+    assert status["conditions"][0]["reason"] == "CancelTimeout"
+
+
+def test_an_action_that_ended_in_time_does_not_time_out(make_workflow: Any) -> None:
+    workflow = make_workflow("Running", ("Succeeded", "Pending"))
+    assert apply(workflow, m.ActionTimedOut("a0", 5), NOW, Author.CONTROLLER) is None
+
+
+def test_action_timeout_names_the_action(make_workflow: Any) -> None:
+    status = apply(make_workflow("Running", ("Running",)), m.ActionTimedOut("a0", 5), NOW, Author.CONTROLLER)
+    assert status is not None
+    assert status["actions"][0]["failureReason"] == "ActionTimeout"
+    assert "'action-0' did not complete within 5 s" in status["actions"][0]["failureMessage"]
+
+
+def test_a_status_edited_by_hand_is_refused_by_name(make_workflow: Any) -> None:
+    with pytest.raises(InvalidStatusError, match=r"default/w: status.state is 'Runing'"):
+        apply(make_workflow("Runing"), m.ActionStarted("a0"), NOW, Author.SERVER)
+    with pytest.raises(InvalidStatusError, match=r"actions\[a0\].state is 'Odd'"):
+        apply(make_workflow("Running", ("Odd",)), m.ActionStarted("a0"), NOW, Author.SERVER)
+
+
+def test_fields_of_a_newer_version_survive(make_workflow: Any) -> None:
+    workflow = make_workflow("Scheduled", newField={"x": 1})
+    workflow["status"]["actions"][0]["newField"] = 2
+    status = apply(workflow, m.ActionStarted("a0"), NOW, Author.SERVER)
+    assert status is not None
+    assert status["newField"] == {"x": 1}
+    assert status["actions"][0]["newField"] == 2
+
+
+# --- any order, any number of times -----------------------------------------------------------------------------
+
+REPORTS = st.sampled_from(
+    [
+        make(f"a{i}")
+        for i in range(3)
+        for make in (m.ActionStarted, m.ActionSucceeded, lambda a: m.ActionFailed(a, "R", "m"))
+    ]
+    + [m.Rejected("Busy", "m"), m.Rejected("UnknownWorkflow", "m")]
+)
+SUPERVISION = st.sampled_from(
+    [
+        m.CancelRequested("m"),
+        m.StartTimedOut(1),
+        m.CancelTimedOut(1),
+        m.WorkflowTimedOut(1),
+        *(m.ActionTimedOut(f"a{i}", 1) for i in range(3)),
+    ]
+)
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """A Workflow of three actions that is told anything, in any order, by both components."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = NOW
+        self.workflow: Raw = {"metadata": {"name": "w", "namespace": "d", "uid": "u", "resourceVersion": "1"}}
+
+    def _apply(self, event: m.Event, author: Author) -> None:
+        self.now += 1
+        before: Raw = self.workflow.get("status", {})
+        after = apply(self.workflow, event, self.now, author)
+        if after is None:
+            return
+        assert before.get("state") not in TERMINAL
+        if before.get("state") != after.get("state"):
+            assert self._path(before.get("state"), after["state"], author), (before.get("state"), after["state"])
+            assert parse_timestamp(after["lastTransitioned"]) == self.now
+        for old, new in zip(before.get("actions", []), after.get("actions", []), strict=False):
+            order = ["Pending", "Running", "Succeeded"]
+            assert old["id"] == new["id"]
+            assert old["state"] == new["state"] or old["state"] not in ("Succeeded", "Failed")
+            assert new["state"] == "Failed" or order.index(new["state"]) >= order.index(old["state"])
+        self.workflow["status"] = after
+        assert apply(self.workflow, event, self.now + 1, author) is None, "not idempotent"
+
+    @staticmethod
+    def _path(start: str | None, end: str, author: Author) -> bool:
+        """Whether arrows of this author lead from `start` to `end`."""
+        reached, todo = set(), [start]
+        while todo:
+            state = todo.pop()
+            todo += [to for (at, _, to, who) in TABLE if at == state and who == author and to not in reached]
+            reached |= {to for (at, _, to, who) in TABLE if at == state and who == author}
+        return end in reached
+
+    @precondition(lambda self: "status" not in self.workflow)
+    @rule()
+    def prepare(self) -> None:
+        actions = tuple(m.PreparedAction(f"a{i}", {"name": f"n{i}", "image": "i"}) for i in range(3))
+        self._apply(m.Prepared(actions), Author.CONTROLLER)
+
+    @precondition(lambda self: "status" in self.workflow)
+    @rule(event=st.sampled_from([m.Dispatched(), m.Undelivered()]))
+    def dispatch(self, event: m.Event) -> None:
+        self._apply(event, Author.SERVER)
+
+    @precondition(lambda self: "status" in self.workflow)
+    @rule(event=REPORTS)
+    def report(self, event: m.Event) -> None:
+        self._apply(event, Author.SERVER)
+
+    @precondition(lambda self: "status" in self.workflow)
+    @rule(event=SUPERVISION)
+    def supervise(self, event: m.Event) -> None:
+        self._apply(event, Author.CONTROLLER)
+
+    @invariant()
+    def status_is_sound(self) -> None:
+        if "status" not in self.workflow:
+            return
+        status = WorkflowStatus.model_validate(self.workflow["status"])
+        states = [action.state for action in status.actions or []]
+        conditions = {c.type: c.status for c in status.conditions or []}
+        assert status.state is not None
+        if status.state is WorkflowState.SUCCEEDED:
+            assert set(states) == {ActionState.SUCCEEDED}
+        if status.state.terminal:
+            assert ActionState.RUNNING not in states
+            assert conditions["Succeeded"] == ("True" if status.state is WorkflowState.SUCCEEDED else "False")
+        if status.state in (WorkflowState.PENDING, WorkflowState.SCHEDULED):
+            assert set(states) == {ActionState.PENDING}
+        assert (status.started_at is not None) == (conditions["Started"] == "True")
+        assert (status.started_at is not None) == any(s is not ActionState.PENDING for s in states)
+
+
+TestAnyOrder = AnyOrder.TestCase
+
+
+@given(st.lists(REPORTS, max_size=12))
+def test_reports_delivered_twice_have_the_effect_of_once(events: list[m.AgentEvent]) -> None:
+    def play(stream: list[m.AgentEvent]) -> Raw:
+        workflow: Raw = {"metadata": {"name": "w", "namespace": "d", "uid": "u", "resourceVersion": "1"}}
+        actions = tuple(m.PreparedAction(f"a{i}", {"name": f"n{i}", "image": "i"}) for i in range(3))
+        workflow["status"] = apply(workflow, m.Prepared(actions), NOW, Author.CONTROLLER)
+        workflow["status"] = apply(workflow, m.Dispatched(), NOW, Author.SERVER)
+        for event in stream:
+            workflow["status"] = apply(workflow, event, NOW, Author.SERVER) or workflow["status"]
+        return workflow
+
+    assert play(events) == play([event for event in events for _ in range(2)])

@@ -1,0 +1,42 @@
+"""Reading and writing the fields of a status."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tink.api.v1alpha2 import ConditionStatus
+from tink.workflow.status import ConditionType, parse_timestamp, set_condition, status_patch, timestamp
+
+
+def test_timestamps_keep_milliseconds_so_that_short_timeouts_do_not_fire_early() -> None:
+    assert timestamp(1_800_000_000.987) == "2027-01-15T08:00:00.987Z"
+    assert parse_timestamp("2027-01-15T08:00:00.987Z") == pytest.approx(1_800_000_000.987)
+
+
+@pytest.mark.parametrize("value", [None, "", "yesterday", 5, "2027-13-01T00:00:00Z", [], "0000-00-00"])
+def test_an_unreadable_timestamp_counts_as_absent(value: object) -> None:
+    assert parse_timestamp(value) is None
+
+
+def test_the_times_of_kubernetes_are_read() -> None:
+    assert parse_timestamp("2027-01-15T08:00:00Z") == 1_800_000_000
+    assert parse_timestamp("2027-01-15T09:00:00+01:00") == 1_800_000_000
+
+
+def test_patch_has_only_what_changed_and_removes_what_went(make_workflow: Any) -> None:
+    workflow = make_workflow("Running", extra="x", currentAction="a")
+    status = {k: v for k, v in workflow["status"].items() if k != "extra"} | {"state": "Failed"}
+    assert status_patch(workflow, status) == {
+        "metadata": {"resourceVersion": "7"},
+        "status": {"state": "Failed", "extra": None},
+    }
+
+
+def test_a_condition_takes_the_place_of_the_one_of_its_type_and_leaves_the_shared_list_alone() -> None:
+    old = [{"type": "Started", "status": "False"}, {"type": "Foreign", "status": "True"}]
+    status: dict[str, Any] = {"conditions": old}
+    set_condition(status, ConditionType.STARTED, ConditionStatus.TRUE)
+    assert status["conditions"] == [{"type": "Started", "status": "True"}, {"type": "Foreign", "status": "True"}]
+    assert old[0]["status"] == "False"

@@ -1,0 +1,270 @@
+"""Single calls to a Kubernetes API: get, list, create, patch, delete, and the raw watch that the informer reads.
+
+kubernetes-asyncio reads the kubeconfig or the pod's service account, refreshes credentials and builds the TLS
+connector. The calls themselves go over that connector with aiohttp and orjson, because its own calls cost three times
+as much and name the wrong content type for patches of custom objects.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+import yaml
+from yarl import URL
+
+from tink.api.v1alpha2 import Raw
+from tink.kube.resources import ResourceType
+
+MERGE_PATCH = "application/merge-patch+json"
+"""RFC 7386: null removes a field, a list is replaced whole."""
+
+_CALL_TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=10)
+_MESSAGE_LIMIT = 2000
+
+Authorize = Callable[[], Awaitable[Mapping[str, str]]]
+"""Gives the headers that authenticate a request; asked before each, because tokens expire."""
+
+
+class KubeConfigError(Exception):
+    """The kubeconfig, or the pod's service account, can't be used; the message says which and why."""
+
+
+class ApiError(Exception):
+    """The API answered with an error, or (status 0) did not answer.
+
+    `status` is the HTTP status, `reason` the machine readable word of the Status object, `message` its sentence.
+    """
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{message} ({reason}, {status})" if status else message)
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+
+class NotFoundError(ApiError):
+    """404: no such object, or no such resource type."""
+
+
+class ConflictError(ApiError):
+    """409: the object changed since its resourceVersion, or an object of that name exists already."""
+
+
+class UnreachableError(ApiError):
+    """The API could not be reached, or broke off. Whether it did what it was asked is unknown."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(0, "Unreachable", message)
+
+
+def api_error(status: int, body: Any) -> ApiError:
+    """The error in a response or a watch's ERROR event; `body` is a Status object, or the bytes that came instead."""
+    reason, message = "", ""
+    if isinstance(body, dict):
+        reason, message = str(body.get("reason") or ""), str(body.get("message") or "")
+    elif isinstance(body, bytes):
+        message = body.decode("utf-8", "replace").strip()
+    reason = reason or {404: "NotFound", 409: "Conflict", 410: "Expired"}.get(status, "Unknown")
+    message = (message or f"the API answered with HTTP status {status}")[:_MESSAGE_LIMIT]
+    kind = {404: NotFoundError, 409: ConflictError}.get(status, ApiError)
+    return kind(status, reason, message)
+
+
+class KubeClient:
+    """Calls to one Kubernetes API. Make one with `connect`; it is used by one event loop and closed with `close`."""
+
+    def __init__(
+        self,
+        url: str,
+        connector: aiohttp.BaseConnector,
+        authorize: Authorize,
+        *,
+        proxy: str | None = None,
+        server_hostname: str | None = None,
+        close: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self._authorize = authorize
+        self._proxy = proxy
+        self._server_hostname = server_hostname
+        self._close = close
+        # Like Go's clients, never ask a proxy of the environment for the way to this machine itself.
+        self._session = aiohttp.ClientSession(
+            connector=connector, connector_owner=close is None, trust_env=not _loopback(url)
+        )
+
+    @classmethod
+    async def connect(cls, kubeconfig: Path | None) -> KubeClient:
+        """A client for the current context of `kubeconfig`, or for the cluster whose pod this is (None).
+
+        Nothing is sent yet. Raises KubeConfigError.
+        """
+        # Half a second of imports: only for those who really talk to Kubernetes, never for `tinkedge --help`.
+        from kubernetes_asyncio import client as k8s
+        from kubernetes_asyncio import config as k8s_config
+
+        configuration = k8s.Configuration()
+        try:
+            if kubeconfig is None:
+                k8s_config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call] # theirs
+            else:
+                if not kubeconfig.is_file():  # noqa: ASYNC240 - once, at start
+                    raise KubeConfigError(f"kubeconfig {kubeconfig}: no such file")
+                # persist_config writes refreshed tokens back to the file, as kubectl does; ours is only read.
+                await k8s_config.load_kube_config(
+                    config_file=str(kubeconfig), client_configuration=configuration, persist_config=False
+                )
+            api = k8s.ApiClient(configuration)
+        except k8s_config.ConfigException as error:
+            where = f"kubeconfig {kubeconfig}" if kubeconfig is not None else "service account of this pod"
+            raise KubeConfigError(f"{where}: {error}") from error
+        except (OSError, ValueError, TypeError, LookupError, AttributeError, yaml.YAMLError) as error:
+            raise KubeConfigError(f"kubeconfig {kubeconfig}: {error}") from error
+
+        async def authorize() -> Mapping[str, str]:
+            headers: dict[str, str] = {}
+            await api.update_params_for_auth(headers, [], ["BearerToken"])
+            return headers
+
+        connector = api.rest_client.pool_manager.connector
+        if not configuration.host or connector is None:
+            raise KubeConfigError(f"kubeconfig {kubeconfig}: the current context has no server")
+        return cls(
+            configuration.host,
+            connector,
+            authorize,
+            proxy=configuration.proxy,
+            server_hostname=configuration.tls_server_name,
+            close=api.close,
+        )
+
+    async def close(self) -> None:
+        """Close all connections. Calls under way fail with UnreachableError."""
+        await self._session.close()
+        if self._close is not None:
+            await self._close()
+
+    async def get(self, resource: ResourceType, name: str, namespace: str | None) -> Raw:
+        """Read one object. Raises NotFoundError, ApiError."""
+        return await self._call("GET", resource.path(namespace, name))
+
+    async def list(self, resource: ResourceType, namespace: str | None = None) -> Raw:
+        """Read a collection, of all namespaces without `namespace`: the List object with `items` and the
+        `metadata.resourceVersion` to watch from. Raises ApiError."""
+        return await self._call("GET", resource.path(namespace))
+
+    async def create(self, resource: ResourceType, obj: Raw, namespace: str | None = None) -> Raw:
+        """Create an object, in its own namespace if `namespace` is not given. Raises ConflictError if it exists,
+        ApiError."""
+        namespace = namespace or obj.get("metadata", {}).get("namespace")
+        if resource.namespaced and not namespace:
+            raise ValueError(f"{resource.kind}: metadata.namespace is missing")
+        return await self._call("POST", resource.path(namespace), body=obj)
+
+    async def patch(
+        self,
+        resource: ResourceType,
+        name: str,
+        namespace: str | None,
+        patch: Raw,
+        *,
+        subresource: str | None = None,
+    ) -> Raw:
+        """Merge `patch` into an object (RFC 7386) and return what it is then.
+
+        With `metadata.resourceVersion` in the patch it applies to that version only: ConflictError otherwise.
+        Raises NotFoundError, ConflictError, ApiError.
+        """
+        return await self._call("PATCH", resource.path(namespace, name, subresource), body=patch, content=MERGE_PATCH)
+
+    async def delete(self, resource: ResourceType, name: str, namespace: str | None) -> Raw:
+        """Delete an object; with finalizers it is only marked. Raises NotFoundError, ApiError."""
+        return await self._call("DELETE", resource.path(namespace, name))
+
+    @asynccontextmanager
+    async def watch(
+        self, resource: ResourceType, namespace: str | None, resource_version: str, seconds: int
+    ) -> AsyncIterator[aiohttp.StreamReader]:
+        """The raw stream of a watch (a line of JSON per event) that the API ends after about `seconds`.
+
+        Silence longer than that is a dead connection and raises UnreachableError. Raises ApiError.
+        """
+        query = {
+            "watch": "true",
+            "resourceVersion": resource_version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(seconds),
+        }
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=seconds + 15)
+        async with self._request("GET", resource.path(namespace), timeout=timeout, query=query) as response:
+            yield response.content
+
+    async def _call(self, method: str, path: str, *, body: Raw | None = None, content: str = "application/json") -> Raw:
+        async with self._request(method, path, timeout=_CALL_TIMEOUT, body=body, content=content) as response:
+            raw = await response.read()
+        try:
+            answer = orjson.loads(raw)
+        except orjson.JSONDecodeError as error:
+            raise ApiError(response.status, "InvalidAnswer", f"{method} {path}: the answer is not JSON") from error
+        if not isinstance(answer, dict):
+            raise ApiError(response.status, "InvalidAnswer", f"{method} {path}: the answer is not an object")
+        return answer
+
+    @asynccontextmanager
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp enforces it, connect and reads apart
+        query: Mapping[str, str] | None = None,
+        body: Raw | None = None,
+        content: str = "application/json",
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        headers = {"Accept": "application/json", **await self._authorize()}
+        if body is not None:
+            headers["Content-Type"] = content
+        try:
+            async with self._session.request(
+                method,
+                URL(self.url + path, encoded=True),
+                params=query,
+                headers=headers,
+                data=orjson.dumps(body) if body is not None else None,
+                timeout=timeout,
+                proxy=self._proxy,
+                server_hostname=self._server_hostname,
+                allow_redirects=False,
+            ) as response:
+                if response.status >= 300:
+                    raise await _error(response)
+                yield response
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise UnreachableError(f"{method} {self.url}{path}: {error or type(error).__name__}") from error
+        except (AssertionError, RuntimeError) as error:
+            # How aiohttp answers when its session is closed under a request that it was about to repeat.
+            if not self._session.closed:
+                raise
+            raise UnreachableError(f"{method} {self.url}{path}: this client is closed") from error
+
+
+async def _error(response: aiohttp.ClientResponse) -> ApiError:
+    raw = await response.read()
+    try:
+        return api_error(response.status, orjson.loads(raw))
+    except orjson.JSONDecodeError:
+        return api_error(response.status, raw)
+
+
+def _loopback(url: str) -> bool:
+    host = URL(url).host or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")

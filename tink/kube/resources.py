@@ -1,0 +1,47 @@
+"""The resource types this program reads and writes, and their paths in a Kubernetes API."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from tink.api.v1alpha2 import GROUP, VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceType:
+    """A kind of object and where its collection is (Kubernetes API concepts, "Resource URIs")."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """As in the field `apiVersion` of an object."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        """The URL path of one object, or of a collection without `name` (of all namespaces without `namespace`).
+
+        Raises ValueError for an object of a namespaced type without its namespace.
+        """
+        if self.namespaced and name is not None and not namespace:
+            raise ValueError(f"{self.kind} {name}: an object of a namespaced type needs its namespace")
+        parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
+        if self.namespaced and namespace:
+            parts += ["namespaces", namespace]
+        parts.append(self.plural)
+        parts += [part for part in (name, subresource) if part is not None]
+        return "/" + "/".join(quote(part, safe="") for part in parts)
+
+
+HARDWARE = ResourceType(GROUP, VERSION, "hardware", "Hardware")
+OSIE = ResourceType(GROUP, VERSION, "osies", "OSIE")
+TEMPLATE = ResourceType(GROUP, VERSION, "templates", "Template")
+WORKFLOW = ResourceType(GROUP, VERSION, "workflows", "Workflow")
+CRD = ResourceType(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
+)

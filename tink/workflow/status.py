@@ -1,0 +1,137 @@
+"""Fields of a Workflow's `.status`, read and written: states, times, conditions, and the patch that stores them.
+
+A status is a plain dictionary as it came from the API, so that fields of a newer version survive. Everything here copes
+with a status that somebody edited by hand: what can't be read counts as absent, except the state itself, because
+running a Workflow a second time is the one mistake that can't be mended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from tink.api.v1alpha2 import ActionState, ConditionStatus, Raw, WorkflowState
+
+Status = dict[str, Any]
+"""The `.status` of a Workflow."""
+
+
+class ConditionType(StrEnum):
+    """The observations that stand in `.status.conditions`."""
+
+    PREPARED = "Prepared"  # False: what the controller waits for, or why it gave up; an addition to the proposal
+    STARTED = "Started"
+    SUCCEEDED = "Succeeded"
+
+
+class InvalidStatusError(ValueError):
+    """A status that no component of this program wrote; the message names the object, the field and the value."""
+
+
+def name_of(workflow: Raw) -> str:
+    """`namespace/name`, for messages."""
+    metadata = workflow["metadata"]
+    return f"{metadata.get('namespace', '')}/{metadata['name']}"
+
+
+def state_of(workflow: Raw) -> WorkflowState | None:
+    """The state; None before the Workflow is prepared. Raises InvalidStatusError."""
+    value = status_of(workflow).get("state")
+    if not value:
+        return None
+    try:
+        return WorkflowState(value)
+    except ValueError:
+        raise InvalidStatusError(
+            f"Workflow {name_of(workflow)}: status.state is {value!r}, which is none of {', '.join(WorkflowState)}"
+        ) from None
+
+
+def status_of(workflow: Raw) -> Mapping[str, Any]:
+    """The status, empty if there is none."""
+    status = workflow.get("status")
+    return status if isinstance(status, dict) else {}
+
+
+def actions_of(status: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The actions, empty if there are none."""
+    actions = status.get("actions")
+    return [action for action in actions if isinstance(action, dict)] if isinstance(actions, list) else []
+
+
+def action_name(action: Mapping[str, Any]) -> str:
+    """The name of one action of a status; its id if it has none."""
+    rendered = action.get("rendered")
+    name = rendered.get("name") if isinstance(rendered, dict) else None
+    return str(name or action.get("id", ""))
+
+
+def action_state(action: Mapping[str, Any]) -> ActionState:
+    """The state of one action of a status; Pending if it says nothing. Raises InvalidStatusError."""
+    value = action.get("state") or ActionState.PENDING
+    try:
+        return ActionState(value)
+    except ValueError:
+        raise InvalidStatusError(
+            f"status.actions[{action.get('id')}].state is {value!r}, which is none of {', '.join(ActionState)}"
+        ) from None
+
+
+def deleted(obj: Raw) -> bool:
+    """Whether somebody asked for the object to be deleted."""
+    return bool(obj["metadata"].get("deletionTimestamp"))
+
+
+def timestamp(now: float) -> str:
+    """Seconds since the epoch as RFC 3339 in UTC, to the millisecond: timeouts may be as short as a second."""
+    return datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def parse_timestamp(value: object) -> float | None:
+    """RFC 3339 as seconds since the epoch; None for anything else."""
+    if not isinstance(value, str):
+        return None
+    try:
+        moment = datetime.fromisoformat(value)
+        return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def condition(status: Mapping[str, Any], kind: ConditionType) -> Mapping[str, Any]:
+    """The condition of that type, empty if there is none."""
+    conditions = status.get("conditions")
+    for candidate in conditions if isinstance(conditions, list) else ():
+        if isinstance(candidate, dict) and candidate.get("type") == kind:
+            return candidate
+    return {}
+
+
+def set_condition(
+    status: Status, kind: ConditionType, value: ConditionStatus, reason: str | None = None, message: str | None = None
+) -> None:
+    """Put a condition into `status`, in the place of the one of its type."""
+    new: dict[str, str] = {"type": str(kind), "status": str(value)}
+    if reason:
+        new["reason"] = reason
+    if message:
+        new["message"] = message
+    conditions = status.get("conditions")
+    # A new list: the old one belongs to the object that is shared with everybody.
+    kept = list(conditions) if isinstance(conditions, list) else []
+    index = next((i for i, c in enumerate(kept) if isinstance(c, dict) and c.get("type") == kind), None)
+    if index is None:
+        kept.append(new)
+    else:
+        kept[index] = new
+    status["conditions"] = kept
+
+
+def status_patch(workflow: Raw, status: Status) -> Raw:
+    """The merge patch that turns the status of `workflow` into `status`, if nobody has changed it meanwhile."""
+    old = status_of(workflow)
+    changed = {field: value for field, value in status.items() if field not in old or old[field] != value}
+    changed |= {field: None for field in old if field not in status}
+    return {"metadata": {"resourceVersion": workflow["metadata"]["resourceVersion"]}, "status": changed}
