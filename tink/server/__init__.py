@@ -1,0 +1,10 @@
+"""The server: agents get their Workflows from it and report what became of them.
+
+observation   what the server tells the floor above about agents
+agents        who an agent is, and whether it may speak for a machine
+workflows     the Workflows of each machine, in the order of their creation
+dispatch      which command an agent gets next (pure)
+wire          between the messages of proto/workflow.proto and the state machine
+streams       one agent's command stream
+server        the gRPC service
+"""

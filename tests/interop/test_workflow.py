@@ -1,0 +1,411 @@
+"""Workflows from creation to their end, through everything that is real but the machine: the embedded API over HTTP,
+informers, controller and gRPC server in one process, and a scripted agent on a gRPC connection of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from proto import workflow_pb2 as pb
+from proto import workflow_pb2_grpc as pb_grpc
+from tink.agent.agent import Agent as RealAgent
+from tink.agent.process import ProcessRuntime
+from tink.agent.spool import MemorySpool
+from tink.agent.transport import Transport, open_channel
+from tink.api.crds import generate
+from tink.api.v1alpha2 import API_VERSION, FINALIZER, Raw
+from tink.apiserver import ApiServer
+from tink.controller.controller import Controller
+from tink.controller.settings import ControllerSettings
+from tink.kube.client import ConflictError, KubeClient, NotFoundError
+from tink.kube.informer import Informer
+from tink.kube.resources import CRD, HARDWARE, TEMPLATE, WORKFLOW, ResourceType
+from tink.server.server import WorkflowServer
+
+MAC = "52:54:00:00:00:01"
+NAMESPACE = "default"
+
+
+class Agent:
+    """Speaks the protocol as an agent does, one step at the test's word."""
+
+    def __init__(self, port: int) -> None:
+        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+        self.stub: Any = pb_grpc.WorkflowServiceStub(self.channel)
+        self.call: Any = None
+
+    async def connect(self) -> None:
+        self.call = self.stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=MAC))
+        await asyncio.wait_for(self.call.initial_metadata(), 5)
+
+    async def start_command(self) -> pb.Workflow:
+        message = await asyncio.wait_for(self.call.read(), 5)
+        assert message.WhichOneof("cmd") == "start_workflow", message
+        workflow: pb.Workflow = message.start_workflow.workflow
+        return workflow
+
+    async def stop_command(self) -> str:
+        message = await asyncio.wait_for(self.call.read(), 5)
+        assert message.WhichOneof("cmd") == "stop_workflow", message
+        uid: str = message.stop_workflow.workflow_id
+        return uid
+
+    async def started(self, workflow: pb.Workflow, index: int) -> None:
+        await self._publish(workflow, action_started=pb.Event.ActionStarted(action_id=workflow.actions[index].id))
+
+    async def succeeded(self, workflow: pb.Workflow, index: int) -> None:
+        await self._publish(workflow, action_succeeded=pb.Event.ActionSucceeded(action_id=workflow.actions[index].id))
+
+    async def failed(self, workflow: pb.Workflow, index: int, reason: str, message: str) -> None:
+        event = pb.Event.ActionFailed(
+            action_id=workflow.actions[index].id, failure_reason=reason, failure_message=message
+        )
+        await self._publish(workflow, action_failed=event)
+
+    async def _publish(self, workflow: pb.Workflow, **event: Any) -> None:
+        message = pb.Event(workflow_id=workflow.workflow_id, **event)
+        await self.stub.PublishEvent(pb.PublishEventRequest(event=message), timeout=5)
+
+
+class Stack:
+    """The engine on one machine: controller and server over the embedded API."""
+
+    def __init__(self, client: KubeClient, settings: ControllerSettings) -> None:
+        self.client = client
+        informers = {resource: Informer(client, resource) for resource in (WORKFLOW, HARDWARE, TEMPLATE)}
+        self.workflows = informers[WORKFLOW]
+        self.controller = Controller(
+            client,
+            workflows=self.workflows,
+            hardware=informers[HARDWARE],
+            templates=informers[TEMPLATE],
+            settings=settings,
+        )
+        self.server = WorkflowServer(
+            client, workflows=self.workflows, hardware=informers[HARDWARE], address="127.0.0.1:0"
+        )
+        self._running = [informer.run() for informer in informers.values()]
+        self._tasks: list[asyncio.Task[None]] = []
+        self._agents: list[Agent] = []
+
+    async def start(self) -> None:
+        self._tasks = [asyncio.create_task(work) for work in (*self._running, self.controller.run())]
+        await asyncio.wait_for(self.server.start(), 5)
+
+    async def stop(self) -> None:
+        await self.server.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for agent in self._agents:
+            await agent.channel.close()
+
+    async def agent(self) -> Agent:
+        agent = Agent(self.server.port)
+        self._agents.append(agent)
+        await agent.connect()
+        return agent
+
+    async def create(self, resource: ResourceType, name: str, spec: Raw) -> Raw:
+        obj = {
+            "apiVersion": API_VERSION,
+            "kind": resource.kind,
+            "metadata": {"name": name, "namespace": NAMESPACE},
+            "spec": spec,
+        }
+        return await self.client.create(resource, obj)
+
+    async def machine(self) -> None:
+        interface = {"dhcp": {"ip": "127.0.0.1", "netmask": "255.0.0.0"}}
+        await self.create(HARDWARE, "machine", {"networkInterfaces": {MAC: interface}, "storageDevices": ["/dev/vda"]})
+
+    async def template(self) -> None:
+        actions = [
+            {
+                "name": "write",
+                "image": "registry.example/write:{{ .Params.tag }}",
+                "args": ["{{ index .Hardware.StorageDevices 0 }}"],
+            },
+            {"name": "check", "image": "registry.example/check", "env": {"A": "own"}},
+        ]
+        await self.create(TEMPLATE, "install", {"actions": actions, "env": {"A": "shared", "B": "both"}})
+
+    async def workflow(self, name: str = "w", **spec: Any) -> Raw:
+        references = {"hardwareRef": {"name": "machine"}, "templateRef": {"name": "install"}}
+        return await self.create(WORKFLOW, name, {**references, "templateParams": {"tag": "v1"}, **spec})
+
+    async def get(self, name: str = "w") -> Raw:
+        return await self.client.get(WORKFLOW, name, NAMESPACE)
+
+    async def until(self, state: str, name: str = "w") -> Raw:
+        async with asyncio.timeout(5):
+            while True:
+                workflow = await self.get(name)
+                if workflow.get("status", {}).get("state") == state:
+                    return workflow
+                await asyncio.sleep(0.005)
+
+    async def gone(self, name: str = "w") -> None:
+        async with asyncio.timeout(5):
+            while True:
+                try:
+                    await self.get(name)
+                except NotFoundError:
+                    return
+                await asyncio.sleep(0.005)
+
+
+def condition(workflow: Raw, kind: str) -> Raw:
+    return next(c for c in workflow["status"]["conditions"] if c["type"] == kind)
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncIterator[KubeClient]:
+    server = ApiServer(tmp_path, port=0)
+    await server.start()
+    connected = await KubeClient.connect(server.kubeconfig)
+    for definition in generate():
+        with contextlib.suppress(ConflictError):  # the embedded API may bring them along
+            await connected.create(CRD, definition)
+    yield connected
+    await connected.close()
+    await server.stop()
+
+
+@pytest.fixture
+async def make_stack(client: KubeClient) -> AsyncIterator[Callable[..., Any]]:
+    stacks: list[Stack] = []
+
+    async def make(**settings: Any) -> Stack:
+        stack = Stack(client, ControllerSettings(**settings))
+        stacks.append(stack)
+        await stack.start()
+        return stack
+
+    yield make
+    for stack in stacks:
+        await stack.stop()
+
+
+@pytest.fixture
+async def stack(make_stack: Callable[..., Any]) -> Stack:
+    """With the machine and the template."""
+    made: Stack = await make_stack()
+    await made.machine()
+    await made.template()
+    return made
+
+
+async def test_a_workflow_goes_from_creation_to_success(stack: Stack) -> None:
+    states: list[str] = []
+    stack.workflows.on_change(lambda new, _: states.append(new.get("status", {}).get("state")))
+    agent = await stack.agent()
+    created = await stack.workflow()
+    command = await agent.start_command()
+    assert command.workflow_id == created["metadata"]["uid"]
+    write, check = command.actions
+    assert (write.name, write.image) == ("write", "registry.example/write:v1")
+    assert list(write.args) == ["/dev/vda"]
+    assert dict(check.env) == {"A": "own", "B": "both"}
+    assert FINALIZER in (await stack.until("Scheduled"))["metadata"]["finalizers"]
+    for index in (0, 1):
+        await agent.started(command, index)
+        running = await stack.until("Running")
+        assert running["status"]["currentAction"] == ("write", "check")[index]
+        await agent.succeeded(command, index)
+    done = await stack.until("Succeeded")
+    assert [action["state"] for action in done["status"]["actions"]] == ["Succeeded", "Succeeded"]
+    assert condition(done, "Started")["status"] == condition(done, "Succeeded")["status"] == "True"
+    async with asyncio.timeout(5):
+        while (await stack.get())["metadata"].get("finalizers"):
+            await asyncio.sleep(0.005)
+    seen = [state for i, state in enumerate(states) if i == 0 or states[i - 1] != state]
+    assert seen == [None, "Pending", "Scheduled", "Running", "Succeeded"]
+    await stack.client.delete(WORKFLOW, "w", NAMESPACE)
+    await stack.gone()
+
+
+async def test_a_failure_carries_reason_and_message(stack: Stack) -> None:
+    agent = await stack.agent()
+    await stack.workflow()
+    command = await agent.start_command()
+    await agent.started(command, 0)
+    await agent.failed(command, 0, "DiskMissing", "no /dev/vda")
+    failed = await stack.until("Failed")
+    first, second = failed["status"]["actions"]
+    assert (first["failureReason"], first["failureMessage"], second["state"]) == (
+        "DiskMissing",
+        "no /dev/vda",
+        "Pending",
+    )
+    assert condition(failed, "Succeeded") == {
+        "type": "Succeeded",
+        "status": "False",
+        "reason": "DiskMissing",
+        "message": "no /dev/vda",
+    }
+
+
+async def test_deleting_a_running_workflow_stops_it_and_then_it_is_gone(stack: Stack) -> None:
+    states: list[str] = []
+    stack.workflows.on_change(lambda new, _: states.append(new["status"]["state"]) if "status" in new else None)
+    agent = await stack.agent()
+    await stack.workflow()
+    command = await agent.start_command()
+    await agent.started(command, 0)
+    await stack.client.delete(WORKFLOW, "w", NAMESPACE)
+    assert await agent.stop_command() == command.workflow_id
+    assert (await stack.get())["status"]["state"] == "Cancelling"
+    await agent.failed(command, 0, "Canceled", "stopped on request")
+    await stack.gone()
+    assert states[-1] == "Canceled", states
+
+
+async def test_deleting_a_pending_workflow_lets_it_go_at_once(stack: Stack, caplog: pytest.LogCaptureFixture) -> None:
+    heard = asyncio.Event()
+    stack.workflows.on_delete(lambda _: heard.set())
+    await stack.workflow()
+    await stack.until("Pending")
+    await stack.client.delete(WORKFLOW, "w", NAMESPACE)
+    await stack.gone()
+    await asyncio.wait_for(heard.wait(), 5)
+    assert not [r for r in caplog.records if r.name == "tink.kube.informer"], "the deletion was no event, but a relist"
+
+
+async def test_workflows_run_one_after_the_other_in_the_order_of_their_creation(stack: Stack) -> None:
+    uids = [(await stack.workflow(name))["metadata"]["uid"] for name in ("z-first", "a-second", "m-third")]
+    for name in ("z-first", "a-second", "m-third"):
+        await stack.until("Pending", name)
+    agent = await stack.agent()
+    order = []
+    for _ in uids:
+        command = await agent.start_command()
+        order.append(command.workflow_id)
+        states = [(await stack.get(name))["status"]["state"] for name in ("z-first", "a-second", "m-third")]
+        assert states.count("Scheduled") == 1
+        for index in (0, 1):
+            await agent.succeeded(command, index)
+    assert order == uids
+
+
+async def test_objects_may_be_applied_in_any_order(make_stack: Callable[..., Any]) -> None:
+    stack = await make_stack()
+    await stack.workflow()
+    await asyncio.sleep(0.05)
+    waiting = condition(await stack.get(), "Prepared")
+    assert waiting["reason"] == "HardwareNotFound"
+    assert "there is no Hardware default/machine" in waiting["message"]
+    await stack.template()
+    await stack.machine()
+    await stack.until("Pending")
+
+
+async def test_a_template_error_is_seen_on_the_workflow(stack: Stack) -> None:
+    await stack.workflow(templateParams={})
+    failed = await stack.until("Failed")
+    assert condition(failed, "Succeeded")["reason"] == "TemplateError"
+    assert "spec.actions[0].image" in condition(failed, "Succeeded")["message"]
+    assert not failed["metadata"].get("finalizers")
+
+
+async def test_a_workflow_that_exceeds_its_timeout_fails_and_is_stopped(stack: Stack) -> None:
+    agent = await stack.agent()
+    await stack.workflow(timeout=1)
+    command = await agent.start_command()
+    await agent.started(command, 0)
+    assert await agent.stop_command() == command.workflow_id
+    failed = await stack.until("Failed")
+    assert condition(failed, "Succeeded")["reason"] == "WorkflowTimeout"
+    await agent.failed(command, 0, "Canceled", "stopped on request")
+    assert (await stack.get())["status"] == failed["status"], "terminal states never change"
+
+
+async def test_a_new_server_and_controller_take_over_where_the_old_ones_stopped(make_stack: Callable[..., Any]) -> None:
+    first = await make_stack()
+    await first.machine()
+    await first.template()
+    await first.workflow()
+    agent = await first.agent()
+    command = await agent.start_command()
+    await agent.started(command, 0)
+    await first.stop()
+    second = await make_stack()
+    again = await second.agent()
+    await again.succeeded(command, 0)
+    await again.succeeded(command, 1)
+    await second.until("Succeeded")
+
+
+async def test_two_controllers_do_not_disturb_each_other(make_stack: Callable[..., Any]) -> None:
+    stack = await make_stack(retry_longest=0.1)
+    await make_stack(retry_longest=0.1)
+    await stack.machine()
+    await stack.template()
+    agent = await stack.agent()
+    for i in range(5):
+        await stack.workflow(f"w{i}")
+    for i in range(5):
+        command = await agent.start_command()
+        await agent.succeeded(command, 0)
+        await agent.succeeded(command, 1)
+        await stack.until("Succeeded", f"w{i}")
+
+
+@pytest.fixture
+async def real_agent(stack: Stack, tmp_path: Path) -> AsyncIterator[None]:
+    """The agent of this project, whose actions are processes of this host; under way until the test ends."""
+    spool = MemorySpool()
+    channel = open_channel(f"127.0.0.1:{stack.server.port}", None)
+    runtime = ProcessRuntime(tmp_path / "agent", grace_seconds=0.5)
+    await runtime.prepare()
+    running = RealAgent(runtime, spool)
+    transport = Transport(channel, server="test", agent_id=MAC, spool=spool)
+    calls = [asyncio.create_task(transport.commands(running.handle)), asyncio.create_task(transport.publish())]
+    yield
+    for call in calls:
+        call.cancel()
+    await running.close()
+    await channel.close()
+
+
+@pytest.mark.usefixtures("real_agent")
+async def test_the_agent_of_this_project_runs_fails_and_stops_workflows(stack: Stack) -> None:
+    scripts = {
+        "good": "echo fine",
+        "bad": 'printf NoDisk > "$TINKERBELL_FAILURE_REASON"; printf gone > "$TINKERBELL_FAILURE_MESSAGE"; exit 3',
+        "long": "sleep 60",
+    }
+    for name, script in scripts.items():
+        action = {"name": name, "image": "none", "cmd": "/bin/sh", "args": ["-c", script]}
+        await stack.create(TEMPLATE, name, {"actions": [action]})
+    await stack.workflow("good", templateRef={"name": "good"})
+    await stack.workflow("bad", templateRef={"name": "bad"})
+    await stack.workflow("long", templateRef={"name": "long"})
+    await stack.until("Succeeded", "good")
+    failed = condition(await stack.until("Failed", "bad"), "Succeeded")
+    assert failed["reason"] == "NoDisk"
+    assert failed["message"].startswith("gone")
+    await stack.until("Running", "long")
+    await stack.client.delete(WORKFLOW, "long", NAMESPACE)
+    await stack.gone("long")
+
+
+async def test_from_creation_to_the_agents_receipt_takes_tens_of_milliseconds(stack: Stack) -> None:
+    agent = await stack.agent()
+    taken = []
+    for i in range(10):
+        begin = time.perf_counter()
+        await stack.workflow(f"w{i}")
+        command = await agent.start_command()
+        taken.append(time.perf_counter() - begin)
+        await agent.succeeded(command, 0)
+        await agent.succeeded(command, 1)
+    print("creation to receipt, ms:", [round(1000 * t, 1) for t in sorted(taken)])
+    assert sorted(taken)[5] < 0.25, "something polls"

@@ -1,0 +1,304 @@
+"""What the controller does about a Workflow, and when it looks again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from tink.api.v1alpha2 import FINALIZER, Raw, WorkflowStatus
+from tink.controller.reconcile import Outcome, Reference, action_id, reconcile
+from tink.controller.settings import ControllerSettings
+from tink.template.errors import TemplateError
+from tink.workflow.status import InvalidStatusError
+
+CREATED = 1_800_000_000.0
+STAMP = "2027-01-15T08:00:00.000Z"
+SETTINGS = ControllerSettings()
+Make = Callable[..., Raw]
+Rendered = Callable[..., list[Raw]]
+
+
+def never(*_: Any) -> list[Raw]:
+    raise AssertionError("rendered without need")
+
+
+def look(workflow: Raw, now: float, settings: ControllerSettings = SETTINGS) -> Outcome:
+    """Reconcile a Workflow that has been prepared: what it refers to does not matter any more."""
+    return reconcile(workflow, None, None, settings, now, never)
+
+
+def status_in(outcome: Outcome) -> Raw:
+    bodies = [patch.body["status"] for patch in outcome.patches if patch.subresource == "status"]
+    assert len(bodies) == 1, outcome
+    status: Raw = bodies[0]
+    return status
+
+
+def condition(status: Raw, kind: str) -> Raw:
+    return next(c for c in status["conditions"] if c["type"] == kind)
+
+
+def finalizers_in(outcome: Outcome) -> list[str] | None:
+    lists = [patch.body["metadata"].get("finalizers") for patch in outcome.patches if patch.subresource is None]
+    return lists[0] if lists else None
+
+
+# --- preparing --------------------------------------------------------------------------------------------------
+
+
+def test_a_new_workflow_is_rendered_and_becomes_pending(
+    make_workflow: Make, hardware: Raw, template: Raw, render: Rendered
+) -> None:
+    workflow = make_workflow(spec={"templateParams": {"k": "v"}})
+    outcome = reconcile(workflow, hardware, template, SETTINGS, CREATED, render)
+    assert [patch.subresource for patch in outcome.patches] == [None, "status"], "finalizer before state"
+    assert finalizers_in(outcome) == [FINALIZER]
+    status = status_in(outcome)
+    WorkflowStatus.model_validate(status)
+    assert status["state"] == "Pending"
+    assert [action["state"] for action in status["actions"]] == ["Pending", "Pending"]
+    assert status["actions"][0]["rendered"] == {"name": "first", "image": "t/h:k=v"}
+    assert condition(status, "Started")["status"] == "False"
+    assert condition(status, "Succeeded")["status"] == "Unknown"
+    assert condition(status, "Prepared")["status"] == "True"
+
+
+def test_action_ids_are_the_same_each_time_and_no_two_are_alike(
+    make_workflow: Make, hardware: Raw, template: Raw, render: Rendered
+) -> None:
+    def ids(name: str) -> list[str]:
+        outcome = reconcile(make_workflow(name=name), hardware, template, SETTINGS, CREATED, render)
+        return [action["id"] for action in status_in(outcome)["actions"]]
+
+    assert ids("a") == ids("a")
+    assert len({*ids("a"), *ids("b")}) == 4
+    assert len(action_id("u", 0)) == 36
+
+
+def test_finalizers_of_others_are_kept(make_workflow: Make, hardware: Raw, template: Raw, render: Rendered) -> None:
+    workflow = make_workflow()
+    workflow["metadata"]["finalizers"] = ["other/one"]
+    outcome = reconcile(workflow, hardware, template, SETTINGS, CREATED, render)
+    assert finalizers_in(outcome) == ["other/one", FINALIZER]
+
+
+@pytest.mark.parametrize(
+    ("with_hardware", "with_template", "reason", "says", "waits"),
+    [
+        (False, True, "HardwareNotFound", ["spec.hardwareRef.name: there is no Hardware d/h"], ["Hardware"]),
+        (True, False, "TemplateNotFound", ["spec.templateRef.name: there is no Template d/t"], ["Template"]),
+        (False, False, "HardwareNotFound", ["no Hardware d/h", "no Template d/t"], ["Hardware", "Template"]),
+    ],
+)
+def test_a_missing_reference_is_waited_for_and_then_named(
+    make_workflow: Make,
+    hardware: Raw,
+    template: Raw,
+    with_hardware: bool,
+    with_template: bool,
+    reason: str,
+    says: list[str],
+    waits: list[str],
+) -> None:
+    found = (hardware if with_hardware else None, template if with_template else None)
+    workflow = make_workflow()
+    early = reconcile(workflow, *found, SETTINGS, CREATED + 20, never)
+    assert early.requeue_after == pytest.approx(40)
+    assert [reference.kind for reference in early.waits_for] == waits
+    prepared = condition(status_in(early), "Prepared")
+    assert (prepared["status"], prepared["reason"]) == ("False", reason)
+    assert all(text in prepared["message"] for text in says)
+    assert "state" not in status_in(early)
+    assert finalizers_in(early) is None, "a Workflow that waits can be deleted at any time"
+
+    workflow["status"] = status_in(early)
+    again = reconcile(workflow, *found, SETTINGS, CREATED + 30, never)
+    assert again.patches == (), "said once"
+    assert again.requeue_after == pytest.approx(30)
+
+    late = reconcile(workflow, *found, SETTINGS, CREATED + 60, never)
+    status = status_in(late)
+    assert status["state"] == "Failed"
+    for kind in ("Prepared", "Succeeded"):
+        assert condition(status, kind)["reason"] == reason
+        assert all(text in condition(status, kind)["message"] for text in says)
+    assert finalizers_in(late) is None
+
+
+def test_a_reference_that_appears_in_time_is_used(
+    make_workflow: Make, hardware: Raw, template: Raw, render: Rendered
+) -> None:
+    workflow = make_workflow()
+    workflow["status"] = status_in(reconcile(workflow, None, template, SETTINGS, CREATED, never))
+    status = status_in(reconcile(workflow, hardware, template, SETTINGS, CREATED + 5, render))
+    assert status["state"] == "Pending"
+    assert condition(status, "Prepared") == {"type": "Prepared", "status": "True"}
+
+
+def test_what_is_waited_for_has_namespace_and_name(make_workflow: Make) -> None:
+    outcome = reconcile(make_workflow(), None, None, SETTINGS, CREATED, never)
+    assert outcome.waits_for == (Reference("Hardware", "d", "h"), Reference("Template", "d", "t"))
+
+
+def test_a_template_error_fails_the_workflow_at_once_with_its_text(
+    make_workflow: Make, hardware: Raw, template: Raw
+) -> None:
+    def broken(*_: Any) -> list[Raw]:
+        raise TemplateError("template: spec.actions[0].image:1:3: no such thing")
+
+    outcome = reconcile(make_workflow(), hardware, template, SETTINGS, CREATED, broken)
+    status = status_in(outcome)
+    assert status["state"] == "Failed"
+    succeeded = condition(status, "Succeeded")
+    assert succeeded["reason"] == "TemplateError"
+    assert succeeded["message"] == "Template d/t: template: spec.actions[0].image:1:3: no such thing"
+    assert finalizers_in(outcome) is None
+
+
+@pytest.mark.parametrize(
+    ("actions", "says"),
+    [
+        ([], "there are no actions"),
+        ([{"name": "a", "image": "x" * 1_000_001}], "the most that a Workflow can hold is 1000000"),
+        ([{"name": "a", "image": ""}], r"spec.actions[0], rendered: image: String should have at least 1 character"),
+        ([{"name": "a"}], "spec.actions[0], rendered: image: Field required"),
+    ],
+)
+def test_rendered_actions_that_the_api_would_refuse_fail_the_workflow(
+    make_workflow: Make, hardware: Raw, template: Raw, actions: list[Raw], says: str
+) -> None:
+    def give(_: Raw, __: Raw, ___: Mapping[str, str]) -> list[Raw]:
+        return actions
+
+    status = status_in(reconcile(make_workflow(), hardware, template, SETTINGS, CREATED, give))
+    assert status["state"] == "Failed"
+    assert says in condition(status, "Succeeded")["message"]
+
+
+@pytest.mark.parametrize("spec", [{"hardwareRef": None}, {"templateRef": 5}, {"templateParams": ["x"]}])
+def test_a_spec_that_can_not_be_read_fails_the_workflow_and_names_the_field(make_workflow: Make, spec: Raw) -> None:
+    status = status_in(reconcile(make_workflow(spec=spec), None, None, SETTINGS, CREATED, never))
+    assert status["state"] == "Failed"
+    assert f"spec.{next(iter(spec))}" in condition(status, "Succeeded")["message"]
+
+
+# --- deletion -----------------------------------------------------------------------------------------------------
+
+
+def test_deleting_a_pending_workflow_cancels_it_and_lets_it_go(make_workflow: Make) -> None:
+    outcome = look(make_workflow("Pending", deleted=True), CREATED)
+    assert status_in(outcome)["state"] == "Canceled"
+    assert finalizers_in(outcome) == ["other/one"]
+    assert [patch.subresource for patch in outcome.patches] == ["status", None], "the end state must be seen first"
+
+
+@pytest.mark.parametrize("state", ["Scheduled", "Running"])
+def test_deleting_a_dispatched_workflow_starts_cancelling_and_keeps_it(make_workflow: Make, state: str) -> None:
+    outcome = look(make_workflow(state, deleted=True, startedAt=STAMP), CREATED)
+    assert status_in(outcome)["state"] == "Cancelling"
+    assert finalizers_in(outcome) is None
+
+
+def test_deleting_a_workflow_that_was_never_prepared_lets_it_go(make_workflow: Make) -> None:
+    outcome = look(make_workflow(None, deleted=True, finalizer=True), CREATED)
+    assert finalizers_in(outcome) == ["other/one"]
+    assert look(make_workflow(None, deleted=True), CREATED) == Outcome()
+
+
+@pytest.mark.parametrize("state", ["Succeeded", "Failed", "Canceled"])
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_terminal_workflow_gives_up_our_finalizer_only(make_workflow: Make, state: str, deleted: bool) -> None:
+    outcome = look(make_workflow(state, deleted=deleted), CREATED)
+    assert finalizers_in(outcome) == ["other/one"]
+    assert len(outcome.patches) == 1
+    assert look(make_workflow(state, deleted=deleted, finalizer=False), CREATED) == Outcome()
+
+
+# --- timeouts -----------------------------------------------------------------------------------------------------
+
+
+def test_scheduled_for_too_long_fails(make_workflow: Make) -> None:
+    workflow = make_workflow("Scheduled")
+    assert look(workflow, CREATED + 100) == Outcome(requeue_after=200)
+    outcome = look(workflow, CREATED + 300)
+    assert condition(status_in(outcome), "Succeeded")["reason"] == "StartTimeout"
+    assert status_in(outcome)["state"] == "Failed"
+    assert finalizers_in(outcome) == ["other/one"]
+
+
+def test_cancelling_for_too_long_is_canceled_by_force_with_reason_and_message(make_workflow: Make) -> None:
+    conditions = [{"type": "Succeeded", "status": "Unknown", "reason": "Cancelling"}]
+    workflow = make_workflow("Cancelling", deleted=True, conditions=conditions)
+    assert look(workflow, CREATED + 299) == Outcome(requeue_after=1)
+    outcome = look(workflow, CREATED + 300)
+    assert status_in(outcome)["state"] == "Canceled"
+    assert condition(status_in(outcome), "Succeeded")["reason"] == "CancelTimeout"
+    assert finalizers_in(outcome) == ["other/one"]
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_cancelling_set_by_hand_long_after_the_last_transition_gives_the_agent_its_time(
+    make_workflow: Make, deleted: bool
+) -> None:
+    workflow = make_workflow("Cancelling", deleted=deleted)
+    status = status_in(look(workflow, CREATED + 4000))
+    assert "state" not in status
+    workflow["status"] |= status
+    assert look(workflow, CREATED + 4100) == Outcome(requeue_after=200)
+
+
+def running(make_workflow: Make, *, timeout: int = 0, action: Raw | None = None) -> Raw:
+    actions = [
+        {"id": "a0", "state": "Succeeded", "startedAt": STAMP, "rendered": {"name": "x", "timeout": 1}},
+        {"id": "a1", "state": "Running", "startedAt": "2027-01-15T08:01:40.000Z", "rendered": action or {"name": "y"}},
+        {"id": "a2", "state": "Pending", "rendered": {"name": "z", "timeout": 1}},
+    ]
+    return make_workflow("Running", startedAt=STAMP, actions=actions, spec={"timeout": timeout})
+
+
+def test_without_timeouts_a_workflow_runs_for_ever(make_workflow: Make) -> None:
+    assert look(running(make_workflow), CREATED + 1e7) == Outcome()
+
+
+def test_workflow_timeout_counts_from_the_start_of_the_first_action(make_workflow: Make) -> None:
+    workflow = running(make_workflow, timeout=600)
+    assert look(workflow, CREATED + 500) == Outcome(requeue_after=100)
+    status = status_in(look(workflow, CREATED + 600))
+    assert status["state"] == "Failed"
+    assert condition(status, "Succeeded")["reason"] == "WorkflowTimeout"
+    assert [action["state"] for action in status["actions"]] == ["Succeeded", "Failed", "Pending"]
+
+
+def test_action_timeout_counts_from_the_start_of_that_action(make_workflow: Make) -> None:
+    workflow = running(make_workflow, timeout=6000, action={"name": "y", "timeout": 50})
+    assert look(workflow, CREATED + 140) == Outcome(requeue_after=10)
+    status = status_in(look(workflow, CREATED + 150))
+    assert condition(status, "Succeeded")["reason"] == "ActionTimeout"
+    assert "'y'" in condition(status, "Succeeded")["message"]
+
+
+def test_the_default_action_timeout_is_for_actions_that_give_none(make_workflow: Make) -> None:
+    settings = ControllerSettings(action_timeout=20)
+    assert look(running(make_workflow), CREATED + 110, settings) == Outcome(requeue_after=10)
+    own = running(make_workflow, action={"name": "y", "timeout": 50})
+    assert look(own, CREATED + 130, settings) == Outcome(requeue_after=20)
+    assert status_in(look(running(make_workflow), CREATED + 120, settings))["state"] == "Failed"
+
+
+def test_a_timestamp_taken_away_by_hand_does_not_stop_the_clock(make_workflow: Make) -> None:
+    workflow = make_workflow("Scheduled")
+    workflow["status"]["lastTransitioned"] = "whenever"
+    assert status_in(look(workflow, CREATED + 300))["state"] == "Failed"
+
+
+def test_an_unknown_state_is_left_alone_with_an_error(make_workflow: Make) -> None:
+    with pytest.raises(InvalidStatusError, match="d/w"):
+        look(make_workflow("Paused"), CREATED)
+
+
+@pytest.mark.parametrize("setting", [{"scheduled_timeout": 0}, {"action_timeout": -1}, {"workers": 0}])
+def test_senseless_settings_are_refused_by_name(setting: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(setting))):
+        ControllerSettings(**setting)

@@ -1,0 +1,291 @@
+"""A server over an API in memory, and a scripted agent that speaks gRPC with it on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+import pytest
+
+from proto import workflow_pb2 as pb
+from proto import workflow_pb2_grpc as pb_grpc
+from tink.api.v1alpha2 import Raw
+from tink.kube.client import ConflictError, NotFoundError
+from tink.server.observation import AgentObservation
+from tink.server.server import WorkflowServer
+from tink.server.settings import ServerSettings
+
+MAC = "52:54:00:00:00:01"
+
+
+def _merge(target: Raw, patch: Raw) -> Raw:
+    for field, value in patch.items():
+        if value is None:
+            target.pop(field, None)
+        elif isinstance(value, dict):
+            inner = target.get(field)
+            target[field] = _merge(inner if isinstance(inner, dict) else {}, value)
+        else:
+            target[field] = value
+    return target
+
+
+class FakeInformer:
+    """An informer whose objects the test puts in; `lag` holds its handlers back, as a slow watch does."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str], Raw] = {}
+        self.version = 100
+        self.synced = asyncio.Event()
+        self.synced.set()
+        self._change: list[Any] = []
+        self._delete: list[Any] = []
+        self._held: list[Callable[[], None]] | None = None
+
+    def on_change(self, handler: Any) -> None:
+        self._change.append(handler)
+
+    def on_delete(self, handler: Any) -> None:
+        self._delete.append(handler)
+
+    def get(self, namespace: str, name: str) -> Raw | None:
+        return self.objects.get((namespace, name))
+
+    async def wait_synced(self) -> None:
+        await self.synced.wait()
+
+    def hold(self) -> None:
+        """From now on handlers hear nothing, until `release`."""
+        self._held = []
+
+    def release(self) -> None:
+        held, self._held = self._held or [], None
+        for call in held:
+            call()
+
+    def put(self, obj: Raw) -> Raw:
+        self.version += 1
+        obj = copy.deepcopy(obj)
+        obj["metadata"]["resourceVersion"] = str(self.version)
+        key = (obj["metadata"]["namespace"], obj["metadata"]["name"])
+        old = self.objects.get(key)
+        self.objects[key] = obj
+        self._call(self._change, obj, old)
+        return obj
+
+    def remove(self, namespace: str, name: str) -> None:
+        self._call(self._delete, self.objects.pop((namespace, name)))
+
+    def _call(self, handlers: list[Any], *arguments: Any) -> None:
+        for handler in handlers:
+            if self._held is not None:
+                self._held.append(lambda handler=handler: handler(*arguments))
+            else:
+                handler(*arguments)
+
+
+class FakeApi:
+    """The client's `get` and `patch` over a FakeInformer. `faults` are raised by patches first, one per call;
+    `gate`, when set, holds patches back after they were carried out."""
+
+    def __init__(self, workflows: FakeInformer) -> None:
+        self.workflows = workflows
+        self.faults: list[Exception] = []
+        self.patches = 0
+        self.gate: asyncio.Event | None = None
+
+    async def get(self, _: Any, name: str, namespace: str) -> Raw:
+        await asyncio.sleep(0)
+        obj = self.workflows.get(namespace, name)
+        if obj is None:
+            raise NotFoundError(404, "NotFound", name)
+        return copy.deepcopy(obj)
+
+    async def patch(self, _: Any, name: str, namespace: str, patch: Raw, *, subresource: str | None = None) -> Raw:
+        await asyncio.sleep(0)
+        self.patches += 1
+        assert subresource == "status", "the server writes the status and nothing else"
+        if self.faults:
+            raise self.faults.pop(0)
+        obj = await self.get(_, name, namespace)
+        if patch["metadata"]["resourceVersion"] != obj["metadata"]["resourceVersion"]:
+            raise ConflictError(409, "Conflict", name)
+        stored = self.workflows.put(_merge(obj, copy.deepcopy({"status": patch["status"]})))
+        if self.gate is not None:
+            await self.gate.wait()
+        return copy.deepcopy(stored)
+
+
+class ScriptedAgent:
+    """One connection of an agent that does what the test says."""
+
+    def __init__(self, port: int) -> None:
+        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+        self.stub: Any = pb_grpc.WorkflowServiceStub(self.channel)
+        self.call: Any = None
+
+    def connect(self, agent_id: str = MAC) -> None:
+        self.call = self.stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=agent_id))
+
+    async def accepted(self, agent_id: str = MAC) -> None:
+        """Connect, and return when the server has accepted the stream."""
+        self.connect(agent_id)
+        await asyncio.wait_for(self.call.initial_metadata(), 5)
+
+    async def command(self, seconds: float = 5.0) -> tuple[str, str]:
+        """The next command: its kind, and the Workflow's id."""
+        message = await asyncio.wait_for(self.call.read(), seconds)
+        assert message is not grpc.aio.EOF, await self.call.code()
+        if message.WhichOneof("cmd") == "start_workflow":
+            return "start", message.start_workflow.workflow.workflow_id
+        return "stop", message.stop_workflow.workflow_id
+
+    async def silent(self, seconds: float = 0.1) -> bool:
+        """Whether no command comes. The read goes on, so this ends the use of this connection."""
+        reading = asyncio.ensure_future(self.call.read())
+        done, _ = await asyncio.wait([reading], timeout=seconds)
+        if not done:
+            reading.cancel()
+        return not done
+
+    async def ending(self) -> tuple[grpc.StatusCode, str]:
+        """The status with which the server ends the stream."""
+        return await asyncio.wait_for(self.call.code(), 5), await self.call.details()
+
+    async def publish(self, event: pb.Event) -> None:
+        await self.stub.PublishEvent(pb.PublishEventRequest(event=event), timeout=5)
+
+    async def refused(self, event: pb.Event) -> tuple[grpc.StatusCode, str]:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await self.publish(event)
+        return caught.value.code(), caught.value.details() or ""
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.workflows = FakeInformer()
+        self.hardware = FakeInformer()
+        self.api = FakeApi(self.workflows)
+        self.seen: list[AgentObservation] = []
+        self.now = 1_800_000_000.0
+        self.server: Any = None
+        self._agents: list[ScriptedAgent] = []
+
+    async def start(self, **settings: Any) -> None:
+        self.server = WorkflowServer(
+            self.api,  # type: ignore[arg-type] # stands in for the client
+            workflows=self.workflows,  # type: ignore[arg-type] # stands in for an informer
+            hardware=self.hardware,  # type: ignore[arg-type] # stands in for an informer
+            address="127.0.0.1:0",
+            settings=ServerSettings(**settings),
+            observe=self.seen.append,
+            clock=lambda: self.now,
+        )
+        await self.server.start()
+
+    async def close(self) -> None:
+        if self.server is not None:
+            await self.server.stop()
+        for agent in self._agents:
+            await agent.channel.close()
+
+    def agent(self) -> ScriptedAgent:
+        agent = ScriptedAgent(self.server.port)
+        self._agents.append(agent)
+        return agent
+
+    def machine(self, name: str = "h", mac: str = MAC, ip: str | None = "127.0.0.1", namespace: str = "d") -> None:
+        interface: Raw = {"dhcp": {"ip": ip}} if ip is not None else {}
+        self.hardware.put(
+            {
+                "metadata": {"name": name, "namespace": namespace, "uid": name},
+                "spec": {"networkInterfaces": {mac: interface}},
+            }
+        )
+
+    def workflow(
+        self, name: str = "w", state: str = "Pending", *, hardware: str = "h", created: int = 0, **status: Any
+    ) -> None:
+        """Put in a prepared Workflow with two actions a0 and a1."""
+        action = "Running" if state in ("Running", "Cancelling") else "Pending"
+        self.workflows.put(
+            {
+                "metadata": {
+                    "name": name,
+                    "namespace": "d",
+                    "uid": f"uid-{name}",
+                    "creationTimestamp": f"2027-01-15T07:00:{created:02}Z",
+                },
+                "spec": {"hardwareRef": {"name": hardware}, "templateRef": {"name": "t"}},
+                "status": {
+                    "state": state,
+                    "actions": [
+                        {"id": "a0", "state": action, "rendered": {"name": "first", "image": "i"}},
+                        {"id": "a1", "state": "Pending", "rendered": {"name": "second", "image": "i"}},
+                    ],
+                    **status,
+                },
+            }
+        )
+
+    def set_state(self, name: str, state: str, **status: Any) -> None:
+        obj = copy.deepcopy(self.workflows.objects["d", name])
+        obj["status"] |= {"state": state, **status}
+        self.workflows.put(obj)
+
+    def state(self, name: str = "w") -> str:
+        state: str = self.workflows.objects["d", name]["status"]["state"]
+        return state
+
+    def kinds(self) -> list[str]:
+        return [str(observation.kind) for observation in self.seen]
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not true():
+                await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    """Not started: the test gives the settings."""
+    made = Rig()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def started() -> Callable[..., pb.Event]:
+    def make(action: str, workflow: str = "w") -> pb.Event:
+        return pb.Event(workflow_id=f"uid-{workflow}", action_started=pb.Event.ActionStarted(action_id=action))
+
+    return make
+
+
+@pytest.fixture
+def succeeded() -> Callable[..., pb.Event]:
+    def make(action: str, workflow: str = "w") -> pb.Event:
+        return pb.Event(workflow_id=f"uid-{workflow}", action_succeeded=pb.Event.ActionSucceeded(action_id=action))
+
+    return make
+
+
+@pytest.fixture
+def failed() -> Callable[..., pb.Event]:
+    def make(action: str, reason: str, message: str = "m", workflow: str = "w") -> pb.Event:
+        event = pb.Event.ActionFailed(action_id=action, failure_reason=reason, failure_message=message)
+        return pb.Event(workflow_id=f"uid-{workflow}", action_failed=event)
+
+    return make
+
+
+@pytest.fixture
+def rejected() -> Callable[..., pb.Event]:
+    def make(reason: str = "Busy", workflow: str = "w") -> pb.Event:
+        event = pb.Event.WorkflowRejected(failure_reason=reason, failure_message="m")
+        return pb.Event(workflow_id=f"uid-{workflow}", workflow_rejected=event)
+
+    return make

@@ -1,0 +1,463 @@
+"""The gRPC service with real connections on loopback, over an API in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+
+from proto import workflow_pb2 as pb
+from tink.kube.client import ConflictError, UnreachableError
+
+Event = Callable[..., pb.Event]
+MAC = "52:54:00:00:00:01"
+TRUE_SUCCEEDED = {"type": "Succeeded", "status": "True"}
+
+
+async def test_a_workflow_runs_to_success(rig: Any, started: Event, succeeded: Event) -> None:
+    await rig.start()
+    rig.machine()
+    agent = rig.agent()
+    await agent.accepted()
+    rig.workflow()
+    assert await agent.command() == ("start", "uid-w")
+    assert rig.state() == "Scheduled"
+    for action in ("a0", "a1"):
+        await agent.publish(started(action))
+        assert rig.state() == "Running"
+        await agent.publish(succeeded(action))
+    assert rig.state() == "Succeeded"
+    assert TRUE_SUCCEEDED in rig.workflows.objects["d", "w"]["status"]["conditions"]
+    assert rig.kinds() == ["connected", "started", "event", "event", "event", "event"]
+    assert {o.agent_id for o in rig.seen} == {MAC}
+    assert {o.hardware for o in rig.seen} == {"d/h"}
+    assert rig.seen[-1].message == "action 'second' succeeded"
+    assert rig.seen[-1].workflow == "d/w"
+
+
+async def test_dispatch_costs_one_write_and_no_polling(rig: Any) -> None:
+    await rig.start()
+    rig.machine()
+    agent = rig.agent()
+    await agent.accepted()
+    begin = time.perf_counter()
+    rig.workflow()
+    await agent.command()
+    assert time.perf_counter() - begin < 0.1
+    await asyncio.sleep(0.05)
+    assert rig.api.patches == 1
+
+
+async def test_a_workflow_that_waits_is_sent_when_the_agent_connects_and_the_next_when_it_is_done(
+    rig: Any, started: Event, failed: Event
+) -> None:
+    await rig.start()
+    rig.machine()
+    rig.workflow("young", created=2)
+    rig.workflow("old", created=1)
+    agent = rig.agent()
+    await agent.accepted("h")
+    assert await agent.command() == ("start", "uid-old")
+    await agent.publish(started("a0", "old"))
+    assert rig.state("young") == "Pending"
+    await agent.publish(failed("a0", "DiskMissing", "no disk", "old"))
+    assert await agent.command() == ("start", "uid-young")
+    assert rig.state("old") == "Failed"
+    action = rig.workflows.objects["d", "old"]["status"]["actions"][0]
+    assert (action["failureReason"], action["failureMessage"]) == ("DiskMissing", "no disk")
+
+
+async def test_workflows_of_other_machines_are_not_sent(rig: Any) -> None:
+    await rig.start()
+    rig.machine()
+    rig.machine("g", "52:54:00:00:00:02")
+    rig.workflow(hardware="g")
+    agent = rig.agent()
+    await agent.accepted()
+    assert await agent.silent()
+    assert rig.state() == "Pending"
+
+
+async def test_an_agent_that_comes_back_is_sent_the_scheduled_workflow_again_but_not_a_running_one(
+    rig: Any, started: Event
+) -> None:
+    await rig.start()
+    rig.machine()
+    rig.workflow()
+    first = rig.agent()
+    await first.accepted()
+    await first.command()
+    await first.channel.close()
+    second = rig.agent()
+    await second.accepted()
+    assert await second.command() == ("start", "uid-w")
+    await second.publish(started("a0"))
+    await second.channel.close()
+    third = rig.agent()
+    await third.accepted()
+    assert await third.silent()
+    assert rig.state() == "Running"
+
+
+# --- cancelling ---------------------------------------------------------------------------------------------------
+
+
+async def test_cancelling_sends_stop_and_the_agents_report_ends_it(rig: Any, failed: Event) -> None:
+    await rig.start()
+    rig.machine()
+    rig.workflow(state="Running")
+    agent = rig.agent()
+    await agent.accepted()
+    rig.set_state("w", "Cancelling")
+    assert await agent.command() == ("stop", "uid-w")
+    await agent.publish(failed("a0", "Canceled"))
+    assert rig.state() == "Canceled"
+    assert rig.kinds() == ["connected", "stopped", "event"]
+
+
+async def test_an_agent_that_does_not_run_it_ends_cancelling_too(rig: Any, rejected: Event) -> None:
+    await rig.start()
+    rig.machine()
+    rig.workflow(state="Cancelling")
+    agent = rig.agent()
+    await agent.accepted()
+    assert await agent.command() == ("stop", "uid-w")
+    await agent.publish(rejected("UnknownWorkflow"))
+    assert rig.state() == "Canceled"
+
+
+async def test_a_workflow_that_timed_out_is_stopped_so_that_the_next_can_run(rig: Any) -> None:
+    await rig.start()
+    rig.machine()
+    rig.workflow(state="Running")
+    agent = rig.agent()
+    await agent.accepted()
+    condition = {"type": "Succeeded", "status": "False", "reason": "WorkflowTimeout"}
+    rig.set_state("w", "Failed", conditions=[condition])
+    assert await agent.command() == ("stop", "uid-w")
+
+
+async def test_a_workflow_that_vanished_is_stopped_and_its_last_events_are_taken(rig: Any, failed: Event) -> None:
+    await rig.start()
+    rig.machine()
+    rig.workflow(state="Running")
+    agent = rig.agent()
+    await agent.accepted()
+    await rig.until(lambda: rig.kinds() == ["connected"])
+    rig.workflows.remove("d", "w")
+    assert await agent.command() == ("stop", "uid-w")
+    await agent.publish(failed("a0", "Canceled"))
+
+
+# --- rejection ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_rejected_workflow_is_offered_again_after_its_delay_and_not_before(rig: Any, rejected: Event) -> None:
+    await rig.start(rejection_first=0.2, rejection_longest=1)
+    rig.machine()
+    rig.workflow()
+    agent = rig.agent()
+    await agent.accepted()
+    await agent.command()
+    begin = time.perf_counter()
+    await agent.publish(rejected())
+    assert rig.state() == "Pending"
+    await asyncio.sleep(0.05)
+    assert rig.state() == "Pending"
+    rig.now += 0.2
+    assert await agent.command() == ("start", "uid-w")
+    assert time.perf_counter() - begin > 0.15
+
+
+# --- who may ------------------------------------------------------------------------------------------------------
+
+
+async def test_an_unknown_agent_is_told_its_id_and_the_observer_hears_of_it(rig: Any) -> None:
+    await rig.start()
+    agent = rig.agent()
+    agent.connect("52:54:00:00:00:99")
+    code, text = await agent.ending()
+    assert code is grpc.StatusCode.NOT_FOUND
+    assert "52:54:00:00:00:99" in text
+    assert [(o.kind, o.agent_id, o.peer) for o in rig.seen] == [("refused", "52:54:00:00:00:99", "127.0.0.1")]
+
+
+@pytest.mark.parametrize("agent_id", ["", "x" * 400])
+async def test_a_senseless_id_is_refused(rig: Any, agent_id: str) -> None:
+    await rig.start()
+    agent = rig.agent()
+    agent.connect(agent_id)
+    assert (await agent.ending())[0] is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_foreign_address_gets_neither_commands_nor_may_it_report(rig: Any, started: Event) -> None:
+    await rig.start()
+    rig.machine(ip="192.0.2.1")
+    rig.workflow(state="Scheduled")
+    agent = rig.agent()
+    agent.connect()
+    code, text = await agent.ending()
+    assert code is grpc.StatusCode.PERMISSION_DENIED
+    assert "127.0.0.1 can't speak for Hardware d/h, whose addresses are 192.0.2.1" in text
+    assert (await agent.refused(started("a0")))[0] is grpc.StatusCode.PERMISSION_DENIED
+    assert rig.state() == "Scheduled"
+    assert [(o.kind, o.hardware) for o in rig.seen] == [("refused", "d/h")] * 2
+
+
+async def test_with_auth_none_any_address_may_speak(rig: Any) -> None:
+    await rig.start(agent_auth="none")
+    rig.machine(ip=None)
+    rig.workflow()
+    agent = rig.agent()
+    await agent.accepted()
+    assert await agent.command() == ("start", "uid-w")
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda rig: rig.hardware.remove("d", "h"), grpc.StatusCode.NOT_FOUND),
+        (lambda rig: rig.machine(mac="52:54:00:00:00:77"), grpc.StatusCode.NOT_FOUND),
+        (lambda rig: rig.machine(ip="192.0.2.1"), grpc.StatusCode.PERMISSION_DENIED),
+    ],
+)
+async def test_an_agent_whose_machine_is_taken_away_loses_its_stream(rig: Any, change: Any, code: Any) -> None:
+    await rig.start()
+    rig.machine()
+    agent = rig.agent()
+    await agent.accepted()
+    change(rig)
+    assert (await agent.ending())[0] is code
+
+
+async def test_of_two_agents_for_one_machine_the_newest_wins(rig: Any) -> None:
+    await rig.start()
+    rig.machine()
+    old, new = rig.agent(), rig.agent()
+    await old.accepted(MAC)
+    await new.accepted("h")
+    code, text = await old.ending()
+    assert code is grpc.StatusCode.ABORTED
+    assert "another agent connected as 'h' from 127.0.0.1" in text
+    rig.workflow()
+    assert await new.command() == ("start", "uid-w")
+    assert rig.kinds() == ["connected", "connected", "started"], "the machine did not disconnect"
+
+
+# --- events -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_repeated_event_is_answered_and_changes_nothing(rig: Any, started: Event, succeeded: Event) -> None:
+    await rig.start()
+    rig.machine()
+    rig.workflow(state="Scheduled")
+    agent = rig.agent()
+    for event in (started("a0"), succeeded("a0")):
+        await agent.publish(event)
+        before = rig.api.patches
+        await agent.publish(event)
+        assert rig.api.patches == before
+    assert rig.kinds() == ["event", "event"]
+    assert rig.seen[0].agent_id == MAC, "known by its Hardware although it has no stream"
+
+
+async def test_an_event_is_not_lost_when_the_servers_copy_is_behind(rig: Any, rejected: Event) -> None:
+    """The copy still says Pending, where a rejection changes nothing; the truth is Scheduled."""
+    await rig.start()
+    rig.machine()
+    rig.workflow()
+    rig.workflows.hold()
+    rig.set_state("w", "Scheduled")
+    await rig.agent().publish(rejected())
+    assert rig.state() == "Pending"
+    assert rig.kinds() == ["event"]
+    rig.workflows.release()
+
+
+async def test_a_conflict_is_resolved_by_looking_again(rig: Any, started: Event) -> None:
+    await rig.start()
+    rig.machine()
+    rig.workflow(state="Scheduled")
+    rig.workflows.hold()
+    rig.set_state("w", "Scheduled", note="somebody wrote")
+    await rig.agent().publish(started("a0"))
+    assert rig.state() == "Running"
+    assert rig.workflows.objects["d", "w"]["status"]["note"] == "somebody wrote"
+
+
+@pytest.mark.parametrize(
+    ("faults", "code"),
+    [
+        ([UnreachableError("away")], grpc.StatusCode.UNAVAILABLE),
+        ([ConflictError(409, "Conflict", "c")] * 8, grpc.StatusCode.ABORTED),
+    ],
+)
+async def test_a_passing_fault_makes_the_agent_repeat_the_event(
+    rig: Any, started: Event, faults: list[Exception], code: grpc.StatusCode
+) -> None:
+    await rig.start()
+    rig.machine()
+    rig.workflow(state="Scheduled")
+    rig.api.faults = list(faults)
+    agent = rig.agent()
+    assert (await agent.refused(started("a0")))[0] is code
+    await agent.publish(started("a0"))
+    assert rig.state() == "Running"
+
+
+async def test_nonsense_is_refused_for_good(rig: Any, started: Event) -> None:
+    await rig.start()
+    rig.machine()
+    rig.workflow(state="Scheduled")
+    agent = rig.agent()
+    assert (await agent.refused(pb.Event()))[0] is grpc.StatusCode.INVALID_ARGUMENT
+    assert (await agent.refused(started("zz")))[0] is grpc.StatusCode.INVALID_ARGUMENT
+    assert (await agent.refused(started("a0", "never-was")))[0] is grpc.StatusCode.NOT_FOUND
+    code, text = await agent.refused(pb.Event(workflow_id="x" * 300_000))
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED, text
+
+
+async def test_events_of_a_deleted_workflow_do_not_touch_the_one_made_anew(rig: Any, started: Event) -> None:
+    await rig.start()
+    rig.machine()
+    rig.workflow(state="Running")
+    rig.workflows.hold()  # the server has not heard of it yet
+    rig.workflows.remove("d", "w")
+    rig.workflow(state="Scheduled")
+    rig.workflows.objects["d", "w"]["metadata"]["uid"] = "uid-second"
+    await rig.agent().publish(started("a1"))
+    assert rig.state() == "Scheduled"
+
+
+async def test_a_status_edited_by_hand_stops_the_event_and_says_why(rig: Any, started: Event) -> None:
+    await rig.start()
+    rig.machine()
+    rig.workflow(state="Odd")
+    code, text = await rig.agent().refused(started("a0"))
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert "status.state is 'Odd'" in text
+
+
+async def test_a_start_of_a_workflow_whose_claim_was_taken_back_counts(rig: Any, started: Event) -> None:
+    await rig.start()
+    rig.machine()
+    rig.workflow(state="Pending")
+    await rig.agent().publish(started("a0"))
+    assert rig.state() == "Running"
+
+
+# --- claims -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_claim_is_taken_back_when_the_agent_goes_before_it_is_sent(rig: Any) -> None:
+    await rig.start()
+    rig.machine()
+    agent = rig.agent()
+    await agent.accepted()
+    rig.api.gate = asyncio.Event()
+    rig.workflow()
+    await rig.until(lambda: rig.state() == "Scheduled")
+    await agent.channel.close()
+    await rig.until(lambda: rig.kinds()[-1] == "disconnected")
+    rig.api.gate.set()
+    await rig.until(lambda: rig.state() == "Pending")
+
+
+async def test_a_lost_claim_is_left_to_who_won_it(rig: Any) -> None:
+    await rig.start()
+    rig.machine()
+    agent = rig.agent()
+    await agent.accepted()
+    rig.api.faults = [ConflictError(409, "Conflict", "another server was first")]
+    rig.workflow()
+    await rig.until(lambda: rig.api.patches == 1)
+    rig.set_state("w", "Running")
+    assert await agent.silent()
+    assert rig.state() == "Running"
+
+
+async def test_a_claim_that_the_api_could_not_take_is_tried_again(rig: Any) -> None:
+    await rig.start()
+    rig.machine()
+    agent = rig.agent()
+    await agent.accepted()
+    rig.api.faults = [UnreachableError("away")]
+    rig.workflow()
+    assert await agent.command() == ("start", "uid-w")
+
+
+# --- starting and stopping ------------------------------------------------------------------------------------------
+
+
+async def test_an_agent_that_comes_before_the_first_list_waits_and_is_not_refused(rig: Any) -> None:
+    rig.hardware.synced.clear()
+    await rig.start()
+    agent = rig.agent()
+    agent.connect()
+    await asyncio.sleep(0.05)
+    rig.machine()
+    rig.workflow()
+    rig.hardware.synced.set()
+    assert await agent.command() == ("start", "uid-w")
+
+
+async def test_without_the_api_agents_are_told_to_try_again(
+    rig: Any, started: Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tink.server.server._SYNC_PATIENCE", 0.05)
+    rig.workflows.synced.clear()
+    await rig.start()
+    agent = rig.agent()
+    agent.connect()
+    assert await agent.ending() == (grpc.StatusCode.UNAVAILABLE, "the server can't reach the Kubernetes API yet")
+    assert (await agent.refused(started("a0")))[0] is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_stop_ends_streams_so_that_agents_look_for_another_server(rig: Any) -> None:
+    await rig.start()
+    rig.machine()
+    agent = rig.agent()
+    await agent.accepted()
+    begin = time.perf_counter()
+    await rig.server.stop()
+    assert time.perf_counter() - begin < 1.5
+    code, text = await agent.ending()
+    assert code is grpc.StatusCode.UNAVAILABLE
+    assert text == "the server is stopping"
+
+
+async def test_a_port_that_is_taken_is_an_error_and_not_shared(rig: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    await rig.start()
+    first = rig.server
+    second = type(first)(rig.api, workflows=rig.workflows, hardware=rig.hardware, address=f"127.0.0.1:{first.port}")
+    with pytest.raises(OSError, match=f"can't listen on 127.0.0.1:{first.port}"):
+        await second.start()
+
+
+async def test_an_observer_that_fails_harms_nobody(rig: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_: Any) -> None:
+        raise RuntimeError("oh")
+
+    rig.seen = type("Failing", (), {"append": staticmethod(fail)})()
+    await rig.start()
+    rig.machine()
+    rig.workflow()
+    agent = rig.agent()
+    await agent.accepted()
+    assert await agent.command() == ("start", "uid-w")
+    assert any("an observer failed" in record.getMessage() for record in caplog.records)
+
+
+async def test_a_rack_of_agents_that_connects_at_once_is_served_completely(rig: Any) -> None:
+    await rig.start()
+    for i in range(300):
+        rig.machine(f"m{i}", f"52:54:00:00:{i // 256:02x}:{i % 256:02x}")
+        rig.workflow(f"w{i}", hardware=f"m{i}")
+    agents = [rig.agent() for _ in range(6)]
+    calls = [agents[i % 6].stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=f"m{i}")) for i in range(300)]
+    messages = await asyncio.wait_for(asyncio.gather(*(call.read() for call in calls)), 15)
+    assert [m.start_workflow.workflow.workflow_id for m in messages] == [f"uid-w{i}" for i in range(300)]

@@ -1,0 +1,31 @@
+"""What an operator may set of the controller."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """All times in seconds. `action_timeout` is for actions that give none; None: they may take for ever."""
+
+    scheduled_timeout: float = 300.0
+    """How long a Workflow may be Scheduled: the agent has it and does not start."""
+    cancelling_timeout: float = 300.0
+    """How long an agent has to report that it stopped."""
+    action_timeout: float | None = None
+    reference_timeout: float = 60.0
+    """How long after its creation a Workflow waits for its Hardware and Template: `kubectl apply` gives no order."""
+    workers: int = 4
+    retry_first: float = 0.05
+    retry_longest: float = 30.0
+    """Delays before a Workflow is looked at again after the API refused a write."""
+
+    def __post_init__(self) -> None:
+        for name in ("scheduled_timeout", "cancelling_timeout", "reference_timeout", "retry_first", "retry_longest"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be a number of seconds above 0, not {getattr(self, name)}")
+        if self.action_timeout is not None and not self.action_timeout > 0:
+            raise ValueError(f"action_timeout must be a number of seconds above 0, or None, not {self.action_timeout}")
+        if self.workers < 1:
+            raise ValueError(f"workers must be at least 1, not {self.workers}")

@@ -1,0 +1,142 @@
+"""Who an agent is, and whether it may speak for the machine that it names.
+
+An agent calls itself by the MAC of one of its Hardware's interfaces, or by the Hardware's name. It proves nothing;
+by default the address it calls from must be one that the Hardware's `dhcp.ip` gives to that machine.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from urllib.parse import unquote
+
+from pydantic import ValidationError
+
+from tink.api.v1alpha2 import Hardware, Raw
+
+MAX_AGENT_ID = 320
+"""Characters: a namespace, a slash and a name, and no more."""
+
+HardwareKey = tuple[str, str]
+"""Namespace and name of a Hardware."""
+
+
+class AgentAuth(StrEnum):
+    """How an agent shows that it may speak for its machine."""
+
+    ADDRESS = "address"  # it calls from an address of the Hardware
+    NONE = "none"  # it need not
+
+
+class UnknownAgentError(LookupError):
+    """No Hardware has this id, or more than one; the message says which and what to do."""
+
+
+class ForeignAgentError(PermissionError):
+    """The agent calls from an address that is not its machine's; the message says which are."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    key: HardwareKey
+    macs: tuple[str, ...]
+    addresses: frozenset[str]
+
+
+class AgentDirectory:
+    """All ids that agents may use. Fed by an informer of Hardware; a look-up is a dictionary access."""
+
+    def __init__(self) -> None:
+        self._machines: dict[HardwareKey, _Identity] = {}
+        self._by_id: dict[str, set[HardwareKey]] = {}
+
+    def apply(self, obj: Raw) -> None:
+        """Take in a Hardware that was added or changed; one that can't be read has no agents."""
+        self.remove(obj)
+        try:
+            hardware = Hardware.model_validate(obj)
+        except ValidationError:
+            return  # the API's schema refuses these; whoever stored one nevertheless hears of it from the edge
+        key = (hardware.metadata.namespace, hardware.metadata.name)
+        interfaces = hardware.spec.network_interfaces
+        addresses = frozenset(i.dhcp.ip for i in interfaces.values() if i.dhcp is not None and i.dhcp.ip is not None)
+        identity = _Identity(key, tuple(mac.lower() for mac in interfaces), addresses)
+        self._machines[key] = identity
+        for agent_id in _ids(identity):
+            self._by_id.setdefault(agent_id, set()).add(key)
+
+    def remove(self, obj: Raw) -> None:
+        """Forget a Hardware."""
+        identity = self._machines.pop((obj["metadata"].get("namespace", ""), obj["metadata"]["name"]), None)
+        if identity is None:
+            return
+        for agent_id in _ids(identity):
+            keys = self._by_id[agent_id]
+            keys.discard(identity.key)
+            if not keys:
+                del self._by_id[agent_id]
+
+    def find(self, agent_id: str) -> HardwareKey:
+        """The Hardware of an agent: by MAC, by name, or by namespace/name. Raises UnknownAgentError."""
+        keys = self._by_id.get(agent_id.lower(), set())
+        if len(keys) == 1:
+            return next(iter(keys))
+        if not keys:
+            raise UnknownAgentError(
+                f"no Hardware has the MAC address or name {agent_id!r}: create one, or correct the agent's id"
+            )
+        names = ", ".join(sorted("/".join(key) for key in keys))
+        raise UnknownAgentError(f"the agent id {agent_id!r} fits several Hardware, so it is none: {names}")
+
+    def authorise(self, key: HardwareKey, peer: str, auth: AgentAuth) -> None:
+        """Raises ForeignAgentError if nobody at the address `peer` may speak for that Hardware."""
+        if auth == AgentAuth.NONE:
+            return
+        identity = self._machines.get(key)
+        addresses = identity.addresses if identity is not None else frozenset()
+        if peer in addresses:
+            return
+        name = "/".join(key)
+        if identity is None:
+            raise ForeignAgentError(f"{peer} can't speak for Hardware {name}: there is no such Hardware")
+        if not addresses:
+            raise ForeignAgentError(
+                f"{peer} can't speak for Hardware {name}: it has no spec.networkInterfaces[].dhcp.ip to know its agent"
+                " by (give it one, or run the server with --agent-auth=none)"
+            )
+        raise ForeignAgentError(f"{peer} can't speak for Hardware {name}, whose addresses are {_join(addresses)}")
+
+    def id_of(self, key: HardwareKey) -> str:
+        """What an operator knows the machine by: its first MAC, or else the Hardware's name."""
+        identity = self._machines.get(key)
+        return identity.macs[0] if identity is not None and identity.macs else key[1]
+
+
+def _ids(identity: _Identity) -> set[str]:
+    namespace, name = identity.key
+    return {*identity.macs, name.lower(), f"{namespace}/{name}".lower()}
+
+
+def _join(addresses: frozenset[str]) -> str:
+    return ", ".join(sorted(addresses))
+
+
+_PEER = re.compile(r"ipv[46]:(?:\[(?P<v6>[^\]]*)\]|(?P<v4>[^:\[\]]*)):\d+")
+
+
+def peer_address(peer: str) -> str:
+    """The IP address in gRPC's name of a peer (`ipv4:192.0.2.1:4711`, `ipv6:%5B2001:db8::1%5D:4711`).
+
+    An IPv4 address that came in through an IPv6 socket is given as IPv4. Any other kind of peer is returned as it is.
+    """
+    match = _PEER.fullmatch(unquote(peer))
+    if match is None:
+        return peer
+    try:
+        address = ipaddress.ip_address((match["v6"] or match["v4"]).partition("%")[0])
+    except ValueError:
+        return peer
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)

@@ -1,0 +1,51 @@
+"""What the server tells the floor above about agents, one happening at a time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+log = logging.getLogger(__name__)
+
+
+class ObservationKind(StrEnum):
+    """What happened."""
+
+    CONNECTED = "connected"  # an agent opened its command stream
+    DISCONNECTED = "disconnected"  # it is gone, or was replaced
+    REFUSED = "refused"  # unknown, or not allowed to speak for that machine
+    STARTED = "started"  # a Workflow was sent to it
+    STOPPED = "stopped"  # it was told to stop a Workflow
+    EVENT = "event"  # it reported something that changed a Workflow
+
+
+@dataclass(frozen=True, slots=True)
+class AgentObservation:
+    """`agent_id` as the agent gave it (for events: the MAC or name of its Hardware); `peer` is its IP address.
+
+    `hardware` and `workflow` are `namespace/name`, empty where unknown; `message` is one line for an operator.
+    """
+
+    agent_id: str
+    peer: str
+    kind: ObservationKind
+    message: str
+    hardware: str = ""
+    workflow: str = ""
+
+
+Observe = Callable[[AgentObservation], None]
+
+
+def harmless(observe: Observe) -> Observe:
+    """`observe`, but an exception in it is logged and goes no further."""
+
+    def call(observation: AgentObservation) -> None:
+        try:
+            observe(observation)
+        except Exception:
+            log.exception("an observer failed for %s", observation)
+
+    return call

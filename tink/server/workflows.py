@@ -1,0 +1,104 @@
+"""The Workflows of each machine, in the order of their creation, and each Workflow by its uid.
+
+Fed by an informer of Workflows. On the wire a Workflow is known by its uid: a Workflow that is deleted and created
+again under the same name must not take the events of the first.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+from tink.api.v1alpha2 import Raw
+from tink.server.agents import HardwareKey
+
+_REMEMBERED = 4096
+
+
+@dataclass(slots=True)
+class _Entry:
+    workflow: Raw
+    hardware: HardwareKey | None
+    order: tuple[str, int]
+
+
+class WorkflowIndex:
+    """What the server knows of Workflows."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, _Entry] = {}
+        self._by_hardware: dict[HardwareKey, dict[str, _Entry]] = {}
+        self._gone: OrderedDict[str, None] = OrderedDict()
+        self._seen = 0
+
+    def apply(self, workflow: Raw) -> None:
+        """Take in a Workflow that was added or changed."""
+        uid = uid_of(workflow)
+        hardware = hardware_of(workflow)
+        old = self._entries.get(uid)
+        if old is not None and old.hardware == hardware:
+            old.workflow = workflow
+            return
+        if old is not None:
+            self._discard(uid, old.hardware)
+            order = old.order
+        else:
+            # Creation times are whole seconds; within one, informers tell of objects in the order of their creation.
+            self._seen += 1
+            order = (str(workflow["metadata"].get("creationTimestamp", "")), self._seen)
+        entry = self._entries[uid] = _Entry(workflow, hardware, order)
+        if hardware is not None:
+            self._by_hardware.setdefault(hardware, {})[uid] = entry
+
+    def refresh(self, workflow: Raw) -> None:
+        """Take in what the API answered to a write, ahead of the informer, unless the Workflow is gone already."""
+        if uid_of(workflow) in self._entries:
+            self.apply(workflow)
+
+    def remove(self, workflow: Raw) -> None:
+        """Forget a Workflow that is gone."""
+        uid = uid_of(workflow)
+        entry = self._entries.pop(uid, None)
+        if entry is None:
+            return
+        self._discard(uid, entry.hardware)
+        self._gone[uid] = None
+        if len(self._gone) > _REMEMBERED:
+            self._gone.popitem(last=False)
+
+    def get(self, uid: str) -> Raw | None:
+        """The Workflow with that uid, as last seen."""
+        entry = self._entries.get(uid)
+        return entry.workflow if entry is not None else None
+
+    def is_gone(self, uid: str) -> bool:
+        """Whether a Workflow of that uid was deleted not long ago."""
+        return uid in self._gone
+
+    def of(self, hardware: HardwareKey) -> list[Raw]:
+        """The Workflows of a machine, oldest first."""
+        entries = sorted(self._by_hardware.get(hardware, {}).values(), key=lambda entry: entry.order)
+        return [entry.workflow for entry in entries]
+
+    def _discard(self, uid: str, hardware: HardwareKey | None) -> None:
+        if hardware is None:
+            return
+        entries = self._by_hardware[hardware]
+        del entries[uid]
+        if not entries:
+            del self._by_hardware[hardware]
+
+
+def uid_of(workflow: Raw) -> str:
+    """The uid, which is the Workflow's id on the wire."""
+    uid: str = workflow["metadata"]["uid"]
+    return uid
+
+
+def hardware_of(workflow: Raw) -> HardwareKey | None:
+    """The Hardware that a Workflow is for; None if its spec does not say."""
+    spec: Any = workflow.get("spec")
+    reference = spec.get("hardwareRef") if isinstance(spec, dict) else None
+    name = reference.get("name") if isinstance(reference, dict) else None
+    return (workflow["metadata"].get("namespace", ""), name) if name else None
