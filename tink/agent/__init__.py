@@ -1,0 +1,17 @@
+"""The agent: runs inside the OSIE, takes workflows from the server and runs their actions.
+
+The way of a workflow: `transport` receives it, `wire` translates it, `executor` decides what to do, `agent` does it
+with a `runtime` (`oci.runc` for containers, `process` for tests), and events go back through `spool` and `transport`.
+`settings` says where all that is configured.
+
+Light on purpose: the standard library, gRPC and protobuf only, because it is packed into every OSIE and starts on slow
+machines.
+"""
+
+from __future__ import annotations
+
+from tink.agent.agent import run, run_agent
+from tink.agent.model import AgentError, SettingsError
+from tink.agent.settings import AgentSettings, from_kernel_command_line
+
+__all__ = ["AgentError", "AgentSettings", "SettingsError", "from_kernel_command_line", "run", "run_agent"]

@@ -1,0 +1,63 @@
+#!/bin/sh
+# Builds the example action images as OCI layouts, one per image, from programs that this Debian system has: busybox-static
+# and zstd. No network, no daemon, no base image.
+#
+#   build.sh OUT_DIR      makes OUT_DIR/{image2disk,inspect,reboot}, each with the tag 1
+#
+# Needs: umoci, busybox-static, zstd (Debian packages of these names). push.sh brings the result to a registry.
+set -eu
+
+[ $# -eq 1 ] || { echo "usage: $0 OUT_DIR" >&2; exit 2; }
+out=$1
+here=$(cd "$(dirname "$0")" && pwd)
+for program in umoci busybox zstd ldd; do
+    command -v "$program" >/dev/null || { echo "$0: $program is not installed (apt-get install umoci busybox-static zstd)" >&2; exit 1; }
+done
+busybox=$(command -v busybox)
+# `busybox` without -static is a dynamic program, which would find no libraries in the image.
+! ldd "$busybox" >/dev/null 2>&1 || { echo "$0: $busybox is not static; install busybox-static" >&2; exit 1; }
+
+mkdir -p "$out"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# The root file system that all have in common: busybox under all its names.
+root=$work/root
+mkdir -p "$root/bin" "$root/etc" "$root/tmp" "$root/proc" "$root/sys" "$root/dev" "$root/tinkerbell"
+chmod 1777 "$root/tmp"
+cp "$busybox" "$root/bin/busybox"
+for name in $("$busybox" --list); do
+    [ "$name" = busybox ] || ln -s busybox "$root/bin/$name"
+done
+printf 'root:x:0:0:root:/:/bin/sh\n' > "$root/etc/passwd"
+printf 'root:x:0:\n' > "$root/etc/group"
+
+# zstd with the libraries it is linked to, at the paths where it looks for them.
+add_zstd() {
+    zstd=$(command -v zstd)
+    cp -L "$zstd" "$1/bin/zstd"
+    ldd "$zstd" | grep -o '/[^ ]*' | while read -r library; do
+        mkdir -p "$1$(dirname "$library")"
+        cp -L "$library" "$1$library"
+    done
+}
+
+build() {
+    name=$1
+    layout=$out/$name
+    rm -rf "$layout" "${work:?}/${name:?}"
+    cp -a "$root" "$work/$name"
+    install -m 0755 "$here/$name/$name.sh" "$work/$name/bin/$name"
+    [ "$name" != image2disk ] || add_zstd "$work/$name"
+    umoci init --layout "$layout"
+    umoci new --image "$layout:1"
+    umoci insert --image "$layout:1" "$work/$name" / >/dev/null
+    umoci config --image "$layout:1" --config.entrypoint "/bin/$name" --config.env PATH=/bin \
+        --config.label org.opencontainers.image.title="$name"
+    umoci gc --layout "$layout" >/dev/null
+    echo "$layout:1"
+}
+
+for image in image2disk inspect reboot; do
+    build "$image"
+done

@@ -1,0 +1,35 @@
+#!/bin/sh
+# inspect: says what disks the machine has. Changes nothing.
+#
+#   DEST_DISK   the disk that a later action will write (optional); the action fails if it is not there
+set -u
+
+fail() {
+    echo "$2" >&2
+    echo "$1" > /tinkerbell/failure-reason
+    echo "$2" > /tinkerbell/failure-message
+    exit 1
+}
+
+found=0
+for block in /sys/block/*; do
+    # Only what has hardware behind it: no loop, ram or device-mapper disks.
+    [ -e "$block/device" ] || continue
+    found=$((found + 1))
+    size=$(cat "$block/size") # in units of 512 bytes, whatever the disk's own are
+    model="no model"
+    [ ! -r "$block/device/model" ] || read -r model < "$block/device/model" # without the blanks that pad it
+    echo "/dev/${block##*/}: $((size / 2048)) MiB, $model, removable $(cat "$block/removable")"
+done
+[ "$found" -gt 0 ] || echo "no disks"
+
+[ -n "${DEST_DISK:-}" ] || exit 0
+[ -b "$DEST_DISK" ] || fail DiskNotFound "DEST_DISK $DEST_DISK is not a block device of this machine"
+# A protective or real MBR ends with 55aa; a GPT's header begins the second sector.
+signature=$(dd if="$DEST_DISK" bs=1 skip=510 count=2 2>/dev/null | od -An -tx1 | tr -d ' \n')
+gpt=$(dd if="$DEST_DISK" bs=512 skip=1 count=1 2>/dev/null | head -c 8 | tr -cd 'A-Z ')
+case "$signature:$gpt" in
+    *:"EFI PART") echo "$DEST_DISK: has a GPT" ;;
+    55aa:*) echo "$DEST_DISK: has an MBR" ;;
+    *) echo "$DEST_DISK: has no partition table" ;;
+esac

@@ -1,0 +1,565 @@
+"""Pulling images from Debian's docker-registry, filled by skopeo; and from registries that misbehave.
+
+The first half uses a real registry, the second a small HTTP server on loopback that plays what a real one does on bad
+days: asks for tokens, breaks connections, redirects, lies.
+"""
+
+import asyncio
+import base64
+import contextlib
+import gzip
+import hashlib
+import http.server
+import io
+import json
+import logging
+import shutil
+import socket
+import subprocess
+import tarfile
+import threading
+import time
+
+import pytest
+
+import tink.agent.oci.store as store_module
+from tink.agent.model import ActionError
+from tink.agent.oci.reference import parse
+from tink.agent.oci.registry import Credentials, Registries, Session
+from tink.agent.oci.store import ImageStore
+
+
+def run(*argv):
+    done = subprocess.run([str(item) for item in argv], capture_output=True, text=True)
+    assert done.returncode == 0, f"{argv}: {done.stdout}{done.stderr}"
+
+
+async def pull(store, image, stop=None):
+    await asyncio.wait_for(store.pull(image, stop or asyncio.Event()), 20)
+    return store.get(image)
+
+
+@pytest.fixture
+def make_store(tmp_path):
+    def make(registries=None, **more):
+        store = ImageStore(tmp_path / "state", registries or Registries(), **more)
+        tmp_path.joinpath("state").mkdir(exist_ok=True)
+        store.prepare()
+        return store
+
+    return make
+
+
+@pytest.fixture
+def store(make_store):
+    return make_store(architecture="amd64", sleep=lambda seconds: None)
+
+
+async def refusal(store, image):
+    """The message with which the pull of `image` fails; nothing of it may stay."""
+    with pytest.raises(ActionError) as caught:
+        await pull(store, image)
+    assert caught.value.reason == "ImagePullFailed"
+    assert str(caught.value).startswith(f"image {image}: ")
+    assert list(store._work.iterdir()) == []
+    return str(caught.value)
+
+
+# --- a real registry --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory):
+    """host:port of a docker-registry with t/two:1 (OCI, two layers, gzip), t/two:docker, t/two:zstd."""
+    directory = tmp_path_factory.mktemp("registry")
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    (directory / "config.yml").write_text(
+        "version: 0.1\n"
+        "log: {level: error, accesslog: {disabled: true}}\n"
+        f"storage: {{filesystem: {{rootdirectory: {directory}/data}}}}\n"
+        f"http: {{addr: '127.0.0.1:{port}'}}\n"
+    )
+    with (directory / "log").open("wb") as log:
+        process = subprocess.Popen(["docker-registry", "serve", str(directory / "config.yml")], stdout=log, stderr=log)
+    try:
+        for _ in range(200):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.05)
+        layout, content = directory / "layout", directory / "content"
+        content.mkdir()
+        (content / "both").write_text("lower")
+        (content / "gone").write_text("lower")
+        run("umoci", "init", "--layout", layout)
+        run("umoci", "new", "--image", f"{layout}:1")
+        run("umoci", "insert", "--image", f"{layout}:1", content, "/data")
+        (content / "both").write_text("upper")
+        run("umoci", "insert", "--image", f"{layout}:1", content / "both", "/data/both")
+        run("umoci", "insert", "--image", f"{layout}:1", "--whiteout", "/data/gone")
+        run("umoci", "config", "--image", f"{layout}:1", "--config.cmd", "/bin/thing", "--config.env", "A=b")
+        copy = ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false"]
+        target = f"docker://127.0.0.1:{port}/t/two"
+        run(*copy, f"oci:{layout}:1", f"{target}:1")
+        run(*copy, "--format", "v2s2", f"oci:{layout}:1", f"{target}:docker")
+        run(*copy, "--dest-compress-format", "zstd", "--dest-compress", f"oci:{layout}:1", f"{target}:zstd")
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@pytest.mark.parametrize("tag", ["1", "docker", "zstd"])
+async def test_image_is_pulled_and_unpacked(store, registry, tag):
+    image = await pull(store, f"{registry}/t/two:{tag}")
+    assert (image.rootfs / "data" / "both").read_text() == "upper"
+    assert not (image.rootfs / "data" / "gone").exists()
+    assert image.config["config"]["Cmd"] == ["/bin/thing"]
+    assert "A=b" in image.config["config"]["Env"]
+    assert list(store._work.iterdir()) == []
+
+
+async def test_image_is_pulled_by_digest(store, registry):
+    first = await pull(store, f"{registry}/t/two:1")
+    digest = "sha256:" + first.rootfs.parent.name
+    second = await pull(store, f"{registry}/t/two@{digest}")
+    assert second.rootfs == first.rootfs
+
+
+async def test_second_pull_fetches_no_layer(store, registry, monkeypatch):
+    await pull(store, f"{registry}/t/two:1")
+
+    def no_blob(*arguments):
+        raise AssertionError("a layer was fetched again")
+
+    monkeypatch.setattr(Session, "blob", no_blob)
+    await pull(store, f"{registry}/t/two:1")
+
+
+async def test_missing_tag_and_missing_repository_are_named(store, registry):
+    assert "manifest unknown" in await refusal(store, f"{registry}/t/two:nothing")
+    assert "manifest unknown" in await refusal(store, f"{registry}/no/such:1")
+    digest = "sha256:" + "0" * 64
+    assert "manifest unknown" in await refusal(store, f"{registry}/t/two@{digest}")
+
+
+async def test_progress_is_told_in_bytes_of_all_layers(store, registry):
+    told = []
+    await store.pull(f"{registry}/t/two:1", asyncio.Event(), lambda *progress: told.append(progress))
+    assert told[-1][1] == told[-1][2] > 0
+
+
+async def test_registry_that_is_not_there_is_named(store):
+    assert "127.0.0.1:1: Connection refused" in await refusal(store, "127.0.0.1:1/x:1")
+
+
+async def test_https_is_spoken_to_a_registry_that_is_not_insecure(make_store, registry, monkeypatch):
+    monkeypatch.setattr(Registries, "is_insecure", lambda self, host: False)
+    assert "is it an insecure registry?" in await refusal(make_store(), f"{registry}/t/two:1")
+
+
+# --- a registry of the test's own -------------------------------------------------------------------------------
+
+
+def tar(**files):
+    buffer = io.BytesIO()
+    with tarfile.TarFile(fileobj=buffer, mode="w") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def digest_of(content):
+    return "sha256:" + hashlib.sha256(content).hexdigest()
+
+
+class FakeRegistry:
+    """Serves `paths` (path -> status, headers, body). `hooks` (path -> function of the handler) come first.
+
+    `requests` lists path and headers of what was asked.
+    """
+
+    def __init__(self):
+        self.paths, self.hooks, self.requests = {}, {}, []
+        fake = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *arguments):
+                pass
+
+            def do_GET(self):
+                path = self.path.partition("?")[0]
+                fake.requests.append((self.path, dict(self.headers)))
+                if path in fake.hooks and fake.hooks[path](self):
+                    return
+                status, headers, body = fake.paths.get(path, (404, {}, b'{"errors": [{"code": "NAME_UNKNOWN"}]}'))
+                self.reply(status, headers, body)
+
+            def reply(self, status, headers, body):
+                self.send_response(status)
+                for name, value in {"Content-Length": str(len(body)), **headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                with contextlib.suppress(OSError):
+                    self.wfile.write(body)
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.host = f"127.0.0.1:{self.server.server_port}"
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
+        self.thread.start()
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+    def image(self, layer=None, *, name="x", tag="1", config=b'{"architecture": "amd64"}', **manifest):
+        """Put an image of one layer there; the paths of its manifest, configuration and layer."""
+        layer = tar(file=b"content") if layer is None else layer
+        document = {
+            "schemaVersion": 2,
+            "config": {"digest": digest_of(config), "size": len(config)},
+            "layers": [{"digest": digest_of(layer), "size": len(layer)}],
+            **manifest,
+        }
+        body = json.dumps(document).encode()
+        paths = [f"/v2/{name}/manifests/{tag}"]
+        self.paths[paths[0]] = (200, {"Content-Type": "application/vnd.oci.image.manifest.v1+json"}, body)
+        self.paths[f"/v2/{name}/manifests/{digest_of(body)}"] = self.paths[paths[0]]
+        for content in (config, layer):
+            paths.append(f"/v2/{name}/blobs/{digest_of(content)}")
+            self.paths[paths[-1]] = (200, {}, content)
+        return [*paths, digest_of(body)]
+
+
+@pytest.fixture
+def fake():
+    registry = FakeRegistry()
+    yield registry
+    registry.close()
+
+
+@pytest.fixture
+def big_layer():
+    return tar(file=bytes(range(256)) * 8000)
+
+
+async def test_index_gives_the_image_of_this_machine(fake, store):
+    *_, other = fake.image(tar(file=b"arm"), tag="arm")
+    *_, mine = fake.image(tar(file=b"amd"), tag="amd")
+    index = {
+        "schemaVersion": 2,
+        "manifests": [
+            {"digest": other, "size": 1, "platform": {"os": "linux", "architecture": "arm64"}},
+            {"digest": mine, "size": 1, "platform": {"os": "linux", "architecture": "amd64"}},
+        ],
+    }
+    fake.paths["/v2/x/manifests/1"] = (200, {}, json.dumps(index).encode())
+    assert ((await pull(store, f"{fake.host}/x:1")).rootfs / "file").read_bytes() == b"amd"
+    del index["manifests"][1]
+    fake.paths["/v2/x/manifests/1"] = (200, {}, json.dumps(index).encode())
+    message = await refusal(store, f"{fake.host}/x:1")
+    assert "linux/amd64" in message
+    assert "linux/arm64" in message
+
+
+async def test_broken_transfer_is_continued_where_it_broke(fake, store, big_layer):
+    _, _, path, _ = fake.image(big_layer)
+    begun = []
+
+    def breaking(handler):
+        offset = int(handler.headers.get("Range", "bytes=0-")[6:-1])
+        begun.append(offset)
+        part = big_layer[offset : offset + 700_000]
+        headers = {"Content-Length": str(len(big_layer) - offset)}
+        if offset:
+            headers["Content-Range"] = f"bytes {offset}-{len(big_layer) - 1}/{len(big_layer)}"
+        handler.reply(206 if offset else 200, headers, part)
+        handler.close_connection = True
+        return True
+
+    fake.hooks[path] = breaking
+    image = await pull(store, f"{fake.host}/x:1")
+    assert (image.rootfs / "file").stat().st_size == 256 * 8000
+    assert len(begun) == 3
+    assert begun[0] == 0
+    assert begun[1] > 0
+    assert begun[2] > begun[1]
+
+
+async def test_registry_that_cannot_resume_begins_anew(fake, store, big_layer):
+    _, _, path, _ = fake.image(big_layer)
+    attempts = []
+
+    def break_once(handler):
+        attempts.append(handler.headers.get("Range"))
+        if len(attempts) > 1:
+            return False
+        handler.reply(200, {"Content-Length": str(len(big_layer))}, big_layer[:500_000])
+        handler.close_connection = True
+        return True
+
+    fake.hooks[path] = break_once
+    told = []
+    await store.pull(f"{fake.host}/x:1", asyncio.Event(), lambda *progress: told.append(progress[1:]))
+    assert len(attempts) == 2
+    assert attempts[1].startswith("bytes=")
+    assert told[-1] == (len(big_layer), len(big_layer)), "what came twice is not counted twice"
+
+
+async def test_registry_that_is_overloaded_is_asked_again(fake, store):
+    path, *_ = fake.image()
+    answers = [503, 429, 500]
+
+    def busy(handler):
+        if not answers:
+            return False
+        handler.reply(answers.pop(), {}, b"busy")
+        return True
+
+    fake.hooks[path] = busy
+    await pull(store, f"{fake.host}/x:1")
+    assert answers == []
+
+
+async def test_registry_that_stays_broken_is_given_up(fake, store):
+    path, *_ = fake.image()
+    fake.paths[path] = (503, {}, b"busy")
+    assert "503" in await refusal(store, f"{fake.host}/x:1")
+    assert len(fake.requests) == 5
+
+
+async def test_layer_with_other_content_is_refused(fake, store):
+    _, _, path, _ = fake.image(tar(file=b"content"))
+    fake.paths[path] = (200, {}, tar(file=b"evilent"))
+    assert "what the registry sent has the digest" in await refusal(store, f"{fake.host}/x:1")
+
+
+async def test_manifest_with_other_content_than_its_digest_is_refused(fake, store):
+    *_, digest = fake.image()
+    fake.paths[f"/v2/x/manifests/{digest}"] = (200, {}, b"{}")
+    assert "digest" in await refusal(store, f"{fake.host}/x@{digest}")
+
+
+async def test_layer_that_is_longer_than_announced_is_cut_off(fake, store):
+    layer = tar(file=b"content")
+    _, _, path, _ = fake.image(layer)
+    fake.paths[path] = (200, {}, layer + b"more" * 100)
+    assert "longer than" in await refusal(store, f"{fake.host}/x:1")
+
+
+async def test_layer_that_is_larger_than_the_room_is_not_fetched(fake, store):
+    fake.image(layers=[{"digest": digest_of(b""), "size": 1 << 60}])
+    assert "room for" in await refusal(store, f"{fake.host}/x:1")
+    assert not any("/blobs/" + digest_of(b"") in requested for requested, _ in fake.requests)
+
+
+async def test_other_images_make_room_when_there_is_none(fake, store, monkeypatch):
+    fake.image(tar(file=b"first"), tag="1")
+    fake.image(gzip.compress(tar(file=b"x" * 100_000)), tag="2")
+    first = await pull(store, f"{fake.host}/x:1")
+    rooms = [5000, 1 << 30]
+    monkeypatch.setattr(store_module, "_room", lambda directory: rooms.pop(0))
+    await pull(store, f"{fake.host}/x:2")
+    assert rooms == []
+    assert not first.rootfs.exists()
+
+
+async def test_answers_of_the_wrong_shape_are_refused(fake, store):
+    path, *_ = fake.image()
+    for body in [
+        b"",
+        b"<html>",
+        b"[]",
+        b"[" * 100_000,
+        b'{"schemaVersion": 1, "fsLayers": []}',
+        b'{"schemaVersion": 2, "layers": 7}',
+        b'{"schemaVersion": 2, "layers": [{"digest": "sha256:../../etc", "size": 1}]}',
+        b'{"schemaVersion": 2, "layers": [], "config": {"digest": "sha256:' + b"a" * 64 + b'", "size": -1}}',
+        b'{"manifests": ["x", {"platform": 7}]}',
+    ]:
+        fake.paths[path] = (200, {}, body)
+        await refusal(store, f"{fake.host}/x:1")
+
+
+async def test_endless_manifest_does_not_fill_memory(fake, store):
+    path, *_ = fake.image()
+    fake.paths[path] = (200, {}, b" " * 5_000_000)
+    assert "short answer" in await refusal(store, f"{fake.host}/x:1")
+
+
+async def test_silent_registry_does_not_hold_up_a_cancel(fake, store, big_layer):
+    _, _, path, _ = fake.image(big_layer)
+    asked, release = threading.Event(), threading.Event()
+
+    def silent(handler):
+        asked.set()
+        release.wait(20)
+        handler.close_connection = True
+        return True
+
+    fake.hooks[path] = silent
+    stop = asyncio.Event()
+    pulling = asyncio.create_task(store.pull(f"{fake.host}/x:1", stop))
+    while not asked.is_set():
+        await asyncio.sleep(0.01)
+    begun = time.monotonic()
+    stop.set()
+    await pulling
+    assert time.monotonic() - begun < 1.5
+    release.set()
+    assert list(store._work.iterdir()) == []
+
+
+# --- authentication ---------------------------------------------------------------------------------------------
+
+BASIC = "Basic " + base64.b64encode(b"user:pass").decode()
+
+
+def logged_in(fake, make_store, **more):
+    credentials = Credentials(fake.host, "user", "pass")
+    return make_store(Registries((), credentials), architecture="amd64", sleep=lambda seconds: None, **more)
+
+
+def demand(fake, challenge, wanted):
+    """Make every path under /v2/ answer 401 with `challenge` unless the Authorization header is `wanted`."""
+
+    def check(handler):
+        if handler.headers.get("Authorization") == wanted:
+            return False
+        handler.reply(401, {"WWW-Authenticate": challenge}, b"{}")
+        return True
+
+    fake.hooks.update({path: check for path in fake.paths if path.startswith("/v2/")})
+
+
+async def test_basic_authentication(fake, make_store):
+    fake.image()
+    demand(fake, 'Basic realm="r"', BASIC)
+    await pull(logged_in(fake, make_store), f"{fake.host}/x:1")
+
+
+async def test_private_registry_without_credentials_says_how_to_give_them(fake, store):
+    fake.image()
+    demand(fake, 'Basic realm="r"', BASIC)
+    message = await refusal(store, f"{fake.host}/x:1")
+    assert "registry_username=" in message
+
+
+async def test_wrong_password_is_said_and_not_shown(fake, make_store):
+    fake.image()
+    demand(fake, 'Basic realm="r"', "Basic other")
+    message = await refusal(logged_in(fake, make_store), f"{fake.host}/x:1")
+    assert "401" in message
+    assert "pass" not in message
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_token_is_fetched_from_the_realm_with_the_users_credentials_if_there_are_any(
+    fake, make_store, store, known
+):
+    fake.image()
+    demand(fake, f'Bearer realm="http://{fake.host}/token",service="reg",scope="ignored"', "Bearer t0ken")
+    fake.paths["/token"] = (200, {}, b'{"token": "t0ken"}')
+    await pull(logged_in(fake, make_store) if known else store, f"{fake.host}/x:1")
+    [(path, headers)] = [request for request in fake.requests if request[0].startswith("/token")]
+    assert path == "/token?scope=repository%3Ax%3Apull&service=reg"
+    assert headers.get("Authorization") == (BASIC if known else None)
+
+
+@pytest.mark.parametrize(
+    ("challenge", "token", "said"),
+    [
+        (
+            'Bearer realm="http://HOST/token"',
+            (403, {}, b'{"errors": [{"message": "denied by policy"}]}'),
+            "denied by policy",
+        ),
+        ('Bearer realm="http://HOST/token"', (200, {}, b"{}"), "no token"),
+        ('Bearer realm="http://HOST/token"', (200, {}, b'{"token": "a\\r\\nX: y"}'), "no token"),
+        ('Bearer realm="file:///etc/passwd"', (200, {}, b""), "no http"),
+        ("Negotiate", (200, {}, b""), "Negotiate"),
+        ("", (200, {}, b""), "unknown"),
+    ],
+)
+async def test_authentication_that_cannot_work_is_explained(fake, store, challenge, token, said):
+    fake.image()
+    demand(fake, challenge.replace("HOST", fake.host), "Bearer t0ken")
+    fake.paths["/token"] = token
+    assert said in await refusal(store, f"{fake.host}/x:1")
+
+
+async def test_credentials_do_not_follow_a_redirect_to_another_host(fake, make_store):
+    elsewhere = FakeRegistry()
+    try:
+        _, _, path, _ = fake.image()
+        demand(fake, 'Basic realm="r"', BASIC)
+        elsewhere.paths["/storage"] = fake.paths[path]
+        fake.paths[path] = (307, {"Location": f"http://{elsewhere.host}/storage?sig=1"}, b"")
+        await pull(logged_in(fake, make_store), f"{fake.host}/x:1")
+        [(requested, headers)] = elsewhere.requests
+        assert requested == "/storage?sig=1"
+        assert "Authorization" not in headers
+    finally:
+        elsewhere.close()
+
+
+async def test_redirect_in_a_circle_ends(fake, store):
+    path, *_ = fake.image()
+    fake.paths[path] = (302, {"Location": path}, b"")
+    assert "redirects" in await refusal(store, f"{fake.host}/x:1")
+
+
+async def test_credentials_are_not_for_other_registries(fake, make_store):
+    fake.image()
+    demand(fake, 'Basic realm="r"', BASIC)
+    store = make_store(Registries((), Credentials("other.example", "user", "pass")))
+    await refusal(store, f"{fake.host}/x:1")
+    assert all("Authorization" not in headers for _, headers in fake.requests)
+
+
+@pytest.mark.parametrize(
+    ("host", "insecure"),
+    [
+        ("172.31.0.1:5000", True),
+        ("reg.example:5000", True),
+        ("reg.example:5001", False),
+        ("other.example", True),
+        ("other.example:8443", True),
+        ("10.1.2.3:5000", True),
+        ("11.1.2.3:5000", False),
+        ("127.0.0.1:5000", True),
+        ("localhost:5000", True),
+        ("[::1]:5000", True),
+        ("docker.io", False),
+        ("localhost.evil.example", False),
+    ],
+)
+def test_which_registries_are_spoken_to_in_plain_http(host, insecure):
+    registries = Registries(("172.31.0.1:5000", "reg.example:5000", "other.example", "10.0.0.0/8"))
+    assert registries.is_insecure(host) is insecure
+
+
+def test_docker_hub_is_asked_where_it_really_is():
+    assert Session(parse("busybox"), Registries())._base == "https://registry-1.docker.io/v2/library/busybox"
+
+
+async def test_image_for_another_architecture_is_warned_of(fake, store, caplog):
+    caplog.set_level(logging.INFO)
+    fake.image(config=b'{"architecture": "arm64"}')
+    await pull(store, f"{fake.host}/x:1")
+    assert "it is for arm64" in caplog.text
+
+
+async def test_interrupted_pull_is_cleared_away_at_the_next_start(store):
+    (store._work / "left").mkdir()
+    store.prepare()
+    assert list(store._work.iterdir()) == []
+    shutil.rmtree(store._images)

@@ -1,0 +1,149 @@
+"""The executor's rules, by table: commands and results in, effects out."""
+
+import pytest
+
+from tink.agent.executor import REMEMBERED_WORKFLOWS, EndWorkflow, Executor, Publish, RunAction, StopAction
+from tink.agent.model import (
+    Action,
+    ActionFailed,
+    ActionStarted,
+    ActionSucceeded,
+    RunResult,
+    StartWorkflow,
+    StopWorkflow,
+    Workflow,
+    WorkflowOutcome,
+    WorkflowRejected,
+)
+
+FIRST = Action("a1", "first", "img")
+SECOND = Action("a2", "second", "img")
+W1 = Workflow("w1", (FIRST, SECOND))
+W2 = Workflow("w2", (FIRST,))
+OK = RunResult(0)
+BAD = RunResult(3, "DiskNotFound", "no disk")
+
+STARTED_FIRST = [Publish(ActionStarted("w1", "a1")), RunAction("w1", FIRST)]
+STARTED_SECOND = [Publish(ActionStarted("w1", "a2")), RunAction("w1", SECOND)]
+
+
+def rejection(effects):
+    [effect] = effects
+    assert isinstance(effect, Publish)
+    assert isinstance(effect.event, WorkflowRejected)
+    return effect.event.workflow_id, effect.event.reason
+
+
+def canceled(effects):
+    [publish, end] = effects
+    assert isinstance(publish.event, ActionFailed)
+    assert end == EndWorkflow("w1", WorkflowOutcome.CANCELED)
+    return publish.event.action_id, publish.event.reason
+
+
+SCRIPTS = {
+    "actions_run_one_after_the_other": [
+        (StartWorkflow(W1), STARTED_FIRST),
+        (OK, [Publish(ActionSucceeded("w1", "a1")), *STARTED_SECOND]),
+        (OK, [Publish(ActionSucceeded("w1", "a2")), EndWorkflow("w1", WorkflowOutcome.SUCCEEDED)]),
+    ],
+    "a_failed_action_ends_the_workflow_with_its_reason": [
+        (StartWorkflow(W1), STARTED_FIRST),
+        (
+            BAD,
+            [
+                Publish(ActionFailed("w1", "a1", "DiskNotFound", "no disk")),
+                EndWorkflow("w1", WorkflowOutcome.FAILED),
+            ],
+        ),
+    ],
+    "the_same_start_again_is_not_run_twice": [
+        (StartWorkflow(W1), STARTED_FIRST),
+        (StartWorkflow(W1), []),
+        (OK, [Publish(ActionSucceeded("w1", "a1")), *STARTED_SECOND]),
+        (StartWorkflow(W1), []),
+    ],
+    "a_second_workflow_is_rejected_while_one_runs": [
+        (StartWorkflow(W1), STARTED_FIRST),
+        (StartWorkflow(W2), ("w2", "AlreadyRunning")),
+    ],
+    "an_ended_workflow_is_not_run_again": [
+        (StartWorkflow(W1), STARTED_FIRST),
+        (BAD, None),
+        (StartWorkflow(W1), ("w1", "AlreadyFinished")),
+    ],
+    "another_workflow_follows_an_ended_one": [
+        (StartWorkflow(W1), STARTED_FIRST),
+        (BAD, None),
+        (StartWorkflow(W2), [Publish(ActionStarted("w2", "a1")), RunAction("w2", FIRST)]),
+    ],
+    "a_rejected_workflow_may_come_again_later": [
+        (StartWorkflow(W1), STARTED_FIRST),
+        (StartWorkflow(W2), ("w2", "AlreadyRunning")),
+        (BAD, None),
+        (StartWorkflow(W2), [Publish(ActionStarted("w2", "a1")), RunAction("w2", FIRST)]),
+    ],
+    "stop_ends_the_action_and_reports_canceled": [
+        (StartWorkflow(W1), STARTED_FIRST),
+        (StopWorkflow("w1"), [StopAction()]),
+        (RunResult(143), ["a1", "Canceled"]),
+        (StartWorkflow(W1), ("w1", "AlreadyFinished")),
+    ],
+    "a_stopped_action_that_leaves_with_0_is_still_canceled_and_nothing_follows": [
+        (StartWorkflow(W1), STARTED_FIRST),
+        (StopWorkflow("w1"), [StopAction()]),
+        (OK, ["a1", "Canceled"]),
+    ],
+    "a_repeated_stop_is_one_stop": [
+        (StartWorkflow(W1), STARTED_FIRST),
+        (StopWorkflow("w1"), [StopAction()]),
+        (StopWorkflow("w1"), []),
+        (StartWorkflow(W1), []),
+    ],
+    "stopping_what_does_not_run_is_answered_so_that_the_server_can_call_it_canceled": [
+        (StopWorkflow("w1"), ("w1", "UnknownWorkflow")),
+        (StartWorkflow(W1), STARTED_FIRST),
+        (StopWorkflow("w2"), ("w2", "UnknownWorkflow")),
+        (BAD, None),
+        (StopWorkflow("w1"), ("w1", "UnknownWorkflow")),
+    ],
+    "a_workflow_without_actions_is_rejected": [
+        (StartWorkflow(Workflow("w3", ())), ("w3", "InvalidWorkflow")),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_executor(name):
+    executor = Executor()
+    for stimulus, expected in SCRIPTS[name]:
+        effects = executor.action_ended(stimulus) if isinstance(stimulus, RunResult) else executor.handle(stimulus)
+        if isinstance(expected, tuple):
+            assert rejection(effects) == expected
+        elif isinstance(expected, list) and expected[:1] == ["a1"]:
+            assert list(canceled(effects)) == expected
+        elif expected is not None:
+            assert effects == expected
+
+
+def test_machine_that_is_about_to_reboot_takes_no_new_workflow():
+    executor = Executor(settles=True)
+    executor.handle(StartWorkflow(W2))
+    executor.action_ended(OK)
+    assert rejection(executor.handle(StartWorkflow(W1))) == ("w1", "AlreadyRunning")
+    executor.settled()
+    assert executor.handle(StartWorkflow(W1)) == STARTED_FIRST
+
+
+def test_ids_of_ended_workflows_do_not_fill_memory():
+    executor = Executor()
+    for number in range(REMEMBERED_WORKFLOWS + 1):
+        executor.handle(StartWorkflow(Workflow(f"w{number}", (FIRST,))))
+        executor.action_ended(OK)
+    assert rejection(executor.handle(StartWorkflow(Workflow("w1", (FIRST,))))) == ("w1", "AlreadyFinished")
+    assert isinstance(executor.handle(StartWorkflow(Workflow("w0", (FIRST,))))[-1], RunAction)
+
+
+def test_result_without_a_workflow_is_a_fault_of_the_program():
+    with pytest.raises(RuntimeError):
+        Executor().action_ended(OK)

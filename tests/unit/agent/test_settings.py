@@ -1,0 +1,91 @@
+"""Where the agent's settings come from: the kernel command line that the edge's script wrote, and flags."""
+
+from pathlib import Path
+
+import pytest
+
+from tink.agent.model import SettingsError
+from tink.agent.settings import AgentSettings, from_kernel_command_line, kernel_arguments
+
+CMDLINE = (
+    "vmlinuz ip=dhcp console=ttyS0 worker_id=52:54:00:AA:bb:01 grpc_authority=172.31.0.1:42113 tinkerbell_tls=false "
+    "insecure_registries=172.31.0.1:5000,10.0.0.0/8 docker_registry=172.31.0.1:5000 registry_username=admin "
+    "registry_password=s3cret panic=5\n"
+)
+
+
+def test_agent_learns_everything_from_the_kernel_command_line():
+    assert from_kernel_command_line(CMDLINE) == AgentSettings(
+        agent_id="52:54:00:aa:bb:01",
+        server="172.31.0.1:42113",
+        insecure_registries=("172.31.0.1:5000", "10.0.0.0/8"),
+        docker_registry="172.31.0.1:5000",
+        registry_username="admin",
+        registry_password="s3cret",
+    )
+
+
+def test_flags_win_over_the_kernel_command_line():
+    settings = from_kernel_command_line(
+        CMDLINE + " tinkerbell_tls=true",
+        agent_id="node-1",
+        server="tink.example",
+        runtime="process",
+        state_dir=Path("/var/tinkedge"),
+        insecure_registries=(),
+        registry_password="other",
+        tls=False,
+        after_workflow=("/bin/true",),
+    )
+    assert (settings.agent_id, settings.server, settings.runtime) == ("node-1", "tink.example:42113", "process")
+    assert (settings.insecure_registries, settings.registry_password, settings.tls) == ((), "other", False)
+    assert (settings.state_dir, settings.after_workflow) == (Path("/var/tinkedge"), ("/bin/true",))
+
+
+def test_password_is_not_in_what_a_log_would_show():
+    assert "s3cret" not in repr(from_kernel_command_line(CMDLINE))
+
+
+def test_last_kernel_argument_wins_and_quotes_hold_blanks():
+    assert kernel_arguments('a=1 quiet b="x y" a=2 c=k=v') == {"a": "2", "quiet": "", "b": "x y", "c": "k=v"}
+
+
+@pytest.mark.parametrize(
+    ("told", "normal"),
+    [("52-54-00-AA-BB-01", "52:54:00:aa:bb:01"), ("Node-A", "Node-A"), ("52:54:00:AA:BB:01", "52:54:00:aa:bb:01")],
+)
+def test_mac_is_spelled_as_the_server_spells_it(told, normal):
+    assert AgentSettings(agent_id=told, server="s").agent_id == normal
+
+
+@pytest.mark.parametrize(
+    ("told", "normal"),
+    [
+        ("10.0.0.1", "10.0.0.1:42113"),
+        ("[fd00::1]", "[fd00::1]:42113"),
+        ("[fd00::1]:1", "[fd00::1]:1"),
+        ("h:65535",) * 2,
+    ],
+)
+def test_server_without_a_port_gets_the_default_one(told, normal):
+    assert AgentSettings(agent_id="a", server=told).server == normal
+
+
+@pytest.mark.parametrize(
+    ("cmdline", "flags", "named"),
+    [
+        ("grpc_authority=s:1", {}, "worker_id="),
+        ("worker_id=a", {}, "grpc_authority="),
+        ("worker_id=a grpc_authority=http://s:1", {}, "http://s:1"),
+        ("worker_id=a grpc_authority=s:0", {}, "s:0"),
+        ("worker_id=a grpc_authority=fd00::1", {}, "brackets"),
+        ("worker_id=a grpc_authority=s tinkerbell_tls=maybe", {}, "tinkerbell_tls"),
+        ("worker_id=a grpc_authority=s", {"runtime": "docker"}, "docker"),
+        ("worker_id=a grpc_authority=s registry_username=u", {}, "docker_registry"),
+        ("worker_id=a grpc_authority=s", {"state_dir": Path("/a,b")}, "/a,b"),
+        ("worker_id=a grpc_authority=s", {"state_dir": Path("rel")}, "rel"),
+    ],
+)
+def test_bad_setting_is_named(cmdline, flags, named):
+    with pytest.raises(SettingsError, match=named.replace("?", r"\?")):
+        from_kernel_command_line(cmdline, **flags)

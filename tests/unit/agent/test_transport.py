@@ -1,0 +1,276 @@
+"""The agent's calls to a real gRPC server in this process that breaks, refuses, and comes back."""
+
+import asyncio
+import contextlib
+import datetime
+import ipaddress
+import logging
+import random
+import socket
+
+import grpc
+import grpc.aio
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from proto import workflow_pb2 as pb
+from proto.workflow_pb2_grpc import WorkflowServiceServicer, WorkflowServiceStub, add_WorkflowServiceServicer_to_server
+from tink.agent.model import ActionStarted, ActionSucceeded, StopWorkflow
+from tink.agent.spool import MemorySpool
+from tink.agent.transport import Backoff, Pace, Transport, open_channel
+from tink.agent.wire import event_to_wire
+
+FAST = Pace(
+    first_backoff=0.02,
+    last_backoff=0.1,
+    refused_backoff=0.05,
+    publish_timeout=1.0,
+    refusal_patience=0.3,
+    established_after=0.1,
+)
+
+
+class Server(WorkflowServiceServicer):
+    """Streams what is put into `commands` ("break" aborts, "end" ends the stream) and keeps the events it took."""
+
+    def __init__(self):
+        self.commands = asyncio.Queue()
+        self.agents = []
+        self.events = []
+        self.attempts = 0
+        self.stream_status = []
+        self.event_status = []
+
+    async def GetWorkflows(self, request, context):  # noqa: N802 - the service's name
+        self.agents.append(request.agent_id)
+        if self.stream_status:
+            await context.abort(*self.stream_status.pop(0))
+        while True:
+            command = await self.commands.get()
+            if command == "break":
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "broken by the test")
+            if command == "end":
+                return
+            yield command
+
+    async def PublishEvent(self, request, context):  # noqa: N802
+        self.attempts += 1
+        if self.event_status:
+            await context.abort(*self.event_status.pop(0))
+        self.events.append(request.event)
+        return pb.PublishEventResponse()
+
+
+def stop(workflow_id):
+    return pb.GetWorkflowsResponse(stop_workflow=pb.GetWorkflowsResponse.StopWorkflow(workflow_id=workflow_id))
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+@contextlib.asynccontextmanager
+async def serving(servicer, port):
+    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+    add_WorkflowServiceServicer_to_server(servicer, server)
+    server.add_insecure_port(f"127.0.0.1:{port}")
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop(None)
+
+
+@contextlib.asynccontextmanager
+async def transporting(port, spool, received, pace=FAST):
+    channel = open_channel(f"127.0.0.1:{port}", None)
+    transport = Transport(
+        channel, server=f"127.0.0.1:{port}", agent_id="52:54:00:00:00:01", spool=spool, pace=pace, rng=random.Random(1)
+    )
+    tasks = [asyncio.create_task(transport.commands(received.append)), asyncio.create_task(transport.publish())]
+    try:
+        yield
+        assert not any(task.done() for task in tasks), "the transport gave up"
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await channel.close()
+
+
+async def until(condition, seconds=10):
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not condition():
+        if asyncio.get_running_loop().time() > deadline:
+            pytest.fail("it did not happen in time")
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def log(caplog):
+    caplog.set_level(logging.INFO, "tink.agent.transport")
+    return caplog
+
+
+async def test_commands_come_through_broken_and_ended_streams_in_order(log):
+    server, received, port = Server(), [], free_port()
+    async with serving(server, port), transporting(port, MemorySpool(), received):
+        for index, trouble in enumerate(["break", "end", "break"]):
+            server.commands.put_nowait(stop(f"w{index}"))
+            server.commands.put_nowait(trouble)
+        server.commands.put_nowait(stop("w3"))
+        await until(lambda: len(received) == 4)
+        assert received == [StopWorkflow(f"w{index}") for index in range(4)]
+        assert set(server.agents) == {"52:54:00:00:00:01"}
+    assert log.messages.count(f"connected to the server 127.0.0.1:{port} as 52:54:00:00:00:01") == 4
+
+
+async def test_agent_that_boots_before_the_server_waits_for_it(log):
+    server, received, port = Server(), [], free_port()
+    spool = MemorySpool()
+    spool.append(ActionStarted("w", "a"))
+    async with transporting(port, spool, received):
+        await asyncio.sleep(1.0)
+        async with serving(server, port):
+            server.commands.put_nowait(stop("w"))
+            await until(lambda: received == [StopWorkflow("w")] and len(server.events) == 1)
+    about_waiting = [message for message in log.messages if "waiting for it" in message]
+    assert len(about_waiting) == 1, "one line, not one for each attempt"
+    assert "Connection refused" in about_waiting[0]
+
+
+async def test_server_that_goes_away_and_comes_back_gets_every_event_in_order(log):
+    server, received, port, spool = Server(), [], free_port(), MemorySpool()
+    async with transporting(port, spool, received):
+        async with serving(server, port):
+            spool.append(ActionStarted("w", "0"))
+            await until(lambda: len(server.events) == 1 and "connected" in log.text)
+        for index in range(1, 6):
+            spool.append(ActionStarted("w", str(index)))
+        await asyncio.sleep(0.3)
+        async with serving(server, port):
+            await until(lambda: len(server.events) >= 6)
+            server.commands.put_nowait(stop("w"))
+            await until(lambda: received == [StopWorkflow("w")])
+    assert [event.action_started.action_id for event in server.events] == ["0", "1", "2", "3", "4", "5"]
+    assert any(message.startswith("lost the server") for message in log.messages)
+
+
+async def test_event_is_sent_again_until_it_is_acknowledged():
+    server, port, spool = Server(), free_port(), MemorySpool()
+    server.event_status = [(grpc.StatusCode.UNAVAILABLE, "no"), (grpc.StatusCode.INTERNAL, "no")]
+    async with serving(server, port), transporting(port, spool, []):
+        spool.append(ActionStarted("w", "a"))
+        assert await asyncio.wait_for(spool.append(ActionSucceeded("w", "a")), 5) is True
+    assert server.attempts == 4
+    assert [event.WhichOneof("event") for event in server.events] == ["action_started", "action_succeeded"]
+
+
+async def test_event_that_the_server_can_never_take_does_not_hold_up_the_next(log):
+    server, port, spool = Server(), free_port(), MemorySpool()
+    server.event_status = [(grpc.StatusCode.INVALID_ARGUMENT, "no such action")]
+    async with serving(server, port), transporting(port, spool, []):
+        dropped, taken = spool.append(ActionStarted("w", "a")), spool.append(ActionSucceeded("w", "a"))
+        assert await asyncio.wait_for(dropped, 5) is False
+        assert await asyncio.wait_for(taken, 5) is True
+    assert "no such action; dropped" in log.text
+
+
+async def test_refused_event_is_tried_for_a_while_and_then_makes_way(log):
+    server, port, spool = Server(), free_port(), MemorySpool()
+    server.event_status = [(grpc.StatusCode.NOT_FOUND, "no such workflow")] * 100
+    async with serving(server, port), transporting(port, spool, []):
+        assert await asyncio.wait_for(spool.append(ActionStarted("gone", "a")), 5) is False
+        assert server.attempts > 2
+        server.event_status.clear()
+        assert await asyncio.wait_for(spool.append(ActionStarted("w", "a")), 5) is True
+    assert len([message for message in log.messages if "not delivered yet" in message]) == 1
+
+
+async def test_machine_that_the_server_does_not_know_says_so_once_and_asks_again(log):
+    server, received, port = Server(), [], free_port()
+    server.stream_status = [(grpc.StatusCode.PERMISSION_DENIED, "no Hardware has this MAC")] * 4
+    async with serving(server, port), transporting(port, MemorySpool(), received):
+        server.commands.put_nowait(stop("w"))
+        await until(lambda: received == [StopWorkflow("w")])
+    refused = [record for record in log.records if "refuses this machine" in record.message]
+    assert len(refused) == 1
+    assert "no Hardware has this MAC" in refused[0].message
+    assert refused[0].levelno == logging.ERROR
+    assert len(server.agents) == 5
+
+
+async def test_unusable_command_is_logged_and_the_next_one_is_heard(log):
+    server, received, port = Server(), [], free_port()
+    async with serving(server, port), transporting(port, MemorySpool(), received):
+        server.commands.put_nowait(pb.GetWorkflowsResponse())
+        server.commands.put_nowait(stop("w"))
+        await until(lambda: received == [StopWorkflow("w")])
+    assert "ignored a command" in log.text
+    assert len(server.agents) == 1
+
+
+async def test_silent_server_counts_as_connected(log):
+    server, port = Server(), free_port()
+    async with serving(server, port), transporting(port, MemorySpool(), []):
+        await until(lambda: "connected to the server" in log.text, 3)
+
+
+@pytest.fixture
+def certificate(tmp_path):
+    """A self-signed certificate for 127.0.0.1 as (key, certificate) in PEM, and the file with the certificate."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tink")])
+    begin = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    signed = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1, begin, begin.replace(year=2099))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = signed.public_bytes(serialization.Encoding.PEM)
+    (tmp_path / "roots.crt").write_bytes(pem)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return (private, pem), tmp_path / "roots.crt"
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+async def test_tls_is_spoken_only_to_a_server_that_the_roots_vouch_for(certificate, tmp_path, trusted):
+    pair, roots = certificate
+    servicer, server = Server(), grpc.aio.server()
+    add_WorkflowServiceServicer_to_server(servicer, server)
+    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
+    await server.start()
+    channel = open_channel(f"127.0.0.1:{port}", roots if trusted else tmp_path / "no-such-file")
+    try:
+        call = WorkflowServiceStub(channel).PublishEvent(event_to_wire(ActionStarted("w", "a")), timeout=5)
+        if trusted:
+            await call
+        else:
+            with pytest.raises(grpc.aio.AioRpcError, match=r"(?i)certificate|handshake"):
+                await call
+        assert len(servicer.events) == trusted
+    finally:
+        await channel.close()
+        await server.stop(None)
+
+
+def test_pauses_grow_to_ten_seconds_and_differ_between_agents():
+    pauses = []
+    for seed in range(50):
+        backoff = Backoff(0.2, 10.0, random.Random(seed))
+        pauses.append([backoff.pause() for _ in range(12)])
+    assert all(0.1 <= row[0] <= 0.2 and 5.0 <= row[-1] <= 10.0 for row in pauses)
+    assert len({row[-1] for row in pauses}) == 50
+    backoff = Backoff(0.2, 10.0, random.Random(0))
+    for _ in range(10):
+        backoff.pause()
+    backoff.reset()
+    assert backoff.pause() <= 0.2

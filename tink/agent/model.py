@@ -1,0 +1,140 @@
+"""What the agent talks about: workflows and actions that come in, commands, events that go out, and its errors.
+
+Plain frozen dataclasses, free of gRPC, so that the executor and the runtimes can be read and tested alone. `wire`
+translates them to and from the messages of `proto/workflow.proto`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class AgentError(Exception):
+    """Base of everything that the agent raises on purpose."""
+
+
+class SettingsError(AgentError):
+    """The agent cannot start with these settings; the message names the one that is wrong."""
+
+
+class ActionError(AgentError):
+    """An action could not be run; `reason` is a CamelCase word that ends up in the Workflow's status."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class Reason(StrEnum):
+    """The reasons that the agent itself gives. Actions add their own through `/tinkerbell/failure-reason`."""
+
+    # why an action failed
+    IMAGE_PULL_FAILED = "ImagePullFailed"
+    INVALID_ACTION = "InvalidAction"  # the action asks for something that cannot be: a bad volume, no command
+    RUNTIME_ERROR = "RuntimeError"  # the container was never started: the runtime refused it
+    NON_ZERO_EXIT = "NonZeroExit"  # it ran and failed, and gave no reason of its own
+    INVALID_REASON = "InvalidReason"  # it gave a reason that is not a word
+    CANCELED = "Canceled"
+    # why a workflow was rejected
+    ALREADY_RUNNING = "AlreadyRunning"
+    ALREADY_FINISHED = "AlreadyFinished"
+    UNKNOWN_WORKFLOW = "UnknownWorkflow"
+    INVALID_WORKFLOW = "InvalidWorkflow"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One action of a workflow, rendered. `cmd` replaces the image's entrypoint, `args` its arguments."""
+
+    id: str
+    name: str
+    image: str
+    cmd: str = ""
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    volumes: tuple[str, ...] = ()
+    pid_namespace: str = ""
+    network_namespace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Workflow:
+    """Actions to run one after the other."""
+
+    id: str
+    actions: tuple[Action, ...]
+
+
+# --- commands: from the server ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorkflow:
+    workflow: Workflow
+
+
+@dataclass(frozen=True, slots=True)
+class StopWorkflow:
+    workflow_id: str
+
+
+Command = StartWorkflow | StopWorkflow
+
+
+# --- events: to the server --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ActionStarted:
+    workflow_id: str
+    action_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ActionSucceeded:
+    workflow_id: str
+    action_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ActionFailed:
+    workflow_id: str
+    action_id: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowRejected:
+    workflow_id: str
+    reason: str
+    message: str
+
+
+Event = ActionStarted | ActionSucceeded | ActionFailed | WorkflowRejected
+
+
+# --- results ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """How an action ended. `reason` and `message` are set when `exit_code` is not 0."""
+
+    exit_code: int
+    reason: str = ""
+    message: str = ""
+
+    @property
+    def succeeded(self) -> bool:
+        return self.exit_code == 0
+
+
+class WorkflowOutcome(StrEnum):
+    """How a workflow ended; what the after-workflow command sees in TINKEDGE_WORKFLOW_STATE."""
+
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    CANCELED = "Canceled"

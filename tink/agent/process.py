@@ -1,0 +1,79 @@
+"""Actions as processes of the host: for tests and for simulated machines; nothing is isolated.
+
+`cmd` is the program and `args` its arguments; the image is only a name. The environment is the action's own plus PATH
+and, because there is no container to mount them in, the paths of the failure files: TINKERBELL_FAILURE_REASON and
+TINKERBELL_FAILURE_MESSAGE. Volumes and namespaces cannot be had, so an action that asks for them fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import tempfile
+from pathlib import Path
+
+from tink.agent.child import Output, Signals, run_child
+from tink.agent.failure import FailureFiles
+from tink.agent.model import Action, ActionError, Reason, RunResult
+from tink.agent.runtime import STOP_GRACE_SECONDS
+
+
+class ProcessRuntime:
+    """A `runtime.Runtime` without containers. `state_dir` holds the failure files while an action runs."""
+
+    def __init__(self, state_dir: Path, *, grace_seconds: float = STOP_GRACE_SECONDS) -> None:
+        self._state_dir = state_dir
+        self._grace_seconds = grace_seconds
+
+    async def prepare(self) -> None:
+        self._state_dir.mkdir(parents=True, exist_ok=True)
+
+    async def pull(self, image: str, stop: asyncio.Event) -> None:
+        """Nothing to fetch."""
+
+    async def run(self, action: Action, stop: asyncio.Event) -> RunResult:
+        if not action.cmd:
+            raise ActionError(Reason.INVALID_ACTION, f"action {action.name}: cmd: the process runtime needs one")
+        if action.volumes or action.pid_namespace or action.network_namespace:
+            message = f"action {action.name}: the process runtime has neither volumes nor namespaces"
+            raise ActionError(Reason.INVALID_ACTION, message)
+        output = Output(action.name)
+        with tempfile.TemporaryDirectory(dir=self._state_dir, prefix="process-") as directory:
+            files = FailureFiles(Path(directory))
+            files.create()
+            env = {
+                "PATH": os.environ.get("PATH", os.defpath),
+                **action.env,
+                "TINKERBELL_FAILURE_REASON": str(files.reason),
+                "TINKERBELL_FAILURE_MESSAGE": str(files.message),
+            }
+            try:
+                code = await run_child(
+                    [action.cmd, *action.args],
+                    output=output,
+                    stop=stop,
+                    signals=Signals(terminate=terminate_group, kill=kill_group),
+                    env=env,
+                    grace_seconds=self._grace_seconds,
+                )
+            except OSError as error:
+                raise ActionError(
+                    Reason.RUNTIME_ERROR, f"action {action.name}: {action.cmd}: {error.strerror}"
+                ) from error
+            return files.judge(code, output.tail)
+
+
+async def terminate_group(pid: int) -> None:
+    _signal_group(pid, signal.SIGTERM)
+
+
+async def kill_group(pid: int) -> None:
+    _signal_group(pid, signal.SIGKILL)
+
+
+def _signal_group(pid: int, number: signal.Signals) -> None:
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:
+        return  # it has just ended by itself

@@ -1,0 +1,138 @@
+"""What the agent has to know, and where it learns it.
+
+In the OSIE it comes from the kernel command line, which the edge's iPXE script wrote (names as in Tinkerbell's Hook:
+`worker_id`, `grpc_authority`, `docker_registry`, ...). Flags of `tinkedge agent` win over it. `agent.run` takes the
+result.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tink.agent.model import SettingsError
+
+DEFAULT_PORT = 42113
+DEFAULT_STATE_DIR = Path("/run/tinkedge")
+RUNTIMES = ("runc", "crun", "process")
+
+_MAC = re.compile(r"[0-9a-f]{2}([:-][0-9a-f]{2}){5}", re.IGNORECASE)
+_KERNEL_ARGUMENT = re.compile(r'([^\s="]+)(?:=("[^"]*"|\S*))?')
+_TRUE = frozenset({"1", "t", "true", "y", "yes", "on"})
+_FALSE = frozenset({"", "0", "f", "false", "n", "no", "off"})
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """Everything that the agent is told from outside. Raises SettingsError when built with something unusable.
+
+    `agent_id`: the MAC that booted, or the Hardware's name. `server`: host:port of the workflow service.
+    `insecure_registries`: hosts, host:port or networks (CIDR) that are spoken to over plain HTTP.
+    `docker_registry`: the host[:port] that the credentials belong to; no other registry ever sees them.
+    `after_workflow`: a command run when a workflow has ended and the server knows it, with
+    TINKEDGE_WORKFLOW_STATE=Succeeded|Failed|Canceled in its environment.
+    `tls_roots`: the certificates that sign the server's, when `tls`; gRPC's own when the file is missing.
+    """
+
+    agent_id: str
+    server: str
+    runtime: str = "runc"
+    state_dir: Path = DEFAULT_STATE_DIR
+    insecure_registries: tuple[str, ...] = ()
+    docker_registry: str = ""
+    registry_username: str = ""
+    registry_password: str = field(default="", repr=False)
+    tls: bool = False
+    tls_roots: Path = Path("/etc/ssl/certs/ca-certificates.crt")
+    after_workflow: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.agent_id:
+            raise SettingsError("agent id: missing; give --agent-id or boot with worker_id= on the kernel command line")
+        if not self.server:
+            raise SettingsError(
+                "server: missing; give --server or boot with grpc_authority= on the kernel command line"
+            )
+        if self.runtime not in RUNTIMES:
+            raise SettingsError(f"runtime: {self.runtime!r} is none of {', '.join(RUNTIMES)}")
+        if self.registry_username and not self.docker_registry:
+            raise SettingsError(
+                "registry_username: given without docker_registry, the registry whose credentials these are"
+            )
+        # overlayfs separates its options and its lower directories with these
+        if not self.state_dir.is_absolute() or set(str(self.state_dir)) & set(",:\\"):
+            raise SettingsError(f"state dir: {self.state_dir} must be absolute, without comma, colon and backslash")
+        object.__setattr__(self, "agent_id", normal_agent_id(self.agent_id))
+        object.__setattr__(self, "server", normal_server(self.server))
+
+
+def from_kernel_command_line(
+    text: str,
+    *,
+    agent_id: str | None = None,
+    server: str | None = None,
+    runtime: str | None = None,
+    state_dir: Path | None = None,
+    insecure_registries: tuple[str, ...] | None = None,
+    docker_registry: str | None = None,
+    registry_username: str | None = None,
+    registry_password: str | None = None,
+    tls: bool | None = None,
+    after_workflow: tuple[str, ...] = (),
+) -> AgentSettings:
+    """Settings from `text` (what /proc/cmdline holds; "" for none) and flags; a flag that is not None wins.
+
+    Raises SettingsError.
+    """
+    kernel = kernel_arguments(text)
+
+    def told(flag: str | None, name: str) -> str:
+        return flag if flag is not None else kernel.get(name, "")
+
+    if insecure_registries is None:
+        insecure_registries = tuple(item for item in kernel.get("insecure_registries", "").split(",") if item)
+    return AgentSettings(
+        agent_id=told(agent_id, "worker_id"),
+        server=told(server, "grpc_authority"),
+        runtime=runtime if runtime is not None else "runc",
+        state_dir=state_dir if state_dir is not None else DEFAULT_STATE_DIR,
+        insecure_registries=insecure_registries,
+        docker_registry=told(docker_registry, "docker_registry"),
+        registry_username=told(registry_username, "registry_username"),
+        registry_password=told(registry_password, "registry_password"),
+        tls=tls if tls is not None else _boolean(kernel, "tinkerbell_tls"),
+        after_workflow=after_workflow,
+    )
+
+
+def kernel_arguments(text: str) -> dict[str, str]:
+    """`name=value` pairs of a kernel command line; as in the kernel, the last wins and "..." keeps blanks together."""
+    arguments = {}
+    for match in _KERNEL_ARGUMENT.finditer(text):
+        value = match[2] or ""
+        arguments[match[1]] = value[1:-1] if value.startswith('"') else value
+    return arguments
+
+
+def normal_agent_id(agent_id: str) -> str:
+    """A MAC in lower case with colons (iPXE and people write it in other ways); a Hardware's name as it is."""
+    return agent_id.lower().replace("-", ":") if _MAC.fullmatch(agent_id) else agent_id
+
+
+def normal_server(server: str) -> str:
+    """`server` as host:port, with the port 42113 when it names none. Raises SettingsError."""
+    if re.fullmatch(r"\[[0-9a-fA-F:.]+\]|[^:/\s\[\]]+", server):
+        return f"{server}:{DEFAULT_PORT}"
+    match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:/\s\[\]]+):(\d{1,5})", server)
+    if not match or not 0 < int(match[2]) < 65536:
+        raise SettingsError(f"server: {server!r} is not host:port (an IPv6 address goes in brackets)")
+    return server
+
+
+def _boolean(kernel: Mapping[str, str], name: str) -> bool:
+    value = kernel.get(name, "").lower()
+    if value not in _TRUE | _FALSE:
+        raise SettingsError(f"{name} on the kernel command line: {value!r} is neither true nor false")
+    return value in _TRUE

@@ -1,0 +1,67 @@
+"""Events on their way to the server: in order, kept until the server has taken them.
+
+The agent appends as actions begin and end; the transport's publisher takes the oldest, sends it until it is
+acknowledged (or refused for good) and settles it. Executing never waits for it, so a workflow goes on through a
+broken connection. This spool lives in memory; one on disk has the same methods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+
+from tink.agent.model import Event, WorkflowRejected
+
+log = logging.getLogger(__name__)
+
+REJECTION_LIMIT = 256
+"""A server that repeats commands and takes no answers must not fill the machine's memory."""
+
+
+class MemorySpool:
+    """A first-in first-out queue whose head stays until it is settled. For one event loop, one publisher."""
+
+    def __init__(self) -> None:
+        self._events: deque[tuple[int, Event]] = deque()
+        self._count = 0
+        self._arrived = asyncio.Event()
+        self._waiting: dict[int, asyncio.Future[bool]] = {}
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def append(self, event: Event) -> asyncio.Future[bool]:
+        """Queue `event`. The future ends when it is settled: True, the server has it; False, it will never take it.
+
+        A rejection that is already queued is not queued again.
+        """
+        if isinstance(event, WorkflowRejected):
+            rejections = [(number, queued) for number, queued in self._events if isinstance(queued, WorkflowRejected)]
+            for number, queued in rejections:
+                if (queued.workflow_id, queued.reason) == (event.workflow_id, event.reason):
+                    return self._waiting[number]
+            if len(rejections) >= REJECTION_LIMIT:
+                log.warning("%d rejections wait for the server; dropped one more: %s", REJECTION_LIMIT, event.message)
+                return self._waiting[rejections[-1][0]]
+        self._count += 1
+        self._events.append((self._count, event))
+        self._waiting[self._count] = asyncio.get_running_loop().create_future()
+        self._arrived.set()
+        return self._waiting[self._count]
+
+    async def head(self) -> tuple[int, Event]:
+        """The oldest event that is not settled, and its number; waits for one."""
+        while not self._events:
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self._events[0]
+
+    def settle(self, number: int, *, delivered: bool) -> None:
+        """The head, `number`, has been acknowledged, or will never be taken (`delivered` False)."""
+        head, _ = self._events.popleft()
+        if head != number:
+            raise RuntimeError(f"event {number} is settled while {head} is the oldest")
+        future = self._waiting.pop(number)
+        if not future.done():
+            future.set_result(delivered)

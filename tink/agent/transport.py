@@ -1,0 +1,233 @@
+"""The agent's two calls to the server: the command stream that is always open, and the events.
+
+`commands` keeps `GetWorkflows` open for ever: at boot it waits for the server to appear, and after every break it
+connects again, sooner at first, later every ten seconds. `publish` sends the events of the spool one by one, in order,
+each until it is acknowledged; the server treats a repeated event as one. Neither waits for the other, and executing
+actions waits for none of them.
+
+What a status means to the agent:
+    UNAVAILABLE and the like              the way is broken: try again, backing off
+    PERMISSION_DENIED, NOT_FOUND, ...     the server does not know this machine, or not with this address. An operator
+                                          can mend that while the machine waits, so it is tried again slowly. An event
+                                          that stays refused belongs to a workflow that is gone, and would hold up
+                                          those behind it: it is dropped after five minutes
+    INVALID_ARGUMENT for an event         it will never be taken: dropped
+
+The log has one line for each change of the connection, not one for each attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import grpc.aio
+
+from proto import workflow_pb2 as pb
+from proto.workflow_pb2_grpc import WorkflowServiceStub
+from tink.agent.model import Command, Event
+from tink.agent.spool import MemorySpool
+from tink.agent.wire import UnusableCommandError, command_from_wire, event_to_wire
+
+log = logging.getLogger(__name__)
+
+REFUSALS = frozenset(
+    {
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.UNIMPLEMENTED,
+    }
+)
+"""Statuses that say that the server was reached and does not want to."""
+
+CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    # A machine in a rack loses its switch without a FIN: ask every 20 s whether the server is still there.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # gRPC's own reconnecting; its "min" is also how long one attempt to connect may take.
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 10_000),
+    ("grpc.min_reconnect_backoff_ms", 10_000),
+    # The server is on the machine's own network; a proxy in the environment is for images.
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How patient the transport is; all in seconds."""
+
+    first_backoff: float = 0.2
+    last_backoff: float = 10.0
+    refused_backoff: float = 10.0
+    publish_timeout: float = 15.0
+    refusal_patience: float = 300.0
+    established_after: float = 1.0
+    """A stream that has lived this long without a word is taken to be accepted."""
+
+
+def open_channel(server: str, tls_roots: Path | None) -> grpc.aio.Channel:
+    """A channel to `server` (host:port); encrypted when `tls_roots` is given, a missing file meaning gRPC's roots."""
+    if tls_roots is None:
+        return grpc.aio.insecure_channel(server, options=CHANNEL_OPTIONS)
+    roots = tls_roots.read_bytes() if tls_roots.exists() else None
+    return grpc.aio.secure_channel(server, grpc.ssl_channel_credentials(roots), options=CHANNEL_OPTIONS)
+
+
+class Backoff:
+    """Growing pauses with jitter, so that a rack of agents does not come back in step."""
+
+    def __init__(self, first: float, last: float, rng: random.Random) -> None:
+        self._first = first
+        self._last = last
+        self._rng = rng
+        self._next = first
+
+    def pause(self) -> float:
+        """Seconds to wait now: between half and all of a value that doubles each time up to the last."""
+        seconds = self._next * self._rng.uniform(0.5, 1.0)
+        self._next = min(self._next * 2, self._last)
+        return seconds
+
+    def reset(self) -> None:
+        """It worked: begin again with the first."""
+        self._next = self._first
+
+
+class Transport:
+    """One agent's connection. `commands` and `publish` run for ever, side by side, until they are cancelled."""
+
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        *,
+        server: str,
+        agent_id: str,
+        spool: MemorySpool,
+        pace: Pace | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._channel = channel
+        self._server = server
+        self._agent_id = agent_id
+        self._spool = spool
+        self._pace = pace or Pace()
+        self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
+        self._stub = WorkflowServiceStub(channel)
+        self._condition = ""
+
+    async def commands(self, handle: Callable[[Command], None]) -> None:
+        """Call `handle` for every command of the server, for ever."""
+        backoff = Backoff(self._pace.first_backoff, self._pace.last_backoff, self._rng)
+        while True:
+            try:
+                await self._stream(handle, backoff)
+            except grpc.aio.AioRpcError as error:
+                refused = error.code() in REFUSALS
+                self._report_break(error, refused=refused)
+                pause = self._rng.uniform(0.5, 1.0) * self._pace.refused_backoff if refused else backoff.pause()
+            else:
+                self._report(
+                    "ended", logging.WARNING, f"the server {self._server} ended the command stream; reconnecting"
+                )
+                pause = backoff.pause()
+            await asyncio.sleep(pause)
+            await self._reachable()
+
+    async def publish(self) -> None:
+        """Send the spool's events, for ever, each until it is acknowledged or refused for good."""
+        while True:
+            number, event = await self._spool.head()
+            delivered = await self._deliver(event)
+            self._spool.settle(number, delivered=delivered)
+
+    async def _stream(self, handle: Callable[[Command], None], backoff: Backoff) -> None:
+        call = self._stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=self._agent_id))
+        established = asyncio.get_running_loop().call_later(self._pace.established_after, self._established, backoff)
+        try:
+            async for message in call:
+                self._established(backoff)
+                try:
+                    command = command_from_wire(message)
+                except UnusableCommandError as error:
+                    log.error("ignored a command of the server %s: %s", self._server, error)
+                    continue
+                handle(command)
+        finally:
+            established.cancel()
+            call.cancel()
+
+    def _established(self, backoff: Backoff) -> None:
+        backoff.reset()
+        self._report("connected", logging.INFO, f"connected to the server {self._server} as {self._agent_id}")
+
+    async def _reachable(self) -> None:
+        """Wait until the channel is connected, so that calls do not fail while gRPC itself backs off."""
+        state = self._channel.get_state(try_to_connect=True)
+        while state is not grpc.ChannelConnectivity.READY:
+            await self._channel.wait_for_state_change(state)
+            state = self._channel.get_state(try_to_connect=True)
+
+    async def _deliver(self, event: Event) -> bool:
+        """True when the server has acknowledged `event`, False when it never will."""
+        backoff = Backoff(self._pace.first_backoff, self._pace.last_backoff, self._rng)
+        loop = asyncio.get_running_loop()
+        refused_since: float | None = None
+        reported = None
+        request = event_to_wire(event)
+        while True:
+            try:
+                await self._stub.PublishEvent(request, timeout=self._pace.publish_timeout)
+            except grpc.aio.AioRpcError as error:
+                code = error.code()
+                story = f"{_story(event)}: {code.name}: {error.details()}"
+                if code is grpc.StatusCode.INVALID_ARGUMENT:
+                    log.error("the server will never take %s; dropped", story)
+                    return False
+                if code in REFUSALS:
+                    refused_since = loop.time() if refused_since is None else refused_since
+                    if loop.time() - refused_since >= self._pace.refusal_patience:
+                        log.error("the server keeps refusing %s; dropped", story)
+                        return False
+                    pause = self._rng.uniform(0.5, 1.0) * self._pace.refused_backoff
+                else:
+                    refused_since = None
+                    pause = backoff.pause()
+                if code is not reported:
+                    log.warning("not delivered yet, trying again: %s", story)
+                    reported = code
+            else:
+                log.debug("delivered %s", _story(event))
+                return True
+            await asyncio.sleep(pause)
+            await self._reachable()
+
+    def _report_break(self, error: grpc.aio.AioRpcError, *, refused: bool) -> None:
+        cause = f"{error.code().name}: {error.details()}"
+        if refused:
+            message = f"the server {self._server} refuses this machine, {self._agent_id}: {cause}; asking again slowly"
+            self._report(f"refused {cause}", logging.ERROR, message)
+        elif self._condition == "connected":
+            self._report("broken", logging.WARNING, f"lost the server {self._server}: {cause}; reconnecting")
+        elif self._condition not in ("broken", "ended"):
+            message = f"cannot reach the server {self._server} yet: {cause}; waiting for it"
+            self._report("broken", logging.WARNING, message)
+
+    def _report(self, condition: str, level: int, message: str) -> None:
+        if condition != self._condition:
+            self._condition = condition
+            log.log(level, "%s", message)
+
+
+def _story(event: Event) -> str:
+    action = getattr(event, "action_id", "")
+    return f"{type(event).__name__} of workflow {event.workflow_id}" + (f" action {action}" if action else "")
