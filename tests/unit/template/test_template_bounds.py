@@ -1,0 +1,183 @@
+"""No template, however made, may hang, exhaust memory or crash its caller."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tink.template.engine import render
+from tink.template.errors import TemplateError, TemplateExecutionError, TemplateSyntaxError
+from tink.template.execution import Budget, Limits
+from tink.template.functions import FUNCTIONS
+from tink.template.lexer import KEYWORDS
+
+BIG = "x" * 200_000
+DATA = {"s": "abc", "big": BIG, "l": list(range(1000)), "m": {str(n): n for n in range(1000)}, "nil": None, "f": 2.5}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{range 9007199254740993}}{{end}}",
+        "{{range .l}}{{range $.l}}{{range $.l}}{{end}}{{end}}{{end}}",
+        "{{$x := `a`}}{{range 100}}{{$x = print $x $x}}{{end}}",
+        "{{$x := list 1}}{{range 100}}{{$x = list $x $x}}{{end}}{{$x}}",
+        "{{$x := list 1}}{{range 5000}}{{$x = list $x}}{{end}}{{$x}}",
+        "{{$x := list 1}}{{range 5000}}{{$x = list $x}}{{end}}{{toJson $x}}",
+        "{{$x := list 1}}{{range 40}}{{$x = concat $x $x}}{{end}}",
+        "{{range .l}}{{range $.l}}{{$x := upper $.big}}{{end}}{{end}}",
+        "{{range .l}}{{range $.l}}{{$x := sha256sum $.big}}{{end}}{{end}}",
+        "{{range .l}}{{range $.l}}{{$x := keys $.m}}{{end}}{{end}}",
+        "{{range .l}}{{$.m}}{{end}}{{range .l}}{{$.m}}{{end}}",
+        "{{range .l}}{{$.big}}{{end}}",
+        "{{range .l}}{{range $k, $v := $.m}}{{break}}{{end}}{{range $k, $v := $.m}}{{break}}{{end}}{{end}}" * 9,
+        "{{printf `%1000000d` 1 | printf `%1000000s%1000000s%1000000s` 1 2}}",
+        "{{printf `%.1000000f%.1000000f` .f .f}}",
+        "{{repeat 1000000000 `a`}}",
+        "{{repeat 1000 .big}}",
+        "{{replace `x` .big .big}}",
+        "{{replace `` .big .big}}",
+        "{{indent 1000000000 `a`}}",
+        "{{until 1000000000}}",
+        "{{regexReplaceAll `x` .big .big}}",
+        "{{range .l}}{{$x := regexMatch `[^y]*?(x{1,90}){5}y` $.big}}{{end}}",
+        "{{range .l}}{{range $.l}}{{$x := regexMatch (printf `\\\\pL{1,4}a{%d}` .) `x`}}{{end}}{{end}}",
+        "{{join .big (splitList `` .big)}}",
+        "{{define `r`}}{{template `r` .}}{{end}}{{template `r` .}}",
+        "{{define `r`}}{{template `r` .}}{{template `r` .}}{{end}}{{template `r` .}}",
+        "{{define `r`}}{{range .l}}{{template `r` $}}{{end}}{{end}}{{template `r` .}}",
+        "{{define `a`}}{{template `b` .}}{{end}}{{define `b`}}{{template `a` .}}{{end}}{{template `a` .}}",
+        "{{.s" + " | print" * 20_000 + "}}",
+    ],
+)
+def test_explosive_template_ends_soon_with_an_error(text: str) -> None:
+    start = time.monotonic()
+    with pytest.raises(TemplateExecutionError):
+        render(text, DATA)
+    assert time.monotonic() - start < 10
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{if .s}}" * 10_000,
+        "{{" + "(" * 10_000,
+        "{{print " + "(" * 1000 + ".s" + ")" * 1000 + "}}",
+        "{{if .s}}" * 500 + "{{end}}" * 500,
+        "{{range .l}}" * 500 + "{{end}}" * 500,
+        "{{" * 100_000,
+        "x" * 2_000_000 + "{{.s}}",
+    ],
+)
+def test_text_that_is_too_deep_or_too_long_is_refused_soon(text: str) -> None:
+    start = time.monotonic()
+    with pytest.raises(TemplateSyntaxError):
+        render(text, DATA)
+    assert time.monotonic() - start < 10
+
+
+def test_long_chains_of_else_if_are_no_nesting() -> None:
+    text = "{{if .nil}}0" + "".join(f"{{{{else if eq .s `{n}`}}}}{n}" for n in range(2000)) + "{{else}}none{{end}}"
+    assert render(text, DATA) == "none"
+
+
+def test_limits_are_the_callers() -> None:
+    with pytest.raises(TemplateExecutionError, match="more than 50 steps"):
+        render("{{range 100}}{{end}}", DATA, budget=Budget(Limits(steps=50)))
+    with pytest.raises(TemplateExecutionError, match="larger than 10 bytes"):
+        render("{{.s}}{{.s}}{{.s}}é", DATA, budget=Budget(Limits(output=10)))
+    assert render("{{.s}}{{.s}}{{.s}}é"[:-1], DATA, budget=Budget(Limits(output=10))) == "abcabcabc"
+
+
+def test_budget_is_shared_by_the_templates_that_are_given_it() -> None:
+    budget = Budget(Limits(steps=300))
+    render("{{range 100}}{{end}}", DATA, budget=budget)
+    render("{{range 100}}{{end}}", DATA, budget=budget)
+    with pytest.raises(TemplateExecutionError):
+        render("{{range 150}}{{end}}", DATA, budget=budget)
+
+
+WORDS = [*KEYWORDS, *FUNCTIONS, "$x :=", "$i, $x :=", "$x =", "{{if .s}}", "{{range .l}}", "{{range 3}}", "{{with .m}}"]
+WORDS += ["{{define `a`}}", "{{template `a` .}}", "{{end}}", "{{else}}", "{{", "}}", "{{-", "-}}", "{{/*", "*/}}", "\n"]
+WORDS += [".", ".s", ".l", ".m", ".nil", ".f", ".x", "$", "$x", "|", "(", ")", ",", "nil", "true", "0", "1", "-1"]
+WORDS += ["2.5", "1e9", "'a'", '"a"', "`%v`", "`%5d|%q`", "`(`", "é", "'", "`"]
+
+BOUNDED = settings(
+    max_examples=400, deadline=timedelta(seconds=10), suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+
+
+def _renders_or_refuses(text: str) -> None:
+    try:
+        assert isinstance(render(text, DATA), str)
+    except TemplateError:
+        return
+
+
+@given(st.text())
+@BOUNDED
+def test_any_text_renders_or_is_refused(text: str) -> None:
+    _renders_or_refuses(text)
+    _renders_or_refuses("{{" + text + "}}")
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=25), st.sampled_from(["{{%s}}", "%s", "{{if .s}}{{%s}}{{end}}"]))
+@BOUNDED
+def test_any_heap_of_template_words_renders_or_is_refused(words: list[str], frame: str) -> None:
+    _renders_or_refuses(frame.replace("%s", " ".join(words)))
+
+
+ARGUMENTS = st.sampled_from(
+    [
+        ".s",
+        ".big",
+        ".l",
+        ".m",
+        ".nil",
+        ".f",
+        "1",
+        "-1",
+        "1000000000",
+        "2.5",
+        "true",
+        "`a`",
+        '"\\xff"',
+        "nil",
+        "`(`",
+        "`%d`",
+        "(list .m .nil)",
+    ]
+)
+
+
+@given(st.sampled_from(sorted(FUNCTIONS)), st.lists(ARGUMENTS, max_size=4), st.booleans())
+@BOUNDED
+def test_any_function_takes_or_refuses_any_arguments(name: str, arguments: list[str], piped: bool) -> None:
+    call = " ".join([name, *arguments])
+    _renders_or_refuses(f"{{{{.s | {call}}}}}" if piped else f"{{{{{call}}}}}")
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats()
+    | st.text(st.characters(codec=None), max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=12,
+)
+VERBS = st.sampled_from("vdsqtxXobOcUeEfFgGTpwz")
+
+
+@given(JSON, VERBS, st.sampled_from(["", "#", "+", "08", "-8.2", " ", "+#12.3", "#.0"]))
+@BOUNDED
+def test_any_value_can_be_printed_with_any_verb(value: object, verb: str, flags: str) -> None:
+    text = (
+        f"{{{{.v}}}}{{{{printf `%{flags}{verb}` .v}}}}{{{{html .v}}}}{{{{js .v}}}}{{{{urlquery .v}}}}{{{{quote .v}}}}"
+    )
+    _renders_or_refuses(text.replace("{{.v}}", "{{print .v}}"))
+    render(text, {"v": value})

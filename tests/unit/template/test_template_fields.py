@@ -1,0 +1,170 @@
+"""A Template resource becomes actions: field by field, merged, and refused with the path of the field that is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tink.template.errors import TemplateError, TemplateSyntaxError
+from tink.template.fields import parse_fields, render_actions
+
+HARDWARE: dict[str, Any] = {"metadata": {"name": "m1"}, "spec": {"storageDevices": ["/dev/nvme0n1"]}}
+
+
+def template(*actions: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "t"}, "spec": {"actions": list(actions), **spec}}
+
+
+def action(**fields: Any) -> dict[str, Any]:
+    return {"name": "a", "image": "img", **fields}
+
+
+def rendered(*actions: dict[str, Any], params: dict[str, str] | None = None, **spec: Any) -> list[dict[str, Any]]:
+    return render_actions(template(*actions, **spec), HARDWARE, params or {})
+
+
+def test_every_field_but_name_and_timeout_is_a_template() -> None:
+    field = "{{.Params.x}}"
+    given_action = action(
+        name="{{.Params.x}}",
+        image=field,
+        cmd=field,
+        args=["-d", "{{formatPartition (index .Hardware.Disks 0) 1}}"],
+        env={"{{.Params.x}}_DISK": "{{index .hardware.disks 0}}"},
+        volumes=["/dev:/{{.Params.x}}"],
+        networkNamespace=field,
+        timeout=60,
+    )
+    assert rendered(given_action, params={"x": "v"}) == [
+        {
+            "name": "{{.Params.x}}",
+            "image": "v",
+            "cmd": "v",
+            "args": ["-d", "/dev/nvme0n1p1"],
+            "env": {"v_DISK": "/dev/nvme0n1"},
+            "volumes": ["/dev:/v"],
+            "networkNamespace": "v",
+            "timeout": 60,
+        }
+    ]
+
+
+def test_fields_that_are_absent_stay_absent() -> None:
+    assert rendered(action(cmd=None, args=None, env=None, volumes=None)) == [action()]
+    assert rendered(action(args=[], cmd="", env={}, volumes=[])) == [action(args=[], cmd="")]
+
+
+def test_env_of_the_template_reaches_every_action_and_the_actions_own_wins() -> None:
+    actions = rendered(
+        action(env={"A": "own"}), action(), env={"A": "shared {{.Params.x}}", "B": "b"}, params={"x": "1"}
+    )
+    assert [one["env"] for one in actions] == [{"A": "own", "B": "b"}, {"A": "shared 1", "B": "b"}]
+
+
+def test_volumes_of_the_template_reach_every_action_unless_it_mounts_the_same_path() -> None:
+    actions = rendered(
+        action(volumes=["/own:/b/:ro", "cache:/c"]), action(), volumes=["/dev:/dev", "/shared:/b", "/anonymous"]
+    )
+    assert actions[0]["volumes"] == ["/dev:/dev", "/anonymous", "/own:/b/:ro", "cache:/c"]
+    assert actions[1]["volumes"] == ["/dev:/dev", "/shared:/b", "/anonymous"]
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_values_with_yaml_or_template_syntax_arrive_unchanged_and_nowhere_else(value: str) -> None:
+    for nasty in (value, f'x: "\n- {value}', f"{{{{.Params.y}}}}{value}", f"a\n  image: evil{value}\n#"):
+        (only,) = rendered(action(args=["{{.Params.x}}"], env={"X": "{{.Params.x}}"}), params={"x": nasty})
+        assert only == {"name": "a", "image": "img", "args": [nasty], "env": {"X": nasty}}
+
+
+@pytest.mark.parametrize(
+    ("bad", "path", "message"),
+    [
+        (
+            action(image="{{.Hardware.Foo}}"),
+            "spec.actions[0].image",
+            "can't evaluate field Foo in type v1alpha2.HardwareSpec",
+        ),
+        (action(cmd="{{.Params.nope}}"), "spec.actions[0].cmd", 'at <.Params.nope>: map has no entry for key "nope"'),
+        (action(args=["ok", "{{"]), "spec.actions[0].args[1]", "unclosed action"),
+        (action(env={"D": "{{fail `no disk`}}"}), "spec.actions[0].env[D]", "no disk"),
+        (action(env={"{{.x}}": "v"}), "spec.actions[0].env[{{.x}}]", "map has no entry"),
+        (action(volumes=["/a:/b", "{{.x}}"]), "spec.actions[0].volumes[1]", "map has no entry"),
+        (action(networkNamespace="{{.x}}"), "spec.actions[0].networkNamespace", "map has no entry"),
+        (action(image="{{if false}}x{{end}} "), "spec.actions[0].image", "renders to nothing, but must be an image"),
+        (action(volumes=["{{print}}"]), "spec.actions[0].volumes[0]", "renders to nothing"),
+        (action(env={"{{print}}": "v"}), "spec.actions[0].env[{{print}}]", "renders to nothing"),
+        (
+            action(env={"A": "1", "{{`A`}}": "2"}),
+            "spec.actions[0].env[{{`A`}}]",
+            "another variable renders to the same name",
+        ),
+        (action(env={"A=B": "1"}), "spec.actions[0].env[A=B]", "must not hold '='"),
+        (action(volumes=["/x:/b", "/y:/b/"]), "spec.actions[0].volumes[1]", "is mounted on /b, too"),
+        (action(cmd='{{"a\\x00b"}}'), "spec.actions[0].cmd", "NUL"),
+        (action(cmd='{{"\\xff"}}'), "spec.actions[0].cmd", "no UTF-8"),
+        (action(env={"N": 5}), "spec.actions[0].env[N]", "want a string, found an integer"),
+        (action(args="ls"), "spec.actions[0].args", "want a list, found a string"),
+        (action(timeout="5"), "spec.actions[0].timeout", "want an integer, found a string"),
+        (action(image=None), "spec.actions[0].image", "want a string, found nothing"),
+        (action(cmd="{{range 1000000}}{{end}}"), "spec.actions[0].cmd", "more than 100000 steps"),
+    ],
+)
+def test_wrong_field_is_refused_with_its_path(bad: dict[str, Any], path: str, message: str) -> None:
+    with pytest.raises(TemplateError) as caught:
+        rendered(bad)
+    assert caught.value.name == path
+    assert path in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_second_action_and_shared_fields_are_named_by_their_places() -> None:
+    for broken, path in (
+        (template(action(), action(image="{{.x}}")), "spec.actions[1].image"),
+        (template(action(), env={"DEST_DISK": "\n {{.x}}"}), "spec.env[DEST_DISK]"),
+        (template(action(), volumes=["{{.x}}"]), "spec.volumes[0]"),
+    ):
+        with pytest.raises(TemplateError) as caught:
+            render_actions(broken, HARDWARE, {})
+        assert caught.value.name == path
+    with pytest.raises(TemplateError) as caught:
+        rendered(action(), env={"DEST_DISK": "\n {{.x}}"})
+    assert (caught.value.line, caught.value.column, caught.value.expression) == (2, 3, ".x")
+
+
+def test_template_without_actions_or_spec_is_refused() -> None:
+    for broken in ({}, {"spec": None}, {"spec": {}}, {"spec": {"actions": {}}}, {"spec": {"actions": ["x"]}}):
+        with pytest.raises(TemplateError, match=r"^spec"):
+            render_actions(broken, HARDWARE, {})
+
+
+def test_result_too_large_for_a_status_is_refused() -> None:
+    with pytest.raises(TemplateError, match="larger than 1048576 bytes"):
+        rendered(*[action(name=str(n)) for n in range(200)], env={"X": "{{repeat 10000 `x`}}"})
+
+
+def test_rendering_changes_nothing_of_what_it_was_given() -> None:
+    given_template = template(action(env={"A": "{{.Params.x}}"}), env={"B": "b"})
+    before = orjson.dumps([given_template, HARDWARE])
+    render_actions(given_template, HARDWARE, {"x": "1"})
+    assert orjson.dumps([given_template, HARDWARE]) == before
+
+
+def test_syntax_errors_are_found_without_rendering_one_for_each_field() -> None:
+    broken = template(
+        action(image="{{", cmd="{{.x}}", env={"{{if}}": "{{end}}"}, args=["{{nope}}", 5]), volumes=["{{("], env=None
+    )
+    errors = parse_fields(broken)
+    assert all(isinstance(error, TemplateSyntaxError) for error in errors)
+    assert [error.name for error in errors] == [
+        "spec.volumes[0]",
+        "spec.actions[0].image",
+        "spec.actions[0].args[0]",
+        "spec.actions[0].env[{{if}}]",
+        "spec.actions[0].env[{{if}}]",
+    ]
+    assert parse_fields(template(action(image="{{.Hardware.Foo}}"))) == []

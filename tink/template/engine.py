@@ -1,0 +1,67 @@
+"""Text and values to text: the way into this package for everybody who renders.
+
+`compiled` keeps the programs of recently seen texts, so that a Template used by a thousand Workflows is parsed once.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from threading import Lock
+from typing import Final
+
+from tink.template.compile import Program, compile_text
+from tink.template.execution import Budget
+from tink.template.functions import FUNCTIONS
+from tink.template.values import Value
+
+CACHED_CHARACTERS: Final = 1 << 20
+"""How much template text the cache keeps; compiled, a character takes some 100 bytes."""
+
+
+class ProgramCache:
+    """Compiled templates by their text, the least recently used dropped first."""
+
+    def __init__(self, capacity: int = CACHED_CHARACTERS) -> None:
+        self._capacity = capacity
+        self._size = 0
+        self._programs: OrderedDict[str, Program] = OrderedDict()
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._programs)
+
+    def get(self, text: str, name: str) -> Program:
+        """The program of a text. Raises TemplateSyntaxError, which calls it by `name`; failures are not kept."""
+        with self._lock:
+            program = self._programs.get(text)
+            if program is not None:
+                self._programs.move_to_end(text)
+                return program
+        program = compile_text(text, FUNCTIONS, name)
+        with self._lock:
+            if text not in self._programs and len(text) <= self._capacity:
+                self._programs[text] = program
+                self._size += len(text)
+                while self._size > self._capacity:
+                    dropped, _ = self._programs.popitem(last=False)
+                    self._size -= len(dropped)
+        return program
+
+
+_cache: Final = ProgramCache()
+
+
+def check(text: str, name: str = "template") -> None:
+    """Raises TemplateSyntaxError if the text is no template."""
+    if "{{" in text:
+        _cache.get(text, name)
+
+
+def render(text: str, dot: Value, name: str = "template", budget: Budget | None = None) -> str:
+    """Renders a text with `dot` as its data, which must be JSON-like.
+
+    `name` is what errors call the template. Raises TemplateSyntaxError and TemplateExecutionError.
+    """
+    if "{{" not in text:
+        return text
+    return _cache.get(text, name).render(dot, name, budget)

@@ -1,0 +1,302 @@
+"""Go's builtin template functions, and the four that Tinkerbell adds (Go: text/template, funcs.go).
+
+`FUNCTIONS` is everything that a template can call: these and the part of Sprig in `sprig` and
+`regexes`. Where a name is in both,
+ours wins: `contains`, `hasPrefix` and `hasSuffix` take the text first, as Go's strings package does and as the
+Tinkerbell renderer always has.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import quote_plus
+
+from tink.template import fmt, values
+from tink.template.errors import CallError
+from tink.template.regexes import REGEXES
+from tink.template.signatures import ANY, INT, STRING, Function, Functions, table
+from tink.template.sprig import SPRIG
+from tink.template.strconv import byte_length, from_bytes, to_bytes
+from tink.template.values import Struct, Uint8, Value, type_name
+
+_BASIC: Final = {values.BOOL, values.INT, values.UINT, values.FLOAT, values.STRING}
+
+
+# --- logic ------------------------------------------------------------------------------------------------------
+
+
+def _not(value: Value) -> bool:
+    return not value
+
+
+def _and_or(*arguments: Value) -> Value:
+    """Never called: the compiler makes these, for they must not evaluate what they do not need."""
+    raise CallError("and, or are no plain functions")
+
+
+# --- comparison -------------------------------------------------------------------------------------------------
+
+
+def _comparable_kind(value: Value) -> str:
+    """The kind that decides what a value can be compared with. Signed and unsigned integers compare by value."""
+    kind = values.kind(value)
+    return values.INT if kind == values.UINT else kind
+
+
+def _equal(one: Value, other: Value) -> bool:
+    first, second = _comparable_kind(one), _comparable_kind(other)
+    if first in _BASIC or second in _BASIC:
+        if first == second:
+            return bool(one == other)
+        if one is None or other is None:
+            return False
+        raise CallError(f"incompatible types for comparison: {type_name(one)} and {type_name(other)}")
+    if one is None or other is None:
+        return one is other
+    if first != second:
+        raise CallError(f"non-comparable types {type_name(one)}, {type_name(other)}")
+    if type(one) is Struct and type(other) is Struct:
+        return (
+            one.type_name == other.type_name
+            and list(one.fields) == list(other.fields)
+            and all(map(_equal, one.fields.values(), other.fields.values()))
+        )
+    raise CallError(f"non-comparable type {type_name(one)}")
+
+
+def _eq(one: Value, *others: Value) -> bool:
+    if not others:
+        raise CallError("missing argument for comparison")
+    return any(_equal(one, other) for other in others)
+
+
+def _ne(one: Value, other: Value) -> bool:
+    return not _equal(one, other)
+
+
+def _ordered(one: Value, other: Value) -> str:
+    """Checks that two values have an order, and returns their kind."""
+    first, second = _comparable_kind(one), _comparable_kind(other)
+    if first not in _BASIC or second not in _BASIC:
+        raise CallError("invalid type for comparison")
+    if first != second:
+        raise CallError(f"incompatible types for comparison: {type_name(one)} and {type_name(other)}")
+    if first == values.BOOL:
+        raise CallError("invalid type for comparison")
+    return first
+
+
+def _less(one: Value, other: Value) -> bool:
+    if _ordered(one, other) == values.STRING and not (one.isascii() and other.isascii()):
+        return to_bytes(one) < to_bytes(other)
+    return bool(one < other)
+
+
+def _lt(one: Value, other: Value) -> bool:
+    return _less(one, other)
+
+
+def _le(one: Value, other: Value) -> bool:
+    return _less(one, other) or bool(one == other)
+
+
+def _gt(one: Value, other: Value) -> bool:
+    return not _le(one, other)
+
+
+def _ge(one: Value, other: Value) -> bool:
+    return not _less(one, other)
+
+
+# --- parts of values --------------------------------------------------------------------------------------------
+
+
+def _index_number(index: Value, size: int) -> int:
+    if index is None:
+        raise CallError("cannot index slice/array with nil")
+    if type(index) not in (int, Uint8):
+        raise CallError(f"cannot index slice/array with type {type_name(index)}")
+    if not 0 <= index <= size:
+        raise CallError(f"index out of range: {index}")
+    return int(index)
+
+
+def _index(item: Value, *indexes: Value) -> Value:
+    if item is None:
+        raise CallError("index of untyped nil")
+    for index in indexes:
+        if type(item) is dict:
+            if index is None:
+                raise CallError("value is nil; should be of type string")
+            if type(index) is not str:
+                raise CallError(f"value has type {type_name(index)}; should be string")
+            item = item.get(index)
+        elif type(item) is list:
+            number = _index_number(index, len(item))
+            if number == len(item):
+                raise CallError("reflect: slice index out of range")
+            item = item[number]
+        elif type(item) is str:
+            raw = to_bytes(item)
+            number = _index_number(index, len(raw))
+            if number == len(raw):
+                raise CallError("reflect: string index out of range")
+            item = Uint8(raw[number])
+        elif item is None:
+            raise CallError("index of nil pointer")
+        else:
+            raise CallError(f"can't index item of type {type_name(item)}")
+    return item
+
+
+def _slice(item: Value, *indexes: Value) -> Value:
+    if item is None:
+        raise CallError("slice of untyped nil")
+    if len(indexes) > 3:
+        raise CallError(f"too many slice indexes: {len(indexes)}")
+    if type(item) is str:
+        if len(indexes) == 3:
+            raise CallError("cannot 3-index slice a string")
+    elif type(item) is not list:
+        raise CallError(f"can't slice item of type {type_name(item)}")
+    sequence = to_bytes(item) if type(item) is str else item
+    bounds = [0, len(sequence), len(sequence)]
+    for place, index in enumerate(indexes):
+        bounds[place] = _index_number(index, len(sequence))
+    if bounds[0] > bounds[1]:
+        raise CallError(f"invalid slice index: {bounds[0]} > {bounds[1]}")
+    if bounds[1] > bounds[2]:
+        raise CallError(f"invalid slice index: {bounds[1]} > {bounds[2]}")
+    part = sequence[bounds[0] : bounds[1]]
+    return from_bytes(part) if isinstance(part, bytes) else part
+
+
+def _len(item: Value) -> int:
+    if type(item) is str:
+        return byte_length(item)
+    if type(item) in (dict, list):
+        return len(item)
+    if item is None:
+        raise CallError("len of nil pointer")
+    raise CallError(f"len of type {type_name(item)}")
+
+
+def _call(function: Value, *arguments: Value) -> Value:
+    """Values are data, never functions: Go's complaint is all that is left of `call`."""
+    if function is None:
+        raise CallError("call of nil")
+    raise CallError(f"non-function of type {type_name(function)}")
+
+
+# --- text -------------------------------------------------------------------------------------------------------
+
+
+def _print(*arguments: Value) -> str:
+    return fmt.sprint(arguments)
+
+
+def _printf(template: str, *arguments: Value) -> str:
+    return fmt.sprintf(template, arguments)
+
+
+def _println(*arguments: Value) -> str:
+    return fmt.sprintln(arguments)
+
+
+def _escapable(arguments: tuple[Value, ...]) -> str:
+    """The text that html, js and urlquery escape; a nil is shown as where a value is printed."""
+    return fmt.sprint(["<no value>" if value is None else value for value in arguments])
+
+
+_HTML: Final = str.maketrans(
+    {"\0": "\ufffd", '"': "&#34;", "'": "&#39;", "&": "&amp;", "<": "&lt;", ">": "&gt;"},
+)
+_JS_SPECIAL: Final = re.compile("[\\\\'\"<>&=\0-\x1f\x80-\U0010ffff]")
+_JS: Final = {"\\": "\\\\", "'": "\\'", '"': '\\"'}
+
+
+def _html(*arguments: Value) -> str:
+    return _escapable(arguments).translate(_HTML)
+
+
+def _js_escape(match: re.Match[str]) -> str:
+    char = match[0]
+    if char in _JS:
+        return _JS[char]
+    if ord(char) >= 0x80 and char.isprintable():
+        return char
+    # A byte that is no UTF-8 is U+FFFD, which is printable.
+    return "\ufffd" if 0xD800 <= ord(char) <= 0xDFFF else f"\\u{ord(char):04X}"
+
+
+def _js(*arguments: Value) -> str:
+    return _JS_SPECIAL.sub(_js_escape, _escapable(arguments))
+
+
+def _urlquery(*arguments: Value) -> str:
+    return quote_plus(to_bytes(_escapable(arguments)))
+
+
+# --- Tinkerbell -------------------------------------------------------------------------------------------------
+
+
+def _contains(text: str, part: str) -> bool:
+    return part in text
+
+
+def _has_prefix(text: str, prefix: str) -> bool:
+    return text.startswith(prefix)
+
+
+def _has_suffix(text: str, suffix: str) -> bool:
+    return text.endswith(suffix)
+
+
+_LETTERED: Final = ("/dev/sd", "/dev/vd", "/dev/xvd", "/dev/hd")
+_DIGITS: Final = tuple("0123456789")
+
+
+def format_partition(device: str, partition: int) -> str:
+    """The path of a partition, as Linux and udev name it: `/dev/sda` 1 -> `/dev/sda1`, `/dev/nvme0n1` 1 ->
+    `/dev/nvme0n1p1`, `/dev/disk/by-id/x` 1 -> `/dev/disk/by-id/x-part1`.
+
+    The kernel puts a p between when the disk's name ends with a digit (nvme, mmcblk, loop, md, nbd).
+    """
+    if device.startswith("/dev/disk/"):
+        return f"{device}-part{partition}"
+    if device.startswith(_LETTERED):
+        return f"{device}{partition}"
+    if device.startswith("/dev/nvme") or device[-1:] in _DIGITS:
+        return f"{device}p{partition}"
+    return f"{device}{partition}"
+
+
+_OWN: Final = table(
+    Function("and", _and_or, (ANY,), ANY),
+    Function("or", _and_or, (ANY,), ANY),
+    Function("not", _not, (ANY,)),
+    Function("eq", _eq, (ANY,), ANY),
+    Function("ne", _ne, (ANY, ANY)),
+    Function("lt", _lt, (ANY, ANY)),
+    Function("le", _le, (ANY, ANY)),
+    Function("gt", _gt, (ANY, ANY)),
+    Function("ge", _ge, (ANY, ANY)),
+    Function("len", _len, (ANY,)),
+    Function("index", _index, (ANY,), ANY),
+    Function("slice", _slice, (ANY,), ANY),
+    Function("call", _call, (ANY,), ANY),
+    Function("print", _print, (), ANY),
+    Function("printf", _printf, (STRING,), ANY),
+    Function("println", _println, (), ANY),
+    Function("html", _html, (), ANY),
+    Function("js", _js, (), ANY),
+    Function("urlquery", _urlquery, (), ANY),
+    Function("contains", _contains, (STRING, STRING)),
+    Function("hasPrefix", _has_prefix, (STRING, STRING)),
+    Function("hasSuffix", _has_suffix, (STRING, STRING)),
+    Function("formatPartition", format_partition, (STRING, INT)),
+)
+
+FUNCTIONS: Final[Functions] = {**SPRIG, **REGEXES, **_OWN}
+"""Every function that a template can call."""

@@ -1,0 +1,223 @@
+"""The parse tree (Go: text/template/parse, node.go).
+
+`position` is the character where Go says the node begins (for a chain `.a.b` that is the second dot: error columns
+must match). `str(node)` gives the canonical source that Go shows in `at <...>`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tink.template.strconv import quote
+
+
+@dataclass(slots=True)
+class Node:
+    """Any part of a template."""
+
+    position: int
+
+
+# --- operands ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Bool(Node):
+    """true, false"""
+
+    value: bool
+
+    def __str__(self) -> str:
+        return "true" if self.value else "false"
+
+
+@dataclass(slots=True)
+class Dot(Node):
+    """The current value: `.`"""
+
+    def __str__(self) -> str:
+        return "."
+
+
+@dataclass(slots=True)
+class Nil(Node):
+    """The untyped nil."""
+
+    def __str__(self) -> str:
+        return "nil"
+
+
+@dataclass(slots=True)
+class Number(Node):
+    """A constant. `integer` and `real` are its values as either, None where it has none; `is_real`: Go reads it as a
+    float where nothing says what is wanted; `overflows`: too large for an int."""
+
+    text: str
+    integer: int | None
+    real: float | None
+    is_real: bool = False
+    overflows: bool = False
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(slots=True)
+class String(Node):
+    """A string constant, as written and as meant."""
+
+    quoted: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.quoted
+
+
+@dataclass(slots=True)
+class Identifier(Node):
+    """The name of a function."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(slots=True)
+class Field(Node):
+    """`.a.b`"""
+
+    names: list[str]
+
+    def __str__(self) -> str:
+        return "".join(f".{name}" for name in self.names)
+
+
+@dataclass(slots=True)
+class Variable(Node):
+    """`$x.a.b`; `slot` is the variable's place in the frame, None when it was never declared."""
+
+    name: str
+    names: list[str]
+    slot: int | None
+
+    def __str__(self) -> str:
+        return ".".join([self.name, *self.names])
+
+
+@dataclass(slots=True)
+class Chain(Node):
+    """`(pipeline).a.b`, or fields of a function's result."""
+
+    base: Operand
+    names: list[str]
+
+    def __str__(self) -> str:
+        base = f"({self.base})" if isinstance(self.base, Pipe) else str(self.base)
+        return base + "".join(f".{name}" for name in self.names)
+
+
+@dataclass(slots=True)
+class Command(Node):
+    """One stage of a pipeline: operands."""
+
+    operands: list[Operand] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return " ".join(f"({operand})" if isinstance(operand, Pipe) else str(operand) for operand in self.operands)
+
+
+@dataclass(slots=True)
+class Pipe(Node):
+    """Stages joined by `|`, with the variables that take the result."""
+
+    commands: list[Command] = field(default_factory=list)
+    variables: list[Variable] = field(default_factory=list)
+    is_assignment: bool = False
+
+    def __str__(self) -> str:
+        commands = " | ".join(map(str, self.commands))
+        if not self.variables:
+            return commands
+        operator = "=" if self.is_assignment else ":="
+        return f"{', '.join(map(str, self.variables))} {operator} {commands}"
+
+
+Operand = Bool | Dot | Nil | Number | String | Identifier | Field | Variable | Chain | Pipe
+
+
+# --- what stands in a list --------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Text(Node):
+    """Plain text."""
+
+    text: str
+
+
+@dataclass(slots=True)
+class Action(Node):
+    """`{{pipeline}}`"""
+
+    pipe: Pipe
+
+    def __str__(self) -> str:
+        return f"{{{{{self.pipe}}}}}"
+
+
+@dataclass(slots=True)
+class Break(Node):
+    """`{{break}}`"""
+
+
+@dataclass(slots=True)
+class Continue(Node):
+    """`{{continue}}`"""
+
+
+@dataclass(slots=True)
+class Branch(Node):
+    """`if` or `with`: pipelines tried in turn, each with the list that it guards, then what `else` says."""
+
+    is_with: bool
+    arms: list[tuple[bool, Pipe, list[Statement]]]
+    otherwise: list[Statement] | None = None
+
+
+@dataclass(slots=True)
+class Range(Node):
+    """`range`"""
+
+    pipe: Pipe
+    body: list[Statement]
+    otherwise: list[Statement] | None = None
+
+
+@dataclass(slots=True)
+class Invoke(Node):
+    """`{{template "name" pipeline}}`, also what is left of a block."""
+
+    name: str
+    pipe: Pipe | None
+
+    def __str__(self) -> str:
+        argument = f" {self.pipe}" if self.pipe else ""
+        return f"{{{{template {quote(self.name)}{argument}}}}}"
+
+
+Statement = Text | Action | Break | Continue | Branch | Range | Invoke
+
+
+@dataclass(slots=True)
+class Tree:
+    """One template: the main one (name None) or one that `define` or `block` made; `slots` is the size of its frame."""
+
+    name: str | None
+    body: list[Statement]
+    slots: int
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is nothing but space; such a definition gives way to another (Go: IsEmptyTree)."""
+        return all(isinstance(node, Text) and not node.text.strip() for node in self.body)

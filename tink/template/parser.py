@@ -1,0 +1,472 @@
+"""Tokens to parse trees (Go: text/template/parse, parse.go).
+
+A recursive descent with the grammar, the complaints and the line numbers of Go's. Two things are decided here that Go
+leaves to the execution: which slot of the frame a variable lives in (scopes are lexical, so a name needs no search at
+run time), and how deep a template may be nested, since every level costs stack when it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Final
+
+from tink.template import nodes, strconv
+from tink.template.errors import TemplateSyntaxError, place
+from tink.template.lexer import Kind, Token, lex
+
+MAX_NESTING: Final = 64
+"""How deep parentheses and blocks may be nested."""
+
+MAX_TEXT: Final = 1 << 20
+"""The longest text that is parsed, in characters; Kubernetes stores no larger object."""
+
+FIRST_SLOT: Final = 2
+"""Where variables begin in a frame; the first one is `$`."""
+
+_OPERAND_KINDS: Final = frozenset(
+    {
+        Kind.BOOL,
+        Kind.CHAR_CONSTANT,
+        Kind.COMPLEX,
+        Kind.DOT,
+        Kind.FIELD,
+        Kind.IDENTIFIER,
+        Kind.NUMBER,
+        Kind.NIL,
+        Kind.RAW_STRING,
+        Kind.STRING,
+        Kind.VARIABLE,
+        Kind.LEFT_PAREN,
+    }
+)
+_LITERALS = (nodes.Bool, nodes.Dot, nodes.Nil, nodes.Number, nodes.String)
+
+
+def parse(text: str, functions: Container[str], name: str = "template") -> dict[str | None, nodes.Tree]:
+    """The trees in a template's text: the main one under None, those of `define` and `block` under their names.
+
+    Raises TemplateSyntaxError; `name` is what it calls the template.
+    """
+    if len(text) > MAX_TEXT:
+        raise TemplateSyntaxError(f"template: {name}: the text is longer than {MAX_TEXT} characters", name=name)
+    try:
+        return _Parser(text, functions, name).parse()
+    except RecursionError:
+        raise TemplateSyntaxError(f"template: {name}: the template is nested too deeply", name=name) from None
+
+
+class _Scope:
+    """The variables of one tree: name -> slots, the innermost last; None as slot: assigned, but never declared."""
+
+    def __init__(self) -> None:
+        self.slots: dict[str, list[int | None]] = {"$": [FIRST_SLOT]}
+        self.order = ["$"]
+        self.pending: list[str] = []
+        self.size = 1
+
+    def declare(self, name: str) -> int:
+        slot = FIRST_SLOT + len(self.order)
+        self._push(name, slot)
+        return slot
+
+    def assign(self, name: str) -> int | None:
+        """The slot that an assignment goes to. Go parses an assignment to what was never declared; so do we."""
+        known = self.slots.get(name)
+        if not known:
+            self._push(name, None)
+            return None
+        return known[-1]
+
+    def _push(self, name: str, slot: int | None) -> None:
+        self.slots.setdefault(name, []).append(slot)
+        self.order.append(name)
+        self.size = max(self.size, len(self.order))
+
+    def mark(self) -> int:
+        return len(self.order)
+
+    def pop(self, mark: int) -> None:
+        while len(self.order) > mark:
+            self.slots[self.order.pop()].pop()
+
+
+class _Parser:
+    def __init__(self, text: str, functions: Container[str], name: str) -> None:
+        self.text = text
+        self.functions = functions
+        self.name = name
+        self.source = lex(text)
+        self.at = 0
+        self.far = 0
+        self.scope = _Scope()
+        self.action_line = 0
+        self.range_depth = 0
+        self.depth = 0
+        self.trees: dict[str | None, nodes.Tree] = {}
+
+    # --- tokens and complaints ---
+
+    def _next(self) -> Token:
+        token = self._peek()
+        if self.at < len(self.source) - 1:
+            self.at += 1
+        return token
+
+    def _peek(self) -> Token:
+        if self.at > self.far:
+            self.far = self.at
+        return self.source[self.at]
+
+    def _next_non_space(self) -> Token:
+        token = self._next()
+        return self._next() if token.kind is Kind.SPACE else token
+
+    def _peek_non_space(self) -> Token:
+        if self._peek().kind is Kind.SPACE:
+            self._next()
+        return self._peek()
+
+    def _error(self, message: str) -> TemplateSyntaxError:
+        # Go names the line of the last token it has looked at, not that of the one it complains about.
+        token = self.source[self.far]
+        return TemplateSyntaxError(
+            f"template: {self.name}:{token.line}: {message}",
+            name=self.name,
+            line=token.line,
+            column=place(self.text, token.position)[1],
+            expression=token.text if token.kind not in (Kind.ERROR, Kind.EOF) else "",
+        )
+
+    def _expect(self, context: str, *kinds: Kind) -> Token:
+        token = self._next_non_space()
+        if token.kind not in kinds:
+            raise self._unexpected(token, context)
+        return token
+
+    def _unexpected(self, token: Token, context: str) -> TemplateSyntaxError:
+        if token.kind is not Kind.ERROR:
+            return self._error(f"unexpected {token} in {context}")
+        extra = ""
+        if self.action_line not in (0, token.line):
+            extra = f" in action started at {self.name}:{self.action_line}"
+            if token.text.endswith(" action"):
+                extra = extra.removeprefix(" in action")
+        return self._error(f"{token}{extra}")
+
+    def _unquote(self, token: Token) -> str:
+        try:
+            return strconv.unquote(token.text)
+        except ValueError as error:
+            raise self._error(str(error)) from None
+
+    def _deeper(self, complaint: str) -> None:
+        self.depth += 1
+        if self.depth > MAX_NESTING:
+            raise self._error(complaint)
+
+    # --- trees ---
+
+    def parse(self) -> dict[str | None, nodes.Tree]:
+        body: list[nodes.Statement] = []
+        while self._peek().kind is not Kind.EOF:
+            if self._peek().kind is Kind.LEFT_DELIM:
+                start = self.at
+                self._next()
+                if self._next_non_space().kind is Kind.DEFINE:
+                    self._definition()
+                    continue
+                self.at = start
+            node = self._text_or_action()
+            if isinstance(node, Token):
+                raise self._error("unexpected {{end}}" if node.kind is Kind.END else "unexpected {{else}}")
+            body.append(node)
+        self._add(nodes.Tree(None, body, self.scope.size))
+        return self.trees
+
+    def _add(self, tree: nodes.Tree) -> None:
+        known = self.trees.get(tree.name)
+        if known is None or known.is_empty:
+            self.trees[tree.name] = tree
+        elif not tree.is_empty:
+            raise self._error(f"template: multiple definition of template {strconv.quote(tree.name or '')}")
+
+    def _definition(self) -> None:
+        context = "define clause"
+        name = self._unquote(self._expect(context, Kind.STRING, Kind.RAW_STRING))
+        self._expect(context, Kind.RIGHT_DELIM)
+        self._subtree(name, context)
+
+    def _subtree(self, name: str, context: str) -> None:
+        """The body of a define or block, up to its end: a tree of its own, which sees no variable from outside."""
+        outer = self.scope, self.action_line, self.range_depth
+        self.scope, self.action_line, self.range_depth = _Scope(), 0, 0
+        body, closing = self._list()
+        if closing.kind is not Kind.END:
+            raise self._error(f"unexpected {{{{else}}}} in {context}")
+        self._add(nodes.Tree(name, body, self.scope.size))
+        self.scope, self.action_line, self.range_depth = outer
+
+    def _list(self) -> tuple[list[nodes.Statement], Token]:
+        """Statements up to an `end` or `else`, which is returned as its token."""
+        self._deeper("blocks are nested too deeply")
+        body: list[nodes.Statement] = []
+        while self._peek_non_space().kind is not Kind.EOF:
+            node = self._text_or_action()
+            if isinstance(node, Token):
+                self.depth -= 1
+                return body, node
+            body.append(node)
+        raise self._error("unexpected EOF")
+
+    def _text_or_action(self) -> nodes.Statement | Token:
+        token = self._next_non_space()
+        if token.kind is Kind.TEXT:
+            return nodes.Text(token.position, token.text)
+        if token.kind is Kind.LEFT_DELIM:
+            self.action_line = token.line
+            node = self._action()
+            self.action_line = 0
+            return node
+        raise self._unexpected(token, "input")
+
+    # --- actions ---
+
+    def _action(self) -> nodes.Statement | Token:
+        start = self.at
+        token = self._next_non_space()
+        kind = token.kind
+        if kind in (Kind.IF, Kind.WITH):
+            return self._branch(token)
+        if kind is Kind.RANGE:
+            return self._range()
+        if kind is Kind.END:
+            self._expect("end", Kind.RIGHT_DELIM)
+            return token
+        if kind is Kind.ELSE:
+            # `else if` and `else with` leave their keyword to the branch that they continue.
+            if self._peek_non_space().kind not in (Kind.IF, Kind.WITH):
+                self._expect("else", Kind.RIGHT_DELIM)
+            return token
+        if kind in (Kind.BREAK, Kind.CONTINUE):
+            return self._loop_exit(token)
+        if kind is Kind.TEMPLATE:
+            return self._invoke()
+        if kind is Kind.BLOCK:
+            return self._block()
+        self.at = start
+        position = self._peek_non_space().position
+        return nodes.Action(position, self._pipeline("command", Kind.RIGHT_DELIM))
+
+    def _loop_exit(self, token: Token) -> nodes.Statement:
+        closing = self._next_non_space()
+        if closing.kind is not Kind.RIGHT_DELIM:
+            raise self._unexpected(closing, f"{{{{{token.text}}}}}")
+        if not self.range_depth:
+            raise self._error(f"{{{{{token.text}}}}} outside {{{{range}}}}")
+        return (nodes.Break if token.kind is Kind.BREAK else nodes.Continue)(token.position)
+
+    def _branch(self, keyword: Token) -> nodes.Branch:
+        """if or with, and all the `else if` or `else with` that follow."""
+        mark = self.scope.mark()
+        is_with = keyword.kind is Kind.WITH
+        node: nodes.Branch | None = None
+        while True:
+            pipe = self._pipeline(keyword.text, Kind.RIGHT_DELIM)
+            if node is None:
+                node = nodes.Branch(pipe.position, is_with, [])
+            body, closing = self._list()
+            node.arms.append((is_with, pipe, body))
+            if closing.kind is Kind.END:
+                break
+            if self._peek().kind is keyword.kind:
+                self._next()
+                continue
+            node.otherwise = self._otherwise()
+            break
+        self.scope.pop(mark)
+        return node
+
+    def _otherwise(self) -> list[nodes.Statement]:
+        body, closing = self._list()
+        if closing.kind is not Kind.END:
+            raise self._error("expected end; found {{else}}")
+        return body
+
+    def _range(self) -> nodes.Range:
+        mark = self.scope.mark()
+        pipe = self._pipeline("range", Kind.RIGHT_DELIM)
+        self.range_depth += 1
+        body, closing = self._list()
+        self.range_depth -= 1
+        otherwise = self._otherwise() if closing.kind is Kind.ELSE else None
+        self.scope.pop(mark)
+        return nodes.Range(pipe.position, pipe, body, otherwise)
+
+    def _invoke(self) -> nodes.Invoke:
+        context = "template clause"
+        token = self._expect(context, Kind.STRING, Kind.RAW_STRING)
+        name = self._unquote(token)
+        if self._peek_non_space().kind is Kind.RIGHT_DELIM:
+            self._next()
+            return nodes.Invoke(token.position, name, None)
+        return nodes.Invoke(token.position, name, self._pipeline(context, Kind.RIGHT_DELIM))
+
+    def _block(self) -> nodes.Invoke:
+        context = "block clause"
+        token = self._expect(context, Kind.STRING, Kind.RAW_STRING)
+        name = self._unquote(token)
+        pipe = self._pipeline(context, Kind.RIGHT_DELIM)
+        self._subtree(name, context)
+        return nodes.Invoke(token.position, name, pipe)
+
+    # --- pipelines ---
+
+    def _pipeline(self, context: str, end: Kind) -> nodes.Pipe:
+        pipe = nodes.Pipe(self._peek_non_space().position)
+        declared = self._declarations(pipe, context)
+        self.scope.pending += [token.text for token in declared]
+        while True:
+            token = self._peek_non_space()
+            if token.kind is end:
+                self._next()
+                break
+            if token.kind not in _OPERAND_KINDS:
+                raise self._unexpected(self._next(), context)
+            pipe.commands.append(self._command())
+        if not pipe.commands:
+            raise self._error(f"missing value for {context}")
+        for stage, command in enumerate(pipe.commands[1:], 2):
+            if isinstance(command.operands[0], _LITERALS):
+                raise self._error(f"non executable command in pipeline stage {stage}")
+        if declared:
+            del self.scope.pending[-len(declared) :]
+        for token in declared:
+            slot = self.scope.assign(token.text) if pipe.is_assignment else self.scope.declare(token.text)
+            pipe.variables.append(nodes.Variable(token.position, token.text, [], slot))
+        return pipe
+
+    def _declarations(self, pipe: nodes.Pipe, context: str) -> list[Token]:
+        """The variables before `:=` or `=`; none if the pipeline just begins with a variable."""
+        declared: list[Token] = []
+        while self._peek_non_space().kind is Kind.VARIABLE:
+            start = self.at
+            variable = self._next()
+            operator = self._peek_non_space()
+            if operator.kind in (Kind.ASSIGN, Kind.DECLARE):
+                self._next()
+                pipe.is_assignment = operator.kind is Kind.ASSIGN
+                declared.append(variable)
+                break
+            if operator.kind is not Kind.CHAR or operator.text != ",":
+                self.at = start
+                break
+            self._next()
+            declared.append(variable)
+            if context != "range" or len(declared) > 1:
+                raise self._error(f"too many declarations in {context}")
+            if self._peek_non_space().kind not in (Kind.VARIABLE, Kind.RIGHT_DELIM, Kind.RIGHT_PAREN):
+                raise self._error("range can only initialize variables")
+        return declared
+
+    def _command(self) -> nodes.Command:
+        command = nodes.Command(self._peek_non_space().position)
+        while True:
+            self._peek_non_space()
+            operand = self._operand()
+            if operand is not None:
+                command.operands.append(operand)
+            token = self._next()
+            if token.kind is Kind.SPACE:
+                continue
+            if token.kind in (Kind.RIGHT_DELIM, Kind.RIGHT_PAREN):
+                self.at -= 1
+            elif token.kind is not Kind.PIPE:
+                raise self._unexpected(token, "operand")
+            break
+        if not command.operands:
+            raise self._error("empty command")
+        return command
+
+    def _operand(self) -> nodes.Operand | None:
+        base = self._term()
+        if base is None or self._peek().kind is not Kind.FIELD:
+            return base
+        # Go takes the place of a chain for the place of the whole: its column in messages.
+        position = self._peek().position
+        names: list[str] = []
+        while self._peek().kind is Kind.FIELD:
+            names.append(self._next().text[1:])
+        if isinstance(base, nodes.Field):
+            return nodes.Field(position, base.names + names)
+        if isinstance(base, nodes.Variable):
+            return nodes.Variable(position, base.name, base.names + names, base.slot)
+        if isinstance(base, _LITERALS):
+            raise self._error(f"unexpected . after term {strconv.quote(str(base))}")
+        return nodes.Chain(position, base, names)
+
+    def _term(self) -> nodes.Operand | None:
+        start = self.at
+        token = self._next_non_space()
+        position, text = token.position, token.text
+        match token.kind:
+            case Kind.IDENTIFIER:
+                if text not in self.functions:
+                    raise self._error(f"function {strconv.quote(text)} not defined")
+                return nodes.Identifier(position, text)
+            case Kind.DOT:
+                return nodes.Dot(position)
+            case Kind.NIL:
+                return nodes.Nil(position)
+            case Kind.VARIABLE:
+                return self._variable(token)
+            case Kind.FIELD:
+                return nodes.Field(position, [text[1:]])
+            case Kind.BOOL:
+                return nodes.Bool(position, text == "true")
+            case Kind.CHAR_CONSTANT | Kind.COMPLEX | Kind.NUMBER:
+                return self._number(token)
+            case Kind.LEFT_PAREN:
+                self._deeper("max expression depth exceeded")
+                pipe = self._pipeline("parenthesized pipeline", Kind.RIGHT_PAREN)
+                self.depth -= 1
+                return pipe
+            case Kind.STRING | Kind.RAW_STRING:
+                return nodes.String(position, text, self._unquote(token))
+        self.at = start
+        self._peek_non_space()
+        return None
+
+    def _variable(self, token: Token) -> nodes.Variable:
+        slots = self.scope.slots.get(token.text)
+        if slots:
+            return nodes.Variable(token.position, token.text, [], slots[-1])
+        if token.text in self.scope.pending:
+            return nodes.Variable(token.position, token.text, [], None)
+        raise self._error(f"undefined variable {strconv.quote(token.text)}")
+
+    def _number(self, token: Token) -> nodes.Number:
+        """A constant under all the types that it can have (Go: newNumber). There are no complex numbers here."""
+        text, position = token.text, token.position
+        if token.kind is Kind.CHAR_CONSTANT:
+            try:
+                code = strconv.unquote_char(text)
+            except ValueError as error:
+                raise self._error(str(error)) from None
+            return nodes.Number(position, text, code, float(code))
+        if text.endswith("i"):
+            raise self._error(f"complex numbers are not supported: {strconv.quote(text)}")
+        looks_real = any(char in ".eEpP" for char in text)
+        is_hex = text[:2].lower() == "0x" and not any(char in "pP" for char in text)
+        value = strconv.parse_integer(text)
+        if value is not None and strconv.INT64_MIN <= value <= strconv.UINT64_MAX:
+            if value <= strconv.INT64_MAX:
+                return nodes.Number(position, text, value, float(value), looks_real and not is_hex)
+            if text[0] not in "+-":
+                return nodes.Number(position, text, None, float(value), overflows=True)
+        real = strconv.parse_float(text)
+        if real is None:
+            raise self._error(f"illegal number syntax: {strconv.quote(text)}")
+        if not looks_real:
+            raise self._error(f"integer overflow: {strconv.quote(text)}")
+        whole = int(real) if real.is_integer() and -(2.0**63) <= real < 2.0**63 else None
+        return nodes.Number(position, text, whole, real, is_real=not is_hex)
