@@ -67,6 +67,10 @@ class Inventory:
         """The machine with this MAC (lower case, colons); None if none has it, or more than one claims it."""
         return self._only(self._by_mac.get(mac))
 
+    def claimants(self, mac: str) -> tuple[Machine, ...]:
+        """All machines whose Hardware claims this MAC: more than one is an operator's mistake."""
+        return self._by_mac.get(mac, ())
+
     def by_ip(self, ip: str) -> Machine | None:
         """The machine with this reserved IPv4 address; None if none has it, or more than one claims it."""
         return self._only(self._by_ip.get(ip))

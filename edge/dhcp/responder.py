@@ -24,11 +24,11 @@ from edge.dhcp import codec, options
 from edge.dhcp.boot import NO_BOOT, NO_PROXY_DHCP, Boot, BootChoice
 from edge.dhcp.client import Client, Kind, identify
 from edge.dhcp.codec import Message, MessageType
-from edge.dhcp.once_per import OncePer
 from edge.dhcp.reservation import Reservation, compile_reservation, is_host_address
 from edge.dhcp.unregistered import Unregistered
 from edge.inventory import Inventory
 from edge.journey.events import Outcome, Recorder, Step
+from edge.once_per import OncePer
 from ipxe.binaries import BootBinaries, NoBinaryError
 
 log = logging.getLogger(__name__)
@@ -161,7 +161,7 @@ class Responder:
             return None
         reservation = self._reservations.get(message.chaddr)
         if reservation is None:
-            self._unregistered.heard(message.chaddr.hex(":"), kind, message, identify(message))
+            self._unknown(kind, message)
             return None
         if received.port == PXE_PORT:
             return (
@@ -368,6 +368,17 @@ class Responder:
         return None
 
     # --- what the operator hears --------------------------------------------------------------------------------
+
+    def _unknown(self, kind: MessageType, message: Message) -> None:
+        mac = message.chaddr.hex(":")
+        claimants = self._inventory.claimants(mac)
+        if not claimants:
+            self._unregistered.heard(mac, kind, message, identify(message))
+            return
+        names = ", ".join(sorted(f"{machine.namespace}/{machine.name}" for machine in claimants))
+        reason = f"MAC {mac} is claimed by several Hardware, so none is served: {names}"
+        if self._refusal_once.due((mac, reason), self._clock()):
+            self._record(mac, Step.DHCP, Outcome.REFUSED, f"no DHCP answer: {reason}", reason=reason)
 
     def _is_served(self, reservation: Reservation) -> bool:
         machine = reservation.machine

@@ -15,8 +15,8 @@ import struct
 
 from edge.dhcp import options
 from edge.dhcp.codec import MAX_PACKET
-from edge.dhcp.once_per import OncePer
 from edge.dhcp.responder import PXE_PORT, SERVER_PORT, Received, Reply, Responder
+from edge.once_per import OncePer
 
 log = logging.getLogger(__name__)
 

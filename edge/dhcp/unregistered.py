@@ -12,8 +12,8 @@ from collections.abc import Callable
 from edge.dhcp import options
 from edge.dhcp.client import Client
 from edge.dhcp.codec import Message, MessageType
-from edge.dhcp.once_per import OncePer
 from edge.journey.events import Outcome, Recorder, Step
+from edge.once_per import OncePer
 from tink.api.v1alpha2 import API_VERSION
 
 log = logging.getLogger(__name__)

@@ -17,11 +17,11 @@ from edge.http.body import BodySender
 from edge.http.boot import BootScripts, binary
 from edge.http.context import Binaries, Context, OsieLookup, text
 from edge.http.metadata import MetadataService
-from edge.http.once import OncePer
 from edge.http.osie import OsieFiles
 from edge.http.routes import Place, Route, route
 from edge.inventory import Inventory
 from edge.journey.events import Recorder
+from edge.once_per import OncePer
 from ipxe.scripts import BootSettings, Scripts
 
 MAX_BODY = 64 * 1024
@@ -58,7 +58,8 @@ def build_app(
         record=record,
         clock=clock,
         ready=ready,
-        once=OncePer(SAY_AGAIN_SECONDS, clock, capacity=16384),
+        said=OncePer(SAY_AGAIN_SECONDS, 16384),
+        refusals=OncePer(SAY_AGAIN_SECONDS, 1024),
     )
     bodies = sender or BodySender()
     dispatch = _Dispatch(context, Scripts(settings), bodies)

@@ -58,7 +58,7 @@ class BootScripts:
 
     def _wrong_address(self, machine: Machine, seen: str) -> web.Response:
         expected = f"its address is {machine.ip}" if machine.ip is not None else "its Hardware reserves no address"
-        if self._context.once.first("script address", machine.mac, seen):
+        if self._context.first_refusal("script address", machine.mac, seen):
             message = f"script asked for from {seen}, but {expected}"
             self._context.record(machine.mac, Step.SCRIPT, Outcome.REFUSED, message, address=seen)
         return text("this script is served to its own machine only", status=403)
@@ -103,14 +103,14 @@ async def binary(context: Context, request: web.Request, route: Route) -> web.St
     decision = netboot(machine)
     if machine is None or not decision.allowed:
         why = f"boot program {route.name} asked for by {route.who or seen}: {decision.reason}"
-        if machine is not None and context.once.first("binary", machine.mac, decision.reason):
+        if machine is not None and context.first("binary", machine.mac, decision.reason):
             context.record(machine.mac, Step.BINARY, Outcome.REFUSED, f"no boot program: {decision.reason}")
         return context.refuse(403, f"no netboot: {decision.reason}", seen=seen, why=why)
     found = context.binaries.get(route.name)
     if found is None:
         # iPXE itself asks for autoexec.ipxe where it came from, and goes on without.
         outcome = Outcome.INFO if route.name == "autoexec.ipxe" else Outcome.FAILED
-        if context.once.first("no binary", machine.mac, outcome):
+        if context.first("no binary", machine.mac, outcome):
             message = f"there is no boot program {route.name[:80]}"
             context.record(machine.mac, Step.BINARY, outcome, message)
         return text(f"there is no boot program {route.name}", status=404)

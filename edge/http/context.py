@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Protocol
 
 from aiohttp import web
 
 from edge.artifacts.cache import ArtifactCache
-from edge.http.once import OncePer
 from edge.inventory import Inventory
 from edge.journey.events import Recorder
+from edge.once_per import OncePer
 from tink.api.v1alpha2 import Raw
 
 log = logging.getLogger(__name__)
@@ -52,11 +52,22 @@ class Context:
     record: Recorder
     clock: Callable[[], float]
     ready: Callable[[], str]
-    once: OncePer
+    said: OncePer
+    """What was said of registered machines."""
+    refusals: OncePer
+    """What was said of strangers: apart, so that no number of them can silence what happens to machines."""
+
+    def first(self, *key: Hashable) -> bool:
+        """Whether `key`, which names a registered machine, is worth saying now."""
+        return self.said.due(key, self.clock())
+
+    def first_refusal(self, *key: Hashable) -> bool:
+        """Whether `key`, which holds what a stranger chose, is worth saying now."""
+        return self.refusals.due(key, self.clock())
 
     def refuse(self, status: int, body: str, *, seen: str, why: str) -> web.Response:
         """An error answer: `body` for the sender, `why` for the log, once a while for each sender."""
-        if self.once.first("refused", seen, status):
+        if self.first_refusal("refused", seen, status):
             log.warning("%s: %d: %s", seen, status, why)
         return text(body, status=status)
 

@@ -72,7 +72,7 @@ class MetadataService:
             return text(f"the report has more than {MAX_FORM_FIELDS} fields", status=400)
         hostname = form.get("hostname", [machine.name])[0][:253]
         detail = {"hostname": hostname, "instance_id": form.get("instance_id", [""])[0][:253]}
-        if self._context.once.first("phone home", machine.mac, detail["instance_id"]):
+        if self._context.first("phone home", machine.mac, detail["instance_id"]):
             message = f"cloud-init finished on {hostname}"
             self._context.record(machine.mac, Step.METADATA, Outcome.OK, message, **detail)
         return text("thank you")
@@ -96,7 +96,7 @@ class MetadataService:
         if request.method != "GET":
             return
         document = name if name in _DOCUMENTS else "meta-data"
-        if self._context.once.first("metadata", machine.mac, document, how):
+        if self._context.first("metadata", machine.mac, document, how):
             outcome = Outcome.INFO if document == "meta-data" else Outcome.OK
             message = f"{document} to {client_name(request)}{how}"
             self._context.record(machine.mac, Step.METADATA, outcome, message, document=document)

@@ -66,7 +66,7 @@ class OsieFiles:
             return self._context.refuse(403, f"no Hardware has the address {seen}", seen=seen, why=why)
         decision = netboot(machine)
         if not decision.allowed:
-            if self._context.once.first("osie", machine.mac, route.name, decision.reason):
+            if self._context.first("osie", machine.mac, route.name, decision.reason):
                 message = f"no {route.name}: {decision.reason}"
                 self._context.record(machine.mac, _STEP[route.name], Outcome.REFUSED, message)
             return text(f"no netboot: {decision.reason}", status=403)

@@ -63,6 +63,7 @@ class Lab:
         self._settings = settings
         self._screen = screen
         self._last_step = "nothing yet"
+        self._workflow = ""
         self._network = RackNetwork()
         self._logs = settings.cache / "lab-logs"
 
@@ -241,6 +242,7 @@ class Lab:
         if step == Step.WORKFLOW and state in _TERMINAL:
             if state != "Succeeded":
                 raise LabError(f"the Workflow ended {state}: {event['message']}")
+            self._workflow = event["detail"]["workflow"]
             return not self._settings.full
         return step == Step.METADATA and "phone_home" in event.get("detail", {})
 
@@ -249,7 +251,8 @@ class Lab:
 
     async def _prove(self, kubectl: Kubectl, machine: Machine, image: Path) -> None:
         """The API must say the same, and the bytes of the image must be on the disk."""
-        state = await kubectl.run("get", "workflow", "install", "-o", "jsonpath={.status.state}")
+        namespace, name = self._workflow.split("/")
+        state = await kubectl.run("get", "-n", namespace, "workflow", name, "-o", "jsonpath={.status.state}")
         if state != "Succeeded":
             raise LabError(f"the journey ended, but the Workflow's state is {state!r}")
         if self._settings.full:

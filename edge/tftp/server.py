@@ -15,8 +15,8 @@ import logging
 import socket
 from collections.abc import Callable
 
-from edge.dhcp.once_per import OncePer
 from edge.journey.events import Outcome, Recorder, Step
+from edge.once_per import OncePer
 from edge.tftp import packets
 from edge.tftp.files import printable
 from edge.tftp.packets import ErrorCode, Garbage, ReadRequest, RequestError

@@ -231,6 +231,18 @@ def test_disabled_netboot_gives_an_address_without_boot_options(
     assert all("disableNetboot is true" in message for message in edge.messages())
 
 
+def test_mac_that_two_hardware_claim_gets_no_answer_and_both_are_named(
+    make_edge: Callable[..., Edge], make_hardware: Hardware, captured: dict[str, bytes]
+) -> None:
+    edge = make_edge(
+        make_hardware("lab-1", FIRMWARE_MAC, "10.77.0.58"), make_hardware("lab-2", FIRMWARE_MAC, "10.77.0.59")
+    )
+    assert edge.send(captured["edk2_pxe_discover"]) is None
+    (event,) = edge.events
+    assert event.outcome is Outcome.REFUSED
+    assert "default/lab-1, default/lab-2" in event.message
+
+
 def test_operating_system_gets_no_boot_options(os_edge: Edge, captured: dict[str, bytes]) -> None:
     answer = read(os_edge.send(captured["dhclient_discover"]))
     assert not {43, 60, 66, 67, 97, 175} & answer.options.keys()

@@ -1,4 +1,4 @@
-"""The pure parts of the HTTP server: paths, ranges, saying things once."""
+"""The pure parts of the HTTP server: paths and ranges."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.http.context import size_text
-from edge.http.once import OncePer
 from edge.http.ranges import Span, UnsatisfiableError, matches, span
 from edge.http.routes import Place, Route, route
 
@@ -92,16 +91,6 @@ def test_entity_tags_match_in_lists_and_by_star() -> None:
     assert matches('W/"b"', '"b"')
     assert matches("*", '"b"')
     assert not matches('"a"', '"b"')
-
-
-def test_saying_once_ends_with_the_window_and_is_bounded() -> None:
-    now = 0.0
-    once = OncePer(60, lambda: now, capacity=2)
-    assert [once.first("a"), once.first("a"), once.first("b")] == [True, False, True]
-    now = 60.0
-    assert once.first("a")
-    assert once.first("c")
-    assert len(once._said) == 2
 
 
 @pytest.mark.parametrize(("size", "shown"), [(850, "850 B"), (14_200, "14.2 kB"), (14_249_999, "14.2 MB")])
