@@ -7,6 +7,8 @@ import contextlib
 import json
 import sys
 import time
+from textwrap import indent
+from typing import Any
 
 import aiohttp
 import click
@@ -45,7 +47,9 @@ async def _watch(mac: str | None, admin_url: str, history: bool, output: str) ->
     return 1
 
 
-def _text(event: dict[str, str]) -> str:
+def _text(event: dict[str, Any]) -> str:
     clock = time.strftime("%H:%M:%S", time.localtime(float(event["time"])))
     outcome = click.style(f"{event['outcome']:<8}", fg=_COLOUR.get(event["outcome"]))
-    return f"{clock} {event['mac']} {event['step']:<9} {outcome} {event['message']}"
+    line = f"{clock} {event['mac']} {event['step']:<9} {outcome} {event['message']}"
+    manifest = event["detail"].get("manifest")
+    return f"{line}\n{indent(manifest, '    ')}" if manifest else line

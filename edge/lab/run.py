@@ -17,6 +17,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import aiohttp
@@ -233,6 +234,9 @@ class Lab:
     def _show(self, event: dict[str, Any]) -> None:
         outcome = Outcome(event["outcome"])
         self._screen.step(event["step"], event["message"], outcome)
+        manifest = event.get("detail", {}).get("manifest")
+        if manifest:
+            self._screen.block(indent(str(manifest), "    "))
         if outcome is Outcome.OK:
             self._last_step = f"{event['step']}: {event['message']}"
 

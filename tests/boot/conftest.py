@@ -1,0 +1,78 @@
+"""Real boots: `tinkedge lab` as a user runs it, in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+LAB = [sys.executable, "-m", "edge.cli", "lab"]
+
+Run = Callable[..., "Outcome"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a lab ended: its exit status, what it showed, and what it said on standard error."""
+
+    status: int
+    shown: str
+    error: str
+
+
+def leftovers() -> dict[str, set[str]]:
+    """Everything of a lab that could outlive it on this host."""
+    processes = set()
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if any(mark in command for mark in ("qemu-system-x86_64 -name tinkedge-lab", "docker-registry", "edge.cli up")):
+            processes.add(f"{entry.parent.name} {command[:60]}")
+    return {
+        "namespaces": {path.name for path in Path("/run/netns").glob("tinkedge-lab-*")},
+        "temporary files": {path.name for path in Path(tempfile.gettempdir()).glob("tinkedge-lab-*")},
+        "mounts": {line for line in Path("/proc/mounts").read_text().splitlines() if "tinkedge-lab" in line},
+        "processes": processes,
+    }
+
+
+@pytest.fixture
+def lab() -> Run:
+    """Run a lab to its end and check that nothing of it is left on the host."""
+
+    def run(*arguments: str | Path, timeout: float = 240) -> Outcome:
+        before = leftovers()
+        done = subprocess.run(
+            [*LAB, *map(str, arguments)], capture_output=True, text=True, timeout=timeout, check=False
+        )
+        assert leftovers() == before
+        return Outcome(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+@pytest.fixture
+def manifests(tmp_path: Path) -> Callable[..., Path]:
+    """The example manifests with some words replaced, in a directory of their own."""
+    examples = Path(__file__).resolve().parents[2] / "deploy" / "examples"
+
+    def changed(*, without: str = "", **replaced: tuple[str, str]) -> Path:
+        for source in examples.glob("*.yaml"):
+            if source.stem == without:
+                continue
+            text = source.read_text()
+            if source.stem in replaced:
+                old, new = replaced[source.stem]
+                assert old in text
+                text = text.replace(old, new)
+            (tmp_path / source.name).write_text(text)
+        return tmp_path
+
+    return changed

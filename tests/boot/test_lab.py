@@ -1,0 +1,143 @@
+"""From power-on to a Succeeded Workflow, on BIOS and UEFI; and what a user sees when something is wrong."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.timeout(600)
+
+STEPS = ("power", "dhcp", "script", "kernel", "initrd", "agent", "action", "workflow", "disk")
+
+
+def steps(shown: str) -> list[str]:
+    """The names of the steps that worked, in order."""
+    return re.findall(r"^ *[\d.]+ s ✓ (\w+)", shown, re.MULTILINE)
+
+
+def in_order(expected: tuple[str, ...], found: list[str]) -> bool:
+    rest = iter(found)
+    return all(step in rest for step in expected)
+
+
+@pytest.mark.parametrize(
+    ("firmware", "expected"),
+    [("bios", STEPS), ("uefi", ("power", "dhcp", "tftp", *STEPS[1:]))],
+    ids=["bios", "uefi"],
+)
+def test_machine_boots_from_power_on_to_succeeded(lab: Any, firmware: str, expected: tuple[str, ...]) -> None:
+    outcome = lab("--firmware", firmware)
+    assert outcome.status == 0, outcome.shown + outcome.error
+    assert in_order(expected, steps(outcome.shown)), outcome.shown
+    assert re.search(r"workflow\.tinkerbell\.org/install +Succeeded", outcome.shown)
+    assert "hardware.tinkerbell.org/lab-machine" in outcome.shown
+    share = re.search(r"\(([\d.]+)% of that\)", outcome.shown)
+    assert share is not None
+    print(outcome.shown)
+
+
+def test_unknown_image_fails_the_workflow_with_reason_and_message(lab: Any, manifests: Callable[..., Path]) -> None:
+    directory = manifests(template=("/actions/inspect:1", "/actions/missing:1"))
+    outcome = lab("--manifests", directory)
+    assert outcome.status == 1
+    assert "ImagePullFailed" in outcome.error
+    assert "172.31.77.1:5000/actions/missing:1: manifest unknown" in outcome.error
+    assert "last step that worked: agent" in outcome.error
+
+
+def test_missing_osie_is_named_on_screen_and_in_the_journey(lab: Any, manifests: Callable[..., Path]) -> None:
+    outcome = lab("--manifests", manifests(without="osie"), "--patience", 12)
+    assert outcome.status == 1
+    reason = "OSIE default/lab, which Hardware lab-machine names, does not exist"
+    assert f"✗ script    no boot: {reason}" in outcome.shown
+    assert f"| {reason}" in outcome.error  # the machine's own screen
+    assert "last step that worked: dhcp" in outcome.error
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("/osie/kernel", "/osie/absent", "http://172.31.77.1:8080/osie/absent: 404 Not Found"),
+        (":8080/osie/initrd", ":8099/initrd", "http://172.31.77.1:8099/initrd: no connection: Connection refused"),
+    ],
+    ids=["broken-url", "upstream-down"],
+)
+def test_unfetchable_osie_is_named_on_screen_and_in_the_journey(
+    lab: Any, manifests: Callable[..., Path], old: str, new: str, reason: str
+) -> None:
+    outcome = lab("--manifests", manifests(osie=(old, new)), "--patience", 12)
+    assert outcome.status == 1
+    assert re.search(rf"✗ (kernel|initrd) +OSIE default/lab: .*{re.escape(reason)}", outcome.shown)
+    assert reason.rpartition("/")[2] in re.sub(r"\n *\| ", "", outcome.error)  # the machine's own screen wraps lines
+
+
+def test_unregistered_machine_is_shown_with_a_manifest_to_copy(lab: Any, manifests: Callable[..., Path]) -> None:
+    outcome = lab("--manifests", manifests(hardware=("52:54:00:12:34:56", "52:54:00:00:00:01")), "--patience", 10)
+    assert outcome.status == 1
+    assert "seen, not registered" in outcome.shown
+    assert '"52:54:00:12:34:56"' in outcome.shown
+    assert "kind: Hardware" in outcome.shown
+    assert "✓ dhcp" not in outcome.shown
+
+
+def test_interrupted_lab_takes_everything_down(lab: Any) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "edge.cli", "lab"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "✓ dhcp" in line:
+            break
+    started = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert time.monotonic() - started < 15
+    assert "interrupted" in error
+    # And a second one right after it is not in its way: the fixture checks that nothing of either is left.
+    outcome = lab("--manifests", "/nonexistent")
+    assert outcome.status == 2
+
+
+def test_killed_lab_leaves_no_process_and_the_next_one_clears_up(lab: Any, manifests: Callable[..., Path]) -> None:
+    process = subprocess.Popen([sys.executable, "-m", "edge.cli", "lab"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "✓ power" in line:
+            break
+    process.kill()
+    process.wait(timeout=10)
+    process.stdout.close()
+    namespace = Path(f"/run/netns/tinkedge-lab-{process.pid}")
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and _in_namespace(namespace):
+        time.sleep(0.2)
+    assert not _in_namespace(namespace)
+    subprocess.run(
+        [sys.executable, "-m", "edge.cli", "lab", "--manifests", manifests(without="osie"), "--patience", "3"],
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    assert not namespace.exists()
+
+
+def _in_namespace(namespace: Path) -> list[str]:
+    """The processes whose network namespace this is."""
+    inode = namespace.stat().st_ino
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/ns/net"):
+        try:
+            if entry.stat().st_ino == inode:
+                found.append(entry.parts[2])
+        except OSError:
+            continue
+    return found
