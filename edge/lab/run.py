@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import gzip
 import json
 import shutil
 import sys
-import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -80,6 +80,8 @@ class Lab:
 
     async def _run(self, stack: AsyncExitStack) -> None:
         settings = self._settings
+        settings.cache.mkdir(parents=True, exist_ok=True)
+        self._lock(stack)
         builder = Builder(settings.cache, self._building, settings.wheel)
         artifacts = await builder.build(full=settings.full)
         self._done(
@@ -88,7 +90,10 @@ class Lab:
 
         shutil.rmtree(self._logs, ignore_errors=True)
         self._logs.mkdir(parents=True)
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tinkedge-lab-")))
+        directory = settings.cache / "running"
+        shutil.rmtree(directory, ignore_errors=True)  # of a lab that was killed
+        directory.mkdir()
+        stack.callback(shutil.rmtree, directory)
 
         rack = Rack(self._network)
         stack.push_async_callback(rack.down)
@@ -129,6 +134,15 @@ class Lab:
         )
 
     # --- preparation ----------------------------------------------------------------------------------------------
+
+    def _lock(self, stack: AsyncExitStack) -> None:
+        """One lab at a time for a cache: its images, logs and running files are its own."""
+        lock = stack.enter_context((self._settings.cache / "lock").open("w"))
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            message = f"another lab uses {self._settings.cache}; wait for it, or give this one its own --cache-dir"
+            raise LabError(message) from None
 
     def _building(self, what: str) -> None:
         self._screen.step("build", f"{what} ...", Outcome.INFO)

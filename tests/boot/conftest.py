@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from edge.lab.build import default_cache
 
 LAB = [sys.executable, "-m", "edge.cli", "lab"]
 
@@ -37,8 +38,8 @@ def leftovers() -> dict[str, set[str]]:
             processes.add(f"{entry.parent.name} {command[:60]}")
     return {
         "namespaces": {path.name for path in Path("/run/netns").glob("tinkedge-lab-*")},
-        "temporary files": {path.name for path in Path(tempfile.gettempdir()).glob("tinkedge-lab-*")},
-        "mounts": {line for line in Path("/proc/mounts").read_text().splitlines() if "tinkedge-lab" in line},
+        "temporary files": {str(path) for path in (default_cache() / "running").glob("*")},
+        "mounts": {line for line in Path("/proc/mounts").read_text().splitlines() if "tinkedge" in line},
         "processes": processes,
     }
 
