@@ -1,0 +1,117 @@
+#!/bin/bash
+# A disk image of a real Debian with systemd and cloud-init, for machines that a Workflow installs. On its first boot it grows to the size of its
+# disk, takes an address by DHCP and lets cloud-init fetch its user-data from the metadata service (EC2's tree) at --metadata-url.
+set -euo pipefail
+
+packages=(busybox-static cpio dosfstools e2fsprogs gdisk mmdebstrap mtools syslinux syslinux-common systemd-boot-efi zstd)
+# What Debian's minbase is topped up with; cloud-init brings its Python along.
+include=(cloud-init iproute2 kmod netbase systemd-resolved systemd-sysv udev)
+# Units that do nothing on such a machine but cost time on each of its boots. "systemctl unmask" brings any of them back.
+masked=(
+    apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service
+    networking.service proc-sys-fs-binfmt_misc.automount systemd-binfmt.service systemd-pstore.service
+    getty@tty1.service systemd-logind.service cloud-init-hotplugd.socket
+)
+root_free_mib=64
+here=$(dirname -- "$(readlink -f -- "$0")")
+# shellcheck source=common.sh
+. "$here/common.sh"
+
+usage() {
+    cat <<EOF
+Usage: ${0##*/} [--cache DIR] [--metadata-url URL] OUT
+Builds the Debian image with cloud-init (as root). OUT ends in .raw.gz, .raw.zst or .raw; OUT.sha256 is written beside it.
+  --cache DIR          keep the downloaded packages in DIR, and use those that are there
+  --metadata-url URL   where cloud-init finds the metadata service (default: $metadata_url)
+EOF
+}
+
+# debian_sources: the host's own apt sources of this Debian release, one-line style, whatever file and style they are written in.
+debian_sources() {
+    local keyring=/usr/share/keyrings/debian-archive-keyring.gpg signed=''
+    [[ ! -f $keyring ]] || signed="[signed-by=$keyring] "
+    # shellcheck disable=SC2016  # the variables are apt's
+    apt-get indextargets --format '$(ORIGIN) $(CODENAME) $(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
+        awk -v suite="$SUITE" -v signed="$signed" '
+            $1 == "Debian" && $5 == "main" && ($2 == suite || $2 == suite "-updates" || $2 == suite "-security") {
+                print "deb " signed $3 " " $4 " " $5 }' | sort -u
+}
+
+# apt_options: how the host's apt reaches its mirror (proxies, certificates, time limits), for the apt that mmdebstrap configures.
+apt_options() { apt-config dump --no-empty | grep -E '^Acquire::(https?|ftp|Retries)' || true; }
+
+metadata_url=http://172.31.77.1:7080 cache='' out=''
+while (($#)); do
+    case $1 in
+        --cache) cache=${2:?--cache needs a directory} && shift 2 ;;
+        --metadata-url) metadata_url=${2:?--metadata-url needs a URL} && shift 2 ;;
+        -h | --help) usage && exit 0 ;;
+        -*) die "unknown option $1 (see --help)" ;;
+        *) [[ -z $out ]] || die "one OUT only, got '$out' and '$1'" && out=$1 && shift ;;
+    esac
+done
+[[ -n $out ]] || { usage >&2 && exit 2; }
+[[ $metadata_url =~ ^https?://[][A-Za-z0-9.:_-]+(/[A-Za-z0-9._/-]*)?$ ]] || die "--metadata-url: '$metadata_url' is no http URL"
+[[ $EUID == 0 ]] || die "must run as root: files in the image belong to many users"
+need_packages "${packages[@]}"
+check_out "$out"
+
+work=$(mktemp -d -t tinkedge-image.XXXXXX)
+trap 'rm -rf --one-file-system -- "$work" "$out.tmp" "$out.sha256.tmp"' EXIT
+cache=${cache:-$work/debs}
+mkdir -p "$cache" "$work/kernel"
+cache=$(readlink -f -- "$cache")
+root=$work/root
+
+debian_sources >"$work/sources.list"
+grep -q " $SUITE main$" "$work/sources.list" || die "apt has no index of Debian $SUITE main: run 'apt-get update', with Debian $SUITE main among its sources"
+apt_options >"$work/apt.conf"
+deb=$(kernel_deb "$cache")
+unpack_kernel "$deb" "$work/kernel"
+
+say "installing Debian $SUITE with cloud-init"
+# shellcheck disable=SC2016  # $1 in the hooks is theirs: the new root
+mmdebstrap --mode=root --variant=minbase --include="$(IFS=, && echo "${include[*]}")" \
+    --aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Languages "none"' --aptopt="$work/apt.conf" \
+    --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
+    --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/info/*' \
+    --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-exclude=/usr/share/i18n/locales/*' \
+    --setup-hook='mkdir -p "$1/var/cache/apt/archives"' \
+    --setup-hook="find '$cache' -name '*.deb' ! -name 'linux-image-*' -exec cp -t \"\$1/var/cache/apt/archives\" {} +" \
+    --skip=essential/unlink \
+    --customize-hook="cp -u \"\$1\"/var/cache/apt/archives/*.deb '$cache'" \
+    "$SUITE" "$root" "$work/sources.list" >"$work/mmdebstrap.log" 2>&1 || {
+    tail -n 30 "$work/mmdebstrap.log" >&2
+    die "mmdebstrap failed (its last lines are above)"
+}
+
+say "configuring"
+version=$(<"$work/kernel/version")
+# Nothing of the checkout's own modes and owners: its umask is not the image's business.
+cp -r --no-preserve=mode,ownership,timestamps "$here/cloud/rootfs/." "$root/"
+sed -i "s|@METADATA_URL@|$metadata_url|" "$root/etc/cloud/cloud.cfg.d/90-tinkedge-ec2.cfg"
+rm -f "$root/etc/apt/apt.conf.d/99mmdebstrap" "$root/etc/apt/sources.list.d/"*
+mkdir -p "$root/usr/lib/modules"
+cp -r "$work/kernel/lib/modules/$version" "$root/usr/lib/modules/"
+# Again, by the image's own depmod: udev reads only the binary indexes, and busybox writes none.
+chroot "$root" depmod "$version"
+systemctl --root="$root" --quiet enable systemd-networkd.service
+systemctl --root="$root" --quiet mask "${masked[@]}"
+: >"$root/etc/machine-id"
+ln -sfn ../run/systemd/resolve/stub-resolv.conf "$root/etc/resolv.conf"
+echo localhost >"$root/etc/hostname"
+printf '127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n' >"$root/etc/hosts"
+rm -rf "$root"/var/log/{apt,dpkg.log,bootstrap.log,alternatives.log} "$root"/var/cache/debconf/*-old "$root"/var/lib/dpkg/*-old
+# Newer than /usr: systemd then skips the units that bring /etc and /var up to date after an upgrade of /usr.
+touch "$root/etc/.updated" "$root/var/.updated"
+
+say "making the root filesystem"
+mib=$(($(du -sm "$root" | cut -f 1) * 21 / 20 + root_free_mib))
+truncate -s "${mib}M" "$work/root.ext4"
+# The block size and the inodes of a large filesystem, which it becomes; for one of this size mke2fs would choose 1 KiB blocks.
+mke2fs -q -t ext4 -T default -b 4096 -L tinkedge-root -m 1 -J size=8 -d "$root" "$work/root.ext4"
+initrd "$work/initrd" "$work/kernel" "$here/cloud/init" virtio_pci virtio_blk virtio_scsi sd_mod nvme ata_piix ext4
+esp "$work/esp" 40 "$work/kernel/vmlinuz" "$work/initrd" "root=LABEL=tinkedge-root rw console=tty0 console=ttyS0,115200 quiet"
+disk "$work/disk.raw" "$work/esp" "$work/root.ext4"
+say "compressing"
+publish "$work/disk.raw" "$out"
