@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds the example action images as OCI layouts, one per image, from programs that this Debian system has: busybox-static
-# and zstd. No network, no daemon, no base image.
+# Builds the example action images as OCI layouts, one per image, from programs that this Debian system has:
+# busybox-static, zstd and coreutils. No network, no daemon, no base image.
 #
 #   build.sh OUT_DIR      makes OUT_DIR/{image2disk,inspect,reboot}, each with the tag 1
 #
@@ -32,13 +32,15 @@ done
 printf 'root:x:0:0:root:/:/bin/sh\n' > "$root/etc/passwd"
 printf 'root:x:0:\n' > "$root/etc/group"
 
-# zstd with the libraries it is linked to, at the paths where it looks for them.
-add_zstd() {
-    zstd=$(command -v zstd)
-    cp -L "$zstd" "$1/bin/zstd"
-    ldd "$zstd" | grep -o '/[^ ]*' | while read -r library; do
-        mkdir -p "$1$(dirname "$library")"
-        cp -L "$library" "$1$library"
+# A program of this system with the libraries it is linked to, at the paths where it looks for them.
+add_program() {
+    root_of_image=$1
+    program=$(command -v "$2")
+    rm -f "$root_of_image/bin/$2"
+    cp -L "$program" "$root_of_image/bin/$2"
+    ldd "$program" | grep -o '/[^ ]*' | while read -r library; do
+        mkdir -p "$root_of_image$(dirname "$library")"
+        cp -L "$library" "$root_of_image$library"
     done
 }
 
@@ -48,7 +50,11 @@ build() {
     rm -rf "$layout" "${work:?}/${name:?}"
     cp -a "$root" "$work/$name"
     install -m 0755 "$here/$name/$name.sh" "$work/$name/bin/$name"
-    [ "$name" != image2disk ] || add_zstd "$work/$name"
+    if [ "$name" = image2disk ]; then
+        add_program "$work/$name" zstd
+        # busybox' own tee copies 1 KiB at a time: half a minute more for an image of 100 MB on a slow machine.
+        add_program "$work/$name" tee
+    fi
     umoci init --layout "$layout"
     umoci new --image "$layout:1"
     umoci insert --image "$layout:1" "$work/$name" / >/dev/null

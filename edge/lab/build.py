@@ -132,7 +132,8 @@ class Builder:
 
 
 def _files(directory: Path, pattern: str = "*") -> list[Path]:
-    found = (path for path in directory.rglob(pattern) if path.is_file() and "__pycache__" not in path.parts)
+    """What can change an artifact: the files of a recipe, but not what is written about it."""
+    found = (path for path in directory.rglob(pattern) if path.is_file() and path.suffix not in (".md", ".pyc"))
     return sorted(found)
 
 

@@ -262,7 +262,8 @@ class Lab:
                 raise LabError(f"the Workflow ended {state}: {event['message']}")
             self._workflow = event["detail"]["workflow"]
             return not self._settings.full
-        return step == Step.METADATA and "phone_home" in event.get("detail", {})
+        # cloud-init reports to the phone_home URL of the user-data when all of it is done.
+        return step == Step.METADATA and "instance_id" in event.get("detail", {})
 
     def _stuck(self, machine: Machine, waited: float) -> str:
         return f"no step for {waited:.0f} s{_quoted(machine.last_lines(15))}"
