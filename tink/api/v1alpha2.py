@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
+from pydantic.config import JsonDict
 
 GROUP = "tinkerbell.org"
 VERSION = "v1alpha2"
@@ -43,6 +44,11 @@ MAC_PATTERN = r"^([0-9a-f]{2}:){5}([0-9a-f]{2})$"
 DEVICE_PATTERN = r"^(/[^/ ]+)+$"
 URL_PATTERN = r"^(https?|file)://.+$"
 HTTP_URL_PATTERN = r"^https?://.+$"
+
+
+def _map_list(key: str) -> JsonDict:
+    """A list whose items have unique keys: the API server refuses duplicates, and server-side apply merges by key."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
 
 
 class Model(BaseModel):
@@ -218,8 +224,8 @@ class Action(Model):
     env: dict[str, str] | None = Field(default=None, description="Environment variables of the container.")
     volumes: list[str] | None = Field(
         default=None,
-        description="Volumes to mount into the container, as {SRC-VOLUME-NAME | SRC-HOST-DIR}:TGT-CONTAINER-DIR:OPTIONS, e.g. "
-        "/etc/data:/data:ro.",
+        description="Volumes to mount into the container, as {SRC-VOLUME-NAME | SRC-HOST-DIR}:TGT-CONTAINER-DIR:OPTIONS"
+        ", e.g. /etc/data:/data:ro.",
     )
     network_namespace: str | None = Field(
         default=None,
@@ -238,6 +244,7 @@ class TemplateSpec(Model):
     actions: list[Action] = Field(
         default=...,
         min_length=1,
+        json_schema_extra=_map_list("name"),
         description="Actions to be run on a target machine, one after the other in this order. Names are unique.",
     )
     volumes: list[str] | None = Field(
@@ -353,7 +360,9 @@ class WorkflowSpec(Model):
 class WorkflowStatus(Model):
     """The observed state of a Workflow."""
 
-    actions: list[ActionStatus] | None = Field(default=None, description="The actions and their states.")
+    actions: list[ActionStatus] | None = Field(
+        default=None, json_schema_extra=_map_list("id"), description="The actions and their states."
+    )
     started_at: str | None = Field(
         default=None,
         json_schema_extra={"format": "date-time"},
@@ -365,7 +374,9 @@ class WorkflowStatus(Model):
     state: WorkflowState | None = Field(default=None, description="Current state of the Workflow.")
     current_action: str | None = Field(default=None, description="Name of the action that runs now, or that ran last.")
     conditions: list[Condition] | None = Field(
-        default=None, description="Observations about the Workflow: Started, Succeeded."
+        default=None,
+        json_schema_extra=_map_list("type"),
+        description="Observations about the Workflow: Started, Succeeded.",
     )
 
 

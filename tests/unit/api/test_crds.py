@@ -1,0 +1,157 @@
+"""The CustomResourceDefinitions: up to date in `deploy/crds/`, and what a real kube-apiserver accepts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import yaml
+from pydantic import BaseModel, Field
+
+from tink.api.crds import generate, to_yaml
+from tink.api.schema import SchemaError, structural
+
+DEPLOY = Path(__file__).parents[3] / "deploy" / "crds"
+
+
+def definition(kind: str) -> dict[str, Any]:
+    return next(crd for crd in generate() if crd["spec"]["names"]["kind"] == kind)
+
+
+def schema(kind: str) -> dict[str, Any]:
+    found: dict[str, Any] = definition(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return found
+
+
+def test_deploy_holds_what_the_models_say() -> None:
+    """Out of date? tinkedge crds --out deploy/crds"""
+    expected = {f"{crd['spec']['names']['plural']}.yaml": to_yaml([crd]) for crd in generate()}
+    assert {path.name: path.read_text() for path in DEPLOY.iterdir()} == expected
+
+
+def test_yaml_says_the_same_and_has_no_anchors() -> None:
+    text = to_yaml(generate())
+    assert list(yaml.safe_load_all(text)) == generate()
+    assert "&id" not in text
+
+
+def nodes(node: Any) -> Any:
+    if isinstance(node, dict):
+        yield node
+        for child in node.values():
+            yield from nodes(child)
+    elif isinstance(node, list):
+        for child in node:
+            yield from nodes(child)
+
+
+@pytest.mark.parametrize("kind", ["Hardware", "OSIE", "Template", "Workflow"])
+def test_schema_holds_nothing_that_kubernetes_refuses(kind: str) -> None:
+    for node in nodes(schema(kind)):
+        assert not {"$ref", "$defs", "title", "anyOf", "const"} & set(node)
+        assert node.get("default", 0) is not None
+        assert node.get("type") != "null"
+
+
+def test_names_are_those_that_must_not_drift() -> None:
+    names = {crd["spec"]["names"]["plural"]: crd["spec"]["names"].get("shortNames") for crd in generate()}
+    assert names == {"hardware": ["hw"], "osies": None, "templates": ["tpl"], "workflows": ["wf"]}
+    for crd in generate():
+        assert crd["spec"]["names"]["categories"] == ["tinkerbell"]
+        assert crd["spec"]["group"] == "tinkerbell.org"
+        assert [version["name"] for version in crd["spec"]["versions"]] == ["v1alpha2"]
+
+
+def test_only_workflow_has_a_status_subresource() -> None:
+    has = {crd["spec"]["names"]["kind"]: "subresources" in crd["spec"]["versions"][0] for crd in generate()}
+    assert has == {"Hardware": False, "OSIE": False, "Template": False, "Workflow": True}
+
+
+def test_fields_have_their_names_types_defaults_and_descriptions() -> None:
+    interface = schema("Hardware")["properties"]["spec"]["properties"]["networkInterfaces"]
+    assert (interface["type"], interface["minProperties"]) == ("object", 1)
+    dhcp = interface["additionalProperties"]["properties"]["dhcp"]["properties"]
+    assert dhcp["leaseTimeSeconds"] == {
+        "description": "Lease time to serve, in seconds. Default: 24 hours. Maximum: that of RFC 2132 section 9.2.",
+        "type": "integer",
+        "format": "int64",
+        "minimum": 0,
+        "maximum": 4294967295,
+        "default": 86400,
+    }
+    assert {"ip", "netmask", "gateway", "hostname", "vlanId", "nameservers", "timeservers"} < set(dhcp)
+    assert interface["additionalProperties"]["properties"]["disableNetboot"]["default"] is False
+    for kind in ("Hardware", "OSIE", "Template", "Workflow"):
+        for name, field in schema(kind)["properties"]["spec"]["properties"].items():
+            assert field["description"], f"{kind}.spec.{name}"
+
+
+def test_parents_are_not_filled_with_empty_children() -> None:
+    spec = schema("Hardware")["properties"]["spec"]
+    assert "default" not in spec
+    assert "default" not in spec["properties"]["networkInterfaces"]
+    assert "default" not in schema("Workflow")["properties"]["status"]
+
+
+def test_lists_have_their_keys() -> None:
+    actions = schema("Template")["properties"]["spec"]["properties"]["actions"]
+    assert (actions["x-kubernetes-list-type"], actions["x-kubernetes-list-map-keys"]) == ("map", ["name"])
+    status = schema("Workflow")["properties"]["status"]["properties"]
+    assert status["conditions"]["x-kubernetes-list-map-keys"] == ["type"]
+    assert status["actions"]["x-kubernetes-list-map-keys"] == ["id"]
+    assert status["startedAt"]["format"] == "date-time"
+
+
+def test_workflow_shows_what_operators_look_for() -> None:
+    columns = definition("Workflow")["spec"]["versions"][0]["additionalPrinterColumns"]
+    shown = [(column["name"], column["jsonPath"]) for column in columns if not column.get("priority")]
+    assert shown == [
+        ("State", ".status.state"),
+        ("Action", ".status.currentAction"),
+        ("Hardware", ".spec.hardwareRef.name"),
+        ("Template", ".spec.templateRef.name"),
+        ("Age", ".metadata.creationTimestamp"),
+    ]
+
+
+class Itself(BaseModel):
+    inner: list[Itself] = []
+
+
+class Union(BaseModel):
+    either: int | str
+
+
+class Pair(BaseModel):
+    pair: tuple[int, str]
+
+
+@pytest.mark.parametrize("model", [Itself, Union, Pair])
+def test_model_without_a_structural_schema_is_refused(model: type[BaseModel]) -> None:
+    with pytest.raises(SchemaError, match=model.__name__):
+        structural(model)
+
+
+class Odd(BaseModel):
+    above: int = Field(default=1, gt=0, lt=10)
+    anything: dict[str, Any] = {}
+    always: Literal["x"] = "x"
+    maybe: float | None = None
+
+
+def test_dialects_differ_and_are_translated() -> None:
+    assert structural(Odd)["properties"] == {
+        "above": {
+            "type": "integer",
+            "format": "int64",
+            "minimum": 0,
+            "exclusiveMinimum": True,
+            "maximum": 10,
+            "exclusiveMaximum": True,
+            "default": 1,
+        },
+        "anything": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+        "always": {"type": "string", "enum": ["x"], "default": "x"},
+        "maybe": {"type": "number"},
+    }

@@ -1,0 +1,185 @@
+"""The four CustomResourceDefinitions, generated from the pydantic models in `tink.api.v1alpha2`.
+
+`tinkedge crds` prints them, `deploy/crds/` holds them for `kubectl apply -f`, and `tinkedge up` applies them to the
+embedded API when it starts. The printer columns are what an operator sees in `kubectl get`; their JSONPaths follow the
+rule of apiextensions.k8s.io/v1, where a column shows the first result only, so no column points into a map.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from tink.api.schema import Schema, structural
+from tink.api.v1alpha2 import GROUP, OSIE, VERSION, Hardware, Resource, Template, Workflow
+
+CATEGORY = "tinkerbell"
+
+_API_VERSION: Schema = {
+    "type": "string",
+    "description": "APIVersion defines the versioned schema of this representation of an object. Servers should "
+    "convert recognized schemas to the latest internal value, and may reject unrecognized values.",
+}
+_KIND: Schema = {
+    "type": "string",
+    "description": "Kind is a string value representing the REST resource this object represents. Servers may infer "
+    "this from the endpoint the client submits requests to. Cannot be updated. In CamelCase.",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of `kubectl get`. Priority 0 is always shown, 1 only with `-o wide`."""
+
+    name: str
+    path: str
+    description: str
+    type: str = "string"
+    priority: int = 0
+
+
+_AGE = Column("Age", ".metadata.creationTimestamp", "Time since the object was created.", type="date")
+
+
+@dataclass(frozen=True)
+class _Definition:
+    model: type[Resource]
+    plural: str
+    short_names: tuple[str, ...]
+    columns: tuple[Column, ...]
+    status: bool = False
+
+
+_DEFINITIONS = (
+    _Definition(
+        Hardware,
+        "hardware",
+        ("hw",),
+        (
+            Column("OSIE", ".spec.osie.name", "The OSIE that the machine netboots."),
+            Column("BMC", ".spec.bmcRef.name", "The Rufio Machine that controls its power."),
+            _AGE,
+        ),
+    ),
+    _Definition(
+        OSIE,
+        "osies",
+        (),
+        (
+            Column("Kernel", ".spec.kernelUrl", "URL of the kernel."),
+            Column("Initrd", ".spec.initrdUrl", "URL of the initrd.", priority=1),
+            _AGE,
+        ),
+    ),
+    _Definition(
+        Template,
+        "templates",
+        ("tpl",),
+        (Column("First Action", ".spec.actions[0].name", "Name of the first action.", priority=1), _AGE),
+    ),
+    _Definition(
+        Workflow,
+        "workflows",
+        ("wf",),
+        (
+            Column("State", ".status.state", "Where the Workflow is."),
+            Column("Action", ".status.currentAction", "The action that runs now, or that ran last."),
+            Column("Hardware", ".spec.hardwareRef.name", "The Hardware that the Workflow executes on."),
+            Column("Template", ".spec.templateRef.name", "The Template that gives the actions."),
+            Column("Started", ".status.startedAt", "Time since the first action started.", type="date", priority=1),
+            Column(
+                "Message",
+                '.status.conditions[?(@.type=="Succeeded")].message',
+                "Why the Workflow failed.",
+                priority=1,
+            ),
+            _AGE,
+        ),
+        status=True,
+    ),
+)
+
+
+def generate() -> list[dict[str, Any]]:
+    """Give the CustomResourceDefinitions (apiextensions.k8s.io/v1) of Hardware, OSIE, Template and Workflow.
+
+    The result is the same for the same models, byte for byte, and belongs to the caller.
+    """
+    return [_definition(definition) for definition in _DEFINITIONS]
+
+
+def to_yaml(definitions: list[dict[str, Any]]) -> str:
+    """Write definitions as a YAML stream, one document each, as it stands in `deploy/crds/`."""
+    return "".join(
+        "---\n" + yaml.dump(definition, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
+        for definition in definitions
+    )
+
+
+class _Dumper(yaml.SafeDumper):
+    """Never writes anchors: generated schemas share parts, and a reader should not have to follow them."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _definition(definition: _Definition) -> dict[str, Any]:
+    kind = definition.model.__name__
+    version: dict[str, Any] = {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "additionalPrinterColumns": [_column(column) for column in definition.columns],
+        "schema": {"openAPIV3Schema": _schema(definition)},
+    }
+    if definition.status:
+        version["subresources"] = {"status": {}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{definition.plural}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "names": {
+                "categories": [CATEGORY],
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": definition.plural,
+                "singular": kind.lower(),
+                **({"shortNames": list(definition.short_names)} if definition.short_names else {}),
+            },
+            "scope": "Namespaced",
+            "versions": [version],
+        },
+    }
+
+
+def _schema(definition: _Definition) -> Schema:
+    source = structural(definition.model)
+    properties = source["properties"]
+    schema: Schema = {
+        "description": source["description"],
+        "type": "object",
+        "properties": {"apiVersion": _API_VERSION, "kind": _KIND, "metadata": {"type": "object"}},
+    }
+    # Our models name the two halves that every resource has; anything else at the root would be a mistake in the model.
+    for part in ("spec", "status"):
+        if part in properties:
+            schema["properties"][part] = properties[part]
+    if "spec" in source.get("required", ()):
+        schema["required"] = ["spec"]
+    return schema
+
+
+def _column(column: Column) -> dict[str, Any]:
+    out: dict[str, Any] = {
+        "name": column.name,
+        "type": column.type,
+        "jsonPath": column.path,
+        "description": column.description,
+    }
+    if column.priority:
+        out["priority"] = column.priority
+    return out

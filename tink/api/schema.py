@@ -1,0 +1,103 @@
+"""From a pydantic model to a structural schema, as apiextensions.k8s.io/v1 demands it.
+
+Pydantic speaks JSON Schema 2020-12; a CustomResourceDefinition takes a narrow dialect of OpenAPI 3.0 (Kubernetes,
+"Specifying a structural schema"). The differences, all handled here: references are inlined; an optional field is a
+field that may be absent, not one that may be null; only scalar defaults are kept, because the API server would write
+empty parents and lists into every object; exclusive bounds are booleans beside `minimum` and `maximum`; titles are
+noise. What has no structural form (recursion, unions, tuples) is refused when the schema is generated, not by
+somebody's cluster.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+Schema = dict[str, Any]
+
+_KEPT = (
+    "description",
+    "type",
+    "format",
+    "pattern",
+    "enum",
+    "minimum",
+    "maximum",
+    "minLength",
+    "maxLength",
+    "minItems",
+    "maxItems",
+    "minProperties",
+    "maxProperties",
+    "multipleOf",
+    "required",
+)
+
+
+class SchemaError(ValueError):
+    """A model that has no structural schema. The message names the field."""
+
+
+def structural(model: type[BaseModel]) -> Schema:
+    """Give the structural schema of a model, with the names that its fields have on the wire.
+
+    Raises SchemaError for recursive models, unions and tuples.
+    """
+    source = model.model_json_schema(by_alias=True)
+    return _convert(source, source.get("$defs", {}), (model.__name__,), ())
+
+
+def _convert(node: Schema, defs: dict[str, Schema], path: tuple[str, ...], seen: tuple[str, ...]) -> Schema:
+    node, seen = _resolve(node, defs, path, seen)
+    out = {key: node[key] for key in _KEPT if key in node}
+    out |= {key: value for key, value in node.items() if key.startswith("x-kubernetes-")}
+    if "const" in node:
+        out["enum"] = [node["const"]]
+    if node.get("type") == "integer":
+        out.setdefault("format", "int64")
+    for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        if exclusive in node:
+            if bound in node:
+                raise SchemaError(f"{'.'.join(path)}: both {bound} and {exclusive} are given; keep one")
+            out |= {bound: node[exclusive], exclusive: True}
+    default = node.get("default")
+    if isinstance(default, bool | int | float) or (isinstance(default, str) and default):
+        out["default"] = default
+    if "properties" in node:
+        out["properties"] = {
+            name: _convert(child, defs, (*path, name), seen) for name, child in node["properties"].items()
+        }
+    if "items" in node:
+        out["items"] = _convert(node["items"], defs, (*path, "[]"), seen)
+    if node.get("type") == "object" and "properties" not in node:
+        extra = node.get("additionalProperties", True)
+        if isinstance(extra, dict) and extra:
+            out["additionalProperties"] = _convert(extra, defs, (*path, "*"), seen)
+        else:
+            out["x-kubernetes-preserve-unknown-fields"] = True
+    if "type" not in out and "x-kubernetes-preserve-unknown-fields" not in out:
+        raise SchemaError(f"{'.'.join(path)}: has no single type, so no structural schema; give it one type")
+    return out
+
+
+def _resolve(
+    node: Schema, defs: dict[str, Schema], path: tuple[str, ...], seen: tuple[str, ...]
+) -> tuple[Schema, tuple[str, ...]]:
+    """Follow references and unwrap `X | None`; what the field itself says wins over what its type says."""
+    while True:
+        if "anyOf" in node:
+            choices = [choice for choice in node["anyOf"] if choice.get("type") != "null"]
+            if len(choices) != 1:
+                raise SchemaError(f"{'.'.join(path)}: unions have no structural schema; give it one type")
+            node = choices[0] | {key: value for key, value in node.items() if key != "anyOf"}
+        elif "$ref" in node:
+            name = node["$ref"].removeprefix("#/$defs/")
+            if name in seen:
+                raise SchemaError(f"{'.'.join(path)}: {name} contains itself, so no structural schema")
+            seen = (*seen, name)
+            node = defs[name] | {key: value for key, value in node.items() if key != "$ref"}
+        elif "prefixItems" in node or "oneOf" in node or "allOf" in node:
+            raise SchemaError(f"{'.'.join(path)}: tuples and combined types have no structural schema")
+        else:
+            return node, seen
