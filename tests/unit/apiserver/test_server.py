@@ -1,0 +1,178 @@
+"""The server as a whole: start, stop, restart, and what is on the disk afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import stat
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tink.apiserver import ApiServer, ApiServerError
+
+CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
+
+
+async def make(api: Any, *names: str) -> None:
+    for name in names:
+        assert (await api("POST", CONFIGMAPS, {"metadata": {"name": name}})).status == 201
+
+
+async def test_everything_survives_a_restart_and_watches_resume(start: Any) -> None:
+    server, api = await start()
+    kubeconfig, authority = server.kubeconfig.read_text(), (server.kubeconfig.parent / "pki/ca.crt").read_bytes()
+    await make(api, "a")
+    since = (await api("GET", CONFIGMAPS)).json["metadata"]["resourceVersion"]
+    await make(api, "b")
+    await api("DELETE", f"{CONFIGMAPS}/a")
+    last = (await api("GET", CONFIGMAPS)).json
+    uid = (await api("GET", "/api/v1/namespaces/default")).json["metadata"]["uid"]
+    await server.stop()
+
+    server, api = await start()
+    assert (server.kubeconfig.parent / "pki/ca.crt").read_bytes() == authority
+    same = [line for line in kubeconfig.splitlines() if "server:" not in line]  # the port is a free one each time
+    assert [line for line in server.kubeconfig.read_text().splitlines() if "server:" not in line] == same
+    assert (await api("GET", CONFIGMAPS)).json == last
+    assert (await api("GET", "/api/v1/namespaces/default")).json["metadata"]["uid"] == uid
+    async with api.watch(CONFIGMAPS, resourceVersion=since) as watch:
+        assert await watch.kinds(2) == [("ADDED", "b"), ("DELETED", "a")]
+        await make(api, "c")
+        event = await watch.next()
+        assert int(event["object"]["metadata"]["resourceVersion"]) > int(last["metadata"]["resourceVersion"])
+
+
+async def test_definitions_are_served_after_a_restart(start: Any, crds: Any) -> None:
+    server, api = await start()
+    await crds(api)
+    await server.stop()
+    _, api = await start()
+    assert (await api("GET", "/apis/tinkerbell.org/v1alpha2/hardware")).status == 200
+
+
+async def test_secrets_on_the_disk_are_for_their_owner_only(start: Any) -> None:
+    server, _ = await start()
+    directory = server.kubeconfig.parent
+    for name in ("kubeconfig", "token", "pki/ca.key"):
+        assert stat.S_IMODE((directory / name).stat().st_mode) == 0o600
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert sorted(path.name for path in directory.iterdir()) == [
+        "kubeconfig",
+        "pki",
+        "state.db",
+        "state.db-shm",
+        "state.db-wal",
+        "state.lock",
+        "token",
+    ]
+
+
+async def test_stop_ends_watches_and_lets_writes_finish(start: Any) -> None:
+    server, api = await start()
+    async with api.watch(CONFIGMAPS, resourceVersion="0") as watch:
+        writes = [asyncio.create_task(api("POST", CONFIGMAPS, {"metadata": {"name": f"c{n}"}})) for n in range(8)]
+        await watch.kinds(1)
+        began = asyncio.get_running_loop().time()
+        await server.stop()
+        assert asyncio.get_running_loop().time() - began < 4
+        while await watch.next() is not None:
+            pass
+    answers = await asyncio.gather(*writes, return_exceptions=True)
+    answered = {answer.json["metadata"]["name"] for answer in answers if not isinstance(answer, BaseException)}
+    _, api = await start()
+    stored = {item["metadata"]["name"] for item in (await api("GET", CONFIGMAPS)).json["items"]}
+    assert answered <= stored
+
+
+async def test_taken_port_is_named_with_what_to_do(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ApiServerError, match=f"127.0.0.1:{port}: the port is taken; stop what listens there"):
+            await ApiServer(tmp_path / "state", port=port).start()
+    server = ApiServer(tmp_path / "state", port=port)
+    await server.start()
+    assert server.url == f"https://127.0.0.1:{port}"
+    await server.stop()
+
+
+async def test_second_server_over_the_same_state_is_refused(start: Any, tmp_path: Path) -> None:
+    await start()
+    with pytest.raises(ApiServerError, match="another API server is using it"):
+        await ApiServer(tmp_path / "state", port=0).start()
+
+
+async def test_state_that_is_no_database_is_named_and_kept(tmp_path: Path) -> None:
+    (tmp_path / "state.db").write_bytes(b"no database" * 1000)
+    with pytest.raises(ApiServerError, match=r"state\.db: cannot be used as state"):
+        await ApiServer(tmp_path, port=0).start()
+    assert (tmp_path / "state.db").read_bytes().startswith(b"no database")
+
+
+async def test_certificate_is_for_loopback_and_signed_by_our_authority(start: Any) -> None:
+    server, api = await start()  # the client checks the name 127.0.0.1 against the authority of the kubeconfig
+    assert (await api("GET", "/version")).json["major"] == "1"
+    by_name = server.url.replace("127.0.0.1", "localhost")
+    assert (await api("GET", f"{by_name}/version")).status == 200
+
+
+async def test_old_events_are_forgotten(start: Any) -> None:
+    late = datetime.now(UTC)
+    server, api = await start(now=lambda: late)
+    event = {"metadata": {"name": "e"}, "involvedObject": {"namespace": "default"}, "reason": "Booted"}
+    await api("POST", "/api/v1/namespaces/default/events", event)
+    await server.stop()
+    late += timedelta(minutes=61)
+    _, api = await start(now=lambda: late)
+    async with api.watch("/api/v1/events", resourceVersion="1") as watch:
+        assert await watch.kinds(2) == [("ADDED", "e"), ("DELETED", "e")]
+
+
+_SERVER = """
+import asyncio, sys
+from pathlib import Path
+from tink.apiserver import ApiServer
+
+async def main():
+    await ApiServer(Path(sys.argv[1]), port=0).start()
+    print("ready", flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+async def test_killed_server_has_kept_every_write_that_it_answered(connect: Any, start: Any, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    answered: list[str] = []
+
+    async def write(api: Any, prefix: str) -> None:
+        for number in range(10_000):
+            name = f"{prefix}-{number}"
+            try:
+                if (await api("POST", CONFIGMAPS, {"metadata": {"name": name}})).status == 201:
+                    answered.append(name)
+            except (aiohttp.ClientError, OSError):
+                return
+
+    for life in range(3):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", _SERVER, str(state), stdout=asyncio.subprocess.PIPE
+        )
+        assert process.stdout is not None
+        assert await asyncio.wait_for(process.stdout.readline(), 20) == b"ready\n"
+        api = connect(state / "kubeconfig")
+        writers = [asyncio.create_task(write(api, f"life-{life}-{writer}")) for writer in range(4)]
+        await asyncio.sleep(0.3)
+        process.kill()
+        await asyncio.gather(*writers, process.wait())
+    assert len(answered) > 30
+    _, api = await start()
+    stored = {item["metadata"]["name"] for item in (await api("GET", CONFIGMAPS)).json["items"]}
+    assert set(answered) <= stored

@@ -1,0 +1,221 @@
+"""What can be wrong with a request, as Kubernetes says it: `Status` objects with a code, a reason and causes.
+
+Every refusal of the API server is a `StatusError`; the HTTP shell turns it into the answer. The wording follows
+k8s.io/apimachinery (pkg/api/errors, pkg/util/validation/field), because kubectl prints it to the operator unchanged and
+controllers compare the reasons.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+MAX_VALUE = 1024
+"""Longest bad value that is repeated in a message, in characters."""
+
+
+class ApiServerError(Exception):
+    """The API server cannot start or go on. The message says what to do."""
+
+
+class StatusError(Exception):
+    """A request that is answered with a Status object (Kubernetes API conventions, "Response Status Kind")."""
+
+    def __init__(self, code: int, reason: str, message: str, details: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.code, self.reason, self.message, self.details = code, reason, message, details
+
+    def body(self) -> dict[str, Any]:
+        """Give the Status object."""
+        status: dict[str, Any] = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            "code": self.code,
+        }
+        if self.details:
+            status["details"] = self.details
+        return status
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One thing that is wrong with one field: `field` is its path, `message` what kubectl prints after the path."""
+
+    field: str
+    reason: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}" if self.field else self.message
+
+
+def quote(value: object) -> str:
+    """Write a bad value into a message, as Go's %q and %v would, cut when it is very long."""
+    if isinstance(value, str):
+        text = json.dumps(value[:MAX_VALUE], ensure_ascii=False)
+        return text if len(value) <= MAX_VALUE else text[:-1] + '..."'
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=str)
+    return text if len(text) <= MAX_VALUE else text[:MAX_VALUE] + "..."
+
+
+def required(field: str, detail: str = "") -> FieldError:
+    """Report that a field must be given."""
+    return FieldError(field, "FieldValueRequired", "Required value" + (f": {detail}" if detail else ""))
+
+
+def invalid_value(field: str, value: object, detail: str, reason: str = "FieldValueInvalid") -> FieldError:
+    """Report that a field holds a value that is not allowed."""
+    return FieldError(field, reason, f"Invalid value: {quote(value)}: {detail}")
+
+
+def type_invalid(field: str, value: object, detail: str) -> FieldError:
+    """Report that a field holds a value of the wrong type."""
+    return invalid_value(field, value, detail, "FieldValueTypeInvalid")
+
+
+def unsupported(field: str, value: object, allowed: Sequence[object]) -> FieldError:
+    """Report that a field holds none of the values that it may have."""
+    names = ", ".join(quote(item) if isinstance(item, str) else quote(quote(item)) for item in allowed)
+    return FieldError(field, "FieldValueNotSupported", f"Unsupported value: {quote(value)}: supported values: {names}")
+
+
+def duplicate(field: str, value: object) -> FieldError:
+    """Report an item that stands twice in a set, or a key that stands twice in a list of maps."""
+    return FieldError(field, "FieldValueDuplicate", f"Duplicate value: {quote(value)}")
+
+
+def too_long(field: str, limit: int) -> FieldError:
+    """Report a text with more than `limit` characters."""
+    return FieldError(field, "FieldValueTooLong", f"Too long: may not be more than {limit} bytes")
+
+
+def too_many(field: str, actual: int, limit: int) -> FieldError:
+    """Report a list or a map with more than `limit` entries."""
+    return FieldError(field, "FieldValueTooMany", f"Too many: {actual}: must have at most {limit} items")
+
+
+def forbidden_value(field: str, detail: str) -> FieldError:
+    """Report a field that must not be set, or not be changed."""
+    return FieldError(field, "FieldValueForbidden", f"Forbidden: {detail}")
+
+
+def invalid(group: str, kind: str, name: str, errors: Sequence[FieldError]) -> StatusError:
+    """Refuse an object: 422, one cause for each field error."""
+    qualified = f"{kind}.{group}" if group else kind
+    listed = str(errors[0]) if len(errors) == 1 else "[" + ", ".join(str(error) for error in errors) + "]"
+    details = {
+        "name": name,
+        "group": group,
+        "kind": kind,
+        "causes": [{"reason": error.reason, "message": error.message, "field": error.field} for error in errors],
+    }
+    return StatusError(
+        422,
+        "Invalid",
+        f"{qualified} {json.dumps(name)} is invalid: {listed}",
+        {key: value for key, value in details.items() if value},
+    )
+
+
+def _qualified(group: str, plural: str) -> str:
+    return f"{plural}.{group}" if group else plural
+
+
+def _details(group: str, plural: str, name: str) -> dict[str, Any]:
+    details = {"name": name, "group": group, "kind": plural}
+    return {key: value for key, value in details.items() if value}
+
+
+def not_found(group: str, plural: str, name: str) -> StatusError:
+    """Refuse: the object does not exist."""
+    message = f"{_qualified(group, plural)} {json.dumps(name)} not found"
+    return StatusError(404, "NotFound", message, _details(group, plural, name))
+
+
+def already_exists(group: str, plural: str, name: str) -> StatusError:
+    """Refuse to create: an object of this name exists."""
+    message = f"{_qualified(group, plural)} {json.dumps(name)} already exists"
+    return StatusError(409, "AlreadyExists", message, _details(group, plural, name))
+
+
+MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
+
+
+def conflict(group: str, plural: str, name: str, why: str = MODIFIED) -> StatusError:
+    """Refuse to write: the object is not as the writer thought (optimistic concurrency, preconditions)."""
+    message = f"Operation cannot be fulfilled on {_qualified(group, plural)} {json.dumps(name)}: {why}"
+    return StatusError(409, "Conflict", message, _details(group, plural, name))
+
+
+def forbidden(group: str, plural: str, name: str, why: str) -> StatusError:
+    """Refuse: allowed to nobody in this state."""
+    message = f"{_qualified(group, plural)} {json.dumps(name)} is forbidden: {why}"
+    return StatusError(403, "Forbidden", message, _details(group, plural, name))
+
+
+def bad_request(message: str) -> StatusError:
+    """Refuse: the request cannot be understood."""
+    return StatusError(400, "BadRequest", message)
+
+
+def no_such_path() -> StatusError:
+    """Refuse: nothing is served under this path."""
+    return StatusError(404, "NotFound", "the server could not find the requested resource")
+
+
+def method_not_allowed(why: str = "the server does not allow this method on the requested resource") -> StatusError:
+    """Refuse: the resource does not have this verb."""
+    return StatusError(405, "MethodNotAllowed", why)
+
+
+def unsupported_media_type(got: str, supported: Sequence[str]) -> StatusError:
+    """Refuse the content type of a body."""
+    listed = ", ".join(supported)
+    message = (
+        f"the body of the request was in an unknown format - accepted media types include: {listed}"
+        if got
+        else f"the request has no Content-Type - accepted media types include: {listed}"
+    )
+    return StatusError(415, "UnsupportedMediaType", message)
+
+
+def not_acceptable(supported: Sequence[str]) -> StatusError:
+    """Refuse: the answer cannot be given in any form that the client accepts."""
+    return StatusError(406, "NotAcceptable", f"only the following media types are accepted: {', '.join(supported)}")
+
+
+def expired(message: str) -> StatusError:
+    """Refuse: the resourceVersion or continue token is older than what is kept. The client must list again."""
+    return StatusError(410, "Expired", message)
+
+
+def too_large_version(wanted: int, current: int) -> StatusError:
+    """Refuse: the resourceVersion is from the future, as after the state was set back. The client must list again."""
+    message = f"Too large resource version: {wanted}, current: {current}"
+    return StatusError(
+        504,
+        "Timeout",
+        f"Timeout: {message}",
+        {"causes": [{"reason": "ResourceVersionTooLarge", "message": message}], "retryAfterSeconds": 1},
+    )
+
+
+def unauthorized() -> StatusError:
+    """Refuse: no token, or not ours."""
+    return StatusError(401, "Unauthorized", "Unauthorized")
+
+
+def too_large_body(limit: int) -> StatusError:
+    """Refuse a body of more than `limit` bytes."""
+    return StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {limit}")
+
+
+def internal(message: str) -> StatusError:
+    """Report a fault on our side."""
+    return StatusError(500, "InternalError", f"Internal error occurred: {message}")

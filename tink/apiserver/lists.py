@@ -1,0 +1,280 @@
+"""Lists and watches: the verbs on many objects.
+
+A list is read in pages as of one version, so that it is consistent however long the client takes, and is passed on as
+text without being parsed unless a selector has to look inside. A watch is the history since a version, then what the
+hub hands over; a reader cannot tell where the one ends and the other begins.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import dataclass
+
+import orjson
+
+from tink.apiserver import errors, selectors
+from tink.apiserver.errors import StatusError
+from tink.apiserver.hub import Hub
+from tink.apiserver.registry import Raw, Resource
+from tink.apiserver.request import ListOptions, Target
+from tink.apiserver.storage import Event, ExpiredError, Key, Page, Store, Stored
+from tink.apiserver.verbs import as_version
+
+WATCH_S = 3600
+"""How long a watch lasts when the client does not say, in seconds."""
+BOOKMARK_S = 60
+"""After so many seconds without a change, a watch that wants bookmarks gets one."""
+MAX_LIST = 64 << 20
+"""A list with `limit` gives a continue token when it gets larger than this, in bytes."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which objects of a resource: those of a namespace (None: of all), of one name, that match."""
+
+    resource: Resource
+    namespace: str | None
+    name: str | None
+    matches: Callable[[Raw], bool] | None
+
+    def holds(self, obj: Raw) -> bool:
+        """Whether an object is selected. Its resource and namespace are right already."""
+        return (self.name is None or obj["metadata"]["name"] == self.name) and (
+            self.matches is None or self.matches(obj)
+        )
+
+
+def select(resource: Resource, target: Target, options: ListOptions) -> Selection:
+    """Compile the selectors of a request. Raises StatusError (400)."""
+    known = resource.rules.selectable
+    labels = selectors.parse_labels(options.labels)
+    terms = selectors.parse_fields(options.fields, known)
+    namespace = target.namespace if resource.namespaced and target.namespace else None
+    name = None
+    rest = []
+    for term in terms:
+        if term[0] == "metadata.name" and term[2] and name is None:
+            name = term[1]
+        elif term[0] == "metadata.namespace" and term[2] and namespace is None:
+            namespace = term[1]
+        else:
+            rest.append(term)
+    fields = selectors.match_fields(rest, known) if rest else None
+
+    def matches(obj: Raw) -> bool:
+        return (labels is None or labels(selectors.labels_of(obj))) and (fields is None or fields(obj))
+
+    return Selection(resource, namespace, name, matches if labels or fields else None)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A list: its version, a token when it goes on after `limit`, and its objects as text, part by part."""
+
+    version: int
+    continues: str
+    parts: AsyncIterator[list[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One event of a watch: ADDED, MODIFIED, DELETED or BOOKMARK, and the object as text."""
+
+    type: str
+    body: bytes
+
+
+class Lists:
+    """Lists and watches over a store."""
+
+    def __init__(self, store: Store, hub: Hub) -> None:
+        self._store = store
+        self._hub = hub
+
+    async def read(self, resource: Resource, target: Target, options: ListOptions) -> Listing:
+        """Begin a list. Raises StatusError."""
+        chosen = select(resource, target, options)
+        after, version = await self._where(options)
+        if chosen.name is not None and version is None:
+            return await self._list_one(chosen, chosen.name)
+        first = await self._page(chosen, after, version, options.limit)
+        if not options.limit:
+            return Listing(first.version, "", self._parts(chosen, first))
+        items: list[bytes] = []
+        size = 0
+        page = first
+        while True:
+            for stored in page.items:
+                if not self._selected(chosen, stored):
+                    continue
+                if len(items) == options.limit or size > MAX_LIST:
+                    return Listing(first.version, _token(first.version, after), _once(items))
+                items.append(as_version(resource, stored.body))
+                size += len(stored.body)
+                after = (stored.namespace, stored.name)
+            if not page.more:
+                return Listing(first.version, "", _once(items))
+            last = page.items[-1]
+            if len(items) == options.limit and chosen.matches is None:
+                return Listing(first.version, _token(first.version, after), _once(items))
+            page = await self._page(chosen, (last.namespace, last.name), first.version, 0)
+
+    async def watch(
+        self, resource: Resource, target: Target, options: ListOptions
+    ) -> AsyncGenerator[list[Change], None]:
+        """Watch objects until the time is over or the server stops. Raises StatusError (410) when it cannot resume."""
+        chosen = select(resource, target, options)
+        end = time.monotonic() + (options.timeout_s or WATCH_S)
+        subscription = self._hub.subscribe(resource.key, chosen.namespace)
+        try:
+            position = int(options.version or 0)
+            if position == 0 or options.initial_events:
+                page = await self._page(chosen, ("", ""), None, 0)
+                position = page.version
+                async for part in self._parts(chosen, page):
+                    yield [Change("ADDED", body) for body in part]
+                if options.initial_events and options.bookmarks:
+                    yield [_bookmark(resource, position, initial=True)]
+            elif position > (newest := await self._store.current()):
+                # Only after the state was lost: the client must not wait for versions to come round again.
+                raise errors.expired(f"resource version {position} is not known here: the newest is {newest}")
+            while events := await self._since(chosen, position):
+                yield self._changes(chosen, events)
+                position = events[-1].version
+            while not subscription.ended:
+                events = await subscription.next(max(0.0, min(end - time.monotonic(), BOOKMARK_S)))
+                changes = self._changes(chosen, [event for event in events if event.version > position])
+                # Everything up to here was offered to this subscription, whether or not it was for us.
+                position = max(position, events[-1].version if events else self._hub.version)
+                over = time.monotonic() >= end
+                if options.bookmarks and not subscription.ended and (over or not events):
+                    changes.append(_bookmark(resource, position))
+                if changes:
+                    yield changes
+                if over:
+                    return
+        finally:
+            subscription.close()
+
+    # --- parts ---
+
+    async def _where(self, options: ListOptions) -> tuple[tuple[str, str], int | None]:
+        """Say after which object, and as of which version (None: now), a list begins. Raises StatusError."""
+        exact = options.version_match == "Exact"
+        if options.version_match not in ("", "Exact", "NotOlderThan"):
+            raise errors.bad_request(f"resourceVersionMatch: unsupported value {options.version_match!r}")
+        if options.version_match and not options.version:
+            raise errors.bad_request("resourceVersionMatch is forbidden unless resourceVersion is provided")
+        if options.continues:
+            if options.version not in ("", "0"):
+                raise errors.bad_request("specifying resource version is not allowed when using continue")
+            return _read_token(options.continues)
+        wanted = int(options.version or 0)
+        if wanted and wanted > (newest := await self._store.current()):
+            raise errors.too_large_version(wanted, newest)
+        if exact and not wanted:
+            raise errors.bad_request('resourceVersionMatch "exact" is forbidden for resourceVersion "0"')
+        return ("", ""), wanted if exact else None
+
+    async def _page(self, chosen: Selection, after: tuple[str, str], version: int | None, limit: int) -> Page:
+        try:
+            if limit and chosen.matches is None:
+                return await self._store.page(
+                    chosen.resource.key, chosen.namespace, after=after, limit=min(limit, 500), version=version
+                )
+            return await self._store.page(chosen.resource.key, chosen.namespace, after=after, version=version)
+        except ExpiredError as error:
+            raise errors.expired(
+                "The provided continue parameter is too old to display a consistent list result. "
+                "You must start a new list without the continue parameter."
+            ) from error
+
+    async def _list_one(self, chosen: Selection, name: str) -> Listing:
+        """List what has one name, without a scan when it can only be in one place."""
+        resource = chosen.resource
+        if resource.namespaced and chosen.namespace is None:
+            page = await self._page(chosen, ("", ""), None, 0)
+            return Listing(page.version, "", self._parts(chosen, page))
+        version = await self._store.current()
+        stored = await self._store.get(Key(resource.key, chosen.namespace or "", name))
+        found = stored is not None and self._selected(chosen, stored)
+        items = [as_version(resource, stored.body)] if stored is not None and found else []
+        return Listing(version, "", _once(items))
+
+    async def _parts(self, chosen: Selection, page: Page) -> AsyncIterator[list[bytes]]:
+        """Give the rest of a list from its first page on."""
+        while True:
+            yield [as_version(chosen.resource, item.body) for item in page.items if self._selected(chosen, item)]
+            if not page.more:
+                return
+            last = page.items[-1]
+            page = await self._page(chosen, (last.namespace, last.name), page.version, 0)
+
+    @staticmethod
+    def _selected(chosen: Selection, stored: Stored) -> bool:
+        if chosen.name is not None and stored.name != chosen.name:
+            return False
+        return chosen.matches is None or chosen.matches(orjson.loads(stored.body))
+
+    async def _since(self, chosen: Selection, position: int) -> list[Event]:
+        try:
+            return await self._store.since(chosen.resource.key, chosen.namespace, position)
+        except ExpiredError as error:
+            raise errors.expired(f"too old resource version: {position} ({error.oldest})") from error
+
+    @staticmethod
+    def _changes(chosen: Selection, events: list[Event]) -> list[Change]:
+        """Turn events into what the watch sees: an object that begins or ceases to match appears or goes."""
+        resource = chosen.resource
+        if chosen.matches is None:
+            return [
+                Change(event.type, as_version(resource, event.body))
+                for event in events
+                if chosen.name is None or event.key.name == chosen.name
+            ]
+        changes = []
+        for event in events:
+            is_in = event.type != "DELETED" and chosen.holds(event.object)
+            was_in = event.before is not None and chosen.holds(event.before)
+            if is_in:
+                changes.append(Change("MODIFIED" if was_in else "ADDED", as_version(resource, event.body)))
+            elif was_in and event.type == "DELETED":
+                changes.append(Change("DELETED", as_version(resource, event.body)))
+            elif was_in and event.prior is not None:
+                gone = orjson.loads(event.prior)
+                gone["metadata"]["resourceVersion"] = str(event.version)
+                changes.append(Change("DELETED", as_version(resource, orjson.dumps(gone))))
+        return changes
+
+
+async def _once(items: list[bytes]) -> AsyncIterator[list[bytes]]:
+    yield items
+
+
+def _bookmark(resource: Resource, version: int, *, initial: bool = False) -> Change:
+    fields: Raw = {"resourceVersion": str(version), "creationTimestamp": None}
+    if initial:
+        fields["annotations"] = {"k8s.io/initial-events-end": "true"}
+    obj = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": fields}
+    return Change("BOOKMARK", orjson.dumps(obj))
+
+
+def _token(version: int, after: tuple[str, str]) -> str:
+    return base64.urlsafe_b64encode(orjson.dumps({"v": "meta.k8s.io/v1", "rv": version, "start": after})).decode()
+
+
+def _read_token(token: str) -> tuple[tuple[str, str], int]:
+    try:
+        match orjson.loads(base64.urlsafe_b64decode(token.encode())):
+            case {"rv": int(version), "start": [str(namespace), str(name)]} if version >= 0:
+                return (namespace, name), version
+    except (ValueError, binascii.Error) as error:
+        raise _bad_token() from error
+    raise _bad_token()
+
+
+def _bad_token() -> StatusError:
+    return errors.bad_request("continue key is not valid: it is not one that this server gave")

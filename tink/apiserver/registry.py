@@ -1,0 +1,174 @@
+"""What this API server serves: one `Resource` for each group, version and plural, and the rules of each.
+
+Filled with the built-in resources (`builtin`) when the server starts, and with what CustomResourceDefinitions describe
+(`definitions`) whenever one is stored. Discovery, OpenAPI and the verbs all read it; nobody else knows what exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from tink.apiserver import meta, schema
+from tink.apiserver.errors import FieldError
+from tink.apiserver.table import AGE, NAME, Column
+
+Raw = dict[str, Any]
+
+VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
+
+NAME_FIELD: Mapping[str, tuple[str, ...]] = {"metadata.name": ("metadata", "name")}
+NAMESPACED_FIELDS: Mapping[str, tuple[str, ...]] = {**NAME_FIELD, "metadata.namespace": ("metadata", "namespace")}
+
+
+def _nothing(new: Raw, old: Raw | None, now: datetime) -> None:
+    """Leave the object as it is."""
+
+
+def _no_errors(new: Raw, old: Raw | None) -> list[FieldError]:
+    return []
+
+
+def _no_warnings(new: Raw) -> list[str]:
+    return []
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How objects of a resource are written, beyond their schema.
+
+    `prepare` changes a new object before it is checked (`old` is None when it is created), `check` finds errors that a
+    schema cannot see, `warn` says what the writer should know. `generation` counts changes of everything but metadata
+    and status; `unconditional` allows an update without resourceVersion; `strategic` takes strategic merge patches.
+    `held` objects are only marked when they are deleted, and `lifecycle` removes them when what they hold is gone.
+    `selectable` are the fields that a field selector may name.
+    """
+
+    name: meta.NameRule = meta.subdomain
+    generation: bool = False
+    unconditional: bool = True
+    strategic: bool = True
+    held: bool = False
+    prepare: Callable[[Raw, Raw | None, datetime], None] = _nothing
+    check: Callable[[Raw, Raw | None], list[FieldError]] = _no_errors
+    warn: Callable[[Raw], list[str]] = _no_warnings
+    selectable: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NAMESPACED_FIELDS)
+
+
+CUSTOM = Rules(generation=True, unconditional=False, strategic=False)
+"""The rules of every custom resource."""
+
+
+@dataclass(frozen=True, eq=False)
+class Resource:
+    """One resource in one version. `openapi` is the schema of its objects, `node` the same compiled."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    openapi: Raw
+    node: schema.Node
+    singular: str = ""
+    list_kind: str = ""
+    namespaced: bool = True
+    short_names: Sequence[str] = ()
+    categories: Sequence[str] = ()
+    columns: Sequence[Column] = (NAME, AGE)
+    status: bool = False
+    stored_version: str = ""
+    rules: Rules = CUSTOM
+    warning: str = ""
+
+    @property
+    def key(self) -> str:
+        """The name of the resource in the store: the same for all its versions."""
+        return f"{self.group}/{self.plural}"
+
+    @property
+    def api_version(self) -> str:
+        """`group/version`, or `v1` for the core group."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def stored_api_version(self) -> str:
+        """`group/version` of the objects in the store."""
+        version = self.stored_version or self.version
+        return f"{self.group}/{version}" if self.group else version
+
+    @property
+    def crd_name(self) -> str:
+        """`plural.group`: the name of the definition, and how messages name the resource."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+
+def root_schema(openapi: Mapping[str, Any]) -> Raw:
+    """Give the schema of whole objects: that of a definition with Kubernetes' metadata put in."""
+    properties = dict(openapi.get("properties") or {})
+    properties |= {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": meta.META_SCHEMA}
+    return {**openapi, "type": "object", "properties": properties}
+
+
+class Registry:
+    """All resources that are served now."""
+
+    def __init__(self, builtin: Iterable[Resource] = ()) -> None:
+        self._resources: dict[tuple[str, str, str], Resource] = {}
+        self._custom: dict[str, list[tuple[str, str, str]]] = {}
+        self.revision = 0
+        """Grows with every change: caches of documents made from the registry compare it."""
+        for resource in builtin:
+            self.add(resource)
+
+    def add(self, resource: Resource) -> None:
+        """Serve a built-in resource."""
+        self._resources[resource.group, resource.version, resource.plural] = resource
+        self.revision += 1
+
+    def find(self, group: str, version: str, plural: str) -> Resource | None:
+        """Give a resource, or None when it is not served."""
+        return self._resources.get((group, version, plural))
+
+    def all(self) -> list[Resource]:
+        """Give all resources; those of a group and version stand together, groups in the order in which they came."""
+        return list(self._resources.values())
+
+    def of_key(self, key: str) -> Resource | None:
+        """Give any version of a resource, by its name in the store."""
+        return next((resource for resource in self._resources.values() if resource.key == key), None)
+
+    def groups(self) -> dict[str, dict[str, list[Resource]]]:
+        """Give group -> version -> resources; versions in the order of preference (newest and most stable first)."""
+        found: dict[str, dict[str, list[Resource]]] = {}
+        for resource in self._resources.values():
+            found.setdefault(resource.group, {}).setdefault(resource.version, []).append(resource)
+        return {
+            group: {version: versions[version] for version in sorted(versions, key=priority, reverse=True)}
+            for group, versions in found.items()
+        }
+
+    def install(self, name: str, resources: Iterable[Resource]) -> None:
+        """Serve what a definition describes, instead of what it described before."""
+        self.remove(name)
+        for resource in resources:
+            where = (resource.group, resource.version, resource.plural)
+            self._resources[where] = resource
+            self._custom.setdefault(name, []).append(where)
+        self.revision += 1
+
+    def remove(self, name: str) -> None:
+        """Stop serving what a definition described."""
+        for where in self._custom.pop(name, ()):
+            del self._resources[where]
+        self.revision += 1
+
+
+def priority(version: str) -> tuple[int, int, int]:
+    """Order versions as Kubernetes does: v2 > v1 > v1beta2 > v1beta1 > v1alpha1 > anything else."""
+    found = schema.compile_pattern(r"^v(\d+)(?:(alpha|beta)(\d+))?$").search(version)
+    if found is None:
+        return (0, 0, 0)
+    stability = {None: 3, "beta": 2, "alpha": 1}[found.group(2)]
+    return (stability, int(found.group(1)), int(found.group(3) or 0))

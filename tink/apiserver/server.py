@@ -1,0 +1,178 @@
+"""The embedded Kubernetes API server, put together: start it, and kubectl works with the kubeconfig that it writes.
+
+    request -> app (HTTP) -> verbs, lists -> storage (SQLite, one thread)
+                  |             |                |
+               openapi,      registry,           v  every change that is on the disk
+               discovery     schema, meta       hub -> watches, registry (definitions), lifecycle
+
+Everything that has to survive is in the data directory: `state.db` with its write-ahead log, the certificate authority
+and the token. After a restart the same clients go on with the same kubeconfig and the same resourceVersions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import orjson
+from aiohttp import web
+
+from tink.apiserver import builtin, credentials, definitions
+from tink.apiserver.app import Api
+from tink.apiserver.errors import ApiServerError
+from tink.apiserver.hub import Hub
+from tink.apiserver.lifecycle import Lifecycle
+from tink.apiserver.lists import Lists
+from tink.apiserver.registry import Raw, Registry
+from tink.apiserver.request import Body, Target, WriteOptions
+from tink.apiserver.storage import Event, Key, Store
+from tink.apiserver.verbs import Verbs
+
+log = logging.getLogger(__name__)
+
+NAMESPACES = ("default", "kube-system")
+"""Namespaces that always exist."""
+STOP_S = 5.0
+"""How long requests under way get to finish when the server stops, in seconds."""
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class ApiServer:
+    """One API server over one data directory. Port 0 takes a free one. Start and stop once."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        host: str = "127.0.0.1",
+        port: int = 6443,
+        *,
+        history: int = 10_000,
+        now: Callable[[], datetime] = _utc_now,
+    ) -> None:
+        self._data_dir = data_dir
+        self._host = host
+        self._port = port
+        self._now = now
+        self._hub = Hub()
+        self._registry = Registry()
+        self._store = Store(data_dir / "state.db", self._committed, history=history)
+        self._verbs = Verbs(self._store, now)
+        self._lifecycle = Lifecycle(self._store, self._registry, self._verbs, now)
+        self._runner: web.AppRunner | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The kubeconfig file, once the server has started."""
+        return self._data_dir / "kubeconfig"
+
+    @property
+    def url(self) -> str:
+        """Where the server listens, e.g. https://127.0.0.1:6443."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"https://{host}:{self._port}"
+
+    async def start(self) -> None:
+        """Open the state, listen, and write the kubeconfig. Raises ApiServerError with what to do."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        try:
+            self._data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+            authority = credentials.load_authority(self._data_dir / "pki", self._now())
+            token = credentials.load_token(self._data_dir / "token")
+            context = credentials.server_context(authority, self._host, self._now(), self._data_dir)
+        except OSError as error:
+            raise ApiServerError(f"data directory {self._data_dir}: {error}") from error
+        await self._store.open()
+        await self._load()
+        lists = Lists(self._store, self._hub)
+        api = Api(self._store, self._registry, self._verbs, lists, token, self._now)
+        # A watch whose client has gone must end: nothing else would notice until the next change.
+        self._runner = web.AppRunner(
+            api.application(), handler_cancellation=True, shutdown_timeout=STOP_S, access_log=None
+        )
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self._host, self._port, ssl_context=context)
+        try:
+            await site.start()
+        except OSError as error:
+            raise ApiServerError(self._why_not(error)) from error
+        self._port = self._runner.addresses[0][1]
+        credentials.write_kubeconfig(self.kubeconfig, self.url, authority, token)
+        self._task = asyncio.create_task(self._lifecycle.run(), name="apiserver lifecycle")
+        log.info("Kubernetes API at %s, kubeconfig in %s", self.url, self.kubeconfig)
+
+    def _why_not(self, error: OSError) -> str:
+        where = f"{self._host}:{self._port}"
+        if error.errno == errno.EADDRINUSE:
+            return f"cannot listen on {where}: the port is taken; stop what listens there or choose another port"
+        return f"cannot listen on {where}: {error.strerror or error}"
+
+    async def stop(self) -> None:
+        """End watches, let requests under way finish, and close the state. Harmless when it is not running."""
+        self._hub.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        await self._store.close()
+
+    # --- what is served ---
+
+    async def _load(self) -> None:
+        """Serve what is built in and what the stored definitions describe; make the namespaces that must exist."""
+        for resource in (*builtin.resources(), definitions.definition_resource(self._taken)):
+            self._registry.add(resource)
+        after = ("", "")
+        while True:
+            page = await self._store.page(definitions.KEY, None, after=after)
+            for stored in page.items:
+                self._serve(orjson.loads(stored.body))
+                after = (stored.namespace, stored.name)
+            if not page.more:
+                break
+        namespaces = self._registry.find("", "v1", "namespaces")
+        if namespaces is None:
+            raise ApiServerError("namespaces are not built in")
+        for name in NAMESPACES:
+            if await self._store.get(Key(namespaces.key, "", name)) is None:
+                target = Target("", "v1", "namespaces")
+                body = Body({"metadata": {"name": name}})
+                await self._verbs.create(namespaces, target, body, WriteOptions())
+
+    def _taken(self, definition: Raw) -> list[str]:
+        return definitions.taken_names(definition, self._registry.all())
+
+    def _serve(self, definition: Raw) -> None:
+        name = definition["metadata"]["name"]
+        if definitions.established(definition):
+            self._registry.install(name, definitions.resources(definition))
+        else:
+            self._registry.remove(name)
+
+    def _committed(self, event: Event) -> None:
+        """Take a change that is on the disk: serve what a definition describes, and tell watches and lifecycle."""
+        if event.key.resource == definitions.KEY:
+            if event.type == "DELETED":
+                self._registry.remove(event.key.name)
+                spec = event.object["spec"]
+                self._hub.end(f"{spec['group']}/{spec['names']['plural']}")
+            else:
+                self._serve(event.object)
+        self._hub.publish(event)
+        self._lifecycle.notice(event)
