@@ -21,7 +21,7 @@ declare -A sets=(
 
 die() { echo "setup: $*" >&2; exit 1; }
 
-packages() {
+install_packages() {
   local wanted=() missing=() set package
   for set in "$@"; do
     [ -n "${sets[$set]:-}" ] || die "there is no package set $set (there are: ${!sets[*]})"
@@ -46,7 +46,7 @@ packages() {
   rm -f "$log"
 }
 
-python() { # a Python that the project runs with
+find_python() { # a Python that the project runs with
   local candidate
   for candidate in "${PYTHON:-}" python3.11 python3 python3.12 python3.13; do
     [ -n "$candidate" ] && command -v "$candidate" >/dev/null || continue
@@ -55,12 +55,12 @@ python() { # a Python that the project runs with
   return 1
 }
 
-venv() {
+make_venv() {
   local stamp=.venv/.installed key interpreter
   key=$(cat pyproject.toml deploy/constraints.txt | sha256sum)
   [ "$(cat "$stamp" 2>/dev/null)" = "$key" ] && return 0
-  interpreter=$(python) || { packages python; interpreter=$(python); } || die "Python 3.11 or newer is missing"
-  "$interpreter" -c 'import ensurepip' 2>/dev/null || packages python
+  interpreter=$(find_python) || { install_packages python; interpreter=$(find_python); } || die "Python 3.11 or newer is missing"
+  "$interpreter" -c 'import ensurepip' 2>/dev/null || install_packages python
   [ -x .venv/bin/python ] || "$interpreter" -m venv .venv || die "$interpreter can't make virtual environments"
   echo "setup: installing the Python packages of pyproject.toml into .venv" >&2
   .venv/bin/python -m pip install --quiet --disable-pip-version-check -c deploy/constraints.txt -e '.[dev,diagnose]' ||
@@ -68,8 +68,8 @@ venv() {
   echo "$key" >"$stamp"
 }
 
-kubectl() {
-  command -v kubectl >/dev/null || [ -x .venv/bin/kubectl ] && return 0
+unpack_kubectl() {
+  if command -v kubectl >/dev/null || [ -x .venv/bin/kubectl ]; then return 0; fi
   local work mirror
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
@@ -96,8 +96,8 @@ EOF
 }
 
 case ${1:-} in
-  packages) shift; packages "$@" ;;
-  venv) venv ;;
-  kubectl) kubectl ;;
+  packages) shift; install_packages "$@" ;;
+  venv) make_venv ;;
+  kubectl) unpack_kubectl ;;
   *) die "usage: setup.sh packages SET... | venv | kubectl" ;;
 esac

@@ -27,7 +27,6 @@ _BOOLEANS = {
 _NULLS = ("", "~", "null", "Null", "NULL")
 _INTEGER = re.compile(r"^[-+]?(0b[01_]+|0o?[0-7_]*|0x[0-9a-fA-F_]+|[1-9][0-9_]*)$")
 _FLOAT = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$")
-_SPECIAL = {".inf": float("inf"), "+.inf": float("inf"), "-.inf": float("-inf"), ".nan": float("nan")}
 
 
 class YamlError(ValueError):
@@ -55,9 +54,8 @@ def _construct_integer(loader: yaml.CSafeLoader, node: yaml.ScalarNode) -> int:
 
 def _construct_float(loader: yaml.CSafeLoader, node: yaml.ScalarNode) -> float | int:
     text = str(loader.construct_scalar(node))
-    value = _SPECIAL.get(text.lower())
-    if value is not None:
-        return value
+    if text.lstrip("+-").lower() in (".inf", ".nan"):
+        raise yaml.constructor.ConstructorError(None, None, f"{text} has no place in JSON", node.start_mark)
     number = float(text)
     # JSON knows one kind of number: 1e3 is the integer 1000 for Kubernetes.
     return int(number) if number.is_integer() and abs(number) < 2**53 else number

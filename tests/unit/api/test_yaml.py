@@ -60,6 +60,7 @@ def test_merge_keys_and_anchors_work() -> None:
     [
         "a: [",
         "a: 1\na: 2",
+        "a: .inf",
         "a: &a [*a]",
         "!!python/object/apply:os.system [ls]",
         "[" * 101 + "]" * 101,
@@ -69,7 +70,18 @@ def test_merge_keys_and_anchors_work() -> None:
         + "\n".join(f"{b}: &{b} [{','.join(['*' + a] * 9)}]" for a, b in zip("abcdefgh", "bcdefghi", strict=True)),
         " " * (3 * 1024 * 1024 + 1),
     ],
-    ids=["unfinished", "double-key", "cycle", "python-tag", "deep", "deeper", "maps", "billion-laughs", "too-large"],
+    ids=[
+        "unfinished",
+        "double-key",
+        "infinity",
+        "cycle",
+        "python-tag",
+        "deep",
+        "deeper",
+        "maps",
+        "billion-laughs",
+        "too-large",
+    ],
 )
 def test_hostile_text_is_refused_in_bounded_time(text: str) -> None:
     with pytest.raises(YamlError):

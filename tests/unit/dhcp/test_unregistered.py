@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import yaml
 
-from edge.once_per import OncePer
 from edge.dhcp.unregistered import hardware_manifest
+from edge.once_per import OncePer
 from tink.api.v1alpha2 import Hardware
 
 
