@@ -70,8 +70,8 @@ make_venv() {
 
 unpack_kubectl() {
   if command -v kubectl >/dev/null || [ -x .venv/bin/kubectl ]; then return 0; fi
-  local work mirror
-  work=$(mktemp -d)
+  local mirror
+  work=$(mktemp -d) # not local: the trap runs after this function
   trap 'rm -rf "$work"' EXIT
   echo "setup: no kubectl on PATH: unpacking Debian 13's into .venv/bin" >&2
   mirror=$(apt-get indextargets --format '$(REPO_URI) $(ORIGIN) $(RELEASE)' 'Created-By: Packages' |
