@@ -22,6 +22,7 @@ from typing import Any
 
 import aiohttp
 
+from edge import doctor
 from edge.journey.events import Outcome, Step
 from edge.lab.build import Builder, recipes
 from edge.lab.machine import Firmware, Machine, MachineSettings
@@ -80,6 +81,7 @@ class Lab:
 
     async def _run(self, stack: AsyncExitStack) -> None:
         settings = self._settings
+        self._examine()
         settings.cache.mkdir(parents=True, exist_ok=True)
         self._lock(stack)
         builder = Builder(settings.cache, self._building, settings.wheel)
@@ -134,6 +136,13 @@ class Lab:
         )
 
     # --- preparation ----------------------------------------------------------------------------------------------
+
+    def _examine(self) -> None:
+        """Say all that is missing on this host at once, before anything is built."""
+        problems = [finding for finding in doctor.lab(self._settings.cache) if not finding.ok]
+        if problems:
+            listed = "\n".join(f"  {found.name}: {found.seen}\n    -> {found.remedy}" for found in problems)
+            raise LabError(f"this host can't run the lab:\n{listed}")
 
     def _lock(self, stack: AsyncExitStack) -> None:
         """One lab at a time for a cache: its images, logs and running files are its own."""

@@ -18,6 +18,8 @@ import socket
 import struct
 from typing import Final
 
+from edge.listener import Listener, advice
+
 log = logging.getLogger(__name__)
 
 ROUTER_SOLICITATION: Final = 133
@@ -25,8 +27,6 @@ ROUTER_ADVERTISEMENT: Final = 134
 HOP_LIMIT: Final = 255  # RFC 4861 section 6.1: a packet with less has passed a router and is not believed
 ALL_NODES: Final = "ff02::1"
 
-_PACKETS_PER_TURN = 32
-_PAUSE_AFTER_ERROR_SECONDS = 1.0
 _ICMP6_FILTER = 1  # linux/icmpv6.h; a bitmap of 256 types, a set bit blocks
 _MULTICAST_INTERVAL_SECONDS = 3.0  # RFC 4861 section 10, MIN_DELAY_BETWEEN_RAS
 
@@ -61,28 +61,26 @@ class RouterAdvertiser:
 
     def __init__(self, interface: str) -> None:
         self._interface = interface
-        self._socket: socket.socket | None = None
+        self._listener: Listener[tuple[bytes, int, str]] | None = None
         self._scope = 0
-        self._pause: asyncio.TimerHandle | None = None
         self._multicast_at = float("-inf")
 
     async def start(self) -> None:
         """Open the socket and serve. Raises RouterAdvertiserError."""
         try:
-            self._socket = self._open()
+            sock = self._open()
         except OSError as error:
             raise RouterAdvertiserError(self._advice(error)) from error
-        self._listen()
+        what = f"router solicitations on {self._interface}"
+        self._listener = Listener(sock, what, self._receive, self._heard)
+        self._listener.start()
         log.info("router solicitations on %s are answered with router lifetime 0", self._interface)
 
     async def stop(self) -> None:
         """Close the socket."""
-        if self._pause is not None:
-            self._pause.cancel()
-        if self._socket is not None:
-            asyncio.get_running_loop().remove_reader(self._socket)
-            self._socket.close()
-            self._socket = None
+        if self._listener is not None:
+            self._listener.stop()
+            self._listener = None
 
     def _open(self) -> socket.socket:
         self._scope = socket.if_nametoindex(self._interface)
@@ -108,32 +106,19 @@ class RouterAdvertiser:
 
     def _advice(self, error: OSError) -> str:
         what = f"router solicitations on {self._interface} can't be answered"
-        if error.errno in (errno.EPERM, errno.EACCES):
-            return f"{what}: not permitted; run as root, or with CAP_NET_RAW"
-        if error.errno in (None, errno.ENODEV, errno.ENXIO):  # if_nametoindex gives no number
-            return f"{what}: there is no such interface ('ip -brief link' lists them)"
         if error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
             return f"{what}: IPv6 is off there; switch it on (sysctl net.ipv6.conf.{self._interface}.disable_ipv6=0)"
-        return f"{what}: {error.strerror}"
+        return advice(what, error)
 
-    def _listen(self) -> None:
-        if self._socket is not None:
-            asyncio.get_running_loop().add_reader(self._socket, self._drain, self._socket)
+    @staticmethod
+    def _receive(sock: socket.socket) -> tuple[bytes, int, str]:
+        packet, ancillary, _flags, source = sock.recvmsg(1500, 64)
+        return packet, _hop_limit(ancillary), source[0]
 
-    def _drain(self, sock: socket.socket) -> None:
-        for _ in range(_PACKETS_PER_TURN):
-            try:
-                packet, ancillary, _flags, source = sock.recvmsg(1500, 64)
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError as error:
-                log.error("router solicitations on %s: %s; going on", self._interface, error.strerror)
-                loop = asyncio.get_running_loop()
-                loop.remove_reader(sock)
-                self._pause = loop.call_later(_PAUSE_AFTER_ERROR_SECONDS, self._listen)
-                return
-            if is_router_solicitation(packet, _hop_limit(ancillary)):
-                self._answer(sock, source[0])
+    def _heard(self, sock: socket.socket, arrived: tuple[bytes, int, str]) -> None:
+        packet, hop_limit, source = arrived
+        if is_router_solicitation(packet, hop_limit):
+            self._answer(sock, source)
 
     def _answer(self, sock: socket.socket, source: str) -> None:
         address = source.partition("%")[0]

@@ -10,12 +10,12 @@ packets, and tells at once when the client has gone.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import socket
 from collections.abc import Callable
 
 from edge.journey.events import Outcome, Recorder, Step
+from edge.listener import Listener, advice
 from edge.once_per import OncePer
 from edge.tftp import packets
 from edge.tftp.files import printable
@@ -30,9 +30,7 @@ MAX_TRANSFERS = 512
 MAX_TRANSFERS_PER_CLIENT = 16
 MAX_NETASCII_BYTES = 16 * 1024 * 1024
 
-_REQUESTS_PER_TURN = 32
 _DATAGRAMS_PER_TURN = 64
-_PAUSE_AFTER_ERROR_SECONDS = 1.0
 _HEADERS_BYTES = 20 + 8 + 4  # IPv4, UDP, TFTP
 
 # linux/in.h; the socket module does not name them all.
@@ -40,6 +38,10 @@ _IP_PKTINFO = getattr(socket, "IP_PKTINFO", 8)
 _IP_MTU_DISCOVER = 10
 _IP_PMTUDISC_DONT = 0
 _IP_MTU = 14
+
+
+# A datagram, the client's address and port, and the address of ours that it was sent to.
+_Arrived = tuple[bytes, tuple[str, int], str]
 
 
 class TftpServerError(Exception):
@@ -68,8 +70,7 @@ class TftpServer:
         self._interface = interface
         self._max_transfers = max_transfers
         self._max_per_client = max_transfers_per_client
-        self._socket: socket.socket | None = None
-        self._pause: asyncio.TimerHandle | None = None
+        self._listener: Listener[_Arrived] | None = None
         self._sessions: dict[_Session, None] = {}  # in the order of their start
         self._once = OncePer(60.0, 600)
 
@@ -89,63 +90,28 @@ class TftpServer:
             sock.bind((self._host, self.port))
         except OSError as error:
             sock.close()
-            raise TftpServerError(self._advice(error)) from error
+            where = f"TFTP can't open UDP port {self.port} on {self._interface or self._host}"
+            raise TftpServerError(advice(where, error, port=self.port, disable="tftp")) from error
         self.port = sock.getsockname()[1]
-        self._socket = sock
-        self._listen()
+        self._listener = Listener(sock, f"TFTP on port {self.port}", self._receive, self._requested)
+        self._listener.start()
         log.info("TFTP on %s port %d", self._interface or self._host, self.port)
 
     async def stop(self) -> None:
         """Close the socket and end every transfer, telling the clients."""
-        if self._pause is not None:
-            self._pause.cancel()
-        if self._socket is not None:
-            asyncio.get_running_loop().remove_reader(self._socket)
-            self._socket.close()
-            self._socket = None
+        if self._listener is not None:
+            self._listener.stop()
+            self._listener = None
         for session in list(self._sessions):
             session.abandon("the server is stopping")
 
-    def _advice(self, error: OSError) -> str:
-        where = f"TFTP can't open UDP port {self.port} on {self._interface or self._host}"
-        if error.errno == errno.EADDRINUSE:
-            return (
-                f"{where}: another program has it; stop that TFTP server ('ss -lunp sport = :{self.port}' names it), "
-                "or start without TFTP (--disable tftp)"
-            )
-        if error.errno in (errno.EPERM, errno.EACCES):
-            return f"{where}: not permitted; run as root, or with CAP_NET_BIND_SERVICE and CAP_NET_RAW"
-        if error.errno == errno.ENODEV:
-            return f"{where}: there is no such interface ('ip -brief link' lists them); name another with --interface"
-        if error.errno == errno.EADDRNOTAVAIL:
-            return f"{where}: no interface of this host has that address ('ip -brief address' lists them)"
-        return f"{where}: {error.strerror}"
+    @staticmethod
+    def _receive(sock: socket.socket) -> _Arrived:
+        datagram, ancillary, _flags, client = sock.recvmsg(packets.MAX_REQUEST_BYTES + 1, 64)
+        return datagram, client, _local_address(ancillary)
 
-    def _listen(self) -> None:
-        if self._socket is not None:
-            asyncio.get_running_loop().add_reader(self._socket, self._drain, self._socket)
-
-    def _drain(self, sock: socket.socket) -> None:
-        for _ in range(_REQUESTS_PER_TURN):
-            try:
-                datagram, ancillary, _flags, client = sock.recvmsg(packets.MAX_REQUEST_BYTES + 1, 64)
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError as error:
-                # An error that stays would otherwise be reported as fast as the CPU can.
-                log.error("TFTP: receiving on port %d: %s; going on", self.port, error.strerror)
-                loop = asyncio.get_running_loop()
-                loop.remove_reader(sock)
-                self._pause = loop.call_later(_PAUSE_AFTER_ERROR_SECONDS, self._listen)
-                return
-            try:
-                self._requested(sock, datagram, client, _local_address(ancillary))
-            except Exception:
-                # A fault of ours on one request is not to end the service of all others.
-                if self._due("internal"):
-                    log.exception("TFTP: no answer to %s: internal error on request %s", client[0], datagram.hex())
-
-    def _requested(self, sock: socket.socket, datagram: bytes, client: tuple[str, int], local: str) -> None:
+    def _requested(self, sock: socket.socket, arrived: _Arrived) -> None:
+        datagram, client, local = arrived
         try:
             request = packets.parse_request(datagram)
         except Garbage as garbage:

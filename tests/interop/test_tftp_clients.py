@@ -306,7 +306,7 @@ async def test_taken_port_is_named_with_what_to_do() -> None:
     loopback = Loopback(b"x")
     await loopback.server.start()
     port = loopback.server.port
-    with pytest.raises(TftpServerError, match=f"UDP port {port} on 127.0.0.1: another program has it; stop that"):
+    with pytest.raises(TftpServerError, match=f"UDP port {port} on 127.0.0.1: another program has it; stop it"):
         await TftpServer(lambda _: TftpFile(b"", "f"), loopback._record, host="127.0.0.1", port=port).start()
     with pytest.raises(TftpServerError, match="no interface of this host has that address"):
         await TftpServer(lambda _: TftpFile(b"", "f"), loopback._record, host="192.0.2.1").start()

@@ -282,7 +282,7 @@ class Session:
         response = self._get(realm + separator + urllib.parse.urlencode(query), headers)
         if response.status != 200:
             raise self._failure(response, "token")
-        answer = _json_object(self._read_all(response), "token answer")
+        answer = json_object(self._read_all(response), "token answer")
         token = answer.get("token") or answer.get("access_token")
         if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]+", token):
             raise RegistryError("its token service sent no token")
@@ -323,7 +323,8 @@ def _connect(scheme: str, host: str, port: int | None) -> http.client.HTTPConnec
     return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_SECONDS, context=ssl.create_default_context())
 
 
-def _json_object(content: bytes, what: str) -> dict[str, Any]:
+def json_object(content: bytes, what: str) -> dict[str, Any]:
+    """What a registry calls `what`, which must be a JSON object. Raises RegistryError."""
     try:
         value = json.loads(content)
     except (ValueError, RecursionError) as error:

@@ -37,6 +37,7 @@ from tink.agent.oci.registry import (
     RegistryError,
     Session,
     TransientError,
+    json_object,
 )
 from tink.agent.oci.unpack import Budget, OutOfSpaceError, UnpackError, apply_layer
 
@@ -215,7 +216,7 @@ class _Pull:
         digest = f"{algorithm}:{hashlib.new(algorithm, content).hexdigest()}"
         if is_digest(version) and digest != version:
             raise RegistryError(f"manifest {version}: what the registry sent has the digest {digest}")
-        return digest, _object(content, "manifest")
+        return digest, json_object(content, "manifest")
 
     def _fetch(self, manifest: dict[str, Any], directory: Path) -> None:
         layers = manifest.get("layers")
@@ -248,7 +249,7 @@ class _Pull:
             raise RegistryError(f"its configuration has {blob.size} bytes")
         path = scratch / "config"
         self._download(blob, path, counted=False)
-        config = _object(path.read_bytes(), "configuration")
+        config = json_object(path.read_bytes(), "configuration")
         made_for = config.get("architecture")
         if made_for and made_for != self._architecture:
             log.warning(
@@ -320,16 +321,6 @@ def _blob(descriptor: Any) -> _Blob:
         if isinstance(digest, str) and is_digest(digest) and isinstance(size, int) and size >= 0:
             return _Blob(digest, size)
     raise RegistryError("its manifest has a descriptor without a sha256 or sha512 digest and a size")
-
-
-def _object(content: bytes, what: str) -> dict[str, Any]:
-    try:
-        value = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise RegistryError(f"its {what} is not JSON") from error
-    if not isinstance(value, dict):
-        raise RegistryError(f"its {what} is not a JSON object")
-    return value
 
 
 def _room(directory: Path) -> int:

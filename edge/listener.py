@@ -1,0 +1,98 @@
+"""The receiving side of a datagram server: what DHCP, TFTP and the answer to router solicitations have in common.
+
+The socket belongs to the event loop. When something has arrived, up to a turn's worth is taken, so that a storm on one
+port does not starve the others; an error of the network is reported and the service goes on; a fault of ours on one
+packet never ends the service of all others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from edge.once_per import OncePer
+
+log = logging.getLogger(__name__)
+
+_PAUSE_SECONDS = 1.0
+_SAY_AGAIN_SECONDS = 10.0
+
+D = TypeVar("D")
+
+
+class Listener(Generic[D]):
+    """Hands each datagram of a non-blocking socket to `handle`; owns the socket.
+
+    `receive` reads one datagram in the form that `handle` wants, and raises BlockingIOError when there is none. `what`
+    names the service in log lines.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        what: str,
+        receive: Callable[[socket.socket], D],
+        handle: Callable[[socket.socket, D], None],
+        *,
+        per_turn: int = 64,
+    ) -> None:
+        self.socket = sock
+        self._what = what
+        self._receive = receive
+        self._handle = handle
+        self._per_turn = per_turn
+        self._loop = asyncio.get_running_loop()
+        self._pause: asyncio.TimerHandle | None = None
+        self._once = OncePer(_SAY_AGAIN_SECONDS, 20)
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._pause = None
+        self._loop.add_reader(self.socket, self._drain)
+
+    def stop(self) -> None:
+        """Close the socket."""
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.remove_reader(self.socket)
+        self.socket.close()
+
+    def _drain(self) -> None:
+        for _ in range(self._per_turn):
+            try:
+                datagram = self._receive(self.socket)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self._rest(error)
+                return
+            try:
+                self._handle(self.socket, datagram)
+            except Exception:
+                if self._once.due("handle", self._loop.time()):
+                    log.exception("%s: internal error on %s", self._what, repr(datagram)[:1200])
+
+    def _rest(self, error: OSError) -> None:
+        """Stop reading for a moment: an error that stays would otherwise be reported as fast as the CPU can."""
+        if self._once.due(("receive", error.errno), self._loop.time()):
+            log.error("%s: receiving: %s; going on", self._what, error.strerror)
+        self._loop.remove_reader(self.socket)
+        self._pause = self._loop.call_later(_PAUSE_SECONDS, self.start)
+
+
+def advice(what: str, error: OSError, *, port: int | None = None, disable: str = "") -> str:
+    """Why `what` can't be done, and what to do about it, in one line. `disable` names the service for --disable."""
+    if error.errno == errno.EADDRINUSE:
+        other = f"another program has it; stop it ('ss -lunp sport = :{port}' names it)"
+        return f"{what}: {other}, or start without this service (--disable {disable})"
+    if error.errno in (errno.EPERM, errno.EACCES):
+        return f"{what}: not permitted; run as root, or with CAP_NET_BIND_SERVICE and CAP_NET_RAW"
+    if error.errno in (None, errno.ENODEV, errno.ENXIO):  # socket.if_nametoindex gives no number
+        return f"{what}: there is no such interface ('ip -brief link' lists them); name another with --interface"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{what}: no interface of this host has that address ('ip -brief address' lists them)"
+    return f"{what}: {error.strerror}"
