@@ -86,6 +86,7 @@ class StackSettings:
     interface: str = ""
     public_ip: str = "127.0.0.1"
     ipxe_dir: Path = Path("/usr/lib/ipxe")
+    osie_dir: Path | None = None
     http_port: int = 7080
     grpc_port: int = 42113
     api_port: int = 6443
@@ -226,7 +227,9 @@ class Stack:
 
     async def _start_http(self, osies: Informer, binaries: BootBinaries) -> None:
         settings = self._settings
-        cache = ArtifactCache(settings.data_dir / "artifacts")
+        cache = ArtifactCache(
+            settings.data_dir / "artifacts", file_root=settings.osie_dir or settings.data_dir / "osie"
+        )
         await cache.start()
         self._exit.push_async_callback(cache.stop)
         boot = BootSettings(

@@ -127,10 +127,16 @@ class ArtifactCache:
         clock: Callable[[], float] = time.monotonic,
         timeouts: Timeouts | None = None,
         revalidate_after: float = 10.0,
+        file_root: Path | None = None,
         new_version: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
-        """`clock` gives monotonic seconds; `new_version` a hexadecimal name that no other download had."""
+        """`clock` gives monotonic seconds; `new_version` a hexadecimal name that no other download had.
+
+        file:// URLs may name files below `file_root` only (None: none at all): who may write an OSIE object must not be
+        able to have this host's other files served.
+        """
         self._store = Store(directory)
+        self._file_root = file_root
         self._clock = clock
         self._timeouts = timeouts or Timeouts()
         self._revalidate_after = revalidate_after
@@ -166,7 +172,7 @@ class ArtifactCache:
         The caller closes it. Raises ArtifactError.
         """
         if url.startswith("file:"):
-            return _open_file(url)
+            return _open_file(url, self._file_root)
         if not url.startswith(("http://", "https://")):
             raise BadUrlError(url, "the scheme must be http, https or file")
         flight = self._flights.get(url)
@@ -370,14 +376,19 @@ def _write(fd: int, chunk: bytes, offset: int) -> None:
         offset += written
 
 
-def _open_file(url: str) -> Artifact:
-    """The local file that a file:// URL names (RFC 8089). Raises ArtifactError."""
+def _open_file(url: str, root: Path | None) -> Artifact:
+    """The file below `root` that a file:// URL names (RFC 8089). Raises ArtifactError."""
     parts = urlsplit(url)
     if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
         raise BadUrlError(url, "a file URL must be file:///path, of a file on the edge's own machine")
+    if root is None:
+        raise BadUrlError(url, "this edge serves no files of its own machine (see --osie-dir)")
     try:
+        path = os.path.realpath(unquote(parts.path))
+        if not path.startswith(os.path.realpath(root) + "/"):
+            raise BadUrlError(url, f"a file URL must name a file below {root} (see --osie-dir)")
         # O_NONBLOCK: opening a FIFO would wait for its writer.
-        fd = os.open(unquote(parts.path), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError as error:
         raise NotFoundError(url, "no such file on the edge's machine") from error
     except (OSError, ValueError) as error:

@@ -35,6 +35,12 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
     Service.APISERVER: (click.option("--api-port", default=6443, help="Port of the embedded API, on loopback."),),
     Service.HTTP: (
         click.option("--ipxe-dir", type=_PATH, default=Path("/usr/lib/ipxe"), help="Directory of the iPXE binaries."),
+        click.option(
+            "--osie-dir",
+            type=_PATH,
+            default=None,
+            help="OSIEs may name files below it as file://. Default: DATA_DIR/osie.",
+        ),
         click.option("--http-port", default=7080, help="Port of scripts, kernels and metadata."),
         click.option(
             "--insecure-registry", multiple=True, help="Registry that agents speak to over plain HTTP. Repeatable."

@@ -98,7 +98,10 @@ async def upstream() -> AsyncIterator[Upstream]:
 def make_cache(tmp_path: Path, clock: Clock) -> Make:
     def make() -> ArtifactCache:
         return ArtifactCache(
-            tmp_path / "artifacts", clock=clock, timeouts=Timeouts(connect=0.5, silence=0.3, total=5.0)
+            tmp_path / "artifacts",
+            clock=clock,
+            timeouts=Timeouts(connect=0.5, silence=0.3, total=5.0),
+            file_root=tmp_path,
         )
 
     return make

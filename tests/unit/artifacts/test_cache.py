@@ -374,8 +374,28 @@ async def test_local_file_that_is_none_is_named(cache: ArtifactCache, tmp_path: 
     (tmp_path / "empty").touch()
     with pytest.raises(NotFoundError, match="no such file on the edge's machine"):
         await cache.open((tmp_path / "missing").as_uri())
-    for name in ("fifo", "empty", ""):
+    (tmp_path / "directory").mkdir()
+    for name in ("fifo", "empty", "directory"):
         with pytest.raises(BadUrlError, match=r"not a regular file|an empty file"):
             await cache.open((tmp_path / name).as_uri())
     with pytest.raises(StorageError):
         await cache.open("file:///bad%00name")
+
+
+async def test_file_outside_of_the_root_is_never_served(cache: ArtifactCache, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    for url in (
+        "file:///etc/passwd",
+        (tmp_path / "link").as_uri(),
+        f"{tmp_path.as_uri()}/../../../../etc/passwd",
+        f"{tmp_path.as_uri()}/%2e%2e/%2e%2e/%2e%2e/%2e%2e/%2e%2e/etc/passwd",
+        f"{tmp_path.as_uri()}-other/kernel",
+    ):
+        with pytest.raises(BadUrlError, match="--osie-dir"):
+            await cache.open(url)
+
+
+async def test_without_a_root_no_file_is_served(tmp_path: Path) -> None:
+    (tmp_path / "kernel").write_bytes(b"bzImage")
+    with pytest.raises(BadUrlError, match="--osie-dir"):
+        await ArtifactCache(tmp_path / "artifacts").open((tmp_path / "kernel").as_uri())

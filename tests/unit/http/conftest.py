@@ -131,7 +131,12 @@ async def rack(tmp_path: Path) -> AsyncIterator[Rack]:
     upstream_server = TestServer(upstream_app)
     await upstream_server.start_server(shutdown_timeout=0.05)
     osie_spec = {part + "Url": str(upstream_server.make_url(f"/{part}")) for part in ("kernel", "initrd")}
-    cache = ArtifactCache(tmp_path / "artifacts", clock=time.monotonic, timeouts=Timeouts(connect=0.5, silence=0.5))
+    cache = ArtifactCache(
+        tmp_path / "artifacts",
+        clock=time.monotonic,
+        timeouts=Timeouts(connect=0.5, silence=0.5),
+        file_root=tmp_path,
+    )
     await cache.start()
 
     rack = Rack("", 0, Inventory(), Journey(time.time), upstream, {}, {})
