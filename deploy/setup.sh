@@ -16,7 +16,7 @@ declare -A sets=(
   [lab]="qemu-system-x86 ovmf ipxe ipxe-qemu seabios iproute2 docker-registry skopeo umoci mmdebstrap squashfs-tools cpio kmod
          busybox-static zstd syslinux syslinux-common systemd-boot-efi mtools dosfstools gdisk e2fsprogs"
   # Real clients that the tests let speak to the servers.
-  [test]="isc-dhcp-client busybox-static tftp-hpa atftp curl runc crun iproute2 procps kmod"
+  [test]="isc-dhcp-client busybox-static tftp-hpa atftp curl runc crun iproute2 procps kmod bzip2 xz-utils"
 )
 
 die() { echo "setup: $*" >&2; exit 1; }
