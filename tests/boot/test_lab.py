@@ -44,6 +44,15 @@ def test_machine_boots_from_power_on_to_succeeded(lab: Any, firmware: str, expec
     print(outcome.shown)
 
 
+def test_installed_machine_boots_its_disk_and_its_cloud_init_gets_the_user_data(lab: Any) -> None:
+    outcome = lab("--full", timeout=540)
+    assert outcome.status == 0, outcome.shown + outcome.error
+    assert in_order(("power", "initrd", "agent", "action", "workflow", "metadata"), steps(outcome.shown)), outcome.shown
+    assert re.search(r"✓ metadata +instance-id to Cloud-Init/", outcome.shown)
+    assert re.search(r"✓ metadata +user-data to ", outcome.shown)
+    assert "✓ metadata  cloud-init finished on lab-machine" in outcome.shown
+
+
 def test_unknown_image_fails_the_workflow_with_reason_and_message(lab: Any, manifests: Callable[..., Path]) -> None:
     directory = manifests(template=("/actions/inspect:1", "/actions/missing:1"))
     outcome = lab("--manifests", directory)
