@@ -54,7 +54,10 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="tinkedge")
 def main() -> None:
-    """The Tinkerbell v1alpha2 stack: netboot, metadata and workflows for bare metal."""
+    """The Tinkerbell v1alpha2 stack: netboot, metadata and workflows for bare metal.
+
+    Every option of a command is also an environment variable: --data-dir is TINKEDGE_DATA_DIR.
+    """
 
 
 if __name__ == "__main__":

@@ -58,31 +58,46 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A port that a service listens on; `address` "" is all addresses."""
+    """A port that a service listens on. `name` is what --disable calls the service."""
 
     service: str
     kind: socket.SocketKind
     number: int
-    address: str = ""
+    name: str
+    loopback: bool = False
 
 
-MACHINE_PORTS = (
-    Port("DHCP", socket.SOCK_DGRAM, 67),
-    Port("PXE boot server", socket.SOCK_DGRAM, 4011),
-    Port("TFTP", socket.SOCK_DGRAM, 69),
-    Port("HTTP", socket.SOCK_STREAM, 7080),
-    Port("gRPC", socket.SOCK_STREAM, 42113),
-    Port("embedded API", socket.SOCK_STREAM, 6443, "127.0.0.1"),
-    Port("admin HTTP", socket.SOCK_STREAM, 7081, "127.0.0.1"),
+PORTS = (
+    Port("DHCP", socket.SOCK_DGRAM, 67, "dhcp"),
+    Port("PXE boot server", socket.SOCK_DGRAM, 4011, "dhcp"),
+    Port("TFTP", socket.SOCK_DGRAM, 69, "tftp"),
+    Port("HTTP", socket.SOCK_STREAM, 7080, "http"),
+    Port("gRPC", socket.SOCK_STREAM, 42113, "server"),
+    Port("embedded API", socket.SOCK_STREAM, 6443, "apiserver", loopback=True),
+    Port("admin HTTP", socket.SOCK_STREAM, 7081, "admin", loopback=True),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Network:
+    """The machines' interface and this host's address on it."""
+
+    interface: str
+    address: str
 
 
 def serving(interface: str | None, ipxe_dir: Path) -> Iterator[Finding]:
     """What `tinkedge up` needs. `interface` None: the one with the default route."""
     yield _capabilities("serving", ("CAP_NET_BIND_SERVICE", "CAP_NET_RAW"))
-    yield _interface(interface)
-    for port in MACHINE_PORTS:
-        yield _port(port)
+    network: _Network | None = None
+    try:
+        network = _network(interface)
+    except HostError as error:
+        yield Finding("interface", ok=False, seen=str(error), remedy="give the machines' interface with --interface")
+    else:
+        yield Finding("interface", ok=True, seen=f"{network.interface} has {network.address}")
+    for port in PORTS:
+        yield _port(port, network)
     yield _ipxe(ipxe_dir)
 
 
@@ -90,7 +105,7 @@ def lab(cache: Path) -> Iterator[Finding]:
     """What `tinkedge lab` needs besides."""
     yield _capabilities("namespaces", ("CAP_SYS_ADMIN", "CAP_NET_ADMIN"))
     missing = {package for program, package in LAB_PROGRAMS.items() if shutil.which(program) is None}
-    missing |= {package for path, package in LAB_FILES.items() if not Path(path).exists()}
+    missing |= {package for path, package in LAB_FILES.items() if not _readable(Path(path))}
     packages = " ".join(sorted(missing))
     yield Finding(
         "lab packages",
@@ -123,34 +138,37 @@ def _capabilities(name: str, wanted: tuple[str, ...]) -> Finding:
     return Finding(f"privilege for {name}", not missing, seen, "run it as root, or give it these capabilities")
 
 
-def _interface(interface: str | None) -> Finding:
-    try:
-        name = interface or default_interface()
-        address = interface_address(name)
-    except HostError as error:
-        return Finding("interface", ok=False, seen=str(error), remedy="give the machines' interface with --interface")
-    return Finding("interface", ok=True, seen=f"{name} has {address}")
+def _network(interface: str | None) -> _Network:
+    name = interface or default_interface()
+    return _Network(name, interface_address(name))
 
 
-def _port(port: Port) -> Finding:
+def _port(port: Port, network: _Network | None) -> Finding:
+    """Whether the service could listen there: tried as the service does it, on its interface or address alone."""
     name = f"port {port.number}/{'udp' if port.kind is socket.SOCK_DGRAM else 'tcp'} ({port.service})"
     with socket.socket(socket.AF_INET, port.kind) as probe:
         if port.kind is socket.SOCK_STREAM:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        address = "127.0.0.1" if port.loopback else ""
         try:
-            probe.bind((port.address, port.number))
+            if network is not None and not port.loopback:
+                if port.kind is socket.SOCK_DGRAM:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, network.interface.encode() + b"\0")
+                else:
+                    address = network.address
+            probe.bind((address, port.number))
         except OSError as error:
             remedy = (
-                f"another program has it: ss -lnp 'sport = :{port.number}'; stop it, or --disable this service"
+                f"another program has it: ss -lnp 'sport = :{port.number}'; stop it, or --disable {port.name}"
                 if error.errno == errno.EADDRINUSE
-                else "run it as root, or with CAP_NET_BIND_SERVICE"
+                else "run it as root, or with CAP_NET_BIND_SERVICE and CAP_NET_RAW"
             )
             return Finding(name, ok=False, seen=os.strerror(error.errno or 0), remedy=remedy)
     return Finding(name, ok=True, seen="free")
 
 
 def _ipxe(directory: Path) -> Finding:
-    found = [name for name in ("undionly.kpxe", "snponly.efi") if (directory / name).is_file()]
+    found = [name for name in ("undionly.kpxe", "snponly.efi") if _readable(directory / name)]
     return Finding(
         "iPXE binaries",
         len(found) == 2,
@@ -159,9 +177,14 @@ def _ipxe(directory: Path) -> Finding:
     )
 
 
+def _readable(path: Path) -> bool:
+    # Unlike Path.exists(), no error where a directory on the way is closed to this user.
+    return os.access(path, os.R_OK)
+
+
 def _disk(cache: Path) -> Finding:
     directory = cache
-    while not directory.exists():
+    while directory != directory.parent and not _readable(directory):
         directory = directory.parent
     free = shutil.disk_usage(directory).free // 10**6
     return Finding(

@@ -14,9 +14,9 @@ class HostError(Exception):
     """This host's network is not as it must be; the message says what was looked for."""
 
 
-def default_interface() -> str:
+def default_interface(routes: Path = Path("/proc/net/route")) -> str:
     """The interface of the IPv4 default route (proc(5), /proc/net/route). Raises HostError if there is none."""
-    for line in Path("/proc/net/route").read_text().splitlines()[1:]:
+    for line in routes.read_text().splitlines()[1:]:
         fields = line.split()
         if fields[1] == "00000000" and int(fields[3], 16) & 1:
             return fields[0]
@@ -25,15 +25,13 @@ def default_interface() -> str:
 
 def interface_address(name: str) -> str:
     """The first IPv4 address of an interface, in dotted form. Raises HostError."""
-    request = struct.pack("256s", name.encode()[:15])
+    if name not in _interfaces():
+        raise HostError(f"there is no interface {name} (there are: {', '.join(sorted(_interfaces()))})")
+    request = struct.pack("256s", name.encode())
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
         except OSError as error:
-            if name not in _interfaces():
-                raise HostError(
-                    f"there is no interface {name} (there are: {', '.join(sorted(_interfaces()))})"
-                ) from None
             raise HostError(f"interface {name} has no IPv4 address: {error.strerror}") from None
     return socket.inet_ntoa(answer[20:24])
 

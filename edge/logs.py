@@ -15,7 +15,7 @@ class _JsonFormatter(logging.Formatter):
     """One JSON object a line: time, level, logger, message and, where there is one, the exception."""
 
     def format(self, record: logging.LogRecord) -> str:
-        entry: dict[str, object] = {
+        entry = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -23,7 +23,9 @@ class _JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return orjson.dumps(entry, default=str).decode()
+        # What is not valid Unicode (file names can be anything) would be refused by JSON: show it escaped.
+        safe = {key: str(value).encode("utf-8", "backslashreplace").decode() for key, value in entry.items()}
+        return orjson.dumps(safe).decode()
 
 
 def set_up(level: str, form: str) -> None:

@@ -11,6 +11,7 @@ else in the program knows which parts run together.
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import logging
 import time
@@ -41,7 +42,7 @@ from tink.api.crds import generate
 from tink.apiserver import ApiServer
 from tink.controller.controller import Controller
 from tink.controller.settings import ControllerSettings
-from tink.kube.client import KubeClient
+from tink.kube.client import KubeClient, KubeConfigError
 from tink.kube.informer import Informer
 from tink.kube.manifests import apply, apply_object, load
 from tink.kube.resources import CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
@@ -80,7 +81,7 @@ class StackSettings:
     """
 
     services: frozenset[Service]
-    data_dir: Path
+    data_dir: Path = Path("/var/lib/tinkedge")
     kubeconfig: Path | None = None
     manifests: Path | None = None
     interface: str = ""
@@ -145,7 +146,7 @@ class Stack:
         kubeconfig = settings.kubeconfig
         if Service.APISERVER in settings.services:
             kubeconfig = await self._start_api()
-        client = await KubeClient.connect(kubeconfig)
+        client = await _connect(kubeconfig)
         self._exit.push_async_callback(client.close)
         if Service.APISERVER in settings.services:
             for definition in generate():
@@ -176,7 +177,6 @@ class Stack:
             workflows = WorkflowJourney(self.journey, self.inventory)
             informers[WORKFLOW].on_change(workflows.on_change)
             informers[WORKFLOW].on_delete(workflows.on_delete)
-            await self._start_edge(informers)
         if Service.CONTROLLER in wanted:
             controller = Controller(
                 client,
@@ -191,6 +191,9 @@ class Stack:
         for resource, informer in informers.items():
             self._spawn(informer.run(), f"informer of {resource.plural}")
         await self._synced(informers)
+        # Machines are heard when it is known which there are: a moment earlier, each would be told that it is unknown.
+        if wanted & EDGE:
+            await self._start_edge(informers)
 
     async def _start_server(self, client: KubeClient, informers: dict[ResourceType, Informer]) -> None:
         agents = AgentJourney(self.journey.record, self.inventory)
@@ -202,7 +205,13 @@ class Stack:
             settings=self._settings.server,
             observe=agents.observe,
         )
-        await server.start()
+        try:
+            await server.start()
+        except OSError as error:
+            port = self._settings.grpc_port
+            raise StackError(
+                f"{error} 'ss -ltnp sport = :{port}' names it; stop it, or choose another port with --grpc-port"
+            ) from error
         self._exit.push_async_callback(server.stop)
 
     async def _start_edge(self, informers: dict[ResourceType, Informer]) -> None:
@@ -222,8 +231,8 @@ class Stack:
         if settings.router_advertisements:
             await self._serve(RouterAdvertiser(settings.interface))
         if Service.ADMIN in wanted:
-            runner = web.AppRunner(build_admin_app(self.journey, self.inventory), access_log=None)
-            await self._listen(runner, settings.admin_address, settings.admin_port, "admin HTTP")
+            runner = web.AppRunner(build_admin_app(self.journey, self.inventory), access_log=None, shutdown_timeout=1.0)
+            await self._listen(runner, settings.admin_address, settings.admin_port, "admin HTTP", "--admin-port")
 
     async def _start_http(self, osies: Informer, binaries: BootBinaries) -> None:
         settings = self._settings
@@ -246,7 +255,7 @@ class Stack:
             settings=boot,
             ready=lambda: self._not_ready,
         )
-        await self._listen(machine_runner(app), self._bind_address(), settings.http_port, "HTTP")
+        await self._listen(machine_runner(app), self._bind_address(), settings.http_port, "HTTP", "--http-port")
 
     # --- how a part is started and watched ------------------------------------------------------------------------
 
@@ -258,13 +267,14 @@ class Stack:
         await server.start()
         self._exit.push_async_callback(server.stop)
 
-    async def _listen(self, runner: web.AppRunner, address: str, port: int, what: str) -> None:
+    async def _listen(self, runner: web.AppRunner, address: str, port: int, what: str, flag: str) -> None:
         await runner.setup()
         self._exit.push_async_callback(runner.cleanup)
         try:
             await web.TCPSite(runner, address, port, reuse_address=True).start()
         except OSError as error:
-            raise StackError(f"{what} can't listen on {address}:{port}: {error.strerror or error}") from error
+            where = f"{what} can't listen on {address}:{port}"
+            raise StackError(f"{where}: {_advice(error, port, flag)}") from error
         log.info("%s on %s:%d", what, address, port)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
@@ -289,7 +299,6 @@ class Stack:
 
     async def _synced(self, informers: dict[ResourceType, Informer]) -> None:
         for resource, informer in informers.items():
-            self._not_ready = f"waiting for the list of {resource.plural}"
             try:
                 async with asyncio.timeout(_SYNC_TIMEOUT):
                     await informer.wait_synced()
@@ -298,3 +307,28 @@ class Stack:
                     f"the API has not listed {resource.plural}.{resource.group} within {_SYNC_TIMEOUT:.0f} s. "
                     "Are the CRDs installed (tinkedge crds | kubectl apply -f -)? See the log."
                 ) from None
+
+
+async def _connect(kubeconfig: Path | None) -> KubeClient:
+    try:
+        return await KubeClient.connect(kubeconfig)
+    except KubeConfigError as error:
+        if kubeconfig is not None:
+            raise
+        raise StackError(f"{error} Outside of a cluster, give --kubeconfig FILE.") from error
+
+
+def _advice(error: OSError, port: int, flag: str) -> str:
+    """Why a TCP port can't be had, and what to do."""
+    match error.errno:
+        case errno.EADDRINUSE:
+            return (
+                f"another program has the port ('ss -ltnp sport = :{port}' names it): stop it, "
+                f"or choose another port with {flag}"
+            )
+        case errno.EADDRNOTAVAIL:
+            return "no interface of this host has that address ('ip -brief address' lists them)"
+        case errno.EACCES:
+            return f"not permitted: run as root, or with CAP_NET_BIND_SERVICE, or choose a port above 1023 with {flag}"
+        case _:
+            return error.strerror or str(error)

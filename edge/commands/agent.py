@@ -54,8 +54,13 @@ def agent(
     """The agent: takes Workflows from the server and runs their actions on this machine."""
     logging.basicConfig(level=log_level.upper(), format="agent: %(message)s", stream=sys.stderr)
     try:
+        command = tuple(shlex.split(after_workflow))
+    except ValueError as error:
+        raise click.BadParameter(f"{error}: {after_workflow}", param_hint="--after-workflow") from error
+    try:
         settings = from_kernel_command_line(
-            kernel_command_line.read_text() if kernel_command_line is not None else "",
+            # Whoever wrote the command line may have used any encoding; what is for the agent is ASCII.
+            kernel_command_line.read_text(errors="replace") if kernel_command_line is not None else "",
             agent_id=agent_id,
             server=server,
             runtime=runtime,
@@ -65,7 +70,7 @@ def agent(
             registry_username=registry_username,
             registry_password=registry_password,
             tls=tls,
-            after_workflow=tuple(shlex.split(after_workflow)),
+            after_workflow=command,
         )
     except AgentError as error:
         raise click.UsageError(str(error)) from error

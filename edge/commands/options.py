@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import signal
 import sys
@@ -12,27 +13,74 @@ from typing import Any
 
 import click
 
+from edge.artifacts.store import DirectoryInUseError
+from edge.dhcp.server import DhcpServerError
 from edge.host import HostError, default_interface, interface_address
 from edge.logs import set_up
-from edge.stack import EDGE, Service, Stack, StackSettings
+from edge.neighbour.router_advertisement import RouterAdvertiserError
+from edge.stack import EDGE, Service, Stack, StackError, StackSettings
+from edge.tftp.server import TftpServerError
+from tink.apiserver.errors import ApiServerError
 from tink.controller.settings import ControllerSettings
+from tink.kube.client import ApiError, KubeConfigError
+from tink.kube.manifests import ManifestError
 from tink.server.agents import AgentAuth
 from tink.server.settings import ServerSettings
 
 log = logging.getLogger(__name__)
 
+_EXPECTED = (
+    StackError,
+    ApiError,
+    ApiServerError,
+    DhcpServerError,
+    DirectoryInUseError,
+    KubeConfigError,
+    ManifestError,
+    RouterAdvertiserError,
+    TftpServerError,
+    OSError,
+)
+"""The parts' own errors: they say what is wrong and what to do, so a trace would only hide that."""
+
 Command = Callable[..., None]
 
 _PATH = click.Path(path_type=Path)
+_PORT = click.IntRange(1, 65535)
+
+
+class _Ipv4(click.ParamType[str]):
+    """An IPv4 address of this host, in dotted form."""
+
+    name = "ipv4"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The address as it was given, or a usage error."""
+        try:
+            address = ipaddress.IPv4Address(value)
+        except ValueError:
+            self.fail(f"{value!r} is no IPv4 address", param, ctx)
+        if address.is_unspecified or address.is_multicast:
+            self.fail(f"{value} is not the address of one host: machines must be able to reach it", param, ctx)
+        return str(address)
+
+
+_DATA_DIR = click.option(
+    "--data-dir", type=_PATH, default=Path("/var/lib/tinkedge"), help="Database, keys and cache of kernels and initrds."
+)
 
 _NETWORK = (
     click.option(
         "--interface", default=None, help="The interface that faces the machines. Default: of the default route."
     ),
-    click.option("--public-ip", default=None, help="Its address, as machines reach it. Default: its first."),
+    click.option(
+        "--public-ip", type=_Ipv4(), default=None, help="Its address, as machines reach it. Default: its first."
+    ),
 )
 _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
-    Service.APISERVER: (click.option("--api-port", default=6443, help="Port of the embedded API, on loopback."),),
+    Service.APISERVER: (
+        click.option("--api-port", type=_PORT, default=6443, help="Port of the embedded API, on loopback."),
+    ),
     Service.HTTP: (
         click.option("--ipxe-dir", type=_PATH, default=Path("/usr/lib/ipxe"), help="Directory of the iPXE binaries."),
         click.option(
@@ -41,7 +89,7 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
             default=None,
             help="OSIEs may name files below it as file://. Default: DATA_DIR/osie.",
         ),
-        click.option("--http-port", default=7080, help="Port of scripts, kernels and metadata."),
+        click.option("--http-port", type=_PORT, default=7080, help="Port of scripts, kernels and metadata."),
         click.option(
             "--insecure-registry", multiple=True, help="Registry that agents speak to over plain HTTP. Repeatable."
         ),
@@ -54,7 +102,7 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
     ),
     Service.ADMIN: (
         click.option("--admin-address", default="127.0.0.1", help="Where operators' HTTP listens."),
-        click.option("--admin-port", default=7081, help="Port of operators' HTTP: journeys and metrics."),
+        click.option("--admin-port", type=_PORT, default=7081, help="Port of operators' HTTP: journeys and metrics."),
     ),
     Service.CONTROLLER: (
         click.option("--scheduled-timeout", default=300.0, help="Seconds a Workflow may be Scheduled."),
@@ -65,7 +113,7 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         ),
     ),
     Service.SERVER: (
-        click.option("--grpc-port", default=42113, help="Port of the gRPC server for agents."),
+        click.option("--grpc-port", type=_PORT, default=42113, help="Port of the gRPC server for agents."),
         click.option(
             "--agent-auth",
             type=click.Choice([auth.value for auth in AgentAuth]),
@@ -78,7 +126,6 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         click.option("--manifests", type=_PATH, default=None, help="Directory of manifests to apply at the start."),
     ),
     "process": (
-        click.option("--data-dir", type=_PATH, default=Path("/var/lib/tinkedge"), help="Database, keys and cache."),
         click.option(
             "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", help="Verbosity."
         ),
@@ -97,6 +144,8 @@ def serving(*groups: Service | str) -> Callable[[Command], Command]:
 
     def decorate(command: Command) -> Command:
         options = [option for group in groups for option in _OPTIONS.get(group, ())]
+        if {Service.APISERVER, Service.HTTP} & set(groups):
+            options = [_DATA_DIR, *options]
         if {Service.DHCP, Service.TFTP, Service.HTTP, Service.SERVER} & set(groups):
             options = [*_NETWORK, *options]
         for option in reversed(options):
@@ -153,10 +202,12 @@ async def _run(stack_settings: StackSettings) -> int:
     stack = Stack(stack_settings)
     try:
         await _until(stop, stack)
-    except Exception as error:
-        # Every part's own error says what is wrong and what to do; the trace is for whoever debugs.
+    except _EXPECTED as error:
         log.error("%s", error)
         log.debug("where", exc_info=True)
+        return 1
+    except Exception:
+        log.exception("this should not have happened; please report it")
         return 1
     return 0
 

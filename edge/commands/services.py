@@ -12,7 +12,12 @@ from edge.stack import EDGE, Service
 
 @click.command()
 @serving("client", Service.DHCP, Service.HTTP, Service.ADMIN, "process")
-@click.option("--grpc-port", default=42113, help="Port of the gRPC server, where --grpc-authority does not say.")
+@click.option(
+    "--grpc-port",
+    type=click.IntRange(1, 65535),
+    default=42113,
+    help="Port of the gRPC server, where --grpc-authority does not say.",
+)
 @click.option(
     "--disable",
     type=click.Choice([service.value for service in sorted(EDGE)]),

@@ -24,7 +24,7 @@ _COLOUR = {"ok": "green", "info": None, "refused": "yellow", "failed": "red"}
 def watch(mac: str | None, admin_url: str, history: bool, output: str) -> None:
     """The journey of machines, live: all of them, or the one with this MAC."""
     with contextlib.suppress(KeyboardInterrupt):
-        sys.exit(asyncio.run(_watch(mac.lower() if mac else None, admin_url, history, output)))
+        sys.exit(asyncio.run(_watch(mac.lower().replace("-", ":") if mac else None, admin_url, history, output)))
 
 
 async def _watch(mac: str | None, admin_url: str, history: bool, output: str) -> int:
@@ -35,16 +35,27 @@ async def _watch(mac: str | None, admin_url: str, history: bool, output: str) ->
             session.get(f"{admin_url}/api/v1/events", params={"since": "all" if history else "now"}) as response,
         ):
             response.raise_for_status()
+            kind = ""
             async for line in response.content:
-                if line.startswith(b"data:"):
-                    event = json.loads(line[5:])
-                    if mac is None or event["mac"] == mac:
-                        click.echo(json.dumps(event) if output == "json" else _text(event))
+                if line.startswith(b"event:"):
+                    kind = line[6:].strip().decode()
+                elif line.startswith(b"data:"):
+                    _show(kind, json.loads(line[5:]), mac, output)
+                elif not line.strip():
+                    kind = ""  # an empty line ends an event
     except (aiohttp.ClientError, TimeoutError) as error:
         click.echo(f"{admin_url} does not answer: {error}. Is `tinkedge up` or `tinkedge edge` running here?", err=True)
         return 1
     click.echo("the edge has ended the stream", err=True)
     return 1
+
+
+def _show(kind: str, data: Any, mac: str | None, output: str) -> None:
+    """Print one event of the stream; one that is not of the journey says how many were lost."""
+    if kind == "lost":
+        click.echo(f"{data} events were lost: this terminal reads more slowly than machines boot", err=True)
+    elif mac is None or data["mac"] == mac:
+        click.echo(json.dumps(data) if output == "json" else _text(data))
 
 
 def _text(event: dict[str, Any]) -> str:

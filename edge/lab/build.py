@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,8 +29,9 @@ def recipes() -> Path:
 
 def default_cache() -> Path:
     """Where artifacts are kept unless told otherwise (XDG Base Directory Specification)."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "tinkedge"
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # "All paths set in these environment variables must be absolute"; others are to be ignored.
+    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "tinkedge"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +67,12 @@ class Builder:
     async def _osie(self) -> Path:
         out = self._cache / "osie"
         constraints = self._deploy / "constraints.txt"
-        sources = [*_files(self._deploy / "osie"), constraints]
+        sources = _files(self._deploy / "osie") | {constraints.name: constraints}
         if self._wheel is not None:
-            sources.append(self._wheel)
+            sources[self._wheel.name] = self._wheel
         else:
-            sources += [path for package in ("proto", "tink", "edge") for path in _files(_ROOT / package, "*.py")]
+            for package in ("proto", "tink", "edge"):
+                sources |= _files(_ROOT / package, "*.py")
 
         async def build() -> None:
             wheel = self._wheel or await self._make_wheel()
@@ -131,15 +133,15 @@ class Builder:
         stamp.write_text(digest)
 
 
-def _files(directory: Path, pattern: str = "*") -> list[Path]:
-    """What can change an artifact: the files of a recipe, but not what is written about it."""
+def _files(directory: Path, pattern: str = "*") -> dict[str, Path]:
+    """What can change an artifact: the files of a recipe by their place in it, but not what is written about it."""
     found = (path for path in directory.rglob(pattern) if path.is_file() and path.suffix not in (".md", ".pyc"))
-    return sorted(found)
+    return {str(path.relative_to(directory.parent)): path for path in found}
 
 
-def _digest(paths: Iterable[Path]) -> str:
+def _digest(sources: Mapping[str, Path]) -> str:
     total = hashlib.sha256()
-    for path in paths:
-        total.update(f"{path.name} {oct(path.stat().st_mode)}\n".encode())
+    for name, path in sorted(sources.items()):
+        total.update(f"{name} {oct(path.stat().st_mode)}\n".encode())
         total.update(hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()

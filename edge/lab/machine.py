@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -54,7 +53,6 @@ class Machine:
         self._variables = directory / "variables.fd"
         self._log = directory / "qemu.log"
         self._process: Daemon | None = None
-        self._read = 0
 
     async def power_on(self) -> None:
         """Put in a blank disk and switch on. Raises CommandError."""
@@ -78,18 +76,6 @@ class Machine:
         if self._process is not None:
             await self._process.stop(grace=5)
             self._process = None
-
-    def new_lines(self) -> Iterator[str]:
-        """The whole lines that have appeared on the serial console since the last call."""
-        with self.screen.open("rb") as stream:
-            stream.seek(self._read)
-            fresh = stream.read(1 << 20)
-        end = fresh.rfind(b"\n") + 1
-        self._read += end
-        for line in fresh[:end].decode("utf-8", "replace").replace("\r", "\n").split("\n"):
-            text = _CONTROL.sub("", line).strip()
-            if text:
-                yield text
 
     def last_lines(self, count: int) -> list[str]:
         """The end of what the machine has shown."""

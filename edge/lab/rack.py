@@ -72,7 +72,11 @@ async def remove_abandoned() -> None:
     for entry in _NAMESPACES.iterdir():
         pid = entry.name.removeprefix(PREFIX)
         if entry.name.startswith(PREFIX) and pid.isdigit() and not Path(f"/proc/{pid}").exists():
-            await run(["ip", "netns", "delete", entry.name])
+            try:
+                await run(["ip", "netns", "delete", entry.name])
+            except CommandError:
+                if entry.exists():  # else another lab was faster
+                    raise
 
 
 def _enter(namespace: Path) -> None:

@@ -1,17 +1,24 @@
 """Run the programs that the lab is made of: argument lists only, and none outlives the lab.
 
-Every child is started under `setpriv --pdeathsig`, so that even a lab that is killed with SIGKILL leaves no process
-behind (prctl(2), PR_SET_PDEATHSIG).
+Every child is started under `setpriv --pdeathsig`, so that even a lab that is killed with SIGKILL leaves none of them
+behind (prctl(2), PR_SET_PDEATHSIG), and in a session of its own, so that a command that is interrupted takes along what
+it has started.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import shutil
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
+
+_GRACE = 5.0  # seconds
+
+_Stream = int | IO[bytes]
 
 
 class CommandError(Exception):
@@ -34,29 +41,60 @@ async def run(
     `timeout` is in seconds. Raises CommandError if it can't be started, fails, or takes longer.
     """
     name = Path(command[0]).name
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *map(str, command),
-            stdin=asyncio.subprocess.PIPE if stdin is not None else asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, **(env or {})},
-        )
-    except FileNotFoundError:
-        raise CommandError(f"{name} is not installed; `tinkedge doctor` says which Debian package has it") from None
+    pipe = asyncio.subprocess.PIPE
+    process = await _spawn(
+        command, stdin=pipe if stdin is not None else asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=env
+    )
     try:
         async with asyncio.timeout(timeout):
             out, err = await process.communicate(stdin)
-    except TimeoutError:
-        raise CommandError(f"{name} did not end within {timeout:.0f} s") from None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+    except BaseException as error:  # interruption too
+        await _end(process)
+        if isinstance(error, TimeoutError):
+            raise CommandError(f"{name} did not end within {timeout:.0f} s") from None
+        raise
     if process.returncode != 0:
         said = _tail(err or out)
         raise CommandError(f"{' '.join(map(str, command[:4]))}: ended with status {process.returncode}: {said}")
     return out.decode("utf-8", "replace")
+
+
+async def _spawn(
+    command: Sequence[str | Path], *, stdin: int, stdout: _Stream, stderr: _Stream, env: Mapping[str, str] | None
+) -> asyncio.subprocess.Process:
+    environment = {**os.environ, **(env or {})}
+    for program in ("setpriv", str(command[0])):
+        if shutil.which(program, path=environment.get("PATH")) is None:
+            name = Path(program).name
+            raise CommandError(f"{name} is not installed; `tinkedge doctor` says which Debian package has it")
+    return await asyncio.create_subprocess_exec(
+        *("setpriv", "--pdeathsig", "TERM"),
+        *map(str, command),
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        env=environment,
+        start_new_session=True,
+    )
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End a command and all that it started: SIGTERM, for scripts that clear up, and after a grace SIGKILL."""
+    _signal_session(process.pid, signal.SIGTERM)
+    try:
+        async with asyncio.timeout(_GRACE):
+            await process.wait()
+    except TimeoutError:
+        pass
+    finally:
+        _signal_session(process.pid, signal.SIGKILL)
+        await process.wait()
+
+
+def _signal_session(leader: int, number: signal.Signals) -> None:
+    # The group's id stays taken as long as one process of it lives.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, number)
 
 
 class Daemon:
@@ -79,20 +117,7 @@ class Daemon:
         """Start `command`; what it prints goes to the file `log`. Raises CommandError if it is not installed."""
         stream: IO[bytes]
         with log.open("ab") as stream:
-            try:
-                process = await asyncio.create_subprocess_exec(
-                    "setpriv",
-                    "--pdeathsig",
-                    "TERM",
-                    *map(str, command),
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=stream,
-                    stderr=stream,
-                    env={**os.environ, **(env or {})},
-                    start_new_session=True,
-                )
-            except FileNotFoundError:
-                raise CommandError("setpriv is not installed (Debian package util-linux)") from None
+            process = await _spawn(command, stdin=asyncio.subprocess.DEVNULL, stdout=stream, stderr=stream, env=env)
         return cls(name, process, log)
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tink.api.v1alpha2 import Raw
 from tink.api.yaml import MAX_BYTES, YamlError, objects
@@ -30,15 +31,16 @@ class ManifestError(Exception):
 def load(path: Path) -> list[tuple[Path, Raw]]:
     """The objects of a file, or of all YAML and JSON files of a directory (not of those below it), in name order.
 
-    Raises ManifestError.
+    What they all have, and what everybody may rely on: `apiVersion`, `kind` and `metadata` with a name and perhaps a
+    namespace, of the right types. Raises ManifestError.
     """
     found: list[tuple[Path, Raw]] = []
     for file in _manifest_files(path):
         try:
             if file.stat().st_size > MAX_BYTES:
-                raise ManifestError(f"{file}: larger than {MAX_BYTES} bytes")
-            found.extend((file, obj) for obj in objects(file.read_text()))
-        except (YamlError, UnicodeDecodeError) as error:
+                raise ManifestError(f"larger than {MAX_BYTES} bytes")
+            found.extend((file, _checked(obj)) for obj in objects(file.read_text()))
+        except (YamlError, UnicodeDecodeError, ManifestError) as error:
             raise ManifestError(f"{file}: {error}") from error
         except OSError as error:
             raise ManifestError(f"{file}: {error.strerror}") from error
@@ -61,10 +63,8 @@ async def apply(client: KubeClient, manifests: list[tuple[Path, Raw]]) -> None:
 
 async def apply_object(client: KubeClient, resource: ResourceType, obj: Raw, source: str) -> None:
     """Create `obj`, or merge it into the one that is there; `source` is named in errors. Raises ManifestError."""
-    metadata = obj.get("metadata") or {}
-    name = metadata.get("name")
-    if not isinstance(name, str) or not name:
-        raise ManifestError(f"{source}: {obj['kind']}: metadata.name is missing")
+    metadata = obj["metadata"]
+    name = metadata["name"]
     namespace = (metadata.get("namespace") or DEFAULT_NAMESPACE) if resource.namespaced else None
     if namespace is not None:
         obj = {**obj, "metadata": {**metadata, "namespace": namespace}}
@@ -80,6 +80,20 @@ async def apply_object(client: KubeClient, resource: ResourceType, obj: Raw, sou
                 await client.patch(resource, name, namespace, obj)
     except ApiError as error:
         raise ManifestError(f"{source}: {obj['kind']} {name}: {error}") from error
+
+
+def _checked(obj: Any) -> Raw:
+    """An object with what `load` promises. The items of a List may be anything."""
+    if not isinstance(obj, dict) or not all(isinstance(obj.get(key), str) for key in ("apiVersion", "kind")):
+        raise ManifestError("an item of a List is no Kubernetes object: apiVersion or kind is missing")
+    metadata = obj.get("metadata")
+    if not isinstance(metadata, dict) or metadata.get("name") in (None, ""):
+        raise ManifestError(f"{obj['kind']}: metadata.name is missing")
+    for key in ("name", "namespace"):
+        value = metadata.get(key)
+        if value is not None and not isinstance(value, str):
+            raise ManifestError(f"{obj['kind']}: metadata.{key} must be a string, not {value!r} (put it in quotes)")
+    return obj
 
 
 def _manifest_files(path: Path) -> Iterator[Path]:

@@ -1,0 +1,491 @@
+"""`tinkedge up`, and the same services one by one, as an operator runs them: real processes on a rack's network.
+
+    edge's namespace: rack0 172.31.77.1 --- bridge --- eth0 172.31.77.50, the MAC of deploy/examples/hardware.yaml
+                                                   \\-- eth1, a machine that nobody has registered
+
+kubectl, the agent, DHCP clients and `tinkedge watch` are real, and each runs in the namespace where it belongs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "deploy" / "examples"
+ADDRESS = "172.31.77.1"
+MACHINE = "52:54:00:12:34:56"
+STRANGER = "52:54:00:aa:bb:cc"
+TINKEDGE = [sys.executable, "-m", "edge.cli"]
+IN_EDGE, IN_MACHINE = "edge", "machine"
+
+COMMANDS = """
+apiVersion: tinkerbell.org/v1alpha2
+kind: Template
+metadata: {name: commands}
+spec:
+  actions:
+    - {name: look, image: none, cmd: /bin/sh, args: [-c, "test {{ index .Hardware.StorageDevices 0 }} = /dev/vda"]}
+    - {name: write, image: none, cmd: /bin/sh, args: [-c, "echo {{ .Params.word }} > {{ .Params.file }}"]}
+---
+apiVersion: tinkerbell.org/v1alpha2
+kind: Workflow
+metadata: {name: run}
+spec:
+  hardwareRef: {name: lab-machine}
+  templateRef: {name: commands}
+  templateParams: {word: done, file: FILE}
+"""
+
+
+class Process:
+    """A program in a namespace; what it prints is kept in files."""
+
+    def __init__(self, command: list[str], directory: Path, env: dict[str, str]) -> None:
+        name = secrets.token_hex(4)
+        self._out, self._err = directory / f"{name}.out", directory / f"{name}.err"
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env)
+
+    @property
+    def out(self) -> str:
+        return self._out.read_text()
+
+    @property
+    def err(self) -> str:
+        return self._err.read_text()
+
+    def status(self, timeout: float = 20) -> int:
+        """Wait for its end."""
+        return self.popen.wait(timeout)
+
+    def terminate(self) -> int:
+        self.popen.send_signal(signal.SIGTERM)
+        return self.status(10)
+
+    def end(self) -> None:
+        if self.popen.poll() is None:
+            self.popen.terminate()
+            try:
+                self.popen.wait(5)
+            except subprocess.TimeoutExpired:
+                self.popen.kill()
+                self.popen.wait()
+
+
+class Rack:
+    """The two namespaces and everything that was started in them."""
+
+    def __init__(self, directory: Path) -> None:
+        unique = f"{os.getpid()}-{secrets.token_hex(3)}"
+        self.directory = directory
+        self.namespaces = {IN_EDGE: f"up-e-{unique}", IN_MACHINE: f"up-m-{unique}"}
+        self._processes: list[Process] = []
+
+    def build(self) -> None:
+        edge, machine = self.namespaces[IN_EDGE], self.namespaces[IN_MACHINE]
+        for namespace in (edge, machine):
+            ip("netns", "add", namespace)
+            ip("-n", namespace, "link", "set", "lo", "up")
+        ip("-n", edge, "link", "add", "rack0", "type", "bridge", "forward_delay", "0")
+        ip("-n", edge, "address", "add", f"{ADDRESS}/24", "dev", "rack0")
+        ip("-n", edge, "link", "set", "rack0", "up")
+        for card, mac in (("eth0", MACHINE), ("eth1", STRANGER)):
+            far = ["type", "veth", "peer", "name", f"port-{card}", "netns", edge]
+            ip("-n", machine, "link", "add", card, "address", mac, *far)
+            ip("-n", edge, "link", "set", f"port-{card}", "master", "rack0", "up")
+            ip("-n", machine, "link", "set", card, "up")
+        ip("-n", machine, "address", "add", "172.31.77.50/24", "dev", "eth0")
+
+    def start(self, where: str, *command: str | Path, **env: str) -> Process:
+        prefix = ["ip", "netns", "exec", self.namespaces[where]]
+        process = Process([*prefix, *map(str, command)], self.directory, {**clean_environment(), **env})
+        self._processes.append(process)
+        return process
+
+    def run(self, where: str, *command: str | Path, timeout: float = 20) -> Process:
+        process = self.start(where, *command)
+        process.status(timeout)
+        return process
+
+    def up(self, data_dir: Path, *options: str | Path, command: str = "up") -> Process:
+        network = ["--interface", "rack0", "--public-ip", ADDRESS]
+        return self.start(IN_EDGE, *TINKEDGE, command, *network, "--data-dir", data_dir, *options)
+
+    def agent(self, where: str = IN_MACHINE) -> Process:
+        options = ["--agent-id", MACHINE, "--server", f"{ADDRESS}:42113", "--runtime", "process"]
+        state = self.directory / f"agent-{secrets.token_hex(3)}"
+        return self.start(where, *TINKEDGE, "agent", *options, "--state-dir", state)
+
+    def ready(self, *services: Process) -> None:
+        url = f"http://{ADDRESS}:7080/readyz"
+
+        def answered() -> bool:
+            for service in services:
+                assert service.popen.poll() is None, service.err
+            return self.run(IN_EDGE, "curl", "-sf", "--max-time", "2", url).popen.returncode == 0
+
+        until(answered, lambda: "".join(service.err for service in services), every=0.15)
+
+    def listening(self) -> set[str]:
+        """Sockets of servers, as `udp:67`."""
+        lines = self.run(IN_EDGE, "ss", "-Hlntu").out.splitlines()
+        return {f"{line.split()[0]}:{line.split()[4].rpartition(':')[2]}" for line in lines}
+
+    def inside(self, where: str) -> set[int]:
+        """The processes in a namespace."""
+        inode = Path(f"/run/netns/{self.namespaces[where]}").stat().st_ino
+        found = set()
+        for entry in Path("/proc").glob("[0-9]*/ns/net"):
+            with contextlib.suppress(OSError):
+                if entry.stat().st_ino == inode:
+                    found.add(int(entry.parts[2]))
+        return found
+
+    def remove(self) -> None:
+        for process in reversed(self._processes):
+            process.end()
+        for namespace in self.namespaces.values():
+            subprocess.run(["ip", "netns", "del", namespace], check=False, capture_output=True)
+
+
+class Kubectl:
+    """The real one, in the edge's namespace, with a cache of its own."""
+
+    def __init__(self, rack: Rack, kubeconfig: Path) -> None:
+        self._rack = rack
+        self._command = ["kubectl", f"--kubeconfig={kubeconfig}", f"--cache-dir={rack.directory / 'kubectl'}"]
+
+    def start(self, *words: str | Path) -> Process:
+        return self._rack.start(IN_EDGE, *self._command, *words)
+
+    def run(self, *words: str | Path) -> Process:
+        process = self.start(*words)
+        process.status()
+        return process
+
+    def __call__(self, *words: str | Path) -> str:
+        process = self.run(*words)
+        assert process.popen.returncode == 0, process.err
+        return process.out
+
+    def apply(self, text: str) -> None:
+        file = self._rack.directory / f"{secrets.token_hex(4)}.yaml"
+        file.write_text(text)
+        self("apply", "-f", file)
+
+    def state(self, workflow: str) -> str:
+        return self("get", "workflow", workflow, "-o", "jsonpath={.status.state}")
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+
+
+def clean_environment() -> dict[str, str]:
+    """Without what would set options from outside."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("TINKEDGE_", "KUBE"))}
+
+
+def until(
+    holds: Callable[[], bool], why: Callable[[], object] = lambda: "", within: float = 20, every: float = 0.05
+) -> None:
+    deadline = time.monotonic() + within
+    while not holds():
+        assert time.monotonic() < deadline, why()
+        time.sleep(every)
+
+
+@pytest.fixture
+def make_rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Rack]]:
+    racks = []
+
+    def make() -> Rack:
+        rack = Rack(tmp_path_factory.mktemp("rack"))
+        racks.append(rack)
+        rack.build()
+        return rack
+
+    yield make
+    for rack in racks:
+        rack.remove()
+
+
+@pytest.fixture
+def rack(make_rack: Callable[[], Rack]) -> Rack:
+    return make_rack()
+
+
+class Serving:
+    """A rack whose `tinkedge up` is ready and knows deploy/examples."""
+
+    def __init__(self, rack: Rack) -> None:
+        self.rack = rack
+        self.data_dir = rack.directory / "data"
+        self.process = rack.up(self.data_dir)
+        rack.ready(self.process)
+        self.kubectl = Kubectl(rack, self.data_dir / "kubeconfig")
+        self.applied = self.kubectl("apply", "-f", EXAMPLES)
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    rack = Rack(tmp_path_factory.mktemp("serving"))
+    try:
+        rack.build()
+        yield Serving(rack)
+    finally:
+        rack.remove()
+
+
+# --- the whole stack in one process -----------------------------------------------------------------------------------
+
+
+def test_workflow_applied_with_kubectl_is_run_by_the_agent_and_each_state_is_seen(serving: Serving) -> None:
+    kubectl, rack = serving.kubectl, serving.rack
+    assert serving.applied.count("created") == 4
+    assert (serving.data_dir / "kubeconfig").stat().st_mode & 0o777 == 0o600
+    watch = kubectl.start("get", "workflow", "-w", "--no-headers")
+    until(lambda: watch.out.startswith("install"))  # what was there has been listed; from now on it is a watch
+    agent = rack.agent()
+    written = rack.directory / "written"
+    kubectl.apply(COMMANDS.replace("FILE", str(written)))
+    until(lambda: "Succeeded" in watch.out, lambda: watch.out + agent.err + serving.process.err)
+    seen = [line.split()[1] for line in watch.out.splitlines() if line.startswith("run ")]
+    states = [state for state in dict.fromkeys(seen) if state in ("Pending", "Scheduled", "Running", "Succeeded")]
+    assert states == ["Pending", "Scheduled", "Running", "Succeeded"]
+    assert written.read_text() == "done\n"
+    # The example's actions have no cmd, which the process runtime needs: failed before, and said why.
+    failed = json.loads(kubectl("get", "workflow", "install", "-o", "json"))["status"]
+    assert failed["state"] == "Failed"
+    assert failed["actions"][0]["failureReason"] == "InvalidAction"
+    watch.end()
+    agent.end()
+
+
+def test_agent_from_a_wrong_address_is_refused_and_the_journey_says_so(serving: Serving) -> None:
+    agent = serving.rack.agent(IN_EDGE)
+    until(lambda: "PERMISSION_DENIED" in agent.err, lambda: agent.err)
+    assert f"{ADDRESS} can't speak for Hardware default/lab-machine, whose addresses are 172.31.77.50" in agent.err
+    agent.end()
+    journey = events(serving.rack, f"machines/{MACHINE}/events")
+    assert ("agent", "refused") in {(event["step"], event["outcome"]) for event in journey}
+
+
+def test_bad_hardware_is_refused_in_kubernetes_own_words_and_not_stored(serving: Serving) -> None:
+    bad = (
+        (EXAMPLES / "hardware.yaml").read_text().replace("lab-machine", "bad").replace("172.31.77.50", "172.31.77.500")
+    )
+    file = serving.rack.directory / "bad.yaml"
+    file.write_text(bad)
+    refused = serving.kubectl.run("apply", "-f", file)
+    assert refused.popen.returncode == 1
+    assert 'The Hardware "bad" is invalid: ' in refused.err
+    assert "spec.networkInterfaces" in refused.err
+    assert "172.31.77.500" in refused.err
+    assert "NotFound" in serving.kubectl.run("get", "hardware", "bad").err
+
+
+def test_watch_shows_each_step_of_machines_and_how_to_register_a_stranger(serving: Serving) -> None:
+    rack = serving.rack
+    watch = rack.start(IN_EDGE, *TINKEDGE, "watch", "-o", "json")
+    # Dashes and capitals: as the label on the machine has it.
+    only = rack.start(IN_EDGE, *TINKEDGE, "watch", STRANGER.upper().replace(":", "-"))
+    ask = ["busybox", "udhcpc", "-f", "-n", "-q", "-t", "2", "-T", "1", "-s", "/bin/true", "-i"]
+    clients = [rack.start(IN_MACHINE, *ask, card) for card in ("eth0", "eth1")]
+
+    def steps() -> set[tuple[str, str, str]]:
+        lines = [json.loads(line) for line in watch.out.splitlines(keepends=True) if line.endswith("\n")]
+        return {(event["mac"], event["step"], event["outcome"]) for event in lines}
+
+    wanted = {(MACHINE, "dhcp", "ok"), (STRANGER, "seen", "info")}
+    until(lambda: wanted <= steps(), lambda: (steps(), watch.err, serving.process.err))
+    until(lambda: "kind: Hardware" in only.out, lambda: only.err)
+    assert MACHINE not in only.out
+    assert clients[0].status() == 0
+    assert clients[1].status() == 1  # silence
+    machines = {machine["mac"]: machine for machine in events(rack, "machines")}
+    assert machines[MACHINE]["registered"] is True
+    assert machines[STRANGER]["registered"] is False
+    assert f'"{STRANGER}"' in machines[STRANGER]["manifest"]
+    # What is shown to be copied is what the API takes.
+    manifest = rack.directory / "stranger.yaml"
+    manifest.write_text(machines[STRANGER]["manifest"])
+    assert "created (server dry run)" in serving.kubectl("apply", "--dry-run=server", "-f", manifest)
+    for process in (watch, only):
+        process.end()
+
+
+def events(rack: Rack, path: str) -> Any:
+    return json.loads(rack.run(IN_EDGE, "curl", "-sf", f"http://127.0.0.1:7081/api/v1/{path}").out)
+
+
+def test_second_up_on_this_host_says_which_port_is_taken_and_what_to_do(serving: Serving) -> None:
+    rack = serving.rack
+    own = {"api": "--api-port=164{}", "grpc": "--grpc-port=422{}", "http": "--http-port=71{}"}
+    cases = {  # what has to be its own for `up` to come as far as the port; the words that it says; the remedy
+        10: (["grpc", "http"], "127.0.0.1:6443: the port is taken", "choose another port"),
+        11: (["api"], f"{ADDRESS}:42113", "choose another port with --grpc-port"),
+        12: (["api", "grpc"], f"{ADDRESS}:7080", "choose another port with --http-port"),
+        13: ([*own], "UDP port 69 on rack0", "--disable tftp"),
+        14: ([*own, "tftp"], "UDP port 67 on rack0", "--disable dhcp"),
+        15: ([*own, "tftp", "dhcp"], "127.0.0.1:7081", "choose another port with --admin-port"),
+    }
+    seconds = []
+    for number, (names, *_) in cases.items():
+        words = [own[name].format(number) if name in own else f"--disable={name}" for name in names]
+        seconds.append(rack.up(rack.directory / f"second-{number}", *words))
+    same = rack.up(serving.data_dir, "--api-port", "16500")
+    for second, (_, port, remedy) in zip(seconds, cases.values(), strict=True):
+        assert second.status(40) == 1, second.err
+        last = second.err.splitlines()[-1]
+        assert port in last
+        assert remedy in last
+        assert "Traceback" not in second.err
+    assert same.status(40) == 1
+    assert "state.db: another API server is using it; stop that one first" in same.err
+    rack.ready(serving.process)  # and the first one has not noticed
+
+
+# --- start and stop ---------------------------------------------------------------------------------------------------
+
+
+def test_sigterm_ends_up_within_10_s_with_nothing_left_and_the_next_start_has_all_objects(rack: Rack) -> None:
+    data_dir = rack.directory / "data"
+    first = rack.up(data_dir)
+    rack.ready(first)
+    assert {"udp:67", "udp:4011", "udp:69", "tcp:7080", "tcp:42113", "tcp:6443", "tcp:7081"} <= rack.listening()
+    kubectl = Kubectl(rack, data_dir / "kubeconfig")
+    kubectl("apply", "-f", EXAMPLES)
+    uid = kubectl("get", "hardware", "lab-machine", "-o", "jsonpath={.metadata.uid}")
+    # Streams are open everywhere: of kubectl, of an agent and of an operator who has stopped reading.
+    watch = kubectl.start("get", "workflow", "-w", "--no-headers")
+    agent = rack.agent()
+    journey = rack.start(IN_EDGE, *TINKEDGE, "watch", "-o", "json")
+    until(lambda: "connected" in agent.err and '"agent"' in journey.out and "install" in watch.out, lambda: agent.err)
+    started = time.monotonic()
+    assert first.terminate() == 0, first.err
+    assert time.monotonic() - started < 10
+    assert "Traceback" not in first.err
+    assert rack.listening() == set()
+    for client in (watch, journey):
+        client.end()
+    assert rack.inside(IN_EDGE) == set()
+    second = rack.up(data_dir)
+    rack.ready(second)
+    assert kubectl("get", "hardware", "lab-machine", "-o", "jsonpath={.metadata.uid}") == uid
+    # The agent has waited, and goes on without being told.
+    until(lambda: kubectl.state("install") == "Failed", lambda: agent.err, every=0.3)
+    agent.end()
+    assert second.terminate() == 0, second.err
+
+
+def test_manifests_are_applied_at_start_and_a_disabled_service_leaves_its_port_free(rack: Rack) -> None:
+    data_dir = rack.directory / "data"
+    up = rack.up(data_dir, "--manifests", EXAMPLES, "--disable", "dhcp")
+    rack.ready(up)
+    assert not {"udp:67", "udp:4011"} & rack.listening()
+    assert {"udp:69", "tcp:7080"} <= rack.listening()
+    listed = Kubectl(rack, data_dir / "kubeconfig")("get", "hardware,osie,template,workflow", "-o", "name").split()
+    assert listed == [
+        "hardware.tinkerbell.org/lab-machine",
+        "osie.tinkerbell.org/lab",
+        "template.tinkerbell.org/write-disk",
+        "workflow.tinkerbell.org/install",
+    ]
+    assert up.terminate() == 0
+
+
+def test_bad_manifest_keeps_up_from_starting_and_its_file_is_named(rack: Rack) -> None:
+    wrong = {
+        "schema": (EXAMPLES / "hardware.yaml").read_text().replace("255.255.255.0", "255.255.255.1"),
+        "syntax": "kind: Hardware\n\tx",
+    }
+    starts = {}
+    for name, text in wrong.items():
+        directory = rack.directory / name
+        directory.mkdir()
+        (directory / f"{name}.yaml").write_text(text)
+        api = ["--api-port", "6443" if name == "schema" else "6444"]
+        starts[name] = rack.up(rack.directory / f"data-{name}", "--manifests", directory, *api)
+    for name, up in starts.items():
+        assert up.status() == 1
+        last = up.err[up.err.index("ERROR") :]
+        assert f"{name}/{name}.yaml: " in last
+        assert "Traceback" not in up.err
+    assert "spec.networkInterfaces.52:54:00:12:34:56.dhcp.netmask" in starts["schema"].err
+
+
+# --- one service a process --------------------------------------------------------------------------------------------
+
+
+def test_services_in_processes_of_their_own_run_a_workflow_together(rack: Rack) -> None:
+    data_dir = rack.directory / "data"
+    kubeconfig = data_dir / "kubeconfig"
+    api = rack.start(IN_EDGE, *TINKEDGE, "apiserver", "--data-dir", data_dir)
+    until(lambda: "ready: apiserver" in api.err, lambda: api.err)
+    network = ["--interface", "rack0", "--public-ip", ADDRESS, "--kubeconfig", kubeconfig]
+    others = [
+        rack.start(IN_EDGE, *TINKEDGE, "controller", "--kubeconfig", kubeconfig),
+        rack.start(IN_EDGE, *TINKEDGE, "server", *network),
+        # Every flag can come from the environment.
+        rack.start(
+            IN_EDGE,
+            *(*TINKEDGE, "edge"),
+            TINKEDGE_INTERFACE="rack0",
+            TINKEDGE_PUBLIC_IP=ADDRESS,
+            TINKEDGE_KUBECONFIG=str(kubeconfig),
+            TINKEDGE_DATA_DIR=str(rack.directory / "edge"),
+            TINKEDGE_DISABLE="dhcp tftp",
+        ),
+    ]
+    kubectl = Kubectl(rack, kubeconfig)
+    kubectl("apply", "-f", EXAMPLES / "hardware.yaml")
+    written = rack.directory / "written"
+    kubectl.apply(COMMANDS.replace("FILE", str(written)))
+    agent = rack.agent()
+    rack.ready(api, *others)
+    until(lambda: kubectl.state("run") == "Succeeded", lambda: agent.err, every=0.2)
+    assert written.read_text() == "done\n"
+    assert not {"udp:67", "udp:69"} & rack.listening()
+    # The edge has heard of it through the API.
+    until(lambda: "Succeeded" in str(events(rack, f"machines/{MACHINE}/events")), every=0.2)
+    agent.end()
+    for process in (*others, api):
+        assert process.terminate() == 0, process.err
+    assert rack.listening() == set()
+
+
+def test_doctor_finds_the_ports_of_a_running_up_and_tries_only_the_machines_interface(serving: Serving) -> None:
+    def problems(interface: str) -> set[str]:
+        found = serving.rack.run(IN_EDGE, *TINKEDGE, "doctor", "--no-lab", "--interface", interface).out
+        return {line.split()[2].rstrip(":") for line in found.splitlines() if "PROBLEM port" in line}
+
+    assert problems("rack0") == {"67/udp", "4011/udp", "69/udp", "7080/tcp", "42113/tcp", "6443/tcp", "7081/tcp"}
+    # As with libvirt's own DHCP server, which serves another interface of the same host and is in nobody's way.
+    assert problems("lo") == {"6443/tcp", "7081/tcp"}
+
+
+def test_doctor_without_privileges_says_which_is_missing_and_how_to_mend_it(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    drop = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"]
+    command = [*drop, *TINKEDGE, "doctor", "--interface", "lo", "--cache-dir", str(closed / "cache")]
+    done = subprocess.run(command, capture_output=True, text=True, env=clean_environment(), check=False, timeout=20)
+    assert (done.returncode, done.stderr) == (1, "")
+    lines = done.stdout.splitlines()
+    assert "disk space" in lines[-1]  # it got through
+    for what in ("CAP_NET_BIND_SERVICE", "CAP_SYS_ADMIN"):
+        at = next(number for number, line in enumerate(lines) if line.lstrip().startswith("PROBLEM") and what in line)
+        assert "run it as root" in lines[at + 1]
+    assert any(line.lstrip().startswith("PROBLEM port 67/udp (DHCP): Permission denied") for line in lines)

@@ -1,0 +1,299 @@
+"""The one command: what it loads, what it takes, and what it says when it can't."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from edge.cli import COMMANDS, main
+from edge.commands import options
+from edge.stack import EDGE, Service, StackSettings
+
+DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
+HEAVY = ("aiohttp", "cryptography", "grpc", "jinja2", "kubernetes_asyncio", "orjson", "pydantic", "rich", "uvloop")
+
+
+@pytest.fixture(autouse=True)
+def _no_options_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("TINKEDGE_")]:
+        monkeypatch.delenv(name)
+
+
+def run(*arguments: str | Path, **env: str) -> Result:
+    result = CliRunner().invoke(main, list(map(str, arguments)), env=env)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, StackSettings]:
+    """What the commands that serve would have run."""
+    seen: dict[str, StackSettings] = {}
+
+    def serve(services: frozenset[Service], given: dict[str, Any]) -> None:
+        seen["settings"] = options.settings(services, given)
+
+    for module in ("up", "services"):
+        monkeypatch.setattr(f"edge.commands.{module}.run", serve)
+    return seen
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_every_command_is_shown(command: str) -> None:
+    result = run(command, "--help")
+    assert result.exit_code == 0
+    assert f"Usage: main {command}" in result.output
+
+
+def test_help_lists_every_command_with_what_it_does() -> None:
+    result = run("--help")
+    assert result.exit_code == 0
+    listed = {line.split()[0] for line in result.output.split("Commands:")[1].splitlines() if line.startswith("  ")}
+    assert set(COMMANDS) <= listed
+    assert "TINKEDGE_DATA_DIR" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "allowed"),
+    [(["--help"], set()), (["agent", "--help"], {"grpc"}), (["agent"], {"grpc"}), (["doctor", "--help"], set())],
+    ids=["help", "agent-help", "agent", "doctor-help"],
+)
+def test_slow_machines_load_nothing_of_the_servers(arguments: list[str], allowed: set[str]) -> None:
+    code = (
+        "import sys\nfrom edge.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        f"except SystemExit: print(*({HEAVY!r} & sys.modules.keys()), file=sys.stderr)\n"
+    ).replace(repr(HEAVY), f"set({HEAVY!r})")
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+    assert set(done.stderr.splitlines()[-1].split()) <= allowed
+
+
+def test_unknown_command_is_named() -> None:
+    result = run("sevre")
+    assert result.exit_code == 2
+    assert "No such command 'sevre'" in result.output
+
+
+def test_every_flag_is_also_an_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = click.Context(main, info_name="tinkedge")
+    count = 0
+    for name in COMMANDS:
+        command = main.get_command(root, name)
+        assert command is not None
+        context = click.Context(command, info_name=name, parent=root, **command.context_settings)
+        for option in (param for param in command.params if isinstance(param, click.Option)):
+            flag = max(option.opts, key=len)
+            variable = "TINKEDGE_" + flag.removeprefix("--").replace("-", "_").upper()
+            monkeypatch.setenv(variable, "given")
+            # -f/--filename and -o/--output are known by their long names only where these are the parameter's.
+            if f"--{(option.name or '').replace('_', '-')}" in option.opts:
+                assert option.resolve_envvar_value(context) == "given", (name, flag)
+                count += 1
+            monkeypatch.delenv(variable)
+    assert count > 50
+
+
+# --- the commands that serve ------------------------------------------------------------------------------------------
+
+
+def test_up_without_options_is_what_the_stack_defaults_to(served: dict[str, StackSettings]) -> None:
+    assert run("up", "--interface", "lo").exit_code == 0
+    assert served["settings"] == StackSettings(services=frozenset(Service), interface="lo", public_ip="127.0.0.1")
+
+
+def test_up_with_a_kubeconfig_brings_no_api_of_its_own(served: dict[str, StackSettings]) -> None:
+    run("up", "--interface", "lo", "--kubeconfig", "k")
+    assert served["settings"].services == frozenset(Service) - {Service.APISERVER}
+    assert served["settings"].kubeconfig == Path("k")
+
+
+def test_environment_disables_several_services_and_flags_win_over_it(served: dict[str, StackSettings]) -> None:
+    run("up", "--http-port", "81", TINKEDGE_INTERFACE="lo", TINKEDGE_DISABLE="dhcp tftp", TINKEDGE_HTTP_PORT="80")
+    settings = served["settings"]
+    assert frozenset(Service) - settings.services == {Service.DHCP, Service.TFTP}
+    assert settings.http_port == 81
+
+
+@pytest.mark.parametrize(
+    ("command", "services"),
+    [
+        ("edge", EDGE),
+        ("controller", {Service.CONTROLLER}),
+        ("server", {Service.SERVER}),
+        ("apiserver", {Service.APISERVER}),
+    ],
+)
+def test_a_single_service_serves_just_itself(
+    served: dict[str, StackSettings], command: str, services: set[Service]
+) -> None:
+    network = ["--interface", "lo"] if command in ("edge", "server") else []
+    result = run(command, *network)
+    assert result.exit_code == 0, result.output
+    assert served["settings"].services == services
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["up", "--interface", "absent0"], "there is no interface absent0 (there are: "),
+        (["up", "--public-ip", "10.0.0.256"], "'--public-ip': '10.0.0.256' is no IPv4 address"),
+        (["up", "--public-ip", "0.0.0.0"], "machines must be able to reach it"),
+        (["up", "--http-port", "70800"], "'--http-port': 70800 is not in the range"),
+        (["up", "--disable", "dchp"], "'dchp' is not one of 'apiserver'"),
+        (["up", "--interface", "lo", "--scheduled-timeout", "0"], "scheduled_timeout must be a number of seconds"),
+        (["controller", "--data-dir", "d"], "No such option"),
+        (["controller", "--interface", "lo"], "No such option"),
+        (["apiserver", "--kubeconfig", "k"], "No such option"),
+    ],
+)
+def test_what_can_not_be_is_a_usage_error_that_names_it(
+    served: dict[str, StackSettings], arguments: list[str], said: str
+) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert said in result.output
+    assert not served
+
+
+# --- crds and render --------------------------------------------------------------------------------------------------
+
+
+def test_crds_prints_what_is_in_deploy(tmp_path: Path) -> None:
+    printed = list(yaml.safe_load_all(run("crds").output))
+    files = sorted((DEPLOY / "crds").glob("*.yaml"))
+    assert len(files) == 4
+    kept = [document for file in files for document in yaml.safe_load_all(file.read_text())]
+    assert sorted(printed, key=str) == sorted(kept, key=str)
+    assert run("crds", "--out", tmp_path / "new").exit_code == 0
+    assert {f.name: f.read_text() for f in (tmp_path / "new").iterdir()} == {f.name: f.read_text() for f in files}
+
+
+@pytest.mark.parametrize("form", ["yaml", "json"])
+def test_render_prints_the_examples_actions(form: str) -> None:
+    result = run("render", "-f", DEPLOY / "examples", "-o", form)
+    assert result.exit_code == 0
+    actions = json.loads(result.output) if form == "json" else yaml.safe_load(result.output)
+    assert [action["name"] for action in actions] == ["inspect", "write-disk", "verify"]
+    assert actions[1] == {
+        "name": "write-disk",
+        "image": "172.31.77.1:5000/actions/image2disk:1",
+        "env": {
+            "DEST_DISK": "/dev/vda",
+            "IMG_URL": "http://172.31.77.1:8080/images/tiny.raw.gz",
+            "COMPRESSED": "true",
+        },
+        "timeout": 600,
+    }
+    if form == "yaml":
+        assert run("render", "-f", DEPLOY / "examples", TINKEDGE_OUTPUT="json").output.startswith("[")
+
+
+HARDWARE = """\
+apiVersion: tinkerbell.org/v1alpha2
+kind: Hardware
+metadata: {name: h}
+spec: {networkInterfaces: {52:54:00:00:00:01: {}}}
+"""
+TEMPLATE = """\
+apiVersion: tinkerbell.org/v1alpha2
+kind: Template
+metadata: {name: t}
+spec: {actions: [{name: a, image: "i:{{ .Params.tag }}"}]}
+"""
+WORKFLOW = """\
+apiVersion: tinkerbell.org/v1alpha2
+kind: Workflow
+metadata: {name: w}
+spec: {hardwareRef: {name: h}, templateRef: {name: t}, templateParams: {tag: v1}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        ("template", ".tag", ".tug", ["template.yaml: Template t: template: spec.actions[0].image:1:", "tug"]),
+        ("template", "{name: a, image", "{nam: a, image", ["template.yaml: Template t: spec.actions.0.name: "]),
+        ("template", "name: t", "name: u", ["workflow.yaml: Workflow w: spec.templateRef.name: no Template 't'"]),
+        (
+            "hardware",
+            "{name: h}",
+            "{name: h, namespace: elsewhere}",
+            ["workflow.yaml: ", "spec.hardwareRef.name: no Hardware"],
+        ),
+        (
+            "hardware",
+            "00:01: {}",
+            "00:01: 5",
+            ["hardware.yaml: Hardware h: spec.networkInterfaces.52:54:00:00:00:01: "],
+        ),
+        ("workflow", "{tag: v1}", "{tag: [1]}", ["workflow.yaml: Workflow w: spec.templateParams.tag: "]),
+        ("workflow", "spec: {", "spec: {{", ["workflow.yaml: not YAML: "]),
+        ("workflow", "metadata: {name: w}", "metadata: w", ["workflow.yaml: Workflow: metadata.name is missing"]),
+        ("workflow", "kind: Workflow", "kind: Workflows", ["one Workflow is needed; there are: none"]),
+        ("workflow", "name: w}", "name: 7}", ["workflow.yaml: Workflow: metadata.name must be a string, not 7"]),
+    ],
+)
+def test_render_names_the_file_and_the_field_that_are_wrong(
+    tmp_path: Path, file: str, old: str, new: str, said: list[str]
+) -> None:
+    for name, text in (("hardware", HARDWARE), ("template", TEMPLATE), ("workflow", WORKFLOW)):
+        (tmp_path / f"{name}.yaml").write_text(text)
+    assert run("render", "-f", tmp_path).exit_code == 0
+    wrong = tmp_path / f"{file}.yaml"
+    assert old in wrong.read_text()
+    wrong.write_text(wrong.read_text().replace(old, new))
+    result = run("render", "-f", tmp_path)
+    assert result.exit_code == 1
+    for words in said:
+        assert words in result.output
+
+
+def test_render_asks_which_of_several_workflows(tmp_path: Path) -> None:
+    second = WORKFLOW.replace("name: w", "name: x").replace("v1}", "v2}")
+    (tmp_path / "all.yaml").write_text("---\n".join((HARDWARE, TEMPLATE, WORKFLOW, second)))
+    assert "there are: w, x. Choose with --workflow" in run("render", "-f", tmp_path).output
+    assert "image: i:v2" in run("render", "-f", tmp_path, "--workflow", "x").output
+
+
+# --- the agent --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "agent id: missing; give --agent-id or boot with worker_id= on the kernel command line"),
+        (["--agent-id", "m"], "server: missing; give --server or boot with grpc_authority="),
+        (["--agent-id", "m", "--server", "s:99999"], "'s:99999' is not host:port"),
+        (
+            ["--agent-id", "m", "--server", "s", "--after-workflow", "reboot '"],
+            "--after-workflow: No closing quotation",
+        ),
+        (["--kernel-command-line", "/nonexistent"], "'/nonexistent' does not exist"),
+    ],
+)
+def test_agent_says_what_it_is_not_told(arguments: list[str], said: str) -> None:
+    result = run("agent", *arguments)
+    assert result.exit_code == 2
+    assert said in result.output
+
+
+def test_agent_takes_what_the_kernel_command_line_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr("edge.commands.agent.run", lambda settings: seen.append(settings) or 3)
+    cmdline = tmp_path / "cmdline"
+    cmdline.write_bytes(b"quiet name=\xff worker_id=52:54:00:AA:00:01 grpc_authority=10.0.0.1:1 tinkerbell_tls=true\n")
+    result = run("agent", "--kernel-command-line", cmdline, "--no-tls", "--after-workflow", "sh -c 'a b'")
+    assert result.exit_code == 3
+    (settings,) = seen
+    assert (settings.agent_id, settings.server, settings.tls) == ("52:54:00:aa:00:01", "10.0.0.1:1", False)
+    assert settings.after_workflow == ("sh", "-c", "a b")

@@ -1,0 +1,81 @@
+"""Racks of labs that were killed are cleared away; those of labs that run are not touched."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.lab import rack
+from edge.lab.rack import PREFIX, remove_abandoned
+from edge.lab.shell import CommandError
+
+
+@pytest.fixture
+def gone() -> int:
+    """The pid of a process that has ended."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+@pytest.fixture
+def namespaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = tmp_path / "netns"
+    directory.mkdir()
+    monkeypatch.setattr(rack, "_NAMESPACES", directory)
+
+    async def run(command: list[Any], **_: Any) -> str:
+        assert command[:3] == ["ip", "netns", "delete"]
+        (directory / command[3]).unlink()
+        return ""
+
+    monkeypatch.setattr(rack, "run", run)
+    return directory
+
+
+def left(directory: Path) -> set[str]:
+    return {entry.name for entry in directory.iterdir()}
+
+
+async def test_only_namespaces_of_ended_labs_are_removed(namespaces: Path, gone: int) -> None:
+    others = {f"{PREFIX}{os.getpid()}", f"{PREFIX}x", PREFIX, f"other-{gone}", str(gone)}
+    for name in (f"{PREFIX}{gone}", *others):
+        (namespaces / name).touch()
+    await remove_abandoned()
+    assert left(namespaces) == others
+
+
+async def test_host_without_any_namespace_is_fine(namespaces: Path) -> None:
+    namespaces.rmdir()
+    await remove_abandoned()
+
+
+async def test_two_labs_that_clear_up_at_once_are_not_in_each_others_way(
+    namespaces: Path, gone: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = namespaces / f"{PREFIX}{gone}"
+    entry.touch()
+
+    async def another_was_faster(*_: Any) -> str:
+        entry.unlink()
+        raise CommandError("ip netns delete: No such file or directory")
+
+    monkeypatch.setattr(rack, "run", another_was_faster)
+    await remove_abandoned()
+
+
+async def test_namespace_that_can_not_be_removed_is_an_error(
+    namespaces: Path, gone: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (namespaces / f"{PREFIX}{gone}").touch()
+
+    async def refused(*_: Any) -> str:
+        raise CommandError("ip netns delete: Operation not permitted")
+
+    monkeypatch.setattr(rack, "run", refused)
+    with pytest.raises(CommandError, match="not permitted"):
+        await remove_abandoned()

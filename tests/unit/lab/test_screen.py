@@ -1,0 +1,53 @@
+"""What the lab shows: one line a step, with times that mean something."""
+
+from __future__ import annotations
+
+import pytest
+
+from edge.journey.events import Outcome
+from edge.lab.screen import Screen
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_times_are_the_labs_in_brackets_and_the_machines_from_power_on(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    screen = Screen(clock)
+    clock.now += 2.5
+    screen.step("build", "OSIE")
+    assert screen.since_power_on() == 0
+    clock.now += 10
+    screen.power_on()
+    clock.now += 0.25
+    screen.step("dhcp", "DHCPACK")
+    assert screen.elapsed() == 12.75
+    assert screen.since_power_on() == 0.25
+    assert capsys.readouterr().out.splitlines() == ["[  2.50 s] ✓ build     OSIE", "   0.25 s ✓ dhcp      DHCPACK"]
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_each_outcome_has_a_sign_of_its_own(clock: Clock, capsys: pytest.CaptureFixture[str], outcome: Outcome) -> None:
+    Screen(clock).step("step", "message", outcome)
+    sign = {Outcome.OK: "✓", Outcome.INFO: "·", Outcome.REFUSED: "!", Outcome.FAILED: "✗"}[outcome]
+    assert f" {sign} step" in capsys.readouterr().out
+
+
+def test_errors_go_to_standard_error_and_without_a_terminal_without_colours(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    screen = Screen(clock)
+    screen.error("lab failed")
+    screen.block("two\nlines")
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("two\nlines\n", "lab failed\n")

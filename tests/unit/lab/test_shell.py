@@ -1,0 +1,147 @@
+"""The lab's programs: how they are run, how they fail, and that none outlives the lab."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edge.lab.shell import CommandError, Daemon, run
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def until(holds: Callable[[], bool], within: float = 5) -> None:
+    deadline = time.monotonic() + within
+    while not holds():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+
+
+async def pid_in(file: Path) -> int:
+    await until(lambda: file.exists() and file.read_text().endswith("\n"))
+    return int(file.read_text())
+
+
+async def test_output_and_input_go_through_and_the_environment_is_added_to() -> None:
+    assert await run(["cat"], stdin=b"in\xff") == "in\ufffd"
+    assert await run(["sh", "-c", 'printf "%s" "$WORD"; test -n "$PATH"'], env={"WORD": "a b"}) == "a b"
+    assert await run(["cat"]) == ""  # never waits for the terminal
+
+
+async def test_failure_is_told_with_status_and_the_end_of_what_was_said() -> None:
+    script = "for i in $(seq 100); do echo line $i >&2; done; exit 3"
+    with pytest.raises(CommandError, match=r"sh -c .*: ended with status 3: line 86\n(.*\n)*line 100$"):
+        await run(["sh", "-c", script])
+    with pytest.raises(CommandError, match="status 1: only this"):
+        await run(["sh", "-c", "echo only this; exit 1"])
+
+
+@pytest.mark.parametrize("command", ["no-such-program", "/nonexistent/no-such-program"])
+async def test_missing_program_is_named_with_where_to_find_its_package(tmp_path: Path, command: str) -> None:
+    with pytest.raises(CommandError, match="no-such-program is not installed; `tinkedge doctor`"):
+        await run([command, "--version"])
+    with pytest.raises(CommandError, match="no-such-program is not installed"):
+        await Daemon.start("it", [command], tmp_path / "log")
+
+
+async def test_command_that_takes_too_long_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    started = time.monotonic()
+    with pytest.raises(CommandError, match="sh did not end within 0 s"):
+        await run(["sh", "-c", f"sleep 60 & echo $! >{tmp_path}/child; wait; sleep 60"], timeout=0.3)
+    assert time.monotonic() - started < 3
+    assert not alive(await pid_in(tmp_path / "child"))
+
+
+async def test_what_a_command_leaves_running_is_ended_if_it_holds_up_the_output(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="sh did not end"):
+        await run(["sh", "-c", f"sleep 60 & echo $! >{tmp_path}/child"], timeout=0.3)
+    child = await pid_in(tmp_path / "child")
+    await until(lambda: not alive(child))
+
+
+async def test_interrupted_build_may_clear_up_and_leaves_no_process(tmp_path: Path) -> None:
+    script = f"trap 'rm {tmp_path}/work' EXIT; touch {tmp_path}/work; sleep 60 & echo $! >{tmp_path}/child; wait"
+    task = asyncio.create_task(run(["bash", "-c", script]))
+    child = await pid_in(tmp_path / "child")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not alive(child)
+    assert not (tmp_path / "work").exists()
+
+
+async def test_command_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge.lab.shell._GRACE", 0.2)
+    script = f"trap '' TERM; echo $$ >{tmp_path}/pid; while :; do sleep 0.05; done"
+    task = asyncio.create_task(run(["sh", "-c", script]))
+    pid = await pid_in(tmp_path / "pid")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, 3)
+    assert not alive(pid)
+
+
+# --- daemons ----------------------------------------------------------------------------------------------------------
+
+
+async def test_daemon_stops_on_sigterm_and_what_it_said_is_kept(tmp_path: Path) -> None:
+    script = "trap 'echo bye >&2; exit 7' TERM; seq 30; while :; do sleep 0.05; done"
+    daemon = await Daemon.start("it", ["sh", "-c", script], tmp_path / "log")
+    await until(lambda: "30" in daemon.said())
+    assert daemon.returncode is None
+    assert daemon.said(2) == "29\n30"
+    assert await daemon.stop() == 7
+    assert daemon.said(1) == "bye"
+    assert await daemon.stop() == 7, "stopping twice does no harm"
+
+
+async def test_daemon_that_does_not_listen_is_killed(tmp_path: Path) -> None:
+    daemon = await Daemon.start(
+        "it", ["sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done"], tmp_path / "l"
+    )
+    await until(lambda: daemon.said() == "up")
+    assert await daemon.stop(grace=0.2) == -signal.SIGKILL
+    assert not alive(daemon.pid)
+
+
+async def test_processor_time_is_counted_until_the_end(tmp_path: Path) -> None:
+    daemon = await Daemon.start("a) name", ["sh", "-c", "while :; do :; done"], tmp_path / "log")
+    await until(lambda: daemon.cpu_seconds() >= 0.1)
+    await daemon.stop()
+    assert daemon.cpu_seconds() == 0.0
+
+
+PARENT = """
+import asyncio, os, sys
+from pathlib import Path
+from edge.lab.shell import Daemon, run
+async def main():
+    directory = Path(sys.argv[1])
+    daemon = await Daemon.start("it", ["sleep", "60"], directory / "log")
+    (directory / "daemon").write_text(f"{daemon.pid}\\n")
+    await run(["sh", "-c", f"echo $$ >{directory}/command; exec sleep 60"])
+asyncio.run(main())
+"""
+
+
+async def test_killed_lab_leaves_no_program_behind(tmp_path: Path) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)])
+    try:
+        children = [await pid_in(tmp_path / name) for name in ("daemon", "command")]
+        assert all(map(alive, children))
+    finally:
+        parent.kill()
+        parent.wait()
+    await until(lambda: not any(map(alive, children)))
