@@ -7,13 +7,16 @@ import contextlib
 import json
 import sys
 import time
+from dataclasses import asdict
 from textwrap import indent
-from typing import Any
 
 import aiohttp
 import click
 
-_COLOUR = {"ok": "green", "info": None, "refused": "yellow", "failed": "red"}
+from edge.journey.events import JourneyEvent, Outcome
+from edge.journey.follow import Lost, follow
+
+_COLOUR = {Outcome.OK: "green", Outcome.INFO: None, Outcome.REFUSED: "yellow", Outcome.FAILED: "red"}
 
 
 @click.command()
@@ -28,21 +31,13 @@ def watch(mac: str | None, admin_url: str, history: bool, output: str) -> None:
 
 
 async def _watch(mac: str | None, admin_url: str, history: bool, output: str) -> int:
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=120)
     try:
-        async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
-            session.get(f"{admin_url}/api/v1/events", params={"since": "all" if history else "now"}) as response,
-        ):
-            response.raise_for_status()
-            kind = ""
-            async for line in response.content:
-                if line.startswith(b"event:"):
-                    kind = line[6:].strip().decode()
-                elif line.startswith(b"data:"):
-                    _show(kind, json.loads(line[5:]), mac, output)
-                elif not line.strip():
-                    kind = ""  # an empty line ends an event
+        async for event in follow(admin_url, history=history):
+            if isinstance(event, Lost):
+                text = f"{event.count} events were lost: this terminal reads more slowly than machines boot"
+                click.echo(text, err=True)
+            elif mac is None or event.mac == mac:
+                click.echo(json.dumps(asdict(event)) if output == "json" else _text(event))
     except (aiohttp.ClientError, TimeoutError) as error:
         click.echo(f"{admin_url} does not answer: {error}. Is `tinkedge up` or `tinkedge edge` running here?", err=True)
         return 1
@@ -50,17 +45,9 @@ async def _watch(mac: str | None, admin_url: str, history: bool, output: str) ->
     return 1
 
 
-def _show(kind: str, data: Any, mac: str | None, output: str) -> None:
-    """Print one event of the stream; one that is not of the journey says how many were lost."""
-    if kind == "lost":
-        click.echo(f"{data} events were lost: this terminal reads more slowly than machines boot", err=True)
-    elif mac is None or data["mac"] == mac:
-        click.echo(json.dumps(data) if output == "json" else _text(data))
-
-
-def _text(event: dict[str, Any]) -> str:
-    clock = time.strftime("%H:%M:%S", time.localtime(float(event["time"])))
-    outcome = click.style(f"{event['outcome']:<8}", fg=_COLOUR.get(event["outcome"]))
-    line = f"{clock} {event['mac']} {event['step']:<9} {outcome} {event['message']}"
-    manifest = event["detail"].get("manifest")
-    return f"{line}\n{indent(manifest, '    ')}" if manifest else line
+def _text(event: JourneyEvent) -> str:
+    clock = time.strftime("%H:%M:%S", time.localtime(event.time))
+    outcome = click.style(f"{event.outcome:<8}", fg=_COLOUR[event.outcome])
+    line = f"{clock} {event.mac} {event.step:<9} {outcome} {event.message}"
+    manifest = event.detail.get("manifest")
+    return f"{line}\n{indent(str(manifest), '    ')}" if manifest else line

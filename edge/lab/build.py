@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from edge.lab.shell import CommandError, run
 
 _ROOT = Path(__file__).resolve().parents[2]
 _BUILD_TIMEOUT = 900.0  # seconds; a slow mirror is slow, but not for ever
+
+_RECIPE = re.compile(r"(osie|build-\w+\.sh): ")
 
 Say = Callable[[str], None]
 
@@ -82,6 +85,7 @@ class Builder:
                     *("--constraints", constraints, "--cache", self._cache / "osie-build", "--out", out),
                 ],
                 timeout=_BUILD_TIMEOUT,
+                progress=self._progress,
             )
 
         await self._once(out, _digest(sources), "OSIE: kernel and initrd with the agent", build)
@@ -108,7 +112,8 @@ class Builder:
 
         async def build() -> None:
             script = self._deploy / "image" / recipe
-            await run(["bash", script, "--cache", self._cache / "debs", out], timeout=_BUILD_TIMEOUT)
+            command: list[str | Path] = ["bash", script, "--cache", self._cache / "debs", out]
+            await run(command, timeout=_BUILD_TIMEOUT, progress=self._progress)
 
         await self._once(out, _digest(_files(self._deploy / "image")), f"disk image {name}", build)
         return out
@@ -122,6 +127,11 @@ class Builder:
 
         await self._once(out, digest, "container images of the actions", build)
         return out, digest
+
+    def _progress(self, line: str) -> None:
+        """What a recipe itself says; not the chatter of the programs that it runs."""
+        if _RECIPE.match(line):
+            self._say(line)
 
     async def _once(self, out: Path, digest: str, what: str, build: Callable[[], Awaitable[None]]) -> None:
         stamp = out.with_name(out.name + ".made-from")

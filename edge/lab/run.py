@@ -10,20 +10,18 @@ import asyncio
 import contextlib
 import fcntl
 import gzip
-import json
 import shutil
 import sys
-from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import indent
-from typing import Any
 
 import aiohttp
 
 from edge import doctor
-from edge.journey.events import Outcome, Step
+from edge.journey.events import JourneyEvent, Outcome, Step
+from edge.journey.follow import follow
 from edge.lab.build import Builder, recipes
 from edge.lab.machine import Firmware, Machine, MachineSettings
 from edge.lab.rack import Rack, RackNetwork
@@ -154,7 +152,7 @@ class Lab:
             raise LabError(message) from None
 
     def _building(self, what: str) -> None:
-        self._screen.step("build", f"{what} ...", Outcome.INFO)
+        self._screen.step("build", what, Outcome.INFO)
 
     def _done(self, name: str, message: str) -> None:
         self._last_step = f"{name}: {message}"
@@ -222,7 +220,7 @@ class Lab:
 
     async def _follow(self, edge: Daemon, machine: Machine) -> None:
         """Show each step until the last one. Raises LabError if the machine goes a wrong way, or nowhere."""
-        events = journey_events()
+        events = follow(_ADMIN, history=True)
         reader = asyncio.ensure_future(anext(events))
         waited = 0.0
         try:
@@ -236,9 +234,10 @@ class Lab:
                     continue
                 waited = 0.0
                 event = reader.result()
-                self._show(event)
-                if self._arrived(event):
-                    return
+                if isinstance(event, JourneyEvent):
+                    self._show(event)
+                    if self._arrived(event):
+                        return
                 reader = asyncio.ensure_future(anext(events))
         except StopAsyncIteration:
             raise LabError(f"tinkedge up closed the stream of the journey:\n{edge.said()}") from None
@@ -254,25 +253,24 @@ class Lab:
         if machine.ended is not None:
             raise LabError(f"the machine went off: {machine.ended}{_quoted(machine.last_lines(12))}")
 
-    def _show(self, event: dict[str, Any]) -> None:
-        outcome = Outcome(event["outcome"])
-        self._screen.step(event["step"], event["message"], outcome)
-        manifest = event.get("detail", {}).get("manifest")
+    def _show(self, event: JourneyEvent) -> None:
+        self._screen.step(event.step, event.message, event.outcome)
+        manifest = event.detail.get("manifest")
         if manifest:
             self._screen.block(indent(str(manifest), "    "))
-        if outcome is Outcome.OK:
-            self._last_step = f"{event['step']}: {event['message']}"
+        if event.outcome is Outcome.OK:
+            self._last_step = f"{event.step}: {event.message}"
 
-    def _arrived(self, event: dict[str, Any]) -> bool:
+    def _arrived(self, event: JourneyEvent) -> bool:
         """Whether this was the last step. Raises LabError if the Workflow ended badly."""
-        step, state = event["step"], event.get("detail", {}).get("state")
-        if step == Step.WORKFLOW and state in _TERMINAL:
+        state = event.detail.get("state")
+        if event.step is Step.WORKFLOW and state in _TERMINAL:
             if state != "Succeeded":
-                raise LabError(f"the Workflow ended {state}: {event['message']}")
-            self._workflow = event["detail"]["workflow"]
+                raise LabError(f"the Workflow ended {state}: {event.message}")
+            self._workflow = str(event.detail["workflow"])
             return not self._settings.full
         # cloud-init reports to the phone_home URL of the user-data when all of it is done.
-        return step == Step.METADATA and "instance_id" in event.get("detail", {})
+        return event.step is Step.METADATA and "instance_id" in event.detail
 
     def _stuck(self, machine: Machine, waited: float) -> str:
         return f"no step for {waited:.0f} s{_quoted(machine.last_lines(15))}"
@@ -298,19 +296,6 @@ def _compare(image: Path, disk: Path) -> int:
                 raise LabError(f"the machine's disk differs from the image in the MiB at byte {size}")
             size += len(chunk)
     return size
-
-
-async def journey_events() -> AsyncGenerator[dict[str, Any], None]:
-    """All journey events of the stack in this rack, oldest first and then as they happen (Server-Sent Events)."""
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=120)
-    async with (
-        aiohttp.ClientSession(timeout=timeout) as session,
-        session.get(f"{_ADMIN}/api/v1/events", params={"since": "all"}) as response,
-    ):
-        response.raise_for_status()
-        async for line in response.content:
-            if line.startswith(b"data:"):
-                yield json.loads(line[5:])
 
 
 class Kubectl:

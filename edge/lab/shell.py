@@ -12,7 +12,8 @@ import contextlib
 import os
 import shutil
 import signal
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -35,8 +36,9 @@ async def run(
     timeout: float = 60,
     env: Mapping[str, str] | None = None,
     stdin: bytes | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> str:
-    """Run `command` to its end and give its standard output.
+    """Run `command` to its end and give its standard output; `progress` hears each line of its standard error.
 
     `timeout` is in seconds. Raises CommandError if it can't be started, fails, or takes longer.
     """
@@ -47,7 +49,7 @@ async def run(
     )
     try:
         async with asyncio.timeout(timeout):
-            out, err = await process.communicate(stdin)
+            out, err = await _communicate(process, stdin, progress)
     except BaseException as error:  # interruption too
         await _end(process)
         if isinstance(error, TimeoutError):
@@ -76,6 +78,24 @@ async def _spawn(
         env=environment,
         start_new_session=True,
     )
+
+
+async def _communicate(
+    process: asyncio.subprocess.Process, stdin: bytes | None, progress: Callable[[str], None] | None
+) -> tuple[bytes, bytes]:
+    if progress is None or process.stdout is None or process.stderr is None:
+        return await process.communicate(stdin)
+    reading = asyncio.ensure_future(process.stdout.read())
+    said: deque[bytes] = deque(maxlen=100)
+    try:
+        async for line in process.stderr:
+            said.append(line)
+            progress(line.decode("utf-8", "replace").rstrip())
+        out = await reading
+        await process.wait()
+        return out, b"".join(said)
+    finally:
+        reading.cancel()
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -6,6 +6,7 @@ partial metadata), warnings, Status bodies. Handlers hold no state; a watch is a
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import logging
 from collections.abc import AsyncIterator, Callable
@@ -277,16 +278,17 @@ class Api:
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": JSON, "Cache-Control": "no-cache, private"})
         watch = self._lists.watch(resource, target, options)
-        try:
-            await response.prepare(request)
-            async for changes in watch:
-                await response.write(b"".join([self._line(request, resource, change, form) for change in changes]))
-        except StatusError as error:
-            # Kubernetes reports what is wrong with a watch inside of it, once the request itself was right.
-            await response.write(orjson.dumps({"type": "ERROR", "object": error.body()}) + b"\n")
-        finally:
-            await watch.aclose()
-        await response.write_eof()
+        with contextlib.suppress(ConnectionError):  # whoever watched has gone: that is how most watches end
+            try:
+                await response.prepare(request)
+                async for changes in watch:
+                    await response.write(b"".join([self._line(request, resource, change, form) for change in changes]))
+            except StatusError as error:
+                # Kubernetes reports what is wrong with a watch inside of it, once the request itself was right.
+                await response.write(orjson.dumps({"type": "ERROR", "object": error.body()}) + b"\n")
+            finally:
+                await watch.aclose()
+            await response.write_eof()
         return response
 
     def _line(self, request: web.Request, resource: Resource, change: Change, form: Form) -> bytes:

@@ -145,3 +145,14 @@ async def test_killed_lab_leaves_no_program_behind(tmp_path: Path) -> None:
         parent.kill()
         parent.wait()
     await until(lambda: not any(map(alive, children)))
+
+
+async def test_progress_hears_each_line_while_the_command_runs() -> None:
+    heard: list[str] = []
+    out = await run(["sh", "-c", "echo one >&2; echo two >&2; echo result"], progress=heard.append)
+    assert (heard, out) == (["one", "two"], "result\n")
+
+
+async def test_failed_command_with_progress_still_says_why() -> None:
+    with pytest.raises(CommandError, match="the mirror is down"):
+        await run(["sh", "-c", "echo the mirror is down >&2; exit 3"], progress=lambda _: None)

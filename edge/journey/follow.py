@@ -1,0 +1,55 @@
+"""The journey of a running edge, read over its admin HTTP: what `tinkedge watch` and the lab show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from edge.journey.events import JourneyEvent, Outcome, Step
+
+_SILENCE = 120.0  # seconds; the stream has a heartbeat every few
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The reader was too slow, and this many events are missing here."""
+
+    count: int
+
+
+async def follow(admin_url: str, *, history: bool) -> AsyncGenerator[JourneyEvent | Lost, None]:
+    """Events as they happen, after those that have happened already if `history`; ends when the edge ends the stream.
+
+    `admin_url` as `http://127.0.0.1:7081`. Raises aiohttp.ClientError, TimeoutError. The stream is Server-Sent Events
+    (HTML Living Standard, section 9.2).
+    """
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=_SILENCE)
+    async with (
+        aiohttp.ClientSession(timeout=timeout) as session,
+        session.get(f"{admin_url}/api/v1/events", params={"since": "all" if history else "now"}) as response,
+    ):
+        response.raise_for_status()
+        kind = ""
+        async for line in response.content:
+            if line.startswith(b"event:"):
+                kind = line[6:].strip().decode()
+            elif line.startswith(b"data:"):
+                data = json.loads(line[5:])
+                yield Lost(int(data)) if kind == "lost" else _event(data)
+            elif not line.strip():
+                kind = ""  # an empty line ends an event
+
+
+def _event(data: dict[str, Any]) -> JourneyEvent:
+    return JourneyEvent(
+        time=data["time"],
+        mac=data["mac"],
+        step=Step(data["step"]),
+        outcome=Outcome(data["outcome"]),
+        message=data["message"],
+        detail=data["detail"],
+    )
