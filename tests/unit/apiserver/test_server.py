@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import aiohttp.web
 import pytest
 
 from tink.apiserver import ApiServer, ApiServerError
@@ -87,6 +88,25 @@ async def test_stop_ends_watches_and_lets_writes_finish(start: Any) -> None:
     _, api = await start()
     stored = {item["metadata"]["name"] for item in (await api("GET", CONFIGMAPS)).json["items"]}
     assert answered <= stored
+
+
+async def test_watcher_that_has_gone_when_its_watch_ends_is_no_error_in_the_log(
+    start: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, api = await start()
+    gone = []
+
+    async def nobody_there(*_: object) -> None:
+        gone.append(True)
+        raise aiohttp.ClientConnectionResetError("Cannot write to closing transport")
+
+    async with api.watch(CONFIGMAPS) as watch:
+        await make(api, "a")
+        assert await watch.next()
+        monkeypatch.setattr(aiohttp.web.StreamResponse, "write_eof", nobody_there)
+        await server.stop()
+    assert gone
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 async def test_taken_port_is_named_with_what_to_do(tmp_path: Path) -> None:
