@@ -35,7 +35,7 @@ check: venv
 	lint-imports
 
 bench: venv
-	@deploy/setup.sh packages lab test
+	@deploy/setup.sh packages bench
 	python -m tests.bench
 
 proto: venv

@@ -17,6 +17,8 @@ declare -A sets=(
          busybox-static zstd syslinux syslinux-common systemd-boot-efi mtools dosfstools gdisk e2fsprogs"
   # Real clients that the tests let speak to the servers.
   [test]="isc-dhcp-client busybox-static tftp-hpa atftp curl runc crun iproute2 procps kmod bzip2 xz-utils"
+  # The peers of the benchmarks.
+  [bench]="nginx-light atftpd atftp dnsmasq-base iproute2"
 )
 
 die() { echo "setup: $*" >&2; exit 1; }

@@ -1,0 +1,100 @@
+"""`python -m tests.bench`: measure, compare, print one table. Needs root, for the network namespaces it works in.
+
+Each subject is a module with `run(directory) -> list[Row]`; the directory is its own and goes afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from tests.bench import api, dhcp, http_files, templates, tftp
+from tests.bench.bed import BenchError, cores
+from tests.bench.results import Row, say, table
+
+SUBJECTS: dict[str, Callable[[Path], list[Row]]] = {
+    "http": http_files.run,
+    "tftp": tftp.run,
+    "dhcp": dhcp.run,
+    "templates": templates.run,
+    "api": api.run,
+}
+LIMIT_SECONDS = 300
+
+
+def main() -> int:
+    """The exit status: 1 if a subject could not be measured."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description="Ratios to peers, in the same run.")
+    parser.add_argument("subject", nargs="*", help=f"only these: {', '.join(SUBJECTS)}")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows, with every round's ratio, as JSON")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.subject) - set(SUBJECTS):
+        parser.error(f"no such subject: {', '.join(sorted(unknown))}")
+    if os.geteuid() != 0:
+        parser.error("network namespaces need root")
+    signal.signal(signal.SIGALRM, _too_long)
+    signal.signal(signal.SIGTERM, _ended)
+    signal.alarm(LIMIT_SECONDS)
+    rows, failed = _measure(arguments.subject or list(SUBJECTS))
+    signal.alarm(0)
+    print(f"{_machine()}\n\n{table(rows)}")
+    if arguments.json is not None:
+        content = {"machine": _machine(), "rows": [dataclasses.asdict(row) | {"ratio": row.ratio} for row in rows]}
+        arguments.json.write_text(json.dumps(content, indent=1) + "\n")
+    for failure in failed:
+        say(f"FAILED {failure}")
+    return 1 if failed else 0
+
+
+def _measure(subjects: list[str]) -> tuple[list[Row], list[str]]:
+    rows: list[Row] = []
+    failed: list[str] = []
+    for subject in subjects:
+        start = time.monotonic()
+        try:
+            cores()
+            with tempfile.TemporaryDirectory(prefix="bench-") as directory:
+                rows += SUBJECTS[subject](Path(directory))
+        except BenchError as error:
+            failed.append(f"{subject}: {error}")
+        except _TooLongError:
+            failed.append(f"{subject}: the whole run took more than {LIMIT_SECONDS} s")
+            break
+        say(f"{subject}: {time.monotonic() - start:.0f} s")
+    return rows, failed
+
+
+def _machine() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "?")
+    load = os.getloadavg()[0]
+    return (
+        f"{os.cpu_count()} cores {model}, Linux {platform.release()}, Python {platform.python_version()}, "
+        f"load {load:.1f} at the end"
+    )
+
+
+class _TooLongError(Exception):
+    """The run is to be bounded."""
+
+
+def _too_long(_number: int, _frame: FrameType | None) -> None:
+    raise _TooLongError
+
+
+def _ended(_number: int, _frame: FrameType | None) -> None:
+    sys.exit("ended by SIGTERM")  # the context managers clean up
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""The test bed: network namespaces, pinned processes, and what processor time they took.
+
+Each side (ours, the peer) has its own pair of namespaces, joined by a virtual cable, with the same addresses; so both
+servers can stand ready on the same port while one of them is measured. Servers run on one core, clients on another.
+Everything is made and removed by the context managers here, whatever happens in between.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+SERVER_IP = "10.67.0.1"
+HTTP_PORT = 7080
+CLIENTS = 8
+"""How many machines the client can be: so many addresses it has, see `machine_ip`."""
+
+START_SECONDS = 60.0
+_CLOCK_OF_PROCESS = 2  # CPUCLOCK_SCHED, kernel/time/posix-timers.h
+
+
+class BenchError(Exception):
+    """A benchmark can't be run, or a side did not do what it should; says which and why."""
+
+
+def cores() -> tuple[int, int]:
+    """The servers' core and the clients'. Raises BenchError."""
+    usable = sorted(os.sched_getaffinity(0))
+    if len(usable) < 2:
+        raise BenchError("two cores are needed, one for servers and one for clients")
+    return usable[0], usable[1]
+
+
+def installed(program: str) -> str | None:
+    """The path of a program; those of /usr/sbin too, which is not on everybody's PATH."""
+    return shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/local/go/bin")
+
+
+def machine_ip(number: int) -> str:
+    """The address of the machine numbered from 0; the first CLIENTS of them are the client's."""
+    return f"10.67.{number // 200}.{2 + number % 200}"
+
+
+def python(module: str, **arguments: Any) -> list[str]:
+    """The command that runs a module of this package with `arguments` as JSON."""
+    return [sys.executable, "-m", f"tests.bench.{module}", json.dumps(arguments)]
+
+
+def pinned(core: int, command: list[str]) -> list[str]:
+    """The command on one core."""
+    return ["taskset", "-c", str(core), *command]
+
+
+def measured(command: list[str], timeout: float = 120) -> Any:
+    """Run a command that prints JSON, and give what it printed. Raises BenchError."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    if done.returncode != 0:
+        raise BenchError(f"{' '.join(command)[:200]}: exit status {done.returncode}: {done.stderr.strip()[-2000:]}")
+    return json.loads(done.stdout)
+
+
+class Server:
+    """A server process on the servers' core; ready when this returns."""
+
+    def __init__(self, command: list[str], log: Path, ready: Callable[[int], bool]) -> None:
+        """`ready(pid)` is asked until it is true. Raises BenchError with the end of `log`."""
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        give_up = time.monotonic() + START_SECONDS
+        while not ready(self._process.pid):
+            if self._process.poll() is not None or time.monotonic() > give_up:
+                self.stop()
+                raise BenchError(f"{' '.join(command)[:200]} did not start: {log.read_text(errors='replace')[-2000:]}")
+            time.sleep(0.01)
+
+    def cpu_seconds(self) -> float:
+        """Processor time of all its threads so far, of those that have ended too (clock_getcpuclockid(3))."""
+        return time.clock_gettime(~self._process.pid << 3 | _CLOCK_OF_PROCESS)
+
+    def stop(self) -> None:
+        """End it."""
+        self._process.terminate()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class Cable:
+    """A server's and a client's namespace: `srv0` has SERVER_IP, `eth0` the clients' addresses."""
+
+    def __init__(self) -> None:
+        unique = f"{os.getpid()}-{secrets.token_hex(3)}"
+        self._server, self._client = f"bench-s-{unique}", f"bench-c-{unique}"
+        self._servers: list[Server] = []
+
+    def __enter__(self) -> Cable:
+        try:
+            self._build()
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._remove()
+
+    def _build(self) -> None:
+        for namespace in (self._server, self._client):
+            _ip("netns", "add", namespace)
+            _ip("-n", namespace, "link", "set", "lo", "up")
+        _ip("-n", self._client, "link", "add", "eth0", "type", "veth", "peer", "name", "srv0", "netns", self._server)
+        _ip("-n", self._server, "addr", "add", f"{SERVER_IP}/16", "dev", "srv0")
+        for number in range(CLIENTS):
+            _ip("-n", self._client, "addr", "add", f"{machine_ip(number)}/16", "dev", "eth0")
+        _ip("-n", self._server, "link", "set", "srv0", "up")
+        _ip("-n", self._client, "link", "set", "eth0", "up")
+
+    def _remove(self) -> None:
+        for server in reversed(self._servers):
+            with suppress(OSError):  # the others and the namespaces are to go all the same
+                server.stop()
+        for namespace in (self._server, self._client):
+            subprocess.run(["ip", "netns", "del", namespace], check=False, capture_output=True)
+
+    def serve(
+        self,
+        command: list[str],
+        log: Path,
+        *,
+        port: int,
+        protocol: str = "tcp",
+        ready: Callable[[], bool] | None = None,
+    ) -> Server:
+        """Start a server; it is ready when it has `port` open and `ready` agrees. Raises BenchError."""
+
+        def is_ready(pid: int) -> bool:
+            return _listens(pid, protocol, port) and (ready is None or ready())
+
+        server = Server(self._inside(self._server, pinned(cores()[0], command)), log, is_ready)
+        self._servers.append(server)
+        return server
+
+    def client(self, command: list[str]) -> list[str]:
+        """The command as the client runs it."""
+        return self._inside(self._client, pinned(cores()[1], command))
+
+    def neighbour(self, command: list[str]) -> list[str]:
+        """The command on the clients' core, but in the server's namespace, for servers on loopback."""
+        return self._inside(self._server, pinned(cores()[1], command))
+
+    @staticmethod
+    def _inside(namespace: str, command: list[str]) -> list[str]:
+        return ["nsenter", f"--net=/run/netns/{namespace}", *command]
+
+
+def _ip(*words: str) -> None:
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BenchError(f"ip {' '.join(words)}: {done.stderr.strip()} (network namespaces need root)")
+
+
+def _listens(pid: int, protocol: str, port: int) -> bool:
+    """Whether somebody in the process's namespace has the port open."""
+    try:
+        lines = Path(f"/proc/{pid}/net/{protocol}").read_text().splitlines()[1:]
+    except OSError:
+        return False
+    # Before nsenter has entered, these are the sockets of the host: tell by the address of ours.
+    addresses = {f"{address}:{port:04X}" for address in (_hex(SERVER_IP), _hex("127.0.0.1"), "00000000")}
+    return _entered(pid) and any(line.split()[1] in addresses and _open(line, protocol) for line in lines)
+
+
+def _entered(pid: int) -> bool:
+    return Path(f"/proc/{pid}/ns/net").readlink() != Path("/proc/self/ns/net").readlink()
+
+
+def _open(line: str, protocol: str) -> bool:
+    return line.split()[3] == ("0A" if protocol == "tcp" else "07")  # LISTEN, or unconnected UDP
+
+
+def _hex(address: str) -> str:
+    return bytes(int(part) for part in reversed(address.split("."))).hex().upper()

@@ -1,0 +1,158 @@
+"""Our servers, each in a process of its own as it is run: uvloop, the journey and its log, a filled cache.
+
+Run as `python -m tests.bench.ours JSON`; the JSON names the server and what it needs (see the functions).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from aiohttp import web
+
+from edge.artifacts.cache import ArtifactCache, Source
+from edge.dhcp.responder import DhcpSettings, Responder
+from edge.dhcp.server import DhcpServer
+from edge.http.app import build_app, machine_runner
+from edge.inventory import Inventory
+from edge.journey.recorder import Journey
+from edge.logs import set_up
+from edge.tftp.files import BootFiles
+from edge.tftp.server import TftpServer
+from ipxe.binaries import BootBinaries
+from ipxe.scripts import BootSettings
+from tests.bench.bed import CLIENTS, HTTP_PORT, SERVER_IP, machine_ip
+from tink.apiserver import ApiServer
+
+_HTTP_URL = f"http://{SERVER_IP}:{HTTP_PORT}"
+
+
+def machine(number: int) -> dict[str, Any]:
+    """The Hardware of the machine numbered from 0."""
+    return {
+        "metadata": {"name": f"machine-{number}", "namespace": "default"},
+        "spec": {
+            "networkInterfaces": {
+                mac(number): {
+                    "dhcp": {
+                        "ip": machine_ip(number),
+                        "netmask": "255.255.0.0",
+                        "gateway": SERVER_IP,
+                        "hostname": f"machine-{number}",
+                        "leaseTimeSeconds": 3600,
+                    }
+                }
+            },
+            "osie": {"name": "lab"},
+            "instance": {"userdata": "#cloud-config\n"},
+        },
+    }
+
+
+def mac(number: int) -> str:
+    """Its MAC."""
+    return f"52:54:00:{number.to_bytes(3, 'big').hex(':')}"
+
+
+def inventory(numbers: range) -> Inventory:
+    """The inventory of these machines."""
+    found = Inventory()
+    for number in numbers:
+        found.apply(machine(number))
+    return found
+
+
+async def http(exit_stack: AsyncExitStack, journey: Journey, *, directory: str) -> None:
+    """The machines' HTTP server; `directory` has the initrd, which the cache fetches before."""
+    cache = ArtifactCache(Path(directory) / "cache", revalidate_after=24 * 3600)
+    await cache.start()
+    exit_stack.push_async_callback(cache.stop)
+    upstream = web.Application()
+    upstream.router.add_static("/", directory)
+    runner = web.AppRunner(upstream, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}/initrd"
+    source = Source.UPSTREAM
+    while source is not Source.CACHE:  # until the file is whole and has its name
+        with await cache.open(url) as artifact:
+            source = artifact.source
+            filled = 0
+            while filled < artifact.size:
+                filled = await artifact.filled(filled)
+        await asyncio.sleep(0.01)
+    await runner.cleanup()
+    osie = {"metadata": {"name": "lab", "namespace": "default"}, "spec": {"kernelUrl": url, "initrdUrl": url}}
+    app = build_app(
+        inventory=inventory(range(CLIENTS)),
+        osie=lambda _namespace, _name: osie,
+        cache=cache,
+        binaries=_binaries(directory),
+        record=journey.record,
+        settings=BootSettings(http_url=_HTTP_URL, grpc_authority=f"{SERVER_IP}:42113"),
+    )
+    machines = machine_runner(app)
+    await machines.setup()
+    exit_stack.push_async_callback(machines.cleanup)
+    await web.TCPSite(machines, SERVER_IP, HTTP_PORT).start()
+
+
+async def tftp(exit_stack: AsyncExitStack, journey: Journey, *, directory: str) -> None:
+    """The TFTP server, with the boot files of `directory`."""
+    files = BootFiles(_binaries(directory), inventory(range(CLIENTS)))
+    server = TftpServer(files, journey.record, host=SERVER_IP, interface="srv0")
+    await server.start()
+    exit_stack.push_async_callback(server.stop)
+
+
+async def dhcp(exit_stack: AsyncExitStack, journey: Journey, *, directory: str, first: int, count: int) -> None:
+    """The DHCP server, with reservations for `count` machines from `first` on."""
+    settings = DhcpSettings(SERVER_IP, SERVER_IP, _HTTP_URL)
+    responder = Responder(
+        inventory(range(first, first + count)), settings, journey.record, time.monotonic, _binaries(directory)
+    )
+    server = DhcpServer(responder, "srv0")
+    await server.start()
+    exit_stack.push_async_callback(server.stop)
+
+
+async def api(exit_stack: AsyncExitStack, _journey: Journey, *, directory: str) -> None:
+    """The embedded API on loopback."""
+    server = ApiServer(Path(directory))
+    await server.start()
+    exit_stack.push_async_callback(server.stop)
+
+
+def _binaries(directory: str) -> BootBinaries:
+    boot = Path(directory) / "boot"
+    boot.mkdir(exist_ok=True)
+    if not any(boot.iterdir()):
+        (boot / "snponly.efi").write_bytes(b"MZ" + bytes(1000))
+    return BootBinaries(boot)
+
+
+async def _serve(start: Callable[..., Awaitable[None]], arguments: dict[str, Any]) -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    async with AsyncExitStack() as exit_stack:
+        await start(exit_stack, Journey(time.time), **arguments)
+        await stop.wait()
+
+
+def main(arguments: dict[str, Any]) -> None:
+    """Serve until SIGTERM; standard error is the log, at the level that the stack has by default."""
+    set_up("info", "text")
+    servers: dict[str, Callable[..., Awaitable[None]]] = {"http": http, "tftp": tftp, "dhcp": dhcp, "api": api}
+    uvloop.run(_serve(servers[arguments.pop("server")], arguments))
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
