@@ -215,5 +215,7 @@ def _summary(mac: str, history: _History, *, only_heard: bool) -> MachineSummary
 
 def _one_line(message: str) -> str:
     """`message` without line breaks and control characters, which would forge log lines or move a terminal's cursor."""
+    if len(message) <= MAX_MESSAGE and message.isprintable():
+        return message  # nearly always, and DHCP records an event for each packet
     line = "".join(character if character.isprintable() else " " for character in message[: MAX_MESSAGE + 1])
     return line if len(line) <= MAX_MESSAGE else line[: MAX_MESSAGE - 1] + "…"
