@@ -91,6 +91,8 @@ version=$(<"$work/kernel/version")
 cp -r --no-preserve=mode,ownership,timestamps "$here/cloud/rootfs/." "$root/"
 sed -i "s|@METADATA_URL@|$metadata_url|" "$root/etc/cloud/cloud.cfg.d/90-tinkedge-ec2.cfg"
 rm -f "$root/etc/apt/apt.conf.d/99mmdebstrap" "$root/etc/apt/sources.list.d/"*
+# The installed system updates itself from the mirror that this host uses.
+cp --no-preserve=mode,ownership "$work/sources.list" "$root/etc/apt/sources.list"
 mkdir -p "$root/usr/lib/modules"
 cp -r "$work/kernel/lib/modules/$version" "$root/usr/lib/modules/"
 # Again, by the image's own depmod: udev reads only the binary indexes, and busybox writes none.

@@ -1,4 +1,4 @@
-"""A server's and a client's network namespace joined by one cable, for tests with real network clients."""
+"""What tests with real clients share: two network namespaces joined by a cable, and a container registry."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import asyncio
 import ctypes
 import os
 import secrets
+import socket
 import subprocess
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -141,3 +143,30 @@ def network() -> Iterator[Network]:
         yield network
     finally:
         network.remove()
+
+
+@pytest.fixture(scope="module")
+def docker_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """host:port of an empty docker-registry on loopback."""
+    directory = tmp_path_factory.mktemp("registry")
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    (directory / "config.yml").write_text(
+        "version: 0.1\n"
+        "log: {level: error, accesslog: {disabled: true}}\n"
+        f"storage: {{filesystem: {{rootdirectory: {directory}/data}}}}\n"
+        f"http: {{addr: '127.0.0.1:{port}'}}\n"
+    )
+    with (directory / "log").open("wb") as log:
+        process = subprocess.Popen(["docker-registry", "serve", str(directory / "config.yml")], stdout=log, stderr=log)
+    try:
+        for _ in range(200):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.05)
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait()

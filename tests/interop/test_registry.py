@@ -14,7 +14,6 @@ import io
 import json
 import logging
 import shutil
-import socket
 import subprocess
 import tarfile
 import threading
@@ -69,46 +68,26 @@ async def refusal(store, image):
 
 
 @pytest.fixture(scope="module")
-def registry(tmp_path_factory):
+def registry(docker_registry, tmp_path_factory):
     """host:port of a docker-registry with t/two:1 (OCI, two layers, gzip), t/two:docker, t/two:zstd."""
-    directory = tmp_path_factory.mktemp("registry")
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    (directory / "config.yml").write_text(
-        "version: 0.1\n"
-        "log: {level: error, accesslog: {disabled: true}}\n"
-        f"storage: {{filesystem: {{rootdirectory: {directory}/data}}}}\n"
-        f"http: {{addr: '127.0.0.1:{port}'}}\n"
-    )
-    with (directory / "log").open("wb") as log:
-        process = subprocess.Popen(["docker-registry", "serve", str(directory / "config.yml")], stdout=log, stderr=log)
-    try:
-        for _ in range(200):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.05)
-        layout, content = directory / "layout", directory / "content"
-        content.mkdir()
-        (content / "both").write_text("lower")
-        (content / "gone").write_text("lower")
-        run("umoci", "init", "--layout", layout)
-        run("umoci", "new", "--image", f"{layout}:1")
-        run("umoci", "insert", "--image", f"{layout}:1", content, "/data")
-        (content / "both").write_text("upper")
-        run("umoci", "insert", "--image", f"{layout}:1", content / "both", "/data/both")
-        run("umoci", "insert", "--image", f"{layout}:1", "--whiteout", "/data/gone")
-        run("umoci", "config", "--image", f"{layout}:1", "--config.cmd", "/bin/thing", "--config.env", "A=b")
-        copy = ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false"]
-        target = f"docker://127.0.0.1:{port}/t/two"
-        run(*copy, f"oci:{layout}:1", f"{target}:1")
-        run(*copy, "--format", "v2s2", f"oci:{layout}:1", f"{target}:docker")
-        run(*copy, "--dest-compress-format", "zstd", "--dest-compress", f"oci:{layout}:1", f"{target}:zstd")
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait()
+    directory = tmp_path_factory.mktemp("images")
+    layout, content = directory / "layout", directory / "content"
+    content.mkdir()
+    (content / "both").write_text("lower")
+    (content / "gone").write_text("lower")
+    run("umoci", "init", "--layout", layout)
+    run("umoci", "new", "--image", f"{layout}:1")
+    run("umoci", "insert", "--image", f"{layout}:1", content, "/data")
+    (content / "both").write_text("upper")
+    run("umoci", "insert", "--image", f"{layout}:1", content / "both", "/data/both")
+    run("umoci", "insert", "--image", f"{layout}:1", "--whiteout", "/data/gone")
+    run("umoci", "config", "--image", f"{layout}:1", "--config.cmd", "/bin/thing", "--config.env", "A=b")
+    copy = ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false"]
+    target = f"docker://{docker_registry}/t/two"
+    run(*copy, f"oci:{layout}:1", f"{target}:1")
+    run(*copy, "--format", "v2s2", f"oci:{layout}:1", f"{target}:docker")
+    run(*copy, "--dest-compress-format", "zstd", "--dest-compress", f"oci:{layout}:1", f"{target}:zstd")
+    return docker_registry
 
 
 @pytest.mark.parametrize("tag", ["1", "docker", "zstd"])
