@@ -97,8 +97,8 @@ mkdir -p "$root/usr/lib/modules"
 cp -r "$work/kernel/lib/modules/$version" "$root/usr/lib/modules/"
 # Again, by the image's own depmod: udev reads only the binary indexes, and busybox writes none.
 chroot "$root" depmod "$version"
-systemctl --root="$root" --quiet enable systemd-networkd.service
-systemctl --root="$root" --quiet mask "${masked[@]}"
+chroot "$root" systemctl --quiet enable systemd-networkd.service
+chroot "$root" systemctl --quiet mask "${masked[@]}"
 : >"$root/etc/machine-id"
 ln -sfn ../run/systemd/resolve/stub-resolv.conf "$root/etc/resolv.conf"
 echo localhost >"$root/etc/hostname"

@@ -34,7 +34,9 @@ def leftovers() -> dict[str, set[str]]:
             command = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
-        if any(mark in command for mark in ("qemu-system-x86_64 -name tinkedge-lab", "docker-registry", "edge.cli up")):
+        if any(
+            mark in command for mark in ("qemu-system-x86_64 -name tinkedge-lab", "edge.cli up", "lab-logs/registry")
+        ):
             processes.add(f"{entry.parent.name} {command[:60]}")
     return {
         "namespaces": {path.name for path in Path("/run/netns").glob("tinkedge-lab-*")},
