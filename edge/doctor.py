@@ -9,6 +9,7 @@ import errno
 import os
 import shutil
 import socket
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +87,11 @@ class _Network:
     address: str
 
 
+def kubectl() -> str | None:
+    """The path of kubectl: the one on PATH, else the one that `make` unpacked beside this Python; None if none is."""
+    return shutil.which("kubectl") or shutil.which("kubectl", path=Path(sys.executable).parent)
+
+
 def serving(interface: str | None, ipxe_dir: Path) -> Iterator[Finding]:
     """What `tinkedge up` needs. `interface` None: the one with the default route."""
     yield _capabilities("serving", ("CAP_NET_BIND_SERVICE", "CAP_NET_RAW"))
@@ -115,8 +121,8 @@ def lab(cache: Path) -> Iterator[Finding]:
     )
     yield Finding(
         "kubectl",
-        shutil.which("kubectl") is not None,
-        shutil.which("kubectl") or "not on PATH",
+        kubectl() is not None,
+        kubectl() or "not on PATH",
         "`make run` unpacks one into .venv/bin; or put any kubectl on PATH",
     )
     yield Finding(

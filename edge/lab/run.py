@@ -306,9 +306,10 @@ class Kubectl:
 
     async def run(self, *arguments: str) -> str:
         """Its standard output. Raises CommandError."""
-        if shutil.which("kubectl") is None:
+        program = doctor.kubectl()
+        if program is None:
             raise CommandError("kubectl is not on PATH; `make run` brings one")
-        return (await run(["kubectl", *self._arguments, *arguments], timeout=30)).rstrip()
+        return (await run([program, *self._arguments, *arguments], timeout=30)).rstrip()
 
 
 def _megabytes(*paths: Path) -> str:
