@@ -41,7 +41,14 @@ def test_missing_packages_are_named_in_one_command(tmp_path: Path, monkeypatch: 
     wanted = " ".join(sorted(set(doctor.LAB_PROGRAMS.values())))
     assert wanted in finding.remedy or set(wanted.split()) <= set(finding.remedy.split())
     assert "apt-get install" in finding.remedy
+
+
+def test_kubectl_is_found_on_path_or_beside_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "elsewhere"))
+    monkeypatch.setattr(doctor.sys, "executable", str(tmp_path / "python"))
     assert not named(list(doctor.lab(tmp_path)), "kubectl").ok
+    (tmp_path / "kubectl").touch(mode=0o755)
+    assert named(list(doctor.lab(tmp_path)), "kubectl").seen == str(tmp_path / "kubectl")
 
 
 def test_too_small_disk_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
