@@ -245,7 +245,8 @@ async def test_of_two_agents_for_one_machine_the_newest_wins(rig: Any) -> None:
     assert "another agent connected as 'h' from 127.0.0.1" in text
     rig.workflow()
     assert await new.command() == ("start", "uid-w")
-    assert rig.kinds() == ["connected", "connected", "started"], "the machine did not disconnect"
+    # The machine did not disconnect. (The agent may have its command before the server has said so.)
+    await rig.until(lambda: rig.kinds() == ["connected", "connected", "started"])
 
 
 # --- events -------------------------------------------------------------------------------------------------------
