@@ -388,7 +388,5 @@ class Workflow(Resource):
     status: WorkflowStatus = WorkflowStatus()
 
 
-RESOURCES: tuple[type[Resource], ...] = (Hardware, OSIE, Template, Workflow)
-
 Raw = dict[str, Any]
 """A Kubernetes object as it came from the API."""

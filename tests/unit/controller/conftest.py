@@ -10,21 +10,10 @@ from typing import Any
 import pytest
 
 from tink.api.v1alpha2 import FINALIZER, Raw
+from tink.apiserver.patch import merge
 from tink.kube.client import ConflictError, NotFoundError
 
 CREATED = "2027-01-15T08:00:00Z"
-
-
-def _merge(target: Raw, patch: Raw) -> Raw:
-    for field, value in patch.items():
-        if value is None:
-            target.pop(field, None)
-        elif isinstance(value, dict):
-            inner = target.get(field)
-            target[field] = _merge(inner if isinstance(inner, dict) else {}, value)
-        else:
-            target[field] = value
-    return target
 
 
 class FakeInformer:
@@ -87,7 +76,7 @@ class FakeApi:
         if patch["metadata"].get("resourceVersion") not in (None, obj["metadata"]["resourceVersion"]):
             raise ConflictError(409, "Conflict", name)
         changes = {k: v for k, v in patch.items() if (k == "status") is (subresource == "status")}
-        merged = _merge(copy.deepcopy(obj), copy.deepcopy(changes))
+        merged = merge(copy.deepcopy(obj), copy.deepcopy(changes))
         if merged["metadata"].get("deletionTimestamp") and not merged["metadata"].get("finalizers"):
             self.workflows.remove(namespace, name)
             return merged

@@ -13,24 +13,13 @@ import pytest
 from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
 from tink.api.v1alpha2 import Raw
+from tink.apiserver.patch import merge
 from tink.kube.client import ConflictError, NotFoundError
 from tink.server.observation import AgentObservation
 from tink.server.server import WorkflowServer
 from tink.server.settings import ServerSettings
 
 MAC = "52:54:00:00:00:01"
-
-
-def _merge(target: Raw, patch: Raw) -> Raw:
-    for field, value in patch.items():
-        if value is None:
-            target.pop(field, None)
-        elif isinstance(value, dict):
-            inner = target.get(field)
-            target[field] = _merge(inner if isinstance(inner, dict) else {}, value)
-        else:
-            target[field] = value
-    return target
 
 
 class FakeInformer:
@@ -113,7 +102,7 @@ class FakeApi:
         obj = await self.get(_, name, namespace)
         if patch["metadata"]["resourceVersion"] != obj["metadata"]["resourceVersion"]:
             raise ConflictError(409, "Conflict", name)
-        stored = self.workflows.put(_merge(obj, copy.deepcopy({"status": patch["status"]})))
+        stored = self.workflows.put(merge(obj, copy.deepcopy({"status": patch["status"]})))
         if self.gate is not None:
             await self.gate.wait()
         return copy.deepcopy(stored)
