@@ -21,14 +21,14 @@ from tink.apiserver.accept import Form, negotiate, wants_aggregated
 from tink.apiserver.errors import StatusError
 from tink.apiserver.lists import Change, Lists
 from tink.apiserver.openapi import OpenAPI
+from tink.apiserver.options import DeleteOptions, ListOptions, OptionsKind, WriteOptions
 from tink.apiserver.registry import Registry, Resource
 from tink.apiserver.request import (
+    APPLY_PATCH,
     MAX_BODY,
+    YAML,
     Body,
-    DeleteOptions,
-    ListOptions,
     Target,
-    WriteOptions,
     decode,
     decode_json,
     media_type,
@@ -155,18 +155,19 @@ class Api:
 
     async def _single(self, request: web.Request, resource: Resource, target: Target) -> web.StreamResponse:
         form = negotiate(request.headers.get("Accept", ""))
-        query = request.query
         match request.method:
             case "GET":
                 result = await self._verbs.get(resource, target)
             case "PUT":
-                options = WriteOptions.of(query)
+                options = _write_options(request, "UpdateOptions")
                 body = await self._body(request, options)
                 result = await self._verbs.update(resource, target, body, options)
             case "PATCH":
-                options = WriteOptions.of(query)
                 kind = media_type(request.headers.get("Content-Type", ""))
-                patch = decode_json(await request.read(), strict=options.validation != "Ignore")
+                options = _write_options(request, "PatchOptions", apply=kind == APPLY_PATCH)
+                strict = options.validation != "Ignore"
+                raw = await request.read()
+                patch = decode(YAML, raw, strict=strict) if kind == APPLY_PATCH else decode_json(raw, strict=strict)
                 result = await self._verbs.patch(resource, target, kind, patch, options)
             case "DELETE" if not target.subresource:
                 result = await self._verbs.delete(resource, target, await self._delete_options(request))
@@ -185,7 +186,7 @@ class Api:
             case "POST":
                 if resource.namespaced and not target.namespace:
                     raise errors.method_not_allowed()
-                write = WriteOptions.of(request.query)
+                write = _write_options(request, "CreateOptions")
                 body = await self._body(request, write)
                 return self._result(request, resource, await self._verbs.create(resource, target, body, write), form)
             case "DELETE":
@@ -298,6 +299,10 @@ class Api:
             shown = [] if change.type == "BOOKMARK" and form is Form.TABLE else [obj]
             body = orjson.dumps(self._formed(request, resource, shown, obj["metadata"], form))
         return b'{"type":"' + change.type.encode() + b'","object":' + body + b"}\n"
+
+
+def _write_options(request: web.Request, kind: OptionsKind, *, apply: bool = False) -> WriteOptions:
+    return WriteOptions.of(request.query, kind, request.headers.get("User-Agent", ""), apply=apply)
 
 
 async def _each(parts: AsyncIterator[list[bytes]]) -> AsyncIterator[bytes]:

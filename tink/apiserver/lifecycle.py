@@ -15,8 +15,9 @@ from datetime import datetime, timedelta
 import orjson
 
 from tink.apiserver import definitions
+from tink.apiserver.options import DeleteOptions
 from tink.apiserver.registry import Raw, Registry, Resource
-from tink.apiserver.request import DeleteOptions, Target
+from tink.apiserver.request import Target
 from tink.apiserver.storage import Event, MismatchError, StorageError, Store, Stored
 from tink.apiserver.verbs import Verbs
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 import orjson
 
-from tink.apiserver import errors, selectors
+from tink.apiserver import conversion, errors, selectors
 from tink.apiserver.errors import StatusError
 from tink.apiserver.hub import Hub
+from tink.apiserver.options import ListOptions
 from tink.apiserver.registry import Raw, Resource
-from tink.apiserver.request import ListOptions, Target
+from tink.apiserver.request import Target
 from tink.apiserver.storage import Event, ExpiredError, Key, Page, Store, Stored
-from tink.apiserver.verbs import as_version
 
 WATCH_S = 3600
 """How long a watch lasts when the client does not say, in seconds."""
@@ -103,7 +103,7 @@ class Lists:
         first = await self._page(chosen, after, version, options.limit)
         if not options.limit:
             return Listing(first.version, "", self._parts(chosen, first))
-        items: list[bytes] = []
+        items: list[Stored] = []
         size = 0
         page = first
         while True:
@@ -111,15 +111,15 @@ class Lists:
                 if not self._selected(chosen, stored):
                     continue
                 if len(items) == options.limit or size > MAX_LIST:
-                    return Listing(first.version, _token(first.version, after), _once(items))
-                items.append(as_version(resource, stored.body))
+                    return Listing(first.version, _token(first.version, after), _once(resource, items))
+                items.append(stored)
                 size += len(stored.body)
                 after = (stored.namespace, stored.name)
             if not page.more:
-                return Listing(first.version, "", _once(items))
+                return Listing(first.version, "", _once(resource, items))
             last = page.items[-1]
             if len(items) == options.limit and chosen.matches is None:
-                return Listing(first.version, _token(first.version, after), _once(items))
+                return Listing(first.version, _token(first.version, after), _once(resource, items))
             page = await self._page(chosen, (last.namespace, last.name), first.version, 0)
 
     async def watch(
@@ -142,11 +142,11 @@ class Lists:
                 # Only after the state was lost: the client must not wait for versions to come round again.
                 raise errors.expired(f"resource version {position} is not known here: the newest is {newest}")
             while events := await self._since(chosen, position):
-                yield self._changes(chosen, events)
+                yield await self._changes(chosen, events)
                 position = events[-1].version
             while not subscription.ended:
                 events = await subscription.next(max(0.0, min(end - time.monotonic(), BOOKMARK_S)))
-                changes = self._changes(chosen, [event for event in events if event.version > position])
+                changes = await self._changes(chosen, [event for event in events if event.version > position])
                 # Everything up to here was offered to this subscription, whether or not it was for us.
                 position = max(position, events[-1].version if events else self._hub.version)
                 over = time.monotonic() >= end
@@ -200,14 +200,14 @@ class Lists:
             return Listing(page.version, "", self._parts(chosen, page))
         version = await self._store.current()
         stored = await self._store.get(Key(resource.key, chosen.namespace or "", name))
-        found = stored is not None and self._selected(chosen, stored)
-        items = [as_version(resource, stored.body)] if stored is not None and found else []
-        return Listing(version, "", _once(items))
+        items = [stored] if stored is not None and self._selected(chosen, stored) else []
+        return Listing(version, "", _once(resource, items))
 
     async def _parts(self, chosen: Selection, page: Page) -> AsyncIterator[list[bytes]]:
         """Give the rest of a list from its first page on."""
         while True:
-            yield [as_version(chosen.resource, item.body) for item in page.items if self._selected(chosen, item)]
+            selected = [item for item in page.items if self._selected(chosen, item)]
+            yield await conversion.as_served(chosen.resource, selected)
             if not page.more:
                 return
             last = page.items[-1]
@@ -226,32 +226,31 @@ class Lists:
             raise errors.expired(f"too old resource version: {position} ({error.oldest})") from error
 
     @staticmethod
-    def _changes(chosen: Selection, events: list[Event]) -> list[Change]:
+    async def _changes(chosen: Selection, events: list[Event]) -> list[Change]:
         """Turn events into what the watch sees: an object that begins or ceases to match appears or goes."""
-        resource = chosen.resource
-        if chosen.matches is None:
-            return [
-                Change(event.type, as_version(resource, event.body))
-                for event in events
-                if chosen.name is None or event.key.name == chosen.name
-            ]
-        changes = []
+        seen: list[tuple[str, Event | Stored]] = []
         for event in events:
+            if chosen.matches is None:
+                if chosen.name is None or event.key.name == chosen.name:
+                    seen.append((event.type, event))
+                continue
             is_in = event.type != "DELETED" and chosen.holds(event.object)
             was_in = event.before is not None and chosen.holds(event.before)
             if is_in:
-                changes.append(Change("MODIFIED" if was_in else "ADDED", as_version(resource, event.body)))
+                seen.append(("MODIFIED" if was_in else "ADDED", event))
             elif was_in and event.type == "DELETED":
-                changes.append(Change("DELETED", as_version(resource, event.body)))
+                seen.append(("DELETED", event))
             elif was_in and event.prior is not None:
                 gone = orjson.loads(event.prior)
                 gone["metadata"]["resourceVersion"] = str(event.version)
-                changes.append(Change("DELETED", as_version(resource, orjson.dumps(gone))))
-        return changes
+                last = Stored(event.key.namespace, event.key.name, event.version, orjson.dumps(gone))
+                seen.append(("DELETED", last))
+        bodies = await conversion.as_served(chosen.resource, [item for _, item in seen])
+        return [Change(kind, body) for (kind, _), body in zip(seen, bodies, strict=True)]
 
 
-async def _once(items: list[bytes]) -> AsyncIterator[list[bytes]]:
-    yield items
+async def _once(resource: Resource, items: list[Stored]) -> AsyncIterator[list[bytes]]:
+    yield await conversion.as_served(resource, items)
 
 
 def _bookmark(resource: Resource, version: int, *, initial: bool = False) -> Change:

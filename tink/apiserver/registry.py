@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from functools import cached_property
+from typing import Any, Protocol
 
 from tink.apiserver import meta, schema
 from tink.apiserver.errors import FieldError
+from tink.apiserver.managed import FieldManager
 from tink.apiserver.table import AGE, NAME, Column
 
 Raw = dict[str, Any]
@@ -33,6 +35,23 @@ def _no_errors(new: Raw, old: Raw | None) -> list[FieldError]:
 
 def _no_warnings(new: Raw) -> list[str]:
     return []
+
+
+class Validations(Protocol):
+    """The CEL rules of a schema, compiled."""
+
+    def check(self, new: Raw, old: Raw | None) -> list[FieldError]:
+        """Find what the rules refuse; `old` is the state before an update."""
+
+
+class Fields(Protocol):
+    """Who manages which fields of an object (`managed`)."""
+
+    def update(self, live: Raw | None, new: Raw, manager: str, subresource: str, now: str) -> None:
+        """Note in `new` what a create, update or patch by `manager` changed; `live` is the state before."""
+
+    def apply(self, live: Raw | None, config: Raw, manager: str, subresource: str, now: str, *, force: bool) -> Raw:
+        """Merge what `manager` applies into the live object. Raises StatusError (409 for conflicts)."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +82,11 @@ CUSTOM = Rules(generation=True, unconditional=False, strategic=False)
 
 @dataclass(frozen=True, eq=False)
 class Resource:
-    """One resource in one version. `openapi` is the schema of its objects, `node` the same compiled."""
+    """One resource in one version. `openapi` is the schema of its objects, `node` the same compiled.
+
+    `validations` are its CEL rules. `conversion` says how objects get from one version to another (None: only their
+    apiVersion changes); objects stored before the resourceVersion `defined_at` met another schema.
+    """
 
     group: str
     version: str
@@ -81,6 +104,14 @@ class Resource:
     stored_version: str = ""
     rules: Rules = CUSTOM
     warning: str = ""
+    validations: Validations | None = None
+    conversion: Any = None
+    defined_at: int = 0
+
+    @cached_property
+    def fields(self) -> Fields:
+        """Tracks who manages which fields; made when it is first needed."""
+        return FieldManager(root_schema(self.openapi), self.api_version, status=self.status)
 
     @property
     def key(self) -> str:

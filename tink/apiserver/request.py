@@ -1,4 +1,4 @@
-"""A request, read: which resource, which verb, which options, and the object in the body.
+"""A request, read: which resource, and the object or patch in the body. The options are in `options`.
 
 Pure: from the parts of an HTTP request to values, or to a `StatusError`. Paths are those of the Kubernetes API
 (`/api/v1/...`, `/apis/<group>/<version>/...`); bodies are JSON or YAML of bounded size and depth.
@@ -7,8 +7,6 @@ Pure: from the parts of an HTTP request to values, or to a `StatusError`. Paths 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -28,6 +26,7 @@ PROTOBUF = "application/vnd.kubernetes.protobuf"
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,116 +60,6 @@ def parse_path(raw_path: str) -> Target | None:
     if not 1 <= len(rest) <= 3:
         return None
     return Target(group, version, rest[0], namespace, *rest[1:])
-
-
-def parse_bool(value: str, name: str) -> bool:
-    """Read a boolean of a query, in all the forms of Go's strconv.ParseBool."""
-    if value in ("1", "t", "T", "true", "TRUE", "True"):
-        return True
-    if value in ("", "0", "f", "F", "false", "FALSE", "False"):
-        return False
-    raise errors.bad_request(f"{name}: Invalid value: {errors.quote(value)}: must be a boolean")
-
-
-def parse_number(value: str, name: str) -> int:
-    """Read a number that is not negative; absent is 0."""
-    if not value:
-        return 0
-    if not re.fullmatch(r"[0-9]{1,18}", value):
-        raise errors.bad_request(f"{name}: Invalid value: {errors.quote(value)}: must be a number, 0 or more")
-    return int(value)
-
-
-@dataclass(frozen=True, slots=True)
-class WriteOptions:
-    """How a write is to be done: only tried (dry run), and what to do about fields that the schema does not know."""
-
-    dry_run: bool = False
-    validation: str = "Warn"
-
-    @staticmethod
-    def of(query: Mapping[str, str]) -> WriteOptions:
-        """Read the query of a create, update or patch."""
-        return WriteOptions(parse_dry_run(query.get("dryRun", "")), _validation(query.get("fieldValidation", "")))
-
-
-def parse_dry_run(value: str) -> bool:
-    """Read `dryRun`: absent or All."""
-    if value not in ("", "All"):
-        raise errors.invalid("meta.k8s.io", "UpdateOptions", "", [errors.unsupported("dryRun", value, ["All"])])
-    return value == "All"
-
-
-def _validation(value: str) -> str:
-    if value not in ("", "Ignore", "Warn", "Strict"):
-        wrong = errors.unsupported("fieldValidation", value, ["", "Ignore", "Strict", "Warn"])
-        raise errors.invalid("meta.k8s.io", "UpdateOptions", "", [wrong])
-    return value or "Warn"
-
-
-@dataclass(frozen=True, slots=True)
-class ListOptions:
-    """What to list or watch. Versions are as the client gave them: "" any, "0" any that is at hand."""
-
-    labels: str = ""
-    fields: str = ""
-    limit: int = 0
-    continues: str = ""
-    version: str = ""
-    version_match: str = ""
-    watch: bool = False
-    bookmarks: bool = False
-    initial_events: bool = False
-    timeout_s: int = 0
-
-    @staticmethod
-    def of(query: Mapping[str, str]) -> ListOptions:
-        """Read the query of a list or watch."""
-        version = query.get("resourceVersion", "")
-        parse_number(version, "resourceVersion")
-        return ListOptions(
-            query.get("labelSelector", ""),
-            query.get("fieldSelector", ""),
-            parse_number(query.get("limit", ""), "limit"),
-            query.get("continue", ""),
-            version,
-            query.get("resourceVersionMatch", ""),
-            parse_bool(query.get("watch", ""), "watch"),
-            parse_bool(query.get("allowWatchBookmarks", ""), "allowWatchBookmarks"),
-            parse_bool(query.get("sendInitialEvents", ""), "sendInitialEvents"),
-            parse_number(query.get("timeoutSeconds", ""), "timeoutSeconds"),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteOptions:
-    """How a delete is to be done: only if the object still is the one that the client means; or only tried."""
-
-    dry_run: bool = False
-    uid: str = ""
-    version: str = ""
-
-    @staticmethod
-    def of(query: Mapping[str, str], body: Any) -> DeleteOptions:
-        """Read the query and the body of a delete. Both may name the same options; the body wins, as in Kubernetes."""
-        body = body if body is not None else {}
-        if not isinstance(body, dict) or body.get("kind", "DeleteOptions") != "DeleteOptions":
-            raise errors.bad_request("the body of a delete must be DeleteOptions")
-        policy = body.get("propagationPolicy") or query.get("propagationPolicy", "")
-        if policy not in ("", "Background", "Foreground", "Orphan"):
-            wrong = errors.unsupported("propagationPolicy", policy, ["Background", "Foreground", "Orphan"])
-            raise errors.invalid("meta.k8s.io", "DeleteOptions", "", [wrong])
-        dry_run = body.get("dryRun") or query.get("dryRun", "")
-        if isinstance(dry_run, list):
-            dry_run = dry_run[0] if len(dry_run) == 1 else "".join(map(str, dry_run))
-        wanted = body.get("preconditions") or {}
-        if not isinstance(wanted, dict):
-            raise errors.bad_request("preconditions must be an object")
-        return DeleteOptions(
-            parse_dry_run(str(dry_run)),
-            str(wanted.get("uid") or ""),
-            str(wanted.get("resourceVersion") or ""),
-        )
 
 
 def media_type(header: str) -> str:

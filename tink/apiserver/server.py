@@ -27,8 +27,9 @@ from tink.apiserver.errors import ApiServerError
 from tink.apiserver.hub import Hub
 from tink.apiserver.lifecycle import Lifecycle
 from tink.apiserver.lists import Lists
+from tink.apiserver.options import WriteOptions
 from tink.apiserver.registry import Raw, Registry
-from tink.apiserver.request import Body, Target, WriteOptions
+from tink.apiserver.request import Body, Target
 from tink.apiserver.storage import Event, Key, Store
 from tink.apiserver.verbs import Verbs
 

@@ -1,8 +1,9 @@
-"""What can be done with objects: create, update, patch, delete, get. The rules of Kubernetes, apart from HTTP.
+"""What can be done with objects: create, update, patch, apply, delete, get. The rules of Kubernetes, apart from HTTP.
 
-A write goes: current state -> new state -> schema and rules -> text -> store. The store refuses when the object has
-changed in between (optimistic concurrency); a patch that does not name a resourceVersion is then tried again on the new
-state, anything else is a conflict for the client. Lists and watches are in `lists`.
+A write goes: current state -> new state (`intake`) -> schema walk -> field managers -> mutating admission -> rules of
+metadata, resource and CEL -> validating admission -> storage version (`conversion`) -> store. The store refuses when
+the object has changed in between (optimistic concurrency); a patch that does not name a resourceVersion is then tried
+again on the new state, anything else is a conflict for the client. Lists and watches are in `lists`.
 """
 
 from __future__ import annotations
@@ -12,26 +13,21 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 import orjson
 
-from tink.apiserver import errors, meta, patch, schema
-from tink.apiserver.errors import FieldError, StatusError
+from tink.apiserver import conversion, errors, intake, meta, patch, propagation, schema
+from tink.apiserver.admission.attributes import Admission, AdmitAll, Attributes
+from tink.apiserver.errors import FieldError
+from tink.apiserver.options import DeleteOptions, WriteOptions
 from tink.apiserver.registry import Raw, Resource
-from tink.apiserver.request import (
-    JSON_PATCH,
-    MERGE_PATCH,
-    STRATEGIC_PATCH,
-    Body,
-    DeleteOptions,
-    Target,
-    WriteOptions,
-)
+from tink.apiserver.request import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Body, Target
 from tink.apiserver.storage import Key, MismatchError, Store, Stored, Write
 
 ATTEMPTS = 5
 """How often a patch is tried when the object keeps changing (Kubernetes: MaxRetryWhenPatchConflicts)."""
+NAME_ATTEMPTS = 8
+"""How often a name is made from generateName (k8s.io/apiserver: maxNameGenerationCreateAttempts)."""
 
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
 """Letters of generated names: no vowels, so no words (k8s.io/apimachinery, pkg/util/rand)."""
@@ -46,66 +42,85 @@ class Result:
     warnings: list[str] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class _Change:
+    """One try of an update: the object before and after, both in the version of the request."""
+
+    stored: Stored
+    old: Raw
+    new: Raw
+    duplicates: tuple[str, ...] = ()
+    patched: bool = False
+    applied: bool = False
+
+
 class Verbs:
     """Verbs on single objects. `now` gives the time in UTC."""
 
-    def __init__(self, store: Store, now: Callable[[], datetime]) -> None:
+    def __init__(self, store: Store, now: Callable[[], datetime], admission: Admission | None = None) -> None:
         self._store = store
         self._now = now
+        self._admission = admission or AdmitAll()
+
+    # --- the verbs ---
 
     async def get(self, resource: Resource, target: Target) -> Result:
         """Read an object. Raises StatusError (404)."""
-        return Result(as_version(resource, (await self._stored(resource, target)).body))
+        return Result(await _served(resource, await self._stored(resource, target)))
 
     async def create(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
         """Create an object. Raises StatusError."""
-        new = _object_of(resource, target, body.value)
+        new = intake.object_of(resource, target.namespace, body.value)
         fields = new["metadata"]
         if fields.get("resourceVersion"):
             raise errors.bad_request("resourceVersion should not be set on objects to be created")
-        generated = not fields.get("name") and bool(fields.get("generateName"))
-        await self._may_create(resource, target)
-        for attempt in range(ATTEMPTS):
-            if generated:
-                fields["name"] = fields["generateName"][:58] + "".join(secrets.choice(_SUFFIX) for _ in range(5))
-            warnings = self._admit_new(resource, target, new, body, options)
-            key = Key(resource.key, target.namespace, fields["name"])
+        if fields.get("name") or not fields.get("generateName"):
+            return await self._create(resource, target, new, body.duplicates, options)
+        for attempt in range(NAME_ATTEMPTS):
+            named = patch.copy(new)
+            suffix = "".join(secrets.choice(_SUFFIX) for _ in range(5))
+            named["metadata"]["name"] = fields["generateName"][:58] + suffix
             try:
-                return Result(await self._put(resource, key, new, 0, options), 201, warnings)
-            except MismatchError as error:
-                if not generated or attempt == ATTEMPTS - 1:
-                    raise errors.already_exists(resource.group, resource.plural, key.name) from error
-        raise errors.already_exists(resource.group, resource.plural, fields["name"])
+                return await self._create(resource, target, named, body.duplicates, options)
+            except errors.StatusError as error:
+                if error.reason != "AlreadyExists" or attempt == NAME_ATTEMPTS - 1:
+                    raise
+        raise AssertionError("the loop returns or raises")
 
     async def update(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
         """Replace an object, or its status. Raises StatusError."""
-        new = _object_of(resource, target, body.value)
+        new = intake.object_of(resource, target.namespace, body.value)
         if new["metadata"].setdefault("name", target.name) != target.name:
             raise errors.bad_request(
                 f"the name of the object ({new['metadata']['name']}) does not match the name on the URL ({target.name})"
             )
-        wanted = new["metadata"].get("resourceVersion")
-        if not wanted and not resource.rules.unconditional:
-            wrong = errors.invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
-            raise errors.invalid(resource.group, resource.kind, target.name, [wrong])
         for _ in range(ATTEMPTS):
             stored = await self._stored(resource, target)
+            if not new["metadata"].get("resourceVersion") and not resource.rules.unconditional:
+                wrong = errors.invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
+                raise errors.invalid(resource.group, resource.plural, target.name, [wrong])
+            old: Raw = orjson.loads(await _served(resource, stored))
+            change = _Change(stored, old, patch.copy(new), body.duplicates)
             try:
-                return await self._replace(resource, target, stored, patch.copy(new), body.duplicates, options)
+                return await self._replace(resource, target, change, options)
             except MismatchError:
                 continue  # changed since it was read: the new state decides whether this is a conflict
         raise errors.conflict(resource.group, resource.plural, target.name)
 
     async def patch(self, resource: Resource, target: Target, kind: str, body: Body, options: WriteOptions) -> Result:
         """Change an object, or its status, by a patch of media type `kind`. Raises StatusError."""
-        accepted = (JSON_PATCH, MERGE_PATCH, *((STRATEGIC_PATCH,) if resource.rules.strategic else ()))
+        accepted = (JSON_PATCH, MERGE_PATCH, *((STRATEGIC_PATCH,) if resource.rules.strategic else ()), APPLY_PATCH)
         if kind not in accepted:
             raise errors.unsupported_media_type(kind, accepted)
         for _ in range(ATTEMPTS):
-            stored = await self._stored(resource, target)
-            new = _patched(resource, orjson.loads(as_version(resource, stored.body)), kind, body.value)
             try:
-                return await self._replace(resource, target, stored, new, body.duplicates, options, patched=True)
+                if kind == APPLY_PATCH:
+                    return await self._apply(resource, target, body, options)
+                stored = await self._stored(resource, target)
+                old: Raw = orjson.loads(await _served(resource, stored))
+                new = intake.patched(resource, old, kind, body.value)
+                change = _Change(stored, old, new, body.duplicates, patched=True)
+                return await self._replace(resource, target, change, options)
             except MismatchError:
                 continue
         raise errors.conflict(resource.group, resource.plural, target.name)
@@ -122,19 +137,24 @@ class Verbs:
 
     async def delete_stored(self, resource: Resource, target: Target, stored: Stored, options: DeleteOptions) -> Result:
         """Delete an object as it was read. Raises StatusError; MismatchError when it has changed since."""
-        old: Raw = orjson.loads(stored.body)
+        body = await _served(resource, stored)
+        old: Raw = orjson.loads(body)
         fields = old["metadata"]
         self._preconditions(resource, target, fields, options)
+        attributes = Attributes(
+            "DELETE", resource, stored.namespace, stored.name, "", None, old, options.object(), options.dry_run
+        )
+        await self._admission.mutate(attributes)
+        await self._admission.validate(attributes)
+        finalizers = propagation.finalizers(fields, options.policy)
         key = Key(resource.key, stored.namespace, stored.name)
-        if fields.get("finalizers") or resource.rules.held:
-            if "deletionTimestamp" in fields:
-                return Result(as_version(resource, stored.body))
-            new = patch.copy(old)
-            new["metadata"] |= {"deletionTimestamp": self._timestamp(), "deletionGracePeriodSeconds": 0}
-            if "generation" in fields:
-                new["metadata"]["generation"] += 1
+        if finalizers or resource.rules.held:
+            if "deletionTimestamp" in fields and finalizers == (fields.get("finalizers") or []):
+                return Result(body, 200, attributes.warnings)
+            new = self._marked(patch.copy(old), finalizers)
             resource.rules.prepare(new, old, self._now())
-            return Result(await self._put(resource, key, new, stored.version, WriteOptions(options.dry_run)))
+            written = await self._put(resource, key, new, stored.version, dry_run=options.dry_run)
+            return Result(written, 200, attributes.warnings)
         if not options.dry_run:
             await self._remove(resource, key, old, stored.version)
         details = {"name": stored.name, "group": resource.group, "kind": resource.plural, "uid": fields.get("uid")}
@@ -145,7 +165,7 @@ class Verbs:
             "status": "Success",
             "details": {name: value for name, value in details.items() if value},
         }
-        return Result(orjson.dumps(status))
+        return Result(orjson.dumps(status), 200, attributes.warnings)
 
     async def release(self, resource: Resource, stored: Stored) -> None:
         """Remove an object that waited to be deleted. Raises MismatchError when it has changed since."""
@@ -163,96 +183,169 @@ class Verbs:
     def _timestamp(self) -> str:
         return self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    async def _may_create(self, resource: Resource, target: Target) -> None:
+    def _marked(self, new: Raw, finalizers: list[str]) -> Raw:
+        """Mark an object that is to go once its finalizers are worked off, in place."""
+        fields = new["metadata"]
+        if "deletionTimestamp" not in fields:
+            fields |= {"deletionTimestamp": self._timestamp(), "deletionGracePeriodSeconds": 0}
+            if "generation" in fields:
+                fields["generation"] += 1
+        if finalizers:
+            fields["finalizers"] = finalizers
+        return new
+
+    async def _may_create(self, resource: Resource, namespace: str, name: str) -> None:
         """Refuse to create in a namespace that does not exist, or that is being deleted."""
         if not resource.namespaced:
             return
-        namespace = await self._store.get(Key("/namespaces", "", target.namespace))
-        if namespace is None:
-            raise errors.not_found("", "namespaces", target.namespace)
-        if "deletionTimestamp" in orjson.loads(namespace.body)["metadata"]:
-            why = f"unable to create new content in namespace {target.namespace} because it is being terminated"
-            raise errors.forbidden(resource.group, resource.plural, target.name, why)
+        stored = await self._store.get(Key("/namespaces", "", namespace))
+        if stored is None:
+            raise errors.not_found("", "namespaces", namespace)
+        if b'"deletionTimestamp"' in stored.body and "deletionTimestamp" in orjson.loads(stored.body)["metadata"]:
+            why = f"unable to create new content in namespace {namespace} because it is being terminated"
+            raise errors.forbidden(resource.group, resource.plural, name, why)
 
-    def _admit_new(self, resource: Resource, target: Target, new: Raw, body: Body, options: WriteOptions) -> list[str]:
-        """Complete and check a new object, in place. Gives warnings. Raises StatusError."""
-        fields = new["metadata"]
-        for name in (*meta.OWNED, "selfLink", "managedFields"):
-            fields.pop(name, None)
-        if resource.namespaced:
-            fields["namespace"] = target.namespace
-        if resource.status:
-            new.pop("status", None)
-        walk = _walk(resource, new)
-        warnings = _unknown_fields(resource, walk, body.duplicates, options)
-        self._finish(resource, new, None, walk)
-        warnings += resource.rules.warn(new)
-        fields = new["metadata"]
-        fields |= {"uid": str(uuid.uuid4()), "creationTimestamp": self._timestamp()}
-        if resource.rules.generation:
-            fields["generation"] = 1
-        return warnings
-
-    async def _replace(
+    async def _create(
         self,
         resource: Resource,
         target: Target,
-        stored: Stored,
         new: Raw,
         duplicates: tuple[str, ...],
         options: WriteOptions,
         *,
-        patched: bool = False,
+        applied: bool = False,
     ) -> Result:
-        """Put `new` in the place of `stored`. Raises StatusError; MismatchError when it has changed since."""
-        old: Raw = orjson.loads(as_version(resource, stored.body))
+        """Store an object that has its name. Raises StatusError."""
+        fields = new["metadata"]
+        for name in (*meta.OWNED, "selfLink"):
+            fields.pop(name, None)
+        if resource.namespaced:
+            fields["namespace"] = target.namespace
+        name = fields.get("name", "")
+        await self._may_create(resource, target.namespace, name)
+        found = intake.walk(resource, new)
+        warnings = intake.unknown_fields(resource, found, duplicates, options.validation)
+        warnings += intake.dedup_owners(new["metadata"])
+        if not applied:
+            resource.fields.update(None, new, options.manager, target.subresource, self._timestamp())
+        attributes = Attributes(
+            "CREATE", resource, target.namespace, name, "", new, None, options.object(), options.dry_run, warnings
+        )
+        await self._admission.mutate(attributes)
+        if attributes.object is not None and attributes.object is not new:
+            new = attributes.object
+            found = intake.walk(resource, new)
+        if resource.status:
+            new.pop("status", None)
+            found.errors = [error for error in found.errors if not intake.is_in(error, "status")]
+        self._finish(resource, new, None, found)
+        warnings += resource.rules.warn(new)
+        new["metadata"] |= {"uid": str(uuid.uuid4()), "creationTimestamp": self._timestamp()}
+        if resource.rules.generation:
+            new["metadata"]["generation"] = 1
+        attributes.object = new
+        await self._admission.validate(attributes)
+        key = Key(resource.key, target.namespace if resource.namespaced else "", new["metadata"]["name"])
+        try:
+            return Result(await self._put(resource, key, new, 0, dry_run=options.dry_run), 201, warnings)
+        except MismatchError as error:
+            if applied:  # it exists by now: apply to what there is
+                raise
+            raise errors.already_exists(resource.group, resource.plural, key.name) from error
+
+    async def _apply(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
+        """Server-side apply. Raises StatusError; MismatchError when the object has changed since it was read."""
+        config = intake.object_of(resource, target.namespace, patch.copy(body.value))
+        fields = config["metadata"]
+        if fields.setdefault("name", target.name) != target.name:
+            wrong = errors.invalid_value("metadata.name", fields["name"], "field is immutable")
+            raise errors.invalid(resource.group, resource.kind, target.name, [wrong])
+        stored = await self._store.get(Key(resource.key, target.namespace, target.name))
+        manager, subresource, now = options.manager, target.subresource, self._timestamp()
+        if stored is None:
+            if subresource:
+                raise errors.not_found(resource.group, resource.plural, target.name)
+            if fields.get("uid"):
+                why = (
+                    f"uid mismatch: the provided object specified uid {fields['uid']}, and no existing object was found"
+                )
+                raise errors.conflict(resource.group, resource.plural, target.name, why)
+            if resource.namespaced:
+                fields["namespace"] = target.namespace
+            new = resource.fields.apply(None, config, manager, subresource, now, force=options.force)
+            return await self._create(resource, target, new, body.duplicates, options, applied=True)
+        old: Raw = orjson.loads(await _served(resource, stored))
+        new = resource.fields.apply(old, config, manager, subresource, now, force=options.force)
+        change = _Change(stored, old, new, body.duplicates, patched=True, applied=True)
+        return await self._replace(resource, target, change, options)
+
+    async def _replace(self, resource: Resource, target: Target, change: _Change, options: WriteOptions) -> Result:
+        """Put a new state in the place of a stored one. Raises StatusError; MismatchError when it has changed since."""
+        old, new, stored = change.old, change.new, change.stored
         fields, before = new["metadata"], old["metadata"]
         if fields.get("resourceVersion", before["resourceVersion"]) not in (before["resourceVersion"], ""):
             raise errors.conflict(resource.group, resource.plural, target.name)
         if fields.get("uid", before["uid"]) not in (before["uid"], ""):
             why = f"Precondition failed: UID in precondition: {fields['uid']}, UID in object meta: {before['uid']}"
             raise errors.conflict(resource.group, resource.plural, target.name, why)
-        submitted = orjson.dumps(new) if patched else b""
-        if target.subresource == "status":
-            new = {**old, "status": new["status"]} if "status" in new else {k: old[k] for k in old if k != "status"}
-            new["metadata"] = dict(before)
-        elif resource.status:
-            new.pop("status", None)
-            if "status" in old:
-                new["status"] = old["status"]
-        meta.keep_owned(new["metadata"], before)
-        new["metadata"]["resourceVersion"] = before["resourceVersion"]
-        walk = _walk(resource, new)
-        warnings = _unknown_fields(resource, walk, duplicates, options, submitted)
+        submitted = orjson.dumps(new) if change.patched else b""
+        new = intake.keep_status_apart(resource, new, old, target.subresource)
+        intake.finish_metadata(new, old)
+        found = intake.walk(resource, new)
+        warnings = intake.unknown_fields(resource, found, change.duplicates, options.validation, submitted)
+        warnings += intake.dedup_owners(new["metadata"])
+        if not change.applied:
+            resource.fields.update(old, new, options.manager, target.subresource, self._timestamp())
+        attributes = Attributes(
+            "UPDATE",
+            resource,
+            stored.namespace,
+            stored.name,
+            target.subresource,
+            new,
+            old,
+            options.object(),
+            options.dry_run,
+            warnings,
+        )
+        await self._admission.mutate(attributes)
+        if attributes.object is not None and attributes.object is not new:
+            new = intake.keep_status_apart(resource, attributes.object, old, target.subresource)
+            intake.finish_metadata(new, old)
+            found = intake.walk(resource, new)
         if target.subresource != "status" and resource.status:
             # An older schema may have let in a status that today's refuses; the writer of the spec cannot mend it.
-            walk.errors = [error for error in walk.errors if not _in(error, "status")]
-        self._finish(resource, new, old, walk)
+            found.errors = [error for error in found.errors if not intake.is_in(error, "status")]
+        self._finish(resource, new, old, found)
         warnings += resource.rules.warn(new)
-        if resource.rules.generation and _desired(new) != _desired(old):
+        if resource.rules.generation and intake.desired(new) != intake.desired(old):
             new["metadata"]["generation"] = before.get("generation", 0) + 1
+        attributes.object = new
+        await self._admission.validate(attributes)
         key = Key(resource.key, stored.namespace, stored.name)
         if "deletionTimestamp" in before and not new["metadata"].get("finalizers") and not resource.rules.held:
             if not options.dry_run:
                 await self._remove(resource, key, new, stored.version)
-            return Result(_text(resource, new), 200, warnings)
-        if new == old:  # nothing changes: no write, no event
-            return Result(as_version(resource, stored.body), 200, warnings)
-        return Result(await self._put(resource, key, new, stored.version, options), 200, warnings)
+            return Result(conversion.text(new, resource.api_version), 200, warnings)
+        if new == old and conversion.is_current(resource, stored):  # nothing changes: no write, no event
+            return Result(conversion.text(old, resource.api_version), 200, warnings)
+        return Result(await self._put(resource, key, new, stored.version, dry_run=options.dry_run), 200, warnings)
 
-    def _finish(self, resource: Resource, new: Raw, old: Raw | None, walk: schema.Walk) -> None:
+    def _finish(self, resource: Resource, new: Raw, old: Raw | None, found: schema.Walk) -> None:
         """Run the rules of the resource over an object that fits the schema. Raises StatusError (422)."""
-        found: list[FieldError] = list(walk.errors)
-        if not found:
+        wrong: list[FieldError] = list(found.errors)
+        if not wrong:
             if old is None:
-                found += meta.check(new["metadata"], resource.rules.name)
+                wrong += meta.check(new["metadata"], resource.rules.name)
             else:
-                found += meta.check(new["metadata"], _any_name) + meta.check_update(new["metadata"], old["metadata"])
-        if not found:
+                wrong += meta.check(new["metadata"], _any_name) + meta.check_update(new["metadata"], old["metadata"])
+        if not wrong:
             resource.rules.prepare(new, old, self._now())
-            found += resource.rules.check(new, old)
-        if found:
-            raise errors.invalid(resource.group, resource.kind, new["metadata"].get("name", ""), found)
+            wrong += resource.rules.check(new, old)
+        if not wrong and resource.validations is not None:
+            wrong += resource.validations.check(new, old)
+        if wrong:
+            raise errors.invalid(resource.group, resource.kind, new["metadata"].get("name", ""), wrong)
 
     def _preconditions(self, resource: Resource, target: Target, fields: Raw, options: DeleteOptions) -> None:
         for what, wanted, actual in (
@@ -263,142 +356,34 @@ class Verbs:
                 why = f"Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {actual}"
                 raise errors.conflict(resource.group, resource.plural, target.name, why)
 
-    async def _put(self, resource: Resource, key: Key, new: Raw, expected: int, options: WriteOptions) -> bytes:
-        """Store an object and give it as text. Raises MismatchError."""
-        if options.dry_run:
+    async def _put(self, resource: Resource, key: Key, new: Raw, expected: int, *, dry_run: bool) -> bytes:
+        """Store an object and give it as text in the version of the request. Raises MismatchError, StatusError."""
+        if dry_run:
             current = await self._store.get(key)
             if (current.version if current else 0) != expected:
                 raise MismatchError(current.version if current else 0)
-            return _text(resource, new)
+            return conversion.text(new, resource.api_version)
+        converted = await conversion.as_stored(resource, new)
+        # From here to the store without awaiting: versions go to the store in the order in which they are given out.
         version = self._store.next_version()
-        new["metadata"]["resourceVersion"] = str(version)
-        await self._store.write(Write(key, version, _stored_text(resource, new), expected))
-        return _text(resource, new)
+        body = text = conversion.with_version(converted, version)
+        if converted is not new:
+            new["metadata"]["resourceVersion"] = str(version)
+            text = conversion.text(new, resource.api_version)
+        await self._store.write(Write(key, version, body, expected))
+        return text
 
     async def _remove(self, resource: Resource, key: Key, last: Raw, expected: int) -> None:
-        """Remove an object; `last` is what watches see of it. Raises MismatchError."""
+        """Remove an object; `last` is what watches see of it. Raises MismatchError, StatusError."""
+        converted = await conversion.as_stored(resource, last)
         version = self._store.next_version()
-        last["metadata"]["resourceVersion"] = str(version)
-        await self._store.write(Write(key, version, _stored_text(resource, last), expected, delete=True))
+        body = conversion.with_version(converted, version)
+        await self._store.write(Write(key, version, body, expected, delete=True))
+
+
+async def _served(resource: Resource, stored: Stored) -> bytes:
+    return (await conversion.as_served(resource, [stored]))[0]
 
 
 def _any_name(_: str) -> None:
     """The name of an object that exists is what it is."""
-
-
-def _in(error: FieldError, part: str) -> bool:
-    return error.field == part or error.field.startswith((f"{part}.", f"{part}["))
-
-
-def _desired(obj: Raw) -> Raw:
-    return {key: value for key, value in obj.items() if key not in ("metadata", "status")}
-
-
-def _object_of(resource: Resource, target: Target, value: Any) -> Raw:
-    """Check that a body is an object of the resource that the path names. Raises StatusError (400)."""
-    if not isinstance(value, dict):
-        raise errors.bad_request("couldn't get version/kind; the body must be an object")
-    kind, api_version = value.setdefault("kind", resource.kind), value.setdefault("apiVersion", resource.api_version)
-    if kind != resource.kind or api_version != resource.api_version:
-        raise errors.bad_request(
-            f"the API version in the data ({api_version}, Kind={kind}) does not match the expected API version "
-            f"({resource.api_version}, Kind={resource.kind})"
-        )
-    if not isinstance(value.setdefault("metadata", {}), dict):
-        raise errors.bad_request("metadata must be an object")
-    for name in ("name", "generateName", "namespace", "resourceVersion", "uid"):
-        if not isinstance(value["metadata"].get(name) or "", str):
-            raise _cannot_be_handled(resource, f"metadata.{name} must be of type string")
-    namespace = value["metadata"].get("namespace") or target.namespace
-    if namespace != target.namespace and resource.namespaced:
-        raise errors.bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request"
-        )
-    return value
-
-
-def _patched(resource: Resource, old: Raw, kind: str, change: Any) -> Raw:
-    """Apply a patch. Raises StatusError (400, 422)."""
-    try:
-        if kind == JSON_PATCH:
-            new = patch.apply_operations(old, change)
-        elif not isinstance(change, dict):
-            raise errors.bad_request("a merge patch must be an object")
-        elif kind == MERGE_PATCH:
-            new = patch.copy(patch.merge(old, change))
-        else:
-            new = patch.copy(patch.merge_strategic(old, change))
-    except patch.PatchError as error:
-        if error.unprocessable:
-            raise StatusError(
-                422, "Invalid", f"the server rejected our request due to an error in our request: {error}"
-            ) from error
-        raise errors.bad_request(str(error)) from error
-    if not isinstance(new, dict) or not isinstance(new.get("metadata"), dict):
-        raise errors.bad_request("the patch leaves no object with metadata")
-    for name in ("apiVersion", "kind"):
-        if new.get(name) != old[name]:
-            raise errors.bad_request(f"a patch must not change {name}")
-    for name in ("name", "namespace"):
-        if new["metadata"].get(name) != old["metadata"].get(name):
-            wrong = errors.invalid_value(f"metadata.{name}", new["metadata"].get(name), "field is immutable")
-            raise errors.invalid(resource.group, resource.kind, old["metadata"]["name"], [wrong])
-    return new
-
-
-def _walk(resource: Resource, new: Raw) -> schema.Walk:
-    """Prune, complete and check an object. Raises StatusError (400) when its metadata have the wrong types."""
-    # Metadata first, so that their errors are found whatever else is wrong (a walk stops noting after many errors).
-    ordered = {"metadata": new["metadata"], **new}
-    new.clear()
-    new.update(ordered)
-    walk = schema.Walk()
-    resource.node(new, None, walk)
-    wrong = [error for error in walk.errors if _in(error, "metadata")]
-    if wrong:
-        raise _cannot_be_handled(resource, str(wrong[0]))
-    # Kubernetes never writes empty metadata fields.
-    new["metadata"] = {key: value for key, value in new["metadata"].items() if value not in ("", [], {})}
-    return walk
-
-
-def _cannot_be_handled(resource: Resource, why: str) -> StatusError:
-    return errors.bad_request(
-        f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: {why}'
-    )
-
-
-def _unknown_fields(
-    resource: Resource, walk: schema.Walk, duplicates: tuple[str, ...], options: WriteOptions, submitted: bytes = b""
-) -> list[str]:
-    """Treat unknown and duplicate fields as fieldValidation says: refuse (StatusError), warn, or nothing."""
-    wrong = [f'duplicate field "{name}"' for name in duplicates] + [f'unknown field "{at}"' for at in walk.unknown]
-    if not wrong or options.validation == "Ignore":
-        return [resource.warning] if resource.warning else []
-    if options.validation == "Warn":
-        return [*([resource.warning] if resource.warning else []), *wrong]
-    why = f"strict decoding error: {', '.join(wrong)}"
-    if submitted:
-        raise errors.invalid("", "", "", [errors.invalid_value("patch", submitted.decode(), why)])
-    raise _cannot_be_handled(resource, why)
-
-
-def _ordered(obj: Raw, api_version: str) -> Raw:
-    head = {"apiVersion": api_version, "kind": obj["kind"], "metadata": meta.ordered(obj["metadata"])}
-    return head | {key: value for key, value in obj.items() if key not in head}
-
-
-def _text(resource: Resource, obj: Raw) -> bytes:
-    return orjson.dumps(_ordered(obj, resource.api_version))
-
-
-def _stored_text(resource: Resource, obj: Raw) -> bytes:
-    return orjson.dumps(_ordered(obj, resource.stored_api_version))
-
-
-def as_version(resource: Resource, body: bytes) -> bytes:
-    """Give a stored object in the version of the request (conversion strategy None: only apiVersion differs)."""
-    head = b'{"apiVersion":"' + resource.api_version.encode() + b'"'
-    if body.startswith(head):
-        return body
-    return b"".join((head, body[body.index(b',"kind"') :]))

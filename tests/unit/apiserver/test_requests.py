@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tink.apiserver import protobuf
 from tink.apiserver.accept import Form, negotiate, wants_aggregated
 from tink.apiserver.errors import StatusError
-from tink.apiserver.request import Target, decode, parse_bool, parse_path
+from tink.apiserver.options import parse_bool
+from tink.apiserver.request import Target, decode, parse_path
 
 HARDWARE = "/apis/tinkerbell.org/v1alpha2/namespaces/default/hardware"
 

@@ -1,0 +1,1 @@
+"""Admission: webhooks that change or refuse writes (k8s.io/apiserver, pkg/admission)."""

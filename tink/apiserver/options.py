@@ -1,0 +1,194 @@
+"""The options of a request, read from its query and, for a delete, from its body (k8s.io/apimachinery, meta/v1).
+
+Pure: from strings to values, or to a `StatusError` that names the option.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from multidict import MultiMapping
+
+from tink.apiserver import errors
+from tink.apiserver.errors import FieldError
+
+OptionsKind = Literal["CreateOptions", "UpdateOptions", "PatchOptions", "DeleteOptions"]
+
+MAX_MANAGER = 128
+"""Longest name of a field manager, in characters."""
+POLICIES = ("Background", "Foreground", "Orphan")
+
+
+def parse_bool(value: str, name: str) -> bool:
+    """Read a boolean of a query, in all the forms of Go's strconv.ParseBool."""
+    if value in ("1", "t", "T", "true", "TRUE", "True"):
+        return True
+    if value in ("", "0", "f", "F", "false", "FALSE", "False"):
+        return False
+    raise errors.bad_request(f"{name}: Invalid value: {errors.quote(value)}: must be a boolean")
+
+
+def parse_number(value: str, name: str) -> int:
+    """Read a number that is not negative; absent is 0."""
+    if not value:
+        return 0
+    if not re.fullmatch(r"[0-9]{1,18}", value):
+        raise errors.bad_request(f"{name}: Invalid value: {errors.quote(value)}: must be a number, 0 or more")
+    return int(value)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How a create, update or patch is to be done.
+
+    `dry_run`: only tried. `validation`: what to do about fields that the schema does not know. `manager`: who writes,
+    for the managed fields. `force`: an apply takes over fields that others manage.
+    """
+
+    kind: OptionsKind = "UpdateOptions"
+    dry_run: bool = False
+    validation: str = "Warn"
+    manager: str = "unknown"
+    force: bool = False
+    given: tuple[tuple[str, str], ...] = ()
+
+    @staticmethod
+    def of(
+        query: MultiMapping[str], kind: OptionsKind = "UpdateOptions", user_agent: str = "", *, apply: bool = False
+    ) -> WriteOptions:
+        """Read a query. Raises StatusError (400, 422)."""
+        manager = query.get("fieldManager", "")
+        wrong: list[FieldError] = []
+        if apply and not manager:
+            wrong.append(errors.required("fieldManager", "is required for apply patch"))
+        if kind == "PatchOptions" and not apply and "force" in query:
+            wrong.append(errors.forbidden_value("force", "may not be specified for non-apply patch"))
+        wrong += _check_manager(manager) + _check_dry_run(query.getall("dryRun", []))
+        validation = query.get("fieldValidation", "")
+        if validation not in ("", "Ignore", "Warn", "Strict"):
+            wrong.append(errors.unsupported("fieldValidation", validation, ["", "Ignore", "Strict", "Warn"]))
+        if wrong:
+            raise errors.invalid("meta.k8s.io", kind, "", wrong)
+        return WriteOptions(
+            kind,
+            bool(query.getall("dryRun", [])),
+            validation or "Warn",
+            manager or _agent_name(user_agent),
+            apply and parse_bool(query.get("force", ""), "force"),
+            tuple((name, query[name]) for name in ("fieldManager", "fieldValidation") if query.get(name)),
+        )
+
+    def object(self) -> dict[str, Any]:
+        """Give the options as the object that webhooks see."""
+        made: dict[str, Any] = {"kind": self.kind, "apiVersion": "meta.k8s.io/v1", **dict(self.given)}
+        return made | ({"dryRun": ["All"]} if self.dry_run else {}) | ({"force": True} if self.force else {})
+
+
+def _check_manager(name: str) -> list[FieldError]:
+    found = [errors.too_long("fieldManager", MAX_MANAGER)] if len(name) > MAX_MANAGER else []
+    for at, letter in enumerate(name):
+        if not letter.isprintable():
+            why = f"invalid character U+{ord(letter):04X} (at position {at})"
+            found.append(errors.invalid_value("fieldManager", name, why))
+    return found
+
+
+def _agent_name(user_agent: str) -> str:
+    """Name the manager of a client that gives no name: its User-Agent up to the first slash."""
+    name = "".join(letter for letter in user_agent.partition("/")[0] if letter.isprintable())
+    return name[:MAX_MANAGER] or "unknown"
+
+
+def _check_dry_run(values: list[str]) -> list[FieldError]:
+    if all(value == "All" for value in values):
+        return []
+    return [errors.unsupported("dryRun", values[0] if len(values) == 1 else values, ["All"])]
+
+
+@dataclass(frozen=True, slots=True)
+class ListOptions:
+    """What to list or watch. Versions are as the client gave them: "" any, "0" any that is at hand."""
+
+    labels: str = ""
+    fields: str = ""
+    limit: int = 0
+    continues: str = ""
+    version: str = ""
+    version_match: str = ""
+    watch: bool = False
+    bookmarks: bool = False
+    initial_events: bool = False
+    timeout_s: int = 0
+
+    @staticmethod
+    def of(query: Mapping[str, str]) -> ListOptions:
+        """Read the query of a list or watch."""
+        version = query.get("resourceVersion", "")
+        parse_number(version, "resourceVersion")
+        return ListOptions(
+            query.get("labelSelector", ""),
+            query.get("fieldSelector", ""),
+            parse_number(query.get("limit", ""), "limit"),
+            query.get("continue", ""),
+            version,
+            query.get("resourceVersionMatch", ""),
+            parse_bool(query.get("watch", ""), "watch"),
+            parse_bool(query.get("allowWatchBookmarks", ""), "allowWatchBookmarks"),
+            parse_bool(query.get("sendInitialEvents", ""), "sendInitialEvents"),
+            parse_number(query.get("timeoutSeconds", ""), "timeoutSeconds"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOptions:
+    """How a delete is to be done: only if the object still is the one that the client means; or only tried.
+
+    `policy` says what becomes of the dependents: Background, Foreground, Orphan, or "" when the client leaves it open.
+    """
+
+    dry_run: bool = False
+    uid: str = ""
+    version: str = ""
+    policy: str = ""
+
+    @staticmethod
+    def of(query: MultiMapping[str], body: Any) -> DeleteOptions:
+        """Read the body of a delete or, without one, its query. Raises StatusError (400, 422)."""
+        if body is None:
+            body = {name: query[name] for name in ("propagationPolicy",) if query.get(name)}
+            if "orphanDependents" in query:
+                body["orphanDependents"] = parse_bool(query["orphanDependents"], "orphanDependents")
+            body["dryRun"] = query.getall("dryRun", [])
+        if not isinstance(body, dict) or body.get("kind", "DeleteOptions") != "DeleteOptions":
+            raise errors.bad_request("the body of a delete must be DeleteOptions")
+        policy, orphan, dry_run = body.get("propagationPolicy"), body.get("orphanDependents"), body.get("dryRun") or []
+        wrong: list[FieldError] = []
+        if policy is not None and orphan is not None:
+            both = "orphanDependents and deletionPropagation cannot be both set"
+            wrong.append(errors.invalid_value("propagationPolicy", policy, both))
+        if policy is not None and policy not in POLICIES:
+            allowed = ["Foreground", "Background", "Orphan", "nil"]
+            wrong.append(errors.unsupported("propagationPolicy", policy, allowed))
+        wrong += _check_dry_run(dry_run if isinstance(dry_run, list) else [str(dry_run)])
+        if wrong:
+            raise errors.invalid("meta.k8s.io", "DeleteOptions", "", wrong)
+        wanted = body.get("preconditions") or {}
+        if not isinstance(wanted, dict):
+            raise errors.bad_request("preconditions must be an object")
+        if orphan is not None:
+            policy = "Orphan" if orphan else "Background"
+        uid, version = (str(wanted.get(name) or "") for name in ("uid", "resourceVersion"))
+        return DeleteOptions(bool(dry_run), uid, version, policy or "")
+
+    def object(self) -> dict[str, Any]:
+        """Give the options as the object that webhooks see."""
+        made: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"}
+        if self.uid or self.version:
+            named = {"uid": self.uid, "resourceVersion": self.version}
+            made["preconditions"] = {name: value for name, value in named.items() if value}
+        if self.policy:
+            made["propagationPolicy"] = self.policy
+        return made | ({"dryRun": ["All"]} if self.dry_run else {})
