@@ -16,7 +16,7 @@ from typing import Any
 
 from tink.apiserver import errors, meta, schema
 from tink.apiserver.errors import FieldError
-from tink.apiserver.registry import NAME_FIELD, NAMESPACED_FIELDS, Raw, Resource, Rules, root_schema
+from tink.apiserver.registry import NAME_FIELD, NAMESPACED_FIELDS, Raw, Resource, Rules, only, root_schema
 from tink.apiserver.table import AGE, NAME, Column, since
 
 _TEXT: Raw = {"type": "string"}
@@ -177,11 +177,41 @@ def _check_secret(new: Raw, old: Raw | None) -> list[FieldError]:
     return found
 
 
+SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+"""Namespaces that always exist."""
+_IMMORTAL = frozenset(SYSTEM_NAMESPACES[:3])
+"""Those that cannot be deleted (k8s.io/apiserver, pkg/admission/plugin/namespace/lifecycle)."""
+
+
 def _prepare_namespace(new: Raw, old: Raw | None, now: datetime) -> None:
     """A namespace carries its name as a label, and Kubernetes' finalizer until its objects are gone (`lifecycle`)."""
     new["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = new["metadata"]["name"]
-    new["spec"] = {"finalizers": ["kubernetes"]}
-    new["status"] = {"phase": "Terminating" if "deletionTimestamp" in new["metadata"] else "Active"}
+    if old is None:
+        finalizers = (new.get("spec") or {}).get("finalizers") or []
+        new["spec"] = {"finalizers": [*finalizers, *(["kubernetes"] if "kubernetes" not in finalizers else [])]}
+    status = new.setdefault("status", {})
+    status["phase"] = "Terminating" if "deletionTimestamp" in new["metadata"] else "Active"
+
+
+def _limit_namespace(new: Raw, old: Raw, subresource: str, has_status: bool) -> Raw:
+    """What the namespace waits for changes through /finalize alone."""
+    if subresource == "finalize":
+        return only(("spec",), new, old)
+    if subresource == "status":
+        return only(("status",), new, old)
+    return {**{key: value for key, value in new.items() if key not in ("spec", "status")}, **_kept(old)}
+
+
+def _kept(old: Raw) -> Raw:
+    return {key: old[key] for key in ("spec", "status") if key in old}
+
+
+def _may_delete_namespace(name: str) -> str | None:
+    return "this namespace may not be deleted" if name in _IMMORTAL else None
+
+
+def _waits(namespace: Raw) -> bool:
+    return bool((namespace.get("spec") or {}).get("finalizers"))
 
 
 def _check_event(new: Raw, old: Raw | None) -> list[FieldError]:
@@ -229,9 +259,9 @@ def _core(
     short: tuple[str, ...],
     columns: tuple[Column, ...],
     rules: Rules,
-    namespaced: bool = True,
+    **more: Any,
 ) -> Resource:
-    return _resource("", plural, kind, openapi, short, columns, rules, namespaced)
+    return _resource("", plural, kind, openapi, short, columns, rules, **more)
 
 
 def _resource(
@@ -242,7 +272,7 @@ def _resource(
     short: tuple[str, ...],
     columns: tuple[Column, ...],
     rules: Rules,
-    namespaced: bool = True,
+    **more: Any,
 ) -> Resource:
     return Resource(
         group,
@@ -253,10 +283,10 @@ def _resource(
         schema.compile_schema(root_schema(openapi)),
         singular=kind.lower(),
         list_kind=f"{kind}List",
-        namespaced=namespaced,
         short_names=short,
         columns=columns,
         rules=rules,
+        **more,
     )
 
 
@@ -269,8 +299,17 @@ def resources() -> list[Resource]:
             NAMESPACE,
             ("ns",),
             (NAME, Column("Status", lambda obj, _: obj.get("status", {}).get("phase"), "Active or Terminating."), AGE),
-            Rules(name=meta.label, held=True, prepare=_prepare_namespace, selectable=NAME_FIELD),
+            Rules(
+                name=meta.label,
+                holds=_waits,
+                may_delete=_may_delete_namespace,
+                limit=_limit_namespace,
+                prepare=_prepare_namespace,
+                selectable={**NAME_FIELD, "status.phase": ("status", "phase")},
+            ),
             namespaced=False,
+            status=True,
+            subresources=("finalize",),
         ),
         _core(
             "configmaps",

@@ -134,22 +134,6 @@ def unknown_fields(
     raise cannot_be_handled(resource, why)
 
 
-def keep_status_apart(resource: Resource, new: Raw, old: Raw, subresource: str) -> Raw:
-    """Give what a write may change: only status through /status, everything but status otherwise."""
-    if subresource == "status":
-        merged = {key: value for key, value in old.items() if key not in ("status", "metadata")}
-        merged["metadata"] = dict(old["metadata"])
-        # Who manages what changes with the status too, and a client may reset it here as anywhere.
-        if "managedFields" in new["metadata"]:
-            merged["metadata"]["managedFields"] = new["metadata"]["managedFields"]
-        return merged | ({"status": new["status"]} if "status" in new else {})
-    if resource.status:
-        new.pop("status", None)
-        if "status" in old:
-            new["status"] = old["status"]
-    return new
-
-
 def desired(obj: Mapping[str, Any]) -> Raw:
     """Give what `generation` counts the changes of: everything but metadata and status."""
     return {key: value for key, value in obj.items() if key not in ("metadata", "status")}

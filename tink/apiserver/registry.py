@@ -37,6 +37,35 @@ def _no_warnings(new: Raw) -> list[str]:
     return []
 
 
+def _holds_nothing(obj: Raw) -> bool:
+    return False
+
+
+def _may_go(name: str) -> None:
+    """Let an object of any name be deleted."""
+
+
+def keep_status_apart(new: Raw, old: Raw, subresource: str, has_status: bool) -> Raw:
+    """Give what a write may change: only status through /status, everything but status otherwise."""
+    if subresource == "status":
+        return only(("status",), new, old)
+    if has_status:
+        new.pop("status", None)
+        if "status" in old:
+            new["status"] = old["status"]
+    return new
+
+
+def only(parts: Iterable[str], new: Raw, old: Raw) -> Raw:
+    """Give `old` with some of its top-level fields as they are in `new`."""
+    merged = {key: value for key, value in old.items() if key not in parts and key != "metadata"}
+    merged["metadata"] = dict(old["metadata"])
+    # Who manages what changes with every part, and a client may reset it through any of them.
+    if "managedFields" in new["metadata"]:
+        merged["metadata"]["managedFields"] = new["metadata"]["managedFields"]
+    return merged | {key: new[key] for key in parts if key in new}
+
+
 class Validations(Protocol):
     """The CEL rules of a schema, compiled."""
 
@@ -61,15 +90,18 @@ class Rules:
     `prepare` changes a new object before it is checked (`old` is None when it is created), `check` finds errors that a
     schema cannot see, `warn` says what the writer should know. `generation` counts changes of everything but metadata
     and status; `unconditional` allows an update without resourceVersion; `strategic` takes strategic merge patches.
-    `held` objects are only marked when they are deleted, and `lifecycle` removes them when what they hold is gone.
-    `selectable` are the fields that a field selector may name.
+    An object that `holds` something is only marked when it is deleted; `lifecycle` has it let go. `may_delete` says why
+    an object of some name must stay. `limit` gives what a write through a subresource ("" is none) may change of an
+    object. `selectable` are the fields that a field selector may name.
     """
 
     name: meta.NameRule = meta.subdomain
     generation: bool = False
     unconditional: bool = True
     strategic: bool = True
-    held: bool = False
+    holds: Callable[[Raw], bool] = _holds_nothing
+    may_delete: Callable[[str], str | None] = _may_go
+    limit: Callable[[Raw, Raw, str, bool], Raw] = keep_status_apart
     prepare: Callable[[Raw, Raw | None, datetime], None] = _nothing
     check: Callable[[Raw, Raw | None], list[FieldError]] = _no_errors
     warn: Callable[[Raw], list[str]] = _no_warnings
@@ -85,7 +117,8 @@ class Resource:
     """One resource in one version. `openapi` is the schema of its objects, `node` the same compiled.
 
     `validations` are its CEL rules. `conversion` says how objects get from one version to another (None: only their
-    apiVersion changes); objects stored before the resourceVersion `defined_at` met another schema.
+    apiVersion changes); objects stored before the resourceVersion `defined_at` met another schema. `subresources` are
+    those beside `status`; a `virtual` resource is answered at once and never stored.
     """
 
     group: str
@@ -101,6 +134,8 @@ class Resource:
     categories: Sequence[str] = ()
     columns: Sequence[Column] = (NAME, AGE)
     status: bool = False
+    subresources: Sequence[str] = ()
+    virtual: bool = False
     stored_version: str = ""
     rules: Rules = CUSTOM
     warning: str = ""
@@ -112,6 +147,11 @@ class Resource:
     def fields(self) -> Fields:
         """Tracks who manages which fields; made when it is first needed."""
         return FieldManager(root_schema(self.openapi), self.api_version, status=self.status)
+
+    @property
+    def parts(self) -> Sequence[str]:
+        """All subresources."""
+        return ("status", *self.subresources) if self.status else self.subresources
 
     @property
     def key(self) -> str:

@@ -3,7 +3,7 @@
     request -> app (HTTP) -> verbs, lists -> storage (SQLite, one thread)
                   |             |                |
                openapi,      registry,           v  every change that is on the disk
-               discovery     schema, meta       hub -> watches, registry (definitions), lifecycle
+               discovery     schema, meta       hub -> watches, registry (definitions), lifecycle, garbage
 
 Everything that has to survive is in the data directory: `state.db` with its write-ahead log, the certificate authority
 and the token. After a restart the same clients go on with the same kubeconfig and the same resourceVersions.
@@ -24,6 +24,7 @@ from aiohttp import web
 from tink.apiserver import builtin, credentials, definitions
 from tink.apiserver.app import Api
 from tink.apiserver.errors import ApiServerError
+from tink.apiserver.garbage import Garbage
 from tink.apiserver.hub import Hub
 from tink.apiserver.lifecycle import Lifecycle
 from tink.apiserver.lists import Lists
@@ -35,8 +36,6 @@ from tink.apiserver.verbs import Verbs
 
 log = logging.getLogger(__name__)
 
-NAMESPACES = ("default", "kube-system")
-"""Namespaces that always exist."""
 STOP_S = 5.0
 """How long requests under way get to finish when the server stops, in seconds."""
 
@@ -66,8 +65,9 @@ class ApiServer:
         self._store = Store(data_dir / "state.db", self._committed, history=history)
         self._verbs = Verbs(self._store, now)
         self._lifecycle = Lifecycle(self._store, self._registry, self._verbs, now)
+        self._garbage = Garbage(self._store, self._registry, self._verbs)
         self._runner: web.AppRunner | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def kubeconfig(self) -> Path:
@@ -112,7 +112,10 @@ class ApiServer:
             raise ApiServerError(self._why_not(error)) from error
         self._port = self._runner.addresses[0][1]
         credentials.write_kubeconfig(self.kubeconfig, self.url, authority, token)
-        self._task = asyncio.create_task(self._lifecycle.run(), name="apiserver lifecycle")
+        self._tasks = [
+            asyncio.create_task(self._lifecycle.run(), name="apiserver lifecycle"),
+            asyncio.create_task(self._garbage.run(), name="apiserver garbage collection"),
+        ]
         log.info("Kubernetes API at %s, kubeconfig in %s", self.url, self.kubeconfig)
 
     def _why_not(self, error: OSError) -> str:
@@ -127,10 +130,10 @@ class ApiServer:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
         await self._store.close()
 
     # --- what is served ---
@@ -150,7 +153,7 @@ class ApiServer:
         namespaces = self._registry.find("", "v1", "namespaces")
         if namespaces is None:
             raise ApiServerError("namespaces are not built in")
-        for name in NAMESPACES:
+        for name in builtin.SYSTEM_NAMESPACES:
             if await self._store.get(Key(namespaces.key, "", name)) is None:
                 target = Target("", "v1", "namespaces")
                 body = Body({"metadata": {"name": name}})
@@ -177,3 +180,4 @@ class ApiServer:
                 self._serve(event.object)
         self._hub.publish(event)
         self._lifecycle.notice(event)
+        self._garbage.notice(event)

@@ -141,6 +141,8 @@ class Verbs:
         old: Raw = orjson.loads(body)
         fields = old["metadata"]
         self._preconditions(resource, target, fields, options)
+        if why := resource.rules.may_delete(stored.name):
+            raise errors.forbidden(resource.group, resource.plural, stored.name, why)
         attributes = Attributes(
             "DELETE", resource, stored.namespace, stored.name, "", None, old, options.object(), options.dry_run
         )
@@ -148,7 +150,7 @@ class Verbs:
         await self._admission.validate(attributes)
         finalizers = propagation.finalizers(fields, options.policy)
         key = Key(resource.key, stored.namespace, stored.name)
-        if finalizers or resource.rules.held:
+        if finalizers or resource.rules.holds(old):
             if "deletionTimestamp" in fields and finalizers == (fields.get("finalizers") or []):
                 return Result(body, 200, attributes.warnings)
             new = self._marked(patch.copy(old), finalizers)
@@ -166,11 +168,6 @@ class Verbs:
             "details": {name: value for name, value in details.items() if value},
         }
         return Result(orjson.dumps(status), 200, attributes.warnings)
-
-    async def release(self, resource: Resource, stored: Stored) -> None:
-        """Remove an object that waited to be deleted. Raises MismatchError when it has changed since."""
-        key = Key(resource.key, stored.namespace, stored.name)
-        await self._remove(resource, key, orjson.loads(stored.body), stored.version)
 
     # --- what the verbs share ---
 
@@ -289,7 +286,7 @@ class Verbs:
             why = f"Precondition failed: UID in precondition: {fields['uid']}, UID in object meta: {before['uid']}"
             raise errors.conflict(resource.group, resource.plural, target.name, why)
         submitted = orjson.dumps(new) if change.patched else b""
-        new = intake.keep_status_apart(resource, new, old, target.subresource)
+        new = resource.rules.limit(new, old, target.subresource, resource.status)
         intake.finish_metadata(new, old)
         found = intake.walk(resource, new)
         warnings = intake.unknown_fields(resource, found, change.duplicates, options.validation, submitted)
@@ -310,7 +307,7 @@ class Verbs:
         )
         await self._admission.mutate(attributes)
         if attributes.object is not None and attributes.object is not new:
-            new = intake.keep_status_apart(resource, attributes.object, old, target.subresource)
+            new = resource.rules.limit(attributes.object, old, target.subresource, resource.status)
             intake.finish_metadata(new, old)
             found = intake.walk(resource, new)
         if target.subresource != "status" and resource.status:
@@ -323,7 +320,7 @@ class Verbs:
         attributes.object = new
         await self._admission.validate(attributes)
         key = Key(resource.key, stored.namespace, stored.name)
-        if "deletionTimestamp" in before and not new["metadata"].get("finalizers") and not resource.rules.held:
+        if "deletionTimestamp" in before and not new["metadata"].get("finalizers") and not resource.rules.holds(new):
             if not options.dry_run:
                 await self._remove(resource, key, new, stored.version)
             return Result(conversion.text(new, resource.api_version), 200, warnings)
