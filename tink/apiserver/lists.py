@@ -127,11 +127,11 @@ class Lists:
     ) -> AsyncGenerator[list[Change], None]:
         """Watch objects until the time is over or the server stops. Raises StatusError (410) when it cannot resume."""
         chosen = select(resource, target, options)
-        end = time.monotonic() + (options.timeout_s or WATCH_S)
+        end = time.monotonic() + (max(0, options.timeout_s) if options.timeout_s else WATCH_S)
         subscription = self._hub.subscribe(resource.key, chosen.namespace)
         try:
             position = int(options.version or 0)
-            if position == 0 or options.initial_events:
+            if position == 0 or options.initial_events is True:
                 page = await self._page(chosen, ("", ""), None, 0)
                 position = page.version
                 async for part in self._parts(chosen, page):
@@ -163,11 +163,6 @@ class Lists:
 
     async def _where(self, options: ListOptions) -> tuple[tuple[str, str], int | None]:
         """Say after which object, and as of which version (None: now), a list begins. Raises StatusError."""
-        exact = options.version_match == "Exact"
-        if options.version_match not in ("", "Exact", "NotOlderThan"):
-            raise errors.bad_request(f"resourceVersionMatch: unsupported value {options.version_match!r}")
-        if options.version_match and not options.version:
-            raise errors.bad_request("resourceVersionMatch is forbidden unless resourceVersion is provided")
         if options.continues:
             if options.version not in ("", "0"):
                 raise errors.bad_request("specifying resource version is not allowed when using continue")
@@ -175,9 +170,10 @@ class Lists:
         wanted = int(options.version or 0)
         if wanted and wanted > (newest := await self._store.current()):
             raise errors.too_large_version(wanted, newest)
-        if exact and not wanted:
-            raise errors.bad_request('resourceVersionMatch "exact" is forbidden for resourceVersion "0"')
-        return ("", ""), wanted if exact else None
+        # With a limit and no word on how the version is meant, it is meant exactly ("Resource versions" in the
+        # Kubernetes API concepts); without one, what is there now is never older than what was asked for.
+        exact = options.version_match == "Exact" or (options.limit > 0 and not options.version_match)
+        return ("", ""), wanted if exact and wanted else None
 
     async def _page(self, chosen: Selection, after: tuple[str, str], version: int | None, limit: int) -> Page:
         try:
@@ -187,10 +183,9 @@ class Lists:
                 )
             return await self._store.page(chosen.resource.key, chosen.namespace, after=after, version=version)
         except ExpiredError as error:
-            raise errors.expired(
-                "The provided continue parameter is too old to display a consistent list result. "
-                "You must start a new list without the continue parameter."
-            ) from error
+            if after == ("", ""):
+                raise errors.expired("The resourceVersion for the provided list is too old.") from error
+            raise _too_old(after) from error
 
     async def _list_one(self, chosen: Selection, name: str) -> Listing:
         """List what has one name, without a scan when it can only be in one place."""
@@ -254,7 +249,7 @@ async def _once(resource: Resource, items: list[Stored]) -> AsyncIterator[list[b
 
 
 def _bookmark(resource: Resource, version: int, *, initial: bool = False) -> Change:
-    fields: Raw = {"resourceVersion": str(version), "creationTimestamp": None}
+    fields: Raw = {"resourceVersion": str(version)}
     if initial:
         fields["annotations"] = {"k8s.io/initial-events-end": "true"}
     obj = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": fields}
@@ -265,15 +260,28 @@ def _token(version: int, after: tuple[str, str]) -> str:
     return base64.urlsafe_b64encode(orjson.dumps({"v": "meta.k8s.io/v1", "rv": version, "start": after})).decode()
 
 
-def _read_token(token: str) -> tuple[tuple[str, str], int]:
+def _too_old(after: tuple[str, str]) -> StatusError:
+    """Refuse a token whose version is gone, and offer one that goes on with what is there now."""
+    error = errors.expired(
+        "The provided continue parameter is too old to display a consistent list result. You can start a new list "
+        "without the continue parameter, or use the continue token in this response to retrieve the remainder of the "
+        "results. Continuing with the provided token results in an inconsistent list - objects that were created, "
+        "modified, or deleted between the time the first chunk was returned and now may show up in the list."
+    )
+    error.metadata["continue"] = _token(0, after)
+    return error
+
+
+def _read_token(token: str) -> tuple[tuple[str, str], int | None]:
+    """Read a token: after which object, and as of which version the list goes on (None: now)."""
     try:
         match orjson.loads(base64.urlsafe_b64decode(token.encode())):
             case {"rv": int(version), "start": [str(namespace), str(name)]} if version >= 0:
-                return (namespace, name), version
+                return (namespace, name), version or None
     except (ValueError, binascii.Error) as error:
         raise _bad_token() from error
     raise _bad_token()
 
 
 def _bad_token() -> StatusError:
-    return errors.bad_request("continue key is not valid: it is not one that this server gave")
+    return errors.bad_request("invalid continue token: continue key is not valid: it is not one that this server gave")

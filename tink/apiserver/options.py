@@ -22,21 +22,36 @@ MAX_MANAGER = 128
 POLICIES = ("Background", "Foreground", "Orphan")
 
 
-def parse_bool(value: str, name: str) -> bool:
-    """Read a boolean of a query, in all the forms of Go's strconv.ParseBool."""
-    if value in ("1", "t", "T", "true", "TRUE", "True"):
-        return True
-    if value in ("", "0", "f", "F", "false", "FALSE", "False"):
-        return False
-    raise errors.bad_request(f"{name}: Invalid value: {errors.quote(value)}: must be a boolean")
+MAX_VERSION = (1 << 64) - 1
 
 
-def parse_number(value: str, name: str) -> int:
-    """Read a number that is not negative; absent is 0."""
+def parse_bool(value: str) -> bool:
+    """Read a boolean of a query: "0" and "false" in any case are false, like absent; anything else is true.
+
+    (k8s.io/apimachinery, pkg/runtime: Convert_Slice_string_To_bool. Go's own ParseBool forms are all among these.)
+    """
+    return value not in ("", "0") and value.lower() != "false"
+
+
+def parse_number(value: str) -> int:
+    """Read a number; absent is 0. Raises StatusError (400)."""
     if not value:
         return 0
-    if not re.fullmatch(r"[0-9]{1,18}", value):
-        raise errors.bad_request(f"{name}: Invalid value: {errors.quote(value)}: must be a number, 0 or more")
+    if not re.fullmatch(r"[+-]?[0-9]{1,19}", value):
+        raise errors.bad_request(f"strconv.ParseInt: parsing {errors.quote(value)}: invalid syntax")
+    return int(value)
+
+
+def parse_version(value: str, *, watch: bool = False) -> int:
+    """Read a resourceVersion; absent is 0. Raises StatusError (400)."""
+    if not value:
+        return 0
+    if not re.fullmatch(r"[0-9]{1,20}", value) or int(value) > MAX_VERSION:
+        wrong = (
+            f"resourceVersion: Invalid value: {errors.quote(value)}: strconv.ParseUint: parsing {errors.quote(value)}"
+        )
+        words = "invalid syntax" if not value.isdigit() else "value out of range"
+        raise errors.bad_request(f"{'' if watch else 'invalid resource version: '}{wrong}: {words}")
     return int(value)
 
 
@@ -77,7 +92,7 @@ class WriteOptions:
             bool(query.getall("dryRun", [])),
             validation or "Warn",
             manager or _agent_name(user_agent),
-            apply and parse_bool(query.get("force", ""), "force"),
+            apply and parse_bool(query.get("force", "")),
             tuple((name, query[name]) for name in ("fieldManager", "fieldValidation") if query.get(name)),
         )
 
@@ -120,26 +135,61 @@ class ListOptions:
     version_match: str = ""
     watch: bool = False
     bookmarks: bool = False
-    initial_events: bool = False
+    initial_events: bool | None = None
     timeout_s: int = 0
 
     @staticmethod
     def of(query: Mapping[str, str]) -> ListOptions:
-        """Read the query of a list or watch."""
-        version = query.get("resourceVersion", "")
-        parse_number(version, "resourceVersion")
-        return ListOptions(
+        """Read the query of a list or watch. Raises StatusError (400, 422)."""
+        initial = query.get("sendInitialEvents")
+        options = ListOptions(
             query.get("labelSelector", ""),
             query.get("fieldSelector", ""),
-            parse_number(query.get("limit", ""), "limit"),
+            max(0, parse_number(query.get("limit", ""))),
             query.get("continue", ""),
-            version,
+            query.get("resourceVersion", ""),
             query.get("resourceVersionMatch", ""),
-            parse_bool(query.get("watch", ""), "watch"),
-            parse_bool(query.get("allowWatchBookmarks", ""), "allowWatchBookmarks"),
-            parse_bool(query.get("sendInitialEvents", ""), "sendInitialEvents"),
-            parse_number(query.get("timeoutSeconds", ""), "timeoutSeconds"),
+            parse_bool(query.get("watch", "")),
+            parse_bool(query.get("allowWatchBookmarks", "")),
+            None if initial is None else parse_bool(initial),
+            parse_number(query.get("timeoutSeconds", "")),
         )
+        if wrong := options._check_watch() if options.watch else options._check_list():
+            raise errors.invalid("meta.k8s.io", "ListOptions", "", wrong)
+        parse_version(options.version, watch=options.watch)
+        return options
+
+    def _check_list(self) -> list[FieldError]:
+        """k8s.io/apimachinery, pkg/apis/meta/internalversion/validation."""
+        at, match = "resourceVersionMatch", self.version_match
+        wrong: list[FieldError] = []
+        if match:
+            if not self.version:
+                wrong.append(errors.forbidden_value(at, f"{at} is forbidden unless resourceVersion is provided"))
+            if self.continues:
+                wrong.append(errors.forbidden_value(at, f"{at} is forbidden when continue is provided"))
+            if match not in ("Exact", "NotOlderThan"):
+                wrong.append(errors.unsupported(at, match, ["Exact", "NotOlderThan", ""]))
+            if match == "Exact" and self.version == "0":
+                wrong.append(errors.forbidden_value(at, f'{at} "exact" is forbidden for resourceVersion "0"'))
+        if self.initial_events is not None:
+            wrong.append(errors.forbidden_value("sendInitialEvents", "sendInitialEvents is forbidden for list"))
+        return wrong
+
+    def _check_watch(self) -> list[FieldError]:
+        at, match = "resourceVersionMatch", self.version_match
+        wrong: list[FieldError] = []
+        if self.initial_events is not None and match != "NotOlderThan":
+            wrong.append(errors.forbidden_value(at, f"sendInitialEvents requires setting {at} to NotOlderThan"))
+        if match and self.initial_events is None:
+            wrong.append(
+                errors.forbidden_value(at, f"{at} is forbidden for watch unless sendInitialEvents is provided")
+            )
+        if match and match != "NotOlderThan":
+            wrong.append(errors.unsupported(at, match, ["NotOlderThan"]))
+        if self.continues:
+            wrong.append(errors.forbidden_value(at, f"{at} is forbidden when continue is provided"))
+        return wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +210,7 @@ class DeleteOptions:
         if body is None:
             body = {name: query[name] for name in ("propagationPolicy",) if query.get(name)}
             if "orphanDependents" in query:
-                body["orphanDependents"] = parse_bool(query["orphanDependents"], "orphanDependents")
+                body["orphanDependents"] = parse_bool(query["orphanDependents"])
             body["dryRun"] = query.getall("dryRun", [])
         if not isinstance(body, dict) or body.get("kind", "DeleteOptions") != "DeleteOptions":
             raise errors.bad_request("the body of a delete must be DeleteOptions")

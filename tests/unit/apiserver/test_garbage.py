@@ -151,7 +151,7 @@ async def test_object_whose_owner_is_of_an_unknown_kind_is_kept(bare: Any) -> No
     assert (await bare("GET", f"{MAPS}/child")).status == 200
 
 
-async def test_cluster_scoped_owner_takes_its_objects_along(bare: Any, crds: Any) -> None:
+async def test_cluster_scoped_owner_takes_its_objects_along(bare: Any) -> None:
     await bare("POST", NAMESPACES, {"metadata": {"name": "other"}})
     owner = (await bare("GET", f"{NAMESPACES}/other")).json["metadata"]["uid"]
     await _make(bare, "child", {"apiVersion": "v1", "kind": "Namespace", "name": "other", "uid": owner})
