@@ -1,0 +1,74 @@
+"""CEL, the language of validation rules and match conditions, as Kubernetes 1.36 offers it.
+
+An expression is compiled once over variables of declared types and then evaluated over plain JSON values,
+within a budget of cost:
+
+    parser -> macros -> checker -> validate -> compiler -> closures
+                              \\-> estimate (cost before any data are seen)
+
+Nothing of Python can be reached from an expression: values are JSON's and the few classes of `values` and of
+the functions' rooms, names are the declared variables and the functions of `signatures`. Sources: the CEL
+specification (cel-spec), and the behaviour of Kubernetes' own environment, recorded in `tests/unit/apiserver/cel`.
+"""
+
+from .errors import BudgetExceededError, CelError, EvaluationError
+from .program import PER_CALL_LIMIT, PER_OBJECT_LIMIT, Budget, Program, compile_expression, estimate
+from .schemas import escaped, schema_type
+from .sizes import Cost
+from .types import (
+    BOOL,
+    BYTES,
+    DATE,
+    DOUBLE,
+    DURATION,
+    DYN,
+    INT,
+    NULL,
+    STRING,
+    TIMESTAMP,
+    UINT,
+    BytesType,
+    DynType,
+    Field,
+    ListType,
+    MapType,
+    ObjectType,
+    StringType,
+    Type,
+    optional_of,
+)
+
+__all__ = [
+    "BOOL",
+    "BYTES",
+    "DATE",
+    "DOUBLE",
+    "DURATION",
+    "DYN",
+    "INT",
+    "NULL",
+    "PER_CALL_LIMIT",
+    "PER_OBJECT_LIMIT",
+    "STRING",
+    "TIMESTAMP",
+    "UINT",
+    "Budget",
+    "BudgetExceededError",
+    "BytesType",
+    "CelError",
+    "Cost",
+    "DynType",
+    "EvaluationError",
+    "Field",
+    "ListType",
+    "MapType",
+    "ObjectType",
+    "Program",
+    "StringType",
+    "Type",
+    "compile_expression",
+    "escaped",
+    "estimate",
+    "optional_of",
+    "schema_type",
+]

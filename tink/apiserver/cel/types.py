@@ -1,0 +1,257 @@
+"""The types of CEL: what a caller declares for its variables, and what the checker reasons with.
+
+A caller describes its data with scalars (`INT`, `StringType(max_size=...)`), `ListType`, `MapType` and
+`ObjectType`. Sizes are in the units of CEL's `size()`; they only serve the estimate of costs, and where
+none is given the largest size that fits into a request is assumed, as Kubernetes does
+(k8s.io/apiserver, pkg/cel/common/schemas.go).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+MAX_REQUEST_BYTES = 3 * 1024 * 1024
+"""The largest request that Kubernetes reckons with when a size is not declared."""
+
+_STRING_LIMIT = MAX_REQUEST_BYTES - 2
+
+
+class Type:
+    """Any type. `shape` is one word, `name` is how errors call it, `params` are its type parameters."""
+
+    __slots__ = ()
+
+    @property
+    def shape(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def params(self) -> tuple["Type", ...]:
+        return ()
+
+
+@dataclass(frozen=True)
+class Scalar(Type):
+    """A type without parameters. `max_size` bounds strings and bytes; `min_json` is its smallest JSON text in bytes."""
+
+    name: str
+    max_size: int | None = None
+    min_json: int = field(default=1, compare=False)
+
+    @property
+    def shape(self) -> str:
+        return self.name
+
+
+def StringType(max_size: int | None = None) -> Scalar:  # noqa: N802 - stands beside ListType and MapType
+    """A string; `max_size` in bytes (Kubernetes takes four times the schema's maxLength)."""
+    return Scalar("string", max_size, 2)
+
+
+def BytesType(max_size: int | None = None) -> Scalar:  # noqa: N802
+    """Bytes, carried in JSON as base64."""
+    return Scalar("bytes", max_size, 2)
+
+
+def DynType(max_size: int | None = None) -> Scalar:  # noqa: N802
+    """A value checked only when it is evaluated; with `max_size` for x-kubernetes-int-or-string."""
+    return Scalar("dyn", max_size, 1)
+
+
+BOOL = Scalar("bool", 0, 4)
+INT = Scalar("int", 0, 1)
+UINT = Scalar("uint", 0, 1)
+DOUBLE = Scalar("double", 0, 1)
+STRING = StringType()
+BYTES = BytesType()
+NULL = Scalar("null", 0, 4)
+DYN = DynType()
+TIMESTAMP = Scalar("timestamp", 32, 21)
+DATE = Scalar("timestamp", 12, 12)
+DURATION = Scalar("duration", 32, 3)
+ERROR = Scalar("!error!")
+
+
+@dataclass(frozen=True)
+class ListType(Type):
+    """A list. `kind` (Kubernetes' x-kubernetes-list-type) decides how `==` and `+` treat it; `keys` name the
+    fields that identify an element of a 'map' list, as they stand in JSON."""
+
+    element: Type
+    max_items: int | None = None
+    kind: str = "atomic"
+    keys: tuple[str, ...] = ()
+
+    @property
+    def shape(self) -> str:
+        return "list"
+
+    @property
+    def params(self) -> tuple[Type, ...]:
+        return (self.element,)
+
+
+@dataclass(frozen=True)
+class MapType(Type):
+    """A map with keys of one type and values of one type."""
+
+    key: Type
+    value: Type
+    max_properties: int | None = None
+
+    @property
+    def shape(self) -> str:
+        return "map"
+
+    @property
+    def params(self) -> tuple[Type, ...]:
+        return (self.key, self.value)
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of an object: its type and the key under which JSON has it. `required` (and not defaulted) fields count
+    into the smallest size of the object."""
+
+    type: Type
+    name_in_json: str
+    required: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class ObjectType(Type):
+    """An object with declared fields, by the names that expressions use. Two object types are equal by `name`."""
+
+    name: str
+    fields: Mapping[str, Field]
+
+    @property
+    def shape(self) -> str:
+        return "object"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ObjectType) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+KEYWORDS = frozenset(
+    (
+        "true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if", "import",
+        "let", "loop", "package", "namespace", "return", "var", "void", "while",
+    )
+)  # fmt: skip
+"""Words that no field can be called in an expression; such a field is known as `__word__`."""
+
+
+def declared_field(t: "Type", name: str) -> Field | None:
+    """The declared field that a selection means; a keyword may be written plainly where the grammar lets it through."""
+    if not isinstance(t, ObjectType):
+        return None
+    found = t.fields.get(name)
+    return t.fields.get(f"__{name}__") if found is None and name in KEYWORDS else found
+
+
+@dataclass(frozen=True)
+class Opaque(Type):
+    """A named type with parameters that only functions can look into: optionals and Kubernetes' own types."""
+
+    name: str
+    arguments: tuple[Type, ...] = ()
+
+    @property
+    def shape(self) -> str:
+        return "opaque"
+
+    @property
+    def params(self) -> tuple[Type, ...]:
+        return self.arguments
+
+
+@dataclass(frozen=True)
+class TypeType(Type):
+    """The type of a type."""
+
+    of: Type | None = None
+
+    @property
+    def shape(self) -> str:
+        return "type"
+
+    @property
+    def params(self) -> tuple[Type, ...]:
+        return () if self.of is None else (self.of,)
+
+
+@dataclass(frozen=True)
+class TypeVar(Type):
+    """A type parameter of a function, or a type not known yet."""
+
+    name: str
+
+    @property
+    def shape(self) -> str:
+        return "typevar"
+
+
+def optional_of(inner: Type) -> Opaque:
+    """The type of an optional value."""
+    return Opaque("optional_type", (inner,))
+
+
+def rebuilt(t: Type, params: tuple[Type, ...]) -> Type:
+    """`t` with other type parameters; without the declared sizes, which belong to places in the data."""
+    if type(t) is ListType:
+        return ListType(params[0])
+    if type(t) is MapType:
+        return MapType(params[0], params[1])
+    if type(t) is Opaque:
+        return Opaque(t.name, params)
+    if type(t) is TypeType:
+        return TypeType(params[0])
+    return t
+
+
+def same(a: Type, b: Type) -> bool:
+    """Whether two types are exactly the same, sizes aside."""
+    if a is b:
+        return True
+    if a.shape != b.shape or getattr(a, "name", "") != getattr(b, "name", ""):
+        return False
+    mine, others = a.params, b.params
+    return len(mine) == len(others) and all(map(same, mine, others))
+
+
+def text_of(t: Type) -> str:
+    """A type as cel-go writes it in errors: `list(map(string, int))`."""
+    name = str(getattr(t, "name", t.shape))
+    if t.params:
+        return f"{name}({', '.join(map(text_of, t.params))})"
+    return name
+
+
+def min_json_size(t: Type) -> int:
+    """Bytes of the smallest JSON text a value of the type can have."""
+    if isinstance(t, Scalar):
+        return t.min_json
+    if isinstance(t, ObjectType):
+        needed = (f for f in t.fields.values() if f.required)
+        return 2 + sum(len(f.name_in_json.encode()) + min_json_size(f.type) + 4 for f in needed)
+    return 2
+
+
+def max_elements(t: Type) -> int:
+    """The largest `size()` a value of a declared type can have; 0 where it has none."""
+    if isinstance(t, Scalar):
+        if t.max_size is not None:
+            return max(t.max_size, 0)
+        return _STRING_LIMIT
+    if isinstance(t, ListType):
+        if t.max_items is not None:
+            return max(t.max_items, 0)
+        return _STRING_LIMIT // (min_json_size(t.element) + 1)
+    if isinstance(t, MapType):
+        if t.max_properties is not None:
+            return max(t.max_properties, 0)
+        return _STRING_LIMIT // (min_json_size(t.value) + 6)
+    return 0
