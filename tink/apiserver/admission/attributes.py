@@ -6,6 +6,7 @@ schema and rules have found nothing wrong, to `validate` (k8s.io/apiserver, pkg/
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -17,7 +18,8 @@ class Attributes:
     """One write. `object` is the new state in the version of the request, None for DELETE; `old` the state before.
 
     `options` is the CreateOptions, UpdateOptions, PatchOptions or DeleteOptions object of the request. `mutate` may put
-    another object in the place of `object`; both may append to `warnings`, which the client sees.
+    another object in the place of `object`; both may append to `warnings`, which the client sees. `labels` are those of
+    the namespace, once they were needed.
     """
 
     operation: Literal["CREATE", "UPDATE", "DELETE"]
@@ -30,6 +32,7 @@ class Attributes:
     options: Raw
     dry_run: bool
     warnings: list[str] = field(default_factory=list)
+    labels: Mapping[str, str] | None = None
 
 
 class Admission(Protocol):

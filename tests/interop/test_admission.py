@@ -1,0 +1,225 @@
+"""Webhooks seen by a real kubectl: an HTTPS server of our own changes, refuses and warns, is slow, or is not there."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from tink.apiserver import credentials
+
+DEFINITION = """
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: widgets.example.org}
+spec:
+  group: example.org
+  scope: Namespaced
+  names: {plural: widgets, kind: Widget}
+  conversion:
+    strategy: Webhook
+    webhook:
+      conversionReviewVersions: [v1]
+      clientConfig: {url: "$URL/convert", caBundle: $CA}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema:
+      openAPIV3Schema:
+        type: object
+        properties:
+          spec: {type: object, properties: {size: {type: integer}, note: {type: string}}}
+  - name: v2
+    served: true
+    storage: false
+    schema:
+      openAPIV3Schema:
+        type: object
+        properties:
+          spec: {type: object, properties: {length: {type: integer}, note: {type: string}}}
+"""
+WIDGET = '{"apiVersion": "example.org/v1", "kind": "Widget", "metadata": {"name": "one"}, "spec": {"size": 3}}'
+CONFIGURATION = """
+apiVersion: admissionregistration.k8s.io/v1
+kind: $KINDWebhookConfiguration
+metadata: {name: ours}
+webhooks:
+- name: check.example.org
+  clientConfig: {url: "$URL/check", caBundle: $CA}
+  rules: [{operations: ["*"], apiGroups: [example.org], apiVersions: [v1], resources: [widgets]}]
+  sideEffects: $SIDE
+  admissionReviewVersions: [v1]
+  failurePolicy: $POLICY
+  timeoutSeconds: 1
+"""
+
+
+class Hooks:
+    """A webhook server: `response` is what it answers to an AdmissionReview, after `delay_s` seconds."""
+
+    def __init__(self, authority: credentials.Authority) -> None:
+        self.url = ""
+        self.bundle = base64.b64encode(authority.pem()).decode()
+        self.response: dict[str, Any] = {"allowed": True}
+        self.delay_s = 0.0
+        self.asked: list[dict[str, Any]] = []
+
+    async def check(self, request: web.Request) -> web.Response:
+        review = await request.json()
+        self.asked.append(review["request"])
+        await asyncio.sleep(self.delay_s)
+        return web.json_response(review | {"response": {"uid": review["request"]["uid"], **self.response}})
+
+    async def convert(self, request: web.Request) -> web.Response:
+        review = await request.json()
+        asked = review["request"]
+        old, new = ("size", "length") if asked["desiredAPIVersion"].endswith("/v2") else ("length", "size")
+        for obj in asked["objects"]:
+            obj["apiVersion"] = asked["desiredAPIVersion"]
+            if old in obj["spec"]:
+                obj["spec"][new] = obj["spec"].pop(old)
+        response = {"uid": asked["uid"], "convertedObjects": asked["objects"], "result": {"status": "Success"}}
+        return web.json_response({"apiVersion": review["apiVersion"], "kind": review["kind"], "response": response})
+
+    def filled(self, text: str, **more: str) -> str:
+        for name, value in {"URL": self.url, "CA": self.bundle, **more}.items():
+            text = text.replace(f"${name}", value)
+        return text
+
+
+@pytest.fixture
+async def hooks(tmp_path: Path) -> AsyncIterator[Hooks]:
+    now = datetime.now(UTC)
+    authority = credentials.load_authority(tmp_path / "hooks", now)
+    made = Hooks(authority)
+    app = web.Application()
+    app.router.add_post("/check", made.check)
+    app.router.add_post("/convert", made.convert)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
+    await runner.setup()
+    context = credentials.server_context(authority, "127.0.0.1", now, tmp_path)
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+    made.url = f"https://127.0.0.1:{runner.addresses[0][1]}"
+    yield made
+    await runner.cleanup()
+
+
+@pytest.fixture
+async def widgets(bare: Any, hooks: Hooks) -> Any:
+    """kubectl and a server with Widgets in two versions."""
+    await bare("create", "-f", "-", stdin=hooks.filled(DEFINITION))
+    return bare
+
+
+async def _configure(
+    kubectl: Any, hooks: Hooks, kind: str, policy: str = "Fail", side: str = "None", **more: str
+) -> None:
+    text = hooks.filled(CONFIGURATION, KIND=kind, POLICY=policy, SIDE=side, **more)
+    await kubectl("apply", "-f", "-", stdin=text)
+
+
+def _patch(*operations: dict[str, Any]) -> dict[str, Any]:
+    text = base64.b64encode(json.dumps(operations).encode()).decode()
+    return {"allowed": True, "patchType": "JSONPatch", "patch": text}
+
+
+async def test_mutating_webhook_changes_what_kubectl_applies(widgets: Any, hooks: Hooks) -> None:
+    await _configure(widgets, hooks, "Mutating")
+    hooks.response = _patch({"op": "add", "path": "/spec/note", "value": "added"})
+    await widgets("apply", "-f", "-", stdin=WIDGET)
+    assert (await widgets.object("widgets.v1.example.org", "one"))["spec"] == {"size": 3, "note": "added"}
+    hooks.response = {"allowed": True}
+    await widgets("delete", "widgets.v1.example.org", "one")
+    assert [asked["operation"] for asked in hooks.asked] == ["CREATE", "DELETE"]
+
+
+async def test_refusal_is_shown_with_its_message_and_warnings(widgets: Any, hooks: Hooks) -> None:
+    await _configure(widgets, hooks, "Validating")
+    status = {"code": 403, "reason": "Forbidden", "message": "too small"}
+    hooks.response = {"allowed": False, "status": status, "warnings": ["look at the size"]}
+    ran = await widgets.run("create", "-f", "-", stdin=WIDGET)
+    assert ran.code == 1
+    assert "Warning: look at the size" in ran.err
+    assert (
+        'Error from server (Forbidden): error when creating "STDIN": '
+        'admission webhook "check.example.org" denied the request: too small'
+    ) in ran.err
+    assert "not found" in (await widgets.run("get", "widgets.v1.example.org", "one")).err
+
+
+async def test_warnings_of_an_allowed_write_are_shown(widgets: Any, hooks: Hooks) -> None:
+    await _configure(widgets, hooks, "Validating")
+    hooks.response = {"allowed": True, "warnings": ["deprecated"]}
+    ran = await widgets.run("create", "-f", "-", stdin=WIDGET)
+    assert (ran.code, ran.out.split()[-1]) == (0, "created")
+    assert "Warning: deprecated" in ran.err
+
+
+async def test_webhook_that_is_down_refuses_with_fail_and_is_passed_over_with_ignore(
+    widgets: Any, hooks: Hooks
+) -> None:
+    await _configure(widgets, hooks, "Validating", URL="https://127.0.0.1:1")
+    ran = await widgets.run("create", "-f", "-", stdin=WIDGET)
+    assert (
+        'failed calling webhook "check.example.org": failed to call webhook: '
+        'Post "https://127.0.0.1:1/check?timeout=1s": dial tcp 127.0.0.1:1: connect: connection refused'
+    ) in ran.err
+    await _configure(widgets, hooks, "Validating", "Ignore", URL="https://127.0.0.1:1")
+    assert "created" in await widgets("create", "-f", "-", stdin=WIDGET)
+
+
+async def test_slow_webhook_is_given_up_after_its_timeout(widgets: Any, hooks: Hooks) -> None:
+    await _configure(widgets, hooks, "Mutating")
+    hooks.delay_s = 5
+    ran = await widgets.run("create", "-f", "-", stdin=WIDGET)
+    assert "context deadline exceeded" in ran.err
+    await _configure(widgets, hooks, "Mutating", "Ignore")
+    assert "created" in await widgets("create", "-f", "-", stdin=WIDGET)
+
+
+async def test_webhook_is_told_of_a_dry_run_and_nothing_is_stored(widgets: Any, hooks: Hooks) -> None:
+    await _configure(widgets, hooks, "Validating", side="NoneOnDryRun")
+    await widgets("create", "-f", "-", "--dry-run=server", stdin=WIDGET)
+    assert [asked["dryRun"] for asked in hooks.asked] == [True]
+    assert "not found" in (await widgets.run("get", "widgets.v1.example.org", "one")).err
+
+
+async def test_wrong_configuration_is_refused_with_every_reason(bare: Any, hooks: Hooks) -> None:
+    text = hooks.filled(CONFIGURATION, KIND="Validating", POLICY="Perhaps", SIDE="Some")
+    ran = await bare.run("create", "-f", "-", stdin=text.replace("https:", "http:"))
+    assert 'webhooks[0].failurePolicy: Unsupported value: "Perhaps": supported values: "Fail", "Ignore"' in ran.err
+    assert "webhooks[0].sideEffects: Unsupported value" in ran.err
+    assert "'https' is the only allowed URL scheme" in ran.err
+
+
+async def test_configurations_are_listed_with_the_number_of_their_webhooks(bare: Any, hooks: Hooks) -> None:
+    await _configure(bare, hooks, "Mutating", "Ignore")
+    lines = (await bare("get", "mutatingwebhookconfigurations")).splitlines()
+    assert lines[0].split() == ["NAME", "WEBHOOKS", "AGE"]
+    assert lines[1].split()[:2] == ["ours", "1"]
+
+
+async def test_object_is_read_listed_watched_and_applied_in_another_version(widgets: Any) -> None:
+    await widgets("create", "-f", "-", stdin=WIDGET)
+    assert (await widgets.object("widgets.v2.example.org", "one"))["spec"] == {"length": 3}
+    listed = json.loads(await widgets("get", "widgets.v2.example.org", "-o", "json"))
+    assert [(item["apiVersion"], item["spec"]) for item in listed["items"]] == [("example.org/v2", {"length": 3})]
+    watch = await widgets.start("get", "widgets.v2.example.org", "one", "-w", "-o", "jsonpath={.spec.length}{'\\n'}")
+    assert watch.stdout is not None
+    try:
+        assert (await asyncio.wait_for(watch.stdout.readline(), 20)).strip() == b"3"
+        changed = WIDGET.replace("/v1", "/v2").replace('"size": 3', '"length": 7')
+        await widgets("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=changed)
+        assert (await asyncio.wait_for(watch.stdout.readline(), 20)).strip() == b"7"
+    finally:
+        watch.kill()
+        await watch.wait()
+    assert (await widgets.object("widgets.v1.example.org", "one"))["spec"] == {"size": 7}

@@ -1,0 +1,57 @@
+"""What clients and webhooks get from us is what they get from a real kube-apiserver, case by case.
+
+`recorded.json` holds the answers of kube-apiserver 1.36.3 to the cases in `cases.py`: what each client was told and
+what each webhook was sent. To record anew, start one and give its kubeconfig (with the certificates inside):
+
+    TINKEDGE_ORACLE=peer.kubeconfig pytest tests/unit/apiserver/admission/test_recorded.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Raw = dict[str, Any]
+RECORDED = Path(__file__).with_name("recorded.json")
+ORACLE = os.environ.get("TINKEDGE_ORACLE")
+_READ = runpy.run_path(str(Path(__file__).with_name("cases.py")))
+CASES, DEFINITIONS, NAMESPACES = _READ["CASES"], _READ["DEFINITIONS"], _READ["NAMESPACES"]
+
+
+async def play(group: str, client: Any, make_player: Callable[[Any], Any]) -> Raw:
+    """Run the cases of a group on a server."""
+    player = make_player(client)
+    if not ORACLE or (await client("GET", "/api/v1/namespaces/labelled")).status == 404:
+        for definition in DEFINITIONS:
+            await player.install("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+        for namespace in NAMESPACES:
+            await player.install("/api/v1/namespaces", namespace)
+    return {name: await player.run(each) for name, each in CASES[group].items()}
+
+
+@pytest.mark.skipif(not ORACLE, reason="records the answers of a real kube-apiserver (TINKEDGE_ORACLE)")
+@pytest.mark.timeout(600)
+async def test_record(connect: Any, make_player: Callable[[Any], Any]) -> None:
+    recorded = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
+    wanted = os.environ.get("TINKEDGE_GROUPS")
+    for group in wanted.split(",") if wanted else CASES:
+        recorded[group] = await play(group, connect(Path(ORACLE or "")), make_player)
+        RECORDED.write_text(json.dumps(recorded, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+@pytest.mark.skipif(bool(ORACLE), reason="records")
+@pytest.mark.parametrize("group", CASES)
+async def test_clients_and_webhooks_get_what_a_real_server_gives(
+    group: str, bare: Any, make_player: Callable[[Any], Any], differences: Any
+) -> None:
+    recorded = json.loads(RECORDED.read_text())[group]
+    played = await play(group, bare, make_player)
+    assert played.keys() == recorded.keys()
+    different = [line for name in played for line in differences(name, played[name], recorded[name])]
+    assert not different, "ours | theirs\n" + "\n".join(different)
