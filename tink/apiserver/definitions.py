@@ -1,25 +1,32 @@
 """CustomResourceDefinitions: checked and completed when they are written, and turned into what is served.
 
 A definition that is stored is served at once, in every version that it lists as served; there is no moment between
-(Kubernetes needs a controller and a few seconds for that). The conditions say so: NamesAccepted and Established.
+(Kubernetes needs controllers and a few seconds for that). The conditions say so: NamesAccepted and Established. What
+makes a definition right is in `defining`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
-from tink.apiserver import errors, meta, schema, structural
+from tink.apiserver import schema
+from tink.apiserver.defining import formats, spec, typed, webhooks
 from tink.apiserver.errors import FieldError
+from tink.apiserver.golang import invalid
 from tink.apiserver.jsonpath import JSONPathError
-from tink.apiserver.registry import CUSTOM, NAME_FIELD, Raw, Resource, Rules, root_schema
-from tink.apiserver.table import AGE, NAME, Column, printer_column
+from tink.apiserver.registry import CUSTOM, NAME_FIELD, NAMESPACED_FIELDS, Raw, Resource, Rules, priority, root_schema
+from tink.apiserver.table import AGE, CUSTOM_AGE, NAME, Column, printer_column
+from tink.apiserver.validations import compile_rules
+from tink.apiserver.validations.paths import field_path
 
 GROUP = "apiextensions.k8s.io"
 PLURAL = "customresourcedefinitions"
 KEY = f"{GROUP}/{PLURAL}"
 FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
-"""Keeps a definition until all its objects are gone (`lifecycle`)."""
+"""Keeps a definition that is to go until all its objects are gone (`lifecycle`)."""
 
 _TEXT: Raw = {"type": "string"}
 _TEXTS: Raw = {"type": "array", "items": _TEXT, "x-kubernetes-list-type": "atomic"}
@@ -35,6 +42,18 @@ _NAMES: Raw = {
         "singular": _TEXT,
     },
 }
+_CONDITION: Raw = {
+    "type": "object",
+    "required": ["type", "status"],
+    "properties": {
+        "type": _TEXT,
+        "status": _TEXT,
+        "lastTransitionTime": {"type": "string", "format": "date-time"},
+        "reason": _TEXT,
+        "message": _TEXT,
+        "observedGeneration": {"type": "integer", "format": "int64"},
+    },
+}
 _VERSION: Raw = {
     "type": "object",
     "required": ["name", "served", "storage"],
@@ -45,8 +64,26 @@ _VERSION: Raw = {
         "deprecated": {"type": "boolean"},
         "deprecationWarning": _TEXT,
         "schema": {"type": "object", "properties": {"openAPIV3Schema": _ANY}},
-        "subresources": {"type": "object", "properties": {"status": _ANY, "scale": _ANY}},
-        "selectableFields": {"type": "array", "items": _ANY},
+        "subresources": {
+            "type": "object",
+            "properties": {
+                "status": _ANY,
+                "scale": {
+                    "type": "object",
+                    "required": ["specReplicasPath", "statusReplicasPath"],
+                    "properties": {
+                        "specReplicasPath": _TEXT,
+                        "statusReplicasPath": _TEXT,
+                        "labelSelectorPath": _TEXT,
+                    },
+                },
+            },
+        },
+        "selectableFields": {
+            "type": "array",
+            "items": {"type": "object", "required": ["jsonPath"], "properties": {"jsonPath": _TEXT}},
+            "x-kubernetes-list-type": "atomic",
+        },
         "additionalPrinterColumns": {
             "type": "array",
             "items": {
@@ -54,7 +91,7 @@ _VERSION: Raw = {
                 "required": ["name", "type", "jsonPath"],
                 "properties": {
                     "name": _TEXT,
-                    "type": {"type": "string", "enum": ["integer", "number", "string", "boolean", "date"]},
+                    "type": _TEXT,
                     "jsonPath": _TEXT,
                     "description": _TEXT,
                     "format": _TEXT,
@@ -62,6 +99,30 @@ _VERSION: Raw = {
                 },
             },
         },
+    },
+}
+_WEBHOOK: Raw = {
+    "type": "object",
+    "required": ["conversionReviewVersions"],
+    "properties": {
+        "clientConfig": {
+            "type": "object",
+            "properties": {
+                "url": _TEXT,
+                "caBundle": {"type": "string", "format": "byte"},
+                "service": {
+                    "type": "object",
+                    "required": ["namespace", "name"],
+                    "properties": {
+                        "namespace": _TEXT,
+                        "name": _TEXT,
+                        "path": _TEXT,
+                        "port": {"type": "integer", "format": "int32"},
+                    },
+                },
+            },
+        },
+        "conversionReviewVersions": _TEXTS,
     },
 }
 SCHEMA: Raw = {
@@ -75,41 +136,55 @@ SCHEMA: Raw = {
             "properties": {
                 "group": _TEXT,
                 "names": {**_NAMES, "required": ["kind", "plural"]},
-                "scope": {"type": "string", "enum": ["Cluster", "Namespaced"]},
+                "scope": _TEXT,
                 "versions": {
                     "type": "array",
-                    "minItems": 1,
                     "items": _VERSION,
-                    "x-kubernetes-list-type": "map",
-                    "x-kubernetes-list-map-keys": ["name"],
+                    "x-kubernetes-list-type": "atomic",
                 },
                 "conversion": {
                     "type": "object",
-                    "properties": {"strategy": {"type": "string", "enum": ["None"]}, "webhook": _ANY},
+                    "required": ["strategy"],
+                    "properties": {"strategy": _TEXT, "webhook": _WEBHOOK},
                 },
-                "preserveUnknownFields": {"type": "boolean", "enum": [False]},
+                "preserveUnknownFields": {"type": "boolean"},
             },
         },
         "status": {
             "type": "object",
             "properties": {
                 "acceptedNames": _NAMES,
-                "conditions": {"type": "array", "items": _ANY},
+                "conditions": {
+                    "type": "array",
+                    "items": _CONDITION,
+                    "x-kubernetes-list-type": "map",
+                    "x-kubernetes-list-map-keys": ["type"],
+                },
                 "storedVersions": _TEXTS,
+                "observedGeneration": {"type": "integer", "format": "int64"},
             },
         },
     },
 }
 
-Taken = Callable[[Raw], list[str]]
-"""Says why the names of a definition cannot be accepted: what else has them."""
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """Names of a group that other resources have: those in paths (plural, singular, short), and the kinds."""
+
+    resources: frozenset[str] = frozenset()
+    kinds: frozenset[str] = frozenset()
+
+
+Taken = Callable[[Raw], Claimed]
+"""Says which names a definition cannot have."""
 
 
 def definition_resource(taken: Taken) -> Resource:
     """Give the resource of CustomResourceDefinitions themselves."""
 
     def prepare(new: Raw, old: Raw | None, now: datetime) -> None:
-        _complete(new, old, now, taken)
+        _prepare(new, old, now, taken)
 
     return Resource(
         GROUP,
@@ -117,7 +192,7 @@ def definition_resource(taken: Taken) -> Resource:
         PLURAL,
         "CustomResourceDefinition",
         SCHEMA,
-        schema.compile_schema(root_schema(SCHEMA)),
+        _walk,
         singular="customresourcedefinition",
         list_kind="CustomResourceDefinitionList",
         namespaced=False,
@@ -127,157 +202,186 @@ def definition_resource(taken: Taken) -> Resource:
             NAME,
             Column("Created At", lambda obj, _: obj["metadata"].get("creationTimestamp"), AGE.description, "date"),
         ),
-        rules=Rules(generation=True, prepare=prepare, check=_check, warn=_warn, selectable=NAME_FIELD),
+        status=True,
+        rules=Rules(
+            generation=True,
+            unconditional=False,
+            holds=_holds,
+            complete=_complete,
+            prepare=prepare,
+            check=spec.check,
+            warn=formats.warnings,
+            selectable=NAME_FIELD,
+        ),
     )
 
 
-def _complete(new: Raw, old: Raw | None, now: datetime, taken: Taken) -> None:
-    """Fill in what a definition leaves out, and its status. Only called for definitions that fit the schema."""
-    spec = new["spec"]
-    names = spec["names"]
-    names.setdefault("singular", names["kind"].lower())
-    names.setdefault("listKind", names["kind"] + "List")
+_walk_metadata = schema.compile_schema(
+    root_schema({"properties": {"spec": {**_ANY, "type": ""}, "status": {**_ANY, "type": ""}}})
+)
+
+
+def _walk(value: Any, path: schema.Path, found: schema.Walk) -> None:
+    """Read a definition as Kubernetes' Go types would. Raises StatusError (400) for values of wrong types."""
+    _walk_metadata(value, path, found)
+    typed.read(value, found.unknown.append)
+
+
+def _holds(definition: Raw) -> bool:
+    """A definition that is deleted always stays until `lifecycle` has removed its objects."""
+    return "deletionTimestamp" not in definition["metadata"]
+
+
+def _complete(new: Raw) -> None:
+    """Fill in what a definition leaves out (k8s.io/apiextensions-apiserver, apiextensions/v1/defaults.go)."""
+    spec = new.setdefault("spec", {})
+    names = spec.setdefault("names", {})
+    if not names.get("singular") and names.get("kind"):
+        names["singular"] = names["kind"].lower()
+    if not names.get("listKind") and names.get("kind"):
+        names["listKind"] = names["kind"] + "List"
     spec.setdefault("conversion", {"strategy": "None"})
-    spec["conversion"].setdefault("strategy", "None")
-    meta_fields = new["metadata"]
-    if "deletionTimestamp" not in meta_fields and FINALIZER not in meta_fields.setdefault("finalizers", []):
-        meta_fields["finalizers"].append(FINALIZER)
-    conflicts = taken(new)
-    stored = [version["name"] for version in spec["versions"] if version["storage"]]
-    kept = [name for name in (old or {}).get("status", {}).get("storedVersions", []) if name not in stored]
-    before = {item["type"]: item for item in (old or {}).get("status", {}).get("conditions", [])}
-    conditions = [
-        _condition("NamesAccepted", not conflicts, "NoConflicts", "; ".join(conflicts) or "no conflicts found"),
-        _condition("Established", not conflicts, "InitialNamesAccepted", "the initial names have been accepted"),
-    ]
-    if "deletionTimestamp" in meta_fields:
+    service = ((spec["conversion"].get("webhook") or {}).get("clientConfig") or {}).get("service")
+    if service is not None:
+        service.setdefault("port", 443)
+    if not spec.get("preserveUnknownFields"):
+        spec.pop("preserveUnknownFields", None)
+
+
+def _prepare(new: Raw, old: Raw | None, now: datetime, taken: Taken) -> None:
+    """Set the status of a definition, right or wrong, and keep it until its objects are gone."""
+    deleted = "deletionTimestamp" in new["metadata"]
+    if deleted and old is not None and "deletionTimestamp" not in old["metadata"]:
+        finalizers = new["metadata"].setdefault("finalizers", [])
+        if FINALIZER not in finalizers:
+            finalizers.append(FINALIZER)
+    status: Raw = {} if old is None else new.get("status") or {}
+    versions = (new.get("spec") or {}).get("versions") or ()
+    stored = list(status.get("storedVersions") or ())
+    storing = next((version.get("name", "") for version in versions if version.get("storage")), None)
+    if storing is not None and storing not in stored:
+        stored.append(storing)
+    names, conditions = _accepted(new, status, taken(new))
+    if deleted:
         why = "CustomResource deletion is in progress"
-        conditions.append(_condition("Terminating", True, "InstanceDeletionInProgress", why))
-    for item in conditions:
-        same = before.get(item["type"])
-        item["lastTransitionTime"] = (
-            same["lastTransitionTime"]
-            if same is not None and same["status"] == item["status"]
-            else now.strftime("%Y-%m-%dT%H:%M:%SZ")
-        )
+        conditions.append(_condition("Terminating", "True", "InstanceDeletionInProgress", why))
     new["status"] = {
-        "acceptedNames": names if not conflicts else (old or {}).get("status", {}).get("acceptedNames", {}),
-        "conditions": conditions,
-        "storedVersions": kept + stored,
+        **status,
+        "acceptedNames": names,
+        "conditions": _with_times(conditions, status.get("conditions") or [], now),
     }
-
-
-def _condition(kind: str, holds: bool, reason: str, message: str) -> Raw:
-    if not holds:
-        reason = "NamesConflict" if kind == "NamesAccepted" else "NotAccepted"
-        message = message if kind == "NamesAccepted" else "not all names are accepted"
-    return {"type": kind, "status": "True" if holds else "False", "reason": reason, "message": message}
-
-
-def established(definition: Raw) -> bool:
-    """Whether what a definition describes is to be served."""
-    return any(
-        item.get("type") == "Established" and item.get("status") == "True"
-        for item in definition.get("status", {}).get("conditions", [])
-    )
-
-
-def _check(new: Raw, old: Raw | None) -> list[FieldError]:
-    spec = new["spec"]
-    names = spec["names"]
-    found: list[FieldError] = []
-    if wrong := meta.subdomain(spec["group"]):
-        found.append(errors.invalid_value("spec.group", spec["group"], wrong))
-    elif "." not in spec["group"]:
-        found.append(errors.invalid_value("spec.group", spec["group"], "should be a domain with at least one dot"))
-    for key in ("plural", "singular"):
-        if wrong := meta.label(names[key]):
-            found.append(errors.invalid_value(f"spec.names.{key}", names[key], wrong))
-    for key in ("kind", "listKind"):
-        if wrong := meta.label(names[key].lower()):
-            found.append(
-                errors.invalid_value(
-                    f"spec.names.{key}", names[key], f"may have mixed case, but should otherwise match: {wrong}"
-                )
-            )
-    for key in ("shortNames", "categories"):
-        for index, name in enumerate(names.get(key) or []):
-            if wrong := meta.label(name):
-                found.append(errors.invalid_value(f"spec.names.{key}[{index}]", name, wrong))
-    if names["kind"] == names["listKind"]:
-        found.append(
-            errors.invalid_value("spec.names.listKind", names["listKind"], "kind and listKind may not be the same")
-        )
-    expected = f"{names['plural']}.{spec['group']}"
-    if new["metadata"].get("name") != expected:
-        found.append(
-            errors.invalid_value(
-                "metadata.name", new["metadata"].get("name", ""), 'must be spec.names.plural+"."+spec.group'
-            )
-        )
-    storing = [version for version in spec["versions"] if version["storage"]]
-    if len(storing) != 1:
-        found.append(
-            errors.invalid_value(
-                "spec.versions", len(storing), "must have exactly one version marked as storage version"
-            )
-        )
-    for index, version in enumerate(spec["versions"]):
-        found += _check_version(version, f"spec.versions[{index}]")
-    if old is not None:
-        for path in (("group",), ("scope",), ("names", "plural"), ("names", "kind")):
-            ours, theirs = spec, old["spec"]
-            for step in path:
-                ours, theirs = ours[step], theirs[step]
-            if ours != theirs:
-                found.append(errors.invalid_value(f"spec.{'.'.join(path)}", ours, "field is immutable"))
-    return found
-
-
-def _warn(new: Raw) -> list[str]:
-    """Say which rules of a definition have no effect here."""
-    return [
-        f"spec.versions[{index}].schema.openAPIV3Schema: x-kubernetes-validations are not enforced by this API server"
-        for index, version in enumerate(new["spec"]["versions"])
-        if structural.has_rules(version["schema"]["openAPIV3Schema"])
-    ]
-
-
-def _check_version(version: Raw, at: str) -> list[FieldError]:
-    found: list[FieldError] = []
-    if wrong := meta.label(version["name"]):
-        found.append(errors.invalid_value(f"{at}.name", version["name"], wrong))
-    openapi = (version.get("schema") or {}).get("openAPIV3Schema")
-    if openapi is None:
-        found.append(errors.required(f"{at}.schema.openAPIV3Schema", "schemas are required"))
+    if stored:
+        new["status"]["storedVersions"] = stored
     else:
-        found += structural.check(openapi, f"{at}.schema.openAPIV3Schema")
-    for index, column in enumerate(version.get("additionalPrinterColumns") or []):
-        try:
-            printer_column(column)
-        except JSONPathError as error:
-            path = f"{at}.additionalPrinterColumns[{index}].jsonPath"
-            found.append(errors.invalid_value(path, column["jsonPath"], str(error)))
-    return found
+        new["status"].pop("storedVersions", None)
 
 
-def resources(definition: Raw) -> list[Resource]:
-    """Compile what a stored definition describes: one resource for each version that is served."""
-    spec = definition["spec"]
-    names = spec["names"]
-    stored = next(version["name"] for version in spec["versions"] if version["storage"])
-    namespaced = spec["scope"] == "Namespaced"
+def _accepted(new: Raw, status: Raw, claimed: Claimed) -> tuple[Raw, list[Raw]]:
+    """Accept the names of a definition as far as nobody else has them, and say so in conditions.
+
+    Source: k8s.io/apiextensions-apiserver, pkg/controller/status, establish and apiapproval.
+    """
+    wanted: Raw = (new.get("spec") or {}).get("names") or {}
+    before: Raw = status.get("acceptedNames") or {}
+    names = dict(before)
+    reason, message = "", ""
+    for key, used in (
+        ("plural", claimed.resources),
+        ("singular", claimed.resources),
+        ("shortNames", claimed.resources),
+        ("kind", claimed.kinds),
+        ("listKind", claimed.kinds),
+    ):
+        asked = wanted.get(key) or []
+        listed = asked if isinstance(asked, list) else [asked]
+        had = before.get(key) or []
+        lost = [name for name in listed if name in used and name not in (had if isinstance(had, list) else [had])]
+        if lost:
+            reason = f"{key[0].upper()}{key[1:]}Conflict"
+            quoted = [f'"{name}" is already in use' for name in dict.fromkeys(lost)]
+            message = quoted[0] if len(quoted) == 1 else f"[{', '.join(quoted)}]"
+        elif asked:
+            names[key] = asked
+        else:
+            names.pop(key, None)
+    names.pop("categories", None)
+    if wanted.get("categories"):
+        names["categories"] = wanted["categories"]
+    conditions = [
+        _condition("NamesAccepted", "False", reason, message)
+        if reason
+        else _condition("NamesAccepted", "True", "NoConflicts", "no conflicts found"),
+        _establishment(new, status, accepted=not reason),
+    ]
+    group = (new.get("spec") or {}).get("group", "")
+    if spec.protected(group):
+        state, about = spec.approval(new["metadata"].get("annotations") or {})
+        known = "True" if state == "Approved" else "False"
+        conditions.append(_condition("KubernetesAPIApprovalPolicyConformant", known, f"{state}Annotation", about))
+    return names, conditions
+
+
+def _establishment(new: Raw, status: Raw, *, accepted: bool) -> Raw:
+    for item in status.get("conditions") or ():
+        if item.get("type") == "Established" and (item.get("status") == "True" or not accepted):
+            return dict(item)
+    if not accepted:
+        return _condition("Established", "False", "NotAccepted", "not all names are accepted")
+    if webhooks.bundle_problem((new.get("spec") or {}).get("conversion")):
+        return _condition("Established", "False", "InvalidCABundle", "The conversion webhook CABundle is invalid")
+    return _condition("Established", "True", "InitialNamesAccepted", "the initial names have been accepted")
+
+
+def _condition(kind: str, status: str, reason: str, message: str) -> Raw:
+    return {"type": kind, "status": status, "reason": reason, "message": message}
+
+
+def _with_times(conditions: list[Raw], before: list[Raw], now: datetime) -> list[Raw]:
+    """Give conditions the time at which they came to hold; those of other writers stay."""
+    known = {item.get("type"): item for item in before}
     made = []
-    for version in spec["versions"]:
-        if not version["served"]:
+    for item in conditions:
+        same = known.pop(item["type"], None) or {}
+        stays = same.get("status") == item["status"] and same.get("lastTransitionTime")
+        since = same["lastTransitionTime"] if stays else now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        made.append({**item, "lastTransitionTime": since})
+    return made + list(known.values())
+
+
+def established(definition: Mapping[str, Any]) -> bool:
+    """Whether what a definition describes is to be served."""
+    return spec.is_true(definition, "Established")
+
+
+def lacks_names(definition: Mapping[str, Any]) -> bool:
+    """Whether other definitions have names that this one asks for."""
+    return not spec.is_true(definition, "NamesAccepted")
+
+
+def resources(definition: Raw, *, conversion: Any = None, defined_at: int = 0) -> list[Resource]:
+    """Compile what a stored definition describes: one resource for each version that is served.
+
+    `conversion` and `defined_at` are passed on to them.
+    """
+    described = definition["spec"]
+    names = (definition.get("status") or {}).get("acceptedNames") or described["names"]
+    stored = next(version["name"] for version in described["versions"] if version.get("storage"))
+    namespaced = described["scope"] == "Namespaced"
+    made = []
+    served = {
+        f"{described['group']}/{version['name']}": version["schema"]["openAPIV3Schema"]
+        for version in described["versions"]
+        if version.get("served")
+    }
+    for version in described["versions"]:
+        if not version.get("served"):
             continue
-        openapi = version["schema"]["openAPIV3Schema"]
-        columns = [printer_column(column) for column in version.get("additionalPrinterColumns") or []] or [AGE]
-        api_version = f"{spec['group']}/{version['name']}"
-        warning = f"{api_version} {names['kind']} is deprecated"
+        api_version = f"{described['group']}/{version['name']}"
+        openapi = served[api_version]
+        warning = f"{api_version} {names['kind']} is deprecated{_better(described, version, names['kind'])}"
         made.append(
             Resource(
-                spec["group"],
+                described["group"],
                 version["name"],
                 names["plural"],
                 names["kind"],
@@ -288,27 +392,119 @@ def resources(definition: Raw) -> list[Resource]:
                 namespaced=namespaced,
                 short_names=names.get("shortNames") or (),
                 categories=names.get("categories") or (),
-                columns=(NAME, *columns),
+                columns=(NAME, *_columns(version)),
                 status="status" in (version.get("subresources") or {}),
                 stored_version=stored,
-                rules=CUSTOM if namespaced else Rules(**{**vars(CUSTOM), "selectable": NAME_FIELD}),
+                rules=_rules(version, openapi, namespaced=namespaced),
                 warning=version.get("deprecationWarning", warning) if version.get("deprecated") else "",
+                validations=compile_rules(openapi),
+                conversion=conversion,
+                defined_at=defined_at,
+                others={name: other for name, other in served.items() if name != api_version},
             )
         )
     return made
 
 
-def taken_names(definition: Raw, others: list[Resource]) -> list[str]:
-    """Say which names of a definition another resource of its group has."""
-    spec = definition["spec"]
-    names = spec["names"]
-    mine = {names["plural"], names["singular"], *(names.get("shortNames") or [])}
-    conflicts = []
+def _better(described: Raw, version: Raw, kind: str) -> str:
+    """Name the version that is to be used instead of a deprecated one, for its warning; "" when there is none."""
+    candidates = [
+        other["name"]
+        for other in described["versions"]
+        if other.get("served") and not other.get("deprecated") and priority(other["name"]) > priority(version["name"])
+    ]
+    best = max(candidates, key=priority, default="")
+    return f"; use {described['group']}/{best} {kind}" if best else ""
+
+
+def _columns(version: Raw) -> list[Column]:
+    """Give the columns of a version; with one that cannot be read all of them are the usual ones, as in Kubernetes."""
+    try:
+        return [printer_column(column) for column in version.get("additionalPrinterColumns") or ()] or [CUSTOM_AGE]
+    except JSONPathError:
+        return [CUSTOM_AGE]
+
+
+def _rules(version: Raw, openapi: Raw, *, namespaced: bool) -> Rules:
+    """Give the rules of a version's objects: fields that can be selected, and what scale reads."""
+    selectable = dict(NAMESPACED_FIELDS if namespaced else NAME_FIELD)
+    for item in version.get("selectableFields") or ():
+        path = field_path(item["jsonPath"], openapi, brackets=False)
+        selectable[path.text] = path.steps
+    rules = replace(CUSTOM, selectable=selectable)
+    scale = (version.get("subresources") or {}).get("scale")
+    return rules if scale is None else replace(rules, check=_scale_check(scale))
+
+
+_INT32_MAX = (1 << 31) - 1
+
+
+def _scale_check(scale: Raw) -> Callable[[Raw, Raw | None], list[FieldError]]:
+    """Check what the scale of an object is read from (pkg/registry/customresource/validator.go)."""
+    paths = [scale["specReplicasPath"], scale["statusReplicasPath"]]
+
+    def check(new: Raw, old: Raw | None) -> list[FieldError]:
+        found = []
+        for path in paths:
+            value, why = _at(new, path, int, "int64", 0)
+            if why:
+                found.append(invalid(path, 0, why))
+            elif value < 0:
+                found.append(invalid(path, value, "should be a non-negative integer"))
+            elif value > _INT32_MAX:
+                found.append(invalid(path, value, f"should be less than or equal to {_INT32_MAX}"))
+        if scale.get("labelSelectorPath") is not None:
+            _, why = _at(new, scale["labelSelectorPath"], str, "string", "")
+            if why:
+                found.append(invalid(scale["labelSelectorPath"], "", why))
+        return found
+
+    return check
+
+
+_GO_TYPES = ((bool, "bool"), (int, "int64"), (float, "float64"), (str, "string"))
+
+
+def _at(obj: Any, path: str, wanted: type, go_type: str, zero: Any) -> tuple[Any, str]:
+    """Give the value at a simple path, or why there is none of the wanted type; a missing one is zero."""
+    steps = path.removeprefix(".").split(".")
+    at = ""
+    for step in steps:
+        if not isinstance(obj, dict):
+            return zero, f"{at} accessor error: {_go(obj)}, expected map[string]interface {{}}"
+        at += f".{step}"
+        if step not in obj:
+            return zero, ""
+        obj = obj[step]
+    if not isinstance(obj, wanted) or isinstance(obj, bool):
+        return zero, f"{at} accessor error: {_go(obj)}, expected {go_type}"
+    return obj, ""
+
+
+def _go(value: Any) -> str:
+    if value is None:
+        return "<nil> is of the type <nil>"
+    name = next((name for kind, name in _GO_TYPES if isinstance(value, kind)), "")
+    shown = "true" if value is True else "false" if value is False else value
+    return f"{shown} is of the type {name}" if name else f"value is of the type {type(value).__name__}"
+
+
+def taken_names(definition: Raw, others: list[Resource]) -> Claimed:
+    """Say which names of its group a definition cannot have, because another resource has them."""
+    described = definition.get("spec") or {}
+    plural = (described.get("names") or {}).get("plural")
+    return Claimed(
+        frozenset(_claimed(described.get("group"), plural, others)),
+        frozenset(
+            kind
+            for other in others
+            if other.group == described.get("group") and other.plural != plural
+            for kind in (other.kind, other.list_kind)
+        ),
+    )
+
+
+def _claimed(group: str | None, plural: str | None, others: list[Resource]) -> Iterator[str]:
     for other in others:
-        if other.group != spec["group"] or other.plural == names["plural"]:
-            continue
-        for name in sorted(mine & {other.plural, other.singular, *other.short_names}):
-            conflicts.append(f'"{name}" is already in use by {other.crd_name}')
-        if names["kind"] == other.kind:
-            conflicts.append(f'"{names["kind"]}" is already in use by {other.crd_name}')
-    return conflicts
+        if other.group == group and other.plural != plural:
+            yield from (other.plural, other.singular, *other.short_names)

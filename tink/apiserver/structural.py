@@ -1,213 +1,205 @@
-"""Whether a schema is structural: what a CustomResourceDefinition may contain (apiextensions.k8s.io/v1, v1 rules).
+"""Whether a schema is structural: every field has one type, outside of allOf, anyOf, oneOf and not.
 
-Checked when a definition is written, so that everything behind (`schema`, `openapi`) can rely on it. The rules are
-those of Kubernetes' documentation, "Specifying a structural schema"; an unknown keyword is an error rather than
-something that silently has no effect.
+Checked when a definition is written, so that everything behind (`schema`, `openapi`, `validations`) can rely on it.
+Schemas come from `defining.typed`: their keywords have the right types and there are no unknown ones.
+
+Source: k8s.io/apiextensions-apiserver, pkg/apiserver/schema (validation.go, complete.go, convert.go).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tink.apiserver import errors, schema
+from tink.apiserver import errors
+from tink.apiserver.cel.regex import PatternError, compiled
 from tink.apiserver.errors import FieldError
+from tink.apiserver.golang import invalid
 
-MAX_DEPTH = 64
-"""Deepest nesting of a schema. Deeper than any schema in use, and far from the limits of recursion."""
+Schema = Mapping[str, Any]
 
-_TYPES = ("object", "array", "string", "boolean", "integer", "number")
-_MAPS = ("object",)
-_NUMBERS = ("minimum", "maximum", "multipleOf")
-_SIZES = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
-_FLAGS = (
-    "nullable",
-    "exclusiveMinimum",
-    "exclusiveMaximum",
-    "uniqueItems",
-    "x-kubernetes-preserve-unknown-fields",
-    "x-kubernetes-embedded-resource",
-    "x-kubernetes-int-or-string",
+ROOT, ITEM, FIELD = "at the root", "for specified array items", "for specified object fields"
+
+_EITHER = [{"type": "integer"}, {"type": "string"}]
+"""How controller tools write int-or-string; the only types that may stand in a junctor."""
+
+_NOT_IN_JUNCTORS = (
+    ("type", "must be empty to be structural"),
+    ("additionalProperties", "must be undefined to be structural"),
+    ("default", "must be undefined to be structural"),
+    ("title", "must be empty to be structural"),
+    ("description", "must be empty to be structural"),
+    ("nullable", "must be false to be structural"),
+    ("x-kubernetes-preserve-unknown-fields", "must be false to be structural"),
+    ("x-kubernetes-embedded-resource", "must be false to be structural"),
+    ("x-kubernetes-int-or-string", "must be false to be structural"),
+    ("x-kubernetes-list-map-keys", "must be empty to be structural"),
+    ("x-kubernetes-list-type", "must be undefined to be structural"),
+    ("x-kubernetes-map-type", "must be undefined to be structural"),
+    ("x-kubernetes-validations", "must be empty to be structural"),
 )
-_TEXTS = ("description", "type", "format", "title", "pattern", "x-kubernetes-list-type", "x-kubernetes-map-type")
-_OTHER = (
-    "properties",
-    "additionalProperties",
-    "items",
-    "required",
-    "enum",
-    "default",
-    "example",
-    "externalDocs",
-    "allOf",
-    "anyOf",
-    "oneOf",
-    "not",
-    "x-kubernetes-list-map-keys",
-    "x-kubernetes-validations",
-)
-_KNOWN = frozenset(_NUMBERS + _SIZES + _FLAGS + _TEXTS + _OTHER)
-_REFUSED = ("$ref", "definitions", "dependencies", "patternProperties", "additionalItems", "$schema", "id")
-_NOT_IN_JUNCTORS = ("description", "type", "default", "additionalProperties", "nullable", "title")
+_EXPECTED_PRESENT = ("additionalProperties", "default", "x-kubernetes-list-type", "x-kubernetes-map-type")
+"""Of these the presence counts, of the others that they say something."""
+
+_UNSUPPORTED = ("id", "$schema", "$ref", "patternProperties", "dependencies", "additionalItems", "definitions")
+_NAMED = {"$schema": "schema"}
 
 
-def check(openapi: Any, at: str) -> list[FieldError]:
+def unsupported(schema: Schema) -> str:
+    """Say which keyword keeps a schema from being a structural one at all; "" when none does."""
+    for keyword in _UNSUPPORTED:
+        if schema.get(keyword) or (keyword == "additionalItems" and keyword in schema):
+            return f"OpenAPIV3Schema '{_NAMED.get(keyword, keyword)}' is not supported"
+    if schema.get("x-kubernetes-preserve-unknown-fields") is False:
+        return "internal error: 'x-kubernetes-preserve-unknown-fields' must be true or undefined"
+    if isinstance(schema.get("items"), list) and schema["items"]:
+        return "OpenAPIV3Schema 'items' must be a schema, but is an array"
+    return next((why for child in _children(schema) if (why := unsupported(child))), "")
+
+
+def _children(schema: Schema) -> Iterator[Schema]:
+    for keyword in ("allOf", "anyOf", "oneOf"):
+        yield from schema.get(keyword) or ()
+    yield from (schema.get("properties") or {}).values()
+    for keyword in ("not", "items", "additionalProperties"):
+        if isinstance(schema.get(keyword), Mapping):
+            yield schema[keyword]
+
+
+def check(schema: Schema, at: str) -> list[FieldError]:
     """Find what keeps a schema from being structural; `at` is its path within the definition."""
     found: list[FieldError] = []
-    if not isinstance(openapi, dict):
-        return [errors.invalid_value(at, openapi, "must be an object")]
-    if openapi.get("type") != "object":
-        found.append(errors.invalid_value(f"{at}.type", openapi.get("type", ""), "must be object at the root"))
-    _node(openapi, at, 0, found, junctor=False)
-    if not found:
-        _defaults(openapi, at, found)
-    return found
+    _node(schema, ROOT, at, found)
+    _complete(schema, schema, at, at, found)
+    return sorted(found, key=str)
 
 
-def _node(node: Any, at: str, depth: int, found: list[FieldError], *, junctor: bool) -> None:
-    if not isinstance(node, dict):
-        found.append(errors.invalid_value(at, node, "must be a schema object"))
-        return
-    if depth > MAX_DEPTH:
-        found.append(errors.forbidden_value(at, f"schemas may be nested at most {MAX_DEPTH} deep"))
-        return
-    before = len(found)
-    _keywords(node, at, found)
-    if len(found) > before:
-        return
-    _type(node, at, found, junctor=junctor)
-    _lists(node, at, found)
-    for name, child in (node.get("properties") or {}).items():
-        _node(child, f"{at}.properties[{name}]", depth + 1, found, junctor=junctor)
-    extra = node.get("additionalProperties")
-    if isinstance(extra, dict):
-        if node.get("properties"):
-            found.append(errors.forbidden_value(f"{at}.additionalProperties", "mutually exclusive with properties"))
-        _node(extra, f"{at}.additionalProperties", depth + 1, found, junctor=junctor)
-    if "items" in node:
-        _node(node["items"], f"{at}.items", depth + 1, found, junctor=junctor)
-    for key in ("allOf", "anyOf", "oneOf"):
-        for index, child in enumerate(node.get(key) or ()):
-            _node(child, f"{at}.{key}[{index}]", depth + 1, found, junctor=not node.get("x-kubernetes-int-or-string"))
-    if "not" in node:
-        _node(node["not"], f"{at}.not", depth + 1, found, junctor=True)
-
-
-def _keywords(node: Mapping[str, Any], at: str, found: list[FieldError]) -> None:
-    """Check that each keyword is known and has a value of its kind."""
-    for key, value in node.items():
-        where = f"{at}.{key}"
-        if key in _REFUSED:
-            found.append(errors.forbidden_value(where, f"{key} is not supported in a structural schema"))
-        elif key not in _KNOWN:
-            found.append(errors.forbidden_value(where, "is not a keyword of apiextensions.k8s.io/v1"))
-        elif (
-            (key in _TEXTS and not isinstance(value, str))
-            or (key in _FLAGS and not isinstance(value, bool))
-            or (key in _SIZES and (not isinstance(value, int) or isinstance(value, bool) or value < 0))
-            or (key in _NUMBERS and (not isinstance(value, int | float) or isinstance(value, bool)))
-            or (key in ("enum", "allOf", "anyOf", "oneOf") and not isinstance(value, list))
-            or (key == "properties" and not isinstance(value, dict))
-            or (key == "additionalProperties" and not isinstance(value, dict | bool))
-            or (key in ("required", "x-kubernetes-list-map-keys") and not _strings(value))
-        ):
-            found.append(errors.invalid_value(where, value, "is of the wrong type"))
-        elif key == "pattern":
-            try:
-                schema.compile_pattern(value)
-            except ValueError as error:
-                found.append(
-                    errors.invalid_value(where, value, f"must be a valid regular expression, but isn't: {error}")
-                )
-        elif key == "multipleOf" and value <= 0:
-            found.append(errors.invalid_value(where, value, "must be greater than 0"))
-    if node.get("uniqueItems"):
-        found.append(
-            errors.forbidden_value(
-                f"{at}.uniqueItems", "uniqueItems cannot be set to true; use x-kubernetes-list-type: set"
-            )
-        )
-
-
-def _strings(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
-
-
-def _type(node: Mapping[str, Any], at: str, found: list[FieldError], *, junctor: bool) -> None:
-    kind = node.get("type", "")
-    if junctor:
-        found.extend(
-            errors.forbidden_value(f"{at}.{key}", "must not be set inside allOf, anyOf, oneOf or not to be structural")
-            for key in _NOT_IN_JUNCTORS
-            if key in node
-        )
-        return
-    either = node.get("x-kubernetes-int-or-string")
-    if kind and kind not in _TYPES:
-        found.append(errors.unsupported(f"{at}.type", kind, _TYPES))
-    elif not kind and not either and not node.get("x-kubernetes-preserve-unknown-fields"):
-        found.append(errors.required(f"{at}.type", "must not be empty for specified object fields"))
-    elif kind and either:
-        found.append(errors.invalid_value(f"{at}.type", kind, "must be empty if x-kubernetes-int-or-string is true"))
-    if kind == "array" and "items" not in node:
+def _node(schema: Schema, level: str, at: str, found: list[FieldError]) -> None:
+    kind = schema.get("type", "")
+    items = schema.get("items")
+    if kind == "array" and items is None:
         found.append(errors.required(f"{at}.items", "must be specified"))
-    if node.get("x-kubernetes-preserve-unknown-fields") and kind not in ("", "object"):
-        found.append(
-            errors.invalid_value(f"{at}.type", kind, "must be object if x-kubernetes-preserve-unknown-fields is true")
+    if isinstance(items, Mapping):
+        _node(items, ITEM, f"{at}.items", found)
+    for name, child in (schema.get("properties") or {}).items():
+        _node(child, FIELD, f"{at}.properties[{name}]", found)
+    extra = schema.get("additionalProperties")
+    if extra is not None:
+        if level is ROOT:
+            found.append(errors.forbidden_value(f"{at}.additionalProperties", "must not be used at the root"))
+        if isinstance(extra, Mapping):
+            _node(extra, FIELD, f"{at}.additionalProperties", found)
+    if schema.get("x-kubernetes-int-or-string"):
+        for key in ("x-kubernetes-preserve-unknown-fields", "x-kubernetes-embedded-resource"):
+            if schema.get(key):
+                found.append(invalid(f"{at}.{key}", True, "must be false if x-kubernetes-int-or-string is true"))
+    every = schema.get("allOf") or ()
+    _values(schema, at, found, skip_any=schema.get("anyOf") == _EITHER, skip_first=bool(every and _is_either(every[0])))
+    _kind(schema, level, at, found)
+    _resource(schema, level, at, found)
+
+
+def _is_either(schema: Schema) -> bool:
+    return schema.get("anyOf") == _EITHER
+
+
+def _kind(schema: Schema, level: str, at: str, found: list[FieldError]) -> None:
+    kind = schema.get("type", "")
+    if schema.get("x-kubernetes-embedded-resource") and kind != "object":
+        detail = "must be object if x-kubernetes-embedded-resource is true"
+        found.append(invalid(f"{at}.type", kind, detail) if kind else errors.required(f"{at}.type", detail))
+    elif not kind and not any(
+        schema.get(key) for key in ("x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields")
+    ):
+        found.append(errors.required(f"{at}.type", f"must not be empty {level}"))
+    if level is ROOT and kind not in ("", "object"):
+        found.append(invalid(f"{at}.type", kind, "must be object at the root"))
+
+
+def _resource(schema: Schema, level: str, at: str, found: list[FieldError]) -> None:
+    """Check what a schema says about apiVersion, kind and metadata of whole objects."""
+    is_embedded = schema.get("x-kubernetes-embedded-resource")
+    whole = level is ROOT or is_embedded
+    properties = schema.get("properties") or {}
+    if is_embedded and schema.get("additionalProperties") is not None:
+        detail = "must not be used if x-kubernetes-embedded-resource is set"
+        found.append(errors.forbidden_value(f"{at}.additionalProperties", detail))
+    for name in ("kind", "apiVersion"):
+        if whole and name in properties and properties[name].get("type", "") != "string":
+            where = f"{at}.properties[{name}].type"
+            found.append(invalid(where, properties[name].get("type", ""), "must be string"))
+    if "metadata" in properties:
+        _metadata(properties["metadata"], level, f"{at}.properties[metadata]", found, whole=bool(whole))
+    if is_embedded and not schema.get("x-kubernetes-preserve-unknown-fields") and not properties:
+        detail = (
+            "must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields"
         )
+        found.append(errors.required(f"{at}.properties", detail))
 
 
-def _lists(node: Mapping[str, Any], at: str, found: list[FieldError]) -> None:
-    kind = node.get("x-kubernetes-list-type")
-    keys = node.get("x-kubernetes-list-map-keys")
-    if kind is None and keys is None:
+def _metadata(schema: Schema, level: str, at: str, found: list[FieldError], *, whole: bool) -> None:
+    if whole and schema.get("type", "") != "object":
+        found.append(invalid(f"{at}.type", schema.get("type", ""), "must be object"))
+    if level is not ROOT:
         return
-    if kind not in ("atomic", "set", "map"):
-        found.append(errors.unsupported(f"{at}.x-kubernetes-list-type", kind or "", ("atomic", "set", "map")))
-    if kind != "map":
-        if keys:
-            found.append(errors.forbidden_value(f"{at}.x-kubernetes-list-map-keys", "only allowed for list type map"))
-        return
-    if not keys:
-        found.append(errors.required(f"{at}.x-kubernetes-list-map-keys", "must not be empty if list type is map"))
-        return
-    items = node.get("items")
-    if not isinstance(items, dict) or items.get("type") != "object":
-        found.append(errors.invalid_value(f"{at}.items.type", "", "must be object if list type is map"))
-        return
-    for key in keys:
-        child = (items.get("properties") or {}).get(key)
-        if not isinstance(child, dict):
-            found.append(
-                errors.invalid_value(f"{at}.x-kubernetes-list-map-keys", key, "must name a property of the items")
-            )
-        elif key not in (items.get("required") or []) and "default" not in child:
-            found.append(
-                errors.required(
-                    f"{at}.items.properties[{key}].default",
-                    "it is in x-kubernetes-list-map-keys, so it must have a default or be a required property",
-                )
-            )
+    names = set(schema.get("properties") or {})
+    beside = {key for key, value in schema.items() if key not in ("type", "default", "properties") and value}
+    if beside or not names <= {"name", "generateName"}:
+        detail = "must not specify anything other than name and generateName, but metadata is implicitly specified"
+        found.append(errors.forbidden_value(at, detail))
 
 
-def _defaults(node: Any, at: str, found: list[FieldError]) -> None:
-    """Check that every default is what its own schema allows. Only called for schemas that are structural."""
-    if not isinstance(node, dict):
+def _values(schema: Schema, at: str, found: list[FieldError], *, skip_any: bool, skip_first: bool) -> None:
+    if not skip_any:
+        for index, child in enumerate(schema.get("anyOf") or ()):
+            _junctor(child, f"{at}.anyOf[{index}]", found)
+    for index, child in enumerate(schema.get("allOf") or ()):
+        _junctor(child, f"{at}.allOf[{index}]", found, skip_any=skip_first and index == 0)
+    for index, child in enumerate(schema.get("oneOf") or ()):
+        _junctor(child, f"{at}.oneOf[{index}]", found)
+    if schema.get("not") is not None:
+        _junctor(schema["not"], f"{at}.not", found)
+    if pattern := schema.get("pattern"):
+        try:
+            compiled(pattern)
+        except PatternError as error:
+            detail = f"must be a valid regular expression, but isn't: {error}"
+            found.append(invalid(f"{at}.pattern", pattern, detail))
+
+
+def _junctor(schema: Schema, at: str, found: list[FieldError], *, skip_any: bool = False) -> None:
+    _values(schema, at, found, skip_any=skip_any, skip_first=False)
+    if isinstance(schema.get("items"), Mapping):
+        _junctor(schema["items"], f"{at}.items", found)
+    properties = schema.get("properties") or {}
+    for name, child in properties.items():
+        _junctor(child, f"{at}.properties[{name}]", found)
+    for key, detail in _NOT_IN_JUNCTORS:
+        value = schema.get(key)
+        if key == "additionalProperties" and value is False:
+            continue
+        if value if key not in _EXPECTED_PRESENT else value is not None:
+            found.append(errors.forbidden_value(f"{at}.{key}", detail))
+    if "metadata" in properties:
+        found.append(errors.forbidden_value(f"{at}.properties[metadata]", "must not be specified in a nested context"))
+
+
+def _complete(values: Schema, schema: Schema | None, at: str, where: str, found: list[FieldError]) -> None:
+    """Check that what the junctors at the root speak about is also defined outside of them."""
+    for key in ("not", "allOf", "anyOf", "oneOf"):
+        content = values.get(key)
+        for index, child in enumerate(content if isinstance(content, list) else [content] if content else []):
+            step = f"{where}.{key}" if key == "not" else f"{where}.{key}[{index}]"
+            _nested(child, schema, at, step, found)
+
+
+def _nested(values: Schema, schema: Schema | None, at: str, where: str, found: list[FieldError]) -> None:
+    if schema is None:
+        found.append(errors.required(at, f"because it is defined in {where}"))
         return
-    if "default" in node:
-        walk = schema.Walk()
-        wrapper = {"type": "object", "properties": {"default": {k: v for k, v in node.items() if k != "default"}}}
-        schema.compile_schema(wrapper)({"default": node["default"]}, None, walk)
-        found.extend(errors.invalid_value(f"{at}.default", node["default"], str(error)) for error in walk.errors)
-        found.extend(errors.invalid_value(f"{at}.default", node["default"], f"unknown field {f}") for f in walk.unknown)
-    for name, child in (node.get("properties") or {}).items():
-        _defaults(child, f"{at}.properties[{name}]", found)
-    _defaults(node.get("additionalProperties"), f"{at}.additionalProperties", found)
-    _defaults(node.get("items"), f"{at}.items", found)
-
-
-def has_rules(node: Any) -> bool:
-    """Whether a schema has CEL rules (x-kubernetes-validations) anywhere."""
-    if isinstance(node, dict):
-        return bool(node.get("x-kubernetes-validations")) or any(has_rules(child) for child in node.values())
-    return isinstance(node, list) and any(has_rules(child) for child in node)
+    _complete(values, schema, at, where, found)
+    if isinstance(values.get("items"), Mapping):
+        _nested(values["items"], schema.get("items"), f"{at}.items", f"{where}.items", found)
+    properties = schema.get("properties") or {}
+    for name, child in (values.get("properties") or {}).items():
+        _nested(child, properties.get(name), f"{at}.properties[{name}]", f"{where}.properties[{name}]", found)

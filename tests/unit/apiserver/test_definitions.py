@@ -34,6 +34,12 @@ WIDGET: dict[str, Any] = {
 }
 
 
+def made(name: str = "w", version: str = "v1", **more: Any) -> dict[str, Any]:
+    """Give an object of the definition."""
+    metadata = {"name": name, **more.pop("metadata", {})}
+    return {"apiVersion": f"example.org/{version}", "kind": "Widget", "metadata": metadata, **more}
+
+
 def widget(**changes: Any) -> dict[str, Any]:
     made = copy.deepcopy(WIDGET)
     made["spec"] |= changes
@@ -51,7 +57,7 @@ async def test_definition_is_completed_and_served_at_once(bare: Any) -> None:
         "Established": "True",
     }
     assert (status["storedVersions"], status["acceptedNames"]["plural"]) == (["v1"], "widgets")
-    assert (await bare("POST", WIDGETS, {"metadata": {"name": "w"}, "spec": {"size": 1}})).status == 201
+    assert (await bare("POST", WIDGETS, made(spec={"size": 1}))).status == 201
     assert (await bare("GET", WIDGETS)).json["kind"] == "WidgetList"
     listed = (await bare("GET", "/apis/example.org/v1")).json["resources"]
     assert [item["name"] for item in listed] == ["widgets"]
@@ -72,7 +78,7 @@ async def test_changed_schema_holds_for_the_next_write(bare: Any) -> None:
     assert (
         await bare("PATCH", f"{CRDS}/widgets.example.org", patch, content="application/json-patch+json")
     ).status == 200
-    answer = await bare("POST", WIDGETS, {"metadata": {"name": "w"}, "spec": {"size": 1}})
+    answer = await bare("POST", WIDGETS, made(spec={"size": 1}))
     assert answer.status == 422
     assert (await bare("GET", "/openapi/v3")).json["paths"]["apis/example.org/v1"] != before
 
@@ -81,7 +87,7 @@ async def test_object_is_served_in_every_version_and_stored_in_one(bare: Any) ->
     version = WIDGET["spec"]["versions"][0]
     older = {**version, "name": "v1beta1", "storage": False, "deprecated": True}
     await bare("POST", CRDS, widget(versions=[version, older]))
-    answer = await bare("POST", WIDGETS.replace("v1", "v1beta1"), {"metadata": {"name": "w"}, "spec": {"size": 1}})
+    answer = await bare("POST", WIDGETS.replace("v1", "v1beta1"), made(version="v1beta1", spec={"size": 1}))
     assert answer.json["apiVersion"] == "example.org/v1beta1"
     assert answer.headers["Warning"] == ['299 - "example.org/v1beta1 Widget is deprecated"']
     assert (await bare("GET", f"{WIDGETS}/w")).json["apiVersion"] == "example.org/v1"
@@ -101,7 +107,7 @@ async def test_object_is_served_in_every_version_and_stored_in_one(bare: Any) ->
         ({"versions": []}, "spec.versions"),
         ({"names": {"plural": "Widgets", "kind": "Widget"}}, "spec.names.plural"),
         ({"names": {"plural": "widgets"}}, "spec.names.kind"),
-        ({"conversion": {"strategy": "Webhook"}}, "spec.conversion.strategy"),
+        ({"conversion": {"strategy": "Webhook"}}, "spec.conversion.webhookClientConfig"),
         ({"versions": [{"name": "v1", "served": True, "storage": True}]}, "spec.versions[0].schema.openAPIV3Schema"),
         ({"versions": [{**WIDGET["spec"]["versions"][0], "storage": False}]}, "spec.versions"),
         (
@@ -113,7 +119,7 @@ async def test_object_is_served_in_every_version_and_stored_in_one(bare: Any) ->
                     }
                 ]
             },
-            "spec.versions[0].additionalPrinterColumns[0].jsonPath",
+            "spec.additionalPrinterColumns[0].JSONPath",
         ),
         (
             {
@@ -124,7 +130,7 @@ async def test_object_is_served_in_every_version_and_stored_in_one(bare: Any) ->
                     }
                 ]
             },
-            "spec.versions[0].schema.openAPIV3Schema.properties[a].type",
+            "spec.validation.openAPIV3Schema.properties[a].type",
         ),
     ],
 )
@@ -138,22 +144,155 @@ async def test_definition_that_kubernetes_would_refuse_is_refused(
 
 async def test_names_that_another_resource_has_are_not_accepted(bare: Any) -> None:
     await bare("POST", CRDS, WIDGET)
-    other = widget(names={"plural": "wodgets", "kind": "Wodget", "shortNames": ["wd"]})
+    other = widget(names={"plural": "wodgets", "kind": "Wodget", "shortNames": ["wo", "wd"]})
     other["metadata"]["name"] = "wodgets.example.org"
     answer = await bare("POST", CRDS, other)
     conditions = {item["type"]: item for item in answer.json["status"]["conditions"]}
     assert conditions["Established"]["status"] == "False"
-    assert conditions["NamesAccepted"]["message"] == '"wd" is already in use by widgets.example.org'
+    assert conditions["Established"]["reason"] == "NotAccepted"
+    assert conditions["NamesAccepted"]["reason"] == "ShortNamesConflict"
+    assert conditions["NamesAccepted"]["message"] == '"wd" is already in use'
+    assert answer.json["status"]["acceptedNames"]["kind"] == "Wodget"
+    assert "shortNames" not in answer.json["status"]["acceptedNames"]
     assert (await bare("GET", "/apis/example.org/v1/wodgets")).status == 404
 
 
-async def test_rules_that_are_not_enforced_are_warned_of(bare: Any) -> None:
-    ruled = copy.deepcopy(WIDGET)
-    openapi = ruled["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    openapi["properties"]["spec"]["x-kubernetes-validations"] = [{"rule": "self.size > 1"}]
-    answer = await bare("POST", CRDS, ruled)
-    assert answer.status == 201
-    assert "x-kubernetes-validations are not enforced" in answer.headers["Warning"][0]
+async def test_lost_name_leaves_a_served_definition_served_under_its_old_names(bare: Any) -> None:
+    await bare("POST", CRDS, WIDGET)
+    other = widget(names={"plural": "wodgets", "kind": "Wodget", "shortNames": ["wo"]})
+    other["metadata"]["name"] = "wodgets.example.org"
+    await bare("POST", CRDS, other)
+    answer = await bare.merge(f"{CRDS}/wodgets.example.org", {"spec": {"names": {"shortNames": ["wd"]}}})
+    conditions = {item["type"]: item["status"] for item in answer.json["status"]["conditions"]}
+    assert (conditions["NamesAccepted"], conditions["Established"]) == ("False", "True")
+    listed = (await bare("GET", "/apis/example.org/v1")).json["resources"]
+    assert next(item for item in listed if item["name"] == "wodgets")["shortNames"] == ["wo"]
+
+
+def with_schema(**keywords: Any) -> dict[str, Any]:
+    """Give the definition with other keywords at the schema of its spec."""
+    changed = copy.deepcopy(WIDGET)
+    changed["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"] |= keywords
+    return changed
+
+
+async def test_rules_of_a_definition_refuse_objects(bare: Any) -> None:
+    rules = [
+        {"rule": "self.size > 1", "message": "too small", "fieldPath": ".size"},
+        {"rule": "self.size >= oldSelf.size", "messageExpression": "'was %d'.format([oldSelf.size])"},
+    ]
+    await bare("POST", CRDS, with_schema(**{"x-kubernetes-validations": rules}))
+    answer = await bare("POST", WIDGETS, made(spec={"size": 1}))
+    assert answer.json["message"] == 'Widget.example.org "w" is invalid: spec.size: Invalid value: too small'
+    assert (await bare("POST", WIDGETS, made(spec={"size": 5}))).status == 201
+    answer = await bare.merge(f"{WIDGETS}/w", {"spec": {"size": 4}})
+    assert answer.json["message"] == 'Widget.example.org "w" is invalid: spec: Invalid value: was 5'
+
+
+async def test_rule_that_does_not_compile_is_refused_with_its_place(bare: Any) -> None:
+    answer = await bare("POST", CRDS, with_schema(**{"x-kubernetes-validations": [{"rule": "self.length > 1"}]}))
+    assert answer.status == 422
+    cause = answer.json["details"]["causes"][0]
+    assert cause["field"] == "spec.validation.openAPIV3Schema.properties[spec].x-kubernetes-validations[0].rule"
+    assert cause["message"].endswith(
+        "compilation failed: ERROR: <input>:1:5: undefined field 'length'\n | self.length > 1\n | ....^"
+    )
+
+
+async def test_fields_that_a_definition_names_can_be_selected(bare: Any) -> None:
+    definition = put_version(selectableFields=[{"jsonPath": ".spec.size"}])
+    await bare("POST", CRDS, definition)
+    for name, size in (("a", 1), ("b", 2)):
+        await bare("POST", WIDGETS, made(name, spec={"size": size}))
+    answer = await bare("GET", WIDGETS, fieldSelector="spec.size=2")
+    assert [item["metadata"]["name"] for item in answer.json["items"]] == ["b"]
+    assert (await bare("GET", WIDGETS, fieldSelector="spec.color=2")).status == 400
+
+
+def put_version(**changes: Any) -> dict[str, Any]:
+    """Give the definition with changes of its version."""
+    changed = copy.deepcopy(WIDGET)
+    changed["spec"]["versions"][0] |= changes
+    return changed
+
+
+async def test_replicas_that_cannot_be_scaled_are_refused(bare: Any) -> None:
+    scale = {"specReplicasPath": ".spec.size", "statusReplicasPath": ".status.size"}
+    await bare("POST", CRDS, put_version(subresources={"scale": scale}))
+    answer = await bare("POST", WIDGETS, made(spec={"size": -1}))
+    assert answer.json["message"].endswith(".spec.size: Invalid value: -1: should be a non-negative integer")
+    answer = await bare("POST", WIDGETS, made(spec={"size": 1 << 31}))
+    assert answer.json["message"].endswith("should be less than or equal to 2147483647")
+    assert (await bare("POST", WIDGETS, made(spec={}))).status == 201
+
+
+async def test_column_that_cannot_be_read_gives_the_usual_columns(bare: Any) -> None:
+    column = {"name": "X", "type": "string", "jsonPath": ".spec[?("}
+    assert (await bare("POST", CRDS, put_version(additionalPrinterColumns=[column]))).status == 201
+    accept = "application/json;as=Table;g=meta.k8s.io;v=v1"
+    table = (await bare("GET", WIDGETS, accept=accept)).json
+    assert [item["name"] for item in table["columnDefinitions"]] == ["Name", "Age"]
+
+
+async def test_unknown_field_of_a_definition_is_told_of_and_dropped(bare: Any) -> None:
+    definition = with_schema(readOnly=True)
+    answer = await bare("POST", CRDS, definition)
+    where = "spec.versions[0].schema.openAPIV3Schema.properties.spec.readOnly"
+    assert answer.headers["Warning"] == [f'299 - "unknown field \\"{where}\\""']
+    schema = answer.json["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    assert "readOnly" not in schema["properties"]["spec"]
+    definition["metadata"]["name"] = "other.example.org"
+    answer = await bare("POST", CRDS, definition, fieldValidation="Strict")
+    assert answer.status == 400
+    assert f'unknown field "{where}"' in answer.json["message"]
+
+
+async def test_unknown_format_is_told_of(bare: Any) -> None:
+    answer = await bare("POST", CRDS, with_schema(properties={"a": {"type": "string", "format": "ip"}}))
+    assert answer.headers["Warning"] == ['299 - "unrecognized format \\"ip\\""']
+
+
+async def test_stored_version_goes_only_after_status_was_told_that_nothing_is_stored_in_it(bare: Any) -> None:
+    newer = {**WIDGET["spec"]["versions"][0], "name": "v2"}
+    older = {**WIDGET["spec"]["versions"][0], "storage": False}
+    await bare("POST", CRDS, WIDGET)
+    where = f"{CRDS}/widgets.example.org"
+    answer = await bare.merge(where, {"spec": {"versions": [older, newer]}})
+    assert answer.json["status"]["storedVersions"] == ["v1", "v2"]
+    answer = await bare.merge(where, {"spec": {"versions": [newer]}})
+    assert [cause["field"] for cause in answer.json["details"]["causes"]] == ["status.storedVersions[0]"]
+    answer = await bare.merge(f"{where}/status", {"status": {"storedVersions": ["v2"]}})
+    assert (answer.status, answer.json["status"]["storedVersions"]) == (200, ["v2"])
+    assert (await bare.merge(where, {"spec": {"versions": [newer]}})).status == 200
+
+
+async def test_definition_of_a_group_of_kubernetes_needs_an_approval(bare: Any) -> None:
+    definition = widget(group="stuff.k8s.io")
+    definition["metadata"]["name"] = "widgets.stuff.k8s.io"
+    assert (await bare("POST", CRDS, definition)).status == 422
+    definition["metadata"]["annotations"] = {"api-approved.kubernetes.io": "https://github.com/x/y/pull/1"}
+    answer = await bare("POST", CRDS, definition)
+    conditions = {item["type"]: item for item in answer.json["status"]["conditions"]}
+    approval = conditions["KubernetesAPIApprovalPolicyConformant"]
+    assert (approval["status"], approval["reason"]) == ("True", "ApprovedAnnotation")
+
+
+async def test_definition_whose_webhook_cannot_be_trusted_is_not_served(bare: Any) -> None:
+    config = {"url": "https://example.org/", "caBundle": "bm90IGEgY2VydGlmaWNhdGU="}
+    webhook = {"clientConfig": config, "conversionReviewVersions": ["v1"]}
+    answer = await bare("POST", CRDS, widget(conversion={"strategy": "Webhook", "webhook": webhook}))
+    conditions = {item["type"]: item for item in answer.json["status"]["conditions"]}
+    assert (conditions["Established"]["status"], conditions["Established"]["reason"]) == ("False", "InvalidCABundle")
+    assert (await bare("GET", WIDGETS)).status == 404
+
+
+async def test_definition_is_held_only_once_it_is_deleted(bare: Any) -> None:
+    answer = await bare("POST", CRDS, WIDGET)
+    assert "finalizers" not in answer.json["metadata"]
+    await bare("POST", WIDGETS, made(metadata={"finalizers": ["example.org/hold"]}))
+    answer = await bare("DELETE", f"{CRDS}/widgets.example.org")
+    assert answer.json["metadata"]["finalizers"] == ["customresourcecleanup.apiextensions.k8s.io"]
+    await bare.merge(f"{WIDGETS}/w", {"metadata": {"finalizers": None}})
 
 
 async def test_group_and_scope_of_a_definition_stay(bare: Any) -> None:
@@ -164,7 +303,7 @@ async def test_group_and_scope_of_a_definition_stay(bare: Any) -> None:
 
 async def test_deleted_definition_takes_its_objects_and_ends_their_watches(bare: Any) -> None:
     await bare("POST", CRDS, WIDGET)
-    await bare("POST", WIDGETS, {"metadata": {"name": "w"}})
+    await bare("POST", WIDGETS, made())
     async with bare.watch(WIDGETS, resourceVersion="0") as watch, bare.watch(CRDS) as definitions:
         assert await watch.kinds(1) == [("ADDED", "w")]
         assert (await definitions.next())["type"] == "ADDED"
@@ -178,7 +317,7 @@ async def test_deleted_definition_takes_its_objects_and_ends_their_watches(bare:
 
 async def test_definition_waits_for_objects_with_finalizers(bare: Any) -> None:
     await bare("POST", CRDS, WIDGET)
-    await bare("POST", WIDGETS, {"metadata": {"name": "w", "finalizers": ["example.org/hold"]}})
+    await bare("POST", WIDGETS, made(metadata={"finalizers": ["example.org/hold"]}))
     await bare("DELETE", f"{CRDS}/widgets.example.org")
     await asyncio.sleep(0.2)
     answer = await bare("GET", f"{CRDS}/widgets.example.org")
@@ -216,7 +355,7 @@ async def test_discovery_in_both_forms_tells_the_same(api: Any) -> None:
     assert workflows["subresources"][0]["subresource"] == "status"
     assert "workflows/status" in [item["name"] for item in classic]
     core = (await api("GET", "/api", accept=accept)).json["items"]
-    assert core[0]["versions"][0]["resources"][0]["resource"] == "namespaces"
+    assert core[0]["versions"][0]["resources"][0]["resource"] == "configmaps"
     assert (await api("GET", "/api")).json["versions"] == ["v1"]
 
 

@@ -1,0 +1,162 @@
+"""How a definition says that its objects are converted: not at all, or by a webhook.
+
+Source: k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/validation; k8s.io/apiserver, pkg/util/webhook.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from cryptography import x509
+
+from tink.apiserver import errors
+from tink.apiserver.defining.names import dns1035, subdomain
+from tink.apiserver.errors import FieldError
+from tink.apiserver.golang import invalid
+
+Conversion = Mapping[str, Any]
+
+REVIEWS = ("v1", "v1beta1")
+"""Versions of ConversionReview that can be sent."""
+
+_FORM = "; desired format: https://host[/path]"
+_BAD_HOST = re.compile(r"[\x00-\x20\x7f\"<>\\^`{|}]")
+_ONLY = "should not be set when strategy is not set to Webhook"
+
+
+def knows_reviews(conversion: Conversion | None) -> bool:
+    """Whether a stored conversion names a review version that can be sent (or none at all)."""
+    listed = ((conversion or {}).get("webhook") or {}).get("conversionReviewVersions") or ()
+    return not listed or any(version in REVIEWS for version in listed)
+
+
+def bundle_problem(conversion: Conversion | None) -> str:
+    """Say what is wrong with the certificates of a conversion's webhook; "" when nothing is or there are none."""
+    config = ((conversion or {}).get("webhook") or {}).get("clientConfig") or {}
+    text = config.get("caBundle")
+    if not text:
+        return ""
+    try:
+        pem = base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        return str(error)
+    try:
+        x509.load_pem_x509_certificates(pem)
+    except ValueError:
+        why = "unable to parse bytes as PEM block" if b"-----BEGIN " not in pem else "failed to parse certificates"
+        return f"unable to load root certificates: {why}"
+    return ""
+
+
+def check(conversion: Conversion, at: str, *, known_reviews: bool, any_bundle: bool) -> list[FieldError]:
+    """Find what is wrong with spec.conversion.
+
+    `known_reviews` demands a review version that can be sent; `any_bundle` lets wrong certificates pass.
+    """
+    strategy, webhook = conversion.get("strategy", ""), conversion.get("webhook") or {}
+    config, reviews = webhook.get("clientConfig"), webhook.get("conversionReviewVersions") or []
+    found: list[FieldError] = []
+    if not strategy:
+        found.append(errors.required(f"{at}.strategy"))
+    elif strategy not in ("None", "Webhook"):
+        found.append(errors.unsupported(f"{at}.strategy", strategy, ("None", "Webhook")))
+    if strategy != "Webhook":
+        if config is not None:
+            found.append(errors.forbidden_value(f"{at}.webhookClientConfig", _ONLY))
+        if reviews:
+            found.append(errors.forbidden_value(f"{at}.conversionReviewVersions", _ONLY))
+        return found
+    where = f"{at}.webhookClientConfig"
+    if config is None:
+        found.append(errors.required(where, "required when strategy is set to Webhook"))
+    else:
+        found += _client(config, where)
+        if not any_bundle and (why := bundle_problem(conversion)):
+            found.append(invalid(f"{where}.caBundle", config["caBundle"], why))
+    return found + _reviews(reviews, f"{at}.conversionReviewVersions", known=known_reviews)
+
+
+def _client(config: Mapping[str, Any], at: str) -> list[FieldError]:
+    url, service = config.get("url"), config.get("service")
+    if (url is None) == (service is None):
+        return [errors.required(at, "exactly one of url or service is required")]
+    if url is not None:
+        return _url(url, f"{at}.url")
+    return _service(service or {}, f"{at}.service")
+
+
+def _split(url: str) -> SplitResult | str:
+    """Split a URL as Go does; a text says why that cannot be."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        return str(error)
+    host = parts.netloc.rpartition("@")[2]
+    if bad := _BAD_HOST.search(host):
+        return f'invalid character "{bad[0]}" in host name'
+    return parts
+
+
+def _url(url: str, at: str) -> list[FieldError]:
+    parts = _split(url)
+    if isinstance(parts, str):
+        return [errors.required(at, f'url must be a valid URL: parse "{url}": {parts}{_FORM}')]
+    user, is_user, host = parts.netloc.rpartition("@")
+    found = []
+    if parts.scheme != "https":
+        found.append(invalid(at, parts.scheme, f"'https' is the only allowed URL scheme{_FORM}"))
+    if not host:
+        found.append(invalid(at, host, f"host must be specified{_FORM}"))
+    if is_user:
+        found.append(invalid(at, user, "user information is not permitted in the URL"))
+    if parts.fragment:
+        found.append(invalid(at, unquote(parts.fragment), "fragments are not permitted in the URL"))
+    if parts.query:
+        found.append(invalid(at, parts.query, "query parameters are not permitted in the URL"))
+    return found
+
+
+def _service(service: Mapping[str, Any], at: str) -> list[FieldError]:
+    # Kubernetes hands name and namespace over in the wrong order, so each is missed where the other should be.
+    found = [
+        errors.required(f"{at}.{reported}")
+        for reported, missing in (("name", "namespace"), ("namespace", "name"))
+        if not service.get(missing)
+    ]
+    port = service.get("port", 443)
+    if not 1 <= port <= 65535:
+        found.append(invalid(f"{at}.port", port, "port is not valid: must be between 1 and 65535, inclusive"))
+    path = service.get("path", "")
+    if path in ("", "/"):
+        return found
+    where = f"{at}.path"
+    if path == "//":
+        return [*found, invalid(where, path, "segment[0] may not be empty")]
+    if not path.startswith("/"):
+        found.append(invalid(where, path, "must start with a '/'"))
+    for index, step in enumerate(path[1:].removesuffix("/").split("/")):
+        if not step:
+            found.append(invalid(where, path, f"segment[{index}] may not be empty"))
+        elif wrong := subdomain(step):
+            found.append(invalid(where, path, f"segment[{index}]: {wrong}"))
+    return found
+
+
+def _reviews(versions: Sequence[str], at: str, *, known: bool) -> list[FieldError]:
+    if not versions:
+        return [errors.required(at)]
+    found = []
+    for index, version in enumerate(versions):
+        if version in versions[:index]:
+            found.append(invalid(f"{at}[{index}]", version, "duplicate version"))
+        elif wrong := dns1035(version):
+            found.append(invalid(f"{at}[{index}]", version, wrong))
+    if known and not any(version in REVIEWS for version in versions):
+        found.append(invalid(at, list(versions), f"must include at least one of {', '.join(REVIEWS)}"))
+    return found
