@@ -1,6 +1,7 @@
 """The composition root: puts the parts of the stack together, starts them in order and stops them in reverse.
 
-    API (embedded, or the operator's) -> client -> informers -> inventory -> journey
+    API (embedded, or the operator's) -> client -> informers -> webhooks -> manifests
+                                                            -> inventory -> journey
                                                             -> controller, gRPC server
                                                             -> DHCP, TFTP, HTTP, router advertisements, admin HTTP
 
@@ -16,7 +17,7 @@ import ipaddress
 import logging
 import time
 from collections.abc import Coroutine
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -39,17 +40,23 @@ from edge.tftp.server import TftpServer
 from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings
 from tink.api.crds import generate
+from tink.api.v1alpha2 import Raw
 from tink.apiserver import ApiServer
 from tink.controller.controller import Controller
-from tink.controller.settings import ControllerSettings
-from tink.kube.client import KubeClient, KubeConfigError
+from tink.controller.settings import ControllerSettings, WebhookSettings
+from tink.controller.webhooks.registration import remove
+from tink.controller.webhooks.server import SERVICE_PORT, Webhooks
+from tink.kube.client import ApiError, KubeClient, KubeConfigError
 from tink.kube.informer import Informer
-from tink.kube.manifests import apply, apply_object, load
+from tink.kube.manifests import DEFAULT_NAMESPACE, apply, apply_object, load, resource_type
 from tink.kube.resources import CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
 from tink.server.server import WorkflowServer
 from tink.server.settings import ServerSettings
 
 log = logging.getLogger(__name__)
+
+Manifests = list[tuple[Path, Raw]]
+"""Objects, each with the file that it came from."""
 
 _SYNC_TIMEOUT = 30.0  # seconds; an API that answers lists thousands of objects in far less
 
@@ -59,6 +66,7 @@ class Service(StrEnum):
 
     APISERVER = "apiserver"
     CONTROLLER = "controller"
+    WEBHOOKS = "webhooks"
     SERVER = "server"
     DHCP = "dhcp"
     TFTP = "tftp"
@@ -97,6 +105,7 @@ class StackSettings:
     insecure_registries: tuple[str, ...] = ()
     router_advertisements: bool = False
     controller: ControllerSettings = field(default_factory=ControllerSettings)
+    webhooks: WebhookSettings = field(default_factory=WebhookSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
 
 
@@ -151,9 +160,10 @@ class Stack:
         if Service.APISERVER in settings.services:
             for definition in generate():
                 await apply_object(client, CRD, definition, "tinkedge")
-        if settings.manifests is not None:
-            await apply(client, load(settings.manifests))
-        await self._start_services(client)
+        manifests = load(settings.manifests) if settings.manifests is not None else []
+        # Definitions first, for the informers; the rest when the webhooks can review it.
+        await apply(client, [(file, obj) for file, obj in manifests if resource_type(obj) is CRD])
+        await self._start_services(client, [(file, obj) for file, obj in manifests if resource_type(obj) is not CRD])
 
     async def _start_api(self) -> Path:
         api = ApiServer(self._settings.data_dir, port=self._settings.api_port)
@@ -162,14 +172,16 @@ class Stack:
         log.info("embedded API on %s, kubeconfig %s", api.url, api.kubeconfig)
         return api.kubeconfig
 
-    async def _start_services(self, client: KubeClient) -> None:
+    async def _start_services(self, client: KubeClient, manifests: Manifests) -> None:
         wanted = self._settings.services
         needed: dict[ResourceType, frozenset[Service]] = {
-            HARDWARE: EDGE | {Service.CONTROLLER, Service.SERVER},
+            HARDWARE: EDGE | {Service.CONTROLLER, Service.SERVER, Service.WEBHOOKS},
             OSIE: frozenset({Service.HTTP}),
-            TEMPLATE: frozenset({Service.CONTROLLER}),
-            WORKFLOW: EDGE | {Service.CONTROLLER, Service.SERVER},
+            TEMPLATE: frozenset({Service.CONTROLLER, Service.WEBHOOKS}),
+            WORKFLOW: EDGE | {Service.CONTROLLER, Service.SERVER, Service.WEBHOOKS},
         }
+        if not self._reviews():
+            wanted -= {Service.WEBHOOKS}
         informers = {resource: Informer(client, resource) for resource, users in needed.items() if users & wanted}
         if wanted & EDGE:
             informers[HARDWARE].on_change(lambda new, _: self.inventory.apply(new))
@@ -191,9 +203,55 @@ class Stack:
         for resource, informer in informers.items():
             self._spawn(informer.run(), f"informer of {resource.plural}")
         await self._synced(informers)
+        await self._start_webhooks(client, informers)
+        await self._apply_manifests(client, manifests, informers)
         # Machines are heard when it is known which there are: a moment earlier, each would be told that it is unknown.
         if wanted & EDGE:
             await self._start_edge(informers)
+
+    def _reviews(self) -> bool:
+        """Whether the API can reach our webhooks: the embedded one can, a cluster's must be told where they are."""
+        wanted, webhooks = self._settings.services, self._settings.webhooks
+        return Service.WEBHOOKS in wanted and bool(Service.APISERVER in wanted or webhooks.url or webhooks.service)
+
+    async def _start_webhooks(self, client: KubeClient, informers: dict[ResourceType, Informer]) -> None:
+        if not self._reviews():
+            if Service.APISERVER in self._settings.services:
+                # Of an earlier run that did not end well: nobody answers there now.
+                with suppress(ApiError):
+                    await remove(client)
+            elif Service.WEBHOOKS in self._settings.services:
+                log.info("writes are not reviewed: the cluster can't reach this; see --webhook-service, --webhook-url")
+            return
+        webhooks = Webhooks(
+            client,
+            hardware=informers[HARDWARE],
+            templates=informers[TEMPLATE],
+            workflows=informers[WORKFLOW],
+            settings=self._settings.webhooks,
+        )
+        self._exit.push_async_callback(webhooks.stop)
+        try:
+            await webhooks.start()
+        except OSError as error:
+            port = self._settings.webhooks.port or SERVICE_PORT
+            raise StackError(
+                f"the webhooks can't listen on port {port}: {_advice(error, port, '--webhook-port')}"
+            ) from error
+        self._spawn(webhooks.run(), "webhooks")
+
+    async def _apply_manifests(
+        self, client: KubeClient, manifests: Manifests, informers: dict[ResourceType, Informer]
+    ) -> None:
+        """Apply them, and wait until the informers know what was applied."""
+        await apply(client, manifests)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SYNC_TIMEOUT):
+                for _, obj in manifests:
+                    informer = informers.get(resource_type(obj) or CRD)
+                    place = obj["metadata"].get("namespace") or DEFAULT_NAMESPACE, obj["metadata"]["name"]
+                    while informer is not None and informer.get(*place) is None:  # noqa: ASYNC110 - for milliseconds
+                        await asyncio.sleep(0.01)
 
     async def _start_server(self, client: KubeClient, informers: dict[ResourceType, Informer]) -> None:
         agents = AgentJourney(self.journey.record, self.inventory)

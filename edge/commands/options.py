@@ -21,7 +21,7 @@ from edge.neighbour.router_advertisement import RouterAdvertiserError
 from edge.stack import EDGE, Service, Stack, StackError, StackSettings
 from edge.tftp.server import TftpServerError
 from tink.apiserver.errors import ApiServerError
-from tink.controller.settings import ControllerSettings
+from tink.controller.settings import ControllerSettings, WebhookSettings
 from tink.kube.client import ApiError, KubeConfigError
 from tink.kube.manifests import ManifestError
 from tink.server.agents import AgentAuth
@@ -112,6 +112,24 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
             "--reference-timeout", default=60.0, help="Seconds a Workflow waits for its Hardware and Template."
         ),
     ),
+    Service.WEBHOOKS: (
+        click.option("--webhook-url", default="", help="https://HOST:PORT where a cluster's API reaches the webhooks."),
+        click.option(
+            "--webhook-service", default="", help="NAMESPACE/NAME[:PORT] of the Service in front of the webhooks."
+        ),
+        click.option(
+            "--webhook-port",
+            type=click.IntRange(0, 65535),
+            default=0,
+            help="Where the webhooks listen. 0: any free port on loopback, 9443 with a URL or a Service.",
+        ),
+        click.option(
+            "--webhook-failure-policy",
+            type=click.Choice(["Ignore", "Fail"]),
+            default="Ignore",
+            help="What becomes of writes while no webhook answers: Ignore lets them in.",
+        ),
+    ),
     Service.SERVER: (
         click.option("--grpc-port", type=_PORT, default=42113, help="Port of the gRPC server for agents."),
         click.option(
@@ -136,6 +154,7 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
 }
 
 
+_WEBHOOKS = ("url", "service", "port", "failure_policy")
 _CONTROLLER_TIMES = ("scheduled_timeout", "cancelling_timeout", "action_timeout", "reference_timeout")
 
 
@@ -170,6 +189,7 @@ def settings(services: frozenset[Service], options: dict[str, Any]) -> StackSett
     controller = {name: given.pop(name) for name in _CONTROLLER_TIMES if name in given}
     if not controller.get("action_timeout"):
         controller["action_timeout"] = None
+    webhooks = {name: given.pop(f"webhook_{name}") for name in _WEBHOOKS if f"webhook_{name}" in given}
     auth = given.pop("agent_auth", None)
     registries = given.pop("insecure_registry", ())
     try:
@@ -179,6 +199,7 @@ def settings(services: frozenset[Service], options: dict[str, Any]) -> StackSett
             public_ip=public_ip or "127.0.0.1",
             insecure_registries=tuple(registries),
             controller=ControllerSettings(**controller),
+            webhooks=WebhookSettings(**webhooks),
             server=ServerSettings(agent_auth=AgentAuth(auth)) if auth is not None else ServerSettings(),
             **given,
         )

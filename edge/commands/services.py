@@ -30,10 +30,16 @@ def edge(disable: tuple[str, ...], **options: Any) -> None:
 
 
 @click.command()
-@serving("client", Service.CONTROLLER, "process")
-def controller(**options: Any) -> None:
-    """The workflow controller. Without --kubeconfig: as the service account of this pod."""
-    run(frozenset({Service.CONTROLLER}), options)
+@serving("client", Service.CONTROLLER, Service.WEBHOOKS, "process")
+@click.option(
+    "--disable", type=click.Choice([Service.WEBHOOKS.value]), multiple=True, help="Leave the admission webhooks out."
+)
+def controller(disable: tuple[str, ...], **options: Any) -> None:
+    """The workflow controller, with the admission webhooks if --webhook-service or --webhook-url says where they are.
+
+    Without --kubeconfig: as the service account of this pod.
+    """
+    run(frozenset({Service.CONTROLLER, Service.WEBHOOKS}) - {Service(name) for name in disable}, options)
 
 
 @click.command()

@@ -423,7 +423,7 @@ def test_bad_manifest_keeps_up_from_starting_and_its_file_is_named(rack: Rack) -
         last = up.err[up.err.index("ERROR") :]
         assert f"{name}/{name}.yaml: " in last
         assert "Traceback" not in up.err
-    assert "spec.networkInterfaces.52:54:00:12:34:56.dhcp.netmask" in starts["schema"].err
+    assert "spec.networkInterfaces[52:54:00:12:34:56].dhcp.netmask: " in starts["schema"].err
 
 
 # --- one service a process --------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from tink.api.schema import Schema, structural
+from tink.api.schema import RULES, Schema, structural
 from tink.api.v1alpha2 import GROUP, OSIE, VERSION, Hardware, Resource, Template, Workflow
 
 CATEGORY = "tinkerbell"
@@ -49,6 +49,8 @@ class _Definition:
     plural: str
     short_names: tuple[str, ...]
     columns: tuple[Column, ...]
+    selectable: tuple[str, ...] = ()
+    """Paths that `kubectl get --field-selector` takes (Kubernetes 1.31 and later; older ones ignore them)."""
     status: bool = False
 
 
@@ -62,6 +64,7 @@ _DEFINITIONS = (
             Column("BMC", ".spec.bmcRef.name", "The Rufio Machine that controls its power."),
             _AGE,
         ),
+        (".spec.osie.name", ".spec.bmcRef.name"),
     ),
     _Definition(
         OSIE,
@@ -97,6 +100,7 @@ _DEFINITIONS = (
             ),
             _AGE,
         ),
+        (".spec.hardwareRef.name", ".spec.templateRef.name", ".status.state"),
         status=True,
     ),
 )
@@ -134,6 +138,8 @@ def _definition(definition: _Definition) -> dict[str, Any]:
         "additionalPrinterColumns": [_column(column) for column in definition.columns],
         "schema": {"openAPIV3Schema": _schema(definition)},
     }
+    if definition.selectable:
+        version["selectableFields"] = [{"jsonPath": path} for path in definition.selectable]
     if definition.status:
         version["subresources"] = {"status": {}}
     return {
@@ -170,6 +176,8 @@ def _schema(definition: _Definition) -> Schema:
             schema["properties"][part] = properties[part]
     if "spec" in source.get("required", ()):
         schema["required"] = ["spec"]
+    if RULES in source:
+        schema[RULES] = source[RULES]
     return schema
 
 

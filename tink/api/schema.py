@@ -4,8 +4,9 @@ Pydantic speaks JSON Schema 2020-12; a CustomResourceDefinition takes a narrow d
 "Specifying a structural schema"). The differences, all handled here: references are inlined; an optional field is a
 field that may be absent, not one that may be null; only scalar defaults are kept, because the API server would write
 empty parents and lists into every object; exclusive bounds are booleans beside `minimum` and `maximum`; titles are
-noise. What has no structural form (recursion, unions, tuples) is refused when the schema is generated, not by
-somebody's cluster.
+noise; each list says how server-side apply merges it. Where a field has a CEL rule, that rule speaks for it, and the
+`pattern` that pydantic needs is left out. What has no structural form (recursion, unions, tuples) is refused when the
+schema is generated, not by somebody's cluster.
 """
 
 from __future__ import annotations
@@ -39,19 +40,50 @@ class SchemaError(ValueError):
     """A model that has no structural schema. The message names the field."""
 
 
+RULES = "x-kubernetes-validations"
+"""Kubernetes' key for CEL rules."""
+_LIST_TYPE = "x-kubernetes-list-type"
+
+UNCHECKED = "x-unchecked"
+"""`json_schema_extra` key of a field that this program itself writes: types only, no rules and no bounds below it. A
+rule there would not help an operator, it would only keep the status from being stored."""
+
+_BOUNDS = frozenset({"pattern", "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"})
+
+
 def structural(model: type[BaseModel]) -> Schema:
     """Give the structural schema of a model, with the names that its fields have on the wire.
 
     Raises SchemaError for recursive models, unions and tuples.
     """
     source = model.model_json_schema(by_alias=True)
-    return _convert(source, source.get("$defs", {}), (model.__name__,), ())
+    schema = _convert(source, source.get("$defs", {}), (model.__name__,), ())
+    _finish(schema, checked=True)
+    return schema
+
+
+def _finish(node: Schema, *, checked: bool) -> None:
+    """Settle what depends on the whole of a node: which of its checks it keeps, and how its lists are merged."""
+    checked = checked and not node.pop(UNCHECKED, False)
+    if not checked:
+        for key in (RULES, *_BOUNDS):
+            node.pop(key, None)
+    if RULES in node:
+        node.pop("pattern", None)
+    if "items" in node:
+        # Whole, unless the model says otherwise: the order of arguments, servers and disks has a meaning.
+        node.setdefault(_LIST_TYPE, "atomic")
+        _finish(node["items"], checked=checked)
+    for child in node.get("properties", {}).values():
+        _finish(child, checked=checked)
+    if "additionalProperties" in node:
+        _finish(node["additionalProperties"], checked=checked)
 
 
 def _convert(node: Schema, defs: dict[str, Schema], path: tuple[str, ...], seen: tuple[str, ...]) -> Schema:
     node, seen = _resolve(node, defs, path, seen)
     out = {key: node[key] for key in _KEPT if key in node}
-    out |= {key: value for key, value in node.items() if key.startswith("x-kubernetes-")}
+    out |= {key: value for key, value in node.items() if key.startswith("x-kubernetes-") or key == UNCHECKED}
     if "const" in node:
         out["enum"] = [node["const"]]
     if node.get("type") == "integer":
@@ -90,14 +122,21 @@ def _resolve(
             choices = [choice for choice in node["anyOf"] if choice.get("type") != "null"]
             if len(choices) != 1:
                 raise SchemaError(f"{'.'.join(path)}: unions have no structural schema; give it one type")
-            node = choices[0] | {key: value for key, value in node.items() if key != "anyOf"}
+            node = _over(choices[0], node, "anyOf")
         elif "$ref" in node:
             name = node["$ref"].removeprefix("#/$defs/")
             if name in seen:
                 raise SchemaError(f"{'.'.join(path)}: {name} contains itself, so no structural schema")
             seen = (*seen, name)
-            node = defs[name] | {key: value for key, value in node.items() if key != "$ref"}
+            node = _over(defs[name], node, "$ref")
         elif "prefixItems" in node or "oneOf" in node or "allOf" in node:
             raise SchemaError(f"{'.'.join(path)}: tuples and combined types have no structural schema")
         else:
             return node, seen
+
+
+def _over(type_: Schema, field: Schema, link: str) -> Schema:
+    """What a field says over what its type says; the rules of both hold."""
+    merged = type_ | {key: value for key, value in field.items() if key != link}
+    rules = [*type_.get(RULES, ()), *field.get(RULES, ())]
+    return merged | {RULES: rules} if rules else merged

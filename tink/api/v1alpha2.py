@@ -1,7 +1,9 @@
 """The four resources of `tinkerbell.org/v1alpha2`: Hardware, OSIE, Template, Workflow.
 
 These pydantic models are the only source of the schema: `tink.api.crds` generates the CustomResourceDefinitions
-from them, and every component reads objects through them. Objects that are written back to the API are patched as
+from them, with the rules and bounds that `tink.api.rules` declares, and every component reads objects through them.
+Rules and bounds are the API server's affair: a model reads whatever an older schema let in, as far as it has a
+meaning. Objects that are written back to the API are patched as
 raw dictionaries, never dumped from a model, so that fields of a newer version survive (`DESIGN.md`, "Libraries").
 
 Field names, defaults and patterns follow the final revision of the CRD refactor proposal with its slips mended:
@@ -17,6 +19,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 from pydantic.config import JsonDict
+
+from tink.api import rules
+from tink.api.rules import checked
+from tink.api.schema import UNCHECKED
 
 GROUP = "tinkerbell.org"
 VERSION = "v1alpha2"
@@ -85,32 +91,69 @@ class Resource(Model):
 class LocalObjectReference(Model):
     """Refers to an object in the same namespace."""
 
-    name: str = Field(default="", description="Name of the referent, in the namespace of this object.")
+    model_config = ConfigDict(json_schema_extra={"x-kubernetes-map-type": "atomic"})
+
+    name: str = Field(
+        default="",
+        json_schema_extra=checked(rules.OBJECT_NAME, maxLength=253),
+        description="Name of the referent, in the namespace of this object.",
+    )
 
 
 # --- Hardware ---------------------------------------------------------------------------------------------------
 
-IPv4 = Annotated[str, StringConstraints(pattern=IPV4_PATTERN)]
-HostOrIP = Annotated[str, StringConstraints(pattern=HOSTNAME_PATTERN)]
-StorageDevice = Annotated[str, StringConstraints(pattern=DEVICE_PATTERN)]
+IPv4 = Annotated[
+    str,
+    StringConstraints(pattern=IPV4_PATTERN),
+    Field(json_schema_extra=checked(rules.IPV4, maxLength=rules.LONGEST_ADDRESS)),
+]
+HostOrIP = Annotated[
+    str, StringConstraints(pattern=HOSTNAME_PATTERN), Field(json_schema_extra=checked(rules.SERVER, maxLength=253))
+]
+StorageDevice = Annotated[
+    str,
+    StringConstraints(pattern=DEVICE_PATTERN),
+    Field(json_schema_extra=checked(rules.DEVICE_PATH, rules.WHOLE_DISK, maxLength=255)),
+]
+KernelParam = Annotated[str, Field(json_schema_extra=checked(rules.KERNEL_PARAM, maxLength=2048))]
 
 
 class DHCP(Model):
     """Basic network configuration to be served in DHCP replies: a DHCP reservation."""
 
-    ip: IPv4 | None = Field(default=None, description="IPv4 address to serve.")
-    netmask: Annotated[str, StringConstraints(pattern=NETMASK_PATTERN)] | None = Field(
-        default=None, description="IPv4 netmask to serve."
+    model_config = ConfigDict(json_schema_extra=checked(rules.GATEWAY_IN_SUBNET))
+
+    ip: IPv4 | None = Field(
+        default=None, description="IPv4 address to serve. No two interfaces of the cluster may have the same."
     )
-    gateway: IPv4 | None = Field(default=None, description="Default gateway address to serve.")
+    netmask: Annotated[str, StringConstraints(pattern=NETMASK_PATTERN)] | None = Field(
+        default=None,
+        json_schema_extra=checked(rules.NETMASK, maxLength=rules.LONGEST_ADDRESS),
+        description="IPv4 netmask to serve.",
+    )
+    gateway: IPv4 | None = Field(
+        default=None,
+        description="Default gateway address to serve, in the subnet of ip and netmask (unless netmask is "
+        "255.255.255.255).",
+    )
     hostname: Annotated[str, StringConstraints(pattern=HOSTNAME_PATTERN)] | None = Field(
-        default=None, description="Host name to serve."
+        default=None, json_schema_extra=checked(rules.HOSTNAME, maxLength=253), description="Host name to serve."
     )
     vlan_id: Annotated[str, StringConstraints(pattern=VLAN_PATTERN)] | None = Field(
-        default=None, description='VLAN ID between 1 and 4094, as a string, e.g. "100".'
+        default=None,
+        json_schema_extra=checked(rules.VLAN, maxLength=16),
+        description='VLAN ID between 1 and 4094, as a string, e.g. "100".',
     )
-    nameservers: list[HostOrIP] | None = Field(default=None, description="Nameservers to serve: IPs or host names.")
-    timeservers: list[HostOrIP] | None = Field(default=None, description="Timeservers to serve: IPs or host names.")
+    nameservers: list[HostOrIP] | None = Field(
+        default=None,
+        json_schema_extra=checked(maxItems=32),
+        description="Nameservers to serve: IPs or host names. DHCP carries the IPs only.",
+    )
+    timeservers: list[HostOrIP] | None = Field(
+        default=None,
+        json_schema_extra=checked(maxItems=32),
+        description="Timeservers to serve: IPs or host names. DHCP carries the IPs only.",
+    )
     lease_time_seconds: int = Field(
         default=86400,
         ge=0,
@@ -134,9 +177,15 @@ class NetworkInterface(Model):
 class IPXE(Model):
     """Overrides for the iPXE script. At least one option must be given."""
 
-    inline: str | None = Field(default=None, description="An inline iPXE script.")
+    model_config = ConfigDict(json_schema_extra=checked(rules.SOME_SCRIPT))
+
+    inline: str | None = Field(
+        default=None, json_schema_extra=checked(maxLength=1 << 20), description="An inline iPXE script."
+    )
     url: Annotated[str, StringConstraints(pattern=HTTP_URL_PATTERN)] | None = Field(
-        default=None, description="URL of a hosted iPXE script (http or https)."
+        default=None,
+        json_schema_extra=checked(rules.HTTP_URL, maxLength=2048),
+        description="URL of a hosted iPXE script (http or https).",
     )
 
 
@@ -144,10 +193,15 @@ class Instance(Model):
     """Instance specific data, served to the machine's permanent operating system by the metadata service."""
 
     userdata: str | None = Field(
-        default=None, description="Data with a structure understood by the producer and the consumer of the data."
+        default=None,
+        json_schema_extra=checked(maxLength=1 << 20),
+        description="Data with a structure understood by the producer and the consumer of the data, e.g. "
+        "#cloud-config.",
     )
     vendordata: str | None = Field(
-        default=None, description="Data with a structure understood by the producer and the consumer of the data."
+        default=None,
+        json_schema_extra=checked(maxLength=1 << 20),
+        description="Data with a structure understood by the producer and the consumer of the data.",
     )
 
 
@@ -157,8 +211,9 @@ class HardwareSpec(Model):
     network_interfaces: dict[str, NetworkInterface] = Field(
         default={},
         min_length=1,
+        json_schema_extra=checked(rules.MAC_KEYS, rules.UNIQUE_IPS, maxProperties=64),
         description="Network interfaces by MAC address (lower case, colons). Defines the desired DHCP and netboot "
-        "configuration of each.",
+        "configuration of each. No two Hardware of the cluster may have the same MAC address.",
     )
     ipxe: IPXE | None = Field(
         default=None,
@@ -167,14 +222,17 @@ class HardwareSpec(Model):
     osie: LocalObjectReference | None = Field(
         default=None, description="The Operating System Installation Environment to be netbooted."
     )
-    kernel_params: list[str] | None = Field(
-        default=None, description="Parameters passed to the kernel when the OSIE is launched, joined with a space."
+    kernel_params: list[KernelParam] | None = Field(
+        default=None,
+        json_schema_extra=checked(maxItems=256),
+        description="Parameters passed to the kernel when the OSIE is launched, joined with a space.",
     )
     instance: Instance | None = Field(
         default=None, description="Instance specific data that is generally unused by Tinkerbell itself."
     )
     storage_devices: list[StorageDevice] | None = Field(
         default=None,
+        json_schema_extra=checked(maxItems=256),
         description="Storage devices that will be available in the OSIE, as Linux paths without partitions, "
         "e.g. /dev/sda or /dev/nvme0n1.",
     )
@@ -190,16 +248,16 @@ class Hardware(Resource):
 
 # --- OSIE -------------------------------------------------------------------------------------------------------
 
+ArtifactURL = Annotated[
+    str, StringConstraints(pattern=URL_PATTERN), Field(json_schema_extra=checked(rules.ARTIFACT_URL, maxLength=2048))
+]
+
 
 class OSIESpec(Model):
     """Where the kernel and the initrd are."""
 
-    kernel_url: Annotated[str, StringConstraints(pattern=URL_PATTERN)] = Field(
-        default=..., description="URL of a kernel image (http, https or file)."
-    )
-    initrd_url: Annotated[str, StringConstraints(pattern=URL_PATTERN)] = Field(
-        default=..., description="URL of an initrd image (http, https or file)."
-    )
+    kernel_url: ArtifactURL = Field(default=..., description="URL of a kernel image (http, https or file).")
+    initrd_url: ArtifactURL = Field(default=..., description="URL of an initrd image (http, https or file).")
 
 
 class OSIE(Resource):
@@ -212,23 +270,49 @@ class OSIE(Resource):
 # --- Template ---------------------------------------------------------------------------------------------------
 
 
+Text = Annotated[str, Field(json_schema_extra=checked(maxLength=131072))]
+"""One argument, or the value of one variable: Linux takes 128 KiB (MAX_ARG_STRLEN)."""
+Volume = Annotated[str, Field(json_schema_extra=checked(rules.VOLUME, maxLength=512))]
+
+
+def _env() -> JsonDict:
+    return checked(rules.ENV_NAMES, maxProperties=256)
+
+
 class Action(Model):
     """An individual action to be run on a target machine."""
 
     name: str = Field(
-        default=..., min_length=1, description="Name of the action, unique within the Template. Not a template."
+        default=...,
+        min_length=1,
+        json_schema_extra=checked(rules.ACTION_NAME, maxLength=253),
+        description="Name of the action, unique within the Template. Not a template.",
     )
-    image: str = Field(default=..., min_length=1, description="An OCI image.")
-    cmd: str | None = Field(default=None, description="Command to use when launching the image (its entrypoint).")
-    args: list[str] | None = Field(default=None, description="Arguments passed to the container on launch.")
-    env: dict[str, str] | None = Field(default=None, description="Environment variables of the container.")
-    volumes: list[str] | None = Field(
+    image: str = Field(
+        default=..., min_length=1, json_schema_extra=checked(rules.IMAGE, maxLength=1024), description="An OCI image."
+    )
+    cmd: str | None = Field(
         default=None,
+        json_schema_extra=checked(maxLength=131072),
+        description="Command to use when launching the image (its entrypoint).",
+    )
+    args: list[Text] | None = Field(
+        default=None,
+        json_schema_extra=checked(maxItems=1024),
+        description="Arguments passed to the container on launch.",
+    )
+    env: dict[str, Text] | None = Field(
+        default=None, json_schema_extra=_env(), description="Environment variables of the container."
+    )
+    volumes: list[Volume] | None = Field(
+        default=None,
+        json_schema_extra=checked(maxItems=32),
         description="Volumes to mount into the container, as {SRC-VOLUME-NAME | SRC-HOST-DIR}:TGT-CONTAINER-DIR:OPTIONS"
         ", e.g. /etc/data:/data:ro.",
     )
     network_namespace: str | None = Field(
         default=None,
+        json_schema_extra=checked(maxLength=1024),
         description='Network namespace to run the container in, e.g. "host".',
     )
     timeout: int | None = Field(
@@ -244,14 +328,18 @@ class TemplateSpec(Model):
     actions: list[Action] = Field(
         default=...,
         min_length=1,
-        json_schema_extra=_map_list("name"),
+        json_schema_extra=_map_list("name") | checked(maxItems=128),
         description="Actions to be run on a target machine, one after the other in this order. Names are unique.",
     )
-    volumes: list[str] | None = Field(
-        default=None, description="Volumes mounted on all actions. An action's own volume takes precedence."
+    volumes: list[Volume] | None = Field(
+        default=None,
+        json_schema_extra=checked(maxItems=32),
+        description="Volumes mounted on all actions. An action's own volume takes precedence.",
     )
-    env: dict[str, str] | None = Field(
-        default=None, description="Environment variables of all actions. An action's own variable takes precedence."
+    env: dict[str, Text] | None = Field(
+        default=None,
+        json_schema_extra=_env(),
+        description="Environment variables of all actions. An action's own variable takes precedence.",
     )
 
 
@@ -318,7 +406,9 @@ class Condition(Model):
 class ActionStatus(Model):
     """What became of one action."""
 
-    rendered: Action | None = Field(default=None, description="The rendered action.")
+    rendered: Action | None = Field(
+        default=None, json_schema_extra={UNCHECKED: True}, description="The rendered action."
+    )
     id: str = Field(default=..., description="Uniquely identifies the action within the Workflow.")
     started_at: str | None = Field(
         default=None,
@@ -341,14 +431,22 @@ class WorkflowSpec(Model):
     """What to run, and where."""
 
     hardware_ref: LocalObjectReference = Field(
-        default=..., description="The Hardware this Workflow executes on, in the Workflow's namespace."
+        default=...,
+        json_schema_extra=checked(rules.NAMES_HARDWARE),
+        description="The Hardware this Workflow executes on, in the Workflow's namespace. Can't be changed once the "
+        "Workflow has left Pending.",
     )
     template_ref: LocalObjectReference = Field(
-        default=..., description="The Template used to render the Workflow's actions, in the Workflow's namespace."
+        default=...,
+        json_schema_extra=checked(rules.NAMES_TEMPLATE),
+        description="The Template used to render the Workflow's actions, in the Workflow's namespace. Can't be changed "
+        "once the Workflow has left Pending.",
     )
-    template_params: dict[str, str] | None = Field(
+    template_params: dict[str, Text] | None = Field(
         default=None,
-        description='Key-value pairs exposed to the Template as .Params, e.g. {"foo": "bar"} as .Params.foo.',
+        json_schema_extra=checked(maxProperties=256),
+        description='Key-value pairs exposed to the Template as .Params, e.g. {"foo": "bar"} as .Params.foo. Can\'t be '
+        "changed once the Workflow has left Pending.",
     )
     timeout: int = Field(
         default=0,
@@ -359,6 +457,8 @@ class WorkflowSpec(Model):
 
 class WorkflowStatus(Model):
     """The observed state of a Workflow."""
+
+    model_config = ConfigDict(json_schema_extra=checked(rules.ENDED_STAYS_ENDED))
 
     actions: list[ActionStatus] | None = Field(
         default=None, json_schema_extra=_map_list("id"), description="The actions and their states."
@@ -372,16 +472,23 @@ class WorkflowStatus(Model):
         default=None, json_schema_extra={"format": "date-time"}, description="When state changed last."
     )
     state: WorkflowState | None = Field(default=None, description="Current state of the Workflow.")
+    observed_generation: int | None = Field(
+        default=None,
+        description="metadata.generation that the actions were rendered from. While it is another, the Workflow is not "
+        "given to an agent.",
+    )
     current_action: str | None = Field(default=None, description="Name of the action that runs now, or that ran last.")
     conditions: list[Condition] | None = Field(
         default=None,
         json_schema_extra=_map_list("type"),
-        description="Observations about the Workflow: Started, Succeeded.",
+        description="Observations about the Workflow: Prepared, Started, Succeeded.",
     )
 
 
 class Workflow(Resource):
     """A set of actions to be run on a specific Hardware. Workflows execute once and are ephemeral."""
+
+    model_config = ConfigDict(json_schema_extra=checked(rules.FIXED_HARDWARE, rules.FIXED_TEMPLATE, rules.FIXED_PARAMS))
 
     kind: str = "Workflow"
     spec: WorkflowSpec

@@ -75,7 +75,10 @@ def _construct_mapping(loader: yaml.CSafeLoader, node: yaml.MappingNode) -> dict
         key = loader.construct_object(key_node, deep=True)
         key = _key(key)
         if key in mapping:
-            raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", key_node.start_mark)
+            repeated = getattr(loader, "repeated", None)
+            if repeated is None:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", key_node.start_mark)
+            repeated.append((key, key_node.start_mark.line + 1))
         mapping[key] = loader.construct_object(value_node, deep=True)
     return mapping
 
@@ -135,6 +138,28 @@ def _check_size(document: Any) -> None:
             return
         level = below
     raise YamlError(f"nested deeper than {_MAX_DEPTH} levels, counting what aliases repeat")
+
+
+def document_and_repeated(text: str | bytes) -> tuple[Any, list[tuple[str, int]]]:
+    """The first document of a YAML text, and the keys that stand in it twice, with their lines. Raises YamlError.
+
+    The last value of a key is taken, as Kubernetes does when it is not told to be strict.
+    """
+    if len(text) > MAX_BYTES:
+        raise YamlError(f"larger than {MAX_BYTES} bytes")
+    repeated: list[tuple[str, int]] = []
+    try:
+        _check_depth(text)
+        loader = _Loader(text)
+        loader.repeated = repeated  # type: ignore[attr-defined]
+        try:
+            document = loader.get_data() if loader.check_data() else None  # type: ignore[no-untyped-call]
+        finally:
+            loader.dispose()
+        _check_size(document)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise YamlError(f"not YAML: {error}") from error
+    return document, repeated
 
 
 def documents(text: str | bytes) -> Iterator[Any]:

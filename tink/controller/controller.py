@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable
 
 from tink.api.v1alpha2 import Raw
-from tink.controller.queue import WorkQueue
 from tink.controller.reconcile import Outcome, Patch, Reference, Render, reconcile, references
 from tink.controller.settings import ControllerSettings
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.informer import Informer
 from tink.kube.resources import WORKFLOW
+from tink.kube.workqueue import WorkQueue
 from tink.template.fields import render_actions
 from tink.workflow.status import InvalidStatusError, status_of
 

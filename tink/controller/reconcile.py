@@ -5,6 +5,7 @@ It is level based: nothing is remembered between calls, every deadline is comput
 a restart of the controller (or a second one) changes nothing.
 
     no state yet     wait for Hardware and Template, render, become Pending; or Failed, with what is wrong
+    Pending          the same again if the spec was changed, which it may be until the Workflow is dispatched
     Scheduled, Running, Cancelling   enforce the four timeouts
     deleted          Pending -> Canceled, Scheduled and Running -> Cancelling
     terminal         give up the finalizer, so that a deletion can go through
@@ -41,6 +42,7 @@ from tink.workflow.status import (
     actions_of,
     deleted,
     name_of,
+    outdated,
     parse_timestamp,
     set_condition,
     state_of,
@@ -129,6 +131,10 @@ def reconcile(
         noticed = _apply(workflow, machine.CancelRequested("the Workflow was deleted while Cancelling"), now)
     elif state is WorkflowState.CANCELLING:
         noticed = _apply(workflow, machine.CancelRequested("status.state was set to Cancelling"), now)
+    elif state is WorkflowState.PENDING and outdated(workflow):
+        # As if nothing had been prepared but the conditions; the merge patch puts the new actions in place of the old.
+        conditions = {key: value for key, value in status_of(workflow).items() if key == "conditions"}
+        return _prepare({**workflow, "status": conditions}, hardware, template, settings, now, render)
     else:
         noticed = NOTHING
     return noticed if noticed.patches else _supervise(workflow, state, settings, now)
@@ -166,6 +172,8 @@ def _prepare(
         )
     )
     status = machine.apply(workflow, prepared, now, Author.CONTROLLER)
+    if status is not None and "generation" in workflow["metadata"]:
+        status["observedGeneration"] = workflow["metadata"]["generation"]
     # The finalizer first: from the moment that an agent may run it, the Workflow must not vanish.
     patches = (*_finalizers(workflow, present=True), *_status(workflow, status))
     return Outcome(patches)

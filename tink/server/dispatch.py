@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from tink.api.v1alpha2 import Raw, WorkflowState
 from tink.server.workflows import uid_of
 from tink.workflow.machine import TIMEOUT_REASONS
-from tink.workflow.status import ConditionType, actions_of, condition, deleted, name_of, state_of, status_of
+from tink.workflow.status import ConditionType, actions_of, condition, deleted, name_of, outdated, state_of, status_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,8 @@ def next_move(workflows: Iterable[Raw], told: Told, rejections: Rejections, now:
     if busy:
         return Wait()
     for workflow, state in states:
-        if state is WorkflowState.PENDING and not deleted(workflow) and actions_of(status_of(workflow)):
+        ready = state is WorkflowState.PENDING and not deleted(workflow) and not outdated(workflow)
+        if ready and actions_of(status_of(workflow)):
             # The oldest, or none: a rejected Workflow is not overtaken by those created after it.
             until = rejections.until(uid_of(workflow))
             return Wait(until) if until > now else Claim(workflow)

@@ -79,6 +79,12 @@ def action_state(action: Mapping[str, Any]) -> ActionState:
         ) from None
 
 
+def outdated(workflow: Raw) -> bool:
+    """Whether the spec changed since the actions were rendered from it: what is prepared must not run any more."""
+    observed = status_of(workflow).get("observedGeneration")
+    return observed is not None and observed != workflow["metadata"].get("generation", observed)
+
+
 def deleted(obj: Raw) -> bool:
     """Whether somebody asked for the object to be deleted."""
     return bool(obj["metadata"].get("deletionTimestamp"))

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 
 from tink.api.crds import generate, to_yaml
 from tink.api.schema import SchemaError, structural
+from tink.api.v1alpha2 import Hardware, Template, Workflow
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "crds"
 
@@ -113,6 +114,90 @@ def test_workflow_shows_what_operators_look_for() -> None:
         ("Template", ".spec.templateRef.name"),
         ("Age", ".metadata.creationTimestamp"),
     ]
+
+
+def test_every_field_explains_itself() -> None:
+    def undescribed(node: dict[str, Any], path: str) -> list[str]:
+        children = {f"{path}.{name}": child for name, child in node.get("properties", {}).items()}
+        for key in ("items", "additionalProperties"):
+            inner = node.get(key, {})
+            children |= {f"{path}.{name}": child for name, child in inner.get("properties", {}).items()}
+        found = [name for name, child in children.items() if not child.get("description", "").endswith((".", '".'))]
+        return found + [deeper for name, child in children.items() for deeper in undescribed(child, name)]
+
+    for kind in ("Hardware", "OSIE", "Template", "Workflow"):
+        for part in ("spec", "status"):
+            if part in schema(kind)["properties"]:
+                assert undescribed(schema(kind)["properties"][part], f"{kind}.{part}") == []
+
+
+def bounded(node: dict[str, Any], path: str, unbounded: list[str]) -> list[str]:
+    """Which lists, maps and strings of a schema have no bound."""
+    match node.get("type"):
+        case "string" if "maxLength" not in node and "enum" not in node and "format" not in node:
+            unbounded.append(path)
+        case "array" if "maxItems" not in node:
+            unbounded.append(path)
+        case "object" if "additionalProperties" in node and "maxProperties" not in node:
+            unbounded.append(path)
+    for name, child in node.get("properties", {}).items():
+        bounded(child, f"{path}.{name}", unbounded)
+    for key in ("items", "additionalProperties"):
+        if key in node:
+            bounded(node[key], f"{path}[]", unbounded)
+    return unbounded
+
+
+@pytest.mark.parametrize("kind", ["Hardware", "OSIE", "Template", "Workflow"])
+def test_nothing_that_users_write_is_unbounded(kind: str) -> None:
+    assert bounded(schema(kind)["properties"]["spec"], kind, []) == []
+
+
+def test_status_is_stored_whatever_was_rendered() -> None:
+    """A rule below it would keep the controller from saying what it did."""
+    status = schema("Workflow")["properties"]["status"]["properties"]
+    rendered = status["actions"]["items"]["properties"]["rendered"]
+    for node in nodes(rendered):
+        assert not {"x-kubernetes-validations", "pattern", "maxLength", "maxItems", "x-unchecked"} & set(node)
+
+
+def test_one_mistake_is_not_said_twice() -> None:
+    """A field with a rule has no pattern, for both would speak of the same mistake."""
+    for kind in ("Hardware", "OSIE", "Template", "Workflow"):
+        for node in nodes(schema(kind)):
+            assert not ("pattern" in node and "x-kubernetes-validations" in node)
+            for rule in node.get("x-kubernetes-validations", ()):
+                assert rule["message"]
+                assert "\n" not in rule["rule"] + rule["message"], "Kubernetes takes one line"
+
+
+def test_every_list_says_how_it_is_merged() -> None:
+    for kind in ("Hardware", "OSIE", "Template", "Workflow"):
+        for node in nodes(schema(kind)):
+            if node.get("type") == "array":
+                assert node["x-kubernetes-list-type"] in ("atomic", "map")
+
+
+def test_workflows_of_a_machine_or_a_state_can_be_selected() -> None:
+    selectable = definition("Workflow")["spec"]["versions"][0]["selectableFields"]
+    paths = [field["jsonPath"] for field in selectable]
+    assert paths == [".spec.hardwareRef.name", ".spec.templateRef.name", ".status.state"]
+
+
+def test_models_still_read_what_an_older_schema_let_in() -> None:
+    spec = {
+        "networkInterfaces": {"m": {"dhcp": {"ip": "10.0.0.1", "netmask": "255.255.255.0", "gateway": "10.9.9.9"}}},
+        "ipxe": {},
+        "kernelParams": ["x\ny"] * 300,
+        "storageDevices": ["/dev/sda1"],
+        "osie": {"name": "Not A Name"},
+    }
+    assert Hardware.model_validate({"metadata": {}, "spec": spec}).spec.storage_devices == ["/dev/sda1"]
+    action = {"name": "{{ x }}", "image": "a b", "volumes": ["odd"], "env": {"": "x"}, "args": ["x" * 200_000]}
+    assert (
+        Template.model_validate({"metadata": {}, "spec": {"actions": [action] * 200}}).spec.actions[0].name == "{{ x }}"
+    )
+    assert Workflow.model_validate({"metadata": {}, "spec": {"hardwareRef": {}, "templateRef": {}}})
 
 
 class Itself(BaseModel):

@@ -65,6 +65,35 @@ def test_a_new_workflow_is_rendered_and_becomes_pending(
     assert condition(status, "Prepared")["status"] == "True"
 
 
+def test_pending_workflow_whose_spec_changed_is_rendered_anew_before_anybody_may_run_it(
+    make_workflow: Make, hardware: Raw, template: Raw, render: Rendered
+) -> None:
+    workflow = make_workflow(spec={"templateParams": {"k": "v"}})
+    workflow["metadata"]["generation"] = 1
+    first = status_in(reconcile(workflow, hardware, template, SETTINGS, CREATED, render))
+    assert first["observedGeneration"] == 1
+    del first["state"]
+    workflow = make_workflow("Pending", spec={"templateParams": {"k": "w"}}, **first)
+    workflow["metadata"]["generation"] = 1
+    assert reconcile(workflow, hardware, template, SETTINGS, CREATED, never) == Outcome()
+    workflow["metadata"]["generation"] = 2
+    again = status_in(reconcile(workflow, hardware, template, SETTINGS, CREATED, render))
+    assert again["actions"][0]["rendered"]["image"] == "t/h:k=w"
+    assert again["observedGeneration"] == 2
+    missing = reconcile(workflow, None, template, SETTINGS, CREATED, never)
+    assert condition(status_in(missing), "Prepared")["reason"] == "HardwareNotFound"
+    assert missing.waits_for == (Reference("Hardware", "d", "h"),)
+    workflow["status"] |= status_in(missing)
+    assert not reconcile(workflow, None, template, SETTINGS, CREATED, never).patches, "it is said once"
+
+
+@pytest.mark.parametrize("state", ["Scheduled", "Running"])
+def test_workflow_that_has_been_dispatched_is_not_rendered_again(make_workflow: Make, state: str) -> None:
+    workflow = make_workflow(state, observedGeneration=1, startedAt=STAMP)
+    workflow["metadata"]["generation"] = 2
+    assert not look(workflow, CREATED).patches
+
+
 def test_action_ids_are_the_same_each_time_and_no_two_are_alike(
     make_workflow: Make, hardware: Raw, template: Raw, render: Rendered
 ) -> None:

@@ -128,7 +128,7 @@ def test_environment_disables_several_services_and_flags_win_over_it(served: dic
     ("command", "services"),
     [
         ("edge", EDGE),
-        ("controller", {Service.CONTROLLER}),
+        ("controller", {Service.CONTROLLER, Service.WEBHOOKS}),
         ("server", {Service.SERVER}),
         ("apiserver", {Service.APISERVER}),
     ],
@@ -152,6 +152,8 @@ def test_a_single_service_serves_just_itself(
         (["up", "--disable", "dchp"], "'dchp' is not one of 'apiserver'"),
         (["up", "--interface", "lo", "--scheduled-timeout", "0"], "scheduled_timeout must be a number of seconds"),
         (["controller", "--data-dir", "d"], "No such option"),
+        (["controller", "--webhook-url", "http://10.0.0.1"], "the URL of the webhooks must be https://HOST:PORT"),
+        (["controller", "--webhook-service", "name"], "must be NAMESPACE/NAME"),
         (["controller", "--interface", "lo"], "No such option"),
         (["apiserver", "--kubeconfig", "k"], "No such option"),
     ],

@@ -31,6 +31,14 @@ def test_the_oldest_pending_workflow_is_claimed() -> None:
     assert decide(workflow("done", "Succeeded"), workflow("new", None), a, b) == Claim(a)
 
 
+def test_workflow_whose_spec_changed_is_not_given_away_before_it_is_rendered_anew() -> None:
+    changed = workflow("a", observedGeneration=1)
+    changed["metadata"]["generation"] = 2
+    assert decide(changed) == Wait(), "these actions were rendered for another machine, perhaps"
+    changed["metadata"]["generation"] = 1
+    assert decide(changed) == Claim(changed)
+
+
 @pytest.mark.parametrize("state", ["Scheduled", "Running", "Cancelling"])
 def test_one_at_a_time(state: str) -> None:
     told = Told(started={"a"}, stopped={"a"})

@@ -1,0 +1,115 @@
+"""Good and bad Hardware, OSIEs, Templates and Workflows: our API says what a real kube-apiserver says to each.
+
+`resources/answers.json` holds the cases with the answers of a kube-apiserver, and which definitions it accepted;
+`resources/record.py` makes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tink.api.crds import generate
+from tink.apiserver import ApiServer
+from tink.kube.client import KubeClient
+from tink.kube.manifests import apply_object
+from tink.kube.resources import CRD
+
+RECORDED = json.loads((Path(__file__).parent / "resources" / "answers.json").read_text())
+PLURALS = {"Hardware": "hardware", "OSIE": "osies", "Template": "templates", "Workflow": "workflows"}
+RECORD_AGAIN = "record again: python tests/interop/resources/record.py KUBECONFIG"
+
+
+def test_kube_apiserver_accepts_the_definitions_as_they_are_now() -> None:
+    """Above all, the estimated cost of their CEL rules, which nobody but a kube-apiserver knows for sure."""
+    now = {
+        crd["metadata"]["name"]: hashlib.sha256(json.dumps(crd, sort_keys=True).encode()).hexdigest()
+        for crd in generate()
+    }
+    assert now == RECORDED["accepted"], RECORD_AGAIN
+
+
+def test_table_has_all_that_one_object_can_decide() -> None:
+    refused = [case for case in RECORDED["cases"] if case["fields"]]
+    assert len(refused) > 200
+    assert len(RECORDED["cases"]) - len(refused) > 100
+    said = " ".join(cause["message"] for case in refused for cause in case["answer"]["causes"])
+    rules = [rule for crd in generate() for rule in find(crd, "x-kubernetes-validations")]
+    assert len(rules) > 25
+    for rule in rules:
+        assert rule["message"] in said or "messageExpression" in rule, f"no case for the rule {rule['message']!r}"
+
+
+def find(node: Any, key: str) -> Iterator[Any]:
+    if isinstance(node, dict):
+        for name, child in node.items():
+            if name == key:
+                yield from child
+            else:
+                yield from find(child, key)
+    elif isinstance(node, list):
+        for child in node:
+            yield from find(child, key)
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the embedded API answers to every case, in one go."""
+    return asyncio.run(play_all(tmp_path_factory.mktemp("api")))
+
+
+async def play_all(directory: Path) -> dict[str, Any]:
+    api = ApiServer(directory, port=0)
+    await api.start()
+    try:
+        client = await KubeClient.connect(api.kubeconfig)
+        try:
+            for definition in generate():
+                await apply_object(client, CRD, definition, "test")
+            headers = dict(await client._authorize())
+            return {case["name"]: await play(client._session, client.url, headers, case) for case in RECORDED["cases"]}
+        finally:
+            await client.close()
+    finally:
+        await api.stop()
+
+
+async def play(session: aiohttp.ClientSession, url: str, headers: dict[str, str], case: dict[str, Any]) -> Any:
+    collection = f"{url}/apis/tinkerbell.org/v1alpha2/namespaces/default/{PLURALS[case['kind']]}"
+    alone = len(case["steps"]) == 1
+    merge = {**headers, "Content-Type": "application/merge-patch+json"}
+    status: Any = None
+    for verb, body in case["steps"]:
+        if verb == "create":
+            query = {"dryRun": "All"} if alone else {}
+            async with session.post(collection, json=body, headers=headers, params=query) as got:
+                status = await got.json()
+        else:
+            target = f"{collection}/case" + ("/status" if verb == "status" else "")
+            patch = {"status": body} if verb == "status" else body
+            async with session.patch(target, data=json.dumps(patch), headers=merge) as got:
+                status = await got.json()
+    if not alone:
+        async with session.delete(f"{collection}/case", headers=headers) as got:
+            await got.read()
+    if status["kind"] != "Status":
+        return {"code": 200}
+    return {key: status[key] for key in ("code", "reason", "message")} | {
+        "causes": status.get("details", {}).get("causes", [])
+    }
+
+
+@pytest.mark.parametrize("case", RECORDED["cases"], ids=[case["name"] for case in RECORDED["cases"]])
+def test_embedded_api_answers_as_a_kube_apiserver_does(case: dict[str, Any], answers: dict[str, Any]) -> None:
+    ours, theirs = answers[case["name"]], case["answer"]
+    assert ours["code"] == theirs["code"], ours
+    key = lambda cause: (cause["field"], cause["reason"], cause["message"])  # noqa: E731
+    assert sorted(map(key, ours.get("causes", []))) == sorted(map(key, theirs.get("causes", [])))
+    assert ours.get("reason") == theirs.get("reason")

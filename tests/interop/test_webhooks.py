@@ -1,0 +1,203 @@
+"""The admission webhooks as an API server meets them: over TLS, registered, in the words that a user reads.
+
+`webhooks/answers.json` is what a real kube-apiserver made of them; `webhooks/record.py` makes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import importlib.util
+import io
+import json
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tink.api.crds import generate
+from tink.api.v1alpha2 import Raw
+from tink.apiserver import ApiServer
+from tink.controller.webhooks.registration import CONFIGURATION, NAME, configuration
+from tink.controller.webhooks.server import Webhooks
+from tink.kube.client import ApiError, KubeClient, NotFoundError
+from tink.kube.manifests import apply_object
+from tink.kube.resources import CRD, HARDWARE
+
+DIRECTORY = Path(__file__).parent / "webhooks"
+RECORDED = json.loads((DIRECTORY / "answers.json").read_text())
+
+
+def load_recorder() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("webhooks_record", DIRECTORY / "record.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+recorder = load_recorder()
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncIterator[KubeClient]:
+    api = ApiServer(tmp_path, port=0)
+    await api.start()
+    try:
+        client = await KubeClient.connect(api.kubeconfig)
+        try:
+            for definition in generate():
+                await apply_object(client, CRD, definition, "test")
+            yield client
+        finally:
+            await client.close()
+    finally:
+        await api.stop()
+
+
+@pytest.fixture
+async def webhooks(client: KubeClient) -> AsyncIterator[Webhooks]:
+    served, tasks = await recorder.serve(client)
+    yield served
+    await served.stop()
+    for task in tasks:
+        task.cancel()
+
+
+async def registered(client: KubeClient) -> Raw | None:
+    try:
+        return await client.get(CONFIGURATION, NAME, None)
+    except NotFoundError:
+        return None
+
+
+def review(kind: str, operation: str, new: Any = None, old: Any = None, **more: Any) -> Raw:
+    request = {"uid": "u-1", "kind": {"kind": kind}, "operation": operation, "namespace": "default", **more}
+    return {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": request | {"object": new, "oldObject": old},
+    }
+
+
+class Asked:
+    """A client that trusts what the API server is told to trust, and nothing else."""
+
+    def __init__(self, configuration: Raw) -> None:
+        config = configuration["webhooks"][0]["clientConfig"]
+        self.url = config["url"]
+        self._context = ssl.create_default_context(cadata=base64.b64decode(config["caBundle"]).decode())
+
+    async def __call__(self, body: Any, path: str | None = None) -> tuple[int, Any]:
+        url = self.url if path is None else self.url.rpartition("/admission")[0] + path
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(
+                url, data=io.BytesIO(data), ssl=self._context, headers={"Content-Type": "application/json"}
+            ) as got,
+        ):
+            return got.status, await got.json() if got.status == 200 else await got.text()
+
+
+@pytest.fixture
+async def ask(webhooks: Webhooks) -> Asked:
+    return Asked(configuration(webhooks.address, webhooks._bundle, "Ignore"))
+
+
+# --- through the embedded API ---------------------------------------------------------------------------------------
+
+
+async def test_users_of_the_embedded_api_read_what_users_of_a_cluster_read(
+    client: KubeClient, webhooks: Webhooks
+) -> None:
+    headers = dict(await client._authorize())
+    answers = await recorder.play(client._session, client.url, headers)
+    for ours, theirs in zip(answers, RECORDED["answers"], strict=True):
+        assert ours == theirs, theirs["shows"]
+
+
+async def test_of_twenty_creates_at_once_with_one_address_one_goes_through(
+    client: KubeClient, webhooks: Webhooks
+) -> None:
+    machines = [recorder.hardware(f"m{number}", (number, "10.9.9.9")) for number in range(20)]
+    results = await asyncio.gather(
+        *(client.create(HARDWARE, machine, "default") for machine in machines), return_exceptions=True
+    )
+    assert sum(isinstance(result, dict) for result in results) == 1
+    assert sum(isinstance(result, ApiError) and result.status == 422 for result in results) == 19
+
+
+async def test_registration_goes_at_a_clean_stop_and_is_mended_while_we_serve(
+    client: KubeClient, webhooks: Webhooks
+) -> None:
+    first = await registered(client)
+    assert first is not None
+    assert {webhook["failurePolicy"] for webhook in first["webhooks"]} == {"Ignore"}
+    assert {webhook["sideEffects"] for webhook in first["webhooks"]} == {"None"}
+    await client.delete(CONFIGURATION, NAME, None)
+    await webhooks.look_after()
+    again = await registered(client)
+    assert again is not None
+    assert again["webhooks"] == first["webhooks"]
+    broken = [{**webhook, "failurePolicy": "Fail"} for webhook in first["webhooks"]]
+    await client.patch(CONFIGURATION, NAME, None, {"webhooks": broken})
+    await webhooks.look_after()
+    mended = await registered(client)
+    assert mended is not None
+    assert mended["webhooks"] == first["webhooks"]
+    version = mended["metadata"]["resourceVersion"]
+    await webhooks.look_after()
+    unchanged = await registered(client)
+    assert unchanged is not None
+    assert unchanged["metadata"]["resourceVersion"] == version, "nothing is written when nothing has changed"
+    await webhooks.stop()
+    assert await registered(client) is None
+
+
+# --- what an API server sends ---------------------------------------------------------------------------------------
+
+
+async def test_review_is_answered_with_its_uid_over_tls_that_the_bundle_vouches_for(ask: Asked) -> None:
+    status, answer = await ask(review("Template", "CREATE", {"spec": {"actions": [{"image": "{{ if }}"}]}}, name="t"))
+    assert status == 200
+    assert (answer["apiVersion"], answer["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+    assert answer["response"]["uid"] == "u-1"
+    assert answer["response"]["allowed"] is False
+    assert answer["response"]["status"]["details"]["causes"] == [
+        {
+            "field": "spec.actions[0].image",
+            "message": "is no Go template: line 1, column 6: missing value for if",
+            "reason": "FieldValueInvalid",
+        }
+    ]
+
+
+async def test_odd_objects_are_let_in_for_the_schema_to_judge(ask: Asked) -> None:
+    for odd in (None, [], "x", {"spec": None}, {"spec": {"networkInterfaces": ["x"]}}, {"spec": {"actions": [None]}}):
+        for kind in ("Hardware", "Template", "Workflow"):
+            status, answer = await ask(review(kind, "CREATE", odd))
+            assert (status, answer["response"]) == (200, {"uid": "u-1", "allowed": True})
+
+
+async def test_what_is_no_review_is_a_bad_request(ask: Asked) -> None:
+    odd = [b"", b"{", b"[]", b"{}", b'{"request": []}', b'{"request": {}}', b'{"request": {"uid": 7}}', b"[" * 100_000]
+    for body in odd:
+        status, text = await ask(body)
+        assert status == 400
+        assert "no AdmissionReview" in text
+
+
+async def test_too_large_a_review_is_refused_unread(ask: Asked) -> None:
+    status, _ = await ask(b" " * ((16 << 20) + 1))
+    assert status == 413
+
+
+async def test_those_who_do_not_know_the_path_learn_nothing(ask: Asked) -> None:
+    for path in ("/admission", "/", "/admission/guess"):
+        assert (await ask(review("Hardware", "CREATE"), path))[0] == 404

@@ -1,0 +1,208 @@
+"""What one object of the four resources can be refused for: CEL rules and bounds for `tink.api.v1alpha2`.
+
+The models name these rules beside their fields; `tink.api.schema` carries them into the CustomResourceDefinitions, and
+the API server enforces them: the operator's kube-apiserver and the embedded one alike. The models themselves stay
+lenient, because objects that were stored before a rule was made must still be read.
+
+One mistake gives one message. A field with a rule therefore has no `pattern` in its schema, whose message would only
+quote the expression; a rule that compares fields holds for fields that are wrong by themselves. Where a field of a
+Template holds a template expression, nothing can be said before it is rendered, so nothing is.
+
+Bounds (`maxLength`, `maxItems`, `maxProperties`) are far above what machines need. They keep the estimated cost of the
+rules in the budget of Kubernetes, which counts the longest list of the longest strings (k8s.io/apiserver, pkg/cel), and
+what has no bound out of the API. CEL's `matches` is RE2: linear in its input.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic.config import JsonDict
+
+Reason = Literal["FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired"]
+"""FieldValueDuplicate is left out: with it, Kubernetes says "Duplicate value" and drops the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One entry of `x-kubernetes-validations` (Kubernetes, "Validation rules").
+
+    `cel` is true for good values of `self`; with `oldSelf` in it, it is asked for updates only. `say` is a CEL
+    expression that gives a message with the values in it; `message` stands where that can't be had. `field` is the
+    path, from where the rule stands, of the field that the error names.
+    """
+
+    cel: str
+    message: str
+    say: str = ""
+    reason: Reason = "FieldValueInvalid"
+    field: str = ""
+
+    def entry(self) -> JsonDict:
+        """The rule as it stands in a schema."""
+        entry: JsonDict = {"rule": self.cel, "message": self.message}
+        if self.say:
+            entry["messageExpression"] = self.say
+        if self.reason != "FieldValueInvalid":
+            entry["reason"] = self.reason
+        if self.field:
+            entry["fieldPath"] = self.field
+        return entry
+
+
+def checked(*rules: Rule, **bounds: int) -> JsonDict:
+    """`json_schema_extra` for a field or a model: its rules, and its bounds by their names in JSON Schema."""
+    extra: JsonDict = dict(bounds)
+    if rules:
+        extra["x-kubernetes-validations"] = [rule.entry() for rule in rules]
+    return extra
+
+
+_OCTET = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_IPV4 = f"^({_OCTET}[.]){{3}}{_OCTET}$"
+_PART = "(255|254|252|248|240|224|192|128|0)"
+_NETMASK = f"^(255[.]255[.]255[.]{_PART}|255[.]255[.]{_PART}[.]0|255[.]{_PART}[.]0[.]0|{_PART}[.]0[.]0[.]0)$"
+_MAC = "^([0-9a-f]{2}:){5}[0-9a-f]{2}$"
+_LABEL = "[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
+_HOSTNAME = f"^{_LABEL}([.]{_LABEL})*$"
+
+LONGEST_ADDRESS = 64
+"""Characters of an address field. More than an IPv4 address has, so that the rule speaks and not the bound."""
+
+IPV4 = Rule(f"self.matches('{_IPV4}')", "must be an IPv4 address, such as 192.168.1.10")
+NETMASK = Rule(
+    f"self.matches('{_NETMASK}')", "must be an IPv4 netmask: ones, then zeros, in dotted form, such as 255.255.255.0"
+)
+HOSTNAME = Rule(
+    f"self.matches('{_HOSTNAME}')",
+    "must be a host name (RFC 1123): letters, digits and '-', with dots between parts of at most 63 characters",
+)
+SERVER = Rule(
+    # What looks like an address must be one: 10.0.0.256 is no name.
+    f"self.matches('^[0-9.]+$') ? self.matches('{_IPV4}') : self.matches('{_HOSTNAME}')",
+    "must be an IPv4 address or a host name, such as 192.168.1.1 or ntp.example.org",
+)
+VLAN = Rule("self.matches('^[1-9][0-9]{0,3}$') && int(self) <= 4094", 'must be a VLAN ID from 1 to 4094, such as "100"')
+
+_SAME_IP = "self.exists(other, other != mac && has(self[other].dhcp) && has(self[other].dhcp.ip)"
+_SAME_IP = f"has(self[mac].dhcp) && has(self[mac].dhcp.ip) && {_SAME_IP} && self[other].dhcp.ip == self[mac].dhcp.ip)"
+
+MAC_KEYS = Rule(
+    f"self.all(mac, mac.matches('{_MAC}'))",
+    "the keys must be MAC addresses in lower case with colons, such as 52:54:00:12:34:56",
+)
+UNIQUE_IPS = Rule(
+    f"!self.exists(mac, {_SAME_IP})",
+    "two interfaces have the same dhcp.ip: each needs an address of its own",
+    say="'two interfaces have the same dhcp.ip, ' + self[self.filter(mac, " + _SAME_IP + ")[0]].dhcp.ip + "
+    "': each needs an address of its own'",
+)
+
+# Octet by octet, netmask m: an address is in the block a / (256 - m). 256 - 255 is 1, one address a block, and
+# 256 - 0 is one block of all. A netmask of all ones (a host route) makes every gateway foreign, on purpose.
+_BLOCK = "int(self.{0}.split('.')[i]) / (256 - int(self.netmask.split('.')[i]))"
+_SUBNET = f"[0, 1, 2, 3].all(i, {_BLOCK.format('gateway')} == {_BLOCK.format('ip')})"
+GATEWAY_IN_SUBNET = Rule(
+    "!has(self.ip) || !has(self.netmask) || !has(self.gateway) || self.netmask == '255.255.255.255' || "
+    f"!self.ip.matches('{_IPV4}') || !self.gateway.matches('{_IPV4}') || !self.netmask.matches('{_NETMASK}') || "
+    f"{_SUBNET}",
+    "must be in the subnet that ip and netmask give",
+    say="'must be in the subnet of ip ' + self.ip + ' with netmask ' + self.netmask + ', which ' + self.gateway + "
+    "' is not'",
+    field=".gateway",
+)
+
+SOME_SCRIPT = Rule(
+    "(has(self.inline) && self.inline != '') || (has(self.url) && self.url != '')",
+    "give inline or url, or leave ipxe out",
+    reason="FieldValueRequired",
+)
+HTTP_URL = Rule(
+    r"self == '' || self.matches(r'^https?://[^\s/?#]+([/?#][^\s]*)?$')",
+    "must be an http:// or https:// URL without spaces, such as http://192.168.1.1/script.ipxe",
+)
+ARTIFACT_URL = Rule(
+    r"self.matches(r'^(https?://[^\s/?#]+([/?#][^\s]*)?|file://(localhost)?/[^\s]+)$')",
+    "must be an http://, https:// or file:/// URL without spaces, such as http://192.168.1.1/osie/vmlinuz",
+)
+KERNEL_PARAM = Rule(
+    r"!self.matches(r'[[:cntrl:]]|(^|\s)(&&|\|\||;)(\s|$)|(^|\s)#')",
+    "must not hold a line break, another control character, or the words &&, ||, ; or #..., which end a command in "
+    "iPXE",
+)
+DEVICE_PATH = Rule(
+    r"self.matches(r'^(/[^/\s]+)+/?$')", "must be an absolute Linux path without spaces, such as /dev/sda"
+)
+# Linux names partitions after their disk: sda1; after a digit with a p between, nvme0n1p1. udev's links have -part1,
+# and two directories of links name nothing but partitions.
+WHOLE_DISK = Rule(
+    "!self.matches('^/dev/((sd|hd|vd|xvd)[a-z]+[0-9]+|(cciss/|ida/|rd/)?[a-z]+[a-z0-9]*[0-9]p[0-9]+"
+    "|disk/by-[a-z]+/.*-part[0-9]+|mapper/.*-part[0-9]+|disk/by-part(uuid|label)/.*)/?$')",
+    "must be a whole disk, not a partition: /dev/sda rather than /dev/sda1, /dev/nvme0n1 rather than /dev/nvme0n1p1, "
+    "/dev/disk/by-id/NAME rather than /dev/disk/by-id/NAME-part1",
+)
+
+OBJECT_NAME = Rule(
+    "self == '' || self.matches('^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$')",
+    "must be the name of an object: lower case letters, digits, '-' and '.'",
+)
+NAMES_HARDWARE = Rule(
+    "has(self.name) && self.name != ''",
+    "name the Hardware that the Workflow is to run on",
+    reason="FieldValueRequired",
+    field=".name",
+)
+NAMES_TEMPLATE = Rule(
+    "has(self.name) && self.name != ''",
+    "name the Template that gives the Workflow's actions",
+    reason="FieldValueRequired",
+    field=".name",
+)
+
+ACTION_NAME = Rule(
+    "!self.contains('{{')",
+    "must be the name itself: names of actions are not rendered, so that they are unique before and after",
+)
+IMAGE = Rule(
+    r"self.contains('{{') || !self.matches(r'\s')",
+    "must be an OCI image without spaces, such as registry.example.org/actions/image2disk:v1",
+)
+VOLUME = Rule(
+    r"self.contains('{{') || self.matches(r'^(/[^:]*|[^\W_][\w.-]*):/[^:]+(:[^:]*)?$')",
+    "must be SRC:TARGET or SRC:TARGET:OPTIONS, SRC an absolute path or the name of a volume, TARGET an absolute path "
+    "in the container below /, such as /etc/data:/data:ro",
+)
+ENV_NAMES = Rule(
+    "self.all(name, name != '' && (name.contains('{{') || !name.contains('=')))",
+    "the names of variables must not be empty and must not hold '='",
+)
+
+_LEFT = "has(oldSelf.status) && has(oldSelf.status.state) && oldSelf.status.state != 'Pending'"
+
+
+def _fixed(field: str, same: str) -> Rule:
+    return Rule(
+        f"!({_LEFT}) || {same}",
+        f"{field} can't be changed once the Workflow has left Pending: create another Workflow",
+        say=f"'{field} can\\'t be changed once the Workflow has left Pending (it is ' + oldSelf.status.state + "
+        "'): create another Workflow'",
+        reason="FieldValueForbidden",
+        field=f".spec.{field}",
+    )
+
+
+FIXED_HARDWARE = _fixed("hardwareRef", "self.spec.hardwareRef == oldSelf.spec.hardwareRef")
+FIXED_TEMPLATE = _fixed("templateRef", "self.spec.templateRef == oldSelf.spec.templateRef")
+FIXED_PARAMS = _fixed(
+    "templateParams",
+    "has(self.spec.templateParams) == has(oldSelf.spec.templateParams) && "
+    "(!has(self.spec.templateParams) || self.spec.templateParams == oldSelf.spec.templateParams)",
+)
+ENDED_STAYS_ENDED = Rule(
+    "!has(oldSelf.state) || !(oldSelf.state in ['Succeeded', 'Failed', 'Canceled']) || "
+    "(has(self.state) && self.state == oldSelf.state)",
+    "a Workflow that has ended does not change its state: create another Workflow",
+    reason="FieldValueForbidden",
+    field=".state",
+)

@@ -1,0 +1,12 @@
+"""Admission webhooks: what one object cannot decide about itself, said when it is written.
+
+    informers -> `claims`, `references` (indexes) -> `reviewer` (decides) <- `server` (HTTPS) <- the API server
+    `certificates` (own authority) -> `server`, `registration` (tells the API server where to ask, and whom to trust)
+
+Two Hardware must not have one MAC or one IPv4 address; a Template must parse; and whoever deletes what others refer to,
+or refers to what is not there, is warned. Everything else is in the schemas (`tink.api.rules`).
+
+The webhooks are advice, given where it is cheapest to take. What they guard holds without them: the edge serves nobody
+an address that two Hardware claim, and the controller fails a Workflow whose Template does not parse. So a review that
+can't be held lets the write through (failurePolicy Ignore unless told otherwise), and reviewing never raises.
+"""
