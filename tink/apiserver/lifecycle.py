@@ -85,6 +85,7 @@ class Lifecycle:
             waiting |= not await self._empty_namespace(namespace)
         for definition in await self._going(definitions.KEY):
             waiting |= not await self._empty_definition(definition)
+        await self._give_names()
         await self._expire_events()
         return waiting
 
@@ -179,6 +180,17 @@ class Lifecycle:
             return error.code == 404
         log.info("definition %s has no objects left", stored.name)
         return True
+
+    async def _give_names(self) -> None:
+        """Write definitions again whose names were taken: what had them may have gone."""
+        own = self._registry.find(definitions.GROUP, "v1", definitions.PLURAL)
+        for stored in await self._all(definitions.KEY, None):
+            if own is not None and definitions.lacks_names(orjson.loads(stored.body)):
+                target = Target(definitions.GROUP, "v1", definitions.PLURAL, "", stored.name)
+                try:
+                    await self._verbs.patch(own, target, MERGE_PATCH, Body({}), MANAGER)
+                except StatusError as error:
+                    log.info("definition %s: %s", stored.name, error)
 
     # --- objects ---
 

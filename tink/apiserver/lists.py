@@ -51,7 +51,7 @@ def select(resource: Resource, target: Target, options: ListOptions) -> Selectio
     """Compile the selectors of a request. Raises StatusError (400)."""
     known = resource.rules.selectable
     labels = selectors.parse_labels(options.labels)
-    terms = selectors.parse_fields(options.fields, known)
+    terms = selectors.parse_fields(options.fields, known, builtin=not resource.custom)
     namespace = target.namespace if resource.namespaced and target.namespace else None
     name = None
     rest = []
@@ -144,14 +144,19 @@ class Lists:
             while events := await self._since(chosen, position):
                 yield await self._changes(chosen, events)
                 position = events[-1].version
+            told = position
             while not subscription.ended:
                 events = await subscription.next(max(0.0, min(end - time.monotonic(), BOOKMARK_S)))
                 changes = await self._changes(chosen, [event for event in events if event.version > position])
                 # Everything up to here was offered to this subscription, whether or not it was for us.
                 position = max(position, events[-1].version if events else self._hub.version)
                 over = time.monotonic() >= end
-                if options.bookmarks and not subscription.ended and (over or not events):
+                if changes:
+                    told = events[-1].version
+                # The last word of a watch is how far it has come, unless the client knows that already.
+                if options.bookmarks and not subscription.ended and (position != told if over else not events):
                     changes.append(_bookmark(resource, position))
+                    told = position
                 if changes:
                     yield changes
                 if over:

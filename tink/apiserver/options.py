@@ -120,7 +120,7 @@ def _agent_name(user_agent: str) -> str:
 def _check_dry_run(values: list[str]) -> list[FieldError]:
     if all(value == "All" for value in values):
         return []
-    return [errors.unsupported("dryRun", values[0] if len(values) == 1 else values, ["All"])]
+    return [errors.unsupported("dryRun", values, ["All"])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +212,8 @@ class DeleteOptions:
             if "orphanDependents" in query:
                 body["orphanDependents"] = parse_bool(query["orphanDependents"])
             body["dryRun"] = query.getall("dryRun", [])
-        if not isinstance(body, dict) or body.get("kind", "DeleteOptions") != "DeleteOptions":
-            raise errors.bad_request("the body of a delete must be DeleteOptions")
+            parse_number(query.get("gracePeriodSeconds", ""))
+        _check_types(body)
         policy, orphan, dry_run = body.get("propagationPolicy"), body.get("orphanDependents"), body.get("dryRun") or []
         wrong: list[FieldError] = []
         if policy is not None and orphan is not None:
@@ -222,12 +222,10 @@ class DeleteOptions:
         if policy is not None and policy not in POLICIES:
             allowed = ["Foreground", "Background", "Orphan", "nil"]
             wrong.append(errors.unsupported("propagationPolicy", policy, allowed))
-        wrong += _check_dry_run(dry_run if isinstance(dry_run, list) else [str(dry_run)])
+        wrong += _check_dry_run(dry_run)
         if wrong:
             raise errors.invalid("meta.k8s.io", "DeleteOptions", "", wrong)
         wanted = body.get("preconditions") or {}
-        if not isinstance(wanted, dict):
-            raise errors.bad_request("preconditions must be an object")
         if orphan is not None:
             policy = "Orphan" if orphan else "Background"
         uid, version = (str(wanted.get(name) or "") for name in ("uid", "resourceVersion"))
@@ -242,3 +240,31 @@ class DeleteOptions:
         if self.policy:
             made["propagationPolicy"] = self.policy
         return made | ({"dryRun": ["All"]} if self.dry_run else {})
+
+
+_DELETE_TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "gracePeriodSeconds": (int, "int64"),
+    "preconditions": (dict, "v1.Preconditions"),
+    "orphanDependents": (bool, "bool"),
+    "propagationPolicy": (str, "v1.DeletionPropagation"),
+    "dryRun": (list, "[]string"),
+}
+_SEEN = {dict: "object", list: "array", str: "string", bool: "bool", int: "number", float: "number"}
+
+
+def _check_types(body: Any) -> None:
+    """Check that a body is DeleteOptions (any kind of that name: clients differ in its group). Raises StatusError."""
+    if not isinstance(body, dict):
+        raise errors.bad_request("couldn't get version/kind; json parse error: the body is not an object")
+    if body.get("kind", "DeleteOptions") != "DeleteOptions":
+        raise errors.bad_request(
+            f"no kind {errors.quote(body['kind'])} is registered for version {errors.quote(body.get('apiVersion', ''))}"
+            ' in scheme "pkg/runtime/scheme.go:111"'
+        )
+    for name, (wanted, go_type) in _DELETE_TYPES.items():
+        value = body.get(name)
+        if value is not None and (not isinstance(value, wanted) or (wanted is int and isinstance(value, bool))):
+            seen = _SEEN.get(type(value), "value")
+            raise errors.bad_request(
+                f"json: cannot unmarshal {seen} into Go struct field DeleteOptions.{name} of type {go_type}"
+            )

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from tink.apiserver import meta, schema
 from tink.apiserver.errors import FieldError
-from tink.apiserver.managed import FieldManager
+from tink.apiserver.managed import FieldManager, blank_of
 from tink.apiserver.table import AGE, NAME, Column
 
 Raw = dict[str, Any]
@@ -23,6 +23,10 @@ VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "update
 
 NAME_FIELD: Mapping[str, tuple[str, ...]] = {"metadata.name": ("metadata", "name")}
 NAMESPACED_FIELDS: Mapping[str, tuple[str, ...]] = {**NAME_FIELD, "metadata.namespace": ("metadata", "namespace")}
+
+
+def _complete(obj: Raw) -> None:
+    """Leave the object as it is."""
 
 
 def _nothing(new: Raw, old: Raw | None, now: datetime) -> None:
@@ -69,8 +73,8 @@ def only(parts: Iterable[str], new: Raw, old: Raw) -> Raw:
 class Validations(Protocol):
     """The CEL rules of a schema, compiled."""
 
-    def check(self, new: Raw, old: Raw | None) -> list[FieldError]:
-        """Find what the rules refuse; `old` is the state before an update."""
+    def check_after(self, errors: list[FieldError], new: Raw, old: Raw | None) -> list[FieldError]:
+        """Find what the rules refuse, after the schema found `errors`; `old` is the state before an update."""
 
 
 class Fields(Protocol):
@@ -87,21 +91,27 @@ class Fields(Protocol):
 class Rules:
     """How objects of a resource are written, beyond their schema.
 
-    `prepare` changes a new object before it is checked (`old` is None when it is created), `check` finds errors that a
-    schema cannot see, `warn` says what the writer should know. `generation` counts changes of everything but metadata
-    and status; `unconditional` allows an update without resourceVersion; `strategic` takes strategic merge patches.
+    `complete` fills in what a client may leave out and a schema cannot say, `prepare` sets what is the server's to set
+    (`old` is None when the object is created), `check` finds errors that a schema cannot see, `warn` says what the
+    writer should know. `generation` counts changes of everything but metadata and status; `unconditional` allows an
+    update without resourceVersion; `strategic` takes strategic merge patches; with `creates` an update may create.
     An object that `holds` something is only marked when it is deleted; `lifecycle` has it let go. `may_delete` says why
     an object of some name must stay. `limit` gives what a write through a subresource ("" is none) may change of an
     object. `selectable` are the fields that a field selector may name.
+
+    Kubernetes reads `typed` objects into Go types, so that one with a value of a wrong type is no object at all (400).
     """
 
     name: meta.NameRule = meta.subdomain
+    typed: bool = False
+    creates: bool = False
     generation: bool = False
     unconditional: bool = True
     strategic: bool = True
     holds: Callable[[Raw], bool] = _holds_nothing
     may_delete: Callable[[str], str | None] = _may_go
     limit: Callable[[Raw, Raw, str, bool], Raw] = keep_status_apart
+    complete: Callable[[Raw], None] = _complete
     prepare: Callable[[Raw, Raw | None, datetime], None] = _nothing
     check: Callable[[Raw, Raw | None], list[FieldError]] = _no_errors
     warn: Callable[[Raw], list[str]] = _no_warnings
@@ -117,8 +127,9 @@ class Resource:
     """One resource in one version. `openapi` is the schema of its objects, `node` the same compiled.
 
     `validations` are its CEL rules. `conversion` says how objects get from one version to another (None: only their
-    apiVersion changes); objects stored before the resourceVersion `defined_at` met another schema. `subresources` are
-    those beside `status`; a `virtual` resource is answered at once and never stored.
+    apiVersion changes). Objects stored before the resourceVersion `defined_at` met another schema. `others` are the
+    schemas of the other versions that are served, by apiVersion. `subresources` are those beside `status`; a `virtual`
+    resource is answered at once and never stored.
     """
 
     group: str
@@ -133,6 +144,7 @@ class Resource:
     short_names: Sequence[str] = ()
     categories: Sequence[str] = ()
     columns: Sequence[Column] = (NAME, AGE)
+    verbs: Sequence[str] = VERBS
     status: bool = False
     subresources: Sequence[str] = ()
     virtual: bool = False
@@ -142,11 +154,20 @@ class Resource:
     validations: Validations | None = None
     conversion: Any = None
     defined_at: int = 0
+    others: Mapping[str, Raw] = field(default_factory=dict)
 
     @cached_property
     def fields(self) -> Fields:
         """Tracks who manages which fields; made when it is first needed."""
-        return FieldManager(root_schema(self.openapi), self.api_version, status=self.status)
+        by_webhook = self.conversion is not None and self.conversion.by_webhook
+        return FieldManager(
+            root_schema(self.openapi),
+            self.api_version,
+            status=self.status,
+            kind=self.kind,
+            blank=None if self.custom else blank_of(self.group, self.kind),
+            others={name: None if by_webhook else root_schema(openapi) for name, openapi in self.others.items()},
+        )
 
     @property
     def parts(self) -> Sequence[str]:
@@ -157,6 +178,11 @@ class Resource:
     def key(self) -> str:
         """The name of the resource in the store: the same for all its versions."""
         return f"{self.group}/{self.plural}"
+
+    @property
+    def custom(self) -> bool:
+        """Whether a definition describes it: Kubernetes treats such resources a little differently from its own."""
+        return bool(self.stored_version)
 
     @property
     def api_version(self) -> str:
@@ -209,6 +235,10 @@ class Registry:
     def of_key(self, key: str) -> Resource | None:
         """Give any version of a resource, by its name in the store."""
         return next((resource for resource in self._resources.values() if resource.key == key), None)
+
+    def versions(self, resource: Resource) -> list[Resource]:
+        """Give all served versions of a resource."""
+        return [other for other in self._resources.values() if other.key == resource.key]
 
     def groups(self) -> dict[str, dict[str, list[Resource]]]:
         """Give group -> version -> resources; versions in the order of preference (newest and most stable first)."""

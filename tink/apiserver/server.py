@@ -21,8 +21,10 @@ from pathlib import Path
 import orjson
 from aiohttp import web
 
-from tink.apiserver import builtin, credentials, definitions
+from tink.apiserver import builtin, conversion, credentials, definitions, errors, webhook_configurations
+from tink.apiserver.admission import webhooks
 from tink.apiserver.app import Api
+from tink.apiserver.callout import Callout
 from tink.apiserver.errors import ApiServerError
 from tink.apiserver.garbage import Garbage
 from tink.apiserver.hub import Hub
@@ -63,11 +65,14 @@ class ApiServer:
         self._hub = Hub()
         self._registry = Registry()
         self._store = Store(data_dir / "state.db", self._committed, history=history)
-        self._verbs = Verbs(self._store, now)
+        self._callout = Callout()
+        self._webhooks = webhooks.Webhooks(self._callout.post, self._namespace_labels, self._registry.versions)
+        self._verbs = Verbs(self._store, now, self._webhooks)
         self._lifecycle = Lifecycle(self._store, self._registry, self._verbs, now)
         self._garbage = Garbage(self._store, self._registry, self._verbs)
         self._runner: web.AppRunner | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._schemas: dict[str, tuple[bytes, int]] = {}
 
     @property
     def kubeconfig(self) -> Path:
@@ -102,7 +107,11 @@ class ApiServer:
         api = Api(self._store, self._registry, self._verbs, lists, token, self._now)
         # A watch whose client has gone must end: nothing else would notice until the next change.
         self._runner = web.AppRunner(
-            api.application(), handler_cancellation=True, shutdown_timeout=STOP_S, access_log=None
+            api.application(),
+            handler_cancellation=True,
+            shutdown_timeout=STOP_S,
+            access_log=None,
+            auto_decompress=False,  # Kubernetes does not either: a small body must not become a large one
         )
         await self._runner.setup()
         site = web.TCPSite(self._runner, self._host, self._port, ssl_context=context)
@@ -134,50 +143,77 @@ class ApiServer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
+        await self._callout.close()
         await self._store.close()
 
     # --- what is served ---
 
     async def _load(self) -> None:
-        """Serve what is built in and what the stored definitions describe; make the namespaces that must exist."""
-        for resource in (*builtin.resources(), definitions.definition_resource(self._taken)):
+        """Serve what is built in and what is stored describes; make the namespaces that must exist."""
+        for resource in (
+            *builtin.resources(),
+            *webhook_configurations.resources(),
+            definitions.definition_resource(self._taken),
+        ):
             self._registry.add(resource)
-        after = ("", "")
-        while True:
-            page = await self._store.page(definitions.KEY, None, after=after)
-            for stored in page.items:
-                self._serve(orjson.loads(stored.body))
-                after = (stored.namespace, stored.name)
-            if not page.more:
-                break
+        for key in (definitions.KEY, *webhooks.KEYS):
+            after = ("", "")
+            more = True
+            while more:
+                page = await self._store.page(key, None, after=after)
+                for stored in page.items:
+                    self._use(key, stored.name, orjson.loads(stored.body))
+                    after = (stored.namespace, stored.name)
+                more = page.more
         namespaces = self._registry.find("", "v1", "namespaces")
         if namespaces is None:
             raise ApiServerError("namespaces are not built in")
-        for name in builtin.SYSTEM_NAMESPACES:
+        for name in builtin.rules.SYSTEM_NAMESPACES:
             if await self._store.get(Key(namespaces.key, "", name)) is None:
                 target = Target("", "v1", "namespaces")
                 body = Body({"metadata": {"name": name}})
                 await self._verbs.create(namespaces, target, body, WriteOptions())
 
-    def _taken(self, definition: Raw) -> list[str]:
+    def _taken(self, definition: Raw) -> definitions.Claimed:
         return definitions.taken_names(definition, self._registry.all())
 
-    def _serve(self, definition: Raw) -> None:
-        name = definition["metadata"]["name"]
-        if definitions.established(definition):
-            self._registry.install(name, definitions.resources(definition))
-        else:
+    def _use(self, key: str, name: str, obj: Raw | None) -> None:
+        """Take a definition or a webhook configuration as it is now; None when it is gone."""
+        if key in webhooks.KEYS:
+            self._webhooks.configured(key, name, obj)
+        elif obj is None or not definitions.established(obj):
             self._registry.remove(name)
+        else:
+            made = definitions.resources(
+                obj, conversion=conversion.of(obj, self._callout.post), defined_at=self._defined_at(obj)
+            )
+            self._registry.install(name, made)
+
+    def _defined_at(self, definition: Raw) -> int:
+        """Give the resourceVersion since which a definition has its schemas: objects from before met others."""
+        fields = definition["metadata"]
+        schemas = orjson.dumps([version.get("schema") for version in definition["spec"]["versions"]])
+        known = self._schemas.get(fields["uid"])
+        if known is None or known[0] != schemas:
+            known = self._schemas[fields["uid"]] = (schemas, int(fields["resourceVersion"]))
+        return known[1]
+
+    async def _namespace_labels(self, name: str) -> dict[str, str]:
+        stored = await self._store.get(Key("/namespaces", "", name))
+        if stored is None:
+            raise errors.not_found("", "namespaces", name)
+        labels: dict[str, str] = orjson.loads(stored.body)["metadata"].get("labels") or {}
+        return labels
 
     def _committed(self, event: Event) -> None:
-        """Take a change that is on the disk: serve what a definition describes, and tell watches and lifecycle."""
-        if event.key.resource == definitions.KEY:
-            if event.type == "DELETED":
-                self._registry.remove(event.key.name)
+        """Take a change that is on the disk: use what it configures, and tell watches and controllers."""
+        key = event.key
+        if key.resource == definitions.KEY or key.resource in webhooks.KEYS:
+            self._use(key.resource, key.name, None if event.type == "DELETED" else event.object)
+            if key.resource == definitions.KEY and event.type == "DELETED":
+                self._schemas.pop(event.object["metadata"]["uid"], None)
                 spec = event.object["spec"]
                 self._hub.end(f"{spec['group']}/{spec['names']['plural']}")
-            else:
-                self._serve(event.object)
         self._hub.publish(event)
         self._lifecycle.notice(event)
         self._garbage.notice(event)

@@ -52,6 +52,8 @@ def age(obj: Mapping[str, Any], now: datetime) -> str:
 
 
 AGE = Column("Age", age, "Time since the object was created.")
+CUSTOM_AGE = Column("Age", age, AGE.description, type="date")
+"""What custom resources show when their definition names no columns."""
 
 
 def since(timestamp: object, now: datetime) -> str:
@@ -105,7 +107,7 @@ def printer_column(definition: Mapping[str, Any]) -> Column:
         definition["name"],
         cell,
         definition.get("description", ""),
-        "string" if kind == "date" else kind,
+        kind,
         definition.get("format", ""),
         definition.get("priority", 0),
     )
@@ -129,10 +131,7 @@ def _show(value: Any, kind: str, now: datetime) -> Any:
 def row(obj: Mapping[str, Any], columns: Sequence[Column], now: datetime, include: str) -> dict[str, Any]:
     """Give the row of one object; `include` is None, Metadata or Object, as in the query `includeObject`."""
     made: dict[str, Any] = {"cells": [column.cell(obj, now) for column in columns]}
-    if include == "Object":
-        made["object"] = obj
-    elif include != "None":
-        made["object"] = partial(obj)
+    made["object"] = obj if include == "Object" else None if include == "None" else partial(obj)
     return made
 
 

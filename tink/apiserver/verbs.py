@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import secrets
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 import orjson
 
-from tink.apiserver import conversion, errors, intake, meta, patch, propagation, schema
+from tink.apiserver import conversion, errors, intake, managed, meta, patch, propagation, schema
 from tink.apiserver.admission.attributes import Admission, AdmitAll, Attributes
 from tink.apiserver.errors import FieldError
 from tink.apiserver.options import DeleteOptions, WriteOptions
 from tink.apiserver.registry import Raw, Resource
 from tink.apiserver.request import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Body, Target
 from tink.apiserver.storage import Key, MismatchError, Store, Stored, Write
+from tink.apiserver.validations import ratcheted
 
 ATTEMPTS = 5
 """How often a patch is tried when the object keeps changing (Kubernetes: MaxRetryWhenPatchConflicts)."""
@@ -72,16 +73,13 @@ class Verbs:
         """Create an object. Raises StatusError."""
         new = intake.object_of(resource, target.namespace, body.value)
         fields = new["metadata"]
-        if fields.get("resourceVersion"):
+        if (fields.pop("resourceVersion", None) or "").strip("0").isdigit():
             raise errors.bad_request("resourceVersion should not be set on objects to be created")
         if fields.get("name") or not fields.get("generateName"):
             return await self._create(resource, target, new, body.duplicates, options)
         for attempt in range(NAME_ATTEMPTS):
-            named = patch.copy(new)
-            suffix = "".join(secrets.choice(_SUFFIX) for _ in range(5))
-            named["metadata"]["name"] = fields["generateName"][:58] + suffix
             try:
-                return await self._create(resource, target, named, body.duplicates, options)
+                return await self._create(resource, target, patch.copy(new), body.duplicates, options)
             except errors.StatusError as error:
                 if error.reason != "AlreadyExists" or attempt == NAME_ATTEMPTS - 1:
                     raise
@@ -90,13 +88,13 @@ class Verbs:
     async def update(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
         """Replace an object, or its status. Raises StatusError."""
         new = intake.object_of(resource, target.namespace, body.value)
-        if new["metadata"].setdefault("name", target.name) != target.name:
-            raise errors.bad_request(
-                f"the name of the object ({new['metadata']['name']}) does not match the name on the URL ({target.name})"
-            )
+        intake.check_name(new["metadata"], target.name)
+        version = intake.wanted_version(new["metadata"])
         for _ in range(ATTEMPTS):
+            if resource.rules.creates and not target.subresource and await self._is_missing(resource, target):
+                return await self._create(resource, target, patch.copy(new), body.duplicates, options)
             stored = await self._stored(resource, target)
-            if not new["metadata"].get("resourceVersion") and not resource.rules.unconditional:
+            if not version and not resource.rules.unconditional:
                 wrong = errors.invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
                 raise errors.invalid(resource.group, resource.plural, target.name, [wrong])
             old: Raw = orjson.loads(await _served(resource, stored))
@@ -107,11 +105,15 @@ class Verbs:
                 continue  # changed since it was read: the new state decides whether this is a conflict
         raise errors.conflict(resource.group, resource.plural, target.name)
 
-    async def patch(self, resource: Resource, target: Target, kind: str, body: Body, options: WriteOptions) -> Result:
-        """Change an object, or its status, by a patch of media type `kind`. Raises StatusError."""
+    @staticmethod
+    def check_patch_type(resource: Resource, kind: str) -> None:
+        """Check that patches of a media type can be applied to a resource. Raises StatusError (415)."""
         accepted = (JSON_PATCH, MERGE_PATCH, *((STRATEGIC_PATCH,) if resource.rules.strategic else ()), APPLY_PATCH)
         if kind not in accepted:
-            raise errors.unsupported_media_type(kind, accepted)
+            raise errors.unsupported_media_type(accepted) if resource.custom else errors.unrouted_media_type()
+
+    async def patch(self, resource: Resource, target: Target, kind: str, body: Body, options: WriteOptions) -> Result:
+        """Change an object, or its status, by a patch of media type `kind`. Raises StatusError."""
         for _ in range(ATTEMPTS):
             try:
                 if kind == APPLY_PATCH:
@@ -125,17 +127,21 @@ class Verbs:
                 continue
         raise errors.conflict(resource.group, resource.plural, target.name)
 
-    async def delete(self, resource: Resource, target: Target, options: DeleteOptions) -> Result:
-        """Delete an object, or mark it when it has finalizers. Raises StatusError."""
+    async def delete(
+        self, resource: Resource, target: Target, options: DeleteOptions, *, of_many: bool = False
+    ) -> Result:
+        """Delete an object, one alone or one of many, or mark it when it has finalizers. Raises StatusError."""
         for _ in range(ATTEMPTS):
             stored = await self._stored(resource, target)
             try:
-                return await self.delete_stored(resource, target, stored, options)
+                return await self.delete_stored(resource, target, stored, options, of_many=of_many)
             except MismatchError:
                 continue
         raise errors.conflict(resource.group, resource.plural, target.name)
 
-    async def delete_stored(self, resource: Resource, target: Target, stored: Stored, options: DeleteOptions) -> Result:
+    async def delete_stored(
+        self, resource: Resource, target: Target, stored: Stored, options: DeleteOptions, *, of_many: bool = False
+    ) -> Result:
         """Delete an object as it was read. Raises StatusError; MismatchError when it has changed since."""
         body = await _served(resource, stored)
         old: Raw = orjson.loads(body)
@@ -144,7 +150,15 @@ class Verbs:
         if why := resource.rules.may_delete(stored.name):
             raise errors.forbidden(resource.group, resource.plural, stored.name, why)
         attributes = Attributes(
-            "DELETE", resource, stored.namespace, stored.name, "", None, old, options.object(), options.dry_run
+            "DELETE",
+            resource,
+            stored.namespace,
+            "" if of_many else stored.name,  # what webhooks are told
+            "",
+            None,
+            old,
+            options.object(),
+            options.dry_run,
         )
         await self._admission.mutate(attributes)
         await self._admission.validate(attributes)
@@ -176,6 +190,9 @@ class Verbs:
         if stored is None:
             raise errors.not_found(resource.group, resource.plural, target.name)
         return stored
+
+    async def _is_missing(self, resource: Resource, target: Target) -> bool:
+        return await self._store.get(Key(resource.key, target.namespace, target.name)) is None
 
     def _timestamp(self) -> str:
         return self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -212,7 +229,7 @@ class Verbs:
         *,
         applied: bool = False,
     ) -> Result:
-        """Store an object that has its name. Raises StatusError."""
+        """Store a new object; one with generateName alone is given a name. Raises StatusError."""
         fields = new["metadata"]
         for name in (*meta.OWNED, "selfLink"):
             fields.pop(name, None)
@@ -222,20 +239,21 @@ class Verbs:
         await self._may_create(resource, target.namespace, name)
         found = intake.walk(resource, new)
         warnings = intake.unknown_fields(resource, found, duplicates, options.validation)
-        warnings += intake.dedup_owners(new["metadata"])
+        warnings += intake.metadata_warnings(resource, new["metadata"])
         if not applied:
             resource.fields.update(None, new, options.manager, target.subresource, self._timestamp())
         attributes = Attributes(
             "CREATE", resource, target.namespace, name, "", new, None, options.object(), options.dry_run, warnings
         )
-        await self._admission.mutate(attributes)
-        if attributes.object is not None and attributes.object is not new:
-            new = attributes.object
+        if (changed := await self._mutated(attributes)) is not None:
+            new = changed
             found = intake.walk(resource, new)
+        if not name and (prefix := new["metadata"].get("generateName")):  # mutating webhooks see no name
+            new["metadata"]["name"] = prefix[:58] + "".join(secrets.choice(_SUFFIX) for _ in range(5))
         if resource.status:
             new.pop("status", None)
             found.errors = [error for error in found.errors if not intake.is_in(error, "status")]
-        self._finish(resource, new, None, found)
+        self._finish(resource, new, None, found, warnings)
         warnings += resource.rules.warn(new)
         new["metadata"] |= {"uid": str(uuid.uuid4()), "creationTimestamp": self._timestamp()}
         if resource.rules.generation:
@@ -248,15 +266,18 @@ class Verbs:
         except MismatchError as error:
             if applied:  # it exists by now: apply to what there is
                 raise
-            raise errors.already_exists(resource.group, resource.plural, key.name) from error
+            there = errors.already_exists(resource.group, resource.plural, key.name)
+            stored = await self._store.get(key)
+            if stored is not None and "deletionTimestamp" in orjson.loads(stored.body)["metadata"]:
+                there.message = f"object is being deleted: {there.message}"
+            raise there from error
 
     async def _apply(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
         """Server-side apply. Raises StatusError; MismatchError when the object has changed since it was read."""
-        config = intake.object_of(resource, target.namespace, patch.copy(body.value))
+        config = intake.applied_of(resource, target.namespace, patch.copy(body.value))
         fields = config["metadata"]
-        if fields.setdefault("name", target.name) != target.name:
-            wrong = errors.invalid_value("metadata.name", fields["name"], "field is immutable")
-            raise errors.invalid(resource.group, resource.kind, target.name, [wrong])
+        fields.setdefault("name", target.name)
+        intake.check_name(fields, target.name)
         stored = await self._store.get(Key(resource.key, target.namespace, target.name))
         manager, subresource, now = options.manager, target.subresource, self._timestamp()
         if stored is None:
@@ -272,6 +293,8 @@ class Verbs:
             new = resource.fields.apply(None, config, manager, subresource, now, force=options.force)
             return await self._create(resource, target, new, body.duplicates, options, applied=True)
         old: Raw = orjson.loads(await _served(resource, stored))
+        if wrong := meta.check_immutable(fields, old["metadata"]):
+            raise errors.invalid(resource.group, resource.kind, target.name, wrong)
         new = resource.fields.apply(old, config, manager, subresource, now, force=options.force)
         change = _Change(stored, old, new, body.duplicates, patched=True, applied=True)
         return await self._replace(resource, target, change, options)
@@ -280,17 +303,13 @@ class Verbs:
         """Put a new state in the place of a stored one. Raises StatusError; MismatchError when it has changed since."""
         old, new, stored = change.old, change.new, change.stored
         fields, before = new["metadata"], old["metadata"]
-        if fields.get("resourceVersion", before["resourceVersion"]) not in (before["resourceVersion"], ""):
-            raise errors.conflict(resource.group, resource.plural, target.name)
-        if fields.get("uid", before["uid"]) not in (before["uid"], ""):
-            why = f"Precondition failed: UID in precondition: {fields['uid']}, UID in object meta: {before['uid']}"
-            raise errors.conflict(resource.group, resource.plural, target.name, why)
+        intake.check_current(resource, stored, fields, before)
         submitted = orjson.dumps(new) if change.patched else b""
         new = resource.rules.limit(new, old, target.subresource, resource.status)
         intake.finish_metadata(new, old)
         found = intake.walk(resource, new)
         warnings = intake.unknown_fields(resource, found, change.duplicates, options.validation, submitted)
-        warnings += intake.dedup_owners(new["metadata"])
+        warnings += intake.metadata_warnings(resource, new["metadata"])
         if not change.applied:
             resource.fields.update(old, new, options.manager, target.subresource, self._timestamp())
         attributes = Attributes(
@@ -305,53 +324,78 @@ class Verbs:
             options.dry_run,
             warnings,
         )
-        await self._admission.mutate(attributes)
-        if attributes.object is not None and attributes.object is not new:
-            new = resource.rules.limit(attributes.object, old, target.subresource, resource.status)
+        if (changed := await self._mutated(attributes)) is not None:
+            new = resource.rules.limit(changed, old, target.subresource, resource.status)
             intake.finish_metadata(new, old)
             found = intake.walk(resource, new)
         if target.subresource != "status" and resource.status:
             # An older schema may have let in a status that today's refuses; the writer of the spec cannot mend it.
             found.errors = [error for error in found.errors if not intake.is_in(error, "status")]
-        self._finish(resource, new, old, found)
+        self._finish(resource, new, old, found, warnings)
         warnings += resource.rules.warn(new)
         if resource.rules.generation and intake.desired(new) != intake.desired(old):
             new["metadata"]["generation"] = before.get("generation", 0) + 1
         attributes.object = new
         await self._admission.validate(attributes)
+        managed.keep_times(new, old)
         key = Key(resource.key, stored.namespace, stored.name)
         if "deletionTimestamp" in before and not new["metadata"].get("finalizers") and not resource.rules.holds(new):
+            last = conversion.text(new, resource.api_version)
             if not options.dry_run:
                 await self._remove(resource, key, new, stored.version)
-            return Result(conversion.text(new, resource.api_version), 200, warnings)
-        if new == old and conversion.is_current(resource, stored):  # nothing changes: no write, no event
+            return Result(last, 200, warnings)
+        if (
+            new == old and managed.same(new, old) and conversion.is_current(resource, stored)
+        ):  # nothing changes: no write, no event
             return Result(conversion.text(old, resource.api_version), 200, warnings)
         return Result(await self._put(resource, key, new, stored.version, dry_run=options.dry_run), 200, warnings)
 
-    def _finish(self, resource: Resource, new: Raw, old: Raw | None, found: schema.Walk) -> None:
+    def _finish(
+        self, resource: Resource, new: Raw, old: Raw | None, found: schema.Walk, warnings: Sequence[str]
+    ) -> None:
         """Run the rules of the resource over an object that fits the schema. Raises StatusError (422)."""
         wrong: list[FieldError] = list(found.errors)
-        if not wrong:
-            if old is None:
-                wrong += meta.check(new["metadata"], resource.rules.name)
-            else:
-                wrong += meta.check(new["metadata"], _any_name) + meta.check_update(new["metadata"], old["metadata"])
+        if wrong and old is not None and resource.custom:
+            wrong = ratcheted(wrong, new, old, resource.openapi)
+        if old is None:
+            wrong += meta.check(new["metadata"], resource.rules.name)
+        else:
+            wrong += meta.check(new["metadata"], _any_name) + meta.check_update(new["metadata"], old["metadata"])
+        if not resource.custom:
+            wrong += meta.check_core_finalizers(new["metadata"])
         if not wrong:
             resource.rules.prepare(new, old, self._now())
             wrong += resource.rules.check(new, old)
-        if not wrong and resource.validations is not None:
-            wrong += resource.validations.check(new, old)
+        if resource.validations is not None:
+            wrong += resource.validations.check_after(wrong, new, old)
         if wrong:
-            raise errors.invalid(resource.group, resource.kind, new["metadata"].get("name", ""), wrong)
+            refused = errors.invalid(resource.group, resource.kind, new["metadata"].get("name", ""), wrong)
+            refused.warnings = warnings
+            raise refused
 
     def _preconditions(self, resource: Resource, target: Target, fields: Raw, options: DeleteOptions) -> None:
-        for what, wanted, actual in (
-            ("UID", options.uid, fields.get("uid")),
-            ("ResourceVersion", options.version, fields.get("resourceVersion")),
+        """Refuse to delete another object than the client means. The words: k8s.io/apiserver, rest.BeforeDelete."""
+        for what, wanted, actual, since in (
+            ("UID", options.uid, fields.get("uid"), "deleted and then recreated"),
+            ("ResourceVersion", options.version, fields.get("resourceVersion"), "modified"),
         ):
             if wanted and wanted != actual:
-                why = f"Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {actual}"
-                raise errors.conflict(resource.group, resource.plural, target.name, why)
+                why = (
+                    f"the {what} in the precondition ({wanted}) does not match the {what} in record ({actual}). "
+                    f"The object might have been {since}"
+                )
+                raise errors.conflict(resource.group, resource.kind, target.name, why)
+
+    async def _mutated(self, attributes: Attributes) -> Raw | None:
+        """Ask mutating admission; give the object that it made of ours, if it made one. Raises StatusError."""
+        given = attributes.object
+        before = given["metadata"].get("managedFields") if given is not None else None
+        await self._admission.mutate(attributes)
+        if attributes.object is None or attributes.object is given:
+            return None
+        # What webhooks change is managed by nobody, and they must not break the records of the others.
+        attributes.warnings += managed.valid_or_before(attributes.object, before)
+        return attributes.object
 
     async def _put(self, resource: Resource, key: Key, new: Raw, expected: int, *, dry_run: bool) -> bytes:
         """Store an object and give it as text in the version of the request. Raises MismatchError, StatusError."""
@@ -363,12 +407,12 @@ class Verbs:
         converted = await conversion.as_stored(resource, new)
         # From here to the store without awaiting: versions go to the store in the order in which they are given out.
         version = self._store.next_version()
-        body = text = conversion.with_version(converted, version)
-        if converted is not new:
-            new["metadata"]["resourceVersion"] = str(version)
-            text = conversion.text(new, resource.api_version)
+        body = conversion.with_version(converted, version)
         await self._store.write(Write(key, version, body, expected))
-        return text
+        if converted is new:
+            return body
+        # What was converted is answered as it will be read: with the defaults of the version in which it is stored.
+        return await _served(resource, Stored(key.namespace, key.name, version, body))
 
     async def _remove(self, resource: Resource, key: Key, last: Raw, expected: int) -> None:
         """Remove an object; `last` is what watches see of it. Raises MismatchError, StatusError."""

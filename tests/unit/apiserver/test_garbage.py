@@ -78,6 +78,39 @@ async def test_dependent_with_another_owner_stays_and_loses_the_reference(bare: 
     await _until(only_second)
 
 
+async def test_dependent_of_another_owner_does_not_hold_up_one_in_the_foreground(bare: Any) -> None:
+    first, second = await _make(bare, "first"), await _make(bare, "second")
+    await _make(bare, "child", _blocking(first), second)
+    await bare("DELETE", f"{MAPS}/first", propagationPolicy="Foreground")
+    await _gone(bare, "first")
+    assert (await _fields(bare, "child"))["ownerReferences"] == [second]
+
+
+async def test_owner_in_the_foreground_waits_for_the_dependents_of_its_dependents(bare: Any) -> None:
+    owner = await _make(bare, "owner")
+    child = await _make(bare, "child", _blocking(owner))
+    await _make(bare, "grandchild", _blocking(child))
+    async with _held(bare, "grandchild"):
+        await bare("DELETE", f"{MAPS}/owner", propagationPolicy="Foreground")
+
+        async def reached() -> bool:
+            return "deletionTimestamp" in await _fields(bare, "grandchild")
+
+        await _until(reached)
+        assert (await _fields(bare, "child"))["finalizers"] == ["foregroundDeletion"]
+        assert (await bare("GET", f"{MAPS}/owner")).status == 200
+    await _gone(bare, "owner", "child", "grandchild")
+
+
+async def test_later_delete_may_choose_another_policy(bare: Any) -> None:
+    owner = await _make(bare, "owner")
+    await _make(bare, "child", _blocking(owner))
+    async with _held(bare, "child"):
+        await bare("DELETE", f"{MAPS}/owner", propagationPolicy="Foreground")
+        assert (await bare("DELETE", f"{MAPS}/owner", propagationPolicy="Background")).status == 200
+        await _gone(bare, "owner")
+
+
 @pytest.mark.parametrize("options", [{"propagationPolicy": "Orphan"}, {"orphanDependents": True}])
 async def test_orphaned_dependent_stays_without_the_reference(bare: Any, options: dict[str, Any]) -> None:
     owner = await _make(bare, "owner")
@@ -164,17 +197,17 @@ async def test_collection_goes_on_after_a_restart(start: Any, monkeypatch: pytes
     server, client = await start()
     owner = await _make(client, "owner")
     await _make(client, "child", owner)
-    await _make(client, "kept", owner)
-    await client("DELETE", f"{MAPS}/kept", propagationPolicy="Orphan")
-    kept = await _make(client, "orphaning", owner)
-    await _make(client, "orphan", kept)
+    orphaning = await _make(client, "orphaning")
+    await _make(client, "orphan", orphaning)
     await client("DELETE", f"{MAPS}/orphaning", propagationPolicy="Orphan")
+    await _make(client, "childless")
+    await client("DELETE", f"{MAPS}/childless", propagationPolicy="Foreground")
     await client("DELETE", f"{MAPS}/owner")
     await client.close()
     await server.stop()
     monkeypatch.undo()
     _, again = await start()
-    await _gone(again, "child", "kept", "orphaning")
+    await _gone(again, "child", "orphaning", "childless")
     assert "ownerReferences" not in await _fields(again, "orphan")
 
 
@@ -241,3 +274,27 @@ async def test_system_namespaces_cannot_be_deleted(bare: Any, name: str) -> None
     answer = await bare("DELETE", f"{NAMESPACES}/{name}")
     assert answer.status == 403
     assert answer.json["message"] == f'namespaces "{name}" is forbidden: this namespace may not be deleted'
+
+
+# --- definitions ---
+
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+def _definition(plural: str, kind: str) -> dict[str, Any]:
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {"type": "object"}}}
+    names = {"plural": plural, "kind": kind, "singular": kind.lower()}
+    spec = {"group": "example.org", "scope": "Namespaced", "names": names, "versions": [version]}
+    return {"metadata": {"name": f"{plural}.example.org"}, "spec": spec}
+
+
+async def test_definition_gets_its_names_when_the_one_that_had_them_goes(bare: Any) -> None:
+    await bare("POST", DEFINITIONS, _definition("widgets", "Widget"))
+    await bare("POST", DEFINITIONS, _definition("gadgets", "Widget"))
+    assert (await bare("GET", "/apis/example.org/v1/namespaces/default/gadgets")).status == 404
+    await bare("DELETE", f"{DEFINITIONS}/widgets.example.org")
+
+    async def served() -> bool:
+        return (await bare("GET", "/apis/example.org/v1/namespaces/default/gadgets")).status == 200
+
+    await _until(served)

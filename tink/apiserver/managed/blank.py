@@ -14,7 +14,15 @@ Raw = dict[str, Any]
 
 _BLANK: Mapping[tuple[str, str], Raw] = {
     ("", "ConfigMap"): {},
-    ("", "Event"): {"involvedObject": {}, "source": {}},
+    ("", "Event"): {
+        "eventTime": None,
+        "firstTimestamp": None,
+        "involvedObject": {},
+        "lastTimestamp": None,
+        "reportingComponent": "",
+        "reportingInstance": "",
+        "source": {},
+    },
     ("", "Namespace"): {"spec": {}, "status": {}},
     ("", "Secret"): {},
     ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"): {},

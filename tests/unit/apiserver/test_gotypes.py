@@ -1,0 +1,54 @@
+"""What kubectl prints when a built-in object holds a value of the wrong type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+MAPS = "/api/v1/namespaces/default/configmaps"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "why"),
+    [
+        (
+            MAPS,
+            {"data": {"a": 1}},
+            "json: cannot unmarshal number into Go struct field ConfigMap.data of type string",
+        ),
+        (
+            MAPS,
+            {"data": []},
+            "json: cannot unmarshal array into Go struct field ConfigMap.data of type map[string]string",
+        ),
+        (
+            MAPS,
+            {"immutable": "yes"},
+            "json: cannot unmarshal string into Go struct field ConfigMap.immutable of type bool",
+        ),
+        (MAPS, {"binaryData": {"a": "?"}}, "illegal base64 data at input byte 0"),
+        (
+            "/apis/coordination.k8s.io/v1/namespaces/default/leases",
+            {"spec": {"leaseDurationSeconds": "x"}},
+            "json: cannot unmarshal string into Go struct field LeaseSpec.spec.leaseDurationSeconds of type int32",
+        ),
+        (
+            "/api/v1/namespaces/default/events",
+            {"involvedObject": {"namespace": "default"}, "firstTimestamp": "soon"},
+            'parsing time "soon" as "2006-01-02T15:04:05Z07:00": cannot parse "soon" as "2006"',
+        ),
+    ],
+)
+async def test_wrong_type_in_a_built_in_object_is_a_bad_request(bare: Any, path: str, body: Any, why: str) -> None:
+    answer = await bare("POST", path, {"metadata": {"name": "x"}, **body})
+    assert answer.status == 400
+    assert answer.json["reason"] == "BadRequest"
+    assert answer.json["message"].endswith(why)
+
+
+async def test_update_creates_leases_and_events_but_nothing_else(bare: Any) -> None:
+    leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+    assert (await bare("PUT", f"{leases}/a", {"metadata": {"name": "a"}})).status == 201
+    assert (await bare("PUT", f"{leases}/a", {"metadata": {"name": "a"}})).status == 422  # no resourceVersion
+    assert (await bare("PUT", f"{MAPS}/a", {"metadata": {"name": "a"}})).status == 404
