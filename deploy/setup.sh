@@ -3,7 +3,8 @@
 #
 #   setup.sh packages SET...   install the Debian packages of these sets that are missing (sets: below)
 #   setup.sh venv              make .venv with the project, its extras and the versions of deploy/constraints.txt
-#   setup.sh kubectl           use the kubectl on PATH, else unpack Debian 13's into .venv/bin
+#   setup.sh kubectl           use the kubectl on PATH, else unpack Debian 13's into .venv/bin; unpack Debian 12's there
+#                              as kubectl-1.20: the tests speak to the API server with an old one, too
 #
 # Without root it installs nothing: it says what is missing and the command that brings it.
 set -euo pipefail
@@ -71,17 +72,23 @@ make_venv() {
 }
 
 unpack_kubectl() {
-  if command -v kubectl >/dev/null || [ -x .venv/bin/kubectl ]; then return 0; fi
-  local mirror
+  command -v kubectl >/dev/null || [ -x .venv/bin/kubectl ] || unpack trixie kubectl .venv/bin/kubectl
+  # Only tests need it: a mirror that has Debian 12 no more is no reason to stop.
+  [ -x .venv/bin/kubectl-1.20 ] || (unpack bookworm kubernetes-client .venv/bin/kubectl-1.20) ||
+    echo "setup: the tests will do without an old kubectl" >&2
+}
+
+unpack() { # SUITE PACKAGE TARGET: the kubectl of another Debian's package, without installing it
+  local suite=$1 package=$2 target=$3 mirror
   work=$(mktemp -d) # not local: the trap runs after this function
   trap 'rm -rf "$work"' EXIT
-  echo "setup: no kubectl on PATH: unpacking Debian 13's into .venv/bin" >&2
+  echo "setup: unpacking $package of Debian $suite into $target" >&2
   mirror=$(apt-get indextargets --format '$(REPO_URI) $(ORIGIN) $(RELEASE)' 'Created-By: Packages' |
     awk '$2 == "Debian" && $3 !~ /-/ {print $1; exit}')
   [ -n "$mirror" ] || die "apt knows no Debian mirror; please put a kubectl on PATH"
-  mkdir -p "$work"/{lists/partial,cache/archives/partial}
+  mkdir -p "$work"/{lists/partial,cache/archives/partial} "$(dirname "$target")"
   : >"$work/status"
-  echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror trixie main" >"$work/sources.list"
+  echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $suite main" >"$work/sources.list"
   cat >"$work/apt.conf" <<EOF
 Dir::Etc::sourcelist "$work/sources.list";
 Dir::Etc::sourceparts "-";
@@ -91,10 +98,11 @@ Dir::Cache "$work/cache";
 APT::Sandbox::User "root";
 Acquire::Languages "none";
 EOF
-  (cd "$work" && export APT_CONFIG="$work/apt.conf" && { apt-get -q update && apt-get -q download kubectl; } >log 2>&1) ||
-    { tail -n 5 "$work/log" >&2; die "Debian 13's kubectl could not be fetched; please put a kubectl on PATH"; }
-  dpkg-deb -x "$work"/kubectl_*.deb "$work/unpacked"
-  install -m 0755 "$work/unpacked/usr/bin/kubectl" .venv/bin/kubectl
+  (cd "$work" && export APT_CONFIG="$work/apt.conf" && { apt-get -q update && apt-get -q download "$package"; } >log 2>&1) ||
+    { tail -n 5 "$work/log" >&2; die "$package of Debian $suite could not be fetched; please put a kubectl on PATH"; }
+  dpkg-deb -x "$work/$package"_*.deb "$work/unpacked"
+  install -m 0755 "$work/unpacked/usr/bin/kubectl" "$target"
+  rm -rf "$work"
 }
 
 case ${1:-} in

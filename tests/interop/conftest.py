@@ -1,24 +1,31 @@
-"""What tests with real clients share: two network namespaces joined by a cable, and a container registry."""
+"""What tests with real clients share: two network namespaces joined by a cable, a container registry, kubectl."""
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
+import json
 import os
+import re
 import secrets
 import socket
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 import uvloop
 
 from edge.journey.events import JourneyEvent, Outcome, Step
+from tink.api.crds import generate, to_yaml
+from tink.apiserver import ApiServer
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNET = 0x40000000
@@ -170,3 +177,117 @@ def docker_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait()
+
+
+# --- kubectl ---
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What kubectl said."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True)
+class Program:
+    """A kubectl on this machine; `minor` is the 32 of v1.32.4."""
+
+    path: str
+    minor: int
+
+
+def _kubectl_files() -> Iterator[Path]:
+    """Whatever looks like a kubectl on PATH, beside Python, and beside those when they are links."""
+    for directory in [*os.environ["PATH"].split(os.pathsep), str(Path(sys.prefix) / "bin")]:
+        for found in Path(directory).glob("kubectl*"):
+            yield found
+            if found.is_symlink():
+                yield from found.resolve().parent.glob("kubectl*")
+
+
+@cache
+def kubectl_programs() -> tuple[Program, ...]:
+    """The newest kubectl that is here, and the oldest when it is at least five minor versions older."""
+    minors: dict[int, str] = {}
+    for path in sorted({found.resolve() for found in _kubectl_files()}):
+        if not re.fullmatch(r"kubectl([.-]1\.\d+)?", path.name) or not os.access(path, os.X_OK):
+            continue
+        command = [str(path), "version", "--client", "-o", "json"]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        found = re.search(r'"gitVersion": *"v1\.(\d+)\.', ran.stdout)
+        if found:
+            minors.setdefault(int(found[1]), str(path))
+    if not minors:
+        return ()
+    newest, oldest = max(minors), min(minors)
+    chosen = [newest, *([oldest] if oldest <= newest - 5 else [])]
+    return tuple(Program(minors[minor], minor) for minor in chosen)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run what asks for a kubectl with each of them: `program` is the fixture below all others."""
+    if "program" in metafunc.fixturenames:
+        programs = kubectl_programs()
+        assert programs, "there is no kubectl; bring one with: make venv"
+        metafunc.parametrize("program", programs, ids=[f"1.{program.minor}" for program in programs])
+
+
+class Kubectl:
+    """kubectl with a home and a cache of its own, so that nothing of this user's takes part."""
+
+    def __init__(self, program: Program, kubeconfig: Path, home: Path) -> None:
+        self.minor = program.minor
+        self.home = home
+        cache_dir = f"--cache-dir={home / 'cache'}"
+        self._command = [program.path, f"--kubeconfig={kubeconfig}", cache_dir, "--request-timeout=20s"]
+        self._env = {"PATH": os.environ["PATH"], "HOME": str(home)}
+
+    async def start(self, *arguments: str, **env: str) -> asyncio.subprocess.Process:
+        pipe = asyncio.subprocess.PIPE
+        return await asyncio.create_subprocess_exec(
+            *self._command, *arguments, stdin=pipe, stdout=pipe, stderr=pipe, env=self._env | env
+        )
+
+    async def run(self, *arguments: str, stdin: str = "", **env: str) -> Ran:
+        process = await self.start(*arguments, **env)
+        out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 30)
+        return Ran(process.returncode or 0, out.decode(), err.decode())
+
+    async def __call__(self, *arguments: str, stdin: str = "", **env: str) -> str:
+        ran = await self.run(*arguments, stdin=stdin, **env)
+        assert ran.code == 0, f"kubectl {' '.join(arguments)}: {ran.err}{ran.out}"
+        assert "Warning" not in ran.err
+        return ran.out
+
+    async def object(self, *arguments: str) -> Any:
+        """Get an object as JSON, managed fields left out."""
+        made = json.loads(await self("get", *arguments, "-o", "json"))
+        made["metadata"].pop("managedFields", None)
+        return made
+
+    async def set_status(self, path: str, status: Mapping[str, Any]) -> None:
+        """Write the status of the object at a path of the API; kubectl has --subresource only since 1.24."""
+        obj = json.loads(await self("get", "--raw", path))
+        await self("replace", "--raw", f"{path}/status", "-f", "-", stdin=json.dumps({**obj, "status": status}))
+
+
+@pytest.fixture
+async def bare(program: Program, tmp_path: Path) -> AsyncIterator[Kubectl]:
+    """kubectl and an API server that knows nothing of ours yet."""
+    server = ApiServer(tmp_path / "state", port=0)
+    await server.start()
+    home = tmp_path / "home"
+    home.mkdir()
+    yield Kubectl(program, server.kubeconfig, home)
+    await server.stop()
+
+
+@pytest.fixture
+async def kubectl(bare: Kubectl) -> Kubectl:
+    """kubectl and an API server with our resources."""
+    ran = await bare.run("create", "-f", "-", stdin=to_yaml(generate()))
+    assert ran.code == 0, ran.err
+    return bare

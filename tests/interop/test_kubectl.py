@@ -1,19 +1,15 @@
-"""The embedded Kubernetes API, used by the real kubectl on PATH: every verb that operators use."""
+"""The embedded Kubernetes API, used by real kubectls, the newest and an old one: every verb, with our resources."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import shutil
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tink.api.crds import generate, to_yaml
-from tink.apiserver import ApiServer
 
 HARDWARE = """
 apiVersion: tinkerbell.org/v1alpha2
@@ -34,6 +30,7 @@ kind: Workflow
 metadata: {name: install}
 spec: {hardwareRef: {name: machine-1}, templateRef: {name: debian}}
 """
+WORKFLOWS = "/apis/tinkerbell.org/v1alpha2/namespaces/default/workflows"
 OSIE = """
 apiVersion: tinkerbell.org/v1alpha2
 kind: OSIE
@@ -51,61 +48,7 @@ spec:
 """
 
 
-@dataclass(frozen=True)
-class Ran:
-    """What kubectl said."""
-
-    code: int
-    out: str
-    err: str
-
-
-class Kubectl:
-    """kubectl with a home and a cache of its own, so that nothing of this user's takes part."""
-
-    def __init__(self, kubeconfig: Path, home: Path) -> None:
-        found = shutil.which("kubectl")
-        assert found, "kubectl is not on PATH"
-        self._command = [found, f"--kubeconfig={kubeconfig}", f"--cache-dir={home / 'cache'}", "--request-timeout=20s"]
-        self._env = {"PATH": os.environ["PATH"], "HOME": str(home)}
-
-    async def start(self, *arguments: str) -> asyncio.subprocess.Process:
-        pipe = asyncio.subprocess.PIPE
-        return await asyncio.create_subprocess_exec(
-            *self._command, *arguments, stdin=pipe, stdout=pipe, stderr=pipe, env=self._env
-        )
-
-    async def run(self, *arguments: str, stdin: str = "") -> Ran:
-        process = await self.start(*arguments)
-        out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 30)
-        return Ran(process.returncode or 0, out.decode(), err.decode())
-
-    async def __call__(self, *arguments: str, stdin: str = "") -> str:
-        ran = await self.run(*arguments, stdin=stdin)
-        assert ran.code == 0, f"kubectl {' '.join(arguments)}: {ran.err}{ran.out}"
-        assert "Warning" not in ran.err
-        return ran.out
-
-
-@pytest.fixture
-async def bare(tmp_path: Path) -> AsyncIterator[Kubectl]:
-    """kubectl and an API server that knows nothing of ours yet."""
-    server = ApiServer(tmp_path / "state", port=0)
-    await server.start()
-    home = tmp_path / "home"
-    home.mkdir()
-    yield Kubectl(server.kubeconfig, home)
-    await server.stop()
-
-
-@pytest.fixture
-async def kubectl(bare: Kubectl) -> Kubectl:
-    """kubectl and an API server with our resources."""
-    await bare("create", "-f", "-", stdin=to_yaml(generate()))
-    return bare
-
-
-async def test_crds_from_deploy_are_applied_and_served_at_once(bare: Kubectl) -> None:
+async def test_crds_from_deploy_are_applied_and_served_at_once(bare: Any) -> None:
     crds = Path(__file__).parents[2] / "deploy" / "crds"
     out = await bare("apply", "-f", str(crds))
     assert out.count("created") == 4
@@ -122,12 +65,12 @@ async def test_crds_from_deploy_are_applied_and_served_at_once(bare: Kubectl) ->
     }
 
 
-async def test_apply_of_good_manifests_is_created_then_unchanged_then_configured(kubectl: Kubectl) -> None:
+async def test_apply_of_good_manifests_is_created_then_unchanged_then_configured(kubectl: Any) -> None:
     manifests = "---".join((HARDWARE, OSIE, TEMPLATE, WORKFLOW))
     assert (await kubectl("apply", "-f", "-", stdin=manifests)).count("created") == 4
     assert (await kubectl("apply", "-f", "-", stdin=manifests)).count("unchanged") == 4
     assert "configured" in await kubectl("apply", "-f", "-", stdin=HARDWARE.replace("/dev/sda", "/dev/nvme0n1"))
-    out = json.loads(await kubectl("get", "hw", "machine-1", "-o", "json"))
+    out = await kubectl.object("hw", "machine-1")
     assert out["spec"]["storageDevices"] == ["/dev/nvme0n1"]
     assert out["spec"]["networkInterfaces"]["52:54:00:12:34:56"]["dhcp"]["leaseTimeSeconds"] == 86400
     assert out["metadata"]["generation"] == 2
@@ -138,8 +81,8 @@ async def test_apply_of_good_manifests_is_created_then_unchanged_then_configured
     [
         (
             ("10.0.0.5,", "10.0.0.555,"),
-            'The Hardware "machine-1" is invalid: spec.networkInterfaces.52:54:00:12:34:56.dhcp.ip: Invalid value: '
-            '"10.0.0.555": spec.networkInterfaces.52:54:00:12:34:56.dhcp.ip in body should match',
+            'The Hardware "machine-1" is invalid: spec.networkInterfaces[52:54:00:12:34:56].dhcp.ip: Invalid value: '
+            '"10.0.0.555": must be an IPv4 address',
         ),
         (
             ("osie: {name: hook}", "osie: {name: 5}"),
@@ -150,26 +93,32 @@ async def test_apply_of_good_manifests_is_created_then_unchanged_then_configured
     ],
 )
 async def test_bad_manifest_gets_the_error_of_kubernetes_and_is_not_stored(
-    kubectl: Kubectl, change: tuple[str, str], said: str
+    kubectl: Any, change: tuple[str, str], said: str
 ) -> None:
     assert change[0] in HARDWARE
-    ran = await kubectl.run("apply", "-f", "-", stdin=HARDWARE.replace(*change))
+    # An old kubectl finds some of it itself, in its own words; without that, it does not ask the server to be strict.
+    validate = "true"
+    if kubectl.minor < 27 and "unknown field" in said:
+        said = 'ValidationError(Hardware.spec): unknown field "osy" in org.tinkerbell.v1alpha2.Hardware.spec'
+    elif kubectl.minor < 27:
+        validate = "false"
+    ran = await kubectl.run("apply", "-f", "-", f"--validate={validate}", stdin=HARDWARE.replace(*change))
     assert ran.code == 1
     assert said in ran.err
     assert "No resources found" in (await kubectl.run("get", "hardware")).err
 
 
-async def test_missing_and_duplicate_fields_are_all_named_at_once(kubectl: Kubectl) -> None:
+async def test_missing_and_duplicate_fields_are_all_named_at_once(kubectl: Any) -> None:
     actions = "[{name: a}, {name: a, image: x}]"
     bad = f"apiVersion: tinkerbell.org/v1alpha2\nkind: Template\nmetadata: {{name: t}}\nspec: {{actions: {actions}}}"
-    ran = await kubectl.run("create", "-f", "-", stdin=bad)
+    ran = await kubectl.run("create", "-f", "-", "--validate=false", stdin=bad)
     assert "spec.actions[0].image: Required value" in ran.err
     assert 'spec.actions[1]: Duplicate value: {"name":"a"}' in ran.err
     ran = await kubectl.run("create", "-f", "-", stdin=bad.replace(actions, "[]"))
     assert "spec.actions: Invalid value: 0: spec.actions in body should have at least 1 items" in ran.err
 
 
-async def test_watch_shows_a_status_that_was_written_to_the_subresource(kubectl: Kubectl) -> None:
+async def test_watch_shows_a_status_that_was_written_to_the_subresource(kubectl: Any) -> None:
     await kubectl("apply", "-f", "-", stdin=WORKFLOW)
     watch = await kubectl.start("get", "workflow", "install", "-w")
     assert watch.stdout is not None
@@ -181,8 +130,7 @@ async def test_watch_shows_a_status_that_was_written_to_the_subresource(kubectl:
             "machine-1",
             "debian",
         ]
-        status = '{"status": {"state": "Running", "currentAction": "stream"}}'
-        await kubectl("patch", "workflow", "install", "--subresource=status", "--type=merge", "-p", status)
+        await kubectl.set_status(f"{WORKFLOWS}/install", {"state": "Running", "currentAction": "stream"})
         line = (await asyncio.wait_for(watch.stdout.readline(), 20)).decode().split()
         assert line[:5] == ["install", "Running", "stream", "machine-1", "debian"]
     finally:
@@ -190,23 +138,31 @@ async def test_watch_shows_a_status_that_was_written_to_the_subresource(kubectl:
         await watch.wait()
 
 
-async def test_status_cannot_be_written_through_the_main_resource_nor_spec_through_status(kubectl: Kubectl) -> None:
+async def test_status_cannot_be_written_through_the_main_resource_nor_spec_through_status(kubectl: Any) -> None:
     await kubectl("apply", "-f", "-", stdin=WORKFLOW)
     both = '{"status": {"state": "Running"}, "spec": {"timeout": 60}}'
     await kubectl("patch", "wf", "install", "--type=merge", "-p", both)
-    first = json.loads(await kubectl("get", "wf", "install", "-o", "json"))
+    first = await kubectl.object("wf", "install")
     assert ("status" not in first, first["spec"]["timeout"], first["metadata"]["generation"]) == (True, 60, 2)
-    both = both.replace("60", "70")
-    await kubectl("patch", "wf", "install", "--subresource=status", "--type=merge", "-p", both)
-    second = json.loads(await kubectl("get", "wf", "install", "-o", "json"))
+    changed = json.dumps(first | {"status": {"state": "Running"}, "spec": first["spec"] | {"timeout": 70}})
+    await kubectl("replace", "--raw", f"{WORKFLOWS}/install/status", "-f", "-", stdin=changed)
+    second = await kubectl.object("wf", "install")
     assert (second["status"], second["spec"]["timeout"]) == ({"state": "Running"}, 60)
     assert second["metadata"]["generation"] == 2
-    bad = '{"status": {"state": "Dancing"}}'
-    ran = await kubectl.run("patch", "wf", "install", "--subresource=status", "--type=merge", "-p", bad)
+
+
+async def test_status_can_be_patched(kubectl: Any) -> None:
+    if kubectl.minor < 24:
+        pytest.skip("this kubectl does not know --subresource")
+    await kubectl("apply", "-f", "-", stdin=WORKFLOW)
+    patch = ("patch", "wf", "install", "--subresource=status", "--type=merge", "-p")
+    await kubectl(*patch, '{"status": {"state": "Running"}}')
+    assert (await kubectl.object("wf", "install", "--subresource=status"))["status"] == {"state": "Running"}
+    ran = await kubectl.run(*patch, '{"status": {"state": "Dancing"}}')
     assert 'status.state: Unsupported value: "Dancing": supported values: "Pending", "Scheduled"' in ran.err
 
 
-async def test_get_knows_short_names_categories_labels_and_fields(kubectl: Kubectl) -> None:
+async def test_get_knows_short_names_categories_labels_and_fields(kubectl: Any) -> None:
     await kubectl("apply", "-f", "-", stdin=HARDWARE + "---" + WORKFLOW)
     listed = await kubectl("get", "tinkerbell", "-o", "name")
     assert listed.split() == ["hardware.tinkerbell.org/machine-1", "workflow.tinkerbell.org/install"]
@@ -218,9 +174,9 @@ async def test_get_knows_short_names_categories_labels_and_fields(kubectl: Kubec
     assert ran.err.strip() == 'Error from server (NotFound): hardware.tinkerbell.org "nothere" not found'
 
 
-async def test_describe_shows_the_object_and_its_events(kubectl: Kubectl) -> None:
+async def test_describe_shows_the_object_and_its_events(kubectl: Any) -> None:
     await kubectl("apply", "-f", "-", stdin=HARDWARE)
-    about = json.loads(await kubectl("get", "hw", "machine-1", "-o", "json"))["metadata"]
+    about = (await kubectl.object("hw", "machine-1"))["metadata"]
     event = {
         "apiVersion": "v1",
         "kind": "Event",
@@ -236,37 +192,37 @@ async def test_describe_shows_the_object_and_its_events(kubectl: Kubectl) -> Non
     assert "it is up" in out
 
 
-async def test_explain_prints_the_descriptions_of_the_models(kubectl: Kubectl) -> None:
+async def test_explain_prints_the_descriptions_of_the_models(kubectl: Any) -> None:
     out = await kubectl("explain", "hardware.spec.networkInterfaces.dhcp.leaseTimeSeconds")
     assert "Lease time to serve, in seconds" in out
     out = await kubectl("explain", "workflow.status")
     assert "currentAction\t<string>" in out
-    assert "enum: Pending, Scheduled, Running" in out
     assert "creationTimestamp" in await kubectl("explain", "hw.metadata")
 
 
-async def test_patches_of_all_kinds(kubectl: Kubectl) -> None:
+async def test_patches_of_all_kinds(kubectl: Any) -> None:
     await kubectl("apply", "-f", "-", stdin=HARDWARE)
     await kubectl("patch", "hw", "machine-1", "--type=merge", "-p", '{"spec": {"osie": null, "kernelParams": ["a"]}}')
     await kubectl(
         "patch", "hw", "machine-1", "--type=json", "-p", '[{"op": "add", "path": "/spec/kernelParams/-", "value": "b"}]'
     )
-    spec = json.loads(await kubectl("get", "hw", "machine-1", "-o", "json"))["spec"]
+    spec = (await kubectl.object("hw", "machine-1"))["spec"]
     assert spec["kernelParams"] == ["a", "b"]
     assert "osie" not in spec
     ran = await kubectl.run("patch", "hw", "machine-1", "-p", '{"spec": {}}')
-    assert "application/strategic-merge-patch+json is not supported by tinkerbell.org/v1alpha2" in ran.err
+    new, old = "strategic-merge-patch+json is not supported by tinkerbell.org/v1alpha2", "(UnsupportedMediaType)"
+    assert new in ran.err or old in ran.err
     ran = await kubectl.run(
         "patch", "hw", "machine-1", "--type=json", "-p", '[{"op": "test", "path": "/spec/x", "value": 1}]'
     )
     assert ran.code == 1
 
 
-async def test_label_and_annotate(kubectl: Kubectl) -> None:
+async def test_label_and_annotate(kubectl: Any) -> None:
     await kubectl("apply", "-f", "-", stdin=HARDWARE)
     await kubectl("label", "hw", "machine-1", "row=7", "rack-")
     await kubectl("annotate", "hw", "machine-1", "note=here it stands")
-    fields = json.loads(await kubectl("get", "hw", "machine-1", "-o", "json"))["metadata"]
+    fields = (await kubectl.object("hw", "machine-1"))["metadata"]
     assert fields["labels"] == {"row": "7"}
     assert fields["annotations"]["note"] == "here it stands"
     assert fields["generation"] == 1
@@ -274,7 +230,7 @@ async def test_label_and_annotate(kubectl: Kubectl) -> None:
     assert "a valid label must be an empty string or consist of" in ran.err
 
 
-async def test_edit_and_replace_refuse_to_overwrite_somebody_elses_change(kubectl: Kubectl) -> None:
+async def test_edit_and_replace_refuse_to_overwrite_somebody_elses_change(kubectl: Any) -> None:
     await kubectl("create", "-f", "-", stdin=HARDWARE)
     mine = await kubectl("get", "hw", "machine-1", "-o", "json")
     await kubectl("label", "hw", "machine-1", "by=somebody")
@@ -286,11 +242,13 @@ async def test_edit_and_replace_refuse_to_overwrite_somebody_elses_change(kubect
     assert "replaced" in await kubectl("replace", "--force", "-f", "-", stdin=HARDWARE)
 
 
-async def test_delete_waits_for_the_finalizer(kubectl: Kubectl) -> None:
+async def test_delete_waits_for_the_finalizer(kubectl: Any) -> None:
     await kubectl("create", "-f", "-", stdin=HARDWARE.replace("labels:", "finalizers: [example.org/hold]\n  labels:"))
     deleting = await kubectl.start("delete", "hw", "machine-1", "--timeout=20s")
     try:
-        await kubectl("wait", "hw/machine-1", "--for=jsonpath={.metadata.deletionTimestamp}", "--timeout=10s")
+        async with asyncio.timeout(10):
+            while "deletionTimestamp" not in (await kubectl.object("hw", "machine-1"))["metadata"]:
+                await asyncio.sleep(0.05)
         assert deleting.returncode is None
         ran = await kubectl.run(
             "patch", "hw", "machine-1", "--type=merge", "-p", '{"metadata": {"finalizers": ["example.org/more"]}}'
@@ -304,19 +262,20 @@ async def test_delete_waits_for_the_finalizer(kubectl: Kubectl) -> None:
     assert "not found" in (await kubectl.run("get", "hw", "machine-1")).err
 
 
-async def test_wait_for_a_field_and_for_deletion(kubectl: Kubectl) -> None:
+async def test_wait_for_a_field_and_for_deletion(kubectl: Any) -> None:
     await kubectl("create", "-f", "-", stdin=WORKFLOW)
-    waiting = await kubectl.start("wait", "wf/install", "--for=jsonpath={.status.state}=Succeeded", "--timeout=20s")
-    await kubectl(
-        "patch", "wf", "install", "--subresource=status", "--type=merge", "-p", '{"status": {"state": "Succeeded"}}'
-    )
-    assert await asyncio.wait_for(waiting.wait(), 20) == 0
+    if kubectl.minor >= 23:
+        waiting = await kubectl.start("wait", "wf/install", "--for=jsonpath={.status.state}=Succeeded", "--timeout=20s")
+        await kubectl.set_status(f"{WORKFLOWS}/install", {"state": "Succeeded"})
+        assert await asyncio.wait_for(waiting.wait(), 20) == 0
     waiting = await kubectl.start("wait", "wf/install", "--for=delete", "--timeout=20s")
     await kubectl("delete", "wf", "--all")
-    assert await asyncio.wait_for(waiting.wait(), 20) == 0
+    _, err = await asyncio.wait_for(waiting.communicate(), 20)
+    # An old kubectl that comes too late complains that there is nothing to wait for.
+    assert waiting.returncode == 0 or (kubectl.minor < 24 and (b"NotFound" in err or b"no matching" in err))
 
 
-async def test_diff_and_dry_run_show_the_change_and_store_nothing(kubectl: Kubectl) -> None:
+async def test_diff_and_dry_run_show_the_change_and_store_nothing(kubectl: Any) -> None:
     await kubectl("apply", "-f", "-", stdin=HARDWARE)
     ran = await kubectl.run("diff", "-f", "-", stdin=HARDWARE.replace("/dev/sda", "/dev/sdb"))
     assert ran.code == 1
@@ -327,26 +286,42 @@ async def test_diff_and_dry_run_show_the_change_and_store_nothing(kubectl: Kubec
     assert (await kubectl("get", "hw,wf", "-o", "name")).split() == ["hardware.tinkerbell.org/machine-1"]
 
 
-async def test_server_side_apply_is_refused_as_an_unsupported_media_type(kubectl: Kubectl) -> None:
-    ran = await kubectl.run("apply", "--server-side", "-f", "-", stdin=HARDWARE)
+async def test_server_side_apply_makes_conflicts_known_and_takes_over_only_when_forced(kubectl: Any) -> None:
+    apply = ("apply", "--server-side", "-f", "-")
+    assert "serverside-applied" in await kubectl(*apply, stdin=HARDWARE)
+    await kubectl(*apply, stdin=HARDWARE)
+    other = HARDWARE.replace("/dev/sda", "/dev/sdb")
+    ran = await kubectl.run(*apply, "--field-manager=other", stdin=other)
     assert ran.code == 1
-    assert "Server-side apply not available on the server" in ran.err
+    assert 'conflict with "kubectl": .spec.storageDevices' in ran.err
+    await kubectl(*apply, "--field-manager=other", "--force-conflicts", stdin=other)
+    assert (await kubectl.object("hw", "machine-1"))["spec"]["storageDevices"] == ["/dev/sdb"]
+    ran = await kubectl.run(*apply, stdin=HARDWARE)
+    assert 'conflict with "other"' in ran.err
 
 
-async def test_core_resources_work_with_strategic_patches(kubectl: Kubectl) -> None:
+async def test_server_side_apply_takes_away_what_its_manager_no_longer_names(kubectl: Any) -> None:
+    text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: applied}\ndata: {one: '1', two: '2'}"
+    await kubectl("apply", "--server-side", "-f", "-", stdin=text)
+    await kubectl("patch", "cm", "applied", "-p", '{"data": {"mine": "x"}}')
+    await kubectl("apply", "--server-side", "-f", "-", stdin=text.replace(", two: '2'", ""))
+    assert (await kubectl.object("cm", "applied"))["data"] == {"one": "1", "mine": "x"}
+
+
+async def test_core_resources_work_with_strategic_patches(kubectl: Any) -> None:
     await kubectl("create", "configmap", "settings", "--from-literal=a=1")
     await kubectl("patch", "configmap", "settings", "-p", '{"data": {"b": "2"}}')
-    assert json.loads(await kubectl("get", "cm", "settings", "-o", "json"))["data"] == {"a": "1", "b": "2"}
+    assert (await kubectl.object("cm", "settings"))["data"] == {"a": "1", "b": "2"}
     await kubectl("create", "secret", "generic", "key", "--from-literal=password=hunter2")
-    secret = json.loads(await kubectl("get", "secret", "key", "-o", "json"))
+    secret = await kubectl.object("secret", "key")
     assert (secret["type"], secret["data"]) == ("Opaque", {"password": "aHVudGVyMg=="})
     text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: applied}\ndata: {one: '1'}"
     await kubectl("apply", "-f", "-", stdin=text)
     assert "configured" in await kubectl("apply", "-f", "-", stdin=text.replace("one:", "uno:"))
-    assert json.loads(await kubectl("get", "cm", "applied", "-o", "json"))["data"] == {"uno": "1"}
+    assert (await kubectl.object("cm", "applied"))["data"] == {"uno": "1"}
 
 
-async def test_namespace_goes_with_everything_in_it(kubectl: Kubectl) -> None:
+async def test_namespace_goes_with_everything_in_it(kubectl: Any) -> None:
     await kubectl("create", "namespace", "rack-b")
     await kubectl("-n", "rack-b", "create", "-f", "-", stdin=HARDWARE)
     await kubectl("delete", "namespace", "rack-b", "--timeout=20s")
@@ -355,18 +330,18 @@ async def test_namespace_goes_with_everything_in_it(kubectl: Kubectl) -> None:
     assert 'namespaces "rack-b" not found' in ran.err
 
 
-async def test_crd_goes_with_all_its_objects(kubectl: Kubectl) -> None:
+async def test_crd_goes_with_all_its_objects(kubectl: Any) -> None:
     await kubectl("create", "-f", "-", stdin=OSIE)
     await kubectl("delete", "crd", "osies.tinkerbell.org", "--timeout=20s")
     ran = await kubectl.run("get", "osies.tinkerbell.org")
-    assert "the server doesn't have a resource type" in ran.err
+    assert "the server doesn't have a resource type" in ran.err or "could not find the requested resource" in ran.err
     await kubectl(
         "create", "-f", "-", stdin=to_yaml([crd for crd in generate() if crd["spec"]["names"]["kind"] == "OSIE"])
     )
     assert "No resources found" in (await kubectl.run("get", "osies.tinkerbell.org")).err
 
 
-async def test_long_lists_come_in_chunks_and_whole(kubectl: Kubectl) -> None:
+async def test_long_lists_come_in_chunks_and_whole(kubectl: Any) -> None:
     many = "---".join(OSIE.replace("name: hook", f"name: osie-{number:02}") for number in range(25))
     await kubectl("create", "-f", "-", stdin=many)
     names = (await kubectl("get", "osies", "--chunk-size=10", "-o", "name")).split()
@@ -374,7 +349,7 @@ async def test_long_lists_come_in_chunks_and_whole(kubectl: Kubectl) -> None:
     assert (await kubectl("get", "osies", "--chunk-size=10", "--no-headers")).count("osie-") == 25
 
 
-async def test_kubectl_with_a_wrong_token_is_told_so(kubectl: Kubectl) -> None:
+async def test_kubectl_with_a_wrong_token_is_told_so(kubectl: Any) -> None:
     ran = await kubectl.run("--token=wrong", "get", "hw")
     assert ran.code == 1
     assert "You must be logged in to the server" in ran.err

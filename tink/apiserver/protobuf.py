@@ -1,177 +1,116 @@
-"""Kubernetes' protobuf for the built-in resources: what `kubectl create namespace` sends, and nothing else can read.
+"""Kubernetes' protobuf for the built-in resources: what `kubectl create namespace` and most controllers send.
 
-kubectl speaks JSON about resources that it learns from discovery, but writes those that it was compiled with in
-Kubernetes' own protobuf envelope (k8s.io/apimachinery, pkg/runtime/serializer/protobuf). Only requests are read;
-answers are JSON, which every client takes. The tables hold the field numbers of `generated.proto` of
-k8s.io/apimachinery and k8s.io/api; unknown fields are passed over, as protobuf demands. Pure.
+Clients speak JSON about resources that they learn from discovery, but write those that they were compiled with in
+Kubernetes' own protobuf envelope (k8s.io/apimachinery, pkg/runtime/serializer/protobuf). They take JSON for an answer;
+for those that take nothing else, answers are written here too. Both ways go by the tables of `messages`; unknown fields
+are passed over, as protobuf demands. Pure.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
-from dataclasses import dataclass
+import binascii
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import orjson
+
+from tink.apiserver.messages import BY_NUMBER, KINDS, MAX_ENVELOPE, MESSAGES, SCALARS, Field
+
 MAGIC = b"k8s\x00"
-MAX_DEPTH = 16
+MAX_FIELDS = 500_000
+"""Most fields in a body: what they become takes many times their room."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SIGN = 1 << 63
+_WORD = (1 << 64) - 1
 
 
 class ProtobufError(ValueError):
     """The body is not what the envelope says, or of a kind that is not known here."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
-    """A field: its JSON name and type; `message` describes nested messages, and the values of maps."""
-
-    name: str
-    type: str = "string"
-    repeated: bool = False
-    message: dict[int, _Field] | None = None
-
-
-def _texts(*names: str) -> dict[int, _Field]:
-    return {number: _Field(name) for number, name in enumerate(names, 1)}
+def message_of(api_version: str, kind: str) -> str | None:
+    """Name the message of a kind, or of a list of it (`<message>List`); None when it is not known."""
+    if kind == "DeleteOptions":
+        return kind
+    found = KINDS.get((api_version, kind))
+    if found is None and kind.endswith("List") and (item := KINDS.get((api_version, kind[:-4]))):
+        return f"{item}List"
+    return found
 
 
-_OWNER = {
-    1: _Field("kind"),
-    3: _Field("name"),
-    4: _Field("uid"),
-    5: _Field("apiVersion"),
-    6: _Field("controller", "bool"),
-    7: _Field("blockOwnerDeletion", "bool"),
-}
-_META = {
-    **_texts("name", "generateName", "namespace", "selfLink", "uid", "resourceVersion"),
-    7: _Field("generation", "int"),
-    8: _Field("creationTimestamp", "time"),
-    9: _Field("deletionTimestamp", "time"),
-    10: _Field("deletionGracePeriodSeconds", "int"),
-    11: _Field("labels", "map"),
-    12: _Field("annotations", "map"),
-    13: _Field("ownerReferences", "message", repeated=True, message=_OWNER),
-    14: _Field("finalizers", repeated=True),
-}
-_METADATA = _Field("metadata", "message", message=_META)
-_REFERENCE = _texts("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
-
-_KINDS: dict[tuple[str, str], dict[int, _Field]] = {
-    ("v1", "Namespace"): {
-        1: _METADATA,
-        2: _Field("spec", "message", message={1: _Field("finalizers", repeated=True)}),
-        3: _Field("status", "message", message={1: _Field("phase")}),
-    },
-    ("v1", "ConfigMap"): {
-        1: _METADATA,
-        2: _Field("data", "map"),
-        3: _Field("binaryData", "bytes-map"),
-        4: _Field("immutable", "bool"),
-    },
-    ("v1", "Secret"): {
-        1: _METADATA,
-        2: _Field("data", "bytes-map"),
-        3: _Field("type"),
-        4: _Field("stringData", "map"),
-        5: _Field("immutable", "bool"),
-    },
-    ("v1", "Event"): {
-        1: _METADATA,
-        2: _Field("involvedObject", "message", message=_REFERENCE),
-        3: _Field("reason"),
-        4: _Field("message"),
-        5: _Field("source", "message", message=_texts("component", "host")),
-        6: _Field("firstTimestamp", "time"),
-        7: _Field("lastTimestamp", "time"),
-        8: _Field("count", "int"),
-        9: _Field("type"),
-        10: _Field("eventTime", "time"),
-        11: _Field("series", "message", message={1: _Field("count", "int"), 2: _Field("lastObservedTime", "time")}),
-        12: _Field("action"),
-        13: _Field("related", "message", message=_REFERENCE),
-        14: _Field("reportingComponent"),
-        15: _Field("reportingInstance"),
-    },
-    ("coordination.k8s.io/v1", "Lease"): {
-        1: _METADATA,
-        2: _Field(
-            "spec",
-            "message",
-            message={
-                1: _Field("holderIdentity"),
-                2: _Field("leaseDurationSeconds", "int"),
-                3: _Field("acquireTime", "time"),
-                4: _Field("renewTime", "time"),
-                5: _Field("leaseTransitions", "int"),
-                6: _Field("strategy"),
-                7: _Field("preferredHolder"),
-            },
-        ),
-    },
-}
-_DELETE_OPTIONS = {
-    1: _Field("gracePeriodSeconds", "int"),
-    2: _Field("preconditions", "message", message=_texts("uid", "resourceVersion")),
-    3: _Field("orphanDependents", "bool"),
-    4: _Field("propagationPolicy"),
-    5: _Field("dryRun", repeated=True),
-}
-_ENVELOPE = {1: _Field("typeMeta", "message", message=_texts("apiVersion", "kind")), 2: _Field("raw", "raw")}
+# --- reading ---
 
 
 def decode(raw: bytes) -> dict[str, Any]:
     """Read an enveloped object. Raises ProtobufError."""
     if not raw.startswith(MAGIC):
         raise ProtobufError("it does not begin with the mark of Kubernetes' protobuf")
-    envelope = _message(raw[len(MAGIC) :], _ENVELOPE, 0)
+    left = [MAX_FIELDS]
+    envelope = _message(raw[len(MAGIC) :], "Unknown", 0, left)
     head = envelope.get("typeMeta") or {}
     api_version, kind = head.get("apiVersion", ""), head.get("kind", "")
-    fields = _DELETE_OPTIONS if kind == "DeleteOptions" else _KINDS.get((api_version, kind))
-    if fields is None:
+    message = message_of(api_version, kind)
+    if message is None or message not in MESSAGES:
         raise ProtobufError(f"{api_version} {kind} is not read as protobuf here; send it as application/json")
-    return {"apiVersion": api_version, "kind": kind, **_message(envelope.get("raw", b""), fields, 0)}
+    return {"apiVersion": api_version, "kind": kind, **_message(envelope.get("raw", b""), message, 0, left)}
 
 
-def _message(raw: bytes, fields: dict[int, _Field], depth: int) -> dict[str, Any]:
-    if depth > MAX_DEPTH:
+def _message(raw: bytes, name: str, depth: int, left: list[int]) -> dict[str, Any]:
+    if depth > MAX_ENVELOPE:
         raise ProtobufError("it is nested too deep")
+    fields = BY_NUMBER[name]
     out: dict[str, Any] = {}
     for number, value in _read(raw):
+        left[0] -= 1
+        if left[0] < 0:
+            raise ProtobufError(f"it has more than {MAX_FIELDS} fields")
         field = fields.get(number)
         if field is None:
             continue
-        made = _value(field, value, depth)
-        if field.type in ("map", "bytes-map"):
+        made = _value(field, value, depth, left)
+        if field.inline:
+            out.update(made)
+        elif field.type in ("map", "bytesmap", "listmap"):
             out.setdefault(field.name, {}).update(made)
         elif field.repeated:
             out.setdefault(field.name, []).append(made)
-        elif made not in ("", None):  # Go writes empty texts and times of required fields; in JSON they are absent
+        elif field.pointer or (made is not None and made not in ("", 0, False)):
+            # Go writes the empty values of fields that are no pointers; in JSON they are absent.
             out[field.name] = made
     return out
 
 
-def _value(field: _Field, value: bytes | int, depth: int) -> Any:
+def _value(field: Field, value: bytes | int, depth: int, left: list[int]) -> Any:
     if field.type in ("int", "bool"):
         if not isinstance(value, int):
             raise ProtobufError(f"{field.name} has the wrong wire type")
-        return bool(value) if field.type == "bool" else value - (1 << 64) if value >= 1 << 63 else value
+        return bool(value) if field.type == "bool" else value - (1 << 64) if value >= _SIGN else value
     if not isinstance(value, bytes):
         raise ProtobufError(f"{field.name} has the wrong wire type")
     match field.type:
+        case "string":
+            return _text(value)
         case "raw":
             return value
-        case "time":
-            return _time(value)
-        case "map" | "bytes-map":
-            entry = _message(value, {1: _Field("key"), 2: _Field("value", "raw")}, depth + 1)
-            content = entry.get("value", b"")
-            text = base64.b64encode(content).decode() if field.type == "bytes-map" else _text(content)
-            return {entry.get("key", ""): text}
-        case "message":
-            return _message(value, field.message or {}, depth + 1)
-    return _text(value)
+        case "bytes":
+            return base64.b64encode(value).decode()
+        case "time" | "micro":
+            return _time(value, field.type, left)
+        case "json":
+            return _json(value)
+        case "map" | "bytesmap" | "listmap":
+            entry = _message(value, "MapEntry", depth + 1, left)
+            return {entry.get("key", ""): _entry(field.type, entry.get("value", b""), depth, left)}
+    return _message(value, field.type, depth + 1, left)
+
+
+def _entry(kind: str, value: bytes, depth: int, left: list[int]) -> Any:
+    """Read the value of an entry of a map."""
+    if kind == "listmap":
+        return _message(value, "Texts", depth + 2, left).get("items", [])
+    return base64.b64encode(value).decode() if kind == "bytesmap" else _text(value)
 
 
 def _text(value: bytes) -> str:
@@ -181,37 +120,42 @@ def _text(value: bytes) -> str:
         raise ProtobufError("a text is not UTF-8") from error
 
 
-def _time(value: bytes) -> str | None:
-    """Read Time and MicroTime: seconds since 1970 and nanoseconds. No fields: no time."""
-    parts = _message(value, {1: _Field("seconds", "int"), 2: _Field("nanos", "int")}, MAX_DEPTH)
-    if "seconds" not in parts:
+def _json(value: bytes) -> Any:
+    try:
+        return orjson.loads(value)
+    except orjson.JSONDecodeError as error:
+        raise ProtobufError(f"a field that must hold JSON does not: {error}") from error
+
+
+def _time(value: bytes, kind: str, left: list[int]) -> str | None:
+    """Read a time. No fields: no time."""
+    parts = _message(value, "Time", MAX_ENVELOPE, left)
+    if not parts:
         return None
     try:
-        at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(
-            seconds=parts["seconds"], microseconds=parts.get("nanos", 0) // 1000
-        )
+        at = _EPOCH + timedelta(seconds=parts.get("seconds", 0), microseconds=parts.get("nanos", 0) // 1000)
     except OverflowError as error:
         raise ProtobufError("a time is out of range") from error
-    return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ" if at.microsecond else "%Y-%m-%dT%H:%M:%SZ")
+    return at.replace(tzinfo=None).isoformat(timespec="microseconds" if kind == "micro" else "seconds") + "Z"
 
 
 def _read(raw: bytes) -> Iterator[tuple[int, bytes | int]]:
     """Take a message apart into field numbers and values (protobuf.dev, "Encoding")."""
-    at = 0
-    while at < len(raw):
-        tag, at = _varint(raw, at)
+    at, end = 0, len(raw)
+    while at < end:
+        tag, at = (raw[at], at + 1) if raw[at] < 0x80 else _varint(raw, at)
         number, wire = tag >> 3, tag & 7
-        if wire == 0:
+        if wire == 2:
+            size, at = (raw[at], at + 1) if at < end and raw[at] < 0x80 else _varint(raw, at)
+        elif wire == 0:
             value, at = _varint(raw, at)
             yield number, value
             continue
-        if wire == 2:
-            size, at = _varint(raw, at)
         elif wire in (1, 5):
             size = 8 if wire == 1 else 4
         else:
             raise ProtobufError(f"wire type {wire} is not in use")
-        if at + size > len(raw):
+        if at + size > end:
             raise ProtobufError("it ends in the middle of a field")
         yield number, raw[at : at + size]
         at += size
@@ -226,5 +170,90 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value & ((1 << 64) - 1), at
+            return value & _WORD, at
     raise ProtobufError("a number is too long")
+
+
+# --- writing ---
+
+
+def encode(obj: Mapping[str, Any]) -> bytes:
+    """Write an object, a list of a built-in kind or a Status in the envelope.
+
+    Raises ProtobufError for other kinds, and for values that do not fit (which no stored object has).
+    """
+    api_version, kind = obj.get("apiVersion", ""), obj.get("kind", "")
+    message = message_of(api_version, kind)
+    if message is None:
+        raise ProtobufError(f"{api_version} {kind} is not written as protobuf here")
+    head = _put(1, _write({"apiVersion": api_version, "kind": kind}, "TypeMeta"))
+    try:
+        if message in MESSAGES:
+            body = _write(obj, message)
+        else:
+            items = [_put(2, _write(item, message.removesuffix("List"))) for item in obj.get("items") or []]
+            body = b"".join((_put(1, _write(obj.get("metadata") or {}, "ListMeta")), *items))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ProtobufError(f"{kind} does not fit its message: {error}") from error
+    return b"".join((MAGIC, head, _put(2, body), _put(3, b""), _put(4, b"")))
+
+
+def _write(obj: Mapping[str, Any], name: str) -> bytes:
+    out: list[bytes] = []
+    for field in MESSAGES[name]:
+        if field.inline:
+            out.append(_put(field.number, _write(obj, field.type)))
+            continue
+        value = obj.get(field.name)
+        if value is None:
+            continue
+        if field.type in ("map", "bytesmap", "listmap"):
+            out += [_put(field.number, _pair(field.type, key, one)) for key, one in sorted(value.items())]
+        else:
+            out += [_field(field, one) for one in (value if field.repeated else (value,))]
+    return b"".join(out)
+
+
+def _field(field: Field, value: Any) -> bytes:
+    if field.type in ("int", "bool"):
+        return _number(field.number << 3) + _number(int(value) & _WORD)
+    if field.type not in SCALARS:
+        return _put(field.number, _write(value, field.type))
+    match field.type:
+        case "string":
+            return _put(field.number, value.encode())
+        case "bytes":
+            return _put(field.number, _unbased(value))
+        case "json":
+            return _put(field.number, orjson.dumps(value))
+    since = datetime.fromisoformat(value) - _EPOCH
+    seconds, nanos = since.days * 86400 + since.seconds, since.microseconds * 1000
+    return _put(field.number, _write({"seconds": seconds, "nanos": nanos}, "Time"))
+
+
+def _pair(kind: str, key: str, value: Any) -> bytes:
+    if kind == "listmap":
+        made = _write({"items": value}, "Texts")
+    else:
+        made = _unbased(value) if kind == "bytesmap" else value.encode()
+    return _put(1, key.encode()) + _put(2, made)
+
+
+def _unbased(value: str) -> bytes:
+    try:
+        return base64.b64decode(value, validate=True)
+    except binascii.Error as error:
+        raise ProtobufError("bytes are not base64") from error
+
+
+def _put(number: int, value: bytes) -> bytes:
+    return b"".join((_number(number << 3 | 2), _number(len(value)), value))
+
+
+def _number(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

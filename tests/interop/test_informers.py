@@ -1,0 +1,331 @@
+"""Clients that follow the embedded API for long: kubernetes-asyncio and our own informer, through restarts of the
+server, a history that is gone (410), bookmarks, a reader that is slow, and a change of leaders."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes_asyncio import client, config, watch
+from kubernetes_asyncio.client.api_client import ApiClient
+from kubernetes_asyncio.client.rest import ApiException
+from kubernetes_asyncio.dynamic import DynamicClient
+from kubernetes_asyncio.leaderelection import electionconfig, leaderelection
+from kubernetes_asyncio.leaderelection.resourcelock.leaselock import LeaseLock
+
+from tink.api.crds import generate
+from tink.apiserver import ApiServer
+from tink.kube.backoff import Backoff
+from tink.kube.client import KubeClient
+from tink.kube.informer import Informer
+from tink.kube.resources import HARDWARE, ResourceType
+
+MAPS = ResourceType("", "v1", "configmaps", "ConfigMap")
+HISTORY = 20
+"""Changes that these servers remember."""
+
+
+class Cluster:
+    """An API server that can go away and come back on the same port, with what it had."""
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+        self._server: ApiServer | None = None
+        self._port = 0
+
+    async def start(self) -> None:
+        self._server = ApiServer(self._state, port=self._port, history=HISTORY)
+        await self._server.start()
+        self._port = int(self._server.url.rpartition(":")[2])
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop()
+            self._server = None
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self._state / "kubeconfig"
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    made = Cluster(tmp_path / "state")
+    await made.start()
+    yield made
+    await made.stop()
+
+
+@pytest.fixture
+async def kube(cluster: Cluster) -> AsyncIterator[KubeClient]:
+    made = await KubeClient.connect(cluster.kubeconfig)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def api(cluster: Cluster) -> AsyncIterator[ApiClient]:
+    """A client of kubernetes-asyncio."""
+    settings = client.Configuration()
+    await config.load_kube_config(str(cluster.kubeconfig), client_configuration=settings)
+    async with ApiClient(settings) as made:
+        yield made
+
+
+def config_map(name: str, **data: str) -> Any:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
+
+
+async def put(kube: KubeClient, name: str, **data: str) -> None:
+    with contextlib.suppress(Exception):
+        await kube.delete(MAPS, name, "default")
+    await kube.create(MAPS, config_map(name, **data), "default")
+
+
+async def churn(kube: KubeClient, changes: int = HISTORY * 2) -> None:
+    """Let so much happen that the server forgets what was before."""
+    await kube.create(MAPS, config_map("churn"), "default")
+    for number in range(changes):
+        await kube.patch(MAPS, "churn", "default", {"data": {"n": str(number)}})
+
+
+async def until(holds: Callable[[], bool], seconds: float = 15) -> None:
+    async with asyncio.timeout(seconds):
+        while not holds():
+            await asyncio.sleep(0.02)
+
+
+@contextlib.asynccontextmanager
+async def following(kube: KubeClient, resource: ResourceType = MAPS) -> AsyncIterator[tuple[Informer, list[str]]]:
+    """Run our informer; give it and what its handlers heard."""
+    informer = Informer(kube, resource, "default", backoff=Backoff(0.05, 0.5))
+    heard: list[str] = []
+    informer.on_change(lambda new, _: heard.append(new["metadata"]["name"]))
+    informer.on_delete(lambda old: heard.append(f"-{old['metadata']['name']}"))
+    task = asyncio.create_task(informer.run())
+    try:
+        await asyncio.wait_for(informer.wait_synced(), 15)
+        yield informer, heard
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+# --- our informer ---
+
+
+async def test_our_informer_goes_on_after_a_restart_and_misses_nothing(cluster: Cluster, kube: KubeClient) -> None:
+    await put(kube, "before")
+    async with following(kube) as (informer, heard):
+        await cluster.stop()
+        await asyncio.sleep(0.3)
+        await cluster.start()
+        await put(kube, "after")
+        await kube.delete(MAPS, "before", "default")
+        await until(lambda: heard[-1:] == ["-before"])
+        assert heard == ["before", "after", "-before"]
+        assert informer.get("default", "after") is not None
+
+
+async def test_our_informer_lists_again_when_the_history_is_gone(cluster: Cluster, kube: KubeClient) -> None:
+    await put(kube, "kept")
+    await put(kube, "lost")
+    async with following(kube) as (informer, heard):
+        await cluster.stop()
+        # While the informer knocks in vain, more happens elsewhere than the server remembers.
+        elsewhere = Cluster(cluster.kubeconfig.parent)
+        await elsewhere.start()
+        busy = await KubeClient.connect(elsewhere.kubeconfig)
+        try:
+            await busy.delete(MAPS, "lost", "default")
+            await churn(busy)
+        finally:
+            await busy.close()
+            await elsewhere.stop()
+        assert heard == ["kept", "lost"]
+        await cluster.start()
+        await until(lambda: "-lost" in heard and informer.get("default", "churn") is not None)
+        await put(kube, "last")
+        await until(lambda: heard[-1] == "last")
+        assert {obj["metadata"]["name"] for obj in informer.items()} == {"kept", "churn", "last"}
+
+
+async def test_our_informer_follows_custom_resources_from_their_definition_on(kube: KubeClient, api: ApiClient) -> None:
+    extensions = client.ApiextensionsV1Api(api)
+    for definition in generate():
+        await extensions.create_custom_resource_definition(definition)
+    async with following(kube, HARDWARE) as (_, heard):
+        machine = {"apiVersion": "tinkerbell.org/v1alpha2", "kind": "Hardware", "metadata": {"name": "m"}, "spec": {}}
+        await kube.create(HARDWARE, machine, "default")
+        await until(lambda: heard == ["m"])
+        await extensions.delete_custom_resource_definition("hardware.tinkerbell.org")
+        await until(lambda: heard == ["m", "-m"])
+
+
+# --- kubernetes-asyncio ---
+
+
+async def test_watch_of_kubernetes_asyncio_sees_every_change_in_order(kube: KubeClient, api: ApiClient) -> None:
+    core = client.CoreV1Api(api)
+    version = (await core.list_namespaced_config_map("default")).metadata.resource_version
+    seen: list[tuple[str, str]] = []
+
+    async def follow() -> None:
+        async with watch.Watch().stream(
+            core.list_namespaced_config_map, "default", resource_version=version, timeout_seconds=20
+        ) as stream:
+            async for event in stream:
+                seen.append((event["type"], event["object"].metadata.name))
+                if len(seen) == 4:
+                    return
+
+    task = asyncio.create_task(follow())
+    await put(kube, "a")
+    await kube.patch(MAPS, "a", "default", {"data": {"k": "v"}})
+    await put(kube, "b")
+    await kube.delete(MAPS, "a", "default")
+    await asyncio.wait_for(task, 20)
+    assert seen == [("ADDED", "a"), ("MODIFIED", "a"), ("ADDED", "b"), ("DELETED", "a")]
+
+
+async def test_watch_from_a_version_that_is_gone_says_so(kube: KubeClient, api: ApiClient) -> None:
+    core = client.CoreV1Api(api)
+    version = (await core.list_namespaced_config_map("default")).metadata.resource_version
+    await churn(kube)
+
+    async def follow() -> None:
+        listing = core.list_namespaced_config_map
+        async with watch.Watch().stream(listing, "default", resource_version=version, timeout_seconds=5) as stream:
+            async for _ in stream:
+                pass
+
+    with pytest.raises(ApiException) as refused:
+        await follow()
+    assert refused.value.status == 410
+
+
+async def test_watch_of_kubernetes_asyncio_ends_with_the_server_and_goes_on_from_where_it_was(
+    cluster: Cluster, kube: KubeClient, api: ApiClient
+) -> None:
+    core = client.CoreV1Api(api)
+    await put(kube, "a")
+    version = (await core.list_namespaced_config_map("default")).metadata.resource_version
+
+    async def follow(names: list[str]) -> None:
+        async with watch.Watch().stream(
+            core.list_namespaced_config_map, "default", resource_version=version, _request_timeout=20
+        ) as stream:
+            async for event in stream:
+                names.append(event["object"].metadata.name)
+                if names[-1] == "c":
+                    return
+
+    first: list[str] = []
+    task = asyncio.create_task(follow(first))
+    await put(kube, "b")
+    await until(lambda: first == ["b"])
+    await cluster.stop()
+    await asyncio.wait([task], timeout=10)
+    assert task.done()
+    with contextlib.suppress(Exception):
+        await task
+    await cluster.start()
+    await put(kube, "c")
+    again: list[str] = []
+    await asyncio.wait_for(follow(again), 20)
+    assert again == ["b", "c"]
+
+
+async def test_bookmarks_and_initial_events_bring_a_version_to_go_on_from(kube: KubeClient, api: ApiClient) -> None:
+    """What client-go's reflector asks for since 1.35: a list that comes as the beginning of a watch."""
+    await put(kube, "a")
+    core = client.CoreV1Api(api)
+    kinds: list[tuple[str, str]] = []
+    async with watch.Watch().stream(
+        core.list_namespaced_config_map,
+        "default",
+        send_initial_events=True,
+        allow_watch_bookmarks=True,
+        resource_version_match="NotOlderThan",
+        timeout_seconds=10,
+    ) as stream:
+        async for event in stream:
+            metadata = event["raw_object"]["metadata"]
+            kinds.append((event["type"], metadata.get("name", "")))
+            if event["type"] == "BOOKMARK":
+                assert metadata["annotations"] == {"k8s.io/initial-events-end": "true"}
+                assert int(metadata["resourceVersion"]) > 0
+                break
+    assert kinds == [("ADDED", "a"), ("BOOKMARK", "")]
+
+
+async def test_reader_that_does_not_read_holds_nobody_up(kube: KubeClient, api: ApiClient) -> None:
+    # Nobody reads the first watch, while the second must see each change at once.
+    async with kube.watch(MAPS, "default", "", 30), following(kube) as (informer, _):
+        await kube.create(MAPS, config_map("large", filler="x" * 200_000), "default")
+        for number in range(40):
+            patch = {"data": {"filler": f"{number:04}" * 50_000}}
+            await asyncio.wait_for(kube.patch(MAPS, "large", "default", patch), 5)
+
+        def last() -> bool:
+            found = informer.get("default", "large")
+            return found is not None and found["data"]["filler"].startswith("0039")
+
+        await until(last)
+
+
+async def test_dynamic_client_finds_and_uses_what_it_never_heard_of(api: ApiClient) -> None:
+    for definition in generate():
+        await client.ApiextensionsV1Api(api).create_custom_resource_definition(definition)
+    dynamic = await DynamicClient(api)
+    machines = await dynamic.resources.get(api_version="tinkerbell.org/v1alpha2", kind="Hardware")
+    assert machines.namespaced
+    body = {"apiVersion": "tinkerbell.org/v1alpha2", "kind": "Hardware", "metadata": {"name": "m"}, "spec": {}}
+    made = await machines.create(body=body, namespace="default")
+    assert made.metadata.uid
+    change = {"metadata": {"labels": {"rack": "a"}}}
+    await machines.patch(body=change, name="m", namespace="default", content_type="application/merge-patch+json")
+    listed = await machines.get(namespace="default", label_selector="rack=a")
+    assert [item.metadata.name for item in listed.items] == ["m"]
+    await machines.delete(name="m", namespace="default")
+
+
+async def test_one_of_two_candidates_leads_and_the_other_takes_over(api: ApiClient) -> None:
+    leading: list[str] = []
+
+    def candidate(name: str) -> Awaitable[None]:
+        async def started() -> None:
+            leading.append(name)
+
+        async def stopped() -> None:
+            leading.append(f"-{name}")
+
+        lock = LeaseLock("leader", "default", name, api)
+        settings = electionconfig.Config(
+            lock,
+            lease_duration=3,
+            renew_deadline=2,
+            retry_period=1.1,
+            onstarted_leading=started,
+            onstopped_leading=stopped,
+        )
+        return leaderelection.LeaderElection(settings).run()
+
+    first = asyncio.create_task(candidate("one"))
+    await until(lambda: leading == ["one"])
+    second = asyncio.create_task(candidate("two"))
+    try:
+        await asyncio.sleep(1)
+        assert leading == ["one"]
+        first.cancel()
+        await until(lambda: leading[-1] == "two")
+        lease = await client.CoordinationV1Api(api).read_namespaced_lease("leader", "default")
+        assert lease.spec.holder_identity == "two"
+    finally:
+        first.cancel()
+        second.cancel()
+        await asyncio.gather(first, second, return_exceptions=True)
