@@ -18,6 +18,7 @@ from tink.apiserver.errors import FieldError
 from tink.apiserver.golang import invalid
 from tink.apiserver.jsonpath import JSONPathError
 from tink.apiserver.registry import CUSTOM, NAME_FIELD, NAMESPACED_FIELDS, Raw, Resource, Rules, priority, root_schema
+from tink.apiserver.scale import ScalePaths
 from tink.apiserver.table import AGE, CUSTOM_AGE, NAME, Column, printer_column
 from tink.apiserver.validations import compile_rules
 from tink.apiserver.validations.paths import field_path
@@ -394,6 +395,8 @@ def resources(definition: Raw, *, conversion: Any = None, defined_at: int = 0) -
                 categories=names.get("categories") or (),
                 columns=(NAME, *_columns(version)),
                 status="status" in (version.get("subresources") or {}),
+                subresources=("scale",) if (scale := ScalePaths.of(version)) is not None else (),
+                scale=scale,
                 stored_version=stored,
                 rules=_rules(version, openapi, namespaced=namespaced),
                 warning=version.get("deprecationWarning", warning) if version.get("deprecated") else "",

@@ -128,8 +128,8 @@ class Resource:
 
     `validations` are its CEL rules. `conversion` says how objects get from one version to another (None: only their
     apiVersion changes). Objects stored before the resourceVersion `defined_at` met another schema. `others` are the
-    schemas of the other versions that are served, by apiVersion. `subresources` are those beside `status`; a `virtual`
-    resource is answered at once and never stored.
+    schemas of the other versions that are served, by apiVersion. `subresources` are those beside `status`; `scale`
+    says where the numbers of the one of that name stand. A `virtual` resource is answered at once and never stored.
     """
 
     group: str
@@ -148,6 +148,7 @@ class Resource:
     status: bool = False
     subresources: Sequence[str] = ()
     virtual: bool = False
+    scale: Any = None
     stored_version: str = ""
     rules: Rules = CUSTOM
     warning: str = ""
