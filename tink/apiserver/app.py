@@ -26,6 +26,7 @@ from tink.apiserver.errors import StatusError
 from tink.apiserver.lists import Change, Lists, select
 from tink.apiserver.options import DeleteOptions, ListOptions, OptionsKind, WriteOptions, parse_version
 from tink.apiserver.protobuf import message_of
+from tink.apiserver.refusals import Refusals
 from tink.apiserver.registry import Registry, Resource
 from tink.apiserver.render import rendered, yaml_item, yaml_list
 from tink.apiserver.request import (
@@ -74,6 +75,7 @@ class Api:
         self._reviewer = Reviewer(token.encode(), now)
         self._token = token.encode()
         self._now = now
+        self.refusals = Refusals(log)
 
     def application(self) -> web.Application:
         """Give the aiohttp application."""
@@ -87,10 +89,10 @@ class Api:
             return await self._answer(request)
         except StatusError as error:
             if error.code not in _QUIET:
-                log.info("%s %s: %d %s", request.method, request.path, error.code, _for_log(error))
+                self.refusals.tell(request.method, request.path, f"{error.code} {_for_log(error)}")
             return _refusal(error)
         except web.HTTPRequestEntityTooLarge:
-            log.info("%s %s: the body is larger than %d bytes", request.method, request.path, MAX_BODY)
+            self.refusals.tell(request.method, request.path, f"the body is larger than {MAX_BODY} bytes")
             return _refusal(errors.too_large_body(MAX_BODY))
         except StorageError as error:
             return _refusal(errors.internal(str(error)))

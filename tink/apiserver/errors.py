@@ -8,12 +8,14 @@ controllers compare the reasons.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 MAX_VALUE = 1024
 """Longest bad value that is repeated in a message, in characters."""
+_CONTROL = re.compile(r"\\u00([0-9a-f]{2})")
 
 
 class ApiServerError(Exception):
@@ -27,6 +29,7 @@ class StatusError(Exception):
         super().__init__(message)
         self.code, self.reason, self.message, self.details = code, reason, message, details
         self.metadata: dict[str, Any] = {}
+        self.warnings: Sequence[str] = ()
 
     def body(self) -> dict[str, Any]:
         """Give the Status object."""
@@ -36,10 +39,10 @@ class StatusError(Exception):
             "metadata": self.metadata,
             "status": "Failure",
             "message": self.message,
-            "reason": self.reason,
+            **({"reason": self.reason} if self.reason else {}),
             "code": self.code,
         }
-        if self.details:
+        if self.details is not None:
             status["details"] = self.details
         return status
 
@@ -59,7 +62,7 @@ class FieldError:
 def quote(value: object) -> str:
     """Write a bad value into a message, as Go's %q and %v would, cut when it is very long."""
     if isinstance(value, str):
-        text = json.dumps(value[:MAX_VALUE], ensure_ascii=False)
+        text = _CONTROL.sub(r"\\x\1", json.dumps(value[:MAX_VALUE], ensure_ascii=False))
         return text if len(value) <= MAX_VALUE else text[:-1] + '..."'
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=str)
     return text if len(text) <= MAX_VALUE else text[:MAX_VALUE] + "..."
@@ -119,7 +122,7 @@ def invalid(group: str, kind: str, name: str, errors: Sequence[FieldError]) -> S
     return StatusError(
         422,
         "Invalid",
-        f"{qualified} {json.dumps(name)} is invalid: {listed}",
+        f"{qualified} {quote(name)} is invalid: {listed}",
         {key: value for key, value in details.items() if value},
     )
 
@@ -135,13 +138,13 @@ def _details(group: str, plural: str, name: str) -> dict[str, Any]:
 
 def not_found(group: str, plural: str, name: str) -> StatusError:
     """Refuse: the object does not exist."""
-    message = f"{_qualified(group, plural)} {json.dumps(name)} not found"
+    message = f"{_qualified(group, plural)} {quote(name)} not found"
     return StatusError(404, "NotFound", message, _details(group, plural, name))
 
 
 def already_exists(group: str, plural: str, name: str) -> StatusError:
     """Refuse to create: an object of this name exists."""
-    message = f"{_qualified(group, plural)} {json.dumps(name)} already exists"
+    message = f"{_qualified(group, plural)} {quote(name)} already exists"
     return StatusError(409, "AlreadyExists", message, _details(group, plural, name))
 
 
@@ -150,13 +153,13 @@ MODIFIED = "the object has been modified; please apply your changes to the lates
 
 def conflict(group: str, plural: str, name: str, why: str = MODIFIED) -> StatusError:
     """Refuse to write: the object is not as the writer thought (optimistic concurrency, preconditions)."""
-    message = f"Operation cannot be fulfilled on {_qualified(group, plural)} {json.dumps(name)}: {why}"
+    message = f"Operation cannot be fulfilled on {_qualified(group, plural)} {quote(name)}: {why}"
     return StatusError(409, "Conflict", message, _details(group, plural, name))
 
 
 def forbidden(group: str, plural: str, name: str, why: str) -> StatusError:
     """Refuse: allowed to nobody in this state."""
-    message = f"{_qualified(group, plural)} {json.dumps(name)} is forbidden: {why}"
+    message = f"{_qualified(group, plural)} {quote(name)} is forbidden: {why}"
     return StatusError(403, "Forbidden", message, _details(group, plural, name))
 
 
@@ -167,23 +170,36 @@ def bad_request(message: str) -> StatusError:
 
 def no_such_path() -> StatusError:
     """Refuse: nothing is served under this path."""
-    return StatusError(404, "NotFound", "the server could not find the requested resource")
+    return StatusError(404, "NotFound", "the server could not find the requested resource", {})
+
+
+class NoPageError(StatusError):
+    """Refuse: nothing is served under this path, and it is none of the built-in types: the answer is plain text."""
+
+    def __init__(self) -> None:
+        super().__init__(404, "NotFound", "404 page not found\n")
 
 
 def method_not_allowed(why: str = "the server does not allow this method on the requested resource") -> StatusError:
     """Refuse: the resource does not have this verb."""
-    return StatusError(405, "MethodNotAllowed", why)
+    return StatusError(405, "MethodNotAllowed", why, {})
 
 
-def unsupported_media_type(got: str, supported: Sequence[str]) -> StatusError:
+def not_supported(group: str, plural: str, verb: str = "") -> StatusError:
+    """Refuse: custom resources do not have this verb."""
+    message = f'{verb} is not supported on resources of kind "{_qualified(group, plural)}"'
+    return StatusError(405, "MethodNotAllowed", message, _details(group, plural, ""))
+
+
+def unsupported_media_type(supported: Sequence[str]) -> StatusError:
     """Refuse the content type of a body."""
-    listed = ", ".join(supported)
-    message = (
-        f"the body of the request was in an unknown format - accepted media types include: {listed}"
-        if got
-        else f"the request has no Content-Type - accepted media types include: {listed}"
-    )
+    message = f"the body of the request was in an unknown format - accepted media types include: {', '.join(supported)}"
     return StatusError(415, "UnsupportedMediaType", message)
+
+
+def unrouted_media_type() -> StatusError:
+    """Refuse the content type of a body before it comes to a built-in resource."""
+    return StatusError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
 
 
 def not_acceptable(supported: Sequence[str]) -> StatusError:
@@ -203,7 +219,10 @@ def too_large_version(wanted: int, current: int) -> StatusError:
         504,
         "Timeout",
         f"Timeout: {message}",
-        {"causes": [{"reason": "ResourceVersionTooLarge", "message": message}], "retryAfterSeconds": 1},
+        {
+            "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
+            "retryAfterSeconds": 1,
+        },
     )
 
 

@@ -7,32 +7,54 @@ finds something wrong raises the StatusError that Kubernetes answers with.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import orjson
 
-from tink.apiserver import errors, meta, patch, schema
+from tink.apiserver import errors, meta, patch, schema, structs
 from tink.apiserver.errors import FieldError, StatusError
 from tink.apiserver.registry import Raw, Resource
 from tink.apiserver.request import JSON_PATCH, MERGE_PATCH
+from tink.apiserver.storage import Stored
+
+_HARMLESS = {"name", "generateName", "namespace", "resourceVersion", "labels", "annotations"}
+
+
+def _is_text(value: Any) -> bool:
+    return value is None or isinstance(value, str | dict)
+
+
+def applied_of(resource: Resource, namespace: str, value: Any) -> Raw:
+    """Check that an apply configuration is one for the resource that the path names. Raises StatusError (400)."""
+    head = value if isinstance(value, dict) else {}
+    kind, version = head.get("kind") or "", head.get("apiVersion") or ""
+    if (kind, version) != (resource.kind, resource.api_version):
+        group = version if not version or "/" in str(version) else f"/{version}"
+        raise errors.bad_request(f"invalid object type: {group or '/'}, Kind={kind}")
+    return object_of(resource, namespace, value)
 
 
 def object_of(resource: Resource, namespace: str, value: Any) -> Raw:
-    """Check that a body is an object of the resource that the path names. Raises StatusError (400)."""
+    """Check that a body is an object of the resource that the path names. Raises StatusError (400, 422)."""
+    value = {} if value is None else value
     if not isinstance(value, dict):
         raise errors.bad_request("couldn't get version/kind; the body must be an object")
-    kind, api_version = value.setdefault("kind", resource.kind), value.setdefault("apiVersion", resource.api_version)
+    kind = value.setdefault("kind", resource.kind)
+    api_version = (
+        value.get("apiVersion", "") if resource.custom else value.setdefault("apiVersion", resource.api_version)
+    )
     if kind != resource.kind or api_version != resource.api_version:
-        raise errors.bad_request(
-            f"the API version in the data ({api_version}, Kind={kind}) does not match the expected API version "
-            f"({resource.api_version}, Kind={resource.kind})"
-        )
-    if not isinstance(value.setdefault("metadata", {}), dict):
-        raise errors.bad_request("metadata must be an object")
-    for name in ("name", "generateName", "namespace", "resourceVersion", "uid"):
-        if not isinstance(value["metadata"].get(name) or "", str):
-            raise cannot_be_handled(resource, f"metadata.{name} must be of type string")
-    own = value["metadata"].get("namespace") or namespace
+        if not resource.custom and kind == "" == api_version:
+            value["kind"], value["apiVersion"] = resource.kind, resource.api_version
+        else:
+            raise _other_kind(resource, kind, api_version, value)
+    fields = value.get("metadata")
+    if fields is None:
+        fields = value["metadata"] = {}
+    if not isinstance(fields, dict) or not fields.keys() <= _HARMLESS or not all(map(_is_text, fields.values())):
+        _read(resource, {**value})  # for what it refuses: some of these fields are not looked at again
+    own = fields.get("namespace") or namespace
     if own != namespace and resource.namespaced:
         raise errors.bad_request(
             "the namespace of the provided object does not match the namespace sent on the request"
@@ -40,46 +62,158 @@ def object_of(resource: Resource, namespace: str, value: Any) -> Raw:
     return value
 
 
+def _other_kind(resource: Resource, kind: Any, api_version: Any, value: Raw) -> StatusError:
+    """Refuse an object of another kind or version than the path names."""
+    version = str(api_version)
+    if not resource.custom:
+        if version == resource.api_version:
+            why = f"converting ({version.rpartition('/')[2]}.{kind}) to (core.{resource.kind}): unknown conversion"
+        else:
+            why = f'no kind "{kind}" is registered for version "{version}" in scheme "pkg/runtime/scheme.go:111"'
+        version = version.rpartition("/")[2]
+        return errors.bad_request(f'{kind} in version "{version}" cannot be handled as a {resource.kind}: {why}')
+    if version != resource.api_version:
+        given = "" if "apiVersion" not in value else version
+        return errors.bad_request(
+            f"the API version in the data ({given}) does not match the expected API version ({resource.api_version})"
+        )
+    return _immutable_head(value, "kind", kind, resource.kind)
+
+
+def _immutable_head(value: Raw, name: str, given: Any, wanted: str) -> StatusError:
+    group, slash, _ = str(value.get("apiVersion", "")).partition("/")
+    fields = value.get("metadata")
+    called = str(fields.get("name") or "") if isinstance(fields, dict) else ""
+    wrong = errors.invalid_value(name, given, f"must be {wanted}")
+    return errors.invalid(group if slash else "", str(value.get("kind", "")), called, [wrong])
+
+
+def check_name(fields: Raw, name: str) -> None:
+    """Check that an object has the name on the URL. Raises StatusError (400)."""
+    given = fields.get("name") or ""
+    if not given:
+        raise errors.bad_request(
+            f"the name of the object ({name} based on URL) was undeterminable: name must be provided"
+        )
+    if given != name:
+        raise errors.bad_request(f"the name of the object ({given}) does not match the name on the URL ({name})")
+
+
+def wanted_version(fields: Raw) -> int:
+    """Give the resourceVersion that an update is meant for; 0 when it does not say. Raises StatusError (400)."""
+    version = fields.get("resourceVersion") or ""
+    if version and not (version.isascii() and version.isdigit() and len(version) <= 20):
+        # Kubernetes answers 500 here; it is the client's mistake all the same.
+        raise errors.bad_request(f"strconv.ParseUint: parsing {errors.quote(version)}: invalid syntax")
+    if version.strip("0") == "":
+        fields.pop("resourceVersion", None)
+        return 0
+    return int(version)
+
+
+def check_current(resource: Resource, stored: Stored, fields: Raw, before: Raw) -> None:
+    """Check that an object is still the one that the writer means. Raises StatusError (409, 422)."""
+    if fields.get("uid", before["uid"]) not in (before["uid"], ""):
+        where = "/".join(part for part in (resource.group, resource.plural, stored.namespace, stored.name) if part)
+        why = (
+            f"StorageError: invalid object, Code: 4, Key: /registry/{where}, ResourceVersion: 0, AdditionalErrorMsg: "
+            f"Precondition failed: UID in precondition: {fields['uid']}, UID in object meta: {before['uid']}"
+        )
+        raise errors.conflict(resource.group, resource.plural, stored.name, why)
+    if fields.get("resourceVersion", before["resourceVersion"]) not in (before["resourceVersion"], ""):
+        raise errors.conflict(resource.group, resource.plural, stored.name)
+    if wrong := meta.check_immutable(fields, before):
+        raise errors.invalid(resource.group, resource.kind, stored.name, wrong)
+
+
 def patched(resource: Resource, old: Raw, kind: str, change: Any) -> Raw:
     """Apply a patch of media type `kind` to a copy of `old`. Raises StatusError (400, 422)."""
     try:
         if kind == JSON_PATCH:
             new = patch.apply_operations(old, change)
-        elif not isinstance(change, dict):
-            raise errors.bad_request("a merge patch must be an object")
         elif kind == MERGE_PATCH:
-            new = patch.copy(patch.merge(old, change))
+            new = patch.copy(patch.merge_object(old, change))
         else:
             new = patch.copy(patch.merge_strategic(old, change))
     except patch.PatchError as error:
-        if error.unprocessable:
-            raise StatusError(
-                422, "Invalid", f"the server rejected our request due to an error in our request: {error}"
-            ) from error
-        raise errors.bad_request(str(error)) from error
-    if not isinstance(new, dict) or not isinstance(new.get("metadata"), dict):
-        raise errors.bad_request("the patch leaves no object with metadata")
-    for name in ("apiVersion", "kind"):
-        if new.get(name) != old[name]:
-            raise errors.bad_request(f"a patch must not change {name}")
-    for name in ("name", "namespace"):
-        if new["metadata"].get(name) != old["metadata"].get(name):
-            wrong = errors.invalid_value(f"metadata.{name}", new["metadata"].get(name), "field is immutable")
-            raise errors.invalid(resource.group, resource.kind, old["metadata"]["name"], [wrong])
+        raise error.status() from error
+    if not isinstance(new, dict):
+        raise _invalid_patch(new, "the patch leaves no object")
+    if resource.custom:
+        if not new.get("kind"):
+            raise _invalid_patch(new, f"Object 'Kind' is missing in '{_text(new)}'")
+        for name, wanted in (("apiVersion", resource.api_version), ("kind", resource.kind)):
+            if new.get(name) != wanted:
+                raise _immutable_head(new, name, new.get(name, ""), wanted)
+    elif (kinds := (new.get("kind") or resource.kind, new.get("apiVersion") or resource.api_version)) != (
+        resource.kind,
+        resource.api_version,
+    ):
+        why = f"converting ({kinds[1].rpartition('/')[2]}.{kinds[0]}) to (core.{resource.kind}): unknown conversion"
+        raise _invalid_patch(new, why)
+    fields, before = new.setdefault("metadata", {}), old["metadata"]
+    if fields is None:
+        fields = new["metadata"] = {}
+    try:
+        _struct(resource).read(new) if resource.rules.typed else structs.METADATA.read(fields)
+    except structs.MistypedError as error:
+        raise _invalid_patch(new, str(error)) from error
+    check_name(fields, before["name"])
+    if not wanted_version(fields) and not resource.rules.unconditional:
+        wrong = [errors.invalid_value("metadata.resourceVersion", 0, "must be specified for an update")]
+        raise errors.invalid(resource.group, resource.plural, before["name"], wrong)
+    if wrong := meta.check_immutable(fields, before):
+        raise errors.invalid(resource.group, resource.kind, before["name"], wrong)
+    if fields.get("namespace") not in (None, "", before.get("namespace")):
+        raise errors.bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
     return new
 
 
+def _text(obj: Any) -> str:
+    return orjson.dumps(obj, option=orjson.OPT_SORT_KEYS).decode()
+
+
+def _invalid_patch(obj: Any, why: str) -> StatusError:
+    """Refuse what a patch leads to."""
+    return errors.invalid("", "", "", [errors.invalid_value("patch", _text(obj), why)])
+
+
+@cache
+def _struct(resource: Resource) -> structs.Struct:
+    return structs.struct(resource.kind, resource.openapi)
+
+
+def _read(resource: Resource, new: Raw) -> list[str]:
+    """Read what Kubernetes reads into Go types, in place; give the paths of unknown fields. Raises StatusError."""
+    try:
+        if resource.rules.typed:
+            made, unknown = _struct(resource).read(new)
+            new.clear()
+            new.update(made)
+            new.setdefault("metadata", {})
+            return unknown
+        new["metadata"], unknown = structs.METADATA.read(new["metadata"])
+    except structs.MistypedError as error:
+        raise cannot_be_handled(resource, str(error)) from error
+    return [f"metadata.{name}" for name in unknown]
+
+
 def walk(resource: Resource, new: Raw) -> schema.Walk:
-    """Prune, complete and check an object. Raises StatusError (400) when its metadata have the wrong types."""
-    # Metadata first, so that their errors are found whatever else is wrong (a walk stops noting after many errors).
-    ordered = {"metadata": new["metadata"], **new}
-    new.clear()
-    new.update(ordered)
+    """Prune, complete and check an object.
+
+    Raises StatusError (400) when what Kubernetes reads into Go types has other types.
+    """
+    unknown = _read(resource, new)
     found = schema.Walk()
     resource.node(new, None, found)
-    wrong = [error for error in found.errors if is_in(error, "metadata")]
-    if wrong:
-        raise cannot_be_handled(resource, str(wrong[0]))
+    if resource.rules.typed and found.errors:  # types and formats are Go's business there
+        found.errors = [error for error in found.errors if error.reason != "FieldValueTypeInvalid"]
+    if unknown or found.unknown or found.late:
+        found.unknown = [*unknown, *sorted(found.unknown), *found.late]
+    if not found.errors:
+        resource.rules.complete(new)
     # Kubernetes never writes empty metadata fields.
     new["metadata"] = {key: value for key, value in new["metadata"].items() if value not in ("", [], {})}
     return found
@@ -88,6 +222,11 @@ def walk(resource: Resource, new: Raw) -> schema.Walk:
 def is_in(error: FieldError, part: str) -> bool:
     """Whether an error is about a top-level field, or about something in it."""
     return error.field == part or error.field.startswith((f"{part}.", f"{part}["))
+
+
+def metadata_warnings(resource: Resource, fields: Raw) -> list[str]:
+    """Warn of metadata that are taken, but better were different; owners that stand twice are dropped, in place."""
+    return dedup_owners(fields) + (meta.warn_finalizers(fields) if resource.custom else [])
 
 
 def dedup_owners(fields: Raw) -> list[str]:
@@ -122,12 +261,14 @@ def unknown_fields(
 
     `submitted` is the object that a patch led to, as text; empty when the client sent the object itself.
     """
-    deprecated = [resource.warning] if resource.warning else []
-    wrong = [f'duplicate field "{name}"' for name in duplicates] + [f'unknown field "{at}"' for at in found.unknown]
+    wrong = [*duplicates, *(f'unknown field "{at}"' for at in found.unknown)]
     if not wrong or validation == "Ignore":
-        return deprecated
+        return []
     if validation == "Warn":
-        return [*deprecated, *wrong]
+        return wrong
+    if duplicates and duplicates[0].startswith("line "):  # YAML: its decoder gives them in one message
+        listed = "\n  ".join(duplicates)
+        wrong = [f"yaml: unmarshal errors:\n  {listed}", *wrong[len(duplicates) :]]
     why = f"strict decoding error: {', '.join(wrong)}"
     if submitted:
         raise errors.invalid("", "", "", [errors.invalid_value("patch", submitted.decode(), why)])

@@ -52,72 +52,148 @@ NameRule = Callable[[str], str | None]
 def subdomain(name: str) -> str | None:
     """Names of most objects: RFC 1123 subdomains."""
     if len(name) > 253:
-        return "must be no more than 253 bytes"
+        return "must be no more than 253 characters"
     return None if DNS_SUBDOMAIN.fullmatch(name) else _SUBDOMAIN_WORDS
 
 
 def label(name: str) -> str | None:
     """Names of namespaces: RFC 1123 labels."""
     if len(name) > 63:
-        return "must be no more than 63 bytes"
-    return None if DNS_LABEL.fullmatch(name) else _LABEL_WORDS
+        return "must be no more than 63 characters"
+    if DNS_LABEL.fullmatch(name):
+        return None
+    return "must not contain dots" if DNS_SUBDOMAIN.fullmatch(name) else _LABEL_WORDS
+
+
+def path_segment(name: str) -> str | None:
+    """Names of anything: they must fit into a path."""
+    if name in (".", ".."):
+        return f"may not be '{name}'"
+    return next((f"may not contain '{sign}'" for sign in "/%" if sign in name), None)
+
+
+def wrong_keys(key: str) -> list[str]:
+    """Say all that is wrong with a key of labels or annotations, or a finalizer: an optional DNS prefix and a name."""
+    prefix, slash, name = key.partition("/")
+    if "/" in name:
+        words = _QUALIFIED_WORDS.removeprefix("name part must")
+        return [
+            f"a valid label key must{words} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+        ]
+    found = []
+    if not slash:
+        name = prefix
+    elif not prefix:
+        found.append("prefix part must be non-empty")
+    else:
+        if len(prefix) > 253:
+            found.append("prefix part must be no more than 253 bytes")
+        if not DNS_SUBDOMAIN.fullmatch(prefix):
+            found.append(f"prefix part {_SUBDOMAIN_WORDS}")
+    if not name:
+        found.append("name part must be non-empty")
+    elif len(name) > 63:
+        found.append("name part must be no more than 63 bytes")
+    if not _QUALIFIED.fullmatch(name):
+        found.append(_QUALIFIED_WORDS)
+    return found
+
+
+def wrong_values(value: str) -> list[str]:
+    """Say all that is wrong with the value of a label."""
+    found = ["must be no more than 63 bytes"] if len(value.encode("utf-8", "replace")) > 63 else []
+    return found if _LABEL_VALUE.fullmatch(value) else [*found, _VALUE_WORDS]
 
 
 def qualified(name: str) -> str | None:
-    """Keys of labels and annotations, and finalizers: an optional DNS prefix and a name."""
-    prefix, slash, last = name.rpartition("/")
-    if slash and subdomain(prefix):
-        return f"prefix part {subdomain(prefix)}"
-    if not last:
-        return "name part must be non-empty"
-    if len(last) > 63:
-        return "name part must be no more than 63 bytes"
-    return None if _QUALIFIED.fullmatch(last) else _QUALIFIED_WORDS
+    """Say what is wrong with a key of labels or annotations, or a finalizer."""
+    wrong = wrong_keys(name)
+    return wrong[0] if wrong else None
 
 
-def check(meta: Mapping[str, Any], rule: NameRule) -> list[FieldError]:
-    """Find what is wrong with the metadata of an object that is about to be stored."""
+STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
+
+
+def check(meta: Mapping[str, Any], rule: NameRule, at: str = "metadata") -> list[FieldError]:
+    """Find what is wrong with the metadata of an object that is about to be stored. `at` is where they stand."""
     found: list[FieldError] = []
     name = meta.get("name", "")
+    if (prefix := meta.get("generateName")) and (wrong := rule(_could_end(prefix))):
+        found.append(errors.invalid_value(f"{at}.generateName", prefix, wrong))
     if not name:
-        found.append(errors.required("metadata.name", "name or generateName is required"))
+        found.append(errors.required(f"{at}.name", "name or generateName is required"))
     elif wrong := rule(name):
-        found.append(errors.invalid_value("metadata.name", name, wrong))
+        found.append(errors.invalid_value(f"{at}.name", name, wrong))
     for key, value in (meta.get("labels") or {}).items():
-        if wrong := qualified(key):
-            found.append(errors.invalid_value("metadata.labels", key, wrong))
-        if len(value) > 63:
-            found.append(errors.invalid_value("metadata.labels", value, "must be no more than 63 bytes"))
-        elif not _LABEL_VALUE.fullmatch(value):
-            found.append(errors.invalid_value("metadata.labels", value, _VALUE_WORDS))
+        found += [errors.invalid_value(f"{at}.labels", key, words) for words in wrong_keys(key)]
+        found += [errors.invalid_value(f"{at}.labels", value, words) for words in wrong_values(value)]
     size = 0
     for key, value in (meta.get("annotations") or {}).items():
         size += len(key) + len(value)
-        if wrong := qualified(key.lower()):
-            found.append(errors.invalid_value("metadata.annotations", key, wrong))
+        found += [errors.invalid_value(f"{at}.annotations", key, words) for words in wrong_keys(key.lower())]
     if size > MAX_ANNOTATIONS:
-        found.append(errors.too_long("metadata.annotations", MAX_ANNOTATIONS))
-    for finalizer in meta.get("finalizers") or []:
-        if wrong := qualified(finalizer):
-            found.append(errors.invalid_value("metadata.finalizers", finalizer, wrong))
-    return found + _check_owners(meta.get("ownerReferences") or [])
+        found.append(errors.too_long(f"{at}.annotations", MAX_ANNOTATIONS))
+    if finalizers := meta.get("finalizers"):
+        found += _check_finalizers(finalizers, f"{at}.finalizers")
+    return found + _check_owners(meta.get("ownerReferences") or [], f"{at}.ownerReferences")
 
 
-def _check_owners(owners: list[Raw]) -> list[FieldError]:
+def _could_end(prefix: str) -> str:
+    """Make of a prefix that ends with a dash a name that may be checked."""
+    return f"{prefix[:-1]}a" if prefix.endswith("-") else prefix
+
+
+def _check_finalizers(finalizers: list[str], at: str) -> list[FieldError]:
+    found = [errors.invalid_value(at, item, words) for item in finalizers for words in wrong_keys(item)]
+    if "orphan" in finalizers and "foregroundDeletion" in finalizers:
+        both = "finalizer orphan and foregroundDeletion cannot be both set"
+        found.append(errors.invalid_value(at, finalizers, both))
+    return found
+
+
+def check_core_finalizers(meta: Mapping[str, Any]) -> list[FieldError]:
+    """Find finalizers that only objects of custom resources may have: those without a domain."""
+    why = "name is neither a standard finalizer name nor is it fully qualified"
+    return [
+        errors.invalid_value(f"metadata.finalizers[{index}]", item, why)
+        for index, item in enumerate(meta.get("finalizers") or ())
+        if "/" not in item and item not in STANDARD_FINALIZERS
+    ]
+
+
+def warn_finalizers(meta: Mapping[str, Any]) -> list[str]:
+    """Warn of finalizers of custom resources that others may use too."""
+    why = "prefer a domain-qualified finalizer name to avoid accidental conflicts with other finalizer writers"
+    return [
+        f"metadata.finalizers: {errors.quote(item)}: {why}"
+        for item in meta.get("finalizers") or ()
+        if "/" not in item and item not in STANDARD_FINALIZERS and not wrong_keys(item)
+    ]
+
+
+def _check_owners(owners: list[Raw], at: str) -> list[FieldError]:
     found: list[FieldError] = []
-    for index, owner in enumerate(owners):
-        at = f"metadata.ownerReferences[{index}]"
+    controller = ""
+    for owner in owners:
+        version = owner.get("apiVersion", "")
+        if not version or version.count("/") > 1 or version.endswith("/"):
+            found.append(errors.invalid_value(f"{at}.apiVersion", version, "version must not be empty"))
         found += [
-            errors.invalid_value(f"{at}.{key}", owner.get(key, ""), f"{key} must not be empty")
-            for key in ("apiVersion", "kind", "name", "uid")
+            errors.invalid_value(f"{at}.{key}", owner.get(key, ""), "must not be empty")
+            for key in ("kind", "name", "uid")
             if not owner.get(key)
         ]
-    if sum(bool(owner.get("controller")) for owner in owners) > 1:
-        found.append(
-            errors.invalid_value(
-                "metadata.ownerReferences", len(owners), "Only one reference can have Controller set to true"
-            )
-        )
+        if version == "v1" and owner.get("kind") == "Event":
+            found.append(errors.invalid_value(at, owner, "/v1, Kind=Event is disallowed from being an owner"))
+        if owner.get("controller"):
+            name = f"{owner.get('kind', '')}/{owner.get('name', '')}"
+            if controller:
+                why = (
+                    "Only one reference can have Controller set to true. "
+                    f'Found "true" in references for {controller} and {name}'
+                )
+                found.append(errors.invalid_value(at, owners, why))
+            controller = controller or name
     return found
 
 
@@ -137,11 +213,23 @@ def keep_owned(new: Raw, old: Raw) -> None:
         new["generateName"] = old["generateName"]
 
 
+_IMMUTABLE = ("uid", "deletionTimestamp", "deletionGracePeriodSeconds")
+
+
+def check_immutable(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[FieldError]:
+    """Find fields that a client gives other values than they have, before `keep_owned` sets them right."""
+    return [
+        errors.invalid_value(f"metadata.{key}", new[key], "field is immutable")
+        for key in _IMMUTABLE
+        if new.get(key) and new[key] != old.get(key)
+    ]
+
+
 def check_update(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[FieldError]:
     """Find forbidden changes: no finalizer may be added to an object that is being deleted."""
     if "deletionTimestamp" not in old:
         return []
-    added = [item for item in new.get("finalizers") or [] if item not in (old.get("finalizers") or [])]
+    added = sorted(set(new.get("finalizers") or ()) - set(old.get("finalizers") or ()))
     if not added:
         return []
     listed = ", ".join(errors.quote(item) for item in added)

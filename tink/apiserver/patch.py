@@ -10,6 +10,9 @@ from typing import Any
 
 import orjson
 
+from tink.apiserver.errors import StatusError, bad_request
+from tink.apiserver.structs import seen
+
 MAX_OPERATIONS = 10_000
 """Most operations in one JSON patch (Kubernetes: maxJSONPatchOperations)."""
 
@@ -18,11 +21,20 @@ MAX_COPIED = 3 << 20
 
 
 class PatchError(Exception):
-    """The patch cannot be applied. `unprocessable`: it is well-formed but does not fit the object (422, not 400)."""
+    """The patch cannot be applied. The message is Kubernetes'.
+
+    `unprocessable`: it is well-formed but does not fit the object (422, not 400).
+    """
 
     def __init__(self, message: str, *, unprocessable: bool = False) -> None:
         super().__init__(message)
         self.unprocessable = unprocessable
+
+    def status(self) -> StatusError:
+        """Give the refusal. Of a JSON patch that does not fit, Kubernetes says no more than that."""
+        if self.unprocessable:
+            return StatusError(422, "Invalid", "the server rejected our request due to an error in our request", {})
+        return bad_request(str(self))
 
 
 def copy(value: Any) -> Any:
@@ -43,132 +55,173 @@ def merge(target: Any, patch: Any) -> Any:
     return out
 
 
+def merge_object(target: Any, patch: Any) -> Any:
+    """Apply a JSON merge patch to an object. Raises PatchError."""
+    if patch is None:
+        raise PatchError("Invalid JSON Patch")
+    if not isinstance(patch, dict):
+        raise PatchError(_undecodable(patch, "value of type map[string]interface {}"))
+    return merge(target, patch)
+
+
 # --- JSON patch -------------------------------------------------------------------------------------------------
+
+# What github.com/evanphx/json-patch makes of RFC 6902, where that is more than the RFC says: indices may be negative,
+# `replace` sets what was not there, `copy` copies what is not there as null, and a path without a slash names a field
+# of the whole.
 
 
 def apply_operations(target: Any, operations: Any) -> Any:
     """Apply a JSON patch (RFC 6902). Raises PatchError; the target stays as it was."""
+    if operations is None:
+        return copy(target)
     if not isinstance(operations, list):
-        raise PatchError("json: cannot unmarshal object into Go value of type jsonpatch.Patch")
+        raise PatchError(_undecodable(operations, "value of type []handlers.jsonPatchOp"))
     if len(operations) > MAX_OPERATIONS:
         raise PatchError(f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(operations)}")
+    for operation in operations:
+        _check_operation(operation)
     out = copy(target)
     copied = 0
     for operation in operations:
-        if not isinstance(operation, dict) or not isinstance(operation.get("path"), str):
-            raise PatchError("every operation of a JSON patch must be an object with op and path")
-        if operation.get("op") == "copy":
-            copied += len(orjson.dumps(_read(out, _pointer(_source(operation)))))
+        if operation.get("op") == "copy" and isinstance(operation.get("from"), str):
+            copied += len(orjson.dumps(_get(*_find(out, operation["from"]))))
             if copied > MAX_COPIED:
-                raise PatchError(f"the copy operations make more than {MAX_COPIED} bytes", unprocessable=True)
+                raise _misfit(f"the copy operations make more than {MAX_COPIED} bytes")
         out = _operate(out, operation)
     return out
 
 
-def _source(operation: dict[str, Any]) -> str:
-    source = operation.get("from")
-    if not isinstance(source, str):
-        raise PatchError(f"{operation['op']} operation needs from: {operation['path']}")
-    return source
+def _undecodable(value: Any, where: str) -> str:
+    return f"error decoding patch: json: cannot unmarshal {seen(value)} into Go {where}"
 
 
-def _operate(target: Any, operation: dict[str, Any]) -> Any:
-    op, path = operation.get("op"), _pointer(operation["path"])
+def _check_operation(operation: Any) -> None:
+    if operation is None:
+        return
+    if not isinstance(operation, dict):
+        raise PatchError(_undecodable(operation, "value of type handlers.jsonPatchOp"))
+    for name in ("op", "path", "from"):
+        value = operation.get(name)
+        if value is not None and not isinstance(value, str):
+            raise PatchError(_undecodable(value, f"struct field jsonPatchOp.{name} of type string"))
+
+
+def _misfit(why: str) -> PatchError:
+    return PatchError(why, unprocessable=True)
+
+
+def _text(operation: dict[str, Any], name: str) -> str:
+    value = operation.get(name)
+    if not isinstance(value, str):
+        raise _misfit(f"{operation.get('op')} operation failed to decode {name}")
+    return value
+
+
+def _operate(target: Any, operation: Any) -> Any:
+    operation = operation or {}
+    op = operation.get("op")
+    value = operation.get("value")
     match op:
-        case "add" | "replace" | "test":
-            if "value" not in operation:
-                raise PatchError(f"{op} operation needs a value: {operation['path']}")
-            value = copy(operation["value"])
-            if op == "test":
-                if orjson.dumps(_read(target, path), option=orjson.OPT_SORT_KEYS) != orjson.dumps(
-                    value, option=orjson.OPT_SORT_KEYS
-                ):
-                    raise PatchError(f"testing value {operation['path']} failed: test failed", unprocessable=True)
-                return target
-            if op == "replace":
-                _read(target, path)
-            return _set(target, path, value, insert=op == "add")
+        case "add":
+            return _add(target, _text(operation, "path"), copy(value))
         case "remove":
-            return _remove(target, path)
-        case "move" | "copy":
-            source = _pointer(_source(operation))
-            value = copy(_read(target, source))
-            if op == "move":
-                if path[: len(source)] == source and path != source:
-                    raise PatchError(f"cannot move {_source(operation)} into itself", unprocessable=True)
-                target = _remove(target, source)
-            return _set(target, path, value, insert=True)
-    raise PatchError(f"unexpected kind of operation: {op!r}")
+            return _remove(target, _text(operation, "path"))
+        case "replace":
+            return _replace(target, _text(operation, "path"), copy(value))
+        case "test":
+            path = _text(operation, "path")
+            actual = _get(*_find(target, path)) if path else target
+            if not _equal(actual, value):
+                raise _misfit(f"testing value {path} failed: test failed")
+            return target
+        case "move":
+            source = _text(operation, "from")
+            where, key = _find(target, source)
+            value = _get(where, key)
+            target = _remove(target, source)
+            return _add(target, _text(operation, "path"), value)
+        case "copy":
+            where, key = _find(target, _text(operation, "from"))
+            return _add(target, _text(operation, "path"), copy(_get(where, key)))
+    raise _misfit(f"Unexpected kind: {op}")
 
 
-def _pointer(text: str) -> list[str]:
-    """Read a JSON pointer (RFC 6901)."""
-    if not text:
-        return []
-    if not text.startswith("/"):
-        raise PatchError(f"path must begin with a slash: {text}")
-    return [step.replace("~1", "/").replace("~0", "~") for step in text[1:].split("/")]
+def _equal(one: Any, other: Any) -> bool:
+    return orjson.dumps(one, option=orjson.OPT_SORT_KEYS) == orjson.dumps(other, option=orjson.OPT_SORT_KEYS)
 
 
-def _missing(step: str) -> PatchError:
-    return PatchError(f"path is missing: unable to find {step!r}", unprocessable=True)
+def _find(target: Any, path: str) -> tuple[Any, str]:
+    """Give the object or list that a JSON pointer (RFC 6901) leads to, and the name in it."""
+    _, *steps = path.split("/")
+    if not steps:
+        if not path:
+            raise _misfit("doc is missing path")
+        return target, _decoded(path)
+    for step in steps[:-1]:
+        target = _get(target, _decoded(step))
+        if not isinstance(target, dict | list):
+            raise _misfit(f"doc is missing path: {path}")
+    return target, _decoded(steps[-1])
 
 
-def _index(array: list[Any], step: str, *, end: bool) -> int:
-    if step == "-" and end:
-        return len(array)
-    if not step.isascii() or not step.isdigit() or len(step) > 9 or (len(step) > 1 and step[0] == "0"):
-        raise _missing(step)
-    index = int(step)
-    if index > len(array) or (index == len(array) and not end):
-        raise _missing(step)
-    return index
+def _decoded(step: str) -> str:
+    return step.replace("~1", "/").replace("~0", "~")
 
 
-def _read(target: Any, path: list[str]) -> Any:
-    for step in path:
-        if isinstance(target, dict):
-            if step not in target:
-                raise _missing(step)
-            target = target[step]
-        elif isinstance(target, list):
-            target = target[_index(target, step, end=False)]
-        else:
-            raise _missing(step)
+def _get(where: Any, key: str) -> Any:
+    if isinstance(where, list):
+        return where[_index(where, key, len(where))]
+    return where.get(key)
+
+
+def _index(array: list[Any], key: str, size: int) -> int:
+    """Read an index below `size`; negative ones count from the end."""
+    digits = key[1:] if key[:1] in ("+", "-") else key
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
+        raise _misfit(f"value was not a proper array index: '{key}'")
+    index = int(key)
+    if not -size <= index < size:
+        raise _misfit(f"Unable to access invalid index: {index}")
+    return index + size if index < 0 else index
+
+
+def _add(target: Any, path: str, value: Any) -> Any:
+    where, key = _find(target, path)
+    if isinstance(where, list):
+        where.insert(len(where) if key == "-" else _index(where, key, len(where) + 1), value)
+    else:
+        where[key] = value
     return target
 
 
-def _set(target: Any, path: list[str], value: Any, *, insert: bool) -> Any:
+def _replace(target: Any, path: str, value: Any) -> Any:
     if not path:
+        if not isinstance(value, dict | list):
+            raise _misfit("replace operation value must be object or array")
         return value
-    parent = _read(target, path[:-1])
-    if isinstance(parent, dict):
-        parent[path[-1]] = value
-    elif isinstance(parent, list):
-        if insert:
-            parent.insert(_index(parent, path[-1], end=True), value)
-        else:
-            parent[_index(parent, path[-1], end=False)] = value
+    where, key = _find(target, path)
+    if isinstance(where, list):
+        where[_index(where, key, len(where))] = value
     else:
-        raise _missing(path[-1])
+        where[key] = value
     return target
 
 
-def _remove(target: Any, path: list[str]) -> Any:
-    if not path:
-        raise PatchError("the whole object cannot be removed", unprocessable=True)
-    parent = _read(target, path[:-1])
-    _read(parent, path[-1:])
-    if isinstance(parent, dict):
-        del parent[path[-1]]
+def _remove(target: Any, path: str) -> Any:
+    where, key = _find(target, path)
+    if isinstance(where, list):
+        del where[_index(where, key, len(where))]
+    elif key in where:
+        del where[key]
     else:
-        del parent[_index(parent, path[-1], end=False)]
+        raise _misfit(f"error in remove for path: '{path}': Unable to remove nonexistent key: {key}: missing value")
     return target
 
 
 # --- strategic merge patch --------------------------------------------------------------------------------------
 
-MERGE_KEYS = {"ownerReferences": "uid", "finalizers": ""}
+MERGE_KEYS = {"ownerReferences": "uid", "finalizers": "", "webhooks": "name", "matchConditions": "name"}
 """Lists of built-in resources that are merged rather than replaced: by a key of their items, or as sets ("")."""
 
 _ORDER, _DELETE, _RETAIN = "$setElementOrder/", "$deleteFromPrimitiveList/", "$retainKeys"
@@ -177,7 +230,7 @@ _ORDER, _DELETE, _RETAIN = "$setElementOrder/", "$deleteFromPrimitiveList/", "$r
 def merge_strategic(target: Any, patch: Any) -> Any:
     """Apply a strategic merge patch. Raises PatchError for directives that make no sense."""
     if not isinstance(patch, dict):
-        raise PatchError("a strategic merge patch must be an object")
+        raise PatchError(f"json: cannot unmarshal {seen(patch)} into Go value of type map[string]interface {{}}")
     return _strategic(target if isinstance(target, dict) else {}, patch)
 
 
@@ -188,7 +241,7 @@ def _strategic(target: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
     if directive == "delete":
         return {}
     if directive != "merge":
-        raise PatchError(f"unknown directive $patch: {directive!r}")
+        raise PatchError(f"unknown patch type: {directive} in map: map[$patch:{directive}]")
     out = dict(target)
     if isinstance(retained := patch.get(_RETAIN), list):
         out = {name: value for name, value in out.items() if name in retained}
@@ -199,7 +252,7 @@ def _strategic(target: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
             listed = name.removeprefix(_DELETE)
             gone = value if isinstance(value, list) else []
             out[listed] = [item for item in out.get(listed) or [] if item not in gone]
-        elif value is None:
+        elif value is None or (isinstance(value, dict) and value.get("$patch") == "delete"):
             out.pop(name, None)
         elif isinstance(value, dict):
             old = out.get(name)
@@ -213,11 +266,12 @@ def _strategic(target: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
 
 def _merge_list(old: list[Any], patch: list[Any], key: str) -> list[Any]:
     if not key:
-        return old + [item for item in patch if item not in old]
+        return [*patch, *(item for item in old if item not in patch)]
     out = list(old)
     for item in patch:
         if not isinstance(item, dict) or key not in item:
-            raise PatchError(f"items of a merged list must be objects with {key}")
+            out.append(item)  # what has no key is refused later, when the object is checked
+            continue
         at = next((i for i, have in enumerate(out) if isinstance(have, dict) and have.get(key) == item[key]), None)
         if item.get("$patch") == "delete":
             if at is not None:

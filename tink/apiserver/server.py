@@ -31,6 +31,7 @@ from tink.apiserver.hub import Hub
 from tink.apiserver.lifecycle import Lifecycle
 from tink.apiserver.lists import Lists
 from tink.apiserver.options import WriteOptions
+from tink.apiserver.refusals import http_logger
 from tink.apiserver.registry import Raw, Registry
 from tink.apiserver.request import Body, Target
 from tink.apiserver.storage import Event, Key, Store
@@ -111,6 +112,7 @@ class ApiServer:
             handler_cancellation=True,
             shutdown_timeout=STOP_S,
             access_log=None,
+            logger=http_logger(api.refusals),
             auto_decompress=False,  # Kubernetes does not either: a small body must not become a large one
         )
         await self._runner.setup()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -21,6 +22,17 @@ from tink.apiserver import ApiServer
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 GROUP = "/apis/tinkerbell.org/v1alpha2"
 MERGE = "application/merge-patch+json"
+
+
+KINDS = {"hardware": "Hardware", "osies": "OSIE", "templates": "Template", "workflows": "Workflow"}
+
+
+def completed(method: str, path: str, body: Any) -> Any:
+    """Put apiVersion and kind, which Kubernetes wants of custom resources, into an object that has neither."""
+    plural = re.sub(r"^/namespaces/[^/]+", "", path.removeprefix(GROUP)).strip("/").partition("/")[0]
+    if method not in ("POST", "PUT") or not isinstance(body, dict) or plural not in KINDS or "kind" in body:
+        return body
+    return {"apiVersion": "tinkerbell.org/v1alpha2", "kind": KINDS[plural], **body}
 
 
 class Answer:
@@ -81,6 +93,7 @@ class Client:
         token: str | None = None,
         **query: str,
     ) -> Answer:
+        body = completed(method, path, body)
         raw = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
         headers = {"Accept": accept}
         token = self.token if token is None else token

@@ -89,7 +89,7 @@ async def test_object_is_served_in_every_version_and_stored_in_one(bare: Any) ->
     await bare("POST", CRDS, widget(versions=[version, older]))
     answer = await bare("POST", WIDGETS.replace("v1", "v1beta1"), made(version="v1beta1", spec={"size": 1}))
     assert answer.json["apiVersion"] == "example.org/v1beta1"
-    assert answer.headers["Warning"] == ['299 - "example.org/v1beta1 Widget is deprecated"']
+    assert answer.headers["Warning"] == ['299 - "example.org/v1beta1 Widget is deprecated; use example.org/v1 Widget"']
     assert (await bare("GET", f"{WIDGETS}/w")).json["apiVersion"] == "example.org/v1"
     listed = (await bare("GET", WIDGETS.replace("v1", "v1beta1"))).json
     assert (listed["apiVersion"], listed["items"][0]["apiVersion"]) == ("example.org/v1beta1",) * 2

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tink.apiserver import protobuf
-from tink.apiserver.accept import Form, negotiate, wants_aggregated
 from tink.apiserver.errors import StatusError
 from tink.apiserver.options import parse_bool
 from tink.apiserver.request import Target, decode, parse_path
 
 HARDWARE = "/apis/tinkerbell.org/v1alpha2/namespaces/default/hardware"
+HEAD = b'{"apiVersion": "tinkerbell.org/v1alpha2", "kind": "Hardware", '
 
 
 @pytest.mark.parametrize("token", ["", "wrong", "wröng"])
@@ -37,25 +37,26 @@ async def test_without_our_token_nothing_is_told_but_health(bare: Any, token: st
         (b"\xff\xfe", "application/json", 400),
         (b"[" * 5000 + b"]" * 5000, "application/json", 400),
         (b'{"spec":' + b'{"a":' * 150 + b"1" + b"}" * 151, "application/json", 400),
-        (b'{"metadata": [], "spec": {}}', "application/json", 400),
-        (b'{"metadata": {"name": 5}, "spec": {}}', "application/json", 400),
-        (b'{"metadata": {"generateName": 5}, "spec": {}}', "application/json", 400),
-        (b'{"metadata": {"name": "m", "labels": {"a": 1}}, "spec": {}}', "application/json", 400),
-        (b'{"metadata": {"name": "m", "labels": []}, "spec": {}}', "application/json", 400),
-        (b'{"metadata": {"name": "m", "finalizers": [{}]}, "spec": {}}', "application/json", 400),
-        (b'{"metadata": {"name": "m", "ownerReferences": [1]}, "spec": {}}', "application/json", 400),
-        (b'{"metadata": {"name": "m", "resourceVersion": "1"}, "spec": {}}', "application/json", 400),
-        (b'{"kind": "Workflow", "metadata": {"name": "m"}, "spec": {}}', "application/json", 400),
+        (HEAD + b'"metadata": [], "spec": {}}', "application/json", 400),
+        (HEAD + b'"metadata": {"name": 5}, "spec": {}}', "application/json", 400),
+        (HEAD + b'"metadata": {"generateName": 5}, "spec": {}}', "application/json", 400),
+        (HEAD + b'"metadata": {"name": "m", "labels": {"a": 1}}, "spec": {}}', "application/json", 400),
+        (HEAD + b'"metadata": {"name": "m", "labels": []}, "spec": {}}', "application/json", 400),
+        (HEAD + b'"metadata": {"name": "m", "finalizers": [{}]}, "spec": {}}', "application/json", 400),
+        (HEAD + b'"metadata": {"name": "m", "ownerReferences": [1]}, "spec": {}}', "application/json", 400),
+        (b'{"metadata": {"name": "m"}, "spec": {}}', "application/json", 400),
+        (HEAD + b'"metadata": {"name": "m", "resourceVersion": "1"}, "spec": {}}', "application/json", 400),
+        (HEAD.replace(b"Hardware", b"Workflow") + b'"metadata": {"name": "m"}, "spec": {}}', "application/json", 422),
         (b'{"apiVersion": 5, "metadata": {"name": "m"}, "spec": {}}', "application/json", 400),
-        (b"{}", "application/json", 422),
-        (b'{"metadata": {"name": "m", "ownerReferences": [{"name": "x"}]}, "spec": {}}', "application/json", 422),
-        (b'{"metadata": {"name": "m", "finalizers": ["x y"]}, "spec": {}}', "application/json", 422),
-        (b'{"metadata": {"name": "m", "annotations": {"-": "x"}}, "spec": {}}', "application/json", 422),
-        (b'{"metadata": {"name": "' + b"x" * 300 + b'"}, "spec": {}}', "application/json", 422),
+        (HEAD + b'"spec": {}}', "application/json", 422),
+        (HEAD + b'"metadata": {"name": "m", "ownerReferences": [{"name": "x"}]}, "spec": {}}', "application/json", 422),
+        (HEAD + b'"metadata": {"name": "m", "finalizers": ["x y"]}, "spec": {}}', "application/json", 422),
+        (HEAD + b'"metadata": {"name": "m", "annotations": {"-": "x"}}, "spec": {}}', "application/json", 422),
+        (HEAD + b'"metadata": {"name": "' + b"x" * 300 + b'"}, "spec": {}}', "application/json", 422),
         (b"<xml/>", "application/xml", 415),
         (b"a: [", "application/yaml", 400),
         (b"a: 1\na: 2", "application/yaml", 400),
-        (b"k8s\x00nonsense", "application/vnd.kubernetes.protobuf", 400),
+        (b"k8s\x00nonsense", "application/vnd.kubernetes.protobuf", 415),
         (b"x" * (3 << 20) + b"x", "application/json", 413),
     ],
 )
@@ -66,7 +67,10 @@ async def test_bad_body_is_refused_and_nothing_is_stored(api: Any, body: bytes, 
 
 
 async def test_yaml_is_read_as_kubernetes_reads_it(api: Any) -> None:
-    text = b"metadata: {name: m}\nspec:\n  networkInterfaces:\n    52:54:00:12:34:56: {disableDhcp: yes}\n"
+    text = (
+        b"apiVersion: tinkerbell.org/v1alpha2\nkind: Hardware\nmetadata: {name: m}\n"
+        b"spec:\n  networkInterfaces:\n    52:54:00:12:34:56: {disableDhcp: yes}\n"
+    )
     answer = await api("POST", HARDWARE, text, content="application/yaml")
     assert answer.json["spec"]["networkInterfaces"] == {
         "52:54:00:12:34:56": {"disableDhcp": True, "disableNetboot": False}
@@ -80,7 +84,6 @@ async def test_yaml_is_read_as_kubernetes_reads_it(api: Any) -> None:
         ("GET", "/apis/tinkerbell.org/v9/hardware", 404),
         ("GET", "/apis/example.org", 404),
         ("GET", "/openapi/v3/apis/example.org/v1", 404),
-        ("GET", "/openapi/v2", 404),
         ("GET", f"{HARDWARE}/m/scale", 404),
         ("GET", f"{HARDWARE}/m/status", 404),
         ("GET", "/apis/tinkerbell.org/v1alpha2/hardware/m", 404),
@@ -88,10 +91,10 @@ async def test_yaml_is_read_as_kubernetes_reads_it(api: Any) -> None:
         ("GET", f"{HARDWARE}/a%2Fb", 404),
         ("GET", f"{HARDWARE}//m", 404),
         ("POST", "/version", 405),
-        ("POST", "/apis/tinkerbell.org/v1alpha2/hardware", 405),
-        ("DELETE", "/apis/tinkerbell.org/v1alpha2/hardware", 405),
-        ("PUT", HARDWARE, 405),
-        ("POST", f"{HARDWARE}/m", 405),
+        ("POST", "/apis/tinkerbell.org/v1alpha2/hardware", 404),
+        ("DELETE", "/apis/tinkerbell.org/v1alpha2/hardware", 404),
+        ("PUT", HARDWARE, 400),
+        ("POST", f"{HARDWARE}/m", 415),
         ("GET", HARDWARE + "?limit=many", 400),
         ("GET", HARDWARE + "?timeoutSeconds=long", 400),
         ("GET", HARDWARE + "?resourceVersion=abc", 400),
@@ -102,7 +105,9 @@ async def test_yaml_is_read_as_kubernetes_reads_it(api: Any) -> None:
 )
 async def test_wrong_request_has_the_status_of_kubernetes(api: Any, method: str, path: str, status: int) -> None:
     answer = await api(method, path)
-    assert (answer.status, answer.json["status"]) == (status, "Failure")
+    assert answer.status == status
+    plain = answer.text == b"404 page not found\n"  # where Kubernetes has no handler at all
+    assert (status == 404 and plain) or answer.json["status"] == "Failure"
 
 
 async def test_form_that_is_not_served_is_not_acceptable(api: Any) -> None:
@@ -115,12 +120,12 @@ async def test_form_that_is_not_served_is_not_acceptable(api: Any) -> None:
     [
         ("merge-patch", [], 400),
         ("merge-patch", {"metadata": None}, 400),
-        ("merge-patch", {"kind": "Other"}, 400),
-        ("merge-patch", {"metadata": {"labels": 5}}, 400),
-        ("merge-patch", {"metadata": {"namespace": "other"}}, 422),
+        ("merge-patch", {"kind": "Other"}, 422),
+        ("merge-patch", {"metadata": {"labels": 5}}, 422),
+        ("merge-patch", {"metadata": {"namespace": "other"}}, 400),
         ("merge-patch", {"spec": {"osie": 5}}, 422),
         ("json-patch", {}, 400),
-        ("json-patch", [{"op": "replace", "path": "", "value": 5}], 400),
+        ("json-patch", [{"op": "replace", "path": "", "value": 5}], 422),
         ("json-patch", [{"op": "remove", "path": "/spec/nothing"}], 422),
     ],
 )
@@ -157,25 +162,13 @@ async def test_refused_values_do_not_reach_the_log(api: Any, caplog: pytest.LogC
         ("/apis/a.b/v1/things/y/status", Target("a.b", "v1", "things", "", "y", "status")),
         ("/apis/a.b/v1/namespaces/x/things/y/status", Target("a.b", "v1", "things", "x", "y", "status")),
         ("/apis/a.b/v1", None),
-        ("/apis/a.b/v1/things/y/status/z", None),
+        ("/apis/a.b/v1/things/y/status/z", Target("a.b", "v1", "things", "", "y", "status", more=True)),
         ("/api/v2/things", None),
         ("/", None),
     ],
 )
 def test_paths(path: str, target: Target | None) -> None:
     assert parse_path(path) == target
-
-
-def test_accept_headers_of_real_clients() -> None:
-    table = "application/json;as=Table;v=v1;g=meta.k8s.io"
-    kubectl = f"{table},{table.replace('v1', 'v1beta1')},application/json"
-    assert negotiate(kubectl) is Form.TABLE
-    assert negotiate("application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io,application/json") is Form.OBJECT
-    assert negotiate("application/json;as=Table;v=v9;g=meta.k8s.io,*/*") is Form.OBJECT
-    assert negotiate("") is Form.OBJECT
-    aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
-    assert wants_aggregated(aggregated)
-    assert not wants_aggregated(aggregated.replace("v=v2;", "v=v2beta1;"))
 
 
 @pytest.mark.parametrize("text", ["1", "t", "T", "TRUE", "true", "True", "yes"])
