@@ -27,9 +27,10 @@ import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from tink.apiserver.errors import ApiServerError
+from tink.kube.certificates import builder, common_name, new_key, private_pem
 
 # A host without a battery-backed clock may boot years in the past; its certificates must be valid then, too.
 _NOT_BEFORE = datetime(2020, 1, 1, tzinfo=UTC)
@@ -72,7 +73,7 @@ def load_authority(directory: Path, now: datetime) -> Authority:
     key_file, certificate_file = directory / "ca.key", directory / "ca.crt"
     if not key_file.exists() or not certificate_file.exists():
         made = _make_authority(now)
-        write_private(key_file, _private_pem(made.key))
+        write_private(key_file, private_pem(made.key))
         write_private(certificate_file, made.pem())
         certificate_file.chmod(0o644)
         return made
@@ -98,7 +99,7 @@ def load_token(path: Path) -> str:
 
 def server_context(authority: Authority, host: str, now: datetime, directory: Path) -> ssl.SSLContext:
     """Make a certificate for `host`, localhost and the loopback addresses, and give the TLS context that shows it."""
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = new_key()
     names: list[x509.GeneralName] = [x509.DNSName("localhost")]
     addresses = {ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("::1")}
     try:
@@ -108,11 +109,10 @@ def server_context(authority: Authority, host: str, now: datetime, directory: Pa
             names.append(x509.DNSName(host))
     names += [x509.IPAddress(address) for address in sorted(addresses, key=str)]
     certificate = (
-        _builder("tinkedge-apiserver", authority.certificate.subject, key, now + _LIFE)
+        builder(common_name("tinkedge-apiserver"), authority.certificate.subject, key, _NOT_BEFORE, now + _LIFE)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(_key_usage(ca=False), critical=True)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()), critical=False)
         .sign(authority.key, hashes.SHA256())
     )
@@ -120,7 +120,7 @@ def server_context(authority: Authority, host: str, now: datetime, directory: Pa
     context.set_alpn_protocols(["http/1.1"])
     # The ssl module reads certificates from files only.
     with tempfile.NamedTemporaryFile(dir=directory, prefix=".serving.") as file:
-        file.write(_private_pem(key) + certificate.public_bytes(serialization.Encoding.PEM))
+        file.write(private_pem(key) + certificate.public_bytes(serialization.Encoding.PEM))
         file.flush()
         context.load_cert_chain(file.name)
     return context
@@ -148,49 +148,11 @@ def write_kubeconfig(path: Path, url: str, authority: Authority, token: str) -> 
 
 
 def _make_authority(now: datetime) -> Authority:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = _name("tinkedge-ca")
+    key = new_key()
+    name = common_name("tinkedge-ca")
     certificate = (
-        _builder("tinkedge-ca", name, key, now + _CA_LIFE)
+        builder(name, name, key, _NOT_BEFORE, now + _CA_LIFE)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_key_usage(ca=True), critical=True)
         .sign(key, hashes.SHA256())
     )
     return Authority(key, certificate)
-
-
-def _builder(name: str, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, until: datetime) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(_name(name))
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(_NOT_BEFORE)
-        .not_valid_after(until)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-    )
-
-
-def _name(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-
-
-def _key_usage(*, ca: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=ca,
-        crl_sign=ca,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )

@@ -23,8 +23,9 @@ from typing import Protocol
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from tink.kube.certificates import builder, common_name, new_key, private_pem
 from tink.kube.client import ConflictError, KubeClient, NotFoundError
 from tink.kube.resources import ResourceType
 
@@ -53,7 +54,7 @@ class Authority:
 
     def private(self) -> bytes:
         """The key in PEM."""
-        return _private_pem(self.key)
+        return private_pem(self.key)
 
     def ageing(self, now: datetime) -> bool:
         """Whether the last third of its life has begun."""
@@ -73,12 +74,11 @@ class Authority:
 
 def renewed(old: Authority | None, now: datetime) -> Authority:
     """A new authority that signs from now on, beside those of `old` that have not ended."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tinkedge webhooks")])
+    key = new_key()
+    name = common_name("tinkedge webhooks")
     certificate = (
-        _builder(name, name, key, now, AUTHORITY_LIFE)
+        builder(name, name, key, *_life(now, AUTHORITY_LIFE))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_key_usage(ca=True), critical=True)
         .sign(key, hashes.SHA256())
     )
     kept = () if old is None else tuple(c for c in old.certificates if c.not_valid_after_utc > now)
@@ -95,19 +95,18 @@ class Serving:
 
 def serving(authority: Authority, names: Sequence[str], now: datetime) -> Serving:
     """A certificate for these host names and addresses."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tinkedge webhooks server")])
+    key = new_key()
+    subject = common_name("tinkedge webhooks server")
     issuer = authority.certificates[0]
     certificate = (
-        _builder(subject, issuer.subject, key, now, SERVING_LIFE)
+        builder(subject, issuer.subject, key, *_life(now, SERVING_LIFE))
         .add_extension(x509.SubjectAlternativeName([_general(name) for name in names]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(_key_usage(ca=False), critical=True)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()), critical=False)
         .sign(authority.key, hashes.SHA256())
     )
-    pem = _private_pem(key) + certificate.public_bytes(serialization.Encoding.PEM)
+    pem = private_pem(key) + certificate.public_bytes(serialization.Encoding.PEM)
     return Serving(pem, now + SERVING_LIFE * 2 / 3)
 
 
@@ -202,37 +201,6 @@ def _general(name: str) -> x509.GeneralName:
         return x509.DNSName(name)
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, life: timedelta
-) -> x509.CertificateBuilder:
+def _life(now: datetime, life: timedelta) -> tuple[datetime, datetime]:
     now = now.astimezone(UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCKS_DIFFER)
-        .not_valid_after(now + life)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-    )
-
-
-def _key_usage(*, ca: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=ca,
-        crl_sign=ca,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    return now - _CLOCKS_DIFFER, now + life
