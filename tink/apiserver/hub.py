@@ -25,7 +25,7 @@ class Subscription:
         self.namespace = namespace
         self._events: deque[Event] = deque()
         self._bytes = 0
-        self._wake = asyncio.Event()
+        self._wake: asyncio.Future[None] | None = None
         self.ended = False
 
     def offer(self, event: Event) -> None:
@@ -36,23 +36,29 @@ class Subscription:
         self._bytes += len(event.body)
         if len(self._events) > BACKLOG or self._bytes > BACKLOG_BYTES:
             self.end()
-        self._wake.set()
+        self._rouse()
 
     def end(self) -> None:
         """Stop: no further changes are taken, and those that wait are dropped."""
         self.ended = True
         self._events.clear()
-        self._wake.set()
+        self._rouse()
+
+    def _rouse(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
 
     async def next(self, timeout_s: float) -> list[Event]:
         """Wait at most `timeout_s` seconds for changes, and take all that are there. Empty: none, or ended."""
         if not self._events and not self.ended:
-            self._wake.clear()
+            # Once for each change and watch: a future and a timer cost a third of asyncio.Event and asyncio.timeout.
+            loop = asyncio.get_running_loop()
+            self._wake = loop.create_future()
+            timer = loop.call_later(timeout_s, self._rouse)
             try:
-                async with asyncio.timeout(timeout_s):
-                    await self._wake.wait()
-            except TimeoutError:
-                return []
+                await self._wake
+            finally:
+                timer.cancel()
         events = list(self._events)
         self._events.clear()
         self._bytes = 0

@@ -1,16 +1,18 @@
-"""The state of the API server: objects and their history, in one SQLite file.
+"""The state of the API server: objects and their history, in one SQLite file (`statefile`), for the event loop.
 
-One thread owns the connection and does everything in the order in which it was asked. That makes every question about
-consistency easy: a read sees every write that was asked for before it. Writes that wait together share one transaction
-(group commit), so `synchronous=FULL` costs one disk flush for many writers; with it an answered write is on the disk
-even when the power fails, which `NORMAL` does not promise in WAL mode (sqlite.org/pragma.html#pragma_synchronous).
+    write  -> queue -> one thread, one connection: what waits together shares one transaction (group commit), so that
+                       one disk flush serves many writers
+    read   -> recently written and read objects are answered at once, out of memory
+           -> queues -> two threads with connections of their own, one for single objects and one for lists: a long
+                       list stands before nobody, and no read waits for the disk that a write waits for
 
-`objects` holds the newest state of each object as JSON text, ready to be sent. `history` holds the last changes, each
-with the state before it: watches resume from it, also across a restart, and lists read it backwards to show a page as
-of an older resourceVersion. What is older is dropped; who asks for it gets 410 Gone and lists again.
+What readers may rely on: a read sees every write that was answered before the read was asked for, and nothing that is
+not on the disk or that memory and watches have not been told. A read that was faster than the news of a commit waits
+for it. Resource versions are given out on the event loop, in the order of the queue, so that the text can be made
+before the write.
 
-Resource versions are one counter for all objects (Kubernetes: opaque, only compared for equality; ours grow by write).
-They are given out on the event loop, in the order of the queue, so that the text can be made before the write.
+A checkpoint copies what was written from the write-ahead log into the file. That takes two flushes, so a thread of its
+own does it while writes go on; only what that leaves over when writes never cease is done between two writes.
 """
 
 from __future__ import annotations
@@ -22,205 +24,187 @@ import os
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import orjson
-
+from tink.apiserver import statefile
 from tink.apiserver.errors import ApiServerError
+from tink.apiserver.statefile import (
+    PAGE_ROWS,
+    Event,
+    ExpiredError,
+    Key,
+    MismatchError,
+    Owned,
+    Page,
+    Reader,
+    Stored,
+    Write,
+    Writer,
+)
+
+__all__ = [
+    "Event",
+    "ExpiredError",
+    "Key",
+    "MismatchError",
+    "Owned",
+    "Page",
+    "StorageError",
+    "Store",
+    "Stored",
+    "Write",
+]
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 BATCH = 256
-"""Most writes in one transaction."""
-HISTORY_BYTES = 256 << 20
-"""Most text that the history holds, whatever the number of changes."""
-_SIZES = "SELECT version, length(body) + coalesce(length(prior), 0) FROM history ORDER BY version"
-_TOTALS = """
-SELECT min(version), max(version), count(*), coalesce(sum(length(body) + coalesce(length(prior), 0)), 0) FROM history
-"""
-PAGE_ROWS = 500
-PAGE_BYTES = 4 << 20
-"""A page of a list is at most so many objects and, one object more or less, so many bytes."""
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS objects (
-  resource TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL, version INTEGER NOT NULL, body BLOB NOT NULL,
-  PRIMARY KEY (resource, namespace, name)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS history (
-  version INTEGER PRIMARY KEY, resource TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL,
-  type TEXT NOT NULL, body BLOB NOT NULL, prior BLOB
-);
-CREATE INDEX IF NOT EXISTS history_by_object ON history (resource, namespace, name, version);
-"""
-_LAYOUT = 1
-"""`PRAGMA user_version` of this layout."""
-
-_IN_ALL = "resource = :resource AND (namespace, name) > (:namespace, :name)"
-_IN_ONE = "resource = :resource AND namespace = :namespace AND name > :name"
-
-_PAGE_NOW = "SELECT namespace, name, version, body FROM objects WHERE {range} ORDER BY namespace, name"
-# A page as of an older version V: what has not changed since, and for each object that has, the state before the first
-# change after V.
-_PAGE_THEN = """
-SELECT namespace, name, version, body FROM objects WHERE {range} AND version <= :version
-UNION ALL
-SELECT namespace, name, 0, prior FROM history AS h
-WHERE {range} AND version > :version AND prior IS NOT NULL AND NOT EXISTS (
-    SELECT 1 FROM history AS e WHERE e.resource = h.resource AND e.namespace = h.namespace AND e.name = h.name
-      AND e.version > :version AND e.version < h.version)
-ORDER BY namespace, name
-"""
-
-
-class ExpiredError(Exception):
-    """The version asked for is older than the history."""
-
-    def __init__(self, oldest: int) -> None:
-        super().__init__(f"history begins after {oldest}")
-        self.oldest = oldest
-
-
-class MismatchError(Exception):
-    """The object is not at the version that the writer expected; `actual` is 0 when it does not exist."""
-
-    def __init__(self, actual: int) -> None:
-        super().__init__(f"object is at version {actual}")
-        self.actual = actual
+"""A transaction takes no more writes when it has so many."""
+RECENT_BYTES = 16 << 20
+"""So much text of recent objects is kept in memory."""
+_ENTRY_BYTES = 500
+"""What an entry costs beside its text, roughly."""
+CHECKPOINT_BYTES = 2 << 20
+"""A checkpoint is begun after so much text was written."""
 
 
 class StorageError(Exception):
     """SQLite could not do it: disk full, input/output error."""
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
-    """Where an object is: `resource` is "group/plural"; namespace is "" for cluster-scoped objects."""
+class Recent:
+    """Objects that were written or read lately, by key; None for those that were deleted lately. Bounded in bytes."""
 
-    resource: str
-    namespace: str
-    name: str
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._size = 0
+        self._entries: dict[Key, Stored | None] = {}
+        self._asked: dict[Key, object] = {}
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._entries
+
+    def get(self, key: Key) -> Stored | None:
+        """Give an object that is here, and keep it longer than those that nobody asks for."""
+        found = self._entries[key] = self._entries.pop(key)
+        return found
+
+    def ask(self, key: Key) -> object:
+        """Say that a read of an object begins; what it brings is kept with the token that this gives."""
+        return self._asked.setdefault(key, object())
+
+    def learn(self, key: Key, token: object, found: Stored | None) -> None:
+        """Keep what a read brought, unless the object was written meanwhile: then it may be what was there before."""
+        if self._asked.get(key) is token:
+            del self._asked[key]
+            if found is not None:
+                self._put(key, found)
+
+    def forget(self, key: Key, token: object) -> None:
+        """End a read that brought nothing."""
+        if self._asked.get(key) is token:
+            del self._asked[key]
+
+    def change(self, event: Event) -> None:
+        """Take a change that is on the disk."""
+        key = event.key
+        self._asked.pop(key, None)
+        gone = event.type == "DELETED"
+        self._put(key, None if gone else Stored(key.namespace, key.name, event.version, event.body))
+
+    def _put(self, key: Key, found: Stored | None) -> None:
+        entries = self._entries
+        if key in entries:
+            self._size -= _weight(entries.pop(key))
+        entries[key] = found
+        self._size += _weight(found)
+        while self._size > self._limit:
+            oldest = next(iter(entries))
+            self._size -= _weight(entries.pop(oldest))
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """An object as it is kept."""
-
-    namespace: str
-    name: str
-    version: int
-    body: bytes
-
-
-@dataclass(frozen=True)
-class Event:
-    """One change that is on the disk: type ADDED, MODIFIED or DELETED. `prior` is the state before."""
-
-    version: int
-    key: Key
-    type: str
-    body: bytes
-    prior: bytes | None
-
-    @cached_property
-    def object(self) -> dict[str, Any]:
-        """The object after the change (for DELETED: its last state). Shared: do not change it."""
-        parsed: dict[str, Any] = orjson.loads(self.body)
-        return parsed
-
-    @cached_property
-    def before(self) -> dict[str, Any] | None:
-        """The object before the change. Shared: do not change it."""
-        return None if self.prior is None else orjson.loads(self.prior)
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """A change to make: `expected` is the version that the object must be at, 0 when it must not exist."""
-
-    key: Key
-    version: int
-    body: bytes
-    expected: int
-    delete: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Part of a list, as of `version`; `more` when objects follow after the last of it."""
-
-    items: list[Stored]
-    version: int
-    more: bool
+def _weight(found: Stored | None) -> int:
+    return _ENTRY_BYTES + (len(found.body) if found is not None else 0)
 
 
 @dataclass(slots=True)
-class _Job:
+class _Question:
     future: asyncio.Future[Any]
-    write: Write | None = None
-    read: Callable[[], Any] | None = None
+    ask: Callable[[Reader], Any]
 
 
 @dataclass(slots=True)
-class _Outcome:
-    future: asyncio.Future[Any]
-    value: Any = None
-    error: BaseException | None = None
-    event: Event | None = field(default=None)
+class _Change:
+    future: asyncio.Future[Event]
+    write: Write
+
+
+_Questions = queue.SimpleQueue[_Question | None]
+_Outcome = tuple[asyncio.Future[Event], Event | Exception]
 
 
 class Store:
     """Objects and their history. All methods are to be called on the event loop that opened it.
 
     `on_commit` is called on the event loop for every change that is on the disk, in the order of versions, before the
-    writer gets its answer.
+    writer gets its answer. `history` is the number of changes that can be watched from and listed back to.
     """
 
-    def __init__(self, path: Path, on_commit: Callable[[Event], None], *, history: int = 10_000) -> None:
+    def __init__(
+        self, path: Path, on_commit: Callable[[Event], None], *, history: int = 10_000, recent: int = RECENT_BYTES
+    ) -> None:
         self._path = path
         self._on_commit = on_commit
         self._keep = history
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._recent = Recent(recent)
+        self._gathered: list[_Change] = []
+        self._changes: queue.SimpleQueue[list[_Change] | None] = queue.SimpleQueue()
+        self._singles: _Questions = queue.SimpleQueue()
+        self._lists: _Questions = queue.SimpleQueue()
+        self._checkpoint = threading.Event()
+        self._failing = False
+        self._threads: list[threading.Thread] = []
         self._closing = False
-        # Below: only touched by the thread once it runs.
-        self._db: sqlite3.Connection | None = None
-        self._committed = 0
-        self._oldest = 0
-        self._kept = 0
-        self._bytes = 0
         self._next = 0
+        self._told = 0
+        """The newest version that memory and `on_commit` know."""
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._lock: int | None = None
 
     async def open(self) -> None:
         """Open or create the file. Raises ApiServerError when it cannot be used, or another process uses it."""
         self._lock_file()
         self._loop = asyncio.get_running_loop()
-        opened: asyncio.Future[None] = self._loop.create_future()
-        self._thread = threading.Thread(target=self._run, args=(opened,), name="apiserver-storage", daemon=True)
-        self._thread.start()
         try:
-            await opened
+            self._next = self._told = await self._start("writes", self._write)
+            await self._start("reads", partial(self._read, self._singles))
+            await self._start("lists", partial(self._read, self._lists))
+            await self._start("checkpoints", self._move)
         except (sqlite3.Error, OSError) as error:
-            self._unlock_file()
+            await self.close()
             raise ApiServerError(
                 f"{self._path}: cannot be used as state: {error}; move it away to begin anew"
             ) from error
-        self._next = self._committed
 
     async def close(self) -> None:
         """Finish what was asked for, then close the file. Nothing may be asked afterwards."""
-        if self._thread is None or self._closing:
+        if self._closing or self._lock is None:
             return
         self._closing = True
-        self._jobs.put(None)
-        await asyncio.to_thread(self._thread.join)
+        if self._gathered:
+            self._hand_over()
+        self._singles.put(None)
+        self._lists.put(None)
+        self._changes.put(None)
+        self._checkpoint.set()
+        # The writer comes last: the last connection to close moves the write-ahead log into the file.
+        for thread in reversed(self._threads):
+            await asyncio.to_thread(thread.join)
         self._unlock_file()
 
     def next_version(self) -> int:
@@ -230,12 +214,28 @@ class Store:
 
     async def get(self, key: Key) -> Stored | None:
         """Read one object."""
-        return await self._read(lambda: self._get(key))
+        if key in self._recent:
+            return self._recent.get(key)
+        token = self._recent.ask(key)
+        try:
+            found = await self._ask(self._singles, lambda reader: reader.get(key))
+            if found is not None:
+                await self._news(found.version)
+        except BaseException:
+            self._recent.forget(key, token)
+            raise
+        self._recent.learn(key, token, found)
+        return found
 
     async def write(self, change: Write) -> Event:
         """Make a change and wait until it is on the disk. Raises MismatchError, StorageError."""
+        if self._closing:
+            raise StorageError("the API server is stopping")
         future: asyncio.Future[Event] = self._loop.create_future()
-        self._submit(_Job(future, write=change))
+        if not self._gathered:
+            # What other requests of this turn of the loop write goes with it: fewer flushes, fewer changes of threads.
+            self._loop.call_soon(self._hand_over)
+        self._gathered.append(_Change(future, change))
         return await future
 
     async def page(
@@ -248,41 +248,78 @@ class Store:
         version: int | None = None,
     ) -> Page:
         """Read objects in the order of namespace and name, as of `version` (None: now). Raises ExpiredError."""
-        return await self._read(lambda: self._page(resource, namespace, after, limit, version))
+        page = await self._ask(self._lists, lambda reader: reader.page(resource, namespace, after, limit, version))
+        await self._news(page.version)
+        return page
 
     async def since(self, resource: str, namespace: str | None, version: int, limit: int = PAGE_ROWS) -> list[Event]:
         """Read the changes after `version`, the oldest first, at most `limit`; none when there are no more.
 
         Raises ExpiredError when the history does not reach back so far.
         """
-        return await self._read(lambda: self._since(resource, namespace, version, limit))
+        events = await self._ask(self._lists, lambda reader: reader.since(resource, namespace, version, limit))
+        await self._news(events[-1].version if events else 0)
+        return events
+
+    async def dependents(self, uid: str) -> list[Key]:
+        """Give the objects whose ownerReferences name `uid`, in the order of resource, namespace and name."""
+        return await self._ask(self._singles, lambda reader: reader.dependents(uid))
+
+    async def owned(self, after: Owned | None = None, limit: int = PAGE_ROWS) -> list[Owned]:
+        """Give what has owners, in the order of the owners' uids; at most `limit` that follow `after`.
+
+        An object with two owners comes twice. An empty list: there are no more.
+        """
+        return await self._ask(self._singles, lambda reader: reader.owned(after, limit))
 
     async def current(self) -> int:
         """Give the newest version that is on the disk."""
-        return await self._read(lambda: self._committed)
+        newest = await self._ask(self._singles, lambda reader: reader.newest())
+        await self._news(newest)
+        return newest
 
     # --- event loop side ---
 
-    async def _read(self, job: Callable[[], T]) -> T:
-        future: asyncio.Future[T] = self._loop.create_future()
-        self._submit(_Job(future, read=job))
-        return await future
+    async def _start(self, name: str, run: Callable[[asyncio.Future[int]], None]) -> int:
+        opened: asyncio.Future[int] = self._loop.create_future()
+        thread = threading.Thread(target=run, args=(opened,), name=f"apiserver-{name}", daemon=True)
+        thread.start()
+        self._threads.append(thread)
+        return await opened
 
-    def _submit(self, job: _Job) -> None:
+    async def _ask(self, questions: _Questions, ask: Callable[[Reader], T]) -> T:
         if self._closing:
             raise StorageError("the API server is stopping")
-        self._jobs.put(job)
+        future: asyncio.Future[T] = self._loop.create_future()
+        questions.put(_Question(future, ask))
+        return await future
 
-    def _deliver(self, outcomes: Sequence[_Outcome]) -> None:
-        for outcome in outcomes:
-            if outcome.event is not None:
-                self._on_commit(outcome.event)
-            if outcome.future.done():  # the client has gone away; what it asked for is done all the same
-                continue
-            if outcome.error is not None:
-                outcome.future.set_exception(outcome.error)
-            else:
-                outcome.future.set_result(outcome.value)
+    async def _news(self, version: int) -> None:
+        """Wait until the commit of a version that a read has seen is known here. It is on its way."""
+        if version > self._told:
+            told: asyncio.Future[None] = self._loop.create_future()
+            self._waiting.append((version, told))
+            await told
+
+    def _hand_over(self) -> None:
+        self._changes.put(self._gathered)
+        self._gathered = []
+
+    def _deliver(self, outcomes: list[_Outcome]) -> None:
+        for future, outcome in outcomes:
+            if isinstance(outcome, Event):
+                self._recent.change(outcome)
+                try:
+                    self._on_commit(outcome)
+                except Exception:  # the write is done, and those that wait for others must get their answers
+                    log.exception("state %s: change %d could not be handed on", self._path, outcome.version)
+                self._told = outcome.version
+            _resolve(future, outcome)
+        if self._waiting:
+            for version, told in self._waiting:
+                if version <= self._told:
+                    _resolve(told, None)
+            self._waiting = [wait for wait in self._waiting if not wait[1].done()]
 
     def _lock_file(self) -> None:
         path = self._path.with_suffix(".lock")
@@ -300,187 +337,109 @@ class Store:
             os.close(self._lock)
             self._lock = None
 
-    # --- the thread ---
+    # --- the threads ---
 
-    def _run(self, opened: asyncio.Future[None]) -> None:
+    def _open(self, opened: asyncio.Future[int], use: Callable[[sqlite3.Connection], T]) -> T | None:
+        """Open the file for a thread; None when it cannot be, which is then said to who waits for `opened`."""
+        db = None
         try:
-            self._connect()
+            db = statefile.connect(self._path)
+            return use(db)
         except (sqlite3.Error, OSError) as error:
-            self._loop.call_soon_threadsafe(opened.set_exception, error)
+            if db is not None:
+                db.close()
+            self._loop.call_soon_threadsafe(_resolve, opened, error)
+        return None
+
+    def _write(self, opened: asyncio.Future[int]) -> None:
+        def use(db: sqlite3.Connection) -> tuple[sqlite3.Connection, Writer]:
+            statefile.prepare(db, self._path)
+            return db, Writer(db, self._keep)
+
+        if (found := self._open(opened, use)) is None:
             return
-        self._loop.call_soon_threadsafe(opened.set_result, None)
+        db, writer = found
+        self._loop.call_soon_threadsafe(_resolve, opened, writer.newest)
+        written = 0
         stopping = False
         while not stopping:
-            batch, stopping = self._take()
-            outcomes: list[_Outcome] = []
-            while batch:
-                writes = 0
-                while writes < len(batch) and batch[writes].write is not None:
-                    writes += 1
-                if writes:
-                    outcomes += self._commit(batch[:writes])
-                else:
-                    outcomes.append(self._answer(batch[0]))
-                batch = batch[max(writes, 1) :]
-            if outcomes:
-                self._loop.call_soon_threadsafe(self._deliver, outcomes)
-        self._connection.close()
+            batch, stopping = self._batch()
+            if batch:
+                self._loop.call_soon_threadsafe(self._deliver, self._commit(writer, batch))
+            written += sum(len(change.write.body) for change in batch)
+            if written > CHECKPOINT_BYTES:
+                written = 0
+                self._checkpoint.set()
+                if statefile.log_is_long(self._path):
+                    self._checkpointed(db)
+        db.close()
 
-    @property
-    def _connection(self) -> sqlite3.Connection:
-        if self._db is None:
-            raise StorageError("the state is not open")
-        return self._db
+    def _batch(self) -> tuple[list[_Change], bool]:
+        """Take the changes that wait, at least one; and whether they were the last."""
+        batch: list[_Change] = []
+        changes = self._changes.get()
+        while changes is not None:
+            batch += changes
+            if len(batch) >= BATCH or self._changes.empty():
+                return batch, False
+            changes = self._changes.get()
+        return batch, True
 
-    def _take(self) -> tuple[list[_Job], bool]:
-        jobs: list[_Job] = []
-        job = self._jobs.get()
-        while job is not None:
-            jobs.append(job)
-            # A read may be long: its answer should not wait for what was asked after it.
-            if job.write is None or len(jobs) == BATCH or self._jobs.empty():
-                return jobs, False
-            job = self._jobs.get()
-        return jobs, True
-
-    def _connect(self) -> None:
-        self._db = db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=True)
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
-        layout = db.execute("PRAGMA user_version").fetchone()[0]
-        if layout not in (0, _LAYOUT):
-            raise sqlite3.DatabaseError(f"it has layout {layout}, made by a newer version; this one knows {_LAYOUT}")
-        db.executescript(_SCHEMA)
-        db.execute(f"PRAGMA user_version = {_LAYOUT}")
-        self._measure(db)
-
-    def _commit(self, jobs: Sequence[_Job]) -> list[_Outcome]:
-        db = self._connection
-        outcomes: list[_Outcome] = []
+    def _commit(self, writer: Writer, batch: list[_Change]) -> list[_Outcome]:
         try:
-            db.execute("BEGIN IMMEDIATE")
-            for job in jobs:
-                if job.write is None:
-                    continue
-                try:
-                    event = self._apply(db, job.write)
-                    outcomes.append(_Outcome(job.future, value=event, event=event))
-                except MismatchError as error:
-                    outcomes.append(_Outcome(job.future, error=error))
-            self._trim(db, [outcome.event for outcome in outcomes if outcome.event is not None])
-            db.execute("COMMIT")
-        except sqlite3.Error as error:
-            log.error("state %s: %d writes failed: %s", self._path, len(jobs), error)
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-            self._measure(db)
-            return [_Outcome(job.future, error=StorageError(str(error))) for job in jobs]
-        for outcome in outcomes:
-            if outcome.event is not None:
-                self._committed = outcome.event.version
-        return outcomes
+            done = writer.commit([change.write for change in batch])
+        except Exception as error:  # whatever it is: the next write may be a better one
+            if not self._failing:
+                # A stack only for what is a fault of this program; and once, not for each write while a disk is full.
+                log.error("state %s: writes fail: %s", self._path, error, exc_info=not isinstance(error, sqlite3.Error))
+            self._failing = True
+            failure = StorageError(f"the state could not be written: {error}")
+            return [(change.future, failure) for change in batch]
+        if self._failing:
+            log.info("state %s: writes are possible again", self._path)
+            self._failing = False
+        return [(change.future, outcome) for change, outcome in zip(batch, done, strict=True)]
 
-    def _apply(self, db: sqlite3.Connection, change: Write) -> Event:
-        key = change.key
-        where = (key.resource, key.namespace, key.name)
-        row = db.execute(
-            "SELECT version, body FROM objects WHERE resource = ? AND namespace = ? AND name = ?", where
-        ).fetchone()
-        actual, prior = row or (0, None)
-        if actual != change.expected:
-            raise MismatchError(actual)
-        if change.delete:
-            kind = "DELETED"
-            db.execute("DELETE FROM objects WHERE resource = ? AND namespace = ? AND name = ?", where)
-        else:
-            kind = "MODIFIED" if actual else "ADDED"
-            db.execute("INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?)", (*where, change.version, change.body))
-        db.execute(
-            "INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?)", (change.version, *where, kind, change.body, prior)
-        )
-        return Event(change.version, key, kind, change.body, prior)
-
-    def _trim(self, db: sqlite3.Connection, events: Sequence[Event]) -> None:
-        """Drop the oldest changes, a tenth of the history at a time, when there are too many or they are too big."""
-        self._kept += len(events)
-        self._bytes += sum(len(event.body) + len(event.prior or b"") for event in events)
-        if self._kept <= self._keep and self._bytes <= HISTORY_BYTES:
+    def _read(self, questions: _Questions, opened: asyncio.Future[int]) -> None:
+        if (reader := self._open(opened, Reader)) is None:
             return
-        border = 0
-        for version, size in db.execute(_SIZES):
-            if self._kept <= self._keep * 9 // 10 and self._bytes <= HISTORY_BYTES * 9 // 10:
-                break
-            border = version
-            self._kept -= 1
-            self._bytes -= size
-        db.execute("DELETE FROM history WHERE version <= ?", (border,))
-        self._oldest = border
+        self._loop.call_soon_threadsafe(_resolve, opened, 0)
+        while (question := questions.get()) is not None:
+            try:
+                answer = question.ask(reader)
+            except (ExpiredError, StorageError) as error:
+                answer = error
+            except sqlite3.Error as error:
+                log.error("state %s: a read failed: %s", self._path, error)
+                answer = StorageError(f"the state could not be read: {error}")
+            except Exception as error:
+                log.exception("state %s: a read failed", self._path)
+                answer = StorageError(f"the state could not be read: {error}")
+            self._loop.call_soon_threadsafe(_resolve, question.future, answer)
+        reader.close()
 
-    def _measure(self, db: sqlite3.Connection) -> None:
-        oldest, newest, self._kept, self._bytes = db.execute(_TOTALS).fetchone()
-        self._committed = newest or 0
-        self._oldest = (oldest or 1) - 1
+    def _move(self, opened: asyncio.Future[int]) -> None:
+        """Checkpoint whenever enough was written, and once at the start: a killed server leaves a long log."""
+        if (db := self._open(opened, lambda db: db)) is None:
+            return
+        self._loop.call_soon_threadsafe(_resolve, opened, 0)
+        while not self._closing:
+            self._checkpointed(db)
+            self._checkpoint.wait()
+            self._checkpoint.clear()
+        db.close()
 
-    def _answer(self, job: _Job) -> _Outcome:
-        if job.read is None:
-            raise StorageError("a job must read or write")
+    def _checkpointed(self, db: sqlite3.Connection) -> None:
         try:
-            return _Outcome(job.future, value=job.read())
-        except (ExpiredError, StorageError) as error:
-            return _Outcome(job.future, error=error)
-        except sqlite3.Error as error:
-            log.error("state %s: a read failed: %s", self._path, error)
-            return _Outcome(job.future, error=StorageError(str(error)))
+            statefile.checkpoint(db)
+        except sqlite3.Error as error:  # what is in the log is safe there; a later checkpoint moves it
+            log.warning("state %s: no checkpoint could be made: %s", self._path, error)
 
-    def _get(self, key: Key) -> Stored | None:
-        row = self._connection.execute(
-            "SELECT namespace, name, version, body FROM objects WHERE resource = ? AND namespace = ? AND name = ?",
-            (key.resource, key.namespace, key.name),
-        ).fetchone()
-        return Stored(*row) if row else None
 
-    def _page(
-        self, resource: str, namespace: str | None, after: tuple[str, str], limit: int, version: int | None
-    ) -> Page:
-        version = self._committed if version is None else version
-        if version < self._oldest:
-            raise ExpiredError(self._oldest)
-        query = _PAGE_NOW if version >= self._committed else _PAGE_THEN
-        cursor = self._connection.execute(
-            query.format(range=_IN_ALL if namespace is None else _IN_ONE),
-            {
-                "resource": resource,
-                "namespace": after[0] if namespace is None else namespace,
-                "name": after[1],
-                "version": version,
-            },
-        )
-        items: list[Stored] = []
-        size = 0
-        more = False
-        for row in cursor:
-            if len(items) == limit or size >= PAGE_BYTES:
-                more = True
-                break
-            items.append(Stored(*row))
-            size += len(row[3])
-        cursor.close()
-        return Page(items, version, more)
-
-    def _since(self, resource: str, namespace: str | None, version: int, limit: int) -> list[Event]:
-        if version < self._oldest:
-            raise ExpiredError(self._oldest)
-        cursor = self._connection.execute(
-            "SELECT version, namespace, name, type, body, prior FROM history WHERE version > ? AND resource = ? "
-            "AND (? IS NULL OR namespace = ?) ORDER BY version",
-            (version, resource, namespace, namespace),
-        )
-        events: list[Event] = []
-        size = 0
-        for number, space, name, kind, body, prior in cursor:
-            events.append(Event(number, Key(resource, space, name), kind, body, prior))
-            size += len(body) + len(prior or b"")
-            if len(events) == limit or size >= PAGE_BYTES:
-                break
-        cursor.close()
-        return events
+def _resolve(future: asyncio.Future[Any], outcome: Any) -> None:
+    if future.done():  # the client has gone away; what it asked for is done all the same
+        return
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

@@ -1,0 +1,613 @@
+"""The store alone: what it promises to readers, writers, watches and garbage collection."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from tink.apiserver import ApiServerError, statefile, storage
+from tink.apiserver.storage import Event, ExpiredError, Key, MismatchError, StorageError, Store, Stored, Write
+
+PODS = "/pods"
+
+
+def key(name: str, namespace: str = "default", resource: str = PODS) -> Key:
+    return Key(resource, namespace, name)
+
+
+def text(version: int, value: Any = None, owners: tuple[str, ...] = ()) -> bytes:
+    fields: dict[str, Any] = {"resourceVersion": str(version)}
+    if owners:
+        fields["ownerReferences"] = [{"uid": uid} for uid in owners]
+    return orjson.dumps({"metadata": fields, "value": value})
+
+
+class Desk:
+    """A store, the changes that it told, and writes without ceremony."""
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        self.events: list[Event] = []
+        self.store = Store(path, self.events.append, **options)
+
+    async def put(
+        self, where: Key, value: Any = None, owners: tuple[str, ...] = (), expected: int | None = None
+    ) -> int:
+        if expected is None:
+            found = await self.store.get(where)
+            expected = found.version if found else 0
+        version = self.store.next_version()
+        await self.store.write(Write(where, version, text(version, value, owners), expected))
+        return version
+
+    async def drop(self, where: Key) -> int:
+        found = await self.store.get(where)
+        assert found is not None
+        version = self.store.next_version()
+        last = orjson.loads(found.body)
+        last["metadata"]["resourceVersion"] = str(version)
+        await self.store.write(Write(where, version, orjson.dumps(last), found.version, delete=True))
+        return version
+
+    async def names(self, version: int | None = None, **options: Any) -> list[str]:
+        page = await self.store.page(PODS, None, version=version, **options)
+        return [item.name for item in page.items]
+
+    async def seen(self, version: int, namespace: str | None = None) -> list[tuple[str, str]]:
+        return [(event.type, event.key.name) for event in await self.store.since(PODS, namespace, version)]
+
+
+Open = Callable[..., Awaitable[Desk]]
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Open]:
+    opened: list[Desk] = []
+
+    async def begin(path: Path = tmp_path / "state.db", **options: Any) -> Desk:
+        made = Desk(path, **options)
+        await made.store.open()
+        opened.append(made)
+        return made
+
+    yield begin
+    for each in opened:
+        await each.store.close()
+
+
+# --- objects, lists, history ---------------------------------------------------------------------------------------
+
+
+async def test_write_that_expects_another_version_is_refused_with_the_actual_one(desk: Open) -> None:
+    d = await desk()
+    first = await d.put(key("a"))
+    second = await d.put(key("a"))
+    for expected, actual in ((0, second), (first, second)):
+        with pytest.raises(MismatchError) as caught:
+            await d.put(key("a"), expected=expected)
+        assert caught.value.actual == actual
+    with pytest.raises(MismatchError) as caught:
+        await d.put(key("b"), expected=7)
+    assert caught.value.actual == 0
+    assert [(event.type, event.version) for event in d.events] == [("ADDED", first), ("MODIFIED", second)]
+
+
+async def test_writes_that_wait_together_are_judged_one_after_the_other(desk: Open) -> None:
+    d = await desk()
+    outcomes = await asyncio.gather(*(d.put(key("a"), n, expected=0) for n in range(8)), return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [int] + [MismatchError] * 7
+    found = await d.store.get(key("a"))
+    assert found is not None
+    assert orjson.loads(found.body)["value"] == 0
+
+
+async def test_list_shows_an_older_version_as_it_was(desk: Open) -> None:
+    d = await desk()
+    for name in "acegx":
+        await d.put(key(name), "old")
+    await d.put(key("a", "other"), "old")
+    then = await d.put(key("e"), "then")
+    await d.put(key("a"), "new")
+    await d.put(key("a"), "newer")
+    await d.put(key("b"), "new")
+    await d.put(key("b"), "newer")
+    await d.drop(key("c"))
+    await d.put(key("c"), "again")
+    await d.drop(key("g"))
+    await d.drop(key("x"))
+    await d.put(key("ghost"))
+    await d.drop(key("ghost"))
+
+    async def state(version: int | None, namespace: str | None, limit: int) -> list[tuple[str, str, str]]:
+        found, after = [], ("", "")
+        while True:
+            page = await d.store.page(PODS, namespace, after=after, limit=limit, version=version)
+            found += [(item.namespace, item.name, orjson.loads(item.body)["value"]) for item in page.items]
+            if not page.more:
+                return found
+            after = (page.items[-1].namespace, page.items[-1].name)
+
+    was = [("default", name, "then" if name == "e" else "old") for name in "acegx"]
+    for limit in (1, 2, 100):
+        assert await state(then, "default", limit) == was
+        assert await state(then, None, limit) == [*was, ("other", "a", "old")]
+        assert await state(None, "default", limit) == [
+            ("default", "a", "newer"),
+            ("default", "b", "newer"),
+            ("default", "c", "again"),
+            ("default", "e", "then"),
+        ]
+
+
+async def test_page_ends_when_it_has_enough_bytes(desk: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statefile, "PAGE_BYTES", 1000)
+    d = await desk()
+    for name in "abcde":
+        await d.put(key(name), "x" * 400)
+    page = await d.store.page(PODS, None)
+    assert ([item.name for item in page.items], page.more) == (["a", "b", "c"], True)
+    page = await d.store.page(PODS, None, after=("default", "c"))
+    assert ([item.name for item in page.items], page.more) == (["d", "e"], False)
+    assert [event.key.name for event in await d.store.since(PODS, None, 0)] == ["a", "b", "c"]
+
+
+async def test_history_is_told_in_order_with_the_state_before(desk: Open) -> None:
+    d = await desk()
+    await d.put(key("a"), 1)
+    middle = await d.put(key("a"), 2)
+    await d.put(key("x", "other"))
+    await d.put(key("y", resource="/secrets"))
+    await d.drop(key("a"))
+    assert await d.seen(0) == [("ADDED", "a"), ("MODIFIED", "a"), ("ADDED", "x"), ("DELETED", "a")]
+    assert await d.seen(0, "other") == [("ADDED", "x")]
+    told = await d.store.since(PODS, "default", middle - 1)
+    assert [event.before and event.before["value"] for event in told] == [1, 2]
+    assert told == [event for event in d.events if event.key == key("a")][1:]
+
+
+async def test_history_stays_within_its_bounds_and_the_state_complete(desk: Open, tmp_path: Path) -> None:
+    d = await desk(history=20)
+    for name in "abc":
+        await d.put(key(name))
+    for number in range(60):
+        newest = await d.put(key("a"), number)
+    await d.drop(key("b"))
+    for number in range(60):
+        newest = await d.put(key("c"), number)
+        await d.put(key("d"))
+        newest = await d.drop(key("d"))
+    with pytest.raises(ExpiredError) as caught:
+        await d.store.since(PODS, None, 3)
+    assert newest - 25 < caught.value.oldest < newest - 15
+    with pytest.raises(ExpiredError):
+        await d.store.page(PODS, None, version=caught.value.oldest - 1)
+    assert (await d.names(caught.value.oldest))[:2] == ["a", "c"]
+    assert len(await d.store.since(PODS, None, caught.value.oldest)) == newest - caught.value.oldest
+    await d.store.close()
+    with closing(sqlite3.connect(tmp_path / "state.db")) as db:  # what nobody can ask for is not kept
+        assert db.execute("SELECT count(*) FROM states").fetchone()[0] <= 25
+    again = await desk(history=20)
+    assert await again.names() == ["a", "c"]
+    with pytest.raises(ExpiredError) as after:
+        await again.store.since(PODS, None, caught.value.oldest - 1)
+    assert after.value.oldest == caught.value.oldest
+
+
+async def test_history_of_large_objects_is_bounded_in_bytes(desk: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statefile, "HISTORY_BYTES", 10_000)
+    d = await desk()
+    for _ in range(20):
+        newest = await d.put(key("a"), "x" * 1000)
+    with pytest.raises(ExpiredError) as caught:
+        await d.store.since(PODS, None, 0)
+    assert newest - 10 <= caught.value.oldest < newest
+    await d.put(key("a"), "x" * 20_000)  # larger than all of it: the newest change stays, versions go on from it
+    await d.store.close()
+    d = await desk()
+    assert await d.put(key("b")) == newest + 2
+
+
+async def test_versions_are_never_given_twice_after_a_restart(desk: Open) -> None:
+    d = await desk(history=1)
+    await d.put(key("a"))
+    last = await d.drop(key("a"))
+    await d.store.close()
+    d = await desk(history=1)
+    assert await d.store.current() == last
+    assert await d.put(key("a")) == last + 1
+
+
+# --- memory --------------------------------------------------------------------------------------------------------
+
+
+async def test_read_sees_every_write_that_was_answered(desk: Open) -> None:
+    """Out of memory, of the file or of a list: never anything older than the last answer."""
+    d = await desk(recent=3000)
+    answered: dict[str, int] = {}
+    done = False
+
+    async def write(name: str) -> None:
+        for _ in range(60):
+            answered[name] = await d.put(key(name), "x" * 300)
+
+    async def read(name: str) -> None:
+        while not done:
+            before = answered.get(name, 0)
+            found = await d.store.get(key(name))
+            assert (found.version if found else 0) >= before
+            await asyncio.sleep(0)
+
+    async def read_all() -> None:
+        while not done:
+            before, newest = dict(answered), await d.store.current()
+            page = await d.store.page(PODS, None)
+            listed = {item.name: item.version for item in page.items}
+            assert all(listed[name] >= version for name, version in before.items())
+            assert page.version >= newest
+            assert all(event.version <= d.events[-1].version for event in await d.store.since(PODS, None, newest))
+            for name, version in listed.items():
+                found = await d.store.get(key(name))
+                assert found is not None
+                assert found.version >= version
+
+    names = [f"n{number}" for number in range(12)]
+    readers = [asyncio.create_task(task) for task in (*map(read, names), read_all())]
+    await asyncio.gather(*map(write, names))
+    done = True
+    await asyncio.gather(*readers)
+
+
+def test_read_that_a_write_overtook_is_not_kept() -> None:
+    recent = storage.Recent(10_000)
+    old, new = Stored("default", "a", 1, b"old"), Event(2, key("a"), "MODIFIED", b"new", b"old")
+    token = recent.ask(key("a"))
+    recent.change(new)
+    second = recent.ask(key("a"))
+    recent.learn(key("a"), token, old)
+    assert recent.get(key("a")) == Stored("default", "a", 2, b"new")
+    recent.learn(key("a"), second, Stored("default", "a", 2, b"new"))
+    token = recent.ask(key("b"))
+    recent.change(Event(3, key("b"), "DELETED", b"last", b"before"))
+    recent.learn(key("b"), token, Stored("default", "b", 1, b"before"))
+    assert recent.get(key("b")) is None
+
+
+def test_memory_is_bounded_and_keeps_what_is_asked_for() -> None:
+    recent = storage.Recent(10_000)
+    for number in range(100):
+        recent.change(Event(number, key(f"n{number}"), "ADDED", b"x" * 500, None))
+        if number:
+            assert recent.get(key("n0")) is not None
+    held = [number for number in range(100) if key(f"n{number}") in recent]
+    assert held == [0, *range(92, 100)] or held == [0, *range(91, 100)]
+    recent.change(Event(200, key("big"), "ADDED", b"x" * 20_000, None))
+    assert key("big") not in recent
+
+
+async def test_failed_read_is_an_error_and_the_next_one_is_not(desk: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    d = await desk(recent=0)
+    await d.put(key("a"))
+
+    def broken(*_: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(statefile.Reader, "get", broken)
+        with pytest.raises(StorageError, match="the state could not be read: disk I/O error"):
+            await d.store.get(key("a"))
+    assert await d.store.get(key("a")) is not None
+
+
+async def test_failed_commit_changes_nothing_and_is_logged_once(
+    desk: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    d = await desk(history=20)
+    for number in range(21):
+        await d.put(key("a"), number)
+
+    def broken(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(statefile.Writer, "_trim", broken)
+        for _ in range(2):
+            outcomes = await asyncio.gather(*(d.put(key(name)) for name in "abc"), return_exceptions=True)
+            assert [str(outcome) for outcome in outcomes] == [
+                "the state could not be written: database or disk is full"
+            ] * 3
+    assert await d.names() == ["a"]
+    assert len(d.events) == 21
+    newest = await d.put(key("b"))
+    await d.put(key("c"))
+    assert [event.version for event in d.events][-3:] == [21, newest, newest + 1]
+    told = [record.message.partition(": ")[2] for record in caplog.records]
+    assert told == ["writes fail: database or disk is full", "writes are possible again"]
+
+
+async def test_failed_commit_that_had_dropped_history_has_dropped_nothing(
+    desk: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    d = await desk(history=20)
+    drop = statefile.Writer._trim
+
+    def broken(writer: statefile.Writer, events: list[Event]) -> None:
+        drop(writer, events)
+        raise sqlite3.OperationalError("disk I/O error")
+
+    for number in range(40):
+        await d.put(key("a"), number)
+        with monkeypatch.context() as patch:
+            patch.setattr(statefile.Writer, "_trim", broken)
+            with pytest.raises(StorageError):
+                await d.put(key("a"), "lost")
+    oldest = await d.store.since(PODS, None, d.events[-20].version)
+    assert [event.version for event in oldest] == [event.version for event in d.events[-19:]]
+    await d.store.close()
+    with closing(sqlite3.connect(tmp_path / "state.db")) as db:
+        assert db.execute("SELECT count(*) FROM states").fetchone()[0] <= 24
+
+
+async def test_read_that_is_faster_than_the_news_of_a_commit_waits_for_it(
+    desk: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a client could list a change, and then get what was there before it, out of memory."""
+    d = await desk(recent=0)
+    await d.put(key("a"), 1)
+    commit, on_disk, tell = statefile.Writer.commit, threading.Event(), threading.Event()
+
+    def slow(writer: statefile.Writer, changes: list[Write]) -> Any:
+        done = commit(writer, changes)
+        on_disk.set()
+        tell.wait(10)
+        return done
+
+    monkeypatch.setattr(statefile.Writer, "commit", slow)
+    write = asyncio.create_task(d.put(key("a"), 2, expected=1))
+    await asyncio.to_thread(on_disk.wait)
+    store = d.store
+    reads = {
+        asyncio.create_task(read)
+        for read in (store.get(key("a")), store.page(PODS, None), store.since(PODS, None, 0), store.current())
+    }
+    done, _ = await asyncio.wait(reads, timeout=0.1)
+    assert not done
+    tell.set()
+    await write
+    await asyncio.wait(reads, timeout=10)
+    assert all(read.done() for read in reads)
+    assert [event.version for event in d.events] == [1, 2]
+
+
+async def test_change_that_nobody_can_take_in_does_not_stop_the_answers(
+    desk: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    d = await desk()
+
+    def refuse(_: Event) -> None:
+        raise RuntimeError("no")
+
+    d.store._on_commit = refuse
+    assert await d.put(key("a")) == 1
+    assert await d.names() == ["a"]
+    assert "change 1 could not be handed on" in caplog.text
+
+
+# --- owners --------------------------------------------------------------------------------------------------------
+
+
+async def test_dependents_are_found_by_the_uid_of_their_owner(desk: Open) -> None:
+    d = await desk()
+    await d.put(key("a"), owners=("u1", "u2"))
+    await d.put(key("b", resource="x/things"), owners=("u1",))
+    await d.put(key("c"), value='"ownerReferences":[')
+    await d.put(key("e"), value={"ownerReferences": [{"uid": "u1"}]})
+    assert await d.store.dependents("u1") == [key("a"), key("b", resource="x/things")]
+    await d.put(key("a"), owners=("u2", "u3"))
+    assert [await d.store.dependents(uid) for uid in ("u1", "u2", "u3")] == [
+        [key("b", resource="x/things")],
+        [key("a")],
+        [key("a")],
+    ]
+    await d.put(key("a"))
+    await d.drop(key("b", resource="x/things"))
+    assert await d.store.owned() == []
+
+
+async def test_everything_that_has_owners_is_given_piece_by_piece(desk: Open) -> None:
+    d = await desk()
+    for number in range(7):
+        await d.put(key(f"n{number}"), owners=("u1", f"u{number % 3}"))
+    found, after = [], None
+    while part := await d.store.owned(after, 2):
+        found += part
+        after = part[-1]
+    assert found == sorted(found)
+    assert len(found) == 7 + 5
+    assert {owned.key for owned in found if owned.uid == "u2"} == {key("n2"), key("n5")}
+
+
+async def test_failed_write_leaves_no_owner_behind(desk: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    d = await desk()
+    with pytest.raises(MismatchError):
+        await d.put(key("a"), owners=("u1",), expected=5)
+    assert await d.store.owned() == []
+
+
+# --- the file ------------------------------------------------------------------------------------------------------
+
+_LAYOUT_1 = """
+CREATE TABLE objects (
+  resource TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL, version INTEGER NOT NULL, body BLOB NOT NULL,
+  PRIMARY KEY (resource, namespace, name)
+) WITHOUT ROWID;
+CREATE TABLE history (
+  version INTEGER PRIMARY KEY, resource TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL,
+  type TEXT NOT NULL, body BLOB NOT NULL, prior BLOB
+);
+CREATE INDEX history_by_object ON history (resource, namespace, name, version);
+PRAGMA user_version = 1;
+"""
+
+
+async def test_file_of_the_first_layout_is_taken_over_with_its_history(
+    desk: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.executescript(_LAYOUT_1)
+        for name, version, owners in (("a", 12, ("u1",)), ("b", 3, ()), ("z", 14, ())):
+            row = (PODS, "default", name, version, text(version, "now", owners))
+            db.execute("INSERT INTO objects VALUES (?, ?, ?, ?, ?)", row)
+        for version, name, kind, prior in (
+            (11, "a", "MODIFIED", 4),
+            (12, "a", "MODIFIED", 11),
+            (13, "gone", "DELETED", 5),
+            (14, "z", "ADDED", 0),
+        ):
+            body = text(version, "now" if version != 11 else "then", ("u1",) if version == 12 else ())
+            before = text(prior, "then" if prior == 11 else "long ago") if prior else None
+            db.execute(
+                "INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?)", (version, PODS, "default", name, kind, body, before)
+            )
+    d = await desk()
+    assert await d.names() == ["a", "b", "z"]
+    assert await d.store.dependents("u1") == [key("a")]
+    assert await d.seen(10) == [("MODIFIED", "a"), ("MODIFIED", "a"), ("DELETED", "gone"), ("ADDED", "z")]
+    told = await d.store.since(PODS, None, 10)
+    assert [event.before and event.before["value"] for event in told] == ["long ago", "then", "long ago", None]
+    assert await d.names(10) == ["a", "b", "gone"]
+    assert await d.names(11) == ["a", "b", "gone"]
+    with pytest.raises(ExpiredError):
+        await d.store.since(PODS, None, 9)
+    assert await d.put(key("b")) == 15
+    await d.store.close()
+    d = await desk()
+    assert await d.names(12) == ["a", "b", "gone"]
+    assert [record.message.partition(": ")[2] for record in caplog.records] == ["brought from layout 1 to 2"]
+    with closing(sqlite3.connect(tmp_path / "state.db")) as db:
+        assert db.execute("PRAGMA page_size").fetchone() == (8192,)
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+async def test_file_of_a_newer_version_is_refused_and_kept(desk: Open, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as db:
+        db.execute("PRAGMA user_version = 99")
+    before = (tmp_path / "state.db").read_bytes()
+    with pytest.raises(ApiServerError, match="it has layout 99, made by a newer version"):
+        await desk()
+    assert (tmp_path / "state.db").read_bytes() == before
+
+
+async def test_refused_file_can_be_tried_again(desk: Open, tmp_path: Path) -> None:
+    """The lock and the threads of a failed start are gone."""
+    (tmp_path / "state.db").write_bytes(b"no database" * 1000)
+    with pytest.raises(ApiServerError, match="move it away to begin anew"):
+        await desk()
+    (tmp_path / "state.db").rename(tmp_path / "away")
+    d = await desk()
+    assert await d.put(key("a")) == 1
+
+
+async def test_damaged_page_is_an_error_for_its_readers_only(desk: Open, tmp_path: Path) -> None:
+    d = await desk(history=20)
+    for number in range(200):
+        await d.put(key(f"n{number:03}"), "x" * 2000)
+    await d.store.close()
+    path = tmp_path / "state.db"
+    content = bytearray(path.read_bytes())
+    at = content.index(b'"resourceVersion":"150"') // 8192 * 8192
+    content[at : at + 8192] = b"\xff" * 8192
+    path.write_bytes(content)
+    d = await desk(recent=0, history=20)
+    with pytest.raises(StorageError, match="malformed"):
+        await d.names()
+    found = await d.store.get(key("n003"))
+    assert found is not None
+    with pytest.raises(StorageError, match="malformed"):
+        await d.store.get(key("n149"))
+
+
+async def test_every_connection_flushes_what_it_commits(tmp_path: Path) -> None:
+    """SQLite's own default may be less; a write that was answered survives a power cut only with FULL."""
+    with closing(statefile.connect(tmp_path / "state.db")) as db:
+        assert db.execute("PRAGMA synchronous").fetchone() == (2,)
+
+
+async def test_file_is_used_by_one_server_only(desk: Open) -> None:
+    d = await desk()
+    with pytest.raises(ApiServerError, match="another API server is using it"):
+        await desk()
+    await d.store.close()
+    await desk()
+
+
+async def test_end_of_the_log_that_was_lost_takes_nothing_else_with_it(desk: Open, tmp_path: Path) -> None:
+    """A power cut leaves an incomplete last frame: SQLite ignores it, what was before is whole."""
+    d = await desk(tmp_path / "state.db")
+    for number in range(20):
+        await d.put(key("a"), f"{number}")
+    for cut in (1, 24, 4000, 8192 + 24, 3 * 8192):
+        copy = tmp_path / f"cut-{cut}"
+        copy.mkdir()
+        shutil.copy(tmp_path / "state.db", copy)
+        log = (tmp_path / "state.db-wal").read_bytes()
+        (copy / "state.db-wal").write_bytes(log[:-cut])
+        with closing(sqlite3.connect(f"file:{copy}/state.db", uri=True)) as db:
+            assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        cut_off = await desk(copy / "state.db")
+        found = await cut_off.store.get(key("a"))
+        assert found is not None
+        assert 15 <= int(orjson.loads(found.body)["value"]) < 20
+        assert found.version == await cut_off.store.current()
+        assert await cut_off.put(key("b")) == found.version + 1
+
+
+async def test_log_stays_short_while_writes_never_cease(
+    desk: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "CHECKPOINT_BYTES", 100_000)
+    monkeypatch.setattr(statefile, "LOG_BYTES", 2_000_000)
+    d = await desk()
+    for number in range(60):
+        await asyncio.gather(*(d.put(key(f"n{n}"), "x" * 10_000) for n in range(number, number + 30)))
+    assert (tmp_path / "state.db-wal").stat().st_size < 5_000_000  # of 25 MB
+    assert (tmp_path / "state.db").stat().st_size > 5_000_000
+
+
+async def test_log_is_moved_into_the_file_beside_the_writes(
+    desk: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "CHECKPOINT_BYTES", 100_000)
+    d = await desk()
+    for number in range(100):
+        await d.put(key(f"n{number}"), "x" * 10_000)
+    for _ in range(500):
+        if (tmp_path / "state.db").stat().st_size > 900_000:
+            break
+        await asyncio.sleep(0.01)
+    assert (tmp_path / "state.db").stat().st_size > 900_000
+
+
+async def test_close_finishes_what_was_asked_for(desk: Open) -> None:
+    d = await desk()
+    writes = [asyncio.create_task(d.put(key(f"n{number}"), expected=0)) for number in range(20)]
+    await asyncio.sleep(0)
+    await d.store.close()
+    assert sorted(await asyncio.gather(*writes)) == list(range(1, 21))
+    with pytest.raises(StorageError, match="stopping"):
+        await d.put(key("late"), expected=0)
+    with pytest.raises(StorageError, match="stopping"):
+        await d.store.page(PODS, None)
+    d = await desk()
+    assert len(await d.names()) == 20
