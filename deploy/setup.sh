@@ -19,7 +19,7 @@ declare -A sets=(
   # Real clients that the tests let speak to the servers.
   [test]="isc-dhcp-client busybox-static tftp-hpa atftp curl runc crun iproute2 procps kmod bzip2 xz-utils"
   # The peers of the benchmarks.
-  [bench]="nginx-light atftpd atftp dnsmasq-base curl iproute2"
+  [bench]="nginx-light atftpd atftp dnsmasq-base etcd-server curl iproute2"
 )
 
 die() { echo "setup: $*" >&2; exit 1; }

@@ -1,186 +1,264 @@
-"""The embedded API: create, get and patch of the status, through our client and TLS.
+"""The embedded API with as many objects as a large site has, against kube-apiserver and etcd.
 
-Nobody else's API server stands beside it. The yardstick is a physical one: how many transactions a second SQLite can
-put on this disk, one after the other, in write-ahead mode with synchronous=FULL. One client that waits for each answer
-can't be faster than that; many that wait together can, because their writes share a transaction.
+Both speak HTTP/1.1 over TLS on loopback of a namespace of their own, have the same CustomResourceDefinitions and the
+same Hardware, and put every write on the disk before they answer it. All of a server's processes share one core, the
+client has the other. Where the peer is not on this machine the floor stands in its column, for what has one: how many
+transactions a second SQLite can put on this disk one after the other, and how fast the objects can be made into JSON.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
+import signal
 import sqlite3
+import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import orjson
-import uvloop
 
-from tests.bench.bed import Cable, Server, cores, measured, pinned, python
-from tests.bench.results import Row, Sample, alternate, row, say
-from tink.api.crds import generate
-from tink.api.v1alpha2 import Raw
-from tink.kube.client import KubeClient
-from tink.kube.resources import CRD, HARDWARE, WORKFLOW
+from tests.bench import kubernetes
+from tests.bench.api_client import GROUP, hardware
+from tests.bench.bed import BenchError, Cable, Server, cores, measured, pinned, python
+from tests.bench.kubernetes import Kubernetes
+from tests.bench.results import Round, Row, Sample, alternate, row, say
 
-COUNT = 2000
+OBJECTS = 100_000
+FEW = 100
+COUNT = 1000
+ALONE = 300
+WATCHERS = 100
+WRITES = 40
 ROUNDS = 3
-CONCURRENCY = (1, 32)
 PORT = 6443
-FLOOR = "SQLite commits, FULL"
+PEER = f"kube-apiserver {kubernetes.VERSION}"
+FLOOR = "floor: SQLite, JSON"
+
+# --- the two sides -------------------------------------------------------------------------------------------------
+
+
+class _Side:
+    """A server and what is asked of it. `start` starts it (again) and gives its process, when `ready` is true."""
+
+    kubeconfig: Path
+    server: Server
+
+    def __init__(self, cable: Cable, directory: Path) -> None:
+        self._cable = cable
+        self._directory = directory
+
+    def start(self, ready: Callable[[], bool] | None = None) -> None:
+        raise NotImplementedError
+
+    def fill(self, count: int) -> None:
+        """Let there be `count` Hardware named seed-0, seed-1..., of which the first is there."""
+        raise NotImplementedError
+
+    def memory(self, what: str) -> float:
+        return self.server.memory(what)
+
+    def cpu(self) -> float:
+        return self.server.cpu_seconds()
+
+    def ask(self, do: str, **arguments: Any) -> dict[str, float]:
+        """Let the client do something."""
+        found: dict[str, float] = measured(self._cable.neighbour(self.command(do, **arguments)))
+        return found
+
+    def command(self, do: str, **arguments: Any) -> list[str]:
+        return python("api_client", do=do, kubeconfig=str(self.kubeconfig), **arguments)
+
+    def seconds_to_start(self, name: str) -> float:
+        """Start, and wait until an object can be read by a client that tries all the time."""
+        command = self._cable.neighbour(self.command("ready", name=name))
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as client:
+            time.sleep(1.5)  # until it has imported what it needs
+            begin = time.time()
+            self.start()
+            output, _ = client.communicate(timeout=120)
+        return float(json.loads(output)["at"] - begin)
+
+
+class _Ours(_Side):
+    def __init__(self, cable: Cable, directory: Path) -> None:
+        super().__init__(cable, directory)
+        self._state = directory / "state"
+        self.kubeconfig = self._state / "kubeconfig"
+        self.start()
+
+    def start(self, ready: Callable[[], bool] | None = None) -> None:
+        command = python("ours", server="api", directory=str(self._state))
+        log = self._directory / "ours.log"
+        self.server = self._cable.serve(command, log, port=PORT, ready=self.kubeconfig.exists)
+
+    def fill(self, count: int) -> None:
+        """In the store, by a process that is killed at the end: the next start finds a long write-ahead log."""
+        self.server.stop()
+        command = python("api_client", do="fill", directory=str(self._state), first="seed-0", count=count)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        if done.returncode != -signal.SIGKILL:
+            raise BenchError(f"the store could not be filled: {done.stderr[-2000:]}")
+
+
+class _Peer(_Side):
+    def __init__(self, cable: Cable, directory: Path) -> None:
+        super().__init__(cable, directory)
+        self._kubernetes = Kubernetes(cable, directory / "peer")
+        self.kubeconfig = self._kubernetes.kubeconfig
+        self.server = self._kubernetes.server
+
+    def start(self, ready: Callable[[], bool] | None = None) -> None:
+        self.server = self._kubernetes.start(ready)
+
+    def fill(self, count: int) -> None:
+        """In etcd, while kube-apiserver does not run."""
+        self.server.stop()
+        self.ask("fill_etcd", first="seed-0", count=count)
+
+    def memory(self, what: str) -> float:
+        return super().memory(what) + self._kubernetes.etcd.memory(what)
+
+    def cpu(self) -> float:
+        return super().cpu() + self._kubernetes.etcd.cpu_seconds()
+
 
 # --- the subject ---------------------------------------------------------------------------------------------------
 
 
-def run(directory: Path) -> list[Row]:
+def run(directory: Path, objects: int = OBJECTS) -> list[Row]:
     """All rows of this subject."""
-    home = directory / "state"
-    with Cable() as cable:
-        kubeconfig = home / "kubeconfig"
-        command = python("ours", server="api", directory=str(home))
-        server = cable.serve(command, directory / "ours.log", port=PORT, ready=kubeconfig.exists)
-        measured(cable.neighbour(python("api", do="define", kubeconfig=str(kubeconfig))))
-        return [found for workers in CONCURRENCY for found in _rows(cable, server, kubeconfig, directory, workers)]
+    with ExitStack() as stack:
+        ours: _Side = _Ours(stack.enter_context(Cable()), directory)
+        peer: _Side | None = None
+        if kubernetes.available():
+            peer = _Peer(stack.enter_context(Cable()), directory)
+        else:
+            say(f"api: no {PEER} (python -m tests.bench --build-peer makes it) or no etcd: compared with the floor")
+        sides = [ours, *([peer] if peer else [])]
+        for side in sides:
+            side.ask("define")
+            side.ask("make", names=[f"seed-{number}" for number in range(FEW)])
+        say(f"api: {FEW} objects")
+        few = _rounds(ours, peer, lambda side: side.ask("single", count=ALONE, names=_some(FEW)))
+        say(f"api: {objects:,} objects are made")
+        for side in sides:
+            side.fill(objects)
+        name = f"seed-{objects - 1}"
+        start = _rounds(ours, peer, lambda side: _started(side, name), rounds=1)
+        for side in sides:
+            side.server.stop()
+        again = _rounds(ours, peer, lambda side: _started(side, name), rounds=1)
+        idle = _rounds(ours, peer, lambda side: {"mb": side.memory("VmRSS")}, rounds=1)
+        say("api: one at a time")
+        many = _rounds(ours, peer, lambda side: side.ask("single", count=ALONE, names=_some(objects)))
+        say("api: lists")
+        lists = _rounds(ours, peer, lambda side: side.ask("list", path=f"{GROUP}/hardware"))
+        say(f"api: {WATCHERS} watches")
+        watch = {"watchers": WATCHERS, "writes": WRITES, "name": "seed-7"}
+        watched = _rounds(ours, peer, lambda side: side.ask("watched", **watch))
+        say("api: 32 at a time")
+        turn = iter(range(100))
+        load = _rounds(ours, peer, lambda side: _load(side, f"load-{next(turn)}"))
+        most = _rounds(ours, peer, lambda side: {"mb": side.memory("VmHWM")}, rounds=1)
+    floor = _floor(directory)
+    if peer is None:
+        load = [Round(ours, {"create": floor["commits"], "patch": floor["commits"]}) for ours, _ in load]
+        lists = [Round(ours, {"rate": floor["encode"]}) for ours, _ in lists]
+    return _table(few, many, start, again, idle, most, lists, watched, load, floor, objects, is_peer=peer is not None)
 
 
-def _rows(cable: Cable, server: Server, kubeconfig: Path, directory: Path, workers: int) -> list[Row]:
-    say(f"api: {COUNT} objects, {workers} at a time")
-    turn = iter(range(ROUNDS))
+def _table(
+    few: list[Round],
+    many: list[Round],
+    start: list[Round],
+    again: list[Round],
+    idle: list[Round],
+    most: list[Round],
+    lists: list[Round],
+    watched: list[Round],
+    load: list[Round],
+    floor: Sample,
+    objects: int,
+    *,
+    is_peer: bool,
+) -> list[Row]:
+    who, other = (PEER, PEER) if is_peer else ("", FLOOR)
+    size = max(found.ours["mb"] for found in lists)
+    disk = f"the floor: {floor['commits']:,.0f} single commits a second of one such object, SQLite, synchronous=FULL"
+    text = f"{size:,.0f} MB; the floor: orjson makes {floor['encode']:,.0f} MB/s of such objects"
+    client = f"the client kept its core {max(found.ours['busy'] for found in load):.0%} busy"
 
-    def ours() -> Sample:
-        before = server.cpu_seconds()
-        prefix = f"{workers}-{next(turn)}"
-        command = python("api", do="load", kubeconfig=str(kubeconfig), prefix=prefix, workers=workers)
-        found: dict[str, float] = measured(cable.neighbour(command))
-        return {**found, "cpu": (server.cpu_seconds() - before) * 1e6 / (4 * COUNT)}
+    def line(what: str, unit: str, rounds: list[Round], key: str, name: str, note: str = "", less: bool = False) -> Row:
+        return row("api", what, unit, rounds, key, name, less_is_better=less, note=note)
 
-    def floor() -> Sample:
-        found: dict[str, float] = measured(pinned(cores()[0], python("api", do="floor", directory=str(directory))))
-        return {"create": found["rate"], "patch": found["rate"]}
-
-    rounds = alternate(ROUNDS, ours, floor)
-    alone = [found._replace(peer=None) for found in rounds]
-    how = f"{workers} at a time" if workers > 1 else "one at a time"
-    note = "the peer is no server but the disk's floor: the same number of single commits in one process"
-    busy = f"the client, which is ours too, kept its core {max(found.ours['busy'] for found in rounds):.0%} busy"
+    only = [found._replace(peer=None) for found in load] if not is_peer else load
+    held = f"{objects:,} objects"
     return [
-        row("api", f"create {COUNT:,} Hardware, {how}", "1/s", rounds, "create", FLOOR, note=note),
-        row("api", f"patch the status of {COUNT:,} Workflows, {how}", "1/s", rounds, "patch", FLOOR, note=note),
-        row("api", f"get {COUNT:,} Hardware, {how}", "1/s", alone, "get", "", note=busy if workers > 1 else ""),
-        row("api", f"CPU of the server for a request, {how}", "us", alone, "cpu", ""),
+        line(f"start with {held}, after kill -9 at a long log", "s", start, "seconds", who, less=True),
+        line(f"start with {held}, after a stop", "s", again, "seconds", who, less=True),
+        line(f"list of {held}", "MB/s", lists, "rate", other, text),
+        line("create Hardware, 32 at a time", "1/s", load, "create", other, disk),
+        line("patch Hardware, 32 at a time", "1/s", load, "patch", other, disk),
+        line("patch the status of Workflows, 32 at a time", "1/s", only, "status", who, disk),
+        line("get Hardware, 32 at a time", "1/s", only, "get", who, client),
+        line("CPU for one of these requests", "us", only, "cpu", who, less=True),
+        line(f"a write until a watch has it, {WATCHERS} watches", "ms", watched, "one", who, less=True),
+        line(f"a write until the last has it, {WATCHERS} watches", "ms", watched, "last", who, less=True),
+        line(f"get, {FEW} objects", "ms", few, "get", who, less=True),
+        line(f"get, {held}", "ms", many, "get", who, less=True),
+        line(f"update, {FEW} objects", "ms", few, "update", who, less=True),
+        line(f"update, {held}", "ms", many, "update", who, less=True),
+        line(f"memory with {held}, after the start", "MB", idle, "mb", who, less=True),
+        line(f"memory with {held}, at most", "MB", most, "mb", who, "of all its processes", less=True),
     ]
 
 
-# --- clients and floor, processes of their own ---------------------------------------------------------------------
+def _rounds(ours: _Side, peer: _Side | None, measure: Callable[[_Side], Sample], rounds: int = ROUNDS) -> list[Round]:
+    return alternate(rounds, lambda: measure(ours), None if peer is None else lambda: measure(peer))
 
 
-def _hardware(name: str, number: int) -> Raw:
-    dhcp = {"ip": f"10.67.{number // 200}.{2 + number % 200}", "netmask": "255.255.0.0", "gateway": "10.67.0.1"}
-    return {
-        "apiVersion": HARDWARE.api_version,
-        "kind": HARDWARE.kind,
-        "metadata": {"name": name, "namespace": "default", "labels": {"rack": f"r{number % 40}"}},
-        "spec": {
-            "networkInterfaces": {
-                f"52:54:00:{number.to_bytes(3, 'big').hex(':')}": {
-                    "dhcp": {**dhcp, "hostname": name, "nameservers": ["10.67.0.1"], "leaseTimeSeconds": 3600}
-                }
-            },
-            "osie": {"name": "lab"},
-            "kernelParams": ["console=ttyS0"],
-            "storageDevices": ["/dev/sda"],
-            "instance": {"userdata": "#cloud-config\npackages: [curl]\n"},
-        },
-    }
+def _some(count: int) -> list[str]:
+    return [f"seed-{number * (count - 1) // 50}" for number in range(50)]
 
 
-def _workflow(name: str) -> Raw:
-    return {
-        "apiVersion": WORKFLOW.api_version,
-        "kind": WORKFLOW.kind,
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"hardwareRef": {"name": name}, "templateRef": {"name": "debian"}},
-    }
+def _started(side: _Side, name: str) -> Sample:
+    return {"seconds": side.seconds_to_start(name)}
 
 
-async def _define(kubeconfig: str) -> dict[str, float]:
-    """The CustomResourceDefinitions, and a wait until they are served."""
-    client = await KubeClient.connect(Path(kubeconfig))
-    for definition in generate():
-        await client.create(CRD, definition)
-    await client.list(WORKFLOW)
-    await client.close()
-    return {}
+def _load(side: _Side, prefix: str) -> Sample:
+    before = side.cpu()
+    found = side.ask("rates", prefix=prefix, workers=32, count=COUNT)
+    return {**found, "cpu": (side.cpu() - before) * 1e6 / (5 * COUNT)}
 
 
-async def _load(kubeconfig: str, prefix: str, workers: int) -> dict[str, float]:
-    """Requests a second of each kind."""
-    client = await KubeClient.connect(Path(kubeconfig))
-    names = [f"{prefix}-{number}" for number in range(COUNT)]
-
-    async def create(number: int) -> object:
-        return await client.create(HARDWARE, _hardware(names[number], number))
-
-    async def get(number: int) -> object:
-        return await client.get(HARDWARE, names[number], "default")
-
-    async def create_workflow(number: int) -> object:
-        return await client.create(WORKFLOW, _workflow(names[number]))
-
-    async def patch(number: int) -> object:
-        status = {"status": {"state": "Scheduled"}}
-        return await client.patch(WORKFLOW, names[number], "default", status, subresource="status")
-
-    start, used = time.perf_counter(), time.process_time()
-    found = {
-        "create": await _rate(create, workers),
-        "get": await _rate(get, workers),
-        "create workflow": await _rate(create_workflow, workers),
-        "patch": await _rate(patch, workers),
-    }
-    busy = (time.process_time() - used) / (time.perf_counter() - start)
-    await client.close()
-    return {**found, "busy": busy}
+def _floor(directory: Path) -> Sample:
+    found: dict[str, float] = measured(pinned(cores()[0], python("api", directory=str(directory))))
+    return found
 
 
-async def _rate(call: Callable[[int], Awaitable[object]], workers: int) -> float:
-    numbers = iter(range(COUNT))
-
-    async def work() -> None:
-        for number in numbers:
-            await call(number)
-
-    start = time.perf_counter()
-    await asyncio.gather(*(work() for _ in range(workers)))
-    return COUNT / (time.perf_counter() - start)
-
-
-def _floor(directory: str) -> dict[str, float]:
-    """Commits a second of as many objects of the same size, each in a transaction of its own."""
+def _measure_floor(directory: str) -> dict[str, float]:
+    """Commits a second of Hardware, each in a transaction of its own; and MB/s of making it JSON."""
     path = Path(directory) / "floor.db"
-    bodies = [orjson.dumps(_hardware(f"floor-{number}", number)) for number in range(COUNT)]
+    machines = [hardware(f"floor-{number}", number) for number in range(COUNT)]
+    start = time.perf_counter()
+    bodies = [orjson.dumps(machine) for machine in machines]
+    encode = sum(map(len, bodies)) / 1e6 / (time.perf_counter() - start)
     db = sqlite3.connect(path, isolation_level=None)
     db.execute("PRAGMA journal_mode=WAL")
     db.execute("PRAGMA synchronous=FULL")
-    db.execute("CREATE TABLE objects (name TEXT PRIMARY KEY, body BLOB NOT NULL) WITHOUT ROWID")
+    db.execute("CREATE TABLE objects (name TEXT PRIMARY KEY, body BLOB NOT NULL)")
     start = time.perf_counter()
     for number, body in enumerate(bodies):
         db.execute("INSERT INTO objects VALUES (?, ?)", (f"floor-{number}", body))
     seconds = time.perf_counter() - start
     db.close()
     path.unlink()
-    return {"rate": COUNT / seconds}
-
-
-def _client(arguments: dict[str, Any]) -> dict[str, float]:
-    do = arguments.pop("do")
-    if do == "floor":
-        return _floor(**arguments)
-    return uvloop.run((_define if do == "define" else _load)(**arguments))
+    return {"commits": COUNT / seconds, "encode": encode}
 
 
 if __name__ == "__main__":
-    print(json.dumps(_client(json.loads(sys.argv[1]))))
+    print(json.dumps(_measure_floor(**json.loads(sys.argv[1]))))

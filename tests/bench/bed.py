@@ -85,6 +85,16 @@ class Server:
                 raise BenchError(f"{' '.join(command)[:200]} did not start: {log.read_text(errors='replace')[-2000:]}")
             time.sleep(0.01)
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def memory(self, what: str) -> float:
+        """Its resident memory in MB: now (VmRSS), or the most it ever was (VmHWM)."""
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(f"{what}:")) * 1024 / 1e6
+
     def cpu_seconds(self) -> float:
         """Processor time of all its threads so far, of those that have ended too (clock_getcpuclockid(3))."""
         return time.clock_gettime(~self._process.pid << 3 | _CLOCK_OF_PROCESS)

@@ -1,6 +1,6 @@
 """The embedded Kubernetes API server, put together: start it, and kubectl works with the kubeconfig that it writes.
 
-    request -> app (HTTP) -> verbs, lists -> storage (SQLite, one thread)
+    request -> app (HTTP) -> verbs, lists -> storage (SQLite)
                   |             |                |
                openapi,      registry,           v  every change that is on the disk
                discovery     schema, meta       hub -> watches, registry (definitions), lifecycle, garbage

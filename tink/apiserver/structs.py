@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from tink.apiserver import meta
@@ -134,6 +135,7 @@ _NAMES = {"01": "month", "02": "day", "15": "hour", "04": "minute", "05": "secon
 _ZONE = re.compile(r"Z|[+-]\d\d:\d\d")
 
 
+@lru_cache(4096)
 def _parse_time(text: str, layout: str, fraction: str) -> datetime:
     """Read a time as Go's time.Parse does. Raises MistypedError with its words."""
 

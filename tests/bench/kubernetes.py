@@ -1,0 +1,142 @@
+"""The peer of the embedded API: a real kube-apiserver over a real etcd, which flushes every write as ours does.
+
+etcd is a package. kube-apiserver comes in no package that could be had: it is built from its published modules
+(`peer/`), which takes some minutes, once and only when it is asked for (`python -m tests.bench --build-peer`).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from tests.bench.bed import BenchError, Cable, Server, installed
+
+VERSION = "1.36.3"
+BINARY = Path.home() / ".cache" / "tinkedge" / f"kube-apiserver-{VERSION}"
+PORT = 6444
+ETCD = 2379
+BUILD_SECONDS = 1800
+TOKEN = "bench"
+
+
+def available() -> bool:
+    """Whether the peer is on this machine."""
+    return BINARY.exists() and installed("etcd") is not None
+
+
+def build() -> None:
+    """Build kube-apiserver where it is not yet. Raises BenchError."""
+    if BINARY.exists():
+        return
+    go = installed("go")
+    if go is None:
+        raise BenchError("go is needed to build kube-apiserver")
+    with tempfile.TemporaryDirectory(prefix="peer-") as directory:
+        for file in (Path(__file__).parent / "peer").iterdir():
+            shutil.copy(file, directory)
+        made = Path(directory) / "kube-apiserver"
+        for command in (["mod", "tidy"], ["build", "-ldflags", "-s -w", "-o", str(made), "."]):
+            environment = {**os.environ, "GOFLAGS": "-mod=mod", "CGO_ENABLED": "0"}
+            done = subprocess.run(
+                [go, *command],
+                cwd=directory,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=BUILD_SECONDS,
+                check=False,
+            )
+            if done.returncode:
+                raise BenchError(f"go {command[0]}: {done.stderr[-2000:]}")
+        BINARY.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(made, BINARY)
+
+
+class Kubernetes:
+    """etcd and kube-apiserver on loopback of the server's namespace. `kubeconfig` is that of its administrator."""
+
+    def __init__(self, cable: Cable, directory: Path) -> None:
+        self._cable = cable
+        self._directory = directory
+        self.kubeconfig = directory / "kubeconfig"
+        directory.mkdir()
+        key = rsa.generate_private_key(65537, 2048)
+        pem = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        (directory / "sa.key").write_bytes(key.private_bytes(*pem))
+        (directory / "tokens.csv").write_text(f"{TOKEN},admin,admin,system:masters\n")
+        etcd = installed("etcd")
+        if etcd is None:
+            raise BenchError("etcd is not installed")
+        self.etcd = cable.serve(
+            [etcd, "--name=peer", f"--data-dir={directory}/etcd", "--quota-backend-bytes=8000000000"],
+            directory / "etcd.log",
+            port=ETCD,
+        )
+        self.server = self.start()
+
+    def start(self, ready: Callable[[], bool] | None = None) -> Server:
+        """Start kube-apiserver; once more when it was stopped."""
+        self.server = self._cable.serve(
+            [
+                str(BINARY),
+                f"--etcd-servers=http://127.0.0.1:{ETCD}",
+                "--bind-address=127.0.0.1",
+                "--advertise-address=127.0.0.1",
+                f"--secure-port={PORT}",
+                f"--cert-dir={self._directory}",
+                f"--token-auth-file={self._directory}/tokens.csv",
+                "--authorization-mode=AlwaysAllow",
+                "--disable-admission-plugins=ServiceAccount",
+                "--service-account-issuer=https://peer",
+                f"--service-account-key-file={self._directory}/sa.key",
+                f"--service-account-signing-key-file={self._directory}/sa.key",
+                "--service-cluster-ip-range=10.0.0.0/24",
+                "--endpoint-reconciler-type=none",
+            ],
+            self._directory / "kube-apiserver.log",
+            port=PORT,
+            ready=ready,
+        )
+        authority = base64.b64encode((self._directory / "apiserver.crt").read_bytes()).decode()
+        cluster = {"server": f"https://127.0.0.1:{PORT}", "certificate-authority-data": authority}
+        content = {"clusters": [{"cluster": cluster}], "users": [{"user": {"token": TOKEN}}]}
+        self.kubeconfig.write_text(json.dumps(content))
+        return self.server
+
+
+def fill(first: str, count: int) -> dict[str, float]:
+    """Clone the Hardware `first` in etcd, beside kube-apiserver: 100,000 requests would take minutes.
+
+    Run in the server's namespace (see `api_client`).
+    """
+    prefix = b"/registry/tinkerbell.org/hardware/default/"
+    key = base64.b64encode(prefix + first.encode()).decode()
+    found = _etcd("range", {"key": key})
+    body = base64.b64decode(found["kvs"][0]["value"]).decode()
+    stem = first.rpartition("-")[0]
+    for start in range(1, count, 100):
+        puts = []
+        for number in range(start, min(start + 100, count)):
+            name = f"{stem}-{number}"
+            text = body.replace(f'"{first}"', f'"{name}"').replace(f" {first}\\n", f" {name}\\n")
+            value = base64.b64encode(text.encode()).decode()
+            puts.append({"requestPut": {"key": base64.b64encode(prefix + name.encode()).decode(), "value": value}})
+        _etcd("txn", {"success": puts})
+    return {}
+
+
+def _etcd(call: str, body: object) -> dict[str, list[dict[str, str]]]:
+    request = urllib.request.Request(f"http://127.0.0.1:{ETCD}/v3/kv/{call}", json.dumps(body).encode())
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        found: dict[str, list[dict[str, str]]] = json.load(answer)
+        return found
