@@ -228,10 +228,14 @@ def kubectl_programs() -> tuple[Program, ...]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run what asks for a kubectl with each of them: `program` is the fixture below all others."""
+    """Run what asks for a kubectl with each of them: `program` is the fixture below all others.
+
+    The mark `since(minor)` names the first kubectl that knows what the test uses.
+    """
     if "program" in metafunc.fixturenames:
-        programs = kubectl_programs()
-        assert programs, "there is no kubectl; bring one with: make venv"
+        since = next(metafunc.definition.iter_markers("since"), None)
+        programs = [one for one in kubectl_programs() if since is None or one.minor >= since.args[0]]
+        assert programs, "there is no kubectl that knows this; bring one with: deploy/setup.sh kubectl"
         metafunc.parametrize("program", programs, ids=[f"1.{program.minor}" for program in programs])
 
 

@@ -151,9 +151,8 @@ async def test_status_cannot_be_written_through_the_main_resource_nor_spec_throu
     assert second["metadata"]["generation"] == 2
 
 
+@pytest.mark.since(24)  # --subresource
 async def test_status_can_be_patched(kubectl: Any) -> None:
-    if kubectl.minor < 24:
-        pytest.skip("this kubectl does not know --subresource")
     await kubectl("apply", "-f", "-", stdin=WORKFLOW)
     patch = ("patch", "wf", "install", "--subresource=status", "--type=merge", "-p")
     await kubectl(*patch, '{"status": {"state": "Running"}}')
