@@ -108,9 +108,17 @@ def test_memory_of_right_values_stays_bounded(monkeypatch: pytest.MonkeyPatch) -
     rules = compiled(under(a=ruled(STRING, "self.size() > 1")))
     for index in range(200):
         assert rules.check({"a": f"value {index}"}) == []
-    known = rules._known
-    assert len(known._costs) <= 2000 // 200
-    assert sum(len(text) for _, text in known._costs) < 2000
+    kept = [text for node in (rules._root, rules._root.properties[0][1]) for text in node.kept]
+    assert 0 < len(kept) <= 2000 // 200
+    assert sum(map(len, kept)) < 2000
+    assert not rules._root.kept, "a whole object is never the same again: its metadata change"
+
+
+def test_long_values_are_not_remembered() -> None:
+    rules = compiled(under(a=ruled(STRING, "self.size() > 1"), b=ruled(INTEGER, "self > 1")))
+    assert rules.check({"a": "x" * (tree_module.MAX_TEXT + 1), "b": 2}) == []
+    kept = [text for node in (rules._root, *(child for _, child in rules._root.properties)) for text in node.kept]
+    assert kept == [b"2"]
 
 
 def test_cost_of_remembered_values_still_counts() -> None:

@@ -13,7 +13,6 @@ specification (cel-spec), and the behaviour of Kubernetes' own environment, reco
 
 from .errors import BudgetExceededError, CelError, EvaluationError
 from .program import PER_CALL_LIMIT, PER_OBJECT_LIMIT, Budget, Program, compile_expression, estimate
-from .schemas import escaped, schema_type
 from .sizes import Cost
 from .types import (
     BOOL,
@@ -67,8 +66,6 @@ __all__ = [
     "StringType",
     "Type",
     "compile_expression",
-    "escaped",
     "estimate",
     "optional_of",
-    "schema_type",
 ]

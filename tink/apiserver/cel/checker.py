@@ -163,7 +163,7 @@ class _Checker:
             result = target.value
         elif isinstance(target, ObjectType):
             declared = declared_field(target, name)
-            if declared is None and target.name.startswith("kubernetes."):
+            if declared is None and not target.fields and target.name.startswith("kubernetes."):
                 self.report(node.offset, f"unexpected failed resolution of '{target.name}'")
             elif declared is None:
                 self.report(node.offset, f"undefined field '{name}'")

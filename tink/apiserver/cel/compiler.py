@@ -3,16 +3,16 @@
 from typing import Any
 
 from . import access, loops, operators
-from .charges import LIST_BASE, MAP_BASE, charge_for, pattern_cost
+from .charges import LIST_BASE, MAP_BASE, Charge, charge_for, pattern_cost
 from .checker import qualified
-from .code import Code, Frame, Run, charged, constant
+from .code import VARIABLES, Code, Frame, Run, charged, constant, overdrawn
 from .errors import CelError, EvaluationError
 from .functions import OVERLOADS
 from .regex import PatternError, find_all, tester
 from .signatures import FUNCTIONS, Overload
 from .times import span
 from .tree import Call, Comprehension, Ident, ListNode, Literal, MapNode, Node, Select
-from .types import ListType, ObjectType, Opaque, Type, declared_field
+from .types import ListType, MapType, ObjectType, Opaque, Type, declared_field
 from .values import Duration, Optional, TypeValue, cost_of, no_overload, type_name
 
 _CONVERSIONS = frozenset(("bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"))
@@ -57,7 +57,7 @@ class Compiler:
 
     def __init__(self, slots: dict[str, int], types: dict[str, Type]) -> None:
         self.types = types
-        self.size = 1 + len(slots)
+        self.size = VARIABLES + len(slots)
         self.names: dict[str, list[int]] = {name: [slot] for name, slot in slots.items()}
         self.globals = frozenset(slots.values())
 
@@ -99,7 +99,7 @@ class Compiler:
         slot = self.names[node.name][-1]
         if slot in self.globals:
             return access.variable(slot, self.types[node.name])
-        return Code(access.local(slot), 1, attribute=True)
+        return access.local(slot)
 
     # fields and indexes
 
@@ -119,7 +119,7 @@ class Compiler:
         declared = declared_field(target, node.field)
         if node.test:
             run = (
-                access.has_field(operand.run, declared.name_in_json)
+                access.has_field(operand, declared.name_in_json)
                 if declared
                 else access.has_key(operand.run, node.field)
             )
@@ -130,10 +130,7 @@ class Compiler:
         if declared is None:
             return Code(access.string_key(operand.run, node.field), operand.cost + 1, attribute=True)
         name = declared.name_in_json
-        if isinstance(node.operand, Ident):
-            run = access.variable_field(self.names[node.operand.name][-1], name, declared.type, node.field)
-        else:
-            run = access.field(operand.run, name, declared.type, node.field)
+        run = access.field(operand, name, declared.type, node.field)
         return Code(run, operand.cost + 1, attribute=True)
 
     def optional_field(self, operand: Run, target: Type, name: str) -> Run:
@@ -154,7 +151,9 @@ class Compiler:
         if node.function == "_[?_]" or isinstance(node.args[0].type, Opaque):
             return Code(access.optional_index(operand.run, at.run), fixed, attribute=True)
         if isinstance(node.args[0].type, ListType):
-            return Code(access.list_index(operand.run, at.run), fixed + 1, attribute=True)
+            return Code(access.list_index(operand, at), fixed + 1, attribute=True)
+        if isinstance(node.args[0].type, MapType):
+            return Code(access.map_index(operand, at), fixed + 1, attribute=True)
         return Code(access.index(operand.run, at.run), fixed + 1, attribute=True)
 
     # literals
@@ -182,7 +181,8 @@ class Compiler:
 
         if all(part.constant for part in parts) and not optionals:
             return constant([part.value for part in parts])
-        return Code(run_optional if optionals else run, sum(part.cost for part in parts) + LIST_BASE)
+        single = runs[0] if len(runs) == 1 and not optionals else None
+        return Code(run_optional if optionals else run, sum(part.cost for part in parts) + LIST_BASE, single=single)
 
     def map_literal(self, node: MapNode) -> Code:
         parts = [(self.compile(e.key), self.compile(e.value), e.optional) for e in node.entries]
@@ -275,18 +275,9 @@ class Compiler:
                 raise CelError(f"program instantiation failed: {error}") from None
         fixed = sum(arg.cost for arg in args)
         charge = charge_for(node.function, node.overloads)
-        runs = [arg.run for arg in args]
         if charge is None:
-            return Code(_applied(implementation, runs), fixed + 1)
-        price = charge
-
-        def run(frame: Frame) -> Any:
-            values = tuple([arg(frame) for arg in runs])
-            result = implementation(*values)
-            frame[0] -= price(values, result)
-            return result
-
-        return Code(run, fixed)
+            return Code(_applied(implementation, args), fixed + 1)
+        return Code(_priced(implementation, args, charge), fixed)
 
     def implementation(self, node: Call, given: list[Node]) -> Any:
         """The Python function for a call; it looks at the types of values where the check could not."""
@@ -393,14 +384,53 @@ class Compiler:
         return loops.insert(over, slots, add, (value.cost + (2 if entry else 3), predicate))
 
 
-def _applied(implementation: Any, runs: list[Run]) -> Run:
+def _applied(implementation: Any, args: list[Code]) -> Run:
     """A closure that calls a function with what other closures give."""
+    runs = [arg.run for arg in args]
     if not runs:
         return lambda _: implementation()
     if len(runs) == 1:
-        first = runs[0]
+        first, slot = runs[0], args[0].slot
+        if slot:
+            return lambda frame: implementation(frame[slot])
         return lambda frame: implementation(first(frame))
     if len(runs) == 2:
         first, second = runs
         return lambda frame: implementation(first(frame), second(frame))
     return lambda frame: implementation(*[run(frame) for run in runs])
+
+
+def _priced(implementation: Any, args: list[Code], price: Charge) -> Run:
+    """The same for a function whose cost depends on its arguments or its result."""
+    runs = [arg.run for arg in args]
+
+    def run(frame: Frame) -> Any:
+        values = tuple([arg(frame) for arg in runs])
+        result = implementation(*values)
+        frame[0] -= price(values, result)
+        if frame[0] < 0:
+            overdrawn(frame)
+        return result
+
+    if len(args) != 2:
+        return run
+    first, second = runs
+    slots = args[0].slot, args[1].slot
+
+    def run_pair(frame: Frame) -> Any:
+        pair = first(frame), second(frame)
+        result = implementation(*pair)
+        frame[0] -= price(pair, result)
+        if frame[0] < 0:
+            overdrawn(frame)
+        return result
+
+    def run_slots(frame: Frame) -> Any:
+        pair = frame[slots[0]], frame[slots[1]]
+        result = implementation(*pair)
+        frame[0] -= price(pair, result)
+        if frame[0] < 0:
+            overdrawn(frame)
+        return result
+
+    return run_slots if all(slots) else run_pair

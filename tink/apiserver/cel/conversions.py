@@ -59,6 +59,8 @@ def double_to_uint(value: float) -> UInt:
 
 def string_to_int(text: str) -> int:
     """A decimal number with an optional sign."""
+    if len(text) < 19 and text.isdigit() and text.isascii():
+        return int(text)
     if not _INTEGER.fullmatch(text) or not MIN_INT <= int(text) <= MAX_INT:
         raise _no_conversion("int")
     return int(text)

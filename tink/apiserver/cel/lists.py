@@ -133,6 +133,8 @@ def extreme(items: list[Any], wanted: int, name: str) -> Any:
 
 def index_of(items: list[Any], value: Any) -> int:
     """The place of the first element equal to the value, else -1."""
+    if type(value) is str:
+        return items.index(value) if value in items else -1
     for at, item in enumerate(items):
         if equal(item, value):
             return at
@@ -141,6 +143,8 @@ def index_of(items: list[Any], value: Any) -> int:
 
 def last_index_of(items: list[Any], value: Any) -> int:
     """The place of the last element equal to the value, else -1."""
+    if type(value) is str:
+        return len(items) - 1 - items[::-1].index(value) if value in items else -1
     for at in range(len(items) - 1, -1, -1):
         if equal(items[at], value):
             return at

@@ -58,6 +58,8 @@ def quantifier(over: Code, slots: tuple[int, int], predicate: Code, *, every: bo
     per_test = per_round - 1 - predicate.cost
     test, slot = predicate.run, slots[0]
     stop = not every
+    if slots[1] < 0 and over.single is not None:
+        return Code(_once(over.single, slot, test, per_round), over.cost + 1)
     if slots[1] < 0:
         return Code(_quick_quantifier(over.run, slot, test, (per_round, per_test), stop=stop), over.cost + 1)
     loop = rounds(over, *slots)
@@ -121,6 +123,22 @@ def _quick_quantifier(get: Run, slot: int, test: Run, costs: tuple[int, int], *,
     return run
 
 
+def _once(get: Run, slot: int, test: Run, cost: int) -> Run:
+    """The same over a list of one element: how rules without `cel.bind` name what they use often."""
+
+    def run(frame: Frame) -> bool:
+        frame[slot] = get(frame)
+        frame[0] -= cost
+        if frame[0] < 0:
+            overdrawn(frame)
+        value = test(frame)
+        if value is True or value is False:
+            return value
+        raise no_overload()
+
+    return run
+
+
 def exactly_one(over: Code, slots: tuple[int, int], predicate: Code) -> Code:
     """`exists_one`: goes through everything; errors count."""
     test, loop, per_round = predicate.run, rounds(over, *slots), predicate.cost
@@ -153,6 +171,24 @@ def collect(over: Code, slots: tuple[int, int], element: Code, predicate: Code |
     loop, make = rounds(over, *slots), element.run
     test = predicate.run if predicate else None
     per_round = predicate.cost if predicate else body
+    get, slot, single = over.run, slots[0], slots[1] < 0
+
+    def run_single(frame: Frame) -> list[Any]:
+        out: list[Any] = []
+        for item in _elements(get(frame)):
+            frame[slot] = item
+            frame[0] -= per_round
+            if frame[0] < 0:
+                overdrawn(frame)
+            if test is not None:
+                value = test(frame)
+                if value is False:
+                    continue
+                if value is not True:
+                    raise no_overload()
+                frame[0] -= body
+            out.append(make(frame))
+        return out
 
     def run(frame: Frame) -> list[Any]:
         out: list[Any] = []
@@ -169,7 +205,7 @@ def collect(over: Code, slots: tuple[int, int], element: Code, predicate: Code |
             out.append(make(frame))
         return out
 
-    return Code(run, over.cost + 1)
+    return Code(run_single if single else run, over.cost + 1)
 
 
 def insert(

@@ -10,7 +10,7 @@ from typing import Any
 from . import values
 from .access import reader
 from .charges import smaller
-from .code import ABSORBED, Code, Frame, Run, as_error, charged, constant
+from .code import ABSORBED, Code, Frame, Run, as_error, charged, constant, overdrawn
 from .errors import EvaluationError
 from .types import ListType, MapType, ObjectType, Type
 from .values import equal, lists_equal, no_overload
@@ -23,11 +23,14 @@ def logical(terms: list[Code], *, stop: bool) -> Code:
     """`||` (`stop` is True) or `&&` (False): the first term that is `stop` decides; errors count only if none is."""
     if len(terms) == 2:
         return Code(_logical_pair(terms[0].run, charged(terms[1]), stop=stop), terms[0].cost)
-    runs = [terms[0].run, *map(charged, terms[1:])]
+    runs = [(0, terms[0].run), *((term.cost, term.run) for term in terms[1:])]
 
     def run(frame: Frame) -> bool:
         failed: BaseException | None = None
-        for term in runs:
+        for cost, term in runs:
+            frame[0] -= cost
+            if frame[0] < 0:
+                overdrawn(frame)
             try:
                 value: Any = term(frame)
                 if value is stop:
@@ -162,6 +165,8 @@ def equals(left: Code, right: Code, t: Type, other: Type, *, wanted: bool) -> Co
     opaque = t.shape == "opaque" or (isinstance(t, ObjectType) and not t.fields)
     if wanted and known and opaque and getattr(t, "name", "") != "optional_type":
         return Code(lambda frame: same(a(frame), b(frame)) is wanted, fixed + 1)
+    if known and t.shape == "string" and right.constant:
+        return Code(_equality_with(a, right.value, wanted=wanted), fixed)
     if known and t.shape == "string":
         return Code(_string_equality(a, b, wanted=wanted), fixed)
 
@@ -181,6 +186,24 @@ def _string_equality(a: Run, b: Run, *, wanted: bool) -> Run:
         return (x == y) is wanted
 
     return run
+
+
+def _equality_with(a: Run, text: str, *, wanted: bool) -> Run:
+    """The equality with a text known now."""
+    limit = len(text)
+
+    def run(frame: Frame) -> bool:
+        x = a(frame)
+        frame[0] -= values.cost_of(min(len(x), limit))
+        return (x == text) is wanted
+
+    def run_short(frame: Frame) -> bool:
+        x = a(frame)
+        if len(x) and limit:
+            frame[0] -= 1
+        return (x == text) is wanted
+
+    return run if limit > 10 else run_short
 
 
 # order

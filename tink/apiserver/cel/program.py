@@ -1,10 +1,11 @@
 """The engine's front: compile an expression once, evaluate it many times within a budget."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .checker import check
-from .code import ABSORBED, Frame, as_error
+from .code import ABSORBED, SLICE, VARIABLES, Frame, as_error
 from .compiler import Compiler
 from .errors import BudgetExceededError, CelError, EvaluationError, Source
 from .estimate import estimate_tree
@@ -19,19 +20,43 @@ PER_OBJECT_LIMIT = 10_000_000
 """The greatest cost of all rules of one object together (Kubernetes' RuntimeCELCostBudget)."""
 
 
+MAX_SECONDS = 1.0
+"""The longest time that evaluations with one budget may take: what PER_OBJECT_LIMIT is meant to come to."""
+
+
 class Budget:
-    """What evaluations may still cost together. `used` counts on as programs run."""
+    """What evaluations may still cost together. `used` counts on as programs run.
 
-    __slots__ = ("limit", "used")
+    Once they have taken `MAX_SECONDS`, nothing is left of it. `clock` gives seconds; that of the thread, so that no
+    object is refused because the machine is busy with other things.
+    """
 
-    def __init__(self, limit: int = PER_OBJECT_LIMIT) -> None:
+    __slots__ = ("_clock", "_since", "due", "limit", "used")
+
+    def __init__(self, limit: int = PER_OBJECT_LIMIT, *, clock: Callable[[], float] = time.thread_time) -> None:
         self.limit = limit
         self.used = 0
+        self.due = SLICE
+        self._clock = clock
+        self._since: float | None = None
 
     @property
     def remaining(self) -> int:
         """The cost that is left."""
         return max(self.limit - self.used, 0)
+
+    def look(self) -> None:
+        """Looks at the clock, as is due when `used` comes to `due`.
+
+        Raises:
+            BudgetExceededError: the time is over.
+        """
+        now = self._clock()
+        if self._since is None:  # a slice late, so that objects whose rules are soon done need no clock
+            self._since = now
+        elif now - self._since > MAX_SECONDS:
+            self.limit = 0
+            raise BudgetExceededError(exhausted=True)
 
 
 class Program:
@@ -43,7 +68,7 @@ class Program:
         variables: the variables that it uses.
     """
 
-    __slots__ = ("_run", "_size", "_slots", "_tree", "_types", "cost", "source", "type", "variables")
+    __slots__ = ("_rest", "_run", "_slots", "_tree", "_types", "cost", "source", "type", "variables")
 
     def __init__(self, source: str, variables: Mapping[str, Type]) -> None:
         text = Source(source)
@@ -51,10 +76,12 @@ class Program:
         self.type, self.variables = check(tree, text, variables)
         self.source = source
         self._types = {name: variables[name] for name in sorted(self.variables)}
-        self._slots = {name: at for at, name in enumerate(self._types, 1)}
-        compiler = Compiler(dict(self._slots), self._types)
+        slots = {name: at for at, name in enumerate(self._types, VARIABLES)}
+        self._slots = tuple(slots.items())
+        compiler = Compiler(slots, self._types)
         code = compiler.compile(tree)
-        self._run, self.cost, self._size = code.run, code.cost, compiler.size
+        self._run, self.cost = code.run, code.cost
+        self._rest = (None,) * (compiler.size - VARIABLES)
         self._tree = tree
 
     def uses(self, name: str) -> bool:
@@ -68,25 +95,30 @@ class Program:
             EvaluationError: it has none.
             BudgetExceededError: it costs more than one evaluation may, or than the budget has left.
         """
-        limit = budget.limit - budget.used
+        used = budget.used
+        if used >= budget.due:
+            budget.look()
+            budget.due = used + SLICE
+        limit, now = budget.limit - used, budget.due - used
         if limit > PER_CALL_LIMIT:
             limit = PER_CALL_LIMIT
-        frame: Frame = [None] * self._size
-        frame[0] = limit - self.cost
-        for name, slot in self._slots.items():
-            try:
-                frame[slot] = bindings[name]
-            except KeyError:
-                raise EvaluationError(f"no such attribute(s): {name}") from None
+        if now > limit:
+            now = limit
+        frame: Frame = [now - self.cost, limit - now, budget, *self._rest]
+        for name, slot in self._slots:
+            if name not in bindings:
+                raise EvaluationError(f"no such attribute(s): {name}")
+            frame[slot] = bindings[name]
         try:
             result = self._run(frame)
         except ABSORBED as error:
             raise as_error(error) from None
-        except BudgetExceededError:
-            raise BudgetExceededError(exhausted=limit < PER_CALL_LIMIT) from None
+        except BudgetExceededError as error:
+            raise BudgetExceededError(exhausted=error.exhausted or limit < PER_CALL_LIMIT) from None
         finally:
-            budget.used += limit - frame[0]
-        if frame[0] < 0:
+            left = frame[0] + frame[1]
+            budget.used = used + limit - left
+        if left < 0:
             raise BudgetExceededError(exhausted=limit < PER_CALL_LIMIT)
         return result
 

@@ -212,7 +212,10 @@ def traversal(value: Any) -> int:
     if kind is bytes:
         return int(len(value) * TRAVERSAL)
     if isinstance(value, list):
-        return sum(map(traversal, value))
+        total = 0
+        for item in value:
+            total += len(item) // 10 if type(item) is str and item.isascii() else traversal(item)
+        return total
     if kind is dict:
         return sum(traversal(k) + traversal(v) for k, v in value.items())
     return 1

@@ -27,16 +27,10 @@ from tink.apiserver.cel import (
     StringType,
     Type,
 )
-from tink.apiserver.cel.types import DATE
+from tink.apiserver.cel.types import DATE, KEYWORDS, MAX_REQUEST_BYTES
 
 Schema = Mapping[str, Any]
 
-_RESERVED = frozenset(
-    (
-        "true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if", "import",
-        "let", "loop", "package", "namespace", "return", "var", "void", "while",
-    )
-)  # fmt: skip
 _SPECIAL = re.compile(r"__|[-./]")
 _ESCAPES = {"__": "__underscores__", ".": "__dot__", "-": "__dash__", "/": "__slash__"}
 _IDENTIFIER = re.compile(r"[A-Za-z_./-][A-Za-z0-9_./-]*")
@@ -50,7 +44,7 @@ def escaped(name: str) -> str | None:
 
     Source: k8s.io/apiserver, pkg/cel/escaping.go.
     """
-    if name in _RESERVED:
+    if name in KEYWORDS:
         return f"__{name}__"
     if not _IDENTIFIER.fullmatch(name):
         return None
@@ -64,7 +58,8 @@ def declare(schema: Schema, *, root: bool, name: str = "self") -> Type | None:
     metadata.generateName can always be read. `name` makes the names of object types unique.
     """
     if schema.get("x-kubernetes-int-or-string"):
-        return DynType(_bytes(schema))
+        limit = _bytes(schema)
+        return DynType(MAX_REQUEST_BYTES - 2 if limit is None else limit)
     if root:
         schema = _with_metadata(schema)
     match schema.get("type"):

@@ -63,29 +63,31 @@ class Node:
     keys: Sequence[str] = ()
     timeless: bool = True
     """No rule here or below asks for the old value, so a value that keeps them always does."""
+    remembers: bool = False
+    """Whether it is worth while to remember values: not where one node below does it as well, as for whole objects,
+    whose metadata are always new."""
+    kept: dict[str | bytes, int] = field(default_factory=dict)
+    """Values that were found to keep the rules, with what that cost: most of an update is as it was. A text is its own
+    key, other values are by their JSON."""
 
 
 class _Kept:
-    """Values that have been found to keep their rules, with what that cost: most of an update is as it was.
-
-    Everything is forgotten when it becomes much.
-    """
+    """The nodes that remember values. They forget everything when it becomes much."""
 
     def __init__(self) -> None:
-        self._costs: dict[tuple[int, bytes], int] = {}
+        self._nodes: dict[int, Node] = {}
         self._size = 0
 
-    def cost(self, node: Node, text: bytes) -> int | None:
-        """Give what it cost to find that a value keeps the rules of a node; None when that is not known."""
-        return self._costs.get((id(node), text))
-
-    def note(self, node: Node, text: bytes, cost: int) -> None:
+    def note(self, node: Node, text: str | bytes, cost: int) -> None:
         """Note that a value keeps the rules of a node."""
         self._size += len(text) + _ENTRY
         if self._size > MAX_KEPT:
-            self._costs.clear()
+            for full in self._nodes.values():
+                full.kept.clear()
             self._size = len(text) + _ENTRY
-        self._costs[id(node), text] = cost
+        if not node.kept:
+            self._nodes[id(node)] = node
+        node.kept[text] = cost
 
 
 @dataclass(slots=True)
@@ -164,18 +166,21 @@ def render(path: Path) -> str:
 
 def _walk(node: Node, value: Any, old: Any, path: Path, run: _Run) -> None:
     """Check a value and all that is in it, unless it is known to keep its rules."""
-    text = _text(value) if node.timeless else None
+    text = (value if type(value) is str else _text(value)) if node.remembers else None
     if text is None:
         _check(node, value, old, path, run)
         return
     budget = run.budget
-    cost = run.known.cost(node, text)
+    cost = node.kept.get(text)
     if cost is not None and cost <= budget.remaining:
         budget.used += cost
         return
     used, wrong = budget.used, len(run.errors) + run.spared
-    _check(node, value, old, path, run)
-    if len(run.errors) + run.spared == wrong:
+    if text is value:
+        _evaluate(node, value, old, path, run)
+    else:
+        _check(node, value, old, path, run)
+    if len(run.errors) + run.spared == wrong and len(text) <= MAX_TEXT:
         run.known.note(node, text, budget.used - used)
 
 
@@ -279,7 +284,8 @@ def _node(schema: Schema, kind: Type | None) -> Node | None:
     )
     children = [child for _, child in properties] + [child for child in (found.extra, found.items) if child]
     found.timeless = not any(rule.uses_old for rule in rules) and all(child.timeless for child in children)
-    return found if found.rules or found.properties or found.extra or found.items else None
+    found.remembers = found.timeless and (bool(found.rules) or len(children) > 1)
+    return found if found.rules or children else None
 
 
 def _field(kind: Type | None, name: str, schema: Schema) -> Type | None:

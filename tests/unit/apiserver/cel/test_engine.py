@@ -7,6 +7,7 @@ import time
 import pytest
 
 from tink.apiserver import cel
+from tink.apiserver.validations.declarations import escaped
 
 SPEC = cel.ObjectType(
     "self",
@@ -44,6 +45,11 @@ def refused(source, variables=VARIABLES, **expected):
 
 def test_undefined_field_is_shown_with_its_place():
     assert refused("self.foo") == "ERROR: <input>:1:5: undefined field 'foo'\n | self.foo\n | ....^"
+
+
+def test_undefined_field_of_a_type_of_kubernetes_with_fields_is_undefined_as_well():
+    request = cel.ObjectType("kubernetes.AdmissionRequest", {"name": cel.Field(cel.STRING, "name")})
+    assert "undefined field 'nope'" in refused("request.nope == ''", {"request": request})
 
 
 def test_error_on_second_line_after_wide_characters_points_at_its_column():
@@ -214,9 +220,9 @@ def test_nothing_of_python_is_reachable():
 
 
 def test_json_names_that_expressions_cannot_write_are_escaped():
-    assert cel.escaped("a-b.c/d__e") == "a__dash__b__dot__c__slash__d__underscores__e"
-    assert cel.escaped("namespace") == "__namespace__"
-    assert cel.escaped("$x") is None
+    assert escaped("a-b.c/d__e") == "a__dash__b__dot__c__slash__d__underscores__e"
+    assert escaped("namespace") == "__namespace__"
+    assert escaped("$x") is None
     assert evaluate("self.host__dash__ip", {"host-ip": "10.0.0.1"}) == "10.0.0.1"
 
 
@@ -258,3 +264,175 @@ def test_reading_an_index_out_of_a_variable_costs_nothing_of_its_own():
     assert program({"self": {"tags": ["a", "b"]}}, budget) is True
     # Kubernetes counts as many: 2 for the range, for each of two rounds 3 + 3 + 1 + 1, and 1 for the result.
     assert budget.used == 19
+
+
+COUNTING = "self.tags.all(a, self.tags.all(b, a != b + 'x'))"
+HUNDRED = {"self": {"tags": [str(at) for at in range(100, 200)]}}
+
+
+def test_budget_that_is_just_enough_is_enough_and_one_less_is_not():
+    program = cel.compile_expression(COUNTING, VARIABLES)
+    budget = cel.Budget()
+    assert program(HUNDRED, budget) is True
+    assert budget.used > 50_000
+    exact = cel.Budget(budget.used)
+    assert program(HUNDRED, exact) is True
+    assert exact.remaining == 0
+    for less in (1, 2, 999, 1000, 1001):
+        with pytest.raises(cel.BudgetExceededError) as caught:
+            program(HUNDRED, cel.Budget(budget.used - less))
+        assert caught.value.exhausted
+
+
+@pytest.mark.parametrize("rounds", range(328, 338))
+def test_budget_that_ends_just_behind_a_look_at_the_clock_is_enough(rounds):
+    program = cel.compile_expression("self.tags.all(a, true)", VARIABLES)
+    value = {"self": {"tags": ["a"] * rounds}}
+    budget = cel.Budget()
+    program(value, budget)
+    assert program(value, cel.Budget(budget.used)) is True
+    with pytest.raises(cel.BudgetExceededError):
+        program(value, cel.Budget(budget.used - 1))
+
+
+def test_costs_are_the_same_whatever_was_spent_before():
+    program = cel.compile_expression(COUNTING, VARIABLES)
+    alone = cel.Budget()
+    program(HUNDRED, alone)
+    budget = cel.Budget()
+    for spent in (1, 998, 999, 1000, 1001, 1999):
+        budget.used += spent
+        before = budget.used
+        program(HUNDRED, budget)
+        assert budget.used - before == alone.used
+
+
+def test_rules_that_take_too_long_end_as_rules_that_cost_too_much():
+    seconds = iter(range(1000))
+    budget = cel.Budget(clock=lambda: next(seconds) * 0.3)
+    with pytest.raises(cel.BudgetExceededError) as caught:
+        cel.compile_expression(COUNTING, VARIABLES)(HUNDRED, budget)
+    assert caught.value.exhausted
+    assert budget.remaining == 0
+    assert budget.used < 10_000
+    with pytest.raises(cel.BudgetExceededError):
+        cel.compile_expression("self.replicas == 1", VARIABLES)({"self": {"replicas": 1}}, budget)
+
+
+def test_many_short_rules_that_take_too_long_together_end_as_well():
+    seconds = iter(range(1000))
+    budget = cel.Budget(clock=lambda: next(seconds) * 0.3)
+    program = cel.compile_expression("self.tags.all(a, a != 'x')", VARIABLES)
+    with contextlib.suppress(cel.BudgetExceededError):
+        for _ in range(1000):
+            program(HUNDRED, budget)
+    assert budget.remaining == 0
+    assert 2000 < budget.used < 10_000
+
+
+def test_rules_that_cost_little_need_no_clock():
+    looked = []
+    budget = cel.Budget(clock=lambda: looked.append(1) or 0.0)
+    assert cel.compile_expression("self.replicas == 1", VARIABLES)({"self": {"replicas": 1}}, budget) is True
+    assert not looked
+    cel.compile_expression(COUNTING, VARIABLES)(HUNDRED, budget)
+    assert 50 < len(looked) < 200
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "self.tags.all(a, self.tags.all(b, self.tags.all(c, self.tags.all(d, self.tags.all(e, a + b + c + d != e)))))",
+        "self.tags.all(a, self.tags.all(b, !self.tags.exists_one(c, self.tags.map(d, d).size() == 0)))",
+        "self.tags.all(a, self.tags.all(b, self.tags.all(c, self.ports == oldSelf.ports)))",
+        "self.tags.all(a, self.tags.all(b, " + " && ".join(["self == oldSelf"] * 50) + "))",
+    ],
+    ids=("loops", "lists", "comparisons", "conditions"),
+)
+def test_dearest_rules_of_one_object_do_not_hold_up_the_server(source):
+    program = cel.compile_expression(source, VARIABLES)
+    value = {"tags": [str(at) for at in range(60)], "ports": [{"n": str(at), "p": at} for at in range(500)]}
+    budget = cel.Budget()
+    started = time.thread_time()
+    for _ in range(100):
+        with contextlib.suppress(cel.BudgetExceededError):
+            program({"self": value, "oldSelf": copy.deepcopy(value)}, budget)
+    assert budget.remaining == 0
+    assert time.thread_time() - started < 2.5
+
+
+def test_text_that_doubles_again_and_again_ends_before_it_fills_the_memory():
+    source = "self.name"
+    for name in "abcdefghijklmnopqrstuvwx":
+        source = f"[{source}].map({name}, {name} + {name})[0]"
+    with pytest.raises(cel.BudgetExceededError):
+        evaluate(f"size({source}) > 0", {"name": "x" * 10_000})
+
+
+def test_short_and_empty_texts_cost_what_a_cluster_counts_when_they_are_compared():
+    for source, value, cost in (
+        ("self.name == ''", "abc", 1),
+        ("self.name == 'abc'", "", 1),
+        ("self.name == 'abc'", "abcdefghijklm", 2),
+        ("self.name != 'abcdefghijklm'", "abcdefghijklm", 3),
+        ("self.name != 'abcdefghijklm'", "abc", 2),
+    ):
+        budget = cel.Budget()
+        cel.compile_expression(source, VARIABLES)({"self": {"name": value}}, budget)
+        assert budget.used == cost + 1, source
+
+
+def test_list_of_one_element_that_is_given_a_name_costs_what_a_cluster_counts():
+    budget = cel.Budget()
+    program = cel.compile_expression("[self.name].all(n, n == 'abc')", VARIABLES)
+    assert program({"self": {"name": "abc"}}, budget) is True
+    # 10 for the list and 2 for what is in it, for the round 1 + 2 + 2, and 1 for the result.
+    assert budget.used == 18
+    with pytest.raises(cel.EvaluationError, match="no such key: name"):
+        program({"self": {}}, cel.Budget())
+
+
+def test_numbers_in_texts_are_read_as_on_a_cluster():
+    for text, number in (("007", 7), ("+5", 5), ("-0", 0), ("9223372036854775807", 2**63 - 1)):
+        assert evaluate("int(self.name)", {"name": text}) == number
+    for text in ("", "9223372036854775808", "1_000", " 1", "\u0661", "\u00b2", "0x1"):
+        with pytest.raises(cel.EvaluationError):
+            evaluate("int(self.name)", {"name": text})
+
+
+def test_places_of_texts_in_lists_are_found_from_both_ends():
+    value = {"tags": ["a", "b", "a", "c"]}
+    assert evaluate("self.tags.indexOf('a')", value) == 0
+    assert evaluate("self.tags.lastIndexOf('a')", value) == 2
+    assert evaluate("self.tags.lastIndexOf('b')", value) == 1
+    assert evaluate("self.tags.indexOf('x') + self.tags.lastIndexOf('x')", value) == -2
+
+
+def test_looking_through_a_list_costs_its_texts_in_tens_of_characters():
+    program = cel.compile_expression("self.tags.indexOf('x')", VARIABLES)
+    for sizes, cost in (((9,), 0), ((10, 19), 2), ((20, 29, 30), 7), ((9, 99), 9)):
+        budget = cel.Budget()
+        program({"self": {"tags": ["a" * size for size in sizes]}}, budget)
+        assert budget.used == cost + 2
+
+
+def test_condition_over_a_list_of_one_element_must_be_true_or_false():
+    with pytest.raises(cel.EvaluationError, match="no such overload"):
+        evaluate("[self.name].all(n, dyn(n))", {"name": "x"})
+
+
+def test_place_before_the_first_is_not_the_last():
+    for source in ("[['b', 'a']].all(t, [-1].all(i, t[i] == 'a'))", "self.tags[-1] == 'a'"):
+        with pytest.raises(cel.EvaluationError, match="index out of bounds: -1"):
+            evaluate(source, {"tags": ["b", "a"]})
+
+
+def test_terms_of_a_long_condition_cost_only_when_they_are_reached():
+    for source, value, cost in (
+        ("self.replicas == 1 || self.replicas == 2 || self.replicas == 3 || self.replicas == 4", 3, 9),
+        ("self.replicas > 1 && self.replicas > 2 && self.replicas > 3 && self.replicas > 4", 2, 6),
+        ("self.replicas == 1 || self.replicas == 2", 2, 6),
+    ):
+        budget = cel.Budget()
+        cel.compile_expression(source, VARIABLES)({"self": {"replicas": value}}, budget)
+        assert budget.used == cost

@@ -15,6 +15,7 @@ from tink.apiserver import cel
 from tink.apiserver.cel import named, net, quantity, semver, urls, values
 from tink.apiserver.cel.times import timestamp_text
 from tink.apiserver.cel.types import text_of
+from tink.apiserver.validations.declarations import declare
 
 CORPUS = json.loads((pathlib.Path(__file__).parent / "corpus.json").read_text())
 PREFIX = "ERROR: <input>:"
@@ -67,7 +68,7 @@ def declared(schema):
     if schema < 0:
         return {"self": cel.DYN, "oldSelf": cel.DYN}
     given = CORPUS["schemas"][schema]
-    t = cel.schema_type(given, name="selfType", root=bool(given.get("x-kubernetes-embedded-resource")))
+    t = declare(given, name="selfType", root=bool(given.get("x-kubernetes-embedded-resource")))
     return {"self": t, "oldSelf": t}
 
 
