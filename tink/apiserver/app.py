@@ -21,6 +21,7 @@ from aiohttp import web
 from tink.apiserver import errors
 from tink.apiserver.accept import YAML, Accepted, Form, accept
 from tink.apiserver.admission.warnings import limited
+from tink.apiserver.answers import DEPRECATED, finish_headers, for_log, refusal, warning
 from tink.apiserver.documents import Asked, Documents
 from tink.apiserver.errors import StatusError
 from tink.apiserver.lists import Change, Lists, select
@@ -47,8 +48,6 @@ from tink.apiserver.verbs import Result, Verbs
 log = logging.getLogger(__name__)
 
 JSON = "application/json"
-_DEPRECATED = web.RequestKey("deprecated", str)
-"""The warning of the version that a request uses, when it is deprecated."""
 _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _QUIET = (404, 409, 410)
 """Answers that belong to normal work: not worth a line in the log."""
@@ -81,7 +80,7 @@ class Api:
         """Give the aiohttp application."""
         app = web.Application(client_max_size=MAX_BODY)
         app.router.add_route("*", "/{path:.*}", self._handle)
-        app.on_response_prepare.append(_finish_headers)
+        app.on_response_prepare.append(finish_headers)
         return app
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
@@ -89,18 +88,18 @@ class Api:
             return await self._answer(request)
         except StatusError as error:
             if error.code not in _QUIET:
-                self.refusals.tell(request.method, request.path, f"{error.code} {_for_log(error)}")
-            return _refusal(error)
+                self.refusals.tell(request.method, request.path, f"{error.code} {for_log(error)}")
+            return refusal(error)
         except web.HTTPRequestEntityTooLarge:
             self.refusals.tell(request.method, request.path, f"the body is larger than {MAX_BODY} bytes")
-            return _refusal(errors.too_large_body(MAX_BODY))
+            return refusal(errors.too_large_body(MAX_BODY))
         except StorageError as error:
-            return _refusal(errors.internal(str(error)))
+            return refusal(errors.internal(str(error)))
         except (web.HTTPException, ConnectionError):
             raise
         except Exception:
             log.exception("%s %s: a fault of this server", request.method, request.path)
-            return _refusal(errors.internal("see the log of the API server"))
+            return refusal(errors.internal("see the log of the API server"))
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         path = request.rel_url.raw_path.rstrip("/")
@@ -115,7 +114,7 @@ class Api:
             return document
         resource, target = self._route(request, path)
         if resource.warning:
-            request[_DEPRECATED] = resource.warning
+            request[DEPRECATED] = resource.warning
         if resource.virtual:
             return await self._review(request, resource, target)
         if target.name:
@@ -313,8 +312,8 @@ class Api:
             obj = orjson.loads(body)
             body = orjson.dumps(self._formed(request, resource, [obj], obj["metadata"], accepted))
         response = _rendered(body, accepted, result.code)
-        for warning in limited(result.warnings):
-            response.headers.add("Warning", _warning(warning))
+        for text in limited(result.warnings):
+            response.headers.add("Warning", warning(text))
         return response
 
     def _formed(
@@ -467,48 +466,8 @@ def _list_head(resource: Resource, version: int, continues: str) -> bytes:
     return orjson.dumps(head)[:-2]
 
 
-def _warning(text: str) -> str:
-    """Write a warning header (RFC 7234 section 5.5, code 299), which kubectl prints."""
-    printable = "".join(char if char.isprintable() else " " for char in text)
-    return '299 - "' + printable.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _for_log(error: StatusError) -> str:
-    """Say what was wrong without the values that were refused: they may be secret, and may be long."""
-    causes = (error.details or {}).get("causes") or []
-    fields = [cause["field"] for cause in causes if cause.get("field")]
-    return f"{error.reason}: {', '.join(fields)[:500]}" if fields else error.message[:500]
-
-
-async def _finish_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """No answer may be kept by a cache, unless it says otherwise; every answer in an old version warns of that.
-
-    (k8s.io/apiserver, filters: WithCacheControl; apiextensions-apiserver, customresource_handler.)
-    """
-    headers = response.headers
-    headers.setdefault("Cache-Control", "no-cache, private")
-    if text := request.get(_DEPRECATED):
-        others = headers.popall("Warning", [])
-        for warning in (_warning(text), *others):
-            headers.add("Warning", warning)
-
-
 def _not_allowed(request: web.Request, resource: Resource) -> StatusError:
     if not resource.custom:
         return errors.method_not_allowed()
     verb = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
     return errors.not_supported(resource.group, resource.plural, verb.get(request.method, ""))
-
-
-def _refusal(error: StatusError) -> web.Response:
-    if isinstance(error, errors.NoPageError):
-        return web.Response(
-            status=error.code,
-            body=error.message.encode(),
-            headers={"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"},
-        )
-    headers = {"Retry-After": "1"} if error.code in (429, 504) else {}
-    response = web.Response(status=error.code, body=orjson.dumps(error.body()), content_type=JSON, headers=headers)
-    for warning in limited(error.warnings):
-        response.headers.add("Warning", _warning(warning))
-    return response

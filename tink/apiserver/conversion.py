@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from tink.apiserver import errors, meta, patch, schema
+from tink.apiserver import errors, meta, patch, schema, walks
 from tink.apiserver.callout import MAX_ANSWER, CallError, Post, decoded, named
 from tink.apiserver.client_config import ClientConfig
 from tink.apiserver.errors import FieldError, StatusError
@@ -127,7 +127,7 @@ class Conversion:
         self._client = client
         self._review = review
         self._post = post
-        self._nodes: dict[tuple[str, bool], schema.Node] = {}
+        self._nodes: dict[tuple[str, bool], walks.Node] = {}
         self._kept: OrderedDict[tuple[str, bytes], bytes] = OrderedDict()
         self._kept_bytes = 0
         self._under_way: dict[tuple[str, bytes], asyncio.Task[None]] = {}
@@ -147,12 +147,12 @@ class Conversion:
 
     def complete(self, obj: Raw) -> None:
         """Prune an object and fill in defaults, by the schema of its own version, in place. Raises StatusError."""
-        self._node(obj["apiVersion"], defaults=True)(obj, None, schema.Walk())
+        self._node(obj["apiVersion"], defaults=True)(obj, None, walks.Walk())
 
     def _prune(self, obj: Raw) -> None:
-        self._node(obj["apiVersion"], defaults=False)(obj, None, schema.Walk())
+        self._node(obj["apiVersion"], defaults=False)(obj, None, walks.Walk())
 
-    def _node(self, api_version: str, *, defaults: bool) -> schema.Node:
+    def _node(self, api_version: str, *, defaults: bool) -> walks.Node:
         found = self._nodes.get((api_version, defaults))
         if found is None:
             if api_version not in self._schemas:

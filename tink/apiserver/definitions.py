@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from tink.apiserver import schema
+from tink.apiserver import schema, walks
 from tink.apiserver.defining import formats, spec, typed, webhooks
 from tink.apiserver.errors import FieldError
 from tink.apiserver.golang import invalid
@@ -222,7 +222,7 @@ _walk_metadata = schema.compile_schema(
 )
 
 
-def _walk(value: Any, path: schema.Path, found: schema.Walk) -> None:
+def _walk(value: Any, path: walks.Path, found: walks.Walk) -> None:
     """Read a definition as Kubernetes' Go types would. Raises StatusError (400) for values of wrong types."""
     _walk_metadata(value, path, found)
     typed.read(value, found.unknown.append)

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from tink.apiserver import errors, meta, patch, schema, structs
+from tink.apiserver import errors, meta, patch, structs, walks
 from tink.apiserver.errors import FieldError, StatusError
 from tink.apiserver.registry import Raw, Resource
 from tink.apiserver.request import JSON_PATCH, MERGE_PATCH
@@ -200,13 +200,13 @@ def _read(resource: Resource, new: Raw) -> list[str]:
     return [f"metadata.{name}" for name in unknown]
 
 
-def walk(resource: Resource, new: Raw) -> schema.Walk:
+def walk(resource: Resource, new: Raw) -> walks.Walk:
     """Prune, complete and check an object.
 
     Raises StatusError (400) when what Kubernetes reads into Go types has other types.
     """
     unknown = _read(resource, new)
-    found = schema.Walk()
+    found = walks.Walk()
     resource.node(new, None, found)
     if resource.rules.typed and found.errors:  # types and formats are Go's business there
         found.errors = [error for error in found.errors if error.reason != "FieldValueTypeInvalid"]
@@ -255,7 +255,7 @@ def cannot_be_handled(resource: Resource, why: str) -> StatusError:
 
 
 def unknown_fields(
-    resource: Resource, found: schema.Walk, duplicates: tuple[str, ...], validation: str, submitted: bytes = b""
+    resource: Resource, found: walks.Walk, duplicates: tuple[str, ...], validation: str, submitted: bytes = b""
 ) -> list[str]:
     """Treat unknown and duplicate fields as `fieldValidation` says: refuse (StatusError), warn, or nothing.
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Protocol
 
-from tink.apiserver import meta, schema
+from tink.apiserver import checks, meta, walks
 from tink.apiserver.errors import FieldError
 from tink.apiserver.managed import FieldManager, blank_of
 from tink.apiserver.table import AGE, NAME, Column
@@ -137,7 +137,7 @@ class Resource:
     plural: str
     kind: str
     openapi: Raw
-    node: schema.Node
+    node: walks.Node
     singular: str = ""
     list_kind: str = ""
     namespaced: bool = True
@@ -269,7 +269,7 @@ class Registry:
 
 def priority(version: str) -> tuple[int, int, int]:
     """Order versions as Kubernetes does: v2 > v1 > v1beta2 > v1beta1 > v1alpha1 > anything else."""
-    found = schema.compile_pattern(r"^v(\d+)(?:(alpha|beta)(\d+))?$").search(version)
+    found = checks.compile_pattern(r"^v(\d+)(?:(alpha|beta)(\d+))?$").search(version)
     if found is None:
         return (0, 0, 0)
     stability = {None: 3, "beta": 2, "alpha": 1}[found.group(2)]

@@ -1,73 +1,26 @@
 """Structural schemas, compiled: one walk prunes unknown fields, fills in defaults and finds everything that is wrong.
 
 A schema becomes a tree of closures once, when its CustomResourceDefinition is installed; each object then costs one
-walk and no look at the schema. The walk changes the object in place. Paths are chains of (parent, step) and become text
-only when something is wrong. Patterns run in RE2, whose time is linear in the text, because they and the texts come
-from outside. The order at each object is Kubernetes': unknown fields are dropped, nulls that may not be null are
-dropped, defaults are filled in, then values are checked (k8s.io/apiextensions-apiserver, pkg/apiserver/schema).
-
-The wording of errors is that of k8s.io/kube-openapi, pkg/validation/errors.
+walk and no look at the schema. The walk changes the object in place, and notes in a `Walk` what it finds. The order at
+each object is Kubernetes': unknown fields are dropped, nulls that may not be null are dropped, defaults are filled in,
+then values are checked (`checks`; k8s.io/apiextensions-apiserver, pkg/apiserver/schema).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 import re2
 
 from tink.apiserver import errors, meta, structs
+from tink.apiserver.checks import VALUE_CHECKS
 from tink.apiserver.errors import FieldError
-from tink.apiserver.formats import CHECKS
+from tink.apiserver.walks import NOWHERE, Node, Path, Walk, render
 
 _LOW, _HIGH = -(1 << 63), (1 << 63) - 1
-Path = tuple["Path", str | int] | None
-Node = Callable[[Any, Path, "Walk"], None]
-"""Walks a value that is of the schema's type or not; changes it in place; reports to the walk."""
-
-NOWHERE = "<nil>"
-"""The path of errors that Kubernetes reports without one."""
-MAX_ERRORS = 100
-"""After so many errors the rest is not reported: an answer should not be larger than what caused it."""
-
-
-@dataclass(slots=True)
-class Walk:
-    """What one walk found: errors, and the paths of fields that were dropped because the schema does not know them."""
-
-    errors: list[FieldError] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
-    late: list[str] = field(default_factory=list)
-
-    def report(self, error: FieldError) -> None:
-        """Note an error."""
-        if len(self.errors) < MAX_ERRORS:
-            self.errors.append(error)
-
-    def drop_late(self, at: str) -> None:
-        """Note an unknown field in the metadata of an embedded object; Kubernetes tells of these last."""
-        if len(self.late) < MAX_ERRORS:
-            self.late.append(at)
-
-    def drop(self, path: Path, name: str) -> None:
-        """Note an unknown field."""
-        if len(self.unknown) < MAX_ERRORS:
-            self.unknown.append(render((path, name)))
-
-
-def render(path: Path) -> str:
-    """Write a path as Kubernetes does: `spec.actions[0].name`."""
-    steps: list[str | int] = []
-    while path is not None:
-        path, step = path
-        steps.append(step)
-    text = ""
-    for step in reversed(steps):
-        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
-    return text
 
 
 def compile_schema(schema: Mapping[str, Any]) -> Node:
@@ -79,17 +32,6 @@ def compile_schema(schema: Mapping[str, Any]) -> Node:
     if properties.get("metadata") is meta.META_SCHEMA:
         schema = {**schema, "properties": properties | {"metadata": {"x-kubernetes-preserve-unknown-fields": True}}}
     return _compile(schema, prune=True)
-
-
-def compile_pattern(pattern: str) -> Any:
-    """Compile an RE2 pattern. Raises ValueError with RE2's own words."""
-    options = re2.Options()
-    options.log_errors = False
-    try:
-        return re2.compile(pattern, options=options)
-    except re2.error as error:
-        words = error.args[0] if error.args else b""
-        raise ValueError(words.decode("utf-8", "replace") if isinstance(words, bytes) else str(words)) from error
 
 
 def is_integer(value: object) -> bool:
@@ -135,7 +77,7 @@ def _compile(schema: Mapping[str, Any], *, prune: bool) -> Node:
         checks.append(_array(schema, prune=prune))
     if kind in ("integer", "number"):
         checks.append(_number_range(kind, schema.get("format", "")))
-    checks += [make(schema[key], schema) for key, make in _VALUE_CHECKS.items() if key in schema]
+    checks += [make(schema[key], schema) for key, make in VALUE_CHECKS.items() if key in schema]
     checks += _combined(schema)
     holds = _TYPES.get(kind)
     wrong_type = _wrong_type(schema, prune=prune)
@@ -209,7 +151,7 @@ def _wrong_type(schema: Mapping[str, Any], *, prune: bool) -> Node:
     kind = "integer,string" if schema.get("x-kubernetes-int-or-string") else schema.get("type", "")
     form = schema.get("format", "")
     others = [_number_range(kind, form)] if kind in ("integer", "number") else []
-    others += [_VALUE_CHECKS["enum"](schema["enum"], schema)] if "enum" in schema else []
+    others += [VALUE_CHECKS["enum"](schema["enum"], schema)] if "enum" in schema else []
     loses = prune and not schema.get("x-kubernetes-preserve-unknown-fields")
 
     def walk(value: Any, path: Path, found: Walk) -> None:
@@ -439,142 +381,3 @@ def _combined(schema: Mapping[str, Any]) -> list[Node]:
 
         checks.append(none_of)
     return checks
-
-
-Make = Callable[[Any, Mapping[str, Any]], Node]
-
-
-def _rule(applies: type | tuple[type, ...], holds: Callable[[Any], bool], words: str) -> Node:
-    """A check of values of some JSON type; others pass, because `type` has its own check."""
-
-    def walk(value: Any, path: Path, found: Walk) -> None:
-        if isinstance(value, applies) and not isinstance(value, bool) and not holds(value):
-            at = render(path)
-            found.report(errors.invalid_value(at, value, f"{at} in body {words}"))
-
-    return walk
-
-
-_NUMBER = (int, float)
-
-
-def _bounded(bound: Any, schema: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """Give the bound for a value: Kubernetes cuts it to an integer for integers, whatever the schema meant."""
-    if isinstance(bound, int) or schema.get("type") == "integer":
-        return lambda _: bound
-    return lambda value: int(bound) if isinstance(value, int) else bound
-
-
-def _minimum(bound: Any, schema: Mapping[str, Any]) -> Node:
-    at = _bounded(bound, schema)
-    if schema.get("exclusiveMinimum"):
-        return _rule(_NUMBER, lambda value: value > at(value), f"should be greater than {bound}")
-    return _rule(_NUMBER, lambda value: value >= at(value), f"should be greater than or equal to {bound}")
-
-
-def _maximum(bound: Any, schema: Mapping[str, Any]) -> Node:
-    at = _bounded(bound, schema)
-    if schema.get("exclusiveMaximum"):
-        return _rule(_NUMBER, lambda value: value < at(value), f"should be less than {bound}")
-    return _rule(_NUMBER, lambda value: value <= at(value), f"should be less than or equal to {bound}")
-
-
-def _multiple_of(step: Any, _: Mapping[str, Any]) -> Node:
-    return _rule(
-        _NUMBER,
-        lambda value: value % step == 0 if isinstance(value, int) else math.isclose(value / step, round(value / step)),
-        f"should be a multiple of {step}",
-    )
-
-
-def _pattern(pattern: Any, _: Mapping[str, Any]) -> Node:
-    regex = compile_pattern(pattern)
-    return _rule(str, lambda value: regex.search(value) is not None, f"should match '{pattern}'")
-
-
-def _format(name: Any, _: Mapping[str, Any]) -> Node:
-    check = CHECKS.get(name)
-
-    def walk(value: Any, path: Path, found: Walk) -> None:
-        if check is not None and isinstance(value, str) and not check(value):
-            at = render(path)
-            found.report(errors.type_invalid(at, value, f"{at} in body must be of type {name}: {errors.quote(value)}"))
-
-    return walk
-
-
-def _max_length(limit: Any, _: Mapping[str, Any]) -> Node:
-    def walk(value: Any, path: Path, found: Walk) -> None:
-        if isinstance(value, str) and len(value) > limit:
-            found.report(errors.too_long(render(path), limit))
-
-    return walk
-
-
-def _at_most(applies: type[Any]) -> Make:
-    def make(limit: Any, _: Mapping[str, Any]) -> Node:
-        def walk(value: Any, path: Path, found: Walk) -> None:
-            if isinstance(value, applies) and len(value) > limit:
-                found.report(errors.too_many(render(path), len(value), limit))
-
-        return walk
-
-    return make
-
-
-def _at_least(applies: type[Any], unit: str) -> Make:
-    def make(limit: Any, _: Mapping[str, Any]) -> Node:
-        def walk(value: Any, path: Path, found: Walk) -> None:
-            if isinstance(value, applies) and (size := len(value)) < limit:
-                at = render(path)
-                found.report(errors.invalid_value(at, size, f"{at} in body should have at least {limit} {unit}"))
-
-        return walk
-
-    return make
-
-
-def _mark(value: Any) -> bytes:
-    """Write a value so that equal JSON values are equal bytes: 1.0 is 1."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-        return str(value).encode() if abs(value) >= 1 << 63 else orjson.dumps(value)
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-
-
-def _enum(allowed: Any, _: Mapping[str, Any]) -> Node:
-    # true == 1 in Python, but not in JSON.
-    marks = {_mark(item) for item in allowed}
-
-    def walk(value: Any, path: Path, found: Walk) -> None:
-        if _mark(value) not in marks:
-            found.report(errors.unsupported(render(path), value, allowed))
-
-    return walk
-
-
-def _unique(wanted: Any, _: Mapping[str, Any]) -> Node:
-    return _rule(
-        list,
-        lambda value: not wanted or len({orjson.dumps(v, option=orjson.OPT_SORT_KEYS) for v in value}) == len(value),
-        "shouldn't contain duplicates",
-    )
-
-
-_VALUE_CHECKS: dict[str, Make] = {
-    "enum": _enum,
-    "pattern": _pattern,
-    "format": _format,
-    "minLength": lambda limit, _: _rule(
-        str, lambda value: len(value) >= limit, f"should be at least {limit} chars long"
-    ),
-    "maxLength": _max_length,
-    "minimum": _minimum,
-    "maximum": _maximum,
-    "multipleOf": _multiple_of,
-    "minItems": _at_least(list, "items"),
-    "maxItems": _at_most(list),
-    "uniqueItems": _unique,
-    "minProperties": _at_least(dict, "properties"),
-    "maxProperties": _at_most(dict),
-}

@@ -16,7 +16,7 @@ from datetime import datetime
 
 import orjson
 
-from tink.apiserver import conversion, errors, intake, managed, meta, patch, propagation, schema
+from tink.apiserver import conversion, errors, intake, managed, meta, patch, propagation, walks
 from tink.apiserver.admission.attributes import Admission, AdmitAll, Attributes
 from tink.apiserver.errors import FieldError
 from tink.apiserver.options import DeleteOptions, WriteOptions
@@ -351,7 +351,7 @@ class Verbs:
         return Result(await self._put(resource, key, new, stored.version, dry_run=options.dry_run), 200, warnings)
 
     def _finish(
-        self, resource: Resource, new: Raw, old: Raw | None, found: schema.Walk, warnings: Sequence[str]
+        self, resource: Resource, new: Raw, old: Raw | None, found: walks.Walk, warnings: Sequence[str]
     ) -> None:
         """Run the rules of the resource over an object that fits the schema. Raises StatusError (422)."""
         wrong: list[FieldError] = list(found.errors)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tink.apiserver import definitions, meta, schema
+from tink.apiserver import definitions, meta, walks
 from tink.apiserver.errors import FieldError, StatusError
 from tink.apiserver.registry import Rules
 
@@ -30,10 +30,10 @@ UNLIKE = {
 """Answers in which the CEL engine still differs."""
 
 
-def write(new: dict[str, Any], old: dict[str, Any] | None) -> tuple[list[FieldError], schema.Walk]:
+def write(new: dict[str, Any], old: dict[str, Any] | None) -> tuple[list[FieldError], walks.Walk]:
     """Take the steps of `verbs` that look at the object."""
     rules: Rules = RESOURCE.rules
-    walk = schema.Walk()
+    walk = walks.Walk()
     new.setdefault("metadata", {})
     RESOURCE.node(new, None, walk)
     rules.complete(new)

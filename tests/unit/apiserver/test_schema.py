@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tink.api.crds import generate
 from tink.apiserver import structural
 from tink.apiserver.registry import root_schema
-from tink.apiserver.schema import MAX_ERRORS, Walk, compile_schema
+from tink.apiserver.schema import compile_schema
+from tink.apiserver.walks import MAX_ERRORS, Walk
 
 
 def walk(schema: dict[str, Any], value: Any) -> tuple[Any, list[str], list[str]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tink.apiserver import schema
+from tink.apiserver import schema, walks
 from tink.apiserver.registry import root_schema
 from tink.apiserver.validations import Validations, compile_rules, ratcheted
 
@@ -40,10 +40,10 @@ def test_operator_reads_what_a_cluster_would_say_about_an_object(group: str, cas
         COMPILED[group] = rules
     new = thing(case["new"])
     old = None if case["old"] is None else thing(case["old"])
-    walk = schema.Walk()
+    walk = walks.Walk()
     NODES[group](new, None, walk)
     if old is not None:
-        NODES[group](old, None, schema.Walk())
+        NODES[group](old, None, walks.Walk())
     found = ratcheted(walk.errors, new, old, SCHEMAS[group])
     found = found + COMPILED[group].check_after(found, new, old)
     assert sorted([error.reason, error.field, error.message] for error in found) == sorted(case["causes"])

@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 
-from tink.apiserver import conversion, errors, jsontext, patch, schema
+from tink.apiserver import conversion, errors, jsontext, patch, walks
 from tink.apiserver.admission import review
 from tink.apiserver.admission.attributes import Attributes
 from tink.apiserver.admission.conditions import ConditionError
@@ -177,7 +177,7 @@ class Webhooks:
         _check_patched(made, text, now.object)
         same = text == orjson.dumps(now.object, option=orjson.OPT_SORT_KEYS)
         # Defaults again, for the next webhook; what is wrong with the object is found when all have been asked.
-        now.resource.node(made, None, schema.Walk())
+        now.resource.node(made, None, walks.Walk())
         now.object = made
         return not same
 

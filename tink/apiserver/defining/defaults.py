@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tink.apiserver import errors, patch, schema
+from tink.apiserver import errors, patch, schema, walks
 from tink.apiserver.defining.names import dns1035
 from tink.apiserver.errors import FieldError
 from tink.apiserver.golang import invalid
@@ -43,7 +43,7 @@ def check(node: Schema, at: str, *, root: bool = True, in_metadata: bool = False
 def _default(node: Schema, at: str, *, whole: bool) -> list[FieldError]:
     found: list[FieldError] = []
     value = patch.copy({"default": node["default"]})["default"]
-    walk = schema.Walk()
+    walk = walks.Walk()
     bare = _bare(node)
     if whole:
         known = {name: {"x-kubernetes-preserve-unknown-fields": True} for name in _META}

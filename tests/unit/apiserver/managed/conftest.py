@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tink.apiserver import patch, schema
+from tink.apiserver import patch, schema, walks
 from tink.apiserver.managed import FieldManager, keep_times
 from tink.apiserver.registry import root_schema
 
@@ -82,7 +82,7 @@ class Api:
         return new
 
     def _walk(self, api: str, new: Raw) -> None:
-        walk = schema.Walk()
+        walk = walks.Walk()
         managed = new["metadata"].get("managedFields")
         self._nodes[api](new, None, walk)
         if walk.errors:
