@@ -359,6 +359,8 @@ def differences(theirs: Any, ours: Any, path: str = "") -> Iterator[str]:
                 yield f"{where}: theirs {short(theirs[key])}, ours nothing"
             elif key not in theirs:
                 yield f"{where}: theirs nothing, ours {short(ours[key])}"
+            elif key == "managedFields":  # in the order of their times, which are not compared
+                yield from differences(_in_order(theirs[key]), _in_order(ours[key]), where)
             else:
                 yield from differences(theirs[key], ours[key], where)
     elif isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
@@ -368,15 +370,15 @@ def differences(theirs: Any, ours: Any, path: str = "") -> Iterator[str]:
         yield f"{path}: theirs {short(theirs)}\n{' ' * (len(path) + 4)}ours {short(ours)}"
 
 
+def _in_order(entries: Any) -> Any:
+    return (
+        sorted(entries, key=lambda entry: json.dumps(entry, sort_keys=True)) if isinstance(entries, list) else entries
+    )
+
+
 def short(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) < 1500 else text[:1500] + "..."
-
-
-def without_fields_of_managers(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: without_fields_of_managers(item) for key, item in value.items() if key != "managedFields"}
-    return [without_fields_of_managers(item) for item in value] if isinstance(value, list) else value
 
 
 def load(file: Path) -> list[dict[str, Any]]:
@@ -443,8 +445,6 @@ def kept() -> list[Kept]:
 def found(case: dict[str, Any], theirs: list[Any], ours: list[Any]) -> Iterator[tuple[int, str, str]]:
     """Give (number of the step, request, difference)."""
     for number, (step, one, other) in enumerate(zip(steps_of(case), theirs, ours, strict=True)):
-        if "managedFields" not in json.dumps(other):
-            one = without_fields_of_managers(one)
         what = step["do"] + " " + json.dumps(step.get("body", step.get("raw", "")))[:300]
         for line in differences(one, other):
             yield number, what, line

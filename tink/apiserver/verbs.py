@@ -344,9 +344,8 @@ class Verbs:
             if not options.dry_run:
                 await self._remove(resource, key, new, stored.version)
             return Result(last, 200, warnings)
-        if (
-            new == old and managed.same(new, old) and conversion.is_current(resource, stored)
-        ):  # nothing changes: no write, no event
+        # When nothing changes there is no write and no event.
+        if new == old and managed.same(new, old) and conversion.is_current(resource, stored):
             return Result(conversion.text(old, resource.api_version), 200, warnings)
         return Result(await self._put(resource, key, new, stored.version, dry_run=options.dry_run), 200, warnings)
 
