@@ -24,7 +24,7 @@ from tink.apiserver.admission.warnings import limited
 from tink.apiserver.answers import DEPRECATED, finish_headers, for_log, refusal, warning
 from tink.apiserver.documents import Asked, Documents
 from tink.apiserver.errors import StatusError
-from tink.apiserver.lists import Change, Lists, select
+from tink.apiserver.lists import Change, Listing, Lists, select
 from tink.apiserver.options import DeleteOptions, ListOptions, OptionsKind, WriteOptions, parse_version
 from tink.apiserver.protobuf import message_of
 from tink.apiserver.refusals import Refusals
@@ -304,7 +304,10 @@ class Api:
                     if error.code != 404:
                         raise
                 gone.append(body)
-        return web.Response(body=_list_head(resource, listing.version, "") + b",".join(gone) + b"]}", content_type=JSON)
+        return web.Response(
+            body=_list_head(resource, {"resourceVersion": str(listing.version)}) + b",".join(gone) + b"]}",
+            content_type=JSON,
+        )
 
     def _result(self, request: web.Request, resource: Resource, result: Result, accepted: Accepted) -> web.Response:
         body = result.body
@@ -334,8 +337,7 @@ class Api:
     ) -> web.StreamResponse:
         accepted = _accepted(request, resource, many=True)
         listing = await self._lists.read(resource, target, options)
-        metadata = {"resourceVersion": str(listing.version), "continue": listing.continues}
-        metadata = {key: value for key, value in metadata.items() if value}
+        metadata = _list_metadata(listing)
         if accepted.form is Form.TABLE:
             include = _included(request)
             now = self._now()
@@ -347,7 +349,7 @@ class Api:
             kind = {"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1"}
             made = _in_meta({**kind, "metadata": metadata, "items": items or None}, accepted)
             return _rendered(orjson.dumps(made), accepted)
-        head = _list_head(resource, listing.version, listing.continues)
+        head = _list_head(resource, metadata)
         if accepted.media == YAML:
             return await self._yaml_list(request, head + b"]}", listing.parts)
         if accepted != Accepted():
@@ -460,8 +462,18 @@ async def _each(parts: AsyncIterator[list[bytes]]) -> AsyncIterator[bytes]:
             yield body
 
 
-def _list_head(resource: Resource, version: int, continues: str) -> bytes:
-    metadata = {"resourceVersion": str(version), **({"continue": continues} if continues or resource.custom else {})}
+def _list_metadata(listing: Listing) -> dict[str, Any]:
+    metadata = {
+        "resourceVersion": str(listing.version),
+        "continue": listing.continues,
+        "remainingItemCount": listing.remaining,
+    }
+    return {key: value for key, value in metadata.items() if value}
+
+
+def _list_head(resource: Resource, metadata: dict[str, Any]) -> bytes:
+    if resource.custom:
+        metadata = {"continue": "", **metadata}
     head = {"apiVersion": resource.api_version, "kind": resource.list_kind, "metadata": metadata, "items": []}
     return orjson.dumps(head)[:-2]
 

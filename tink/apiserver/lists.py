@@ -72,11 +72,15 @@ def select(resource: Resource, target: Target, options: ListOptions) -> Selectio
 
 @dataclass(frozen=True)
 class Listing:
-    """A list: its version, a token when it goes on after `limit`, and its objects as text, part by part."""
+    """A list: its version, a token when it goes on after `limit`, and its objects as text, part by part.
+
+    `remaining` is how many objects follow; 0 when none do, or when that is not known because selectors choose.
+    """
 
     version: int
     continues: str
     parts: AsyncIterator[list[bytes]]
+    remaining: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,7 @@ class Lists:
                 if not self._selected(chosen, stored):
                     continue
                 if len(items) == options.limit or size > MAX_LIST:
-                    return Listing(first.version, _token(first.version, after), _once(resource, items))
+                    return await self._cut(chosen, first.version, after, items)
                 items.append(stored)
                 size += len(stored.body)
                 after = (stored.namespace, stored.name)
@@ -119,8 +123,18 @@ class Lists:
                 return Listing(first.version, "", _once(resource, items))
             last = page.items[-1]
             if len(items) == options.limit and chosen.matches is None:
-                return Listing(first.version, _token(first.version, after), _once(resource, items))
+                return await self._cut(chosen, first.version, after, items)
             page = await self._page(chosen, (last.namespace, last.name), first.version, 0)
+
+    async def _cut(self, chosen: Selection, version: int, after: tuple[str, str], items: list[Stored]) -> Listing:
+        """Give a list that ends after one of its objects because of its limit. Raises StatusError (410)."""
+        remaining = 0
+        if chosen.matches is None and chosen.name is None:
+            try:
+                remaining = await self._store.count(chosen.resource.key, chosen.namespace, after, version)
+            except ExpiredError as error:
+                raise _too_old(after) from error
+        return Listing(version, _token(version, after), _once(chosen.resource, items), remaining)
 
     async def watch(
         self, resource: Resource, target: Target, options: ListOptions

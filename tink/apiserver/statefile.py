@@ -107,6 +107,11 @@ SELECT k.namespace, k.name, k.version, s.body FROM (
 """
 _NOW = tuple(_PAGE_NOW.format(reach.format("o.")) for reach in _RANGES)
 _THEN = tuple(_PAGE_THEN.format(reach.format(""), reach.format("+")) for reach in _RANGES)
+_COUNT_THEN = (
+    "SELECT (SELECT count(*) FROM objects WHERE {} AND version <= :version) + "
+    "(SELECT count(*) FROM states WHERE version > :version AND prior BETWEEN 1 AND :version AND {})"
+)
+_COUNT = tuple(_COUNT_THEN.format(reach.format(""), reach.format("+")) for reach in _RANGES)
 _SINCE = """
 SELECT s.version, s.namespace, s.name, s.type, s.body, p.body
 FROM states AS s LEFT JOIN states AS p ON p.version = s.prior
@@ -429,6 +434,22 @@ class Reader:
         finally:
             self._db.execute("COMMIT")
         return Page(items, version, more)
+
+    def count(self, resource: str, namespace: str | None, after: tuple[str, str], version: int) -> int:
+        """Count the objects that a list as of `version` has after one of them. Raises ExpiredError."""
+        self._db.execute("BEGIN")
+        try:
+            self._reach(version)
+            where = {
+                "resource": resource,
+                "namespace": after[0] if namespace is None else namespace,
+                "name": after[1],
+                "version": version,
+            }
+            number: int = self._db.execute(_COUNT[namespace is not None], where).fetchone()[0]
+        finally:
+            self._db.execute("COMMIT")
+        return number
 
     def since(self, resource: str, namespace: str | None, version: int, limit: int) -> list[Event]:
         """Read changes after `version`, the oldest first. Raises ExpiredError."""

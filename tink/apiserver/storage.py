@@ -252,6 +252,10 @@ class Store:
         await self._news(page.version)
         return page
 
+    async def count(self, resource: str, namespace: str | None, after: tuple[str, str], version: int) -> int:
+        """Count the objects that a list as of `version` has after one of them. Raises ExpiredError."""
+        return await self._ask(self._lists, lambda reader: reader.count(resource, namespace, after, version))
+
     async def since(self, resource: str, namespace: str | None, version: int, limit: int = PAGE_ROWS) -> list[Event]:
         """Read the changes after `version`, the oldest first, at most `limit`; none when there are no more.
 

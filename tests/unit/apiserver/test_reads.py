@@ -246,3 +246,20 @@ async def test_many_watches_all_get_every_change(api: Any) -> None:
     await make(api, *(f"m{number:02}" for number in range(20)))
     expected = [("ADDED", f"m{number:02}") for number in range(20)]
     assert await asyncio.gather(*watches) == [expected] * 10
+
+
+async def test_page_says_how_many_objects_follow_as_of_its_version(bare: Any) -> None:
+    maps = "/api/v1/namespaces/default/configmaps"
+    for index in range(6):
+        await bare("POST", maps, {"metadata": {"name": f"m{index}", "labels": {"n": str(index % 2)}}})
+    first = (await bare("GET", maps, limit="2")).json["metadata"]
+    assert first["remainingItemCount"] == 4
+    await bare("DELETE", f"{maps}/m5")
+    await bare("POST", maps, {"metadata": {"name": "m9"}})
+    await bare("POST", maps, {"metadata": {"name": "m8"}})
+    second = (await bare("GET", maps, **{"limit": "1", "continue": first["continue"]})).json["metadata"]
+    assert second["remainingItemCount"] == 3
+    assert (await bare("GET", "/api/v1/configmaps", limit="2")).json["metadata"]["remainingItemCount"] == 5
+    chosen = (await bare("GET", maps, limit="1", labelSelector="n=0")).json["metadata"]
+    assert "remainingItemCount" not in chosen
+    assert chosen["continue"]
