@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from tink.apiserver import errors, meta
 from tink.apiserver.errors import FieldError
@@ -79,7 +79,7 @@ def _check_url(url: str, at: str) -> list[FieldError]:
     if at_sign:
         found.append(errors.invalid_value(at, user, "user information is not permitted in the URL"))
     if parts.fragment:
-        found.append(errors.invalid_value(at, parts.fragment, "fragments are not permitted in the URL"))
+        found.append(errors.invalid_value(at, unquote(parts.fragment), "fragments are not permitted in the URL"))
     if parts.query:
         found.append(errors.invalid_value(at, parts.query, "query parameters are not permitted in the URL"))
     return found

@@ -17,8 +17,6 @@ from tink.apiserver.reviews import REVIEWS
 
 Raw = dict[str, Any]
 
-AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-
 VERSION: Raw = {
     "major": "1",
     "minor": "36",

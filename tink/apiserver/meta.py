@@ -21,7 +21,7 @@ DNS_SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 _QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
 
-_SUBDOMAIN_WORDS = (
+SUBDOMAIN_WORDS = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and "
     "end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
     "'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
@@ -53,7 +53,7 @@ def subdomain(name: str) -> str | None:
     """Names of most objects: RFC 1123 subdomains."""
     if len(name) > 253:
         return "must be no more than 253 characters"
-    return None if DNS_SUBDOMAIN.fullmatch(name) else _SUBDOMAIN_WORDS
+    return None if DNS_SUBDOMAIN.fullmatch(name) else SUBDOMAIN_WORDS
 
 
 def label(name: str) -> str | None:
@@ -89,7 +89,7 @@ def wrong_keys(key: str) -> list[str]:
         if len(prefix) > 253:
             found.append("prefix part must be no more than 253 bytes")
         if not DNS_SUBDOMAIN.fullmatch(prefix):
-            found.append(f"prefix part {_SUBDOMAIN_WORDS}")
+            found.append(f"prefix part {SUBDOMAIN_WORDS}")
     if not name:
         found.append("name part must be non-empty")
     elif len(name) > 63:

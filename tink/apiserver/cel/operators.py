@@ -16,7 +16,6 @@ from .types import ListType, MapType, ObjectType, Type
 from .values import equal, lists_equal, no_overload
 
 _SCALARS = frozenset(("int", "bool", "string", "bytes", "timestamp", "duration", "uint"))
-_ONE = frozenset(("int", "bool", "double", "uint", "timestamp", "duration", "null"))
 
 
 def logical(terms: list[Code], *, stop: bool) -> Code:

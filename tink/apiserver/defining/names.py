@@ -1,4 +1,4 @@
-"""Names in definitions: DNS labels and subdomains, with Kubernetes' words.
+"""Names in definitions: DNS labels and subdomains, with all that is wrong with them in Kubernetes' words.
 
 Source: k8s.io/apimachinery, pkg/util/validation.
 """
@@ -7,14 +7,9 @@ from __future__ import annotations
 
 import re
 
-_LABEL_1123 = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_SUBDOMAIN = re.compile(rf"{_LABEL_1123}(\.{_LABEL_1123})*")
+from tink.apiserver.meta import DNS_SUBDOMAIN, SUBDOMAIN_WORDS
+
 _LABEL_1035 = re.compile("[a-z]([-a-z0-9]*[a-z0-9])?")
-_SUBDOMAIN_WORDS = (
-    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and "
-    "end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
-    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
-)
 _LABEL_1035_WORDS = (
     "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, "
     "and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is "
@@ -24,7 +19,7 @@ _LABEL_1035_WORDS = (
 
 def subdomain(name: str) -> str:
     """Say what is wrong with an RFC 1123 subdomain; "" when nothing is."""
-    return _wrong(name, 253, _SUBDOMAIN, _SUBDOMAIN_WORDS)
+    return _wrong(name, 253, DNS_SUBDOMAIN, SUBDOMAIN_WORDS)
 
 
 def dns1035(name: str) -> str:
@@ -36,7 +31,6 @@ def _wrong(name: str, limit: int, form: re.Pattern[str], words: str) -> str:
     found = []
     if len(name.encode()) > limit:
         found.append(f"must be no more than {limit} characters")
-        name = name[: limit + 1]  # the expression backtracks
     if not form.fullmatch(name):
         found.append(words)
     return ",".join(found)

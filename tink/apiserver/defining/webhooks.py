@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import SplitResult, unquote, urlsplit
 
 from cryptography import x509
 
 from tink.apiserver import errors
-from tink.apiserver.defining.names import dns1035, subdomain
+from tink.apiserver.client_config import check_client
+from tink.apiserver.defining.names import dns1035
 from tink.apiserver.errors import FieldError
 from tink.apiserver.golang import invalid
 
@@ -24,8 +23,6 @@ Conversion = Mapping[str, Any]
 REVIEWS = ("v1", "v1beta1")
 """Versions of ConversionReview that can be sent."""
 
-_FORM = "; desired format: https://host[/path]"
-_BAD_HOST = re.compile(r"[\x00-\x20\x7f\"<>\\^`{|}]")
 _ONLY = "should not be set when strategy is not set to Webhook"
 
 
@@ -82,70 +79,12 @@ def check(conversion: Conversion, at: str, *, known_reviews: bool, any_bundle: b
 
 
 def _client(config: Mapping[str, Any], at: str) -> list[FieldError]:
-    url, service = config.get("url"), config.get("service")
-    if (url is None) == (service is None):
-        return [errors.required(at, "exactly one of url or service is required")]
-    if url is not None:
-        return _url(url, f"{at}.url")
-    return _service(service or {}, f"{at}.service")
-
-
-def _split(url: str) -> SplitResult | str:
-    """Split a URL as Go does; a text says why that cannot be."""
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError as error:
-        return str(error)
-    host = parts.netloc.rpartition("@")[2]
-    if bad := _BAD_HOST.search(host):
-        return f'invalid character "{bad[0]}" in host name'
-    return parts
-
-
-def _url(url: str, at: str) -> list[FieldError]:
-    parts = _split(url)
-    if isinstance(parts, str):
-        return [errors.required(at, f'url must be a valid URL: parse "{url}": {parts}{_FORM}')]
-    user, is_user, host = parts.netloc.rpartition("@")
-    found = []
-    if parts.scheme != "https":
-        found.append(invalid(at, parts.scheme, f"'https' is the only allowed URL scheme{_FORM}"))
-    if not host:
-        found.append(invalid(at, host, f"host must be specified{_FORM}"))
-    if is_user:
-        found.append(invalid(at, user, "user information is not permitted in the URL"))
-    if parts.fragment:
-        found.append(invalid(at, unquote(parts.fragment), "fragments are not permitted in the URL"))
-    if parts.query:
-        found.append(invalid(at, parts.query, "query parameters are not permitted in the URL"))
-    return found
-
-
-def _service(service: Mapping[str, Any], at: str) -> list[FieldError]:
-    # Kubernetes hands name and namespace over in the wrong order, so each is missed where the other should be.
-    found = [
-        errors.required(f"{at}.{reported}")
-        for reported, missing in (("name", "namespace"), ("namespace", "name"))
-        if not service.get(missing)
-    ]
-    port = service.get("port", 443)
-    if not 1 <= port <= 65535:
-        found.append(invalid(f"{at}.port", port, "port is not valid: must be between 1 and 65535, inclusive"))
-    path = service.get("path", "")
-    if path in ("", "/"):
-        return found
-    where = f"{at}.path"
-    if path == "//":
-        return [*found, invalid(where, path, "segment[0] may not be empty")]
-    if not path.startswith("/"):
-        found.append(invalid(where, path, "must start with a '/'"))
-    for index, step in enumerate(path[1:].removesuffix("/").split("/")):
-        if not step:
-            found.append(invalid(where, path, f"segment[{index}] may not be empty"))
-        elif wrong := subdomain(step):
-            found.append(invalid(where, path, f"segment[{index}]: {wrong}"))
-    return found
+    service = config.get("service")
+    if service is not None:
+        # Kubernetes hands name and namespace over in the wrong order, so each is missed where the other should be.
+        swapped = {"name": service.get("namespace"), "namespace": service.get("name")}
+        config = {**config, "service": {**service, **swapped}}
+    return check_client(config, at)
 
 
 def _reviews(versions: Sequence[str], at: str, *, known: bool) -> list[FieldError]:

@@ -47,11 +47,6 @@ def owner(manager: str, operation: str, version: str, subresource: str) -> Owner
     return (operation, manager or "unknown", version if operation == UPDATE else "", subresource)
 
 
-def is_applier(who: Owner) -> bool:
-    """Whether an owner applies."""
-    return who[0] == APPLY
-
-
 def shown(who: Owner) -> str:
     """Name an owner in a message, as Kubernetes does."""
     operation, manager, version, subresource = who
