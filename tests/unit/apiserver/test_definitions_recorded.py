@@ -55,7 +55,7 @@ BY_VERBS = "no resourceVersion"
 
 def _case(case: dict[str, Any]) -> Any:
     unlike = UNLIKE.get(case["name"])
-    marks = [pytest.mark.xfail(reason=unlike)] if unlike else []
+    marks = [pytest.mark.xfail(strict=True, reason=unlike)] if unlike else []
     return pytest.param(case, id=case["name"], marks=marks)
 
 
