@@ -1,14 +1,32 @@
-"""The one netboot policy: whether a machine may netboot, and if not, why.
+"""The one netboot policy: whether a machine may netboot now, and if not, why.
 
-DHCP, TFTP, HTTP and the journey all ask `netboot`; none decides on its own. The reason is shown on the machine's
-screen, in the log and in the journey.
+DHCP, TFTP, HTTP and the journey all ask `NetbootPolicy.decide`; none decides on its own. The reason is shown on the
+machine's screen, in the log and in the journey.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from edge.inventory import Machine
+
+
+class DhcpMode(StrEnum):
+    """How this edge takes part in DHCP; the names are those that Tinkerbell's operators know."""
+
+    RESERVATION = "reservation"  # an address and what to boot, for machines that have a Hardware
+    PROXY = "proxy"  # what to boot only, for machines that have a Hardware: beside another DHCP server
+    AUTO_PROXY = "auto-proxy"  # the same, for machines without a Hardware, too
+    OFF = "off"  # nothing: another DHCP server names our boot files
+
+
+class NetbootWhen(StrEnum):
+    """When a machine may netboot that its Hardware allows to."""
+
+    ALLOWED = "allowed"  # always
+    WORKFLOW = "workflow"  # while it has a Workflow that has not ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +39,35 @@ class Decision:
 
 ALLOWED = Decision(allowed=True)
 
+HasWork = Callable[[str, str], bool]
+"""`has_work(namespace, name)`: whether the Hardware has a Workflow that has not ended."""
 
-def netboot(machine: Machine | None) -> Decision:
-    """Decide whether `machine` (None: not registered) may netboot now."""
-    if machine is None:
-        return Decision(allowed=False, reason="no Hardware has this MAC address")
-    where = f"Hardware {machine.namespace}/{machine.name}: spec.networkInterfaces[{machine.mac}]"
-    if machine.interface.disable_dhcp:
-        return Decision(allowed=False, reason=f"{where}.disableDhcp is true")
-    if machine.interface.disable_netboot:
-        return Decision(allowed=False, reason=f"{where}.disableNetboot is true")
-    return ALLOWED
+
+class NetbootPolicy:
+    """Decides for every server of the edge alike."""
+
+    def __init__(
+        self,
+        mode: DhcpMode = DhcpMode.RESERVATION,
+        when: NetbootWhen = NetbootWhen.ALLOWED,
+        has_work: HasWork = lambda _namespace, _name: True,
+    ) -> None:
+        self.mode = mode
+        self._when = when
+        self._has_work = has_work
+
+    def decide(self, machine: Machine | None) -> Decision:
+        """Whether `machine` (None: not registered) may netboot now."""
+        if machine is None:
+            if self.mode is DhcpMode.AUTO_PROXY:
+                return ALLOWED
+            return Decision(allowed=False, reason="no Hardware has this MAC address")
+        full_name = f"Hardware {machine.namespace}/{machine.name}"
+        where = f"{full_name}: spec.networkInterfaces[{machine.mac}]"
+        if machine.interface.disable_dhcp:
+            return Decision(allowed=False, reason=f"{where}.disableDhcp is true")
+        if machine.interface.disable_netboot:
+            return Decision(allowed=False, reason=f"{where}.disableNetboot is true")
+        if self._when is NetbootWhen.WORKFLOW and not self._has_work(machine.namespace, machine.name):
+            return Decision(allowed=False, reason=f"{full_name} has no Workflow that has yet to run")
+        return ALLOWED

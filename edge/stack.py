@@ -26,6 +26,7 @@ from typing import Any
 from aiohttp import web
 
 from edge.artifacts.cache import ArtifactCache
+from edge.callers import Callers
 from edge.dhcp.responder import DhcpSettings, Responder
 from edge.dhcp.server import DhcpServer
 from edge.http.admin import build_admin_app
@@ -35,6 +36,7 @@ from edge.journey.agents import AgentJourney
 from edge.journey.recorder import Journey
 from edge.journey.workflows import WorkflowJourney
 from edge.neighbour.router_advertisement import RouterAdvertiser
+from edge.policy import NetbootPolicy
 from edge.tftp.files import BootFiles
 from edge.tftp.server import TftpServer
 from ipxe.binaries import BootBinaries
@@ -121,6 +123,8 @@ class Stack:
         self._not_ready = "starting"
         self.inventory = Inventory()
         self.journey = Journey(time.time)
+        self._policy = NetbootPolicy()
+        self._callers = Callers(self.inventory)
 
     async def start(self) -> None:
         """Start every service of the settings; ready when it returns. Raises StackError or the part's own error."""
@@ -278,13 +282,13 @@ class Stack:
         if Service.HTTP in wanted:
             await self._start_http(informers[OSIE], binaries)
         if Service.TFTP in wanted:
-            files = BootFiles(binaries, self.inventory)
+            files = BootFiles(binaries, self.inventory, self._callers, self._policy)
             tftp = TftpServer(files, self.journey.record, host=self._bind_address(), interface=settings.interface)
             await self._serve(tftp)
         if Service.DHCP in wanted:
             http_url = f"http://{settings.public_ip}:{settings.http_port}"
             dhcp = DhcpSettings(server_ip=settings.public_ip, tftp_ip=settings.public_ip, http_base_url=http_url)
-            responder = Responder(self.inventory, dhcp, self.journey.record, time.monotonic, binaries)
+            responder = Responder(self.inventory, dhcp, self.journey.record, time.monotonic, binaries, self._policy)
             await self._serve(DhcpServer(responder, settings.interface))
         if settings.router_advertisements:
             await self._serve(RouterAdvertiser(settings.interface))
@@ -306,6 +310,8 @@ class Stack:
         )
         app = build_app(
             inventory=self.inventory,
+            callers=self._callers,
+            policy=self._policy,
             osie=osies.get,
             cache=cache,
             binaries=binaries,

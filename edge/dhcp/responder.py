@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from edge import policy
 from edge.dhcp import codec, options
 from edge.dhcp.boot import NO_BOOT, NO_PROXY_DHCP, Boot, BootChoice
 from edge.dhcp.client import Client, Kind, identify
@@ -29,6 +28,7 @@ from edge.dhcp.unregistered import Unregistered
 from edge.inventory import Inventory
 from edge.journey.events import Outcome, Recorder, Step
 from edge.once_per import OncePer
+from edge.policy import NetbootPolicy
 from ipxe.binaries import BootBinaries, NoBinaryError
 
 log = logging.getLogger(__name__)
@@ -90,11 +90,16 @@ class Received(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """A packet to send from the port that the question arrived on; `address` may be BROADCAST."""
+    """A packet to send from the port that the question arrived on; `address` may be BROADCAST.
+
+    `ethernet` is set where the client does not answer ARP yet: the packet goes as a frame made by hand to this
+    hardware address, or, where that is not possible, to everybody.
+    """
 
     payload: bytes
     address: str
     port: int
+    ethernet: bytes = b""
 
 
 class Responder:
@@ -107,12 +112,14 @@ class Responder:
         record: Recorder,
         clock: Callable[[], float],
         binaries: BootBinaries,
+        policy: NetbootPolicy,
     ) -> None:
         """`clock` gives seconds, of any epoch; it only spaces repeated log lines."""
         self.settings = settings
         self._inventory = inventory
         self._record = record
         self._clock = clock
+        self._policy = policy
         self._boot = BootChoice(binaries, settings.tftp_ip, settings.http_base_url)
         self._server_id = options.ipv4(settings.server_ip)
         self._server_id_option = options.option(options.SERVER_IDENTIFIER, self._server_id)
@@ -316,7 +323,7 @@ class Responder:
         """What the client boots, the words for the journey, and the outcome where it is refused."""
         if client.kind is Kind.OPERATING_SYSTEM:
             return NO_BOOT, "", None
-        decision = policy.netboot(reservation.machine)
+        decision = self._policy.decide(reservation.machine)
         if not decision.allowed:
             return NO_BOOT, f", nothing to boot: {decision.reason}", Outcome.REFUSED
         try:

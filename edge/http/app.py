@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from aiohttp import web
 
 from edge.artifacts.cache import ArtifactCache
+from edge.callers import Callers
 from edge.http.body import BodySender
 from edge.http.boot import BootScripts, binary
 from edge.http.context import Binaries, Context, OsieLookup, text
@@ -22,6 +23,7 @@ from edge.http.routes import Place, Route, route
 from edge.inventory import Inventory
 from edge.journey.events import Recorder
 from edge.once_per import OncePer
+from edge.policy import NetbootPolicy
 from ipxe.scripts import BootSettings, Scripts
 
 MAX_BODY = 64 * 1024
@@ -36,6 +38,8 @@ Answer = Callable[[web.Request, Route], Awaitable[web.StreamResponse]]
 def build_app(
     *,
     inventory: Inventory,
+    callers: Callers,
+    policy: NetbootPolicy,
     osie: OsieLookup,
     cache: ArtifactCache,
     binaries: Binaries,
@@ -52,6 +56,8 @@ def build_app(
     """
     context = Context(
         inventory=inventory,
+        callers=callers,
+        policy=policy,
         osie=osie,
         cache=cache,
         binaries=binaries,

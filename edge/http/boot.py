@@ -16,7 +16,6 @@ from edge.http.ranges import Span, UnsatisfiableError, matches, span
 from edge.http.routes import Route
 from edge.inventory import Machine
 from edge.journey.events import Outcome, Step
-from edge.policy import netboot
 from ipxe.scripts import Script, ScriptError, Scripts
 
 NO_FAILURE = "the edge has the files of the OSIE, but the connection to this machine broke"
@@ -48,7 +47,7 @@ class BootScripts:
         if machine is None:
             why = f"script asked for {route.who}: no Hardware has this MAC address, or more than one"
             return self._context.refuse(404, f"no Hardware has the MAC address {route.who}", seen=seen, why=why)
-        if seen != machine.ip:
+        if not self._context.callers.is_at(machine, seen):
             return self._wrong_address(machine, seen)
         if "failed" in request.query:
             # Never the boot script itself: it would ask again, and run in itself for ever.
@@ -64,7 +63,7 @@ class BootScripts:
         return text("this script is served to its own machine only", status=403)
 
     def _script(self, machine: Machine, *, by: str) -> web.Response:
-        decision = netboot(machine)
+        decision = self._context.policy.decide(machine)
         compiled = self._compile(machine)
         script, outcome = compiled.script, Outcome.OK
         if not decision.allowed:
@@ -99,8 +98,8 @@ class BootScripts:
 async def binary(context: Context, request: web.Request, route: Route) -> web.StreamResponse:
     """GET /ipxe/binary/[<mac>/]<name>: a boot program, to a machine that may netboot."""
     seen = seen_address(request)
-    machine = context.inventory.by_mac(route.who) if route.who else context.inventory.by_ip(seen)
-    decision = netboot(machine)
+    machine = context.inventory.by_mac(route.who) if route.who else context.callers.machine(seen)
+    decision = context.policy.decide(machine)
     if machine is None or not decision.allowed:
         why = f"boot program {route.name} asked for by {route.who or seen}: {decision.reason}"
         if machine is not None and context.first("binary", machine.mac, decision.reason):

@@ -14,9 +14,11 @@ from typing import Protocol
 from aiohttp import web
 
 from edge.artifacts.cache import ArtifactCache
+from edge.callers import Callers
 from edge.inventory import Inventory
 from edge.journey.events import Recorder
 from edge.once_per import OncePer
+from edge.policy import NetbootPolicy
 from tink.api.v1alpha2 import Raw
 
 log = logging.getLogger(__name__)
@@ -46,6 +48,8 @@ class Context:
     """Everything a handler may ask. `clock` gives monotonic seconds; `ready` an empty string, or why not."""
 
     inventory: Inventory
+    callers: Callers
+    policy: NetbootPolicy
     osie: OsieLookup
     cache: ArtifactCache
     binaries: Binaries

@@ -36,7 +36,7 @@ class MetadataService:
     async def ec2(self, request: web.Request, route: Route) -> web.StreamResponse:
         """GET /2009-04-04/... and /latest/...."""
         seen = seen_address(request)
-        machine = self._context.inventory.by_ip(seen)
+        machine = self._context.callers.machine(seen)
         if machine is None:
             return self._unknown(seen)
         body = self._tree(machine).ec2.get(route.name)
@@ -79,7 +79,7 @@ class MetadataService:
 
     def _own(self, seen: str, who: str) -> Machine | web.Response:
         """The machine that asks, if it is the one named `who` (MAC or Hardware name)."""
-        machine = self._context.inventory.by_ip(seen)
+        machine = self._context.callers.machine(seen)
         if machine is None:
             return self._unknown(seen)
         if who == machine.name or who in machine.hardware.spec.network_interfaces:

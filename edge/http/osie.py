@@ -19,7 +19,6 @@ from edge.http.ranges import Span
 from edge.http.routes import Route
 from edge.inventory import Machine
 from edge.journey.events import Outcome, Step
-from edge.policy import netboot
 from tink.api.v1alpha2 import OSIE
 
 _STEP = {"kernel": Step.KERNEL, "initrd": Step.INITRD}
@@ -60,11 +59,11 @@ class OsieFiles:
     async def answer(self, request: web.Request, route: Route) -> web.StreamResponse:
         """GET, HEAD."""
         seen = seen_address(request)
-        machine = self._context.inventory.by_ip(seen)
+        machine = self._context.callers.machine(seen)
         if machine is None:
             why = f"{route.name} of OSIE {route.who} asked for, but no Hardware has this address, or more than one"
             return self._context.refuse(403, f"no Hardware has the address {seen}", seen=seen, why=why)
-        decision = netboot(machine)
+        decision = self._context.policy.decide(machine)
         if not decision.allowed:
             if self._context.first("osie", machine.mac, route.name, decision.reason):
                 message = f"no {route.name}: {decision.reason}"

@@ -7,10 +7,10 @@ HTTP API and the lab's live view are all made of this one stream.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 Value = str | int | float
 
@@ -57,7 +57,20 @@ class JourneyEvent:
     detail: Mapping[str, Value] = field(default_factory=dict)
 
 
+class Note(NamedTuple):
+    """What is the same each time: a step prepared beforehand, so that noting it costs next to nothing (DHCP)."""
+
+    step: Step
+    outcome: Outcome
+    message: str
+    detail: Mapping[str, Value] = {}
+
+
 class Recorder(Protocol):
     """What a server calls when something happened to a machine. Never raises, never blocks."""
 
     def __call__(self, mac: str, step: Step, outcome: Outcome, message: str, **detail: Value) -> None: ...
+
+
+NoteTaker = Callable[[str, Note], None]
+"""`take(mac, note)`: records a prepared step of the machine. Never raises, never blocks."""

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
-from edge.journey.events import JourneyEvent, Outcome, Step, Value
+from edge.journey.events import JourneyEvent, Note, Outcome, Step, Value
 
 log = logging.getLogger("edge.journey")
 
@@ -87,6 +87,10 @@ class Journey:
                 listener(event)
             except Exception:
                 log.exception("a listener failed on a journey event of %s", mac)
+
+    def note(self, mac: str, note: Note) -> None:
+        """Take in a prepared event (`edge.journey.events.NoteTaker`). Never raises, never blocks."""
+        self.record(mac, note.step, note.outcome, note.message, **note.detail)
 
     def on_event(self, listener: Listener) -> None:
         """Call `listener(event)` after each event, from the event loop."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 
-from edge import policy
+from edge.callers import Callers
 from edge.inventory import Inventory, Machine
+from edge.policy import NetbootPolicy
 from edge.tftp.packets import ErrorCode
 from edge.tftp.source import Refusal, TftpFile, TftpRequest
 from ipxe.binaries import BootBinaries
@@ -26,15 +27,17 @@ _MAC_SEGMENT = re.compile(r"[0-9a-f]{12}|[0-9a-f]{2}(?:([:.-])[0-9a-f]{2})(?:\1[
 class BootFiles:
     """Opens boot files for machines. An `edge.tftp.source.OpenFile`."""
 
-    def __init__(self, binaries: BootBinaries, inventory: Inventory) -> None:
+    def __init__(self, binaries: BootBinaries, inventory: Inventory, callers: Callers, policy: NetbootPolicy) -> None:
         self._binaries = binaries
         self._inventory = inventory
+        self._callers = callers
+        self._policy = policy
 
     def __call__(self, request: TftpRequest) -> TftpFile | Refusal:
         """The file that `request` names, or why there is none."""
         # Backslashes: Windows' and some ROMs'. Empty and "." segments: "/x", "//x", "./x".
         segments = [part for part in request.name.replace("\\", "/").split("/") if part not in ("", ".")]
-        by_address = self._inventory.by_ip(request.client_ip)
+        by_address = self._callers.machine(request.client_ip)
         by_name = self._by_mac(segments[0]) if len(segments) == 2 else None
         machine = by_name or by_address
         mac = machine.mac if machine is not None else None
@@ -42,7 +45,7 @@ class BootFiles:
             return Refusal(ErrorCode.ACCESS_VIOLATION, f"{printable(request.name)}: '..' is not allowed in names", mac)
         for known in (by_address, by_name):
             if known is not None:
-                decision = policy.netboot(known)
+                decision = self._policy.decide(known)
                 if not decision.allowed:
                     return Refusal(ErrorCode.ACCESS_VIOLATION, f"may not netboot: {decision.reason}", known.mac)
         missing = Refusal(

@@ -6,10 +6,15 @@ from memory, for it is called between packets. `edge.tftp.files` is that functio
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from edge.journey.events import Step
 from edge.tftp.packets import ErrorCode
+
+
+def _nothing_to_close() -> None:
+    """For files that are kept in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +29,18 @@ class TftpRequest:
 class TftpFile:
     """A file to send. `content` stays alive and unchanged as long as this object does (bytes, or a view of an mmap).
 
-    `label` names it for people; `mac` is the machine on whose journey the transfer goes (None: an unknown client).
+    `label` names it for people; `mac` is the machine on whose journey the transfer goes (None: an unknown client), and
+    `step` which part of it. `filled(offset)` is set for a file that is still arriving: it gives up to which offset
+    `content` may be read, as soon as that is beyond `offset`, and raises when that will never be. `close` is called
+    once, when the file is not needed any more.
     """
 
     content: bytes | memoryview
     label: str
     mac: str | None = None
+    step: Step = Step.TFTP
+    filled: Callable[[int], Awaitable[int]] | None = None
+    close: Callable[[], None] = _nothing_to_close
 
     @property
     def size(self) -> int:
@@ -50,4 +61,7 @@ class Refusal:
     expected: bool = False
 
 
-OpenFile = Callable[[TftpRequest], TftpFile | Refusal]
+Opened = TftpFile | Refusal
+
+OpenFile = Callable[[TftpRequest], Opened | Awaitable[Opened]]
+"""Answers at once where it can; where it has to wait (an upstream), the client's repeated requests are passed over."""

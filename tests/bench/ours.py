@@ -19,12 +19,14 @@ import uvloop
 from aiohttp import web
 
 from edge.artifacts.cache import ArtifactCache, Source
+from edge.callers import Callers
 from edge.dhcp.responder import DhcpSettings, Responder
 from edge.dhcp.server import DhcpServer
 from edge.http.app import build_app, machine_runner
 from edge.inventory import Inventory
 from edge.journey.recorder import Journey
 from edge.logs import set_up
+from edge.policy import NetbootPolicy
 from edge.tftp.files import BootFiles
 from edge.tftp.server import TftpServer
 from ipxe.binaries import BootBinaries
@@ -91,8 +93,11 @@ async def http(exit_stack: AsyncExitStack, journey: Journey, *, directory: str) 
         await asyncio.sleep(0.01)
     await runner.cleanup()
     osie = {"metadata": {"name": "lab", "namespace": "default"}, "spec": {"kernelUrl": url, "initrdUrl": url}}
+    machines_known = inventory(range(CLIENTS))
     app = build_app(
-        inventory=inventory(range(CLIENTS)),
+        inventory=machines_known,
+        callers=Callers(machines_known),
+        policy=NetbootPolicy(),
         osie=lambda _namespace, _name: osie,
         cache=cache,
         binaries=_binaries(directory),
@@ -107,7 +112,8 @@ async def http(exit_stack: AsyncExitStack, journey: Journey, *, directory: str) 
 
 async def tftp(exit_stack: AsyncExitStack, journey: Journey, *, directory: str) -> None:
     """The TFTP server, with the boot files of `directory`."""
-    files = BootFiles(_binaries(directory), inventory(range(CLIENTS)))
+    known = inventory(range(CLIENTS))
+    files = BootFiles(_binaries(directory), known, Callers(known), NetbootPolicy())
     server = TftpServer(files, journey.record, host=SERVER_IP, interface="srv0")
     await server.start()
     exit_stack.push_async_callback(server.stop)
@@ -116,9 +122,8 @@ async def tftp(exit_stack: AsyncExitStack, journey: Journey, *, directory: str) 
 async def dhcp(exit_stack: AsyncExitStack, journey: Journey, *, directory: str, first: int, count: int) -> None:
     """The DHCP server, with reservations for `count` machines from `first` on."""
     settings = DhcpSettings(SERVER_IP, SERVER_IP, _HTTP_URL)
-    responder = Responder(
-        inventory(range(first, first + count)), settings, journey.record, time.monotonic, _binaries(directory)
-    )
+    known, binaries = inventory(range(first, first + count)), _binaries(directory)
+    responder = Responder(known, settings, journey.record, time.monotonic, binaries, NetbootPolicy())
     server = DhcpServer(responder, "srv0")
     await server.start()
     exit_stack.push_async_callback(server.stop)

@@ -15,6 +15,7 @@ from edge.dhcp.responder import DhcpSettings, Received, Reply, Responder
 from edge.dhcp.server import DhcpServer, DhcpServerError
 from edge.inventory import Inventory
 from edge.journey.events import Step
+from edge.policy import NetbootPolicy
 from ipxe.binaries import BootBinaries
 
 Network = Any
@@ -52,7 +53,9 @@ def start(network: Network, inventory: Inventory, tmp_path: Path) -> Start:
 
     async def start_dhcp(interface: str = "srv0") -> Sequence[DhcpServer]:
         settings = DhcpSettings(network.server_ip, network.server_ip, f"http://{network.server_ip}:7080")
-        responder = Responder(inventory, settings, network.record, time.monotonic, BootBinaries(directory))
+        responder = Responder(
+            inventory, settings, network.record, time.monotonic, BootBinaries(directory), NetbootPolicy()
+        )
         server = DhcpServer(responder, interface)
         await server.start()
         return [server]
@@ -199,7 +202,8 @@ def test_server_starts_again_right_after_it_stopped(network: Network, start: Sta
 async def test_unprivileged_server_is_told_what_it_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "snponly.efi").write_bytes(b"snponly")
     settings = DhcpSettings("10.77.6.1", "10.77.6.1", "http://10.77.6.1:7080")
-    responder = Responder(Inventory(), settings, lambda *_args, **_: None, time.monotonic, BootBinaries(tmp_path))
+    binaries = BootBinaries(tmp_path)
+    responder = Responder(Inventory(), settings, lambda *_args, **_: None, time.monotonic, binaries, NetbootPolicy())
 
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 import tftpy
 
+from edge.callers import Callers
 from edge.inventory import Inventory
 from edge.journey.events import JourneyEvent, Outcome, Step
+from edge.policy import NetbootPolicy
 from edge.tftp.files import BootFiles
 from edge.tftp.server import TftpServer, TftpServerError
 from edge.tftp.source import TftpFile
@@ -45,7 +47,11 @@ def start(network: Network, tmp_path: Path, content: bytes) -> Start:
     network.give_client_its_address()
 
     async def start_tftp() -> Sequence[TftpServer]:
-        server = TftpServer(BootFiles(BootBinaries(directory), inventory), network.record, interface="srv0")
+        server = TftpServer(
+            BootFiles(BootBinaries(directory), inventory, Callers(inventory), NetbootPolicy()),
+            network.record,
+            interface="srv0",
+        )
         await server.start()
         return [server]
 

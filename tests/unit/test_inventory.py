@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from edge.inventory import Inventory
-from edge.policy import netboot
+from edge.policy import NetbootPolicy
 
 MAC, OTHER_MAC = "52:54:00:12:34:56", "52:54:00:12:34:57"
 
@@ -96,10 +96,10 @@ def test_handlers_hear_of_macs_that_came_changed_and_went() -> None:
 def test_policy_says_which_field_forbids_netboot(interface: dict[str, Any], reason: str) -> None:
     inventory = Inventory()
     inventory.apply(hardware("a", MAC, **interface))
-    decision = netboot(inventory.by_mac(MAC))
+    decision = NetbootPolicy().decide(inventory.by_mac(MAC))
     assert decision.allowed is (not reason)
     assert reason in decision.reason
 
 
 def test_policy_refuses_machines_that_are_not_registered() -> None:
-    assert not netboot(None).allowed
+    assert not NetbootPolicy().decide(None).allowed

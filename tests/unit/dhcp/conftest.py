@@ -16,6 +16,7 @@ import pytest
 from edge.dhcp.responder import DhcpSettings, Received, Reply, Responder
 from edge.inventory import Inventory
 from edge.journey.events import JourneyEvent, Outcome, Step
+from edge.policy import NetbootPolicy
 from ipxe.binaries import BootBinaries
 
 
@@ -235,7 +236,7 @@ def make_edge(binaries: BootBinaries) -> Callable[..., Edge]:
             edge.events.append(JourneyEvent(edge.now, mac, step, outcome, message, detail))
 
         settings = DhcpSettings(server_ip=server_ip, tftp_ip=server_ip, http_base_url=f"http://{server_ip}:7080")
-        responder = Responder(inventory, settings, record, lambda: edge.now, binaries)
+        responder = Responder(inventory, settings, record, lambda: edge.now, binaries, NetbootPolicy())
         edge = Edge(inventory, responder)
         return edge
 

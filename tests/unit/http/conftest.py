@@ -19,11 +19,13 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from edge.artifacts.cache import ArtifactCache, Timeouts
+from edge.callers import Callers
 from edge.http.app import build_app, machine_runner
 from edge.http.body import BodySender
 from edge.inventory import Inventory
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
+from edge.policy import NetbootPolicy
 from ipxe.scripts import BootSettings
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
@@ -144,6 +146,8 @@ async def rack(tmp_path: Path) -> AsyncIterator[Rack]:
     rack.binaries["snponly.efi"] = Binary(b"MZ" + bytes(1000), '"b1"')
     app = build_app(
         inventory=rack.inventory,
+        callers=Callers(rack.inventory),
+        policy=NetbootPolicy(),
         osie=lambda namespace, name: rack.osies.get((namespace, name)),
         cache=cache,
         binaries=rack.binaries,

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from edge.callers import Callers
 from edge.inventory import Inventory
+from edge.policy import NetbootPolicy
 from edge.tftp.files import BootFiles, mac_of
 from edge.tftp.packets import ErrorCode
 from edge.tftp.source import Refusal, TftpFile, TftpRequest
@@ -36,7 +38,7 @@ def files(tmp_path: Path) -> BootFiles:
     inventory = Inventory()
     inventory.apply(hardware("lab-1", MAC, "10.0.0.50"))
     inventory.apply(hardware("lab-2", LOCKED, "10.0.0.51", disableNetboot=True))
-    return BootFiles(BootBinaries(directory), inventory)
+    return BootFiles(BootBinaries(directory), inventory, Callers(inventory), NetbootPolicy())
 
 
 @pytest.mark.parametrize(
