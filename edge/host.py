@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import socket
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 
 _SIOCGIFADDR = 0x8915  # netdevice(7)
@@ -12,6 +13,14 @@ _SIOCGIFADDR = 0x8915  # netdevice(7)
 
 class HostError(Exception):
     """This host's network is not as it must be; the message says what was looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """An interface that faces machines, and this host's IPv4 address there, in dotted form."""
+
+    interface: str
+    address: str
 
 
 def default_interface(routes: Path = Path("/proc/net/route")) -> str:

@@ -12,40 +12,23 @@ else in the program knows which parts run together.
 from __future__ import annotations
 
 import asyncio
-import errno
-import ipaddress
 import logging
 import time
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
-
-from edge.artifacts.cache import ArtifactCache
-from edge.callers import Callers
-from edge.dhcp.responder import DhcpSettings, Responder
-from edge.dhcp.server import DhcpServer
-from edge.http.admin import build_admin_app
-from edge.http.app import build_app, machine_runner
 from edge.inventory import Inventory
 from edge.journey.agents import AgentJourney
 from edge.journey.recorder import Journey
 from edge.journey.workflows import WorkflowJourney
-from edge.neighbour.router_advertisement import RouterAdvertiser
-from edge.policy import NetbootPolicy
-from edge.tftp.files import BootFiles
-from edge.tftp.server import TftpServer
-from ipxe.binaries import BootBinaries
-from ipxe.scripts import BootSettings
+from edge.serving import Serving, tcp_advice
+from edge.settings import EDGE, Service, StackSettings
 from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw
 from tink.apiserver import ApiServer
 from tink.controller.controller import Controller
-from tink.controller.settings import ControllerSettings, WebhookSettings
 from tink.controller.webhooks.registration import remove
 from tink.controller.webhooks.server import SERVICE_PORT, Webhooks
 from tink.kube.client import ApiError, KubeClient, KubeConfigError
@@ -53,7 +36,6 @@ from tink.kube.informer import Informer
 from tink.kube.manifests import DEFAULT_NAMESPACE, apply, apply_object, load, resource_type
 from tink.kube.resources import CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
 from tink.server.server import WorkflowServer
-from tink.server.settings import ServerSettings
 
 log = logging.getLogger(__name__)
 
@@ -63,52 +45,8 @@ Manifests = list[tuple[Path, Raw]]
 _SYNC_TIMEOUT = 30.0  # seconds; an API that answers lists thousands of objects in far less
 
 
-class Service(StrEnum):
-    """What a process of the stack can serve."""
-
-    APISERVER = "apiserver"
-    CONTROLLER = "controller"
-    WEBHOOKS = "webhooks"
-    SERVER = "server"
-    DHCP = "dhcp"
-    TFTP = "tftp"
-    HTTP = "http"
-    ADMIN = "admin"
-
-
-EDGE = frozenset({Service.DHCP, Service.TFTP, Service.HTTP, Service.ADMIN})
-
-
 class StackError(Exception):
     """The stack can't start, or a part of it ended; the message says which and why."""
-
-
-@dataclass(frozen=True, slots=True)
-class StackSettings:
-    """Everything an operator can set. Addresses in dotted form; see `tinkedge up --help` for the rest.
-
-    `kubeconfig` None: the embedded API if it is one of `services`, else the service account of this pod.
-    """
-
-    services: frozenset[Service]
-    data_dir: Path = Path("/var/lib/tinkedge")
-    kubeconfig: Path | None = None
-    manifests: Path | None = None
-    interface: str = ""
-    public_ip: str = "127.0.0.1"
-    ipxe_dir: Path = Path("/usr/lib/ipxe")
-    osie_dir: Path | None = None
-    http_port: int = 7080
-    grpc_port: int = 42113
-    api_port: int = 6443
-    admin_address: str = "127.0.0.1"
-    admin_port: int = 7081
-    grpc_authority: str = ""
-    insecure_registries: tuple[str, ...] = ()
-    router_advertisements: bool = False
-    controller: ControllerSettings = field(default_factory=ControllerSettings)
-    webhooks: WebhookSettings = field(default_factory=WebhookSettings)
-    server: ServerSettings = field(default_factory=ServerSettings)
 
 
 class Stack:
@@ -123,8 +61,6 @@ class Stack:
         self._not_ready = "starting"
         self.inventory = Inventory()
         self.journey = Journey(time.time)
-        self._policy = NetbootPolicy()
-        self._callers = Callers(self.inventory)
 
     async def start(self) -> None:
         """Start every service of the settings; ready when it returns. Raises StackError or the part's own error."""
@@ -180,7 +116,7 @@ class Stack:
         wanted = self._settings.services
         needed: dict[ResourceType, frozenset[Service]] = {
             HARDWARE: EDGE | {Service.CONTROLLER, Service.SERVER, Service.WEBHOOKS},
-            OSIE: frozenset({Service.HTTP}),
+            OSIE: frozenset({Service.HTTP, Service.TFTP}),
             TEMPLATE: frozenset({Service.CONTROLLER, Service.WEBHOOKS}),
             WORKFLOW: EDGE | {Service.CONTROLLER, Service.SERVER, Service.WEBHOOKS},
         }
@@ -211,7 +147,14 @@ class Stack:
         await self._apply_manifests(client, manifests, informers)
         # Machines are heard when it is known which there are: a moment earlier, each would be told that it is unknown.
         if wanted & EDGE:
-            await self._start_edge(informers)
+            serving = Serving(
+                self._settings,
+                self._exit,
+                inventory=self.inventory,
+                journey=self.journey,
+                not_ready=lambda: self._not_ready,
+            )
+            await serving.start(informers.get(OSIE))
 
     def _reviews(self) -> bool:
         """Whether the API can reach our webhooks: the embedded one can, a cluster's must be told where they are."""
@@ -240,7 +183,7 @@ class Stack:
         except OSError as error:
             port = self._settings.webhooks.port or SERVICE_PORT
             raise StackError(
-                f"the webhooks can't listen on port {port}: {_advice(error, port, '--webhook-port')}"
+                f"the webhooks can't listen on port {port}: {tcp_advice(error, port, '--webhook-port')}"
             ) from error
         self._spawn(webhooks.run(), "webhooks")
 
@@ -263,7 +206,7 @@ class Stack:
             client,
             workflows=informers[WORKFLOW],
             hardware=informers[HARDWARE],
-            address=f"{self._bind_address()}:{self._settings.grpc_port}",
+            addresses=[f"{network.address}:{self._settings.grpc_port}" for network in self._settings.networks],
             settings=self._settings.server,
             observe=agents.observe,
         )
@@ -276,70 +219,7 @@ class Stack:
             ) from error
         self._exit.push_async_callback(server.stop)
 
-    async def _start_edge(self, informers: dict[ResourceType, Informer]) -> None:
-        settings, wanted = self._settings, self._settings.services
-        binaries = BootBinaries(settings.ipxe_dir)
-        if Service.HTTP in wanted:
-            await self._start_http(informers[OSIE], binaries)
-        if Service.TFTP in wanted:
-            files = BootFiles(binaries, self.inventory, self._callers, self._policy)
-            tftp = TftpServer(files, self.journey.record, host=self._bind_address(), interface=settings.interface)
-            await self._serve(tftp)
-        if Service.DHCP in wanted:
-            http_url = f"http://{settings.public_ip}:{settings.http_port}"
-            dhcp = DhcpSettings(server_ip=settings.public_ip, tftp_ip=settings.public_ip, http_base_url=http_url)
-            responder = Responder(self.inventory, dhcp, self.journey.record, time.monotonic, binaries, self._policy)
-            await self._serve(DhcpServer(responder, settings.interface))
-        if settings.router_advertisements:
-            await self._serve(RouterAdvertiser(settings.interface))
-        if Service.ADMIN in wanted:
-            runner = web.AppRunner(build_admin_app(self.journey, self.inventory), access_log=None, shutdown_timeout=1.0)
-            await self._listen(runner, settings.admin_address, settings.admin_port, "admin HTTP", "--admin-port")
-
-    async def _start_http(self, osies: Informer, binaries: BootBinaries) -> None:
-        settings = self._settings
-        cache = ArtifactCache(
-            settings.data_dir / "artifacts", file_root=settings.osie_dir or settings.data_dir / "osie"
-        )
-        await cache.start()
-        self._exit.push_async_callback(cache.stop)
-        boot = BootSettings(
-            http_url=f"http://{settings.public_ip}:{settings.http_port}",
-            grpc_authority=settings.grpc_authority or f"{settings.public_ip}:{settings.grpc_port}",
-            insecure_registries=settings.insecure_registries,
-        )
-        app = build_app(
-            inventory=self.inventory,
-            callers=self._callers,
-            policy=self._policy,
-            osie=osies.get,
-            cache=cache,
-            binaries=binaries,
-            record=self.journey.record,
-            settings=boot,
-            ready=lambda: self._not_ready,
-        )
-        await self._listen(machine_runner(app), self._bind_address(), settings.http_port, "HTTP", "--http-port")
-
     # --- how a part is started and watched ------------------------------------------------------------------------
-
-    def _bind_address(self) -> str:
-        """What machines talk to listens on the public address, and on no other interface of this host."""
-        return str(ipaddress.IPv4Address(self._settings.public_ip))
-
-    async def _serve(self, server: DhcpServer | TftpServer | RouterAdvertiser) -> None:
-        await server.start()
-        self._exit.push_async_callback(server.stop)
-
-    async def _listen(self, runner: web.AppRunner, address: str, port: int, what: str, flag: str) -> None:
-        await runner.setup()
-        self._exit.push_async_callback(runner.cleanup)
-        try:
-            await web.TCPSite(runner, address, port, reuse_address=True).start()
-        except OSError as error:
-            where = f"{what} can't listen on {address}:{port}"
-            raise StackError(f"{where}: {_advice(error, port, flag)}") from error
-        log.info("%s on %s:%d", what, address, port)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)
@@ -380,19 +260,3 @@ async def _connect(kubeconfig: Path | None) -> KubeClient:
         if kubeconfig is not None:
             raise
         raise StackError(f"{error} Outside of a cluster, give --kubeconfig FILE.") from error
-
-
-def _advice(error: OSError, port: int, flag: str) -> str:
-    """Why a TCP port can't be had, and what to do."""
-    match error.errno:
-        case errno.EADDRINUSE:
-            return (
-                f"another program has the port ('ss -ltnp sport = :{port}' names it): stop it, "
-                f"or choose another port with {flag}"
-            )
-        case errno.EADDRNOTAVAIL:
-            return "no interface of this host has that address ('ip -brief address' lists them)"
-        case errno.EACCES:
-            return f"not permitted: run as root, or with CAP_NET_BIND_SERVICE, or choose a port above 1023 with {flag}"
-        case _:
-            return error.strerror or str(error)

@@ -5,25 +5,29 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import re
 import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
 from edge.artifacts.store import DirectoryInUseError
 from edge.dhcp.server import DhcpServerError
-from edge.host import HostError, default_interface, interface_address
+from edge.host import HostError, Network, default_interface, interface_address
 from edge.logs import set_up
 from edge.neighbour.router_advertisement import RouterAdvertiserError
-from edge.stack import EDGE, Service, Stack, StackError, StackSettings
+from edge.policy import DhcpMode, NetbootWhen
+from edge.serving import ServingError
+from edge.settings import EDGE, LOOPBACK, EdgeSettings, Service, StackSettings
+from edge.stack import Stack, StackError
 from edge.tftp.server import TftpServerError
 from tink.apiserver.errors import ApiServerError
 from tink.controller.settings import ControllerSettings, WebhookSettings
 from tink.kube.client import ApiError, KubeConfigError
-from tink.kube.manifests import ManifestError
+from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError
 from tink.server.agents import AgentAuth
 from tink.server.settings import ServerSettings
 
@@ -38,6 +42,7 @@ _EXPECTED = (
     KubeConfigError,
     ManifestError,
     RouterAdvertiserError,
+    ServingError,
     TftpServerError,
     OSError,
 )
@@ -65,21 +70,112 @@ class _Ipv4(click.ParamType[str]):
         return str(address)
 
 
+class _Interface(click.ParamType[tuple[str, str]]):
+    """An interface that faces machines, and optionally this host's address there: `eth1` or `eth1=10.0.0.1`."""
+
+    name = "name[=ipv4]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """The name, and the address or an empty string."""
+        if isinstance(value, tuple):
+            return value
+        name, equals, address = value.partition("=")
+        if not name or (equals and not address):
+            self.fail(f"{value!r} must be like eth1 or eth1=10.0.0.1", param, ctx)
+        return name, _Ipv4().convert(address, param, ctx) if address else ""
+
+
+class _Size(click.ParamType[int]):
+    """A number of bytes, with a unit or without: 500MB, 20GB, 1TiB."""
+
+    name = "size"
+    _units: ClassVar[dict[str, int]] = {"": 1} | {
+        f"{prefix}{suffix}": base ** (power + 1)
+        for suffix, base in (("b", 1000), ("ib", 1024))
+        for power, prefix in enumerate("kmgt")
+    }
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number of bytes."""
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d{1,15})\s*([a-z]*)", value.strip().lower())
+        if match is None or match[2] not in self._units:
+            self.fail(f"{value!r} is no size; 20GB and 512MiB are", param, ctx)
+        return int(match[1]) * self._units[match[2]]
+
+
+class _Osie(click.ParamType[tuple[str, str]]):
+    """The name of an OSIE, with its namespace or in `default`."""
+
+    name = "[namespace/]name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """Namespace and name."""
+        if isinstance(value, tuple):
+            return value
+        namespace, slash, name = value.rpartition("/")
+        if not name or (slash and not namespace) or "/" in namespace:
+            self.fail(f"{value!r} must be like hook or provisioning/hook", param, ctx)
+        return namespace or DEFAULT_NAMESPACE, name
+
+
 _DATA_DIR = click.option(
     "--data-dir", type=_PATH, default=Path("/var/lib/tinkedge"), help="Database, keys and cache of kernels and initrds."
 )
 
 _NETWORK = (
     click.option(
-        "--interface", default=None, help="The interface that faces the machines. Default: of the default route."
+        "--interface",
+        type=_Interface(),
+        multiple=True,
+        help="An interface that faces machines, and its address if not the first: eth1, eth1=10.0.0.1, eth1.100. "
+        "Repeatable. Default: of the default route.",
     ),
     click.option(
-        "--public-ip", type=_Ipv4(), default=None, help="Its address, as machines reach it. Default: its first."
+        "--public-ip", type=_Ipv4(), default=None, help="The address of the only interface, as machines reach it."
     ),
 )
 _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
     Service.APISERVER: (
         click.option("--api-port", type=_PORT, default=6443, help="Port of the embedded API, on loopback."),
+    ),
+    Service.DHCP: (
+        click.option(
+            "--dhcp-mode",
+            type=click.Choice([mode.value for mode in DhcpMode]),
+            default=DhcpMode.RESERVATION.value,
+            help="reservation: addresses and boot files for machines with a Hardware. proxy: boot files only, beside "
+            "another DHCP server. auto-proxy: for machines without a Hardware, too. off: no DHCP.",
+        ),
+        click.option(
+            "--netboot-when",
+            type=click.Choice([when.value for when in NetbootWhen]),
+            default=NetbootWhen.ALLOWED.value,
+            help="allowed: whenever the Hardware allows it. workflow: only while the machine has a Workflow that has "
+            "not ended.",
+        ),
+        click.option(
+            "--decline-quarantine",
+            type=click.FloatRange(0, 86400),
+            default=600.0,
+            help="Seconds for which an address is not offered after its machine found somebody else there.",
+        ),
+        click.option(
+            "--default-osie",
+            type=_Osie(),
+            default=None,
+            help="What machines without a Hardware netboot in auto-proxy mode. Default: they are told how to register.",
+        ),
+        click.option(
+            "--tftp-dir",
+            type=_PATH,
+            default=None,
+            help="More files to serve over TFTP, such as the firmware of Raspberry Pis.",
+        ),
+        click.option(
+            "--tftp-single-port", is_flag=True, help="Send TFTP files from port 69, for firewalls and NAT in between."
+        ),
     ),
     Service.HTTP: (
         click.option("--ipxe-dir", type=_PATH, default=Path("/usr/lib/ipxe"), help="Directory of the iPXE binaries."),
@@ -88,6 +184,12 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
             type=_PATH,
             default=None,
             help="OSIEs may name files below it as file://. Default: DATA_DIR/osie.",
+        ),
+        click.option(
+            "--cache-size",
+            type=_Size(),
+            default=None,
+            help="Disk for kernels and initrds, such as 20GB. Default: what the disk has room for.",
         ),
         click.option("--http-port", type=_PORT, default=7080, help="Port of scripts, kernels and metadata."),
         click.option(
@@ -154,6 +256,11 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
 }
 
 
+_EDGE = (
+    *("dhcp_mode", "netboot_when", "decline_quarantine", "default_osie", "tftp_dir", "tftp_single_port"),
+    *("ipxe_dir", "osie_dir", "cache_size", "http_port", "insecure_registry", "grpc_authority"),
+    *("router_advertisements", "admin_address", "admin_port"),
+)
 _WEBHOOKS = ("url", "service", "port", "failure_policy")
 _CONTROLLER_TIMES = ("scheduled_timeout", "cancelling_timeout", "action_timeout", "reference_timeout")
 
@@ -179,25 +286,19 @@ def settings(services: frozenset[Service], options: dict[str, Any]) -> StackSett
     given = dict(options)
     for name in ("log_level", "log_format"):
         given.pop(name, None)
-    interface, public_ip = given.pop("interface", None), given.pop("public_ip", None)
-    if services & (EDGE | {Service.SERVER}):
-        try:
-            interface = interface or default_interface()
-            public_ip = public_ip or interface_address(interface)
-        except HostError as error:
-            raise click.UsageError(str(error)) from error
+    interfaces, public_ip = given.pop("interface", ()), given.pop("public_ip", None)
+    networks = _networks(interfaces, public_ip) if services & (EDGE | {Service.SERVER}) else (LOOPBACK,)
+    edge = {name: given.pop(name) for name in _EDGE if name in given}
     controller = {name: given.pop(name) for name in _CONTROLLER_TIMES if name in given}
     if not controller.get("action_timeout"):
         controller["action_timeout"] = None
     webhooks = {name: given.pop(f"webhook_{name}") for name in _WEBHOOKS if f"webhook_{name}" in given}
     auth = given.pop("agent_auth", None)
-    registries = given.pop("insecure_registry", ())
     try:
         return StackSettings(
             services=services,
-            interface=interface or "",
-            public_ip=public_ip or "127.0.0.1",
-            insecure_registries=tuple(registries),
+            networks=networks,
+            edge=_edge(edge),
             controller=ControllerSettings(**controller),
             webhooks=WebhookSettings(**webhooks),
             server=ServerSettings(agent_auth=AgentAuth(auth)) if auth is not None else ServerSettings(),
@@ -205,6 +306,32 @@ def settings(services: frozenset[Service], options: dict[str, Any]) -> StackSett
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+
+
+def _networks(interfaces: tuple[tuple[str, str], ...], public_ip: str | None) -> tuple[Network, ...]:
+    """The networks that face machines. Raises click.UsageError."""
+    if public_ip is not None and len(interfaces) > 1:
+        raise click.UsageError("--public-ip is for a single interface: write --interface NAME=IP for each")
+    try:
+        wanted = interfaces or ((default_interface(), ""),)
+        found = tuple(Network(name, address or public_ip or interface_address(name)) for name, address in wanted)
+    except HostError as error:
+        raise click.UsageError(str(error)) from error
+    for field in ("interface", "address"):
+        values = [getattr(network, field) for network in found]
+        if len(set(values)) < len(values):
+            raise click.UsageError(f"--interface: an {field} is given twice: {', '.join(values)}")
+    return found
+
+
+def _edge(given: dict[str, Any]) -> EdgeSettings:
+    if "dhcp_mode" in given:
+        given["dhcp_mode"] = DhcpMode(given["dhcp_mode"])
+        given["netboot_when"] = NetbootWhen(given["netboot_when"])
+    if given.get("default_osie") is not None and given["dhcp_mode"] is not DhcpMode.AUTO_PROXY:
+        raise click.UsageError("--default-osie is for --dhcp-mode auto-proxy: in other modes a Hardware names the OSIE")
+    renamed = {"cache_size": "cache_bytes", "insecure_registry": "insecure_registries"}
+    return EdgeSettings(**{renamed.get(name, name): value for name, value in given.items()})
 
 
 def run(services: frozenset[Service], options: dict[str, Any]) -> None:

@@ -89,7 +89,7 @@ class Stack:
             settings=settings,
         )
         self.server = WorkflowServer(
-            client, workflows=self.workflows, hardware=informers[HARDWARE], address="127.0.0.1:0"
+            client, workflows=self.workflows, hardware=informers[HARDWARE], addresses=["127.0.0.1:0"]
         )
         self._running = [informer.run() for informer in informers.values()]
         self._tasks: list[asyncio.Task[None]] = []

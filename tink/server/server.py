@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Never
 
 import grpc
@@ -76,7 +76,7 @@ def _options(settings: ServerSettings) -> list[tuple[str, int]]:
 
 
 class WorkflowServer:
-    """Serves agents at `address` (host:port; port 0: any free one, see `port`)."""
+    """Serves agents at `addresses` (host:port each; port 0: any free one, see `port`)."""
 
     def __init__(
         self,
@@ -84,12 +84,12 @@ class WorkflowServer:
         *,
         workflows: Informer,
         hardware: Informer,
-        address: str,
+        addresses: Sequence[str],
         settings: ServerSettings | None = None,
         observe: Observe | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.address = address
+        self._addresses = addresses
         self.port = 0
         self._workflows = workflows
         self._hardware = hardware
@@ -112,17 +112,18 @@ class WorkflowServer:
     async def start(self) -> None:
         """Listen. Agents are answered when the informers have listed everything, which may be later.
 
-        Raises OSError if the address can't be had.
+        Raises OSError if an address can't be had.
         """
         server = grpc.aio.server(options=_options(self._settings))
         pb_grpc.add_WorkflowServiceServicer_to_server(_Service(self), server)
-        try:
-            self.port = server.add_insecure_port(self.address)
-        except RuntimeError as error:
-            raise OSError(f"gRPC server: can't listen on {self.address}: is another server running there?") from error
+        for address in self._addresses:
+            try:
+                self.port = server.add_insecure_port(address)
+            except RuntimeError as error:
+                raise OSError(f"gRPC server: can't listen on {address}: is another server running there?") from error
         await server.start()
         self._server = server
-        log.info("gRPC server: listening on %s (port %d)", self.address, self.port)
+        log.info("gRPC server: listening on %s (port %d)", ", ".join(self._addresses), self.port)
 
     async def stop(self) -> None:
         """Close all streams so that agents look for another server, and end within a few seconds."""

@@ -16,7 +16,9 @@ from click.testing import CliRunner, Result
 
 from edge.cli import COMMANDS, main
 from edge.commands import options
-from edge.stack import EDGE, Service, StackSettings
+from edge.host import Network
+from edge.policy import DhcpMode, NetbootWhen
+from edge.settings import EDGE, LOOPBACK, EdgeSettings, Service, StackSettings
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 HEAVY = ("aiohttp", "cryptography", "grpc", "jinja2", "kubernetes_asyncio", "orjson", "pydantic", "rich", "uvloop")
@@ -108,7 +110,7 @@ def test_every_flag_is_also_an_environment_variable(monkeypatch: pytest.MonkeyPa
 
 def test_up_without_options_is_what_the_stack_defaults_to(served: dict[str, StackSettings]) -> None:
     assert run("up", "--interface", "lo").exit_code == 0
-    assert served["settings"] == StackSettings(services=frozenset(Service), interface="lo", public_ip="127.0.0.1")
+    assert served["settings"] == StackSettings(services=frozenset(Service))
 
 
 def test_up_with_a_kubeconfig_brings_no_api_of_its_own(served: dict[str, StackSettings]) -> None:
@@ -121,7 +123,27 @@ def test_environment_disables_several_services_and_flags_win_over_it(served: dic
     run("up", "--http-port", "81", TINKEDGE_INTERFACE="lo", TINKEDGE_DISABLE="dhcp tftp", TINKEDGE_HTTP_PORT="80")
     settings = served["settings"]
     assert frozenset(Service) - settings.services == {Service.DHCP, Service.TFTP}
-    assert settings.http_port == 81
+    assert settings.edge.http_port == 81
+
+
+def test_edge_takes_every_network_and_what_a_proxy_needs(served: dict[str, StackSettings]) -> None:
+    given = ["--interface", "lo", "--interface", "eth7=10.7.0.1", "--cache-size", "20GB", "--tftp-dir", "firmware"]
+    result = run("edge", *given, "--dhcp-mode", "auto-proxy", "--default-osie", "hook", "--netboot-when", "workflow")
+    assert result.exit_code == 0, result.output
+    settings = served["settings"]
+    assert settings.networks == (LOOPBACK, Network("eth7", "10.7.0.1"))
+    assert settings.edge == EdgeSettings(
+        dhcp_mode=DhcpMode.AUTO_PROXY,
+        netboot_when=NetbootWhen.WORKFLOW,
+        default_osie=("default", "hook"),
+        tftp_dir=Path("firmware"),
+        cache_bytes=20 * 10**9,
+    )
+
+
+def test_environment_names_several_interfaces(served: dict[str, StackSettings]) -> None:
+    run("up", TINKEDGE_INTERFACE="lo eth7=10.7.0.1")
+    assert served["settings"].networks == (LOOPBACK, Network("eth7", "10.7.0.1"))
 
 
 @pytest.mark.parametrize(
@@ -148,6 +170,17 @@ def test_a_single_service_serves_just_itself(
         (["up", "--interface", "absent0"], "there is no interface absent0 (there are: "),
         (["up", "--public-ip", "10.0.0.256"], "'--public-ip': '10.0.0.256' is no IPv4 address"),
         (["up", "--public-ip", "0.0.0.0"], "machines must be able to reach it"),
+        (["up", "--interface", "lo="], "'lo=' must be like eth1 or eth1=10.0.0.1"),
+        (["up", "--interface", "lo", "--interface", "lo=10.0.0.1"], "an interface is given twice: lo, lo"),
+        (["up", "--interface", "lo=10.0.0.1", "--interface", "lo=10.0.0.1"], "given twice"),
+        (
+            ["up", "--interface", "lo", "--interface", "eth1=10.0.0.1", "--public-ip", "10.0.0.2"],
+            "write --interface NAME=IP for each",
+        ),
+        (["up", "--cache-size", "20 parsecs"], "'20 parsecs' is no size; 20GB and 512MiB are"),
+        (["up", "--interface", "lo", "--default-osie", "hook"], "is for --dhcp-mode auto-proxy"),
+        (["up", "--default-osie", "/hook"], "'/hook' must be like hook or provisioning/hook"),
+        (["edge", "--dhcp-mode", "proxies"], "'proxies' is not one of 'reservation', 'proxy'"),
         (["up", "--http-port", "70800"], "'--http-port': 70800 is not in the range"),
         (["up", "--disable", "dchp"], "'dchp' is not one of 'apiserver'"),
         (["up", "--interface", "lo", "--scheduled-timeout", "0"], "scheduled_timeout must be a number of seconds"),

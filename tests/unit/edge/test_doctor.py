@@ -10,7 +10,7 @@ import pytest
 
 from edge import doctor
 from edge.doctor import Finding, Port
-from edge.stack import Service
+from edge.settings import Service
 
 SETUP = Path(__file__).resolve().parents[3] / "deploy" / "setup.sh"
 

@@ -12,9 +12,13 @@ from typing import Any
 
 import pytest
 
+from edge import serving
 from edge import stack as composition
+from edge.host import Network
 from edge.journey.events import Outcome, Step
-from edge.stack import Service, Stack, StackError, StackSettings
+from edge.serving import ServingError
+from edge.settings import EdgeSettings, Service, StackSettings
+from edge.stack import Stack, StackError
 from tink.apiserver import ApiServer
 from tink.controller.controller import Controller
 
@@ -42,12 +46,10 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
     made: list[Stack] = []
 
     def stack(*services: Service, **settings: Any) -> Stack:
-        ports = {name: free_port() for name in ("http_port", "grpc_port", "api_port", "admin_port")}
-        stack = Stack(
-            StackSettings(
-                **{"services": frozenset(services), "data_dir": tmp_path / "data", "interface": "lo"} | ports | settings
-            )
-        )
+        edge = {name: settings.pop(name, None) or free_port() for name in ("http_port", "admin_port")}
+        ports = {name: free_port() for name in ("grpc_port", "api_port")}
+        given: dict[str, Any] = {"data_dir": tmp_path / "data", "edge": EdgeSettings(**edge)} | ports | settings
+        stack = Stack(StackSettings(frozenset(services), **given))
         made.append(stack)
         return stack
 
@@ -65,13 +67,13 @@ async def test_machines_are_heard_only_when_it_is_known_which_there_are(
     await first.start()
     await first.stop()
     known: list[int] = []
-    original = composition.machine_runner
+    original = serving.machine_runner
 
     def listening(app: Any) -> Any:
         known.append(len(again.inventory))
         return original(app)
 
-    monkeypatch.setattr(composition, "machine_runner", listening)
+    monkeypatch.setattr(serving, "machine_runner", listening)
     again = make(Service.APISERVER, Service.HTTP)
     await again.start()
     assert known == [1], "a machine that boots while the edge restarts would be told that it is not registered"
@@ -134,8 +136,9 @@ async def test_taken_port_is_named_with_what_to_do_and_nothing_is_left_running(
 
 
 async def test_address_of_another_host_is_named(make: Make) -> None:
-    with pytest.raises(StackError, match=r"HTTP can't listen on 192\.0\.2\.1:\d+: no interface of this host"):
-        await make(Service.APISERVER, Service.HTTP, public_ip="192.0.2.1").start()
+    elsewhere = (Network("lo", "192.0.2.1"),)
+    with pytest.raises(ServingError, match=r"HTTP can't listen on 192\.0\.2\.1:\d+: no interface of this host"):
+        await make(Service.APISERVER, Service.HTTP, networks=elsewhere).start()
 
 
 async def test_operator_who_reads_nothing_does_not_hold_up_the_stop(make: Make) -> None:

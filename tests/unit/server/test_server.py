@@ -434,7 +434,7 @@ async def test_stop_ends_streams_so_that_agents_look_for_another_server(rig: Any
 async def test_a_port_that_is_taken_is_an_error_and_not_shared(rig: Any, capfd: pytest.CaptureFixture[str]) -> None:
     await rig.start()
     first = rig.server
-    second = type(first)(rig.api, workflows=rig.workflows, hardware=rig.hardware, address=f"127.0.0.1:{first.port}")
+    second = type(first)(rig.api, workflows=rig.workflows, hardware=rig.hardware, addresses=[f"127.0.0.1:{first.port}"])
     with pytest.raises(OSError, match=f"can't listen on 127.0.0.1:{first.port}"):
         await second.start()
 
