@@ -136,6 +136,7 @@ async def test_a_workflow_that_timed_out_is_stopped_so_that_the_next_can_run(rig
     rig.workflow(state="Running")
     agent = rig.agent()
     await agent.accepted()
+    await rig.until(lambda: rig.kinds() == ["connected"])
     condition = {"type": "Succeeded", "status": "False", "reason": "WorkflowTimeout"}
     rig.set_state("w", "Failed", conditions=[condition])
     assert await agent.command() == ("stop", "uid-w")
