@@ -62,9 +62,16 @@ _DEFINITIONS = (
         (
             Column("OSIE", ".spec.osie.name", "The OSIE that the machine netboots."),
             Column("BMC", ".spec.bmcRef.name", "The Rufio Machine that controls its power."),
+            Column(
+                "Conflict",
+                '.status.conditions[?(@.type=="AddressConflict")].status',
+                "Whether another host uses one of its addresses.",
+                priority=1,
+            ),
             _AGE,
         ),
         (".spec.osie.name", ".spec.bmcRef.name"),
+        status=True,
     ),
     _Definition(
         OSIE,

@@ -34,6 +34,12 @@ FINALIZER = "tinkerbell.org/workflow"
 INSTANCE_ID_ANNOTATION = "tinkerbell.org/instance-id"
 """Overrides the instance id that the metadata service gives for a Hardware (default: the Hardware's name)."""
 
+KERNEL_SHA256_ANNOTATION = "tinkerbell.org/kernel-sha256"
+"""SHA-256 of an OSIE's kernel, in hex: what is fetched from `kernelUrl` must have it to be served."""
+
+INITRD_SHA256_ANNOTATION = "tinkerbell.org/initrd-sha256"
+"""SHA-256 of an OSIE's initrd, in hex: what is fetched from `initrdUrl` must have it to be served."""
+
 _OCTET = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 IPV4_PATTERN = rf"^{_OCTET}(\.{_OCTET}){{3}}$"
 NETMASK_PATTERN = (
@@ -75,9 +81,10 @@ class ObjectMeta(Model):
     generation: int = 0
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-    finalizers: list[str] = []
+    # Factories, because a default value would be copied, deeply, for each of a hundred thousand objects.
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+    finalizers: list[str] = Field(default_factory=list)
 
 
 class Resource(Model):
@@ -97,6 +104,27 @@ class LocalObjectReference(Model):
         default="",
         json_schema_extra=checked(rules.OBJECT_NAME, maxLength=253),
         description="Name of the referent, in the namespace of this object.",
+    )
+
+
+class ConditionStatus(StrEnum):
+    """Kubernetes API conventions, "Typical status properties"."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+class Condition(Model):
+    """An observation on a resource that is generally attainable by inspecting other status fields."""
+
+    type: str = Field(default=..., description="Type of condition.")
+    status: ConditionStatus = Field(default=..., description="Status of the condition: True, False or Unknown.")
+    reason: str | None = Field(
+        default=None, description="A short CamelCase description of the condition's last transition."
+    )
+    message: str | None = Field(
+        default=None, description="A human readable message with details about the last transition."
     )
 
 
@@ -239,11 +267,23 @@ class HardwareSpec(Model):
     bmc_ref: LocalObjectReference | None = Field(default=None, description="Refers to a Rufio Machine object.")
 
 
+class HardwareStatus(Model):
+    """What was observed of a machine."""
+
+    conditions: list[Condition] | None = Field(
+        default=None,
+        json_schema_extra=_map_list("type"),
+        description="Observations about the machine. AddressConflict: it found another host at its address and "
+        "declined it.",
+    )
+
+
 class Hardware(Resource):
     """A logical representation of a machine that can execute Workflows."""
 
     kind: str = "Hardware"
     spec: HardwareSpec = HardwareSpec()
+    status: HardwareStatus = HardwareStatus()
 
 
 # --- OSIE -------------------------------------------------------------------------------------------------------
@@ -380,27 +420,6 @@ class ActionState(StrEnum):
     RUNNING = "Running"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
-
-
-class ConditionStatus(StrEnum):
-    """Kubernetes API conventions, "Typical status properties"."""
-
-    TRUE = "True"
-    FALSE = "False"
-    UNKNOWN = "Unknown"
-
-
-class Condition(Model):
-    """An observation on a resource that is generally attainable by inspecting other status fields."""
-
-    type: str = Field(default=..., description="Type of condition.")
-    status: ConditionStatus = Field(default=..., description="Status of the condition: True, False or Unknown.")
-    reason: str | None = Field(
-        default=None, description="A short CamelCase description of the condition's last transition."
-    )
-    message: str | None = Field(
-        default=None, description="A human readable message with details about the last transition."
-    )
 
 
 class ActionStatus(Model):

@@ -300,6 +300,14 @@ def rest_of_hardware() -> Iterator[Case]:
     yield from values(
         "spec.storageDevices[0]", lambda v: {**base, "storageDevices": [v]}, "Hardware", disks, partitions + paths
     )
+    conflict = {"type": "AddressConflict", "status": "True", "reason": "DeclinedByClient", "message": "10.0.0.1"}
+    for name, conditions, fields in (
+        ("a condition is stored", [conflict, {"type": "Other", "status": "Unknown"}], []),
+        ("a condition given twice", [conflict, conflict], ["status.conditions[1]"]),
+        ("a condition that is neither true nor false", [conflict | {"status": "yes"}], ["status.conditions[0].status"]),
+        ("a condition of no type", [{"status": "True"}], ["status.conditions[0].type"]),
+    ):
+        yield update("Hardware", name, base, {}, ["status", {"conditions": conditions}], *fields)
 
 
 def osies() -> Iterator[Case]:
@@ -416,14 +424,19 @@ def workflows() -> Iterator[Case]:
                 continue
             fields = [f"spec.{what.split()[0]}"] if state not in (None, "Pending") else []
             yield update(
-                f"{what} while {state}", spec, {"state": state} if state else {}, ["update", {"spec": change}], *fields
+                "Workflow",
+                f"{what} while {state}",
+                spec,
+                {"state": state} if state else {},
+                ["update", {"spec": change}],
+                *fields,
             )
     for change in (
         {"metadata": {"labels": {"a": "b"}}},
         {"spec": {"timeout": 5}},
         {"spec": {"hardwareRef": {"name": "h"}}},
     ):
-        yield update(f"{change} while Running", spec, {"state": "Running"}, ["update", change])
+        yield update("Workflow", f"{change} while Running", spec, {"state": "Running"}, ["update", change])
     for before, after in (
         ("Pending", "Scheduled"),
         ("Scheduled", "Pending"),
@@ -431,7 +444,11 @@ def workflows() -> Iterator[Case]:
         ("Succeeded", "Succeeded"),
     ):
         yield update(
-            f"status {before} to {after}", spec, {"state": before}, ["status", {"state": after, "currentAction": "x"}]
+            "Workflow",
+            f"status {before} to {after}",
+            spec,
+            {"state": before},
+            ["status", {"state": after, "currentAction": "x"}],
         )
     for before, after in (
         ("Succeeded", "Pending"),
@@ -440,23 +457,33 @@ def workflows() -> Iterator[Case]:
         ("Succeeded", None),
     ):
         yield update(
-            f"status {before} to {after}", spec, {"state": before}, ["status", {"state": after}], "status.state"
+            "Workflow",
+            f"status {before} to {after}",
+            spec,
+            {"state": before},
+            ["status", {"state": after}],
+            "status.state",
         )
-    yield update("an unknown state", spec, {"state": "Pending"}, ["status", {"state": "Done"}], "status.state")
+    yield update(
+        "Workflow", "an unknown state", spec, {"state": "Pending"}, ["status", {"state": "Done"}], "status.state"
+    )
     rendered = {"name": "a", "image": "a b", "volumes": ["odd", "y" * 600], "env": {"A=": "x"}, "cmd": "x" * 2000}
     yield update(
+        "Workflow",
         "a rendered action is stored as it is",
         spec,
         {"state": "Pending"},
         ["status", {"actions": [{"id": "1", "rendered": rendered}]}],
     )
     twice = {"conditions": [{"type": "Started", "status": "True"}] * 2}
-    yield update("a condition given twice", spec, {"state": "Pending"}, ["status", twice], "status.conditions[1]")
+    yield update(
+        "Workflow", "a condition given twice", spec, {"state": "Pending"}, ["status", twice], "status.conditions[1]"
+    )
 
 
-def update(name: str, spec: Object, status: Object, question: list[Any], *fields: str) -> Case:
-    steps = [["create", obj("Workflow", spec)], *([["status", status]] if status else []), question]
-    return {"name": f"Workflow: {name}", "kind": "Workflow", "steps": steps, "fields": list(fields)}
+def update(kind: str, name: str, spec: Object, status: Object, question: list[Any], *fields: str) -> Case:
+    steps = [["create", obj(kind, spec)], *([["status", status]] if status else []), question]
+    return {"name": f"{kind}: {name}", "kind": kind, "steps": steps, "fields": list(fields)}
 
 
 # --- The recorder -------------------------------------------------------------------------------------------------

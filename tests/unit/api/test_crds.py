@@ -64,9 +64,9 @@ def test_names_are_those_that_must_not_drift() -> None:
         assert [version["name"] for version in crd["spec"]["versions"]] == ["v1alpha2"]
 
 
-def test_only_workflow_has_a_status_subresource() -> None:
+def test_status_of_workflow_and_hardware_is_written_apart_from_the_spec() -> None:
     has = {crd["spec"]["names"]["kind"]: "subresources" in crd["spec"]["versions"][0] for crd in generate()}
-    assert has == {"Hardware": False, "OSIE": False, "Template": False, "Workflow": True}
+    assert has == {"Hardware": True, "OSIE": False, "Template": False, "Workflow": True}
 
 
 def test_fields_have_their_names_types_defaults_and_descriptions() -> None:
@@ -92,7 +92,8 @@ def test_parents_are_not_filled_with_empty_children() -> None:
     spec = schema("Hardware")["properties"]["spec"]
     assert "default" not in spec
     assert "default" not in spec["properties"]["networkInterfaces"]
-    assert "default" not in schema("Workflow")["properties"]["status"]
+    for kind in ("Hardware", "Workflow"):
+        assert "default" not in schema(kind)["properties"]["status"]
 
 
 def test_lists_have_their_keys() -> None:
@@ -102,6 +103,8 @@ def test_lists_have_their_keys() -> None:
     assert status["conditions"]["x-kubernetes-list-map-keys"] == ["type"]
     assert status["actions"]["x-kubernetes-list-map-keys"] == ["id"]
     assert status["startedAt"]["format"] == "date-time"
+    status = schema("Hardware")["properties"]["status"]["properties"]
+    assert status["conditions"]["x-kubernetes-list-map-keys"] == ["type"]
 
 
 def test_workflow_shows_what_operators_look_for() -> None:
