@@ -62,7 +62,7 @@ class Controller:
         for informer in (self._hardware, self._templates, self._workflows):
             # A Hardware that has not been listed yet is not missing.
             await informer.wait_synced()
-        log.info("controller: %d workflows, %d workers", len(self._workflows.items()), self._settings.workers)
+        log.info("controller: %d workflows, %d workers", len(self._workflows), self._settings.workers)
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(self._settings.workers):

@@ -154,10 +154,19 @@ class KubeClient:
         """Read one object. Raises NotFoundError, ApiError."""
         return await self._call("GET", resource.path(namespace, name))
 
-    async def list(self, resource: ResourceType, namespace: str | None = None) -> Raw:
+    async def list(
+        self, resource: ResourceType, namespace: str | None = None, *, limit: int = 0, after: str = ""
+    ) -> Raw:
         """Read a collection, of all namespaces without `namespace`: the List object with `items` and the
-        `metadata.resourceVersion` to watch from. Raises ApiError."""
-        return await self._call("GET", resource.path(namespace))
+        `metadata.resourceVersion` to watch from.
+
+        With `limit` a page of so many; `metadata.continue` of one page is `after` for the next. Raises ApiError (410
+        when a page comes too late after the first).
+        """
+        query = {"limit": str(limit)} if limit else {}
+        if after:
+            query["continue"] = after
+        return await self._call("GET", resource.path(namespace), query=query)
 
     async def create(self, resource: ResourceType, obj: Raw, namespace: str | None = None) -> Raw:
         """Create an object, in its own namespace if `namespace` is not given. Raises ConflictError if it exists,
@@ -205,8 +214,17 @@ class KubeClient:
         async with self._request("GET", resource.path(namespace), timeout=timeout, query=query) as response:
             yield response.content
 
-    async def _call(self, method: str, path: str, *, body: Raw | None = None, content: str = "application/json") -> Raw:
-        async with self._request(method, path, timeout=_CALL_TIMEOUT, body=body, content=content) as response:
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Raw | None = None,
+        content: str = "application/json",
+    ) -> Raw:
+        request = self._request(method, path, timeout=_CALL_TIMEOUT, query=query, body=body, content=content)
+        async with request as response:
             raw = await response.read()
         try:
             answer = orjson.loads(raw)

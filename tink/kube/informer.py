@@ -1,19 +1,23 @@
 """A local copy of a collection of Kubernetes objects, and a call for each of its changes.
 
-An `Informer` lists the collection once, then watches from the list's resourceVersion. When the watch breaks it goes on
-from the last version it saw; when the API no longer has that version (410 Gone) it lists again and compares, so that
-handlers also hear of what changed or went in between ("Efficient detection of changes", Kubernetes API concepts).
+An `Informer` lists the collection once, page by page, then watches from the list's resourceVersion. When the watch
+breaks it goes on from the last version it saw; when the API no longer has that version (410 Gone) it lists again and
+compares, so that handlers also hear of what changed or went in between ("Efficient detection of changes", Kubernetes
+API concepts).
 
 Handlers are synchronous and run on the event loop, one change at a time, in the order of the API's history. The copy
 already holds the change when they are called. An object that was deleted and made anew is reported as a deletion
 followed by an addition, even if the deletion itself was never seen.
+
+The copy is packed (`tink.kube.packing`), so that a site of 100,000 objects fits; what is asked for, or has changed, is
+at hand for a while as it is. Objects come without `managedFields` and kubectl's last-applied annotation.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import aiohttp
@@ -22,6 +26,7 @@ import orjson
 from tink.api.v1alpha2 import Raw
 from tink.kube.backoff import Backoff
 from tink.kube.client import ApiError, KubeClient, api_error
+from tink.kube.packing import Packer, slim
 from tink.kube.resources import ResourceType
 
 log = logging.getLogger(__name__)
@@ -38,6 +43,10 @@ WATCH_SECONDS = 290
 """How long one watch lasts. The API's bookmarks keep the version fresh, so going on after it costs nothing."""
 _MAX_EVENT_BYTES = 16 << 20
 _GONE = 410
+_PAGE = 250
+"""Objects that are taken in at once; between pages the event loop has time for others."""
+_AT_HAND = 256
+"""Objects that are kept unpacked, too: those that changed or were asked for last."""
 
 
 class _ExpiredError(Exception):
@@ -61,12 +70,16 @@ class Informer:
         namespace: str | None = None,
         *,
         backoff: Backoff | None = None,
+        packer: Packer | None = None,
     ) -> None:
+        """`packer` is given where a handler keeps packed objects as well, so that there is one copy of each."""
         self._client = client
         self._resource = resource
         self._namespace = namespace
         self._backoff = backoff or Backoff(0.2, 10.0)
-        self._objects: dict[Key, Raw] = {}
+        self._packer = packer or Packer()
+        self._objects: dict[Key, bytes] = {}
+        self._at_hand: dict[Key, Raw] = {}
         self._version: str | None = None
         self._synced = asyncio.Event()
         self._failing = False
@@ -88,13 +101,26 @@ class Informer:
         """Call `handler(old)` for each object that is gone."""
         self._on_delete.append(handler)
 
+    def __len__(self) -> int:
+        return len(self._objects)
+
     def get(self, namespace: str, name: str) -> Raw | None:
         """The object as last seen; never change it, it is shared."""
-        return self._objects.get((namespace, name))
+        key = (namespace, name)
+        obj = self._at_hand.get(key)
+        if obj is None:
+            packed = self._objects.get(key)
+            if packed is None:
+                return None
+            obj = self._packer.unpack(packed)
+            self._lay_out(key, obj)
+        return obj
 
-    def items(self) -> list[Raw]:
-        """All objects as last seen; never change them, they are shared."""
-        return list(self._objects.values())
+    def items(self) -> Iterator[Raw]:
+        """All objects as last seen, of those that are there now; one after the other, for together they take much
+        memory."""
+        for packed in list(self._objects.values()):
+            yield self._packer.unpack(packed)
 
     @property
     def synced(self) -> bool:
@@ -134,15 +160,36 @@ class Informer:
     # --- what the API says --------------------------------------------------------------------------------------
 
     async def _list(self) -> str:
-        """Take in the whole collection; the version to watch from."""
-        answer = await self._client.list(self._resource, self._namespace)
-        version = answer.get("metadata", {}).get("resourceVersion")
-        items = answer.get("items")
-        if not isinstance(version, str) or not isinstance(items, list):
-            raise ApiError(200, "InvalidAnswer", f"list of {self._resource.plural}: not a List with a resourceVersion")
-        self._replace_all(items)
+        """Take in the whole collection, page by page; the version to watch from.
+
+        What is gone is known, and told, when the last page is there.
+        """
+        gone = dict.fromkeys(self._objects)
+        after = ""
+        while True:
+            try:
+                page = await self._client.list(self._resource, self._namespace, limit=_PAGE, after=after)
+            except ApiError as error:
+                if error.status == _GONE:  # the pages took longer than the API remembers
+                    raise _ExpiredError from error
+                raise
+            try:
+                version, after = page["metadata"]["resourceVersion"], page["metadata"].get("continue", "")
+                for obj in page["items"]:
+                    # The items of a list carry neither; consumers see the same shape whichever way an object came.
+                    obj.setdefault("apiVersion", self._resource.api_version)
+                    obj.setdefault("kind", self._resource.kind)
+                    gone.pop(_key(obj), None)
+                    self._changed(obj)
+            except (KeyError, TypeError, AttributeError) as error:
+                what = f"list of {self._resource.plural}: not a List of objects with a resourceVersion"
+                raise ApiError(200, "InvalidAnswer", what) from error
+            if not after:
+                break
+        for key in gone:
+            self._deleted(key)
         self._synced.set()
-        return version
+        return str(version)
 
     async def _watch(self, version: str) -> bool:
         """One watch until the API ends it; whether it brought anything (so that it makes sense to go on at once)."""
@@ -184,7 +231,7 @@ class Informer:
             if kind in ("ADDED", "MODIFIED"):
                 self._changed(obj)
             elif kind == "DELETED":
-                self._deleted(obj)
+                self._deleted(_key(obj), obj)
             elif kind != "BOOKMARK":
                 raise _MalformedError(self._resource, f"unknown event type {kind!r}")
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
@@ -204,36 +251,35 @@ class Informer:
 
     # --- the copy -----------------------------------------------------------------------------------------------
 
-    def _replace_all(self, items: Iterable[Raw]) -> None:
-        listed: dict[Key, Raw] = {}
-        for obj in items:
-            # The items of a list carry neither; consumers see the same shape whichever way an object came.
-            obj.setdefault("apiVersion", self._resource.api_version)
-            obj.setdefault("kind", self._resource.kind)
-            listed[_key(obj)] = obj
-        for key, old in list(self._objects.items()):
-            if key not in listed:
-                self._deleted(old)
-        for obj in listed.values():
-            self._changed(obj)
-
     def _changed(self, obj: Raw) -> None:
-        key = _key(obj)
-        old = self._objects.get(key)
+        key = _key(slim(obj))
+        old = self.get(*key)
         if old is not None and _meta(old, "uid") != _meta(obj, "uid"):
-            self._deleted(old)
+            self._deleted(key)
             old = None
         if old is not None and _meta(old, "resourceVersion") == _meta(obj, "resourceVersion"):
             return
-        self._objects[key] = obj
+        self._objects[key] = self._packer.pack(obj)
+        self._lay_out(key, obj)
         for handler in self._on_change:
             self._notify(handler, obj, old)
 
-    def _deleted(self, obj: Raw) -> None:
-        if self._objects.pop(_key(obj), None) is None:
+    def _deleted(self, key: Key, last: Raw | None = None) -> None:
+        """Forget an object; `last` is what it was when it went, or else it is what was seen last."""
+        known = self.get(*key)
+        if known is None:
             return
+        del self._objects[key]
+        del self._at_hand[key]
         for handler in self._on_delete:
-            self._notify(handler, obj)
+            self._notify(handler, slim(last) if last is not None else known)
+
+    def _lay_out(self, key: Key, obj: Raw) -> None:
+        """Have an object at hand, in the place of the one that is there for longest."""
+        self._at_hand.pop(key, None)
+        self._at_hand[key] = obj
+        if len(self._at_hand) > _AT_HAND:
+            del self._at_hand[next(iter(self._at_hand))]
 
     def _notify(self, handler: Callable[..., None], obj: Raw, *old: Raw | None) -> None:
         try:

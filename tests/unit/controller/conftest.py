@@ -34,8 +34,8 @@ class FakeInformer:
     def get(self, namespace: str, name: str) -> Raw | None:
         return self.objects.get((namespace, name))
 
-    def items(self) -> list[Raw]:
-        return list(self.objects.values())
+    def __len__(self) -> int:
+        return len(self.objects)
 
     async def wait_synced(self) -> None:
         return

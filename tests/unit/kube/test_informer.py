@@ -75,8 +75,13 @@ async def test_list_then_watch_from_its_version(api: Any, client: KubeClient, ob
         await informer.wait_synced()
         assert await ear.until(5) == ["a ->3", "b ->4", "a 3>6", "c ->7", "b gone"]
         assert informer.get("d", "b") is None
-        assert [o["metadata"]["name"] for o in informer.items()] == ["a", "c"]
-        assert informer.items()[0]["metadata"]["resourceVersion"] == "6"
+        found = informer.get("d", "a")
+        assert found is not None
+        assert found["metadata"]["resourceVersion"] == "6"
+        assert [(o["metadata"]["name"], o["metadata"]["resourceVersion"]) for o in informer.items()] == [
+            ("a", "6"),
+            ("c", "7"),
+        ]
     watch = api.asked[1].query
     assert (watch["resourceVersion"], watch["allowWatchBookmarks"]) == ("5", "true")
     assert int(watch["timeoutSeconds"]) > 0
@@ -88,8 +93,8 @@ async def test_listed_objects_have_kind_and_version_like_watched_ones(
     api.lists = [listed(5, obj("a", 3))]
     async with running(client) as (informer, _):
         await informer.wait_synced()
-        assert informer.items()[0]["kind"] == "Workflow"
-        assert informer.items()[0]["apiVersion"] == "tinkerbell.org/v1alpha2"
+        (found,) = informer.items()
+        assert (found["kind"], found["apiVersion"]) == ("Workflow", "tinkerbell.org/v1alpha2")
 
 
 @pytest.mark.parametrize("how", [0, 1])
@@ -115,8 +120,8 @@ async def test_after_gone_the_relist_tells_of_changes_and_deletions_in_between(
     api.script(refusal)
     async with running(client) as (informer, ear):
         heard = (await ear.until(9))[4:]
-        assert heard == ["lost gone", "changed 2>20", "anew gone", "anew ->40", "new ->30"]
-        assert len(informer.items()) == 4
+        assert heard == ["changed 2>20", "anew gone", "anew ->40", "new ->30", "lost gone"]
+        assert len(informer) == 4
 
 
 async def test_an_object_made_anew_is_first_deleted_for_the_handlers(
@@ -159,7 +164,7 @@ async def test_a_watch_event_that_can_not_be_read_is_made_up_for_by_a_list(
     api.lists = [listed(5), listed(8, obj("b", 7))]
     api.script(event("ADDED", obj("a", 6)), garbage)
     async with running(client) as (_, ear):
-        assert await ear.until(3) == ["a ->6", "a gone", "b ->7"]
+        assert await ear.until(3) == ["a ->6", "b ->7", "a gone"]
 
 
 @pytest.mark.parametrize("error", [{"code": 500}, 7])
@@ -226,3 +231,79 @@ def test_backoff_grows_to_its_bound_and_starts_over() -> None:
     backoff.reset()
     assert backoff.next() == 1
     assert 0.5 <= Backoff(1, 8).next() <= 1
+
+
+async def test_a_large_collection_is_listed_page_by_page(api: Any, client: KubeClient, obj: Callable[..., Raw]) -> None:
+    """In one answer, 100,000 objects would be in memory three times over."""
+    first, second = listed(5, obj("a", 3)), listed(5, obj("b", 4))
+    first[1]["metadata"]["continue"] = "there"
+    api.lists = [first, second]
+    api.script(event("ADDED", obj("c", 6)))
+    async with running(client) as (informer, ear):
+        assert await ear.until(3) == ["a ->3", "b ->4", "c ->6"]
+        assert len(informer) == 3
+    asked = [(a.query.get("continue"), a.query.get("resourceVersion")) for a in api.asked[:3]]
+    assert asked == [(None, None), ("there", None), (None, "5")]
+    assert int(api.asked[0].query["limit"]) > 0
+
+
+async def test_pages_that_take_longer_than_the_api_remembers_are_listed_anew(
+    api: Any, client: KubeClient, obj: Callable[..., Raw], caplog: pytest.LogCaptureFixture
+) -> None:
+    first = listed(5, obj("a", 3), obj("b", 4))
+    first[1]["metadata"]["continue"] = "there"
+    api.lists = [first, (410, {"message": "too old"}), listed(9, obj("b", 4), obj("c", 8))]
+    async with running(client) as (informer, ear):
+        assert await ear.until(4) == ["a ->3", "b ->4", "c ->8", "a gone"]
+        await informer.wait_synced()
+        assert [o["metadata"]["name"] for o in informer.items()] == ["b", "c"]
+    assert not caplog.records, "nothing is wrong"
+
+
+@pytest.mark.parametrize("page", [{"items": [5]}, {"items": [{}]}, {"items": None}, {"items": [{"metadata": 5}]}])
+async def test_a_list_that_can_not_be_read_is_asked_for_again(
+    api: Any, client: KubeClient, obj: Callable[..., Raw], page: Raw
+) -> None:
+    api.lists = [(200, {"metadata": {"resourceVersion": "4"}} | page), listed(5, obj("a", 3))]
+    async with running(client) as (_, ear):
+        assert await ear.until(1) == ["a ->3"]
+
+
+async def test_objects_come_without_what_only_api_servers_read(
+    api: Any, client: KubeClient, obj: Callable[..., Raw]
+) -> None:
+    def full(name: str, version: int, **annotations: str) -> Raw:
+        made = obj(name, version)
+        last = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
+        made["metadata"] |= {"managedFields": [{"manager": "x"}], "annotations": last | annotations}
+        return made
+
+    api.lists = [listed(5, full("a", 3))]
+    api.script(event("ADDED", full("b", 6, mine="1")), event("DELETED", full("b", 7, mine="1")))
+    async with running(client) as (informer, ear):
+        deleted: list[Raw] = []
+        informer.on_delete(deleted.append)
+        await ear.until(3)
+        (found,) = informer.items()
+        assert found["metadata"].keys() == {"name", "namespace", "uid", "resourceVersion"}
+        assert deleted[0]["metadata"]["annotations"] == {"mine": "1"}
+        assert "managedFields" not in deleted[0]["metadata"]
+
+
+async def test_any_of_many_objects_is_given_as_it_is_now(api: Any, client: KubeClient, obj: Callable[..., Raw]) -> None:
+    """More than are kept unpacked, and each with what the others don't have."""
+    many = [obj(f"o{i}", i + 1, spec={"n": i, "text": "é" * i}) for i in range(600)]
+    api.lists = [listed(1000, *many)]
+    api.script(event("MODIFIED", obj("o0", 2000, spec={})), event("DELETED", obj("o599", 2001)))
+    async with running(client) as (informer, ear):
+        await ear.until(602)
+        for i in (*range(1, 599), *range(598, 0, -1)):
+            found = informer.get("d", f"o{i}")
+            assert found is not None
+            assert found["spec"] == {"n": i, "text": "é" * i}
+            assert found is informer.get("d", f"o{i}")
+        changed = informer.get("d", "o0")
+        assert changed is not None
+        assert len(informer._at_hand) < 300
+        assert (changed["spec"], informer.get("d", "o599"), informer.get("d", "o600")) == ({}, None, None)
+        assert len(informer) == len(list(informer.items())) == 599
