@@ -40,7 +40,13 @@ class Decision:
 ALLOWED = Decision(allowed=True)
 
 HasWork = Callable[[str, str], bool]
-"""`has_work(namespace, name)`: whether the Hardware has a Workflow that has not ended."""
+"""`has_work(namespace, name)`: whether the Hardware has a Workflow that has not ended (`edge.work`)."""
+WhyNone = Callable[[str, str], str]
+"""`why_none(namespace, name)`: why it has none, in one line that says what to do."""
+
+
+def _why_none(namespace: str, name: str) -> str:
+    return f"Hardware {namespace}/{name} has no Workflow that has yet to run; create one to netboot it"
 
 
 class NetbootPolicy:
@@ -51,10 +57,18 @@ class NetbootPolicy:
         mode: DhcpMode = DhcpMode.RESERVATION,
         when: NetbootWhen = NetbootWhen.ALLOWED,
         has_work: HasWork = lambda _namespace, _name: True,
+        why_none: WhyNone = _why_none,
     ) -> None:
+        """`has_work` and `why_none` are those of `edge.work.Work`."""
         self.mode = mode
         self._when = when
         self._has_work = has_work
+        self._why_none = why_none
+
+    @property
+    def follows_work(self) -> bool:
+        """Whether an answer may change while the Hardware stays the same, because its Workflows do."""
+        return self._when is NetbootWhen.WORKFLOW
 
     def decide(self, machine: Machine | None) -> Decision:
         """Whether `machine` (None: not registered) may netboot now."""
@@ -62,12 +76,10 @@ class NetbootPolicy:
             if self.mode is DhcpMode.AUTO_PROXY:
                 return ALLOWED
             return Decision(allowed=False, reason="no Hardware has this MAC address")
-        full_name = f"Hardware {machine.namespace}/{machine.name}"
-        where = f"{full_name}: spec.networkInterfaces[{machine.mac}]"
-        if machine.interface.disable_dhcp:
-            return Decision(allowed=False, reason=f"{where}.disableDhcp is true")
-        if machine.interface.disable_netboot:
-            return Decision(allowed=False, reason=f"{where}.disableNetboot is true")
+        if machine.disable_dhcp or machine.disable_netboot:
+            field = "disableDhcp" if machine.disable_dhcp else "disableNetboot"
+            where = f"Hardware {machine.namespace}/{machine.name}: spec.networkInterfaces[{machine.mac}].{field}"
+            return Decision(allowed=False, reason=f"{where} is true")
         if self._when is NetbootWhen.WORKFLOW and not self._has_work(machine.namespace, machine.name):
-            return Decision(allowed=False, reason=f"{full_name} has no Workflow that has yet to run")
+            return Decision(allowed=False, reason=self._why_none(machine.namespace, machine.name))
         return ALLOWED
