@@ -12,23 +12,31 @@ It shows one machine's affairs to whoever asks, so it is never bound where booti
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator
+from itertools import islice
+from typing import TypeVar
 
 import orjson
 from aiohttp import web
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from edge.http.context import text
 from edge.inventory import Inventory, Machine
-from edge.journey.events import JourneyEvent, Outcome, Step
-from edge.journey.recorder import Journey, MachineSummary, Subscription
+from edge.journey.events import JourneyEvent
+from edge.journey.metrics import JourneyMetrics
+from edge.journey.recorder import Journey, MachineSummary
+from edge.journey.subscription import Subscription
 
 MAX_STREAMS = 64
 """Event streams at one time; each holds a backlog in memory."""
 
 HEARTBEAT_SECONDS = 15.0
 """A comment is sent after so long a silence: browsers keep the stream then, and a reader that is gone is noticed."""
+
+T = TypeVar("T")
+
+_PORTION = 200  # machines, or events, that are made into JSON in one turn of the event loop: DHCP is served by it too
 
 
 def build_admin_app(
@@ -38,9 +46,9 @@ def build_admin_app(
     heartbeat_seconds: float = HEARTBEAT_SECONDS,
     registry: CollectorRegistry | None = None,
 ) -> web.Application:
-    """The application. `registry` is where metrics are kept (default: a new one), for others to add theirs."""
+    """The application. `registry` has the metrics of the other servers, if it is given; the journey's are added."""
     metrics = registry if registry is not None else CollectorRegistry()
-    _measure(journey, inventory, metrics)
+    metrics.register(JourneyMetrics(journey, inventory))
     api = _Api(journey, inventory, heartbeat_seconds)
 
     async def show_metrics(_request: web.Request) -> web.Response:
@@ -78,16 +86,28 @@ class _Api:
         self._heartbeat_seconds = heartbeat_seconds
         self._streams: set[Subscription] = set()
 
-    async def machines(self, _request: web.Request) -> web.Response:
+    async def machines(self, request: web.Request) -> web.StreamResponse:
         """GET /api/v1/machines: those heard last first, then those never heard."""
-        heard = self._journey.machines()
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        before = b"["
+        for portion in _portions(self._all_machines()):
+            text = orjson.dumps(portion, option=orjson.OPT_INDENT_2)
+            await response.write(before + text.removeprefix(b"[").removesuffix(b"\n]"))
+            before = b","
+            await asyncio.sleep(0)
+        await response.write(b"[]\n" if before == b"[" else b"\n]\n")
+        return response
+
+    def _all_machines(self) -> Iterator[dict[str, object]]:
         silent = {machine.mac: machine for machine in self._inventory.machines()}
-        shown = []
-        for summary in heard:
-            silent.pop(summary.mac, None)
-            shown.append(self._heard_json(summary))
-        shown += [_machine_json(machine) for _, machine in sorted(silent.items())]
-        return _json(shown)
+        for mac in self._journey.macs():
+            summary = self._journey.summary(mac)
+            if summary is not None:  # else it was forgotten between two portions
+                silent.pop(mac, None)
+                yield self._heard_json(summary)
+        for _, machine in sorted(silent.items()):
+            yield _machine_json(machine)
 
     async def machine_events(self, request: web.Request) -> web.Response:
         """GET /api/v1/machines/<mac>/events."""
@@ -106,11 +126,13 @@ class _Api:
             return text(f"{MAX_STREAMS} event streams are open already", status=503)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
         with self._journey.subscribe() as subscription:
-            past = self._past() if since == "all" else []
+            past = self._journey.past() if since == "all" else None  # at once: what happens later is the stream's
             self._streams.add(subscription)
             try:
                 await response.prepare(request)
-                await response.write(b": journey\n\n" + b"".join(map(_sse, past)))
+                await response.write(b": journey\n\n")
+                if past is not None:
+                    await self._send_past(response, past)
                 await self._stream(response, subscription)
             except ConnectionError:
                 pass  # the reader went away, which is how streams end
@@ -139,9 +161,10 @@ class _Api:
                 await response.write(f"event: lost\ndata: {lost}\n\n".encode())
             await response.write(_sse(event))
 
-    def _past(self) -> list[JourneyEvent]:
-        events = [event for machine in self._journey.machines() for event in self._journey.events(machine.mac)]
-        return sorted(events, key=lambda event: event.time)
+    async def _send_past(self, response: web.StreamResponse, past: Iterator[JourneyEvent]) -> None:
+        for portion in _portions(past):
+            await response.write(b"".join(map(_sse, portion)))
+            await asyncio.sleep(0)
 
     def _heard_json(self, summary: MachineSummary) -> dict[str, object]:
         machine = self._inventory.by_mac(summary.mac)
@@ -186,32 +209,6 @@ def _sse(event: JourneyEvent) -> bytes:
     return b"data: " + orjson.dumps(event_json(event)) + b"\n\n"
 
 
-def _measure(journey: Journey, inventory: Inventory, registry: CollectorRegistry) -> None:
-    """Metrics are one more view of the stream: they count its events from now on."""
-    events = Counter(
-        "tinkedge_journey_events",
-        "Steps of machines' boots, by step and outcome.",
-        ["step", "outcome"],
-        registry=registry,
-    )
-    bytes_sent = Counter(
-        "tinkedge_sent_bytes", "Bytes of files sent to machines, by step.", ["step"], registry=registry
-    )
-    for step in Step:
-        for outcome in Outcome:
-            events.labels(step.value, outcome.value)
-    machines = Gauge("tinkedge_machines", "Network interfaces of the Hardware known here.", registry=registry)
-    machines.set_function(lambda: float(len(inventory)))
-
-    def count(event: JourneyEvent) -> None:
-        events.labels(event.step.value, event.outcome.value).inc()
-        size = _size(event.detail)
-        if size:
-            bytes_sent.labels(event.step.value).inc(size)
-
-    journey.on_event(count)
-
-
-def _size(detail: Mapping[str, object]) -> float:
-    size = detail.get("size_bytes", 0)
-    return float(size) if isinstance(size, int | float) else 0.0
+def _portions(items: Iterator[T]) -> Iterator[list[T]]:
+    while portion := list(islice(items, _PORTION)):
+        yield portion

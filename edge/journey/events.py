@@ -10,9 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import Final, Protocol
 
 Value = str | int | float
+
+MAX_MESSAGE: Final = 500
+"""Characters of a message that are kept. Longer ones are cut: they were made of something a stranger sent."""
+
+MAX_DETAIL: Final = 4000
+"""Characters of one detail that are kept; a Hardware manifest to copy fits."""
 
 
 class Step(StrEnum):
@@ -57,13 +63,47 @@ class JourneyEvent:
     detail: Mapping[str, Value] = field(default_factory=dict)
 
 
-class Note(NamedTuple):
-    """What is the same each time: a step prepared beforehand, so that noting it costs next to nothing (DHCP)."""
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A step as it is kept: an event without its machine and its time.
+
+    Where the same happens again and again (DHCP), a note is prepared once and handed to a `NoteTaker` each time, which
+    costs next to nothing. Preparing it is what makes it fit to be kept and shown: the message becomes one printable
+    line of at most MAX_MESSAGE characters, and no text of the detail is longer than MAX_DETAIL.
+    """
 
     step: Step
     outcome: Outcome
     message: str
-    detail: Mapping[str, Value] = {}
+    detail: Mapping[str, Value] = field(default_factory=dict)
+    kept_bytes: int = field(default=32, kw_only=True, compare=False, repr=False)
+    """What one occurrence takes of the journey's memory; a prepared note itself is the memory of who prepared it."""
+    kind: int = field(init=False, compare=False, repr=False)
+    """The number of this step and outcome, see KINDS."""
+    size_bytes: float = field(init=False, compare=False, repr=False)
+    """Bytes that were sent to the machine, if the detail says so."""
+
+    def __post_init__(self) -> None:
+        set_field = object.__setattr__  # the dataclass is frozen
+        set_field(self, "message", one_line(self.message))
+        if any(isinstance(value, str) and len(value) > MAX_DETAIL for value in self.detail.values()):
+            cut = {name: value[:MAX_DETAIL] if isinstance(value, str) else value for name, value in self.detail.items()}
+            set_field(self, "detail", cut)
+        set_field(self, "kind", _KIND[self.step, self.outcome])
+        size = self.detail.get("size_bytes", 0)
+        set_field(self, "size_bytes", float(size) if isinstance(size, int | float) else 0.0)
+
+
+KINDS: Final = tuple((step, outcome) for step in Step for outcome in Outcome)
+_KIND: Final = {kind: number for number, kind in enumerate(KINDS)}
+
+
+def one_line(message: str) -> str:
+    """`message` without line breaks and control characters, which would forge log lines or move a terminal's cursor."""
+    if len(message) <= MAX_MESSAGE and message.isprintable():
+        return message
+    line = "".join(character if character.isprintable() else " " for character in message[: MAX_MESSAGE + 1])
+    return line if len(line) <= MAX_MESSAGE else line[: MAX_MESSAGE - 1] + "…"
 
 
 class Recorder(Protocol):

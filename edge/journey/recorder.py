@@ -1,43 +1,40 @@
 """The journeys of all machines, in memory: what `edge.journey.events` describes is kept here and handed on.
 
-Every server records into one `Journey` (its bound method `record` is the `Recorder`). From here each event goes to the
-log (one line, logger `edge.journey`), to the machine's own history, to listeners (metrics) and to subscribers
-(`tinkedge watch`, the admin HTTP API's stream, the lab's live view).
+Every server records into one `Journey`: its bound method `record` is the `Recorder`, `note` the `NoteTaker`. From here
+each event goes to the machine's own history, to the log (`edge.journey.lines`), into the counts that metrics are made
+of (`edge.journey.metrics`), and to subscribers (`edge.journey.subscription`: `tinkedge watch`, the admin HTTP API's
+stream, the lab's live view).
+
+DHCP calls `note` for each packet, so what is done at once is little: the time and the note are put at the end of the
+machine's `edge.journey.history`. They become a `JourneyEvent` when somebody reads them.
 
 Everything is bounded, for much of what is recorded was said by strangers on the wire: so many events a machine, so many
-machines, the unregistered ones (heard, but nothing more) in a pool of their own so that a flood of made-up addresses
-cannot push the journey of a real machine out; a subscriber that reads too slowly loses the oldest events, and is told
-how many. Not thread-safe: record from the event loop's thread.
+machines, so many bytes in all. When the bytes are used up, machines that were quiet for long keep their last event
+only; when the machines are too many, those are forgotten. The unregistered ones (heard, but nothing more) have a place
+of their own, so that a flood of made-up addresses cannot push the journey of a real machine out. Not thread-safe:
+record from the event loop's thread.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import weakref
-from collections import OrderedDict, deque
-from collections.abc import Callable
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
+from typing import Final
 
-from edge.journey.events import JourneyEvent, Note, Outcome, Step, Value
+from edge.journey.events import KINDS, JourneyEvent, Note, Outcome, Step, Value
+from edge.journey.history import Entry, History, Last, event, kept_bytes, pack, packed_bytes
+from edge.journey.lines import Lines
+from edge.journey.subscription import Subscription, Subscriptions
 
-log = logging.getLogger("edge.journey")
+MEMORY_BYTES: Final = 128 * 1024 * 1024
+"""What all events may take by default: 4 million prepared notes, or the installations of some 6,000 machines."""
 
-MAX_MESSAGE = 500
-"""Characters of a message that are kept. Longer ones are cut: they were made of something a stranger sent."""
+_STRANGER_EVENTS = 20  # that it was heard once more is no news, and each time carries a manifest
 
-MAX_DETAIL = 4000
-"""Characters of one detail that are kept; a Hardware manifest to copy fits."""
-
-_LEVEL = {
-    Outcome.OK: logging.INFO,
-    Outcome.INFO: logging.INFO,
-    Outcome.REFUSED: logging.WARNING,
-    Outcome.FAILED: logging.WARNING,
-}
-
-Listener = Callable[[JourneyEvent], None]
+# So many machines are looked at for a quiet one; then the next has to do. It bounds what one event may cost.
+_LOOKS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,170 +53,195 @@ class Journey:
     """Keeps the last `per_machine` events of the last `machines` machines, and of the last `strangers` unregistered."""
 
     def __init__(
-        self, clock: Callable[[], float], *, per_machine: int = 500, machines: int = 10_000, strangers: int = 256
+        self,
+        clock: Callable[[], float],
+        *,
+        per_machine: int = 500,
+        machines: int = 100_000,
+        strangers: int = 256,
+        memory_bytes: int = MEMORY_BYTES,
     ) -> None:
-        """`clock` gives seconds since the epoch."""
+        """`clock` gives seconds since the epoch; `memory_bytes` bounds the events of all machines together."""
         self._clock = clock
         self._per_machine = per_machine
-        self._registered = _Pool(machines)
-        self._strangers = _Pool(strangers)
-        self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
-        self._listeners: list[Listener] = []
+        self._machines = machines
+        self._strangers_limit = strangers
+        self._histories: dict[str, History] = {}
+        self._order: deque[str] = deque()  # the machines of _histories: whose turn it is to be looked at, see _quietest
+        self._quiet: dict[str, Last] = {}  # those that keep their last event only, quiet for longest first
+        self._strangers: dict[str, History] = {}  # heard last comes last
+        self._memory_bytes = memory_bytes
+        self._kept_bytes = 0
+        self._counts = [0] * len(KINDS)
+        self._sent_bytes = dict.fromkeys(Step, 0.0)
+        self._lines = Lines(self._counts, clock)
+        self._lines_until = self._lines.until
+        self._subscriptions = Subscriptions()
+        self._readers = self._subscriptions.open
+
+    # --- taking in ---------------------------------------------------------------------------------------------------
 
     def record(self, mac: str, step: Step, outcome: Outcome, message: str, **detail: Value) -> None:
         """Take in one event (`edge.journey.events.Recorder`). Never raises, never blocks."""
-        event = JourneyEvent(
-            time=self._clock(),
-            mac=mac,
-            step=step,
-            outcome=outcome,
-            message=_one_line(message),
-            detail={name: value[:MAX_DETAIL] if isinstance(value, str) else value for name, value in detail.items()},
-        )
-        log.log(
-            _LEVEL[outcome], "%s %s %s: %s", mac, step.value, outcome.value, event.message, extra={"journey": event}
-        )
-        self._history(event).append(event)
-        for subscription in list(self._subscriptions):
-            subscription.push(event)
-        for listener in self._listeners:
-            try:
-                listener(event)
-            except Exception:
-                log.exception("a listener failed on a journey event of %s", mac)
+        told = Note(step, outcome, message, detail, kept_bytes=packed_bytes(message, detail))
+        self.note(mac, told, pack(told))
 
-    def note(self, mac: str, note: Note) -> None:
-        """Take in a prepared event (`edge.journey.events.NoteTaker`). Never raises, never blocks."""
-        self.record(mac, note.step, note.outcome, note.message, **note.detail)
+    def note(self, mac: str, note: Note, entry: Entry | None = None) -> None:
+        """Take in a prepared event (`edge.journey.events.NoteTaker`). Never raises, never blocks.
 
-    def on_event(self, listener: Listener) -> None:
-        """Call `listener(event)` after each event, from the event loop."""
-        self._listeners.append(listener)
+        `entry` is the form to keep it in, if it is not to be kept as it is.
+        """
+        now = self._clock()
+        history = self._histories.get(mac)
+        if history is None:
+            history = self._admit(mac, note, now)
+        history.times.append(now)
+        history.append(entry or note)
+        self._kept_bytes += note.kept_bytes
+        if len(history) > history.limit:
+            self._kept_bytes -= history.forget_oldest()
+        if self._kept_bytes > self._memory_bytes:
+            self._make_room()
+
+        kind = note.kind
+        count = self._counts[kind]
+        if count < self._lines_until[kind]:
+            self._lines.say(mac, note, now)
+        else:
+            self._lines.beyond(mac, note, now)
+        self._counts[kind] = count + 1
+        if note.size_bytes:
+            self._sent_bytes[note.step] += note.size_bytes
+        if self._readers:
+            self._subscriptions.push(event(mac, now, note))
+
+    def flush(self) -> None:
+        """Say now what the log is still owed: called when the program ends."""
+        self._lines.end_period()
+
+    # --- reading -----------------------------------------------------------------------------------------------------
 
     def subscribe(self, *, backlog: int = 1000) -> Subscription:
         """Events from now on, in order. At most `backlog` wait for the reader; then the oldest are dropped.
 
         The subscription ends when it is closed, or when the last reference to it goes.
         """
-        subscription = Subscription(backlog, self._subscriptions.discard)
-        self._subscriptions.add(subscription)
-        return subscription
+        return self._subscriptions.new(backlog)
 
     def events(self, mac: str) -> list[JourneyEvent]:
         """What is known of one machine, oldest first; empty if nothing is."""
-        history = self._registered.get(mac) or self._strangers.get(mac)
-        return list(history.events) if history is not None else []
+        history = self._histories.get(mac) or self._strangers.get(mac)
+        if history is not None:
+            return list(history.events(mac))
+        quiet = self._quiet.get(mac)
+        return [event(mac, quiet.time, quiet.entry)] if quiet is not None else []
+
+    def past(self) -> Iterator[JourneyEvent]:
+        """The events of all machines that are kept at the moment of the call, by time; made while they are read."""
+        histories = (*self._histories.items(), *self._strangers.items())
+        events = [history.events(mac) for mac, history in histories]
+        events += [iter([event(mac, quiet.time, quiet.entry)]) for mac, quiet in self._quiet.items()]
+        return heapq.merge(*events, key=lambda event: event.time)
+
+    def macs(self) -> list[str]:
+        """Of all machines heard of, the one heard last first."""
+        seen = {mac: history.times[-1] for mac, history in (*self._histories.items(), *self._strangers.items())}
+        seen |= {mac: quiet.time for mac, quiet in self._quiet.items()}
+        return sorted(seen, key=seen.__getitem__, reverse=True)
+
+    def summary(self, mac: str) -> MachineSummary | None:
+        """Where this machine is; None if nothing is known of it."""
+        last = self._last(mac)
+        if last is None:
+            return None
+        shown = event(mac, last.time, last.entry)
+        return MachineSummary(mac, last.first_seen, last.time, shown, mac in self._strangers)
 
     def machines(self) -> list[MachineSummary]:
-        """All machines heard of, the one heard last first."""
-        known = [_summary(mac, history, only_heard=False) for mac, history in self._registered.items()]
-        known += [_summary(mac, history, only_heard=True) for mac, history in self._strangers.items()]
-        return sorted(known, key=lambda machine: machine.last_seen, reverse=True)
+        """All machines heard of, the one heard last first. Of many, ask `macs`, then `summary` for some at a time."""
+        return [summary for mac in self.macs() if (summary := self.summary(mac)) is not None]
 
     def last_seen(self, mac: str) -> float | None:
         """When something happened to this machine last, in seconds since the epoch; None if nothing is known."""
-        history = self._registered.get(mac) or self._strangers.get(mac)
-        return history.events[-1].time if history is not None else None
+        last = self._last(mac)
+        return last.time if last is not None else None
 
-    def _history(self, event: JourneyEvent) -> deque[JourneyEvent]:
-        """Where `event` goes. A stranger with whom more happens than being heard is a stranger no more."""
-        history = self._registered.touch(event.mac)
-        if history is None:
-            history = self._strangers.touch(event.mac) or _History(deque(maxlen=self._per_machine), event.time)
-            if event.step is Step.SEEN:
-                self._strangers.put(event.mac, history)
-            else:
-                self._strangers.drop(event.mac)
-                self._registered.put(event.mac, history)
-        return history.events
+    def counts(self) -> dict[tuple[Step, Outcome], int]:
+        """How many events there were, by step and outcome."""
+        return dict(zip(KINDS, self._counts, strict=True))
 
+    def sent_bytes(self) -> dict[Step, float]:
+        """How many bytes of files were sent to machines, by step."""
+        return dict(self._sent_bytes)
 
-class Subscription:
-    """An async iterator of events, made by `Journey.subscribe`; also a context manager that closes itself."""
+    @property
+    def kept_bytes(self) -> int:
+        """About how much memory the events take now; machines take some hundred bytes each beside."""
+        return self._kept_bytes
 
-    def __init__(self, backlog: int, forget: Callable[[Subscription], None]) -> None:
-        self.dropped = 0
-        """How many events this reader has lost because it was too slow."""
-        self._waiting: deque[JourneyEvent] = deque(maxlen=backlog)
-        self._arrived = asyncio.Event()
-        self._closed = False
-        self._forget = forget
+    # --- what is kept ------------------------------------------------------------------------------------------------
 
-    def push(self, event: JourneyEvent) -> None:
-        """Called by the journey: hand in one event."""
-        if len(self._waiting) == self._waiting.maxlen:
-            self.dropped += 1
-        self._waiting.append(event)
-        self._arrived.set()
+    def _last(self, mac: str) -> Last | None:
+        history = self._histories.get(mac) or self._strangers.get(mac)
+        return history.last() if history is not None else self._quiet.get(mac)
 
-    def close(self) -> None:
-        """End the iteration after what has arrived already."""
-        self._closed = True
-        self._forget(self)
-        self._arrived.set()
-
-    def __aiter__(self) -> Subscription:
-        return self
-
-    async def __anext__(self) -> JourneyEvent:
-        while not self._waiting:
-            if self._closed:
-                raise StopAsyncIteration
-            self._arrived.clear()
-            await self._arrived.wait()
-        return self._waiting.popleft()
-
-    def __enter__(self) -> Subscription:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _History:
-    events: deque[JourneyEvent]
-    first_seen: float
-
-
-class _Pool:
-    """Histories by MAC, at most `size`: the machine that was quiet for longest makes room."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._histories: OrderedDict[str, _History] = OrderedDict()
-
-    def get(self, mac: str) -> _History | None:
-        return self._histories.get(mac)
-
-    def touch(self, mac: str) -> _History | None:
-        if mac in self._histories:
-            self._histories.move_to_end(mac)
-        return self._histories.get(mac)
-
-    def put(self, mac: str, history: _History) -> None:
+    def _admit(self, mac: str, note: Note, now: float) -> History:
+        """Where an event goes whose machine is not among the histories: it is new, or was quiet, or is a stranger."""
+        quiet = self._quiet.pop(mac, None)
+        stranger = self._strangers.pop(mac, None)
+        if note.step is Step.SEEN and quiet is None:
+            return self._admit_stranger(mac, stranger or History(now, min(self._per_machine, _STRANGER_EVENTS)))
+        history = History(now, self._per_machine)
+        if quiet is not None:
+            history.first_seen = quiet.first_seen
+            history.times.append(quiet.time)
+            history.append(quiet.entry)
+        elif stranger is not None:  # with whom more happens now than being heard
+            history.first_seen = stranger.first_seen
+            history.times.extend(stranger.times)
+            history.extend(stranger)
+        while len(self._histories) + len(self._quiet) >= self._machines:
+            self._forget_machine()
+        history.length_seen = len(history) + 1  # when this event is in it
         self._histories[mac] = history
-        self._histories.move_to_end(mac)
-        while len(self._histories) > self._size:
-            self._histories.popitem(last=False)
+        self._order.append(mac)
+        return history
 
-    def drop(self, mac: str) -> None:
-        self._histories.pop(mac, None)
+    def _admit_stranger(self, mac: str, history: History) -> History:
+        self._strangers[mac] = history
+        while len(self._strangers) > self._strangers_limit:
+            self._kept_bytes -= self._strangers.pop(next(iter(self._strangers))).forget_oldest(keep=0)
+        return history
 
-    def items(self) -> list[tuple[str, _History]]:
-        return list(self._histories.items())
+    def _make_room(self) -> None:
+        """Cut quiet machines down to their last event until there is room."""
+        while self._kept_bytes > self._memory_bytes:
+            if self._order:
+                mac = self._quietest()
+                history = self._histories.pop(mac)
+                self._kept_bytes -= history.forget_oldest(keep=1)
+                self._quiet[mac] = history.last()
+            elif self._quiet:
+                self._forget_machine()
+            else:
+                return
 
+    def _forget_machine(self) -> None:
+        if self._quiet:
+            self._kept_bytes -= kept_bytes(self._quiet.pop(next(iter(self._quiet))).entry)
+        else:
+            self._kept_bytes -= self._histories.pop(self._quietest()).forget_oldest(keep=0)
 
-def _summary(mac: str, history: _History, *, only_heard: bool) -> MachineSummary:
-    last = history.events[-1]
-    return MachineSummary(mac=mac, first_seen=history.first_seen, last_seen=last.time, last=last, only_heard=only_heard)
+    def _quietest(self) -> str:
+        """Take a machine out of the order that was quiet for long, though perhaps not for longest.
 
-
-def _one_line(message: str) -> str:
-    """`message` without line breaks and control characters, which would forge log lines or move a terminal's cursor."""
-    if len(message) <= MAX_MESSAGE and message.isprintable():
-        return message  # nearly always, and DHCP records an event for each packet
-    line = "".join(character if character.isprintable() else " " for character in message[: MAX_MESSAGE + 1])
-    return line if len(line) <= MAX_MESSAGE else line[: MAX_MESSAGE - 1] + "…"
+        They are asked in turn, and those that were active since they were asked last have another turn ("second
+        chance"): so nothing has to be kept in order of activity while packets arrive.
+        """
+        for _ in range(_LOOKS):
+            history = self._histories[self._order[0]]
+            if history.length_seen == len(history):
+                break
+            history.length_seen = len(history)
+            self._order.rotate(-1)
+        return self._order.popleft()

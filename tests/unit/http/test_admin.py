@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
+from prometheus_client import CollectorRegistry, Gauge
 
 from edge.http.admin import MAX_STREAMS, build_admin_app
 from edge.inventory import Inventory
@@ -49,12 +50,14 @@ async def desk() -> AsyncIterator[Desk]:
         yield Desk(client, journey, inventory)
 
 
-async def sse(response: aiohttp.ClientResponse, count: int) -> list[str]:
+async def sse(response: aiohttp.ClientResponse, count: int, *, heartbeats: bool = False) -> list[str]:
     """The next `count` blocks of a Server-Sent Events stream."""
-    blocks = []
-    async with asyncio.timeout(5):
+    blocks: list[str] = []
+    async with asyncio.timeout(15):
         while len(blocks) < count:
-            blocks.append((await response.content.readuntil(b"\n\n")).decode().strip())
+            block = (await response.content.readuntil(b"\n\n")).decode().strip()
+            if heartbeats or block != ": heartbeat":
+                blocks.append(block)
     return blocks
 
 
@@ -118,7 +121,7 @@ async def test_stream_starts_now_or_with_all_that_is_kept(desk: Desk) -> None:
 
 async def test_quiet_stream_has_a_heartbeat(desk: Desk) -> None:
     async with desk.client.get("/api/v1/events") as stream:
-        assert await sse(stream, 3) == [": journey", ": heartbeat", ": heartbeat"]
+        assert await sse(stream, 3, heartbeats=True) == [": journey", ": heartbeat", ": heartbeat"]
 
 
 async def test_readers_that_leave_make_room_and_too_many_are_refused(desk: Desk) -> None:
@@ -131,6 +134,55 @@ async def test_readers_that_leave_make_room_and_too_many_are_refused(desk: Desk)
             await asyncio.sleep(0.05)
     assert reply.status == 200
     reply.close()
+
+
+async def test_slow_reader_is_told_each_time_how_many_it_lost(desk: Desk) -> None:
+    async with desk.client.get("/api/v1/events") as stream:
+        await sse(stream, 1)
+        for beyond in (500, 200):
+            for number in range(1_000 + beyond):
+                desk.journey.record(MAC, Step.DHCP, Outcome.OK, str(number))
+            lost, *blocks = await sse(stream, 1_001)
+            assert lost == f"event: lost\ndata: {beyond}"
+            assert json.loads(blocks[-1].removeprefix("data: "))["message"] == str(999 + beyond)
+
+
+async def test_stream_of_many_is_in_the_order_of_time_with_nothing_twice_or_missing(desk: Desk) -> None:
+    for number in range(1_000):
+        desk.journey.record(f"52:54:00:00:01:{number % 50:02x}", Step.DHCP, Outcome.OK, str(number))
+    async with desk.client.get("/api/v1/events?since=all") as stream:
+        blocks = await sse(stream, 500)
+        desk.journey.record(MAC, Step.DHCP, Outcome.OK, "1000")
+        blocks += await sse(stream, 502)
+    messages = [json.loads(block.removeprefix("data: "))["message"] for block in blocks[1:]]
+    assert messages == [str(number) for number in range(1_001)]
+
+
+async def test_many_machines_are_one_document(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(700):
+        desk.journey.record(f"52:54:00:01:{number >> 8:02x}:{number & 255:02x}", Step.DHCP, Outcome.OK, "offer")
+    shown = await desk.json("/api/v1/machines")
+    assert len({machine["mac"] for machine in shown}) == len(shown) == 702
+    heard = desk.journey.macs()
+    monkeypatch.setattr(desk.journey, "macs", lambda: ["02:ff:ff:ff:ff:ff", *heard])  # forgotten meanwhile
+    assert await desk.json("/api/v1/machines") == shown
+
+
+async def test_no_machines_are_an_empty_list() -> None:
+    async with TestClient(TestServer(build_admin_app(Journey(lambda: 0.0), Inventory()))) as client:
+        assert await (await client.get("/api/v1/machines")).json() == []
+
+
+async def test_metrics_of_other_servers_are_shown_beside_the_journey() -> None:
+    registry = CollectorRegistry()
+    Gauge("tftp_transfers", "In progress.", registry=registry).set(3)
+    journey = Journey(lambda: 0.0)
+    journey.record(MAC, Step.DHCP, Outcome.OK, "offer")
+    async with TestClient(TestServer(build_admin_app(journey, Inventory(), registry=registry))) as client:
+        shown = (await (await client.get("/metrics")).text()).splitlines()
+    assert "tftp_transfers 3.0" in shown
+    assert f"tinkedge_journey_kept_bytes {float(journey.kept_bytes)}" in shown
+    assert journey.kept_bytes > 0
 
 
 async def test_bad_since_says_what_is_allowed(desk: Desk) -> None:
