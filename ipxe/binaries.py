@@ -2,8 +2,21 @@
 
 A PXE ROM or a UEFI HTTP Boot client names its processor architecture (DHCP option 93, RFC 4578 section 2.1). DHCP asks
 `BootBinaries.for_architectures` for the name of the boot file to offer; TFTP and HTTP ask `BootBinaries.get` for its
-bytes. The files are those of one directory (Debian's package `ipxe` puts them in /usr/lib/ipxe), read once at start,
-so that serving never touches the disk and a request can never name a file outside.
+bytes. The files are those of one directory, read once at start, so that serving never touches the disk and a request
+can never name a file outside. Three layouts are understood:
+
+    Debian's package `ipxe` (/usr/lib/ipxe)     snponly.efi, undionly.kpxe, ipxe-arm64.efi
+    an unpacked `ipxeboot.tar.gz` of iPXE 2     snponly.efi, arm64/snponly.efi, x86_64-sb/snponly.efi, ...
+    files put there one by one                  snponly-arm64.efi, snp-arm64.efi (Tinkerbell's name)
+
+A file of a subdirectory is served under a flat name with the subdirectory in it: `x86_64-sb/snponly-shim.efi` as
+`snponly-x86_64-sb-shim.efi`. Names without a directory part are what firmware is least likely to spoil.
+
+Secure Boot: no DHCP option says whether a machine has it on, so where the directory holds an iPXE shim, UEFI machines
+of its architecture are offered the shim, which runs everywhere. The shim asks for its second stage where it came from,
+under its own name without `-shim`, `-shimx64` or `-shimaa64` (ipxe/shim, automatic_next_path), which is why the flat
+names keep that ending last; it takes name and server from the DHCP header (`file`, `siaddr`) or from its own URL. A
+shim whose second stage is missing is not offered.
 
 An architecture that has no file gets no file: a wrong one would hang the machine with nothing on its screen.
 """
@@ -12,6 +25,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,14 +60,29 @@ class Architecture:
 
 
 # undionly and snponly drive the network card through the firmware that has just used it, so they work wherever the
-# ROM did; the builds with iPXE's own drivers come second. The names are those of Debian, of iPXE's releases
-# (boot.ipxe.org, with -<arch>) and of Tinkerbell (snp-<arch>.efi).
-_BIOS = ("undionly.kpxe", "undionly.kkpxe", "ipxe.pxe")
-_X86_64 = ("snponly.efi", "snponly-x86_64.efi", "snp-x86_64.efi", "ipxe.efi", "ipxe-x86_64.efi")
+# ROM did; the builds with iPXE's own drivers come second. Of one kind of program the name for just this architecture
+# comes first. The names are those of Debian (ipxe-amd64.efi from Debian 13 on), of iPXE's releases, flattened, and of
+# Tinkerbell (snp-<arch>.efi).
+_BIOS = ("undionly.kpxe", "undionly-i386.kpxe", "undionly-x86_64.kpxe", "undionly.kkpxe", "ipxe.pxe")
 
 
 def _efi(arch: str) -> tuple[str, ...]:
     return (f"snponly-{arch}.efi", f"snp-{arch}.efi", f"ipxe-{arch}.efi")
+
+
+def _shims(arch: str) -> tuple[str, ...]:
+    return tuple(f"{stem}-{arch}{signed}-shim.efi" for stem in ("snponly", "ipxe") for signed in ("-sb", ""))
+
+
+# A name that says no architecture is the x86-64 one, in Debian and in iPXE's releases alike.
+_X86_64 = (
+    *("snponly-shim.efi", "ipxe-shim.efi", *_shims("x86_64")),
+    *("snponly.efi", "snponly-x86_64.efi", "snp-x86_64.efi", "ipxe.efi", "ipxe-x86_64.efi", "ipxe-amd64.efi"),
+)
+_ARM64 = (*_shims("arm64"), *_efi("arm64"))
+
+_RELEASE_DIRECTORY = re.compile(r"(i386|x86_64|arm32|arm64|loong64|riscv32|riscv64)(-sb)?")
+_SHIM = re.compile(r"-shim[a-z0-9]{0,4}(?=\.efi$)")
 
 
 ARCHITECTURES: dict[int, Architecture] = {
@@ -72,7 +101,7 @@ ARCHITECTURES: dict[int, Architecture] = {
         # after it send 9 and are x86-64 machines. No machine has ever been seen to need EFI byte code.
         Architecture(9, "UEFI x86-64 (EBC)", _X86_64),
         Architecture(10, "UEFI ARM 32-bit", _efi("arm32")),
-        Architecture(11, "UEFI ARM 64-bit", _efi("arm64")),
+        Architecture(11, "UEFI ARM 64-bit", _ARM64),
         Architecture(12, "PowerPC Open Firmware"),
         Architecture(13, "PowerPC ePAPR"),
         Architecture(14, "POWER OPAL v3"),
@@ -80,13 +109,14 @@ ARCHITECTURES: dict[int, Architecture] = {
         Architecture(16, "UEFI x86-64 HTTP", _X86_64),
         Architecture(17, "UEFI EBC HTTP", _X86_64),
         Architecture(18, "UEFI ARM 32-bit HTTP", _efi("arm32")),
-        Architecture(19, "UEFI ARM 64-bit HTTP", _efi("arm64")),
+        Architecture(19, "UEFI ARM 64-bit HTTP", _ARM64),
         Architecture(20, "x86 BIOS HTTP", _BIOS),
-        # U-Boot loads EFI programs where it is built with EFI, but names the same code where it is not.
-        Architecture(21, "U-Boot ARM 32-bit"),
-        Architecture(22, "U-Boot ARM 64-bit"),
-        Architecture(23, "U-Boot ARM 32-bit HTTP"),
-        Architecture(24, "U-Boot ARM 64-bit HTTP"),
+        # U-Boot runs EFI programs (bootefi), as most builds of it can. One that can't has asked in vain, but hangs on
+        # nothing: it loads the file into memory and goes on with its own boot script.
+        Architecture(21, "U-Boot ARM 32-bit", _efi("arm32")),
+        Architecture(22, "U-Boot ARM 64-bit", _efi("arm64")),
+        Architecture(23, "U-Boot ARM 32-bit HTTP", _efi("arm32")),
+        Architecture(24, "U-Boot ARM 64-bit HTTP", _efi("arm64")),
         Architecture(25, "UEFI RISC-V 32-bit", _efi("riscv32")),
         Architecture(26, "UEFI RISC-V 32-bit HTTP", _efi("riscv32")),
         Architecture(27, "UEFI RISC-V 64-bit", _efi("riscv64")),
@@ -103,6 +133,7 @@ ARCHITECTURES: dict[int, Architecture] = {
         Architecture(38, "UEFI LoongArch 32-bit HTTP"),
         Architecture(39, "UEFI LoongArch 64-bit", _efi("loong64")),
         Architecture(40, "UEFI LoongArch 64-bit HTTP", _efi("loong64")),
+        # The ROM of a Raspberry Pi runs its own firmware and nothing else: see edge.dhcp.boot.
         Architecture(41, "ARM rpiboot"),
     )
 }
@@ -129,6 +160,19 @@ class BootBinary:
         return len(self.content)
 
 
+def after_shim(name: str) -> str | None:
+    """The name of the file that an iPXE shim of this name asks for; None if it is no shim."""
+    second_stage, shims = _SHIM.subn("", name)
+    return second_stage if shims else None
+
+
+def _flat_name(directory: str, name: str) -> str:
+    """`snponly-x86_64-sb-shim.efi` of x86_64-sb/snponly-shim.efi."""
+    stem, dot, suffix = name.rpartition(".")
+    stem, shim, rest = stem.partition("-shim")
+    return f"{stem}-{directory}{shim}{rest}{dot}{suffix}"
+
+
 class BootBinaries:
     """The boot programs of one directory, in memory. A file that is added or changed is seen after a restart."""
 
@@ -142,8 +186,11 @@ class BootBinaries:
         self._files: dict[str, BootBinary] = {}
         try:
             for path in sorted(directory.iterdir()):
-                if path.suffix in BOOT_FILE_SUFFIXES and path.is_file():
-                    self._read(path)
+                if _RELEASE_DIRECTORY.fullmatch(path.name) and path.is_dir():
+                    for inner in sorted(path.iterdir()):
+                        self._read(inner, _flat_name(path.name, inner.name))
+                else:
+                    self._read(path, path.name)
         except OSError as error:
             raise BinariesError(
                 f"iPXE binaries: {error.filename or directory}: {error.strerror}; "
@@ -156,14 +203,22 @@ class BootBinaries:
                 "install the package ipxe, or name another directory with --ipxe-dir"
             )
 
-    def _read(self, path: Path) -> None:
+        self._files = {name: file for name, file in self._files.items() if self._is_complete(name)}
+
+    def _read(self, path: Path, name: str) -> None:
+        if path.suffix not in BOOT_FILE_SUFFIXES or not path.is_file():
+            return
         size = path.stat().st_size
         if not 0 < size <= MAX_BOOT_FILE_BYTES:
             log.warning("iPXE binaries: %s is left out: %d bytes is no size of a boot file", path, size)
             return
         content = path.read_bytes()
         etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-        self._files[path.name] = BootBinary(name=path.name, content=content, etag=etag)
+        self._files[name] = BootBinary(name=name, content=content, etag=etag)
+
+    def _is_complete(self, name: str) -> bool:
+        second_stage = after_shim(name)
+        return second_stage is None or second_stage in self._files
 
     def names(self) -> list[str]:
         """The names of all boot files, sorted."""
@@ -189,7 +244,7 @@ class BootBinaries:
                 found = self._files.get(name)
                 if found is not None:
                     return found
-            wanted.extend(known.candidates)
+            wanted.extend(name for name in known.candidates if after_shim(name) is None)
         raise NoBinaryError(self._missing(codes, wanted))
 
     def _missing(self, codes: tuple[int, ...], wanted: list[str]) -> str:

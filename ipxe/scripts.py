@@ -1,20 +1,24 @@
 """The iPXE script of a machine, rendered from its Hardware: what iPXE is told to fetch and to start.
 
-`Scripts.compile` is asked once for each change of a Hardware; `edge.http` serves the text. The templates stand in
-`ipxe/templates`. What goes into them was written by whoever may write Hardware objects, so each value is checked
-against iPXE's own grammar (src/core/exec.c): a line break, or one of the words `&&`, `||`, `;`, `#...`, would end the
-command that it stands in. `${...}` is left alone, for that is expanded after the words are split, and is useful.
+`Scripts.compile` is asked once for each change of a Hardware and each address of ours that machines reach
+(`edge.boot_scripts`); HTTP and TFTP serve the text. The templates stand in `ipxe/templates`. What goes into them was
+written by whoever may write Hardware objects, so each value is checked against iPXE's own grammar (src/core/exec.c): a
+line break, or one of the words `&&`, `||`, `;`, `#...`, would end the command that it stands in. `${...}` is left
+alone, for that is expanded after the words are split, and is useful.
 
 Works with iPXE from 2019 (Debian 12) on: only commands and options of that time are used. `initrd --name initrd` and
 the kernel parameter `initrd=initrd` are a pair; without it, Linux started through UEFI does not find its initrd.
 
-iPXE shows no more of an HTTP error than its status. So a script whose fetch has failed for good asks for its own URL
-with `?failed`, and gets the reason as a script that shows it.
+iPXE shows no more of an HTTP or TFTP error than its number. So a script whose fetch has failed for good asks for the
+reason (`Origin.why_url`), and gets it as a script that shows it.
+
+A machine whose Hardware names a VLAN has a trunk on its network card: its script makes the tagged interface, gets a
+lease there and goes on from there. It does so once: the setting `vlan-ready` stays for the scripts that follow.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from jinja2 import PackageLoader, StrictUndefined
@@ -37,13 +41,14 @@ class ScriptError(ValueError):
 class BootSettings:
     """What every machine is told.
 
-    `http_url` is where machines reach this edge's HTTP server, as `http://10.0.0.1:7080`; `grpc_authority` is the
-    `address:port` of the workflow server, for the agent. A fetch is tried `attempts` times, `retry_seconds` apart. What
-    went wrong stays on the screen for `screen_seconds`.
+    `http_port` is that of this edge's HTTP server, on each of its addresses. `grpc_authority` is the `address:port` of
+    the workflow server, for the agent; empty: `grpc_port` of the address that the machine reached. A fetch is tried
+    `attempts` times, `retry_seconds` apart. What went wrong stays on the screen for `screen_seconds`.
     """
 
-    http_url: str
-    grpc_authority: str
+    http_port: int = 7080
+    grpc_port: int = 42113
+    grpc_authority: str = ""
     tinkerbell_tls: bool = False
     insecure_registries: tuple[str, ...] = ()
     consoles: tuple[str, ...] = ("tty0", "ttyS0,115200")
@@ -53,12 +58,37 @@ class BootSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the machine gets all that its script names: the `address` of ours that it reached, and how.
+
+    `tftp` is for an iPXE that was built without HTTP.
+    """
+
+    address: str
+    tftp: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Script:
-    """`text` for iPXE; `what` it does, in words for the journey; `osie` is the name of the OSIE it boots, if any."""
+    """`text` for iPXE; `what` it does, in words for the journey; `osie`: namespace and name of the OSIE that it boots.
+
+    `osie` is None where the Hardware brings a script of its own.
+    """
 
     text: str
     what: str
-    osie: str | None = None
+    osie: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a script is made of, whether a Hardware says so or, for a machine without, the edge's default OSIE."""
+
+    mac: str
+    who: str
+    origin: Origin
+    vlan: str = ""
+    parameters: list[str] = field(default_factory=list)
 
 
 class Scripts:
@@ -80,74 +110,107 @@ class Scripts:
         )
         self._environment = environment
 
-    def compile(self, mac: str, hardware: Hardware) -> Script:
+    def compile(self, mac: str, hardware: Hardware, origin: Origin) -> Script:
         """The script for the interface `mac` of `hardware`. Raises ScriptError."""
         ipxe = hardware.spec.ipxe
         if ipxe is not None and ipxe.inline and ipxe.url:
             raise _error(hardware, "spec.ipxe", "has both inline and url: remove one")
+        plan = self._plan(mac, hardware, origin)
         if ipxe is not None and ipxe.inline:
-            return self._inline(mac, hardware, ipxe.inline)
+            return self._inline(plan, hardware, ipxe.inline)
         if ipxe is not None and ipxe.url:
-            return self._chain(mac, hardware, ipxe.url)
-        return self._boot(mac, hardware)
-
-    def reason(self, mac: str, reason: str) -> str:
-        """A script that shows why `mac` is not booted, and goes on to the next boot device."""
-        return self._render("reason", mac=mac, reason=_for_screen(reason))
-
-    def _boot(self, mac: str, hardware: Hardware) -> Script:
+            return self._chain(plan, hardware, ipxe.url)
         osie = hardware.spec.osie.name if hardware.spec.osie is not None else ""
         if not osie:
             raise _error(hardware, "spec.osie.name", "is not set: name the OSIE that the machine is to boot")
-        base = f"{self._settings.http_url}/osie/{quote(osie, safe='')}"
-        text = self._render(
-            "boot",
-            mac=mac,
-            hardware=_full_name(hardware),
-            osie=_for_screen(f"{hardware.metadata.namespace}/{osie}"),
-            kernel_url=f"{base}/kernel",
-            initrd_url=f"{base}/initrd",
-            why_url=f"{self._settings.http_url}/ipxe/script/{mac}/auto.ipxe?failed",
-            parameters=self._parameters(mac, hardware),
-        )
-        return Script(text=text, what=f"OSIE {hardware.metadata.namespace}/{osie}", osie=osie)
-
-    def _parameters(self, mac: str, hardware: Hardware) -> str:
-        """The kernel's command line in the order that Tinkerbell's operators know; the last of equal names wins."""
-        settings = self._settings
-        words = [f"worker_id={mac}", f"hw_addr={mac}", f"grpc_authority={settings.grpc_authority}"]
-        words.append(f"tinkerbell_tls={str(settings.tinkerbell_tls).lower()}")
-        if settings.insecure_registries:
-            words.append(f"insecure_registries={','.join(settings.insecure_registries)}")
-        words.append("initrd=initrd")
-        words += [f"console={console}" for console in settings.consoles]
-        for number, parameter in enumerate(hardware.spec.kernel_params or []):
-            words += _words(hardware, f"spec.kernelParams[{number}]", parameter)
-        line = " ".join(words)
+        script = self._boot(plan, hardware.metadata.namespace, osie)
+        line = self._command_line(plan)
         if len(line.encode()) > MAX_COMMAND_LINE:
             raise _error(
                 hardware,
                 "spec.kernelParams",
                 f"makes a kernel command line of {len(line.encode())} bytes, of which Linux reads {MAX_COMMAND_LINE}",
             )
-        return line
+        return script
 
-    def _chain(self, mac: str, hardware: Hardware, url: str) -> Script:
+    def unregistered(self, mac: str, osie: tuple[str, str], origin: Origin) -> Script:
+        """The script of a machine that no Hardware describes: it boots `osie`, a namespace and a name."""
+        return self._boot(_Plan(mac, "a machine without a Hardware", origin), *osie)
+
+    def reason(self, mac: str, reason: str) -> str:
+        """A script that shows why `mac` is not booted, line by line, and goes on to the next boot device."""
+        lines = [shown for line in reason.splitlines() if (shown := _for_screen(line))]
+        return self._render("reason", mac=mac, lines=lines)
+
+    def autoexec(self, mac: str, origin: Origin) -> str:
+        """What iPXE of 2022 and later runs first: straight to the script of `mac`, with the lease that is there."""
+        # An iPXE without one of the two protocols fails at once where it is asked for it, and takes the other.
+        urls = [self.script_url(mac, origin.address), f"tftp://{origin.address}/{mac}/auto.ipxe"]
+        return self._render("autoexec", mac=mac, urls=urls[::-1] if origin.tftp else urls)
+
+    def script_url(self, mac: str, address: str) -> str:
+        """Where `mac` gets its script over HTTP."""
+        return f"http://{address}:{self._settings.http_port}/ipxe/script/{mac}/auto.ipxe"
+
+    # --- the kinds of script --------------------------------------------------------------------------------------
+
+    def _plan(self, mac: str, hardware: Hardware, origin: Origin) -> _Plan:
+        interface = hardware.spec.network_interfaces.get(mac)
+        vlan = interface.dhcp.vlan_id if interface is not None and interface.dhcp is not None else None
+        parameters: list[str] = []
+        for number, parameter in enumerate(hardware.spec.kernel_params or []):
+            parameters += _words(hardware, f"spec.kernelParams[{number}]", parameter)
+        full_name = _for_screen(f"{hardware.metadata.namespace}/{hardware.metadata.name}")
+        return _Plan(mac, full_name, origin, vlan or "", parameters)
+
+    def _boot(self, plan: _Plan, namespace: str, osie: str) -> Script:
+        address, mac = plan.origin.address, plan.mac
+        if plan.origin.tftp:
+            base = f"tftp://{address}/{mac}/osie/{quote(osie, safe='')}"
+            why = f"tftp://{address}/{mac}/why.ipxe"
+        else:
+            base = f"http://{address}:{self._settings.http_port}/osie/{quote(osie, safe='')}"
+            why = f"{self.script_url(mac, address)}?failed"
+        text = self._render_for(
+            "boot",
+            plan,
+            osie=_for_screen(f"{namespace}/{osie}"),
+            kernel_url=f"{base}/kernel",
+            initrd_url=f"{base}/initrd",
+            why_url=why,
+            parameters=self._command_line(plan),
+        )
+        return Script(text=text, what=f"OSIE {namespace}/{osie}", osie=(namespace, osie))
+
+    def _command_line(self, plan: _Plan) -> str:
+        """The kernel's command line in the order that Tinkerbell's operators know; the last of equal names wins."""
+        settings = self._settings
+        authority = settings.grpc_authority or f"{plan.origin.address}:{settings.grpc_port}"
+        words = [f"vlan_id={plan.vlan}"] if plan.vlan else []
+        words += [f"grpc_authority={authority}", f"tinkerbell_tls={str(settings.tinkerbell_tls).lower()}"]
+        words += [f"worker_id={plan.mac}", f"hw_addr={plan.mac}"]
+        if settings.insecure_registries:
+            words.append(f"insecure_registries={','.join(settings.insecure_registries)}")
+        words.append("initrd=initrd")
+        words += [f"console={console}" for console in settings.consoles]
+        return " ".join(words + plan.parameters)
+
+    def _chain(self, plan: _Plan, hardware: Hardware, url: str) -> Script:
         words = _words(hardware, "spec.ipxe.url", url)
         if words != [url]:
             raise _error(hardware, "spec.ipxe.url", "has spaces in it: write them as %20")
-        text = self._render("chain", mac=mac, hardware=_full_name(hardware), url=url)
-        return Script(text=text, what="spec.ipxe.url")
+        return Script(text=self._render_for("chain", plan, url=url), what="spec.ipxe.url")
 
-    def _inline(self, mac: str, hardware: Hardware, inline: str) -> Script:
+    def _inline(self, plan: _Plan, hardware: Hardware, inline: str) -> Script:
         if "\0" in inline or len(inline.encode()) > MAX_INLINE:
             raise _error(hardware, "spec.ipxe.inline", f"has a NUL character or is longer than {MAX_INLINE} bytes")
         script = inline.replace("\r\n", "\n").rstrip("\n")
-        return Script(
-            text=self._render("inline", mac=mac, hardware=_full_name(hardware), script=script), what="spec.ipxe.inline"
-        )
+        return Script(text=self._render_for("inline", plan, script=script), what="spec.ipxe.inline")
 
-    def _render(self, name: str, **values: str) -> str:
+    def _render_for(self, name: str, plan: _Plan, **values: str) -> str:
+        return self._render(name, mac=plan.mac, hardware=plan.who, vlan=plan.vlan, **values)
+
+    def _render(self, name: str, **values: str | list[str]) -> str:
         return self._environment.get_template(f"{name}.ipxe.j2").render(values)
 
 
@@ -166,10 +229,6 @@ def _for_screen(text: str) -> str:
     """`text` as words of an `echo`: shown, never obeyed."""
     plain = "".join(character if character.isprintable() else " " for character in text).replace("${", "$ {")
     return " ".join(f"'{word}'" if word in ("&&", "||", ";") or word[0] in "#-" else word for word in plain.split())
-
-
-def _full_name(hardware: Hardware) -> str:
-    return _for_screen(f"{hardware.metadata.namespace}/{hardware.metadata.name}")
 
 
 def _error(hardware: Hardware, field: str, problem: str) -> ScriptError:

@@ -21,6 +21,7 @@ class Firmware(StrEnum):
 
     BIOS = "bios"  # SeaBIOS with iPXE as the network card's option ROM
     UEFI = "uefi"  # OVMF with its own PXE client
+    UEFI_HTTP = "uefi-http"  # OVMF with its own HTTP Boot client
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Machine:
         """Put in a blank disk and switch on. Raises CommandError."""
         await run(["truncate", "--size", f"{self.settings.disk_mib}M", self.disk])
         self.screen.touch()
-        if self.settings.firmware is Firmware.UEFI:
+        if self.settings.firmware is not Firmware.BIOS:
             if not _OVMF_VARS.exists():
                 raise CommandError(f"{_OVMF_VARS} is missing (Debian package ovmf)")
             shutil.copyfile(_OVMF_VARS, self._variables)
@@ -102,9 +103,12 @@ class Machine:
         if settings.firmware is Firmware.BIOS:
             # graphics=off makes SeaBIOS and iPXE speak on the serial console.
             return [*command, "-machine", "pc,graphics=off", "-device", card]
-        # Without an option ROM, OVMF's own PXE client boots the card: a first stage that is not iPXE.
+        # Without an option ROM, OVMF's own clients boot the card: a first stage that is not iPXE. PXE comes before HTTP
+        # Boot, which would be tried two minutes later.
+        switched_off = ("IPv4PXESupport", "IPv6PXESupport") if settings.firmware is Firmware.UEFI_HTTP else ()
         return [
             *command,
+            *(word for name in switched_off for word in ("-fw_cfg", f"name=opt/org.tianocore/{name},string=n")),
             *("-machine", "q35", "-device", f"{card},romfile="),
             *("-drive", f"if=pflash,format=raw,unit=0,readonly=on,file={_OVMF_CODE}"),
             *("-drive", f"if=pflash,format=raw,unit=1,file={self._variables}"),

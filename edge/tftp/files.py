@@ -1,68 +1,264 @@
-"""The files of the edge's TFTP server: the iPXE binaries, under their name or under `<mac>/<name>`.
+"""The files of the edge's TFTP server. In the order of a boot:
+
+    [<mac>/]<binary>                    an iPXE boot program
+    [<mac>/]autoexec.ipxe               what a new iPXE runs first
+    [<mac>/]auto.ipxe                   the machine's script, for an iPXE that was built without HTTP
+    [<mac>/]osie/<name>/kernel|initrd   what that script names, from the artifact cache
+    [<mac>/]why.ipxe                    why one of them did not come
+    [<mac or serial>/]...               the operator's own files, e.g. the firmware of Raspberry Pis
 
 The name comes from a network that anybody may be on, in the spelling of firmware of thirty years. It is taken apart
-here and looked up in a table; it never becomes a path. Whether the machine may netboot is asked of the one policy, for
-a machine that is not to boot from the network must not get there by TFTP either.
+here. All but the operator's files are looked up in tables; those are looked up below one directory, and nothing leads
+out of it. Whether the machine may netboot is asked of the one policy first, for a machine that is not to boot from the
+network must not get there by TFTP either. What is made for one machine is served to that machine only.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from pathlib import Path
 
+from edge.artifacts.cache import ArtifactError, Source
 from edge.callers import Callers
 from edge.inventory import Inventory, Machine
+from edge.journey.events import Step
+from edge.machine_scripts import MachineScripts
+from edge.osie_files import Located, NoArtifactError, OsieFiles
 from edge.policy import NetbootPolicy
+from edge.tftp.mapped import Snapshots, TooLargeError, mapped, open_below
 from edge.tftp.packets import ErrorCode
-from edge.tftp.source import Refusal, TftpFile, TftpRequest
+from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest
 from ipxe.binaries import BootBinaries
+from ipxe.scripts import Origin
 
 MAX_NAME_IN_MESSAGE = 80
 
-EXPECTED_MISSES = frozenset({"autoexec.ipxe"})
-"""iPXE asks for it, beside the file it was loaded from, before anything else. Having none is the normal case."""
+NO_FAILURE = "the edge has the files of the OSIE, but the transfer to this machine broke off"
+
+# What clients ask for by habit, of which having none is the normal case.
+_EXPECTED_MISSES = re.compile(
+    r"autoexec\.ipxe"  # iPXE, beside the file it was loaded from, before anything else
+    r"|(.*/)?pxelinux\.cfg/.*"  # PXELINUX and U-Boot, from their MAC to "default"
+    r"|(.*/)?grub\.cfg(-.*)?"  # GRUB
+    r"|boot\.scr(\.uimg)?",  # U-Boot
+    re.IGNORECASE,
+)
 
 _MAC_SEGMENT = re.compile(r"[0-9a-f]{12}|[0-9a-f]{2}(?:([:.-])[0-9a-f]{2})(?:\1[0-9a-f]{2}){4}")
+_PI_SERIAL = re.compile(r"[0-9a-f]{8}|[0-9a-f]{16}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request, taken apart.
+
+    `named` is the MAC that the name begins with, `rest` the segments behind it; `at_address` the machine at the
+    client's address; `mac` whose journey it belongs to.
+    """
+
+    client_ip: str
+    shown: str
+    segments: list[str]
+    rest: list[str]
+    named: str | None
+    at_address: Machine | None
+    mac: str | None
 
 
 class BootFiles:
-    """Opens boot files for machines. An `edge.tftp.source.OpenFile`."""
+    """Opens files for machines on one network of ours. An `edge.tftp.source.OpenFile`."""
 
-    def __init__(self, binaries: BootBinaries, inventory: Inventory, callers: Callers, policy: NetbootPolicy) -> None:
+    def __init__(
+        self,
+        binaries: BootBinaries,
+        inventory: Inventory,
+        callers: Callers,
+        policy: NetbootPolicy,
+        *,
+        address: str = "",
+        scripts: MachineScripts | None = None,
+        osie_files: OsieFiles | None = None,
+        default_osie: tuple[str, str] | None = None,
+        extra: Path | None = None,
+    ) -> None:
+        """`address` is ours on that network. Without `scripts`, `osie_files` or `extra` there are no such files.
+
+        `default_osie`: namespace and name of the OSIE that machines without a Hardware may have. `extra`: the
+        operator's directory.
+        """
         self._binaries = binaries
         self._inventory = inventory
         self._callers = callers
         self._policy = policy
+        self._origin = Origin(address, tftp=True)
+        self._scripts = scripts
+        self._osie_files = osie_files
+        self._default_osie = default_osie
+        self._extra = extra
+        self._snapshots = Snapshots()
+        self._failures: dict[str, str] = {}
+        inventory.on_change(self._forget)
 
-    def __call__(self, request: TftpRequest) -> TftpFile | Refusal:
+    def __call__(self, request: TftpRequest) -> Opened | Awaitable[Opened]:
         """The file that `request` names, or why there is none."""
         # Backslashes: Windows' and some ROMs'. Empty and "." segments: "/x", "//x", "./x".
         segments = [part for part in request.name.replace("\\", "/").split("/") if part not in ("", ".")]
-        by_address = self._callers.machine(request.client_ip)
-        by_name = self._by_mac(segments[0]) if len(segments) == 2 else None
-        machine = by_name or by_address
+        at_address = self._callers.machine(request.client_ip)
+        named = mac_of(segments[0]) if len(segments) > 1 else None
+        by_name = self._inventory.by_mac(named) if named is not None else None
+        machine = by_name or at_address
         mac = machine.mac if machine is not None else None
-        if ".." in segments:
+        if ".." in segments or "\0" in request.name:
             return Refusal(ErrorCode.ACCESS_VIOLATION, f"{printable(request.name)}: '..' is not allowed in names", mac)
-        for known in (by_address, by_name):
+        for known in (at_address, by_name):
             if known is not None:
                 decision = self._policy.decide(known)
                 if not decision.allowed:
                     return Refusal(ErrorCode.ACCESS_VIOLATION, f"may not netboot: {decision.reason}", known.mac)
-        missing = Refusal(
-            ErrorCode.NOT_FOUND,
-            f"{printable(request.name)}: no such file",
-            mac,
-            expected=bool(segments) and segments[-1].lower() in EXPECTED_MISSES,
-        )
-        if not segments or len(segments) > 2 or (len(segments) == 2 and mac_of(segments[0]) is None):
-            return missing
-        # Some ROMs write every name in capitals.
-        binary = self._binaries.get(segments[-1]) or self._binaries.get(segments[-1].lower())
-        return missing if binary is None else TftpFile(binary.content, label=binary.name, mac=mac)
+        rest = segments[1:] if named is not None else segments
+        if len(rest) == 1:
+            # Some ROMs write every name in capitals.
+            binary = self._binaries.get(rest[0]) or self._binaries.get(rest[0].lower())
+            if binary is not None:
+                return TftpFile(binary.content, label=binary.name, mac=mac)
+        asked = _Asked(request.client_ip, printable(request.name), segments, rest, named, at_address, mac)
+        return self._of_machine(asked) or self._of_operator(asked)
 
-    def _by_mac(self, segment: str) -> Machine | None:
-        mac = mac_of(segment)
-        return self._inventory.by_mac(mac) if mac is not None else None
+    # --- what is made for one machine -------------------------------------------------------------------------------
+
+    def _of_machine(self, asked: _Asked) -> Opened | Awaitable[Opened] | None:
+        """A script, kernel or initrd; None if the name is of another kind."""
+        match asked.rest:
+            case ["auto.ipxe" | "why.ipxe" | "autoexec.ipxe" as name] if self._scripts is not None:
+                return self._script(asked, name, self._scripts)
+            case ["osie", name, ("kernel" | "initrd") as part] if self._osie_files is not None:
+                return self._osie(asked, name, part, self._osie_files)
+        return None
+
+    def _script(self, asked: _Asked, name: str, scripts: MachineScripts) -> Opened | None:
+        mac = self._caller(asked)
+        if isinstance(mac, Refusal):
+            # Without a script made for it, iPXE goes on as it was built to.
+            return None if name == "autoexec.ipxe" else mac
+        if name == "autoexec.ipxe":
+            return _text(scripts.autoexec(mac, Origin(self._origin.address)), name, mac)
+        if name == "why.ipxe":
+            return _text(scripts.why(mac, self._failures.get(mac, NO_FAILURE)), name, mac)
+        return _text(scripts.script(mac, self._origin, client="iPXE over TFTP"), name, mac)
+
+    def _osie(self, asked: _Asked, name: str, part: str, osie_files: OsieFiles) -> Opened | Awaitable[Opened]:
+        mac = self._caller(asked)
+        if isinstance(mac, Refusal):
+            return mac
+        machine = asked.at_address
+        if machine is not None:
+            namespace = machine.namespace
+        elif self._default_osie is not None and self._default_osie[1] == name:
+            namespace = self._default_osie[0]
+        else:
+            return Refusal(ErrorCode.ACCESS_VIOLATION, "machines without a Hardware get the --default-osie only", mac)
+        try:
+            located = osie_files.locate(namespace, name, part)
+        except NoArtifactError as error:
+            self._failures[mac] = str(error)
+            return Refusal(ErrorCode.NOT_FOUND, str(error), mac)
+        return self._artifact(mac, part, located, osie_files)
+
+    async def _artifact(self, mac: str, part: str, located: Located, osie_files: OsieFiles) -> Opened:
+        label = f"{part} of OSIE {located.full_name}"
+        step = Step.KERNEL if part == "kernel" else Step.INITRD
+        try:
+            artifact = await osie_files.open(located)
+        except ArtifactError as error:
+            return self._failed(mac, located, error)
+        try:
+            if artifact.source is Source.FILE:
+                snapshot = await asyncio.to_thread(self._snapshots.take, artifact.fd)
+                artifact.close()
+                file = TftpFile(snapshot.content, label, mac, step=step, close=snapshot.release)
+            else:
+                if os.fstat(artifact.fd).st_size < artifact.size:
+                    await artifact.filled(artifact.size - 1)
+                content = mapped(artifact.fd, artifact.size)
+                file = TftpFile(content, label, mac, step=step, filled=artifact.filled, close=artifact.close)
+        except (ArtifactError, OSError, ValueError, TooLargeError) as error:
+            artifact.close()
+            return self._failed(mac, located, error)
+        except BaseException:
+            artifact.close()
+            raise
+        self._failures.pop(mac, None)
+        return file
+
+    def _caller(self, asked: _Asked) -> str | Refusal:
+        """The MAC of the machine that calls, if it may have what is made for it, and asks for its own."""
+        machine = asked.at_address
+        mac = machine.mac if machine is not None else self._callers.mac(asked.client_ip)
+        decision = self._policy.decide(machine)
+        if not decision.allowed:
+            return Refusal(ErrorCode.ACCESS_VIOLATION, f"may not netboot: {decision.reason}", asked.mac)
+        if mac is None or asked.named not in (None, mac):
+            return Refusal(ErrorCode.ACCESS_VIOLATION, f"{asked.shown} is served to its own machine only", asked.mac)
+        return mac
+
+    def _failed(self, mac: str, located: Located, error: Exception) -> Refusal:
+        message = f"OSIE {located.full_name}: {located.field} {error}"
+        self._failures[mac] = message
+        return Refusal(ErrorCode.NOT_FOUND, message, mac)
+
+    def _forget(self, mac: str) -> None:
+        self._failures.pop(mac, None)
+
+    # --- the operator's files ---------------------------------------------------------------------------------------
+
+    def _of_operator(self, asked: _Asked) -> Opened | Awaitable[Opened]:
+        is_pi = len(asked.segments) > 1 and _PI_SERIAL.fullmatch(asked.segments[0].lower()) is not None
+        expected = bool(_EXPECTED_MISSES.fullmatch("/".join(asked.rest)))
+        missing = Refusal(ErrorCode.NOT_FOUND, f"{asked.shown}: no such file", asked.mac, expected=expected)
+        if not asked.segments:
+            return missing
+        if self._extra is None:
+            if not is_pi:
+                return missing
+            return Refusal(
+                missing.code, f"{missing.message}; --tftp-dir names the firmware of Raspberry Pis", asked.mac
+            )
+        if not self._policy.decide(asked.at_address).allowed:
+            return missing
+        if is_pi:
+            # A Pi asks for some twenty files, of which it needs six; which ones, is its own affair.
+            missing = Refusal(missing.code, missing.message, asked.mac, expected=True)
+        return self._extra_file(self._extra, asked, missing, shared=is_pi or asked.named is not None)
+
+    async def _extra_file(self, root: Path, asked: _Asked, missing: Refusal, *, shared: bool) -> Opened:
+        try:
+            return await asyncio.to_thread(self._read_extra, root, asked, shared)
+        except TooLargeError as error:
+            return Refusal(ErrorCode.UNDEFINED, f"{asked.shown}: {error}", asked.mac)
+        except (OSError, ValueError):
+            return missing
+
+    def _read_extra(self, root: Path, asked: _Asked, shared: bool) -> TftpFile:
+        """In a thread. Raises OSError, ValueError, TooLargeError."""
+        segments = asked.segments
+        # A machine's own directory where there is one, and the common files where there is none.
+        if shared and not (root / segments[0]).is_dir():
+            segments = segments[1:]
+        fd = open_below(root, segments)
+        try:
+            snapshot = self._snapshots.take(fd)
+        finally:
+            os.close(fd)
+        # The method of the snapshot keeps it, and with it the one copy for all, until the transfer has ended.
+        return TftpFile(snapshot.content, label=printable("/".join(segments)), mac=asked.mac, close=snapshot.release)
+
+
+def _text(script: str, label: str, mac: str) -> TftpFile:
+    return TftpFile(script.encode(), label, mac, step=Step.SCRIPT)
 
 
 def mac_of(segment: str) -> str | None:

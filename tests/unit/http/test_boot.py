@@ -17,7 +17,9 @@ async def test_registered_machine_gets_its_script(rack: Any) -> None:
     rack.register()
     reply = await rack.ask(SCRIPT, User_Agent="iPXE/1.21.1 (x)")
     assert (reply.status, reply.headers["Content-Type"]) == (200, "text/plain; charset=utf-8")
-    assert "\nkernel http://10.0.0.1:7080/osie/lab/kernel worker_id=52:54:00:00:00:01 " in reply.text
+    # The address of ours that the machine has reached.
+    assert "\nkernel http://127.0.0.1:7080/osie/lab/kernel grpc_authority=127.0.0.1:42113 " in reply.text
+    assert " worker_id=52:54:00:00:00:01 " in reply.text
     assert rack.lines() == [(Step.SCRIPT, Outcome.OK, "script sent: OSIE default/lab")]
     assert rack.journey.events(MAC)[0].detail["client"] == "iPXE/1.21.1"
 
@@ -43,10 +45,18 @@ async def test_script_follows_the_hardware(rack: Any) -> None:
     assert " quiet " in (await rack.ask(SCRIPT)).text
 
 
-async def test_unknown_mac_is_not_found(rack: Any) -> None:
+async def test_unregistered_machine_shows_why_it_is_not_booted_and_leaves_no_trace(rack: Any) -> None:
     reply = await rack.ask(SCRIPT)
-    assert (reply.status, reply.text) == (404, f"no Hardware has the MAC address {MAC}\n")
+    assert reply.status == 200
+    assert "\necho no Hardware has this MAC address\n" in reply.text
+    assert reply.text.endswith("exit 1\n")
+    assert (await rack.ask("/ipxe/script/someone/auto.ipxe")).status == 404
     assert rack.lines() == []
+
+
+async def test_unregistered_machine_at_anothers_address_gets_nothing(rack: Any) -> None:
+    rack.register("m2", OTHER_MAC, OTHER_IP)
+    assert (await rack.ask(SCRIPT, ip=OTHER_IP)).status == 403
 
 
 async def test_script_of_another_machine_is_refused_and_the_attempt_shown(rack: Any) -> None:
@@ -91,6 +101,14 @@ async def test_machine_that_cannot_boot_shows_why_and_goes_on(
     assert message.startswith(f"no boot: {reason}")
 
 
+async def test_script_that_asks_why_is_never_sent_itself_again(rack: Any) -> None:
+    rack.register()
+    reply = await rack.ask(f"{SCRIPT}?failed")
+    assert "\necho the edge has the files of the OSIE, but the connection to this machine broke\n" in reply.text
+    assert "kernel http" not in reply.text
+    assert rack.lines() == []
+
+
 async def test_inline_script_needs_no_osie(rack: Any) -> None:
     rack.register(osie=None, ipxe={"inline": "#!ipxe\nshell"})
     assert (await rack.ask(SCRIPT)).text.endswith("\nshell\n")
@@ -133,9 +151,32 @@ async def test_boot_program_for_nobody_and_for_the_refused(rack: Any) -> None:
 
 async def test_boot_program_that_is_not_there(rack: Any) -> None:
     rack.register()
-    assert (await rack.ask("/ipxe/binary/autoexec.ipxe")).status == 404
     assert (await rack.ask("/ipxe/binary/grub.efi")).status == 404
-    assert rack.lines() == [
-        (Step.BINARY, Outcome.INFO, "there is no boot program autoexec.ipxe"),
-        (Step.BINARY, Outcome.FAILED, "there is no boot program grub.efi"),
-    ]
+    assert rack.lines() == [(Step.BINARY, Outcome.FAILED, "there is no boot program grub.efi")]
+
+
+@pytest.mark.parametrize("path", ["/ipxe/binary/autoexec.ipxe", f"/ipxe/binary/{MAC}/autoexec.ipxe"])
+async def test_new_ipxe_is_shown_the_way_to_its_script(rack: Any, path: str) -> None:
+    assert (await rack.ask(path)).status == 403
+    rack.register()
+    reply = await rack.ask(path)
+    assert reply.status == 200
+    assert f"chain --replace http://127.0.0.1:7080/ipxe/script/{MAC}/auto.ipxe ||" in reply.text
+    head = await rack.ask(path, method="HEAD")
+    assert head.headers["Content-Length"] == str(len(reply.body))
+    rack.register(interface={"disableNetboot": True})
+    assert (await rack.ask(path)).status == 403
+
+
+async def test_shim_and_what_it_asks_for_next_are_boot_programs_alike(rack: Any) -> None:
+    rack.register()
+    for name in ("snponly-x86_64-sb-shim.efi", "snponly-x86_64-sb.efi"):
+        rack.binaries[name] = rack.binaries["snponly.efi"]
+        reply = await rack.ask(f"/ipxe/binary/{MAC}/{name}")
+        assert (reply.status, reply.headers["Content-Type"]) == (200, "application/efi")
+
+
+async def test_file_that_a_refused_rom_asks_for_is_refused_at_once(rack: Any) -> None:
+    rack.register(interface={"disableNetboot": True})
+    for method in ("HEAD", "GET"):
+        assert (await rack.ask(f"/ipxe/binary/{MAC}/netboot-not-allowed", method=method)).status == 403

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ipxe.binaries import ARCHITECTURES, BinariesError, BootBinaries, NoBinaryError, architecture_name
+from ipxe.binaries import ARCHITECTURES, BinariesError, BootBinaries, NoBinaryError, after_shim, architecture_name
 
 DEBIAN = (
     "ipxe.efi", "ipxe.iso", "ipxe.lkrn", "ipxe.pxe", "snponly.efi", "undionly.kkpxe", "undionly.kpxe", "virtio-net.rom",
@@ -45,6 +45,8 @@ def test_machine_that_nothing_runs_on_gets_nothing_rather_than_a_wrong_binary(de
         (15, "ipxe-i386.efi"),
         (11, "snponly-arm64.efi"),
         (19, "snponly-arm64.efi"),
+        (22, "snponly-arm64.efi"),
+        (24, "snponly-arm64.efi"),
         (27, "ipxe-riscv64.efi"),
     ],
 )
@@ -58,6 +60,78 @@ def test_refusal_tells_the_operator_which_file_is_missing_where(debian: BootBina
         debian.for_architectures([11])
     with pytest.raises(NoBinaryError, match="does not name its architecture"):
         debian.for_architectures([])
+
+
+RELEASE = (
+    *("ipxe.efi", "snponly.efi", "undionly.kpxe", "x86_64/ipxe.efi", "x86_64/snponly.efi", "i386/undionly.kpxe"),
+    *("x86_64-sb/ipxe.efi", "x86_64-sb/snponly.efi", "x86_64-sb/shimx64.efi"),
+    *("x86_64-sb/ipxe-shim.efi", "x86_64-sb/snponly-shim.efi", "i386/ipxe.efi", "i386/snponly.efi"),
+    *("arm64/snponly.efi", "arm64-sb/snponly.efi", "arm64-sb/snponly-shim.efi", "arm32/snponly.efi"),
+    *("riscv64-sb/snponly.efi", "riscv64/snponly.efi", "loong64/ipxe.efi", "somewhere/snponly.efi"),
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "second"),
+    [
+        (0, "undionly.kpxe", None),
+        (6, "snponly-i386.efi", None),
+        (7, "snponly-x86_64-sb-shim.efi", "snponly-x86_64-sb.efi"),
+        (9, "snponly-x86_64-sb-shim.efi", "snponly-x86_64-sb.efi"),
+        (10, "snponly-arm32.efi", None),
+        (11, "snponly-arm64-sb-shim.efi", "snponly-arm64-sb.efi"),
+        (16, "snponly-x86_64-sb-shim.efi", "snponly-x86_64-sb.efi"),
+        (19, "snponly-arm64-sb-shim.efi", "snponly-arm64-sb.efi"),
+        # U-Boot has no Secure Boot that iPXE's shim would be for.
+        (22, "snponly-arm64.efi", None),
+        (24, "snponly-arm64.efi", None),
+        (27, "snponly-riscv64.efi", None),
+        (39, "ipxe-loong64.efi", None),
+    ],
+)
+def test_unpacked_release_of_ipxe_is_served_with_its_shims(
+    tmp_path: Path, code: int, name: str, second: str | None
+) -> None:
+    for directory in {path.rpartition("/")[0] for path in RELEASE}:
+        (tmp_path / directory).mkdir(exist_ok=True)
+    binaries = directory_of(tmp_path, *RELEASE)
+    found = binaries.for_architectures([code])
+    assert found.name == name
+    assert "/" not in "".join(binaries.names())
+    assert not any("somewhere" in name for name in binaries.names())
+    assert after_shim(name) == second
+    if second is not None:
+        chained = binaries.get(second)
+        assert chained is not None
+        assert chained.content == b"content of " + second.replace("snponly-", "").replace(".efi", "").encode() + (
+            b"/snponly.efi"
+        )
+
+
+@pytest.mark.parametrize("shim", ["snponly-shim.efi", "ipxe-shim.efi"])
+def test_shim_without_its_second_stage_is_not_offered(tmp_path: Path, shim: str) -> None:
+    binaries = directory_of(tmp_path, shim, "snponly-arm64.efi", "snp-x86_64.efi")
+    assert binaries.for_architectures([7]).name == "snp-x86_64.efi"
+    assert binaries.get(shim) is None
+    (tmp_path / shim.replace("-shim", "")).write_bytes(b"second stage")
+    assert BootBinaries(tmp_path).for_architectures([7]).name == shim
+
+
+@pytest.mark.parametrize(
+    ("name", "second"),
+    [
+        ("snponly-shim.efi", "snponly.efi"),
+        ("ipxe-shimx64.efi", "ipxe.efi"),
+        ("intel-shimaa64.efi", "intel.efi"),
+        ("shimx64.efi", None),
+        ("snponly.efi", None),
+        ("a-shim-b.efi", None),
+        ("a-shimtoolong.efi", None),
+        ("a-shim.kpxe", None),
+    ],
+)
+def test_second_stage_is_named_as_the_shim_names_it(name: str, second: str | None) -> None:
+    assert after_shim(name) == second
 
 
 def test_first_architecture_that_has_a_binary_wins(debian: BootBinaries) -> None:

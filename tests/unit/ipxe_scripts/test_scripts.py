@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
-from ipxe.scripts import BootSettings, ScriptError, Scripts
+from ipxe.scripts import BootSettings, Origin, ScriptError, Scripts
 from tink.api.v1alpha2 import Hardware
 
 MAC = "52:54:00:00:00:01"
-SETTINGS = BootSettings(http_url="http://10.0.0.1:7080", grpc_authority="10.0.0.1:42113")
+SETTINGS = BootSettings()
+HERE = Origin("10.0.0.1")
+OVER_TFTP = Origin("10.0.0.1", tftp=True)
 
 
 def hardware(**spec: Any) -> Hardware:
@@ -22,8 +25,13 @@ def hardware(**spec: Any) -> Hardware:
     )
 
 
+def tagged(**spec: Any) -> Hardware:
+    """On VLAN 50."""
+    return hardware(networkInterfaces={MAC: {"dhcp": {"ip": "10.0.0.5", "vlanId": "50"}}}, **spec)
+
+
 def compile_text(machine: Hardware, settings: BootSettings = SETTINGS) -> str:
-    return Scripts(settings).compile(MAC, machine).text
+    return Scripts(settings).compile(MAC, machine, HERE).text
 
 
 def kernel_words(text: str) -> list[str]:
@@ -41,8 +49,8 @@ echo tinkedge: default/m1 (52:54:00:00:00:01) boots OSIE default/lab
 echo kernel: http://10.0.0.1:7080/osie/lab/kernel
 set attempt:int32 0
 :kernel_again
-kernel http://10.0.0.1:7080/osie/lab/kernel worker_id=52:54:00:00:00:01 hw_addr=52:54:00:00:00:01 \
-grpc_authority=10.0.0.1:42113 tinkerbell_tls=false insecure_registries=10.0.0.1:5000 initrd=initrd console=tty0 \
+kernel http://10.0.0.1:7080/osie/lab/kernel grpc_authority=10.0.0.1:42113 tinkerbell_tls=false \
+worker_id=52:54:00:00:00:01 hw_addr=52:54:00:00:00:01 insecure_registries=10.0.0.1:5000 initrd=initrd console=tty0 \
 console=ttyS0,115200 quiet loglevel=3 && goto initrd ||
 inc attempt
 iseq ${attempt} 5 && goto kernel_failed ||
@@ -83,12 +91,32 @@ exit 1
 
 
 def test_boot_script_is_the_golden_text() -> None:
-    settings = BootSettings(
-        http_url="http://10.0.0.1:7080", grpc_authority="10.0.0.1:42113", insecure_registries=("10.0.0.1:5000",)
-    )
-    script = Scripts(settings).compile(MAC, hardware(kernelParams=["quiet", "loglevel=3"]))
+    settings = BootSettings(insecure_registries=("10.0.0.1:5000",))
+    script = Scripts(settings).compile(MAC, hardware(kernelParams=["quiet", "loglevel=3"]), HERE)
     assert script.text == GOLDEN
-    assert (script.what, script.osie) == ("OSIE default/lab", "lab")
+    assert (script.what, script.osie) == ("OSIE default/lab", ("default", "lab"))
+
+
+def test_machine_is_told_the_address_of_ours_that_it_reached() -> None:
+    for address in ("10.0.0.1", "192.168.7.1"):
+        text = Scripts(SETTINGS).compile(MAC, hardware(), Origin(address)).text
+        assert f"kernel http://{address}:7080/osie/lab/kernel grpc_authority={address}:42113 " in text
+        assert set(re.findall(r"\d+\.\d+\.\d+\.\d+", text)) == {address}
+
+
+def test_grpc_authority_that_the_operator_names_wins() -> None:
+    settings = BootSettings(grpc_authority="tink.example.org:443", http_port=8081)
+    words = kernel_words(compile_text(hardware(), settings))
+    assert "grpc_authority=tink.example.org:443" in words
+    assert words[1] == "http://10.0.0.1:8081/osie/lab/kernel"
+
+
+def test_ipxe_without_http_gets_everything_by_tftp() -> None:
+    text = Scripts(SETTINGS).compile(MAC, hardware(), OVER_TFTP).text
+    assert f"kernel tftp://10.0.0.1/{MAC}/osie/lab/kernel grpc_authority=10.0.0.1:42113 " in text
+    assert f"initrd --name initrd tftp://10.0.0.1/{MAC}/osie/lab/initrd && goto start ||" in text
+    assert f"imgfetch --name why tftp://10.0.0.1/{MAC}/why.ipxe || goto give_up" in text
+    assert "http://" not in text
 
 
 def test_hardwares_own_parameters_come_last_and_so_win() -> None:
@@ -102,8 +130,15 @@ def test_no_insecure_registries_no_parameter() -> None:
 
 
 def test_every_label_that_is_jumped_to_exists() -> None:
-    for machine in (hardware(), hardware(ipxe={"url": "http://h/s"})):
-        lines = compile_text(machine).splitlines()
+    texts = [compile_text(machine) for machine in (hardware(), hardware(ipxe={"url": "http://h/s"}))]
+    texts += [
+        compile_text(tagged(**spec)) for spec in ({}, {"ipxe": {"url": "http://h/s"}}, {"ipxe": {"inline": "#!ipxe"}})
+    ]
+    texts.append(Scripts(SETTINGS).autoexec(MAC, HERE))
+    for text in texts:
+        lines = text.splitlines()
+        labels = [line for line in lines if line.startswith(":")]
+        assert len(labels) == len(set(labels)), "iPXE jumps to the first label of that name"
         targets = {words[words.index("goto") + 1] for line in lines if "goto" in (words := line.split())}
         assert targets <= {line.removeprefix(":") for line in lines if line.startswith(":")}
 
@@ -113,7 +148,9 @@ def test_every_failure_ends_with_status_1_for_the_next_boot_device() -> None:
     for text in (
         compile_text(hardware()),
         compile_text(hardware(ipxe={"url": "http://h/s"})),
+        compile_text(tagged()),
         scripts.reason(MAC, "no"),
+        scripts.autoexec(MAC, HERE),
     ):
         assert text.startswith("#!ipxe\n")
         assert text.endswith("\nexit 1\n")
@@ -153,14 +190,14 @@ def test_osie_name_cannot_leave_its_place_in_the_url() -> None:
 
 def test_inline_script_is_run_as_it_is() -> None:
     inline = "#!ipxe\r\necho ${net0/mac} && shell\r\n"
-    script = Scripts(SETTINGS).compile(MAC, hardware(osie=None, ipxe={"inline": inline}))
+    script = Scripts(SETTINGS).compile(MAC, hardware(osie=None, ipxe={"inline": inline}), HERE)
     assert script.text.startswith("#!ipxe\n")
     assert script.text.endswith("\n#!ipxe\necho ${net0/mac} && shell\n")
     assert (script.what, script.osie) == ("spec.ipxe.inline", None)
 
 
 def test_script_url_is_fetched_with_retries_then_run() -> None:
-    script = Scripts(SETTINGS).compile(MAC, hardware(osie=None, ipxe={"url": "https://h/${mac}.ipxe"}))
+    script = Scripts(SETTINGS).compile(MAC, hardware(osie=None, ipxe={"url": "https://h/${mac}.ipxe"}), HERE)
     assert "imgfetch --name script https://h/${mac}.ipxe && goto run ||\n" in script.text
     assert "\n:run\nimgexec script && exit 0 ||\n" in script.text
     assert script.what == "spec.ipxe.url"
@@ -189,6 +226,65 @@ def test_empty_override_is_none() -> None:
 
 
 def test_reason_is_shown_never_obeyed() -> None:
-    text = Scripts(SETTINGS).reason(MAC, "no || shell && x\nshell ; #c ${secret} -n")
-    (line,) = (line for line in text.splitlines() if "shell" in line)
-    assert line == "echo no '||' shell '&&' x shell ';' '#c' $ {secret} '-n'"
+    text = Scripts(SETTINGS).reason(MAC, "no || shell && x\nshell ; #c ${secret} -n\r\n\n")
+    shown = [line for line in text.splitlines() if "shell" in line]
+    assert shown == ["echo no '||' shell '&&' x", "echo shell ';' '#c' $ {secret} '-n'"]
+
+
+def test_machine_without_a_hardware_boots_the_default_osie_under_its_mac() -> None:
+    script = Scripts(SETTINGS).unregistered(MAC, ("rescue", "any"), HERE)
+    words = kernel_words(script.text)
+    assert words[1] == "http://10.0.0.1:7080/osie/any/kernel"
+    assert f"worker_id={MAC}" in words
+    assert (script.what, script.osie) == ("OSIE rescue/any", ("rescue", "any"))
+
+
+# --- VLANs ---
+
+
+def test_machine_on_a_vlan_goes_there_once_and_tells_its_osie() -> None:
+    text = compile_text(tagged())
+    lines = text.splitlines()
+    assert kernel_words(text)[2] == "vlan_id=50"
+    create = lines.index("isset ${${vlan-port}/mac} || vcreate --tag 50 ${vlan-trunk} || goto vlan_missing")
+    assert lines.index("isset ${vlan-ready} && goto vlan_ready ||") < create
+    assert lines.index("set vlan-ready 50") < lines.index("chain --replace ${${vlan-port}/filename} ||")
+    assert lines.index(":vlan_ready") < lines.index(":kernel")
+    assert "iseq ${attempt} 2 && goto vlan_failed ||" in lines
+
+
+def test_machine_without_a_vlan_hears_of_none() -> None:
+    for spec in ({}, {"ipxe": {"inline": "#!ipxe"}}, {"ipxe": {"url": "http://h"}}):
+        assert "vlan" not in compile_text(hardware(**spec))
+
+
+@pytest.mark.parametrize("spec", [{"ipxe": {"inline": "#!ipxe\nshell"}}, {"ipxe": {"url": "http://h/s"}}])
+def test_overrides_run_inside_the_vlan_too(spec: dict[str, Any]) -> None:
+    text = compile_text(tagged(**spec))
+    assert (
+        text.index("vcreate --tag 50")
+        < text.index("\n:vlan_ready\n")
+        < max(text.rfind("shell"), text.rfind("http://h"))
+    )
+
+
+def test_vlan_of_another_interface_is_not_this_ones() -> None:
+    other = hardware(networkInterfaces={MAC: {}, "52:54:00:00:00:02": {"dhcp": {"ip": "10.0.0.5", "vlanId": "50"}}})
+    assert "vlan" not in compile_text(other)
+
+
+# --- autoexec ---
+
+
+def test_autoexec_takes_the_network_card_that_booted_and_its_lease() -> None:
+    lines = Scripts(SETTINGS).autoexec(MAC, HERE).splitlines()
+    cached = lines.index("isset ${net${number}/ip} && ifopen net${number} && goto leased ||")
+    assert lines[cached - 1] == f"iseq ${{net${{number}}/mac}} {MAC} || goto look_on"
+    asked = lines.index("ifconf --configurator dhcp net${number} && goto leased ||")
+    assert lines[asked - 1] == f"iseq ${{net${{number}}/mac}} {MAC} || goto ask_on"
+    chained = [line for line in lines if line.startswith("chain")]
+    assert chained == [
+        f"chain --replace http://10.0.0.1:7080/ipxe/script/{MAC}/auto.ipxe ||",
+        f"chain --replace tftp://10.0.0.1/{MAC}/auto.ipxe ||",
+    ]
+    assert "iseq ${attempt} 5 && goto failed ||" in lines

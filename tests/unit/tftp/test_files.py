@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
@@ -9,36 +15,148 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from edge.artifacts.cache import Artifact, ArtifactError, NotFoundError, Source
 from edge.callers import Callers
 from edge.inventory import Inventory
-from edge.policy import NetbootPolicy
+from edge.journey.events import Outcome, Step
+from edge.journey.recorder import Journey
+from edge.machine_scripts import MachineScripts
+from edge.osie_files import OsieFiles
+from edge.policy import DhcpMode, NetbootPolicy
+from edge.tftp import mapped
 from edge.tftp.files import BootFiles, mac_of
 from edge.tftp.packets import ErrorCode
 from edge.tftp.source import Refusal, TftpFile, TftpRequest
 from ipxe.binaries import BootBinaries
+from ipxe.scripts import BootSettings, Scripts
 
-MAC = "52:54:00:12:34:56"
-LOCKED = "52:54:00:00:00:02"
+MAC, IP = "52:54:00:12:34:56", "10.0.0.50"
+LOCKED, LOCKED_IP = "52:54:00:00:00:02", "10.0.0.51"
+OTHER, OTHER_IP = "52:54:00:00:00:03", "10.0.0.52"
+STRANGER_IP = "10.9.9.9"
+PI = "1a2b3c4d"
+KERNEL = b"kernel" * 1000
 
 
 def hardware(name: str, mac: str, ip: str, **interface: Any) -> dict[str, Any]:
     return {
         "metadata": {"name": name, "namespace": "default"},
-        "spec": {"networkInterfaces": {mac: {"dhcp": {"ip": ip}, **interface}}},
+        "spec": {"networkInterfaces": {mac: {"dhcp": {"ip": ip}, **interface}}, "osie": {"name": "lab"}},
     }
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> BootFiles:
-    (tmp_path / "secret").write_text("secret")
-    directory = tmp_path / "ipxe"
+class Cache:
+    """In place of the artifact cache: opens the file that it is told to, with the bytes that have arrived."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = 0
+        self.arrived = asyncio.Event()
+        self.arrived.set()
+        self.error: ArtifactError | None = None
+        self.source = Source.CACHE
+        self.opened: list[Artifact] = []
+        self.asked: list[str] = []
+
+    async def open(self, url: str, *, sha256: str = "") -> Artifact:
+        self.asked.append(url)
+        if self.error is not None:
+            raise self.error
+        artifact = Artifact(url, os.open(self.path, os.O_RDONLY), self.size, "v", self.source, self)
+        self.opened.append(artifact)
+        return artifact
+
+    async def filled(self, offset: int) -> int:
+        await self.arrived.wait()
+        if self.error is not None:
+            raise self.error
+        return self.size
+
+    def progress(self) -> Any:
+        return None
+
+    def put(self, content: bytes, size: int | None = None) -> None:
+        self.path.write_bytes(content)
+        self.size = len(content) if size is None else size
+
+
+@dataclass
+class Shelf:
+    files: BootFiles
+    inventory: Inventory
+    journey: Journey
+    cache: Cache
+    extra: Path
+    osies: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+
+    async def get(self, name: str, ip: str = IP) -> TftpFile | Refusal:
+        opened = self.files(TftpRequest(name, ip))
+        if isawaitable(opened):
+            opened = await opened
+        assert isinstance(opened, TftpFile | Refusal)
+        return opened
+
+    async def refused(self, name: str, ip: str = IP) -> Refusal:
+        answer = await self.get(name, ip)
+        assert isinstance(answer, Refusal), answer
+        return answer
+
+    async def text(self, name: str, ip: str = IP) -> str:
+        answer = await self.get(name, ip)
+        assert isinstance(answer, TftpFile), answer
+        return bytes(answer.content).decode()
+
+
+def make_shelf(path: Path, mode: DhcpMode = DhcpMode.RESERVATION, **how: Any) -> Shelf:
+    (path / "secret").write_text("secret")
+    directory, extra = path / "ipxe", path / "tftp"
     directory.mkdir()
+    extra.mkdir()
     (directory / "snponly.efi").write_bytes(b"snponly")
     (directory / "notes.txt").write_bytes(b"no boot file")
     inventory = Inventory()
-    inventory.apply(hardware("lab-1", MAC, "10.0.0.50"))
-    inventory.apply(hardware("lab-2", LOCKED, "10.0.0.51", disableNetboot=True))
-    return BootFiles(BootBinaries(directory), inventory, Callers(inventory), NetbootPolicy())
+    inventory.apply(hardware("lab-1", MAC, IP))
+    inventory.apply(hardware("lab-2", LOCKED, LOCKED_IP, disableNetboot=True))
+    inventory.apply(hardware("lab-3", OTHER, OTHER_IP))
+    policy, journey, cache = NetbootPolicy(mode), Journey(time.time), Cache(path / "artifact")
+    cache.put(KERNEL)
+    osies = {
+        ("default", "lab"): {
+            "metadata": {"name": "lab"},
+            "spec": {"kernelUrl": "http://u/k", "initrdUrl": "http://u/i"},
+        }
+    }
+    default_osie = how.get("default_osie")
+    files = BootFiles(
+        BootBinaries(directory),
+        inventory,
+        Callers(inventory),
+        policy,
+        address="10.0.0.1",
+        scripts=MachineScripts(
+            inventory,
+            policy,
+            lambda namespace, name: osies.get((namespace, name)),
+            Scripts(BootSettings()),
+            journey.record,
+            default_osie,
+        ),
+        osie_files=OsieFiles(lambda namespace, name: osies.get((namespace, name)), cache),  # type: ignore[arg-type]
+        default_osie=default_osie,
+        extra=how.get("extra", extra),
+    )
+    return Shelf(files, inventory, journey, cache, extra, osies)
+
+
+@pytest.fixture
+async def shelf(tmp_path: Path) -> AsyncIterator[Shelf]:
+    shelf = make_shelf(tmp_path)
+    yield shelf
+    for artifact in shelf.cache.opened:
+        artifact.close()
+
+
+# --- boot programs ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -56,57 +174,315 @@ def files(tmp_path: Path) -> BootFiles:
         f"/{MAC.upper()}/snponly.efi",
     ],
 )
-def test_machine_gets_its_binary_however_its_rom_writes_the_name(files: BootFiles, name: str) -> None:
-    assert files(TftpRequest(name, "10.0.0.50")) == TftpFile(b"snponly", "snponly.efi", MAC)
+async def test_machine_gets_its_binary_however_its_rom_writes_the_name(shelf: Shelf, name: str) -> None:
+    assert await shelf.get(name) == TftpFile(b"snponly", "snponly.efi", MAC)
 
 
-def test_unknown_client_gets_the_binary_and_has_no_journey(files: BootFiles) -> None:
-    assert files(TftpRequest("snponly.efi", "10.9.9.9")) == TftpFile(b"snponly", "snponly.efi", None)
+async def test_unknown_client_gets_the_binary_and_has_no_journey(shelf: Shelf) -> None:
+    assert await shelf.get("snponly.efi", STRANGER_IP) == TftpFile(b"snponly", "snponly.efi", None)
 
 
 @pytest.mark.parametrize(
     ("name", "client"),
-    [("snponly.efi", "10.0.0.51"), (f"{LOCKED}/snponly.efi", "10.9.9.9"), (f"{MAC}/snponly.efi", "10.0.0.51")],
+    [
+        ("snponly.efi", LOCKED_IP),
+        (f"{LOCKED}/snponly.efi", STRANGER_IP),
+        (f"{MAC}/snponly.efi", LOCKED_IP),
+        ("autoexec.ipxe", LOCKED_IP),
+        ("auto.ipxe", LOCKED_IP),
+        (f"{LOCKED}/osie/lab/kernel", LOCKED_IP),
+        ("start4.elf", LOCKED_IP),
+        (f"{PI}/start4.elf", LOCKED_IP),
+    ],
 )
-def test_machine_that_may_not_netboot_gets_no_binary_and_reads_why(files: BootFiles, name: str, client: str) -> None:
-    answer = files(TftpRequest(name, client))
-    assert isinstance(answer, Refusal)
+async def test_machine_that_may_not_netboot_gets_nothing_and_reads_why(shelf: Shelf, name: str, client: str) -> None:
+    (shelf.extra / "start4.elf").write_bytes(b"firmware")
+    answer = await shelf.refused(name, client)
     assert answer.code is ErrorCode.ACCESS_VIOLATION
     assert "disableNetboot is true" in answer.message
     assert answer.mac == LOCKED
+    assert shelf.cache.asked == []
 
 
 @pytest.mark.parametrize(
-    "name", ["../secret", "/../secret", "..\\secret", f"{MAC}/../secret", "a/../snponly.efi", "../../../../etc/passwd"]
-)
-def test_names_that_climb_out_are_access_violations(files: BootFiles, name: str) -> None:
-    answer = files(TftpRequest(name, "10.0.0.50"))
-    assert isinstance(answer, Refusal)
-    assert answer.code is ErrorCode.ACCESS_VIOLATION
+    "name",
+    [
+        "../secret", "/../secret", "..\\secret", f"{MAC}/../secret", "a/../snponly.efi", "../../../../etc/passwd",
+        f"{PI}/../secret", "x\0/secret",
+    ],
+)  # fmt: skip
+async def test_names_that_climb_out_are_access_violations(shelf: Shelf, name: str) -> None:
+    assert (await shelf.refused(name)).code is ErrorCode.ACCESS_VIOLATION
 
 
 @pytest.mark.parametrize(
-    "name", ["nope.efi", "/etc/passwd", "notes.txt", "boot/snponly.efi", "x/y/snponly.efi", "/", "."]
+    "name", ["nope.efi", "/etc/passwd", "notes.txt", "boot/snponly.efi", "x/y/snponly.efi", "/", ".", "a/" * 40 + "b"]
 )
-def test_names_of_nothing_are_not_found(files: BootFiles, name: str) -> None:
-    answer = files(TftpRequest(name, "10.0.0.50"))
-    assert isinstance(answer, Refusal)
+async def test_names_of_nothing_are_not_found(shelf: Shelf, name: str) -> None:
+    answer = await shelf.refused(name)
     assert (answer.code, answer.mac, answer.expected) == (ErrorCode.NOT_FOUND, MAC, False)
 
 
-def test_autoexec_of_newer_ipxe_is_an_expected_miss(files: BootFiles) -> None:
-    for name in ("autoexec.ipxe", "/autoexec.ipxe", f"{MAC}/autoexec.ipxe"):
-        answer = files(TftpRequest(name, "10.0.0.50"))
-        assert isinstance(answer, Refusal)
-        assert (answer.code, answer.expected) == (ErrorCode.NOT_FOUND, True)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "pxelinux.cfg/default", "pxelinux.cfg/01-52-54-00-12-34-56", "/boot/pxelinux.cfg/C0A80001", "grub/grub.cfg",
+        "grub.cfg-01-52-54-00-12-34-56", "boot.scr.uimg", f"{MAC}/pxelinux.cfg/default",
+    ],
+)  # fmt: skip
+async def test_habits_of_boot_loaders_are_expected_misses(shelf: Shelf, name: str) -> None:
+    answer = await shelf.refused(name)
+    assert (answer.code, answer.expected) == (ErrorCode.NOT_FOUND, True)
 
 
-@given(st.text(max_size=200))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_name_raises_or_reaches_another_file(files: BootFiles, name: str) -> None:
-    answer = files(TftpRequest(name, "10.0.0.50"))
+# --- scripts ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["autoexec.ipxe", "/autoexec.ipxe", f"{MAC}/autoexec.ipxe"])
+async def test_new_ipxe_is_shown_the_way_to_its_script(shelf: Shelf, name: str) -> None:
+    text = await shelf.text(name)
+    assert text.startswith("#!ipxe\n")
+    assert f"chain --replace http://10.0.0.1:7080/ipxe/script/{MAC}/auto.ipxe ||" in text
+
+
+async def test_new_ipxe_of_a_stranger_goes_on_as_it_was_built_to(shelf: Shelf) -> None:
+    answer = await shelf.refused("autoexec.ipxe", STRANGER_IP)
+    assert (answer.code, answer.expected) == (ErrorCode.NOT_FOUND, True)
+
+
+@pytest.mark.parametrize("name", ["auto.ipxe", f"{MAC}/auto.ipxe", "52-54-00-12-34-56/auto.ipxe"])
+async def test_ipxe_without_http_gets_its_script_with_tftp_urls(shelf: Shelf, name: str) -> None:
+    assert f"\nkernel tftp://10.0.0.1/{MAC}/osie/lab/kernel " in await shelf.text(name)
+    ((step, outcome, message),) = ((e.step, e.outcome, e.message) for e in shelf.journey.events(MAC))
+    assert (step, outcome, message) == (Step.SCRIPT, Outcome.OK, "script sent: OSIE default/lab")
+
+
+async def test_script_follows_the_hardware(shelf: Shelf) -> None:
+    assert " quiet " not in await shelf.text("auto.ipxe")
+    changed = hardware("lab-1", MAC, IP)
+    changed["spec"]["kernelParams"] = ["quiet"]
+    shelf.inventory.apply(changed)
+    assert " quiet " in await shelf.text("auto.ipxe")
+
+
+@pytest.mark.parametrize("name", ["auto.ipxe", "why.ipxe", "osie/lab/kernel"])
+@pytest.mark.parametrize("client", [OTHER_IP, STRANGER_IP])
+async def test_what_is_made_for_a_machine_is_served_to_no_other(shelf: Shelf, name: str, client: str) -> None:
+    answer = await shelf.refused(f"{MAC}/{name}", client)
+    assert answer.code is ErrorCode.ACCESS_VIOLATION
+    assert shelf.cache.asked == []
+
+
+# --- kernels and initrds ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "url", "step"),
+    [
+        ("osie/lab/kernel", "http://u/k", Step.KERNEL),
+        (f"{MAC}/osie/lab/initrd", "http://u/i", Step.INITRD),
+        ("/osie//lab/kernel", "http://u/k", Step.KERNEL),
+    ],
+)
+async def test_kernel_and_initrd_come_from_the_cache(shelf: Shelf, name: str, url: str, step: Step) -> None:
+    file = await shelf.get(name)
+    assert isinstance(file, TftpFile)
+    assert (bytes(file.content), file.step, file.mac) == (KERNEL, step, MAC)
+    assert shelf.cache.asked == [url]
+    assert file.filled is not None
+    assert await file.filled(0) == len(KERNEL)
+    file.close()
+    assert shelf.cache.opened[0].fd == -1
+    assert bytes(file.content) == KERNEL
+
+
+async def test_file_that_is_still_arriving_is_served_while_it_does(shelf: Shelf) -> None:
+    shelf.cache.put(bytes(9000))
+    shelf.cache.arrived.clear()
+    file = await shelf.get("osie/lab/kernel")
+    assert isinstance(file, TftpFile)
+    assert file.size == 9000
+    assert file.filled is not None
+    waiting = asyncio.ensure_future(file.filled(0))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    shelf.cache.arrived.set()
+    assert await waiting == 9000
+
+
+async def test_file_that_is_shorter_than_it_will_be_is_waited_for_not_mapped(shelf: Shelf) -> None:
+    shelf.cache.put(b"half", size=8)
+    shelf.cache.arrived.clear()
+    asked = asyncio.ensure_future(shelf.get("osie/lab/kernel"))
+    await asyncio.sleep(0.01)
+    assert not asked.done()
+    shelf.cache.put(b"halfhalf")
+    shelf.cache.arrived.set()
+    file = await asked
+    assert isinstance(file, TftpFile)
+    assert bytes(file.content) == b"halfhalf"
+
+
+async def test_file_that_stays_short_is_refused_and_never_touched(shelf: Shelf) -> None:
+    shelf.cache.put(b"half", size=1 << 20)
+    answer = await shelf.refused("osie/lab/kernel")
+    assert "OSIE default/lab: kernelUrl" in answer.message
+    assert shelf.cache.opened[0].fd == -1
+
+
+async def test_operators_file_may_be_cut_short_while_it_is_sent(shelf: Shelf) -> None:
+    shelf.cache.source = Source.FILE
+    shelf.cache.put(bytes(1 << 20))
+    file = await shelf.get("osie/lab/kernel")
+    other = await shelf.get("osie/lab/kernel")
+    assert isinstance(file, TftpFile)
+    assert isinstance(other, TftpFile)
+    os.truncate(shelf.cache.path, 0)
+    assert bytes(file.content) == bytes(1 << 20)  # a mapping of the file itself would end this process
+    assert memoryview(file.content).obj is memoryview(other.content).obj, "one copy for all"
+
+
+async def test_upstream_that_fails_is_named_on_the_machines_screen(shelf: Shelf) -> None:
+    shelf.cache.error = NotFoundError("http://u/k", "404 Not Found")
+    answer = await shelf.refused("osie/lab/kernel")
+    assert (answer.code, answer.mac) == (ErrorCode.NOT_FOUND, MAC)
+    assert "OSIE default/lab: kernelUrl http://u/k: 404 Not Found" in answer.message
+    assert "echo OSIE default/lab: kernelUrl http://u/k: 404 Not Found" in await shelf.text("why.ipxe")
+    shelf.cache.error = None
+    await shelf.get("osie/lab/kernel")
+    assert "404" not in await shelf.text(f"{MAC}/why.ipxe")
+
+
+async def test_osie_that_does_not_exist_is_named(shelf: Shelf) -> None:
+    answer = await shelf.refused("osie/gone/kernel")
+    assert answer.message == "OSIE default/gone does not exist"
+    assert "OSIE default/gone does not exist" in await shelf.text("why.ipxe")
+
+
+async def test_stranger_in_auto_proxy_gets_the_default_osie_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf = make_shelf(tmp_path, DhcpMode.AUTO_PROXY, default_osie=("default", "lab"))
+    monkeypatch.setattr(Callers, "mac", lambda self, ip: "02:00:00:00:00:01" if ip == STRANGER_IP else None)
+    monkeypatch.setattr(Callers, "machine", lambda self, ip: None)
+    assert "worker_id=02:00:00:00:00:01" in await shelf.text("02:00:00:00:00:01/auto.ipxe", STRANGER_IP)
+    file = await shelf.get("02:00:00:00:00:01/osie/lab/kernel", STRANGER_IP)
+    assert isinstance(file, TftpFile)
+    file.close()
+    shelf.osies["default", "secret"] = shelf.osies["default", "lab"]
+    assert (await shelf.refused("osie/secret/kernel", STRANGER_IP)).code is ErrorCode.ACCESS_VIOLATION
+    assert (await shelf.refused("02:00:00:00:00:02/auto.ipxe", STRANGER_IP)).code is ErrorCode.ACCESS_VIOLATION
+    # Nobody knows who this is: there is no script to make.
+    assert (await shelf.refused("auto.ipxe", "10.9.9.8")).code is ErrorCode.ACCESS_VIOLATION
+    assert (await shelf.refused("osie/lab/kernel", "10.9.9.8")).code is ErrorCode.ACCESS_VIOLATION
+
+
+# --- the operator's files --------------------------------------------------------------------------------------------
+
+
+async def test_raspberry_pi_gets_the_common_firmware_or_its_own(shelf: Shelf) -> None:
+    (shelf.extra / "start4.elf").write_bytes(b"common")
+    (shelf.extra / "overlays").mkdir()
+    (shelf.extra / "overlays" / "a.dtbo").write_bytes(b"overlay")
+    assert await shelf.text(f"{PI}/start4.elf") == "common"
+    assert await shelf.text("dc-a6-32-00-00-01/start4.elf") == "common"
+    assert await shelf.text(f"{PI}/overlays/a.dtbo") == "overlay"
+    (shelf.extra / PI).mkdir()
+    (shelf.extra / PI / "start4.elf").write_bytes(b"own")
+    assert await shelf.text(f"{PI}/start4.elf") == "own"
+    assert (await shelf.refused(f"{PI}/overlays/a.dtbo")).expected
+
+
+async def test_raspberry_pi_is_told_where_its_firmware_would_be(tmp_path: Path) -> None:
+    shelf = make_shelf(tmp_path, extra=None)
+    answer = await shelf.refused(f"{PI}/start4.elf")
+    assert (answer.expected, "--tftp-dir" in answer.message) == (False, True)
+
+
+async def test_stranger_gets_none_of_the_operators_files(shelf: Shelf) -> None:
+    (shelf.extra / "config.txt").write_bytes(b"x")
+    assert (await shelf.refused("config.txt", STRANGER_IP)).code is ErrorCode.NOT_FOUND
+
+
+async def test_links_may_lead_around_inside_but_never_out(shelf: Shelf, tmp_path: Path) -> None:
+    (shelf.extra / "v1").mkdir()
+    (shelf.extra / "v1" / "start4.elf").write_bytes(b"inside")
+    (shelf.extra / PI).symlink_to("v1")
+    (shelf.extra / "out").symlink_to(tmp_path)
+    (shelf.extra / "file").symlink_to(tmp_path / "secret")
+    (shelf.extra / "up").symlink_to("../secret")
+    (shelf.extra / "self").symlink_to("self")
+    (shelf.extra / "whole").symlink_to(".")
+    assert await shelf.text(f"{PI}/start4.elf") == "inside"
+    assert await shelf.text("whole/whole/v1/start4.elf") == "inside"
+    for name in ("out/secret", "file", "up", "self", "out/tftp/../secret", "whole"):
+        assert isinstance(await shelf.get(name), Refusal)
+
+
+async def test_only_regular_files_are_opened(shelf: Shelf) -> None:
+    os.mkfifo(shelf.extra / "pipe")
+    (shelf.extra / "directory").mkdir()
+    for name in ("pipe", "directory", "directory/", "pipe/x"):
+        assert (await asyncio.wait_for(shelf.refused(name), 2)).code is ErrorCode.NOT_FOUND
+
+
+async def test_directory_that_is_swapped_for_a_link_out_leads_nowhere(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shelf.extra / "d").mkdir()
+    (shelf.extra / "d" / "secret").write_bytes(b"mine")
+    real = os.path.realpath
+
+    def swapped(path: Any, **how: Any) -> str:
+        found = real(path, **how)
+        if found.endswith("/d/secret"):
+            (shelf.extra / "d").rename(shelf.extra / "e")
+            (shelf.extra / "d").symlink_to(tmp_path)
+        return found
+
+    monkeypatch.setattr(os.path, "realpath", swapped)
+    assert isinstance(await shelf.get("d/secret"), Refusal)
+
+
+async def test_file_may_change_between_two_transfers_and_during_one(shelf: Shelf) -> None:
+    path = shelf.extra / "config.txt"
+    path.write_bytes(b"old" * 10000)
+    old = await shelf.get("config.txt")
+    path.write_bytes(b"new")
+    assert isinstance(old, TftpFile)
+    assert bytes(old.content) == b"old" * 10000
+    assert await shelf.text("config.txt") == "new"
+    path.write_bytes(b"")
+    assert await shelf.text("config.txt") == ""
+
+
+async def test_file_that_is_too_large_for_memory_is_refused(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mapped, "MAX_SNAPSHOT_BYTES", 1 << 20)
+    with (shelf.extra / "big").open("wb") as file:
+        file.truncate((1 << 20) + 1)
+    assert "larger than 1 MiB" in (await shelf.refused("big")).message
+
+
+# --- any name --------------------------------------------------------------------------------------------------------
+
+_SEGMENTS = st.one_of(
+    st.sampled_from(
+        ["osie", "lab", "kernel", "auto.ipxe", MAC, PI, "..", ".", "", "x", "out", "etc", "passwd", "secret"]
+    ),
+    st.text(max_size=20),
+)
+
+
+@given(st.one_of(st.text(max_size=200), st.lists(_SEGMENTS, max_size=8).map("/".join)))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+async def test_no_name_raises_or_reaches_another_file(shelf: Shelf, name: str) -> None:
+    out = shelf.extra / "out"
+    if not out.is_symlink():
+        out.symlink_to(shelf.extra.parent)
+    answer = await shelf.get(name)
     if isinstance(answer, TftpFile):
-        assert answer.content == b"snponly"
+        assert bytes(answer.content) in (b"snponly", KERNEL) or bytes(answer.content).startswith(b"#!ipxe")
+        answer.close()
     else:
         assert answer.message.isprintable()
         assert len(answer.message) < 200

@@ -1,0 +1,216 @@
+"""Switch on one machine in a rack of its own, with `tinkedge up` and one Hardware, and tell what happened.
+
+    python tests/boot/netboot.py --firmware uefi --until 'script sent' [--spec JSON] [--beside-dnsmasq] [--vlan N]
+        [-- UP-FLAGS]
+
+A program of its own, because the rack's network namespace becomes that of the process. Ends when a line of the journey
+or of the machine's screen matches `--until`, or after `--within` seconds. Prints JSON: `seconds` from power-on to the
+match (null: none), `journey` and `screen`. The OSIE that the machine finds is a file that no machine can start: what is
+tried here ends with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import fcntl
+import json
+import os
+import re
+import shlex
+import socket
+import struct
+import sys
+import tempfile
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from edge.journey.events import JourneyEvent
+from edge.journey.follow import follow
+from edge.lab.machine import Firmware, Machine, MachineSettings
+from edge.lab.rack import Rack, RackNetwork
+from edge.lab.shell import Daemon, run
+
+# linux/if_tun.h, if_packet.h, if_ether.h
+_TUNSETIFF, _IFF_TAP, _IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
+_SOL_PACKET, _PACKET_AUXDATA, _TP_STATUS_VLAN_VALID, _ETH_P_ALL = 263, 8, 0x10, 3
+
+MAC, ADDRESS = "52:54:00:12:34:56", "172.31.77.10"
+
+
+class Watched:
+    """What has been seen so far, and when it was what is waited for."""
+
+    def __init__(self, until: str) -> None:
+        self._until = re.compile(until)
+        self.started = time.monotonic()
+        self.found = asyncio.Event()
+        self.seconds: float | None = None
+        self.journey: list[str] = []
+
+    def saw(self, line: str) -> None:
+        if self.seconds is None and self._until.search(line):
+            self.seconds = round(time.monotonic() - self.started, 2)
+            self.found.set()
+
+    async def follow_journey(self) -> None:
+        async for event in follow("http://127.0.0.1:7081", history=True):
+            if isinstance(event, JourneyEvent):
+                after = time.monotonic() - self.started
+                self.journey.append(f"{after:7.2f} {event.step} {event.outcome}: {event.message}")
+                self.saw(f"{event.step} {event.outcome}: {event.message}")
+
+    async def follow_screen(self, machine: Machine) -> None:
+        while True:
+            for line in machine.last_lines(40):
+                self.saw(f"screen: {line}")
+            await asyncio.sleep(0.1)
+
+
+def manifests(directory: Path, spec: dict[str, Any], osie_dir: Path) -> None:
+    dhcp = {"ip": ADDRESS, "netmask": "255.255.255.0", "gateway": "172.31.77.1"}
+    hardware = {"networkInterfaces": {MAC: {"dhcp": dhcp} | spec.pop("interface", {})}, "osie": {"name": "stub"}} | spec
+    osie = {"kernelUrl": f"file://{osie_dir}/kernel", "initrdUrl": f"file://{osie_dir}/initrd"}
+    for kind, name, content in (("Hardware", "m1", hardware), ("OSIE", "stub", osie)):
+        metadata = {"name": name, "namespace": "default"}
+        obj = {"apiVersion": "tinkerbell.org/v1alpha2", "kind": kind, "metadata": metadata, "spec": content}
+        (directory / f"{name}.json").write_text(json.dumps(obj))
+
+
+async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncExitStack) -> Watched:
+    network = RackNetwork()
+    rack = Rack(network)
+    stack.push_async_callback(rack.down)
+    await rack.up()
+    osie_dir, objects = directory / "osie", directory / "manifests"
+    osie_dir.mkdir()
+    objects.mkdir()
+    for part in ("kernel", "initrd"):
+        (osie_dir / part).write_bytes(b"MZ no kernel" * 10000)
+    manifests(objects, json.loads(arguments.spec), osie_dir)
+    if arguments.vlan:
+        await _start_trunk(network, arguments.vlan, stack)
+    if arguments.beside_dnsmasq:
+        await _start_dnsmasq(network, directory, stack)
+    up = [sys.executable, "-m", "edge.cli", "up", "--data-dir", directory / "data", "--osie-dir", osie_dir]
+    up += ["--interface", f"{network.bridge}={network.address}", "--router-advertisements"]
+    up += ["--manifests", objects, *arguments.up]
+    log = directory / "up.log"
+    edge = await Daemon.start("up", up, log)
+    stack.push_async_callback(edge.stop)
+    await _ready(edge, network.address)
+    settings = MachineSettings(MAC, network.tap, Firmware(arguments.firmware), memory_mib=512, processors=1, disk_mib=1)
+    machine = Machine(settings, directory)
+    watched = Watched(arguments.until)
+    stack.push_async_callback(machine.power_off)
+    await machine.power_on()
+    watched.started = time.monotonic()
+    followers = [asyncio.create_task(watched.follow_journey()), asyncio.create_task(watched.follow_screen(machine))]
+    try:
+        async with asyncio.timeout(arguments.within):
+            await watched.found.wait()
+        await asyncio.sleep(arguments.linger)
+    except TimeoutError:
+        pass
+    finally:
+        for follower in followers:
+            follower.cancel()
+        await asyncio.gather(*followers, return_exceptions=True)
+    report = {"seconds": watched.seconds, "journey": watched.journey, "screen": machine.last_lines(60)}
+    if arguments.log:
+        report["log"] = log.read_text().splitlines()[-60:]
+    sys.stdout.write(json.dumps(report, indent=1) + "\n")
+    return watched
+
+
+async def _start_dnsmasq(network: RackNetwork, directory: Path, stack: AsyncExitStack) -> None:
+    """The DHCP server that gives the addresses where ours is a proxy: in a network namespace of its own, by a cable."""
+    serve = [
+        *("dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--user=root", "--no-ping"),
+        *("--interface=dnsmasq1", "--dhcp-range=172.31.77.10,172.31.77.10,1h", "--log-dhcp", "--log-facility=-"),
+        f"--dhcp-leasefile={directory}/dnsmasq.leases",
+    ]
+    waiting = "until ip address add 172.31.77.254/24 dev dnsmasq1 2>/dev/null; do sleep 0.05; done"
+    command = f"{waiting}; ip link set dnsmasq1 up; exec {shlex.join(serve)}"
+    server = await Daemon.start("dnsmasq", ["unshare", "--net", "sh", "-c", command], directory / "dnsmasq.log")
+    stack.push_async_callback(server.stop)
+    while Path(f"/proc/{server.pid}/ns/net").readlink() == Path("/proc/self/ns/net").readlink():
+        await asyncio.sleep(0.01)
+    await run(["ip", "link", "add", "dnsmasq0", "type", "veth", "peer", "name", "dnsmasq1"])
+    await run(["ip", "link", "set", "dnsmasq1", "netns", str(server.pid)])
+    await run(["ip", "link", "set", "dnsmasq0", "master", network.bridge, "up"])
+
+
+async def _start_trunk(network: RackNetwork, vlan: int, stack: AsyncExitStack) -> None:
+    """Make the machine's port a trunk: its frames in `vlan` go through a second port of the bridge, without the tag.
+
+    In user space, for not every kernel has 802.1Q devices. A tag that comes in is found beside the frame (packet(7),
+    PACKET_AUXDATA).
+    """
+    access = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+    stack.callback(os.close, access)
+    fcntl.ioctl(access, _TUNSETIFF, struct.pack("16sH", b"vlan-port", _IFF_TAP | _IFF_NO_PI))
+    await run(["ip", "link", "set", "vlan-port", "master", network.bridge, "up"])
+    # With the tag, a full frame is longer than this tap takes.
+    await run(["ip", "link", "set", network.bridge, "mtu", "1400"])
+    trunk = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL)))
+    trunk.setblocking(False)
+    trunk.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
+    trunk.bind((network.tap, _ETH_P_ALL))
+    tag = struct.pack("!HH", 0x8100, vlan)
+
+    def from_machine() -> None:
+        frame, ancillary, _, sender = trunk.recvmsg(65536, 256)
+        for _, _, beside in ancillary:
+            status, _, _, _, _, tci, _ = struct.unpack_from("IIIHHHH", beside)
+            if sender[2] != socket.PACKET_OUTGOING and status & _TP_STATUS_VLAN_VALID and tci & 0xFFF == vlan:
+                os.write(access, frame)
+
+    def to_machine() -> None:
+        frame = os.read(access, 65536)
+        trunk.send(frame[:12] + tag + frame[12:])
+
+    loop = asyncio.get_running_loop()
+    loop.add_reader(trunk, from_machine)
+    loop.add_reader(access, to_machine)
+    stack.callback(loop.remove_reader, trunk)
+    stack.callback(loop.remove_reader, access)
+
+
+async def _ready(edge: Daemon, address: str) -> None:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
+        for _ in range(600):
+            if edge.returncode is not None:
+                raise SystemExit(f"tinkedge up ended with status {edge.returncode}:\n{edge.said()}")
+            try:
+                async with session.get(f"http://{address}:7080/readyz") as response:
+                    if response.status == 200:
+                        return
+            except aiohttp.ClientError:
+                pass
+            await asyncio.sleep(0.05)
+    raise SystemExit(f"tinkedge up is not ready:\n{edge.said()}")
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--firmware", choices=[firmware.value for firmware in Firmware], required=True)
+    parser.add_argument("--until", required=True)
+    parser.add_argument("--within", type=float, default=50)
+    parser.add_argument("--linger", type=float, default=0)
+    parser.add_argument("--spec", default="{}")
+    parser.add_argument("--beside-dnsmasq", action="store_true")
+    parser.add_argument("--vlan", type=int, default=0)
+    parser.add_argument("--log", action="store_true")
+    parser.add_argument("up", nargs="*")
+    with tempfile.TemporaryDirectory(prefix="netboot-") as name:
+        async with AsyncExitStack() as stack:
+            await power_on(parser.parse_args(), Path(name), stack)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

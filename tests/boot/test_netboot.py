@@ -1,0 +1,133 @@
+"""Real firmware, as far as the kernel or as far as it is let: what each kind boots, and what a refused one does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.timeout(150)
+
+PROGRAM = Path(__file__).with_name("netboot.py")
+NEW_IPXE = Path(sys.prefix) / "ipxe"
+"""Debian 13's iPXE, of 2025 (`deploy/setup.sh ipxe`); the system's own is of 2019."""
+
+MAC = "52:54:00:12:34:56"
+REFUSED = {"interface": {"disableNetboot": True}}
+ON_VLAN = {"interface": {"dhcp": {"ip": "172.31.77.10", "netmask": "255.255.255.0", "vlanId": "50"}}}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `netboot.py` prints: `seconds` from power-on to what was waited for, None if it did not come."""
+
+    seconds: float | None
+    journey: list[str]
+    screen: list[str]
+
+    def __str__(self) -> str:
+        return "\n".join([*self.journey, *(f"  | {line}" for line in self.screen)])
+
+    def steps(self) -> list[str]:
+        """`dhcp ok`, `script refused`, ... in order, each once."""
+        steps = [" ".join(line.split()[1:3]).rstrip(":") for line in self.journey]
+        return list(dict.fromkeys(steps))
+
+    def shows(self, *words: str) -> bool:
+        shown = "".join(self.screen)  # a line that was too wide for the screen goes on in the next
+        return all(word in shown for word in words)
+
+
+Boot = Callable[..., Report]
+
+
+@pytest.fixture
+def boot() -> Boot:
+    def run(
+        firmware: str, until: str, *up: str, spec: dict[str, Any] | None = None, beside: bool = False, vlan: int = 0
+    ) -> Report:
+        command = [sys.executable, PROGRAM, "--firmware", firmware, "--until", until]
+        command += ["--spec", json.dumps(spec or {}), "--vlan", str(vlan), *(["--beside-dnsmasq"] if beside else [])]
+        command += ["--", *up]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        report = Report(**json.loads(done.stdout))
+        assert report.seconds is not None, f"nothing matched {until!r}:\n{report}"
+        print(f"{firmware}: {report.seconds} s\n{report}")
+        return report
+
+    return run
+
+
+def test_uefi_http_boot_gets_ipxe_its_script_and_the_kernel(boot: Boot) -> None:
+    report = boot("uefi-http", "kernel ok")
+    assert report.steps() == ["dhcp ok", "binary ok", "script ok", "kernel ok"], report
+
+
+@pytest.mark.parametrize("firmware", ["bios", "uefi"])
+def test_machine_boots_through_a_proxy_beside_another_dhcp_server(boot: Boot, firmware: str) -> None:
+    report = boot(firmware, "kernel ok", "--dhcp-mode", "proxy", beside=True)
+    assert "ProxyDHCP offer to " in report.journey[0]
+    assert report.steps()[-3:] == ["dhcp ok", "script ok", "kernel ok"] or "tftp ok" in report.steps(), report
+    assert report.shows("gw 172.31.77.254"), report  # the lease is dnsmasq's
+
+
+def test_refused_uefi_machine_shows_why_and_goes_on_within_seconds(boot: Boot) -> None:
+    report = boot("uefi", "screen: .*(PXE over IPv6|UEFI PXEv4.*Not Found)", spec=REFUSED)
+    assert report.steps() == ["dhcp refused"], report
+    assert report.shows("No netboot: Hardware default/m1", "disableNetboot is true", "PXE-E21"), report
+    # Without what `BootChoice.refuse` sends, OVMF asks four times, for a minute.
+    assert report.seconds is not None
+    assert report.seconds < 40
+
+
+def test_refused_ipxe_shows_why_and_goes_on_to_the_next_device(boot: Boot) -> None:
+    report = boot("bios", "screen: .*(No more network devices|No bootable device)", spec=REFUSED)
+    assert report.steps() == ["dhcp refused", "script refused"], report
+    assert report.shows("tinkedge does not boot 52:54:00:12:34:56 from the network:", "disableNetboot is"), report
+
+
+def test_ipxe_that_knows_no_vlans_says_so(boot: Boot) -> None:
+    report = boot("bios", "screen: .*next boot device", spec=ON_VLAN)
+    assert report.shows("VLAN 50", "vcreate: command not found", "FAILED: this iPXE can't make a VLAN interface"), (
+        report
+    )
+
+
+def test_ipxe_gets_its_files_by_tftp_too(boot: Boot) -> None:
+    fetch = f"kernel tftp://172.31.77.1/{MAC}/osie/stub/kernel && initrd tftp://172.31.77.1/{MAC}/osie/stub/initrd"
+    report = boot("bios", "initrd ok", spec={"ipxe": {"inline": f"#!ipxe\n{fetch}"}})
+    assert report.steps() == ["dhcp ok", "script ok", "kernel ok", "initrd ok"], report
+
+
+@pytest.mark.skipif(not NEW_IPXE.exists(), reason="no newer iPXE: deploy/setup.sh ipxe")
+@pytest.mark.parametrize(("firmware", "first"), [("uefi", "tftp ok"), ("uefi-http", "binary ok")])
+def test_new_ipxe_goes_straight_to_its_script(boot: Boot, firmware: str, first: str) -> None:
+    report = boot(firmware, "kernel ok", "--ipxe-dir", str(NEW_IPXE))
+    assert first in report.steps()
+    assert report.shows("autoexec.ipxe... ok"), report
+    # The firmware's own DHCP conversation was the only one that was recorded before the script, but for HTTP Boot,
+    # whose lease iPXE can't read.
+    assert sum("to iPXE" in line for line in report.journey) <= (2 if firmware == "uefi-http" else 0), report
+
+
+@pytest.mark.skipif(not NEW_IPXE.exists(), reason="no newer iPXE: deploy/setup.sh ipxe")
+def test_new_ipxe_asks_in_its_vlan_and_gives_up_in_time(boot: Boot) -> None:
+    report = boot(
+        "uefi", "screen: .*Attempt 1 of 2 to get a lease in VLAN 50", "--ipxe-dir", str(NEW_IPXE), spec=ON_VLAN
+    )
+    assert report.shows("VLAN 50: net0-50", "Configuring [dhcp] (net0-50 "), report
+
+
+@pytest.mark.skipif(not NEW_IPXE.exists(), reason="no newer iPXE: deploy/setup.sh ipxe")
+def test_new_ipxe_boots_inside_its_vlan_and_goes_there_once(boot: Boot) -> None:
+    report = boot("uefi", "kernel ok", "--ipxe-dir", str(NEW_IPXE), spec=ON_VLAN, vlan=50)
+    assert report.shows("Configuring [dhcp] (net0-50 52:54:00:12:34:56)... ok"), report
+    # One script on the trunk, and one in the VLAN, where the DHCP server named it.
+    assert sum("script sent" in line for line in report.journey) == 2, report
