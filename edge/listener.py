@@ -44,7 +44,7 @@ class Listener(Generic[D]):
         self._what = what
         self._receive = receive
         self._handle = handle
-        self._per_turn = per_turn
+        self._turn = range(per_turn)
         self._loop = asyncio.get_running_loop()
         self._pause: asyncio.TimerHandle | None = None
         self._once = OncePer(_SAY_AGAIN_SECONDS, 20)
@@ -55,23 +55,25 @@ class Listener(Generic[D]):
         self._loop.add_reader(self.socket, self._drain)
 
     def stop(self) -> None:
-        """Close the socket."""
+        """Close the socket. `handle` may do so too."""
         if self._pause is not None:
             self._pause.cancel()
         self._loop.remove_reader(self.socket)
         self.socket.close()
 
     def _drain(self) -> None:
-        for _ in range(self._per_turn):
+        sock, receive, handle = self.socket, self._receive, self._handle
+        for _ in self._turn:
             try:
-                datagram = self._receive(self.socket)
+                datagram = receive(sock)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                self._rest(error)
+                if sock.fileno() >= 0:  # else it was closed by what was handled last
+                    self._rest(error)
                 return
             try:
-                self._handle(self.socket, datagram)
+                handle(sock, datagram)
             except Exception:
                 if self._once.due("handle", self._loop.time()):
                     log.exception("%s: internal error on %s", self._what, repr(datagram)[:1200])

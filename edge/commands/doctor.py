@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from edge import doctor as examine
+from edge.doctor import Finding
 from edge.lab.build import default_cache
 
 
 @click.command()
-@click.option("--interface", default=None, help="The machines' interface. Default: the one with the default route.")
+@click.option(
+    "--interface",
+    "interfaces",
+    multiple=True,
+    metavar="NAME[=IP]",
+    help="The machines' interface; several may be given. Default: the one with the default route.",
+)
 @click.option(
     "--ipxe-dir", type=click.Path(path_type=Path), default=Path("/usr/lib/ipxe"), help="The iPXE binaries' directory."
 )
 @click.option("--cache-dir", type=click.Path(path_type=Path), default=None, help="The lab's cache.")
 @click.option("--lab/--no-lab", "with_lab", default=True, help="Look at what `tinkedge lab` needs too.")
-def doctor(interface: str | None, ipxe_dir: Path, cache_dir: Path | None, with_lab: bool) -> None:
+@click.option(
+    "--probe",
+    is_flag=True,
+    help="Ask the network too, for some seconds: which other DHCP servers answer a machine that there is not, and "
+    "whether the TFTP server that runs here serves. Needs root and the extra `diagnose`.",
+)
+def doctor(interfaces: tuple[str, ...], ipxe_dir: Path, cache_dir: Path | None, with_lab: bool, probe: bool) -> None:
     """What would keep this host from serving, and how to mend it. Changes nothing; exits with 1 if something would."""
-    groups = {"tinkedge up": examine.serving(interface, ipxe_dir)}
+    groups: dict[str, Iterator[Finding]] = {"tinkedge up": examine.serving(interfaces, ipxe_dir)}
+    if probe:
+        groups["the network"] = examine.probe(interfaces, ipxe_dir)
     if with_lab:
         groups["tinkedge lab"] = examine.lab(cache_dir or default_cache())
     healthy = True

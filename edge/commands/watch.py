@@ -1,14 +1,18 @@
-"""`tinkedge watch`: the journey's stream of a running edge, in a terminal."""
+"""`tinkedge watch`: the journey's stream of a running edge, in a terminal; with --capture, beside the packets."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+import re
 import sys
 import time
+from collections.abc import AsyncGenerator
 from dataclasses import asdict
+from pathlib import Path
 from textwrap import indent
+from typing import TYPE_CHECKING
 
 import aiohttp
 import click
@@ -16,7 +20,11 @@ import click
 from edge.journey.events import JourneyEvent, Outcome
 from edge.journey.follow import Lost, follow
 
+if TYPE_CHECKING:
+    from edge.diagnose.listening import Heard, Listening, Timed
+
 _COLOUR = {Outcome.OK: "green", Outcome.INFO: None, Outcome.REFUSED: "yellow", Outcome.FAILED: "red"}
+_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
 
 @click.command()
@@ -24,20 +32,44 @@ _COLOUR = {Outcome.OK: "green", Outcome.INFO: None, Outcome.REFUSED: "yellow", O
 @click.option("--admin-url", default="http://127.0.0.1:7081", help="The edge's admin address.")
 @click.option("--history/--no-history", default=True, help="Begin with what has happened already.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="json: one object a line.")
-def watch(mac: str | None, admin_url: str, history: bool, output: str) -> None:
+@click.option(
+    "--capture",
+    is_flag=True,
+    help="Show what the machine with this MAC sends and is sent, too: DHCP, TFTP, HTTP, ARP. Needs root and the extra "
+    "`diagnose`; an edge need not run.",
+)
+@click.option("--interface", default=None, help="Where to capture. Default: the interface with the default route.")
+@click.option(
+    "--write",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="With --capture: keep all packets of the machine, whole, in this pcap file.",
+)
+def watch(
+    mac: str | None,
+    admin_url: str,
+    history: bool,
+    output: str,
+    capture: bool,
+    interface: str | None,
+    write: Path | None,
+) -> None:
     """The journey of machines, live: all of them, or the one with this MAC."""
+    mac = mac.lower().replace("-", ":") if mac else None
+    if not capture and (interface or write):
+        raise click.UsageError("--interface and --write go with --capture")
+    if capture and (mac is None or not _MAC.fullmatch(mac)):
+        raise click.UsageError("--capture shows one machine: give its MAC, like 52:54:00:00:00:01")
     with contextlib.suppress(KeyboardInterrupt):
-        sys.exit(asyncio.run(_watch(mac.lower().replace("-", ":") if mac else None, admin_url, history, output)))
+        if capture and mac is not None:
+            sys.exit(asyncio.run(_capture(mac, admin_url, history, output, interface, write)))
+        sys.exit(asyncio.run(_watch(mac, admin_url, history, output)))
 
 
 async def _watch(mac: str | None, admin_url: str, history: bool, output: str) -> int:
     try:
         async for event in follow(admin_url, history=history):
-            if isinstance(event, Lost):
-                text = f"{event.count} events were lost: this terminal reads more slowly than machines boot"
-                click.echo(text, err=True)
-            elif mac is None or event.mac == mac:
-                click.echo(json.dumps(asdict(event)) if output == "json" else _text(event))
+            _tell(event, mac, output)
     except (aiohttp.ClientError, TimeoutError) as error:
         click.echo(f"{admin_url} does not answer: {error}. Is `tinkedge up` or `tinkedge edge` running here?", err=True)
         return 1
@@ -45,9 +77,71 @@ async def _watch(mac: str | None, admin_url: str, history: bool, output: str) ->
     return 1
 
 
+async def _capture(
+    mac: str, admin_url: str, history: bool, output: str, interface: str | None, write: Path | None
+) -> int:
+    from edge.diagnose.extra import DiagnoseError
+    from edge.diagnose.listening import Listening, in_order
+    from edge.host import HostError, default_interface
+
+    listening: Listening | None = None
+    try:
+        name = interface or default_interface()
+        async with Listening(name, mac, write) as listening:
+            click.echo(f"packets of {mac} on {name}; end with Ctrl-C", err=True)
+            async with contextlib.aclosing(in_order(_packets(listening), _journey(admin_url, history))) as stream:
+                async for found in stream:
+                    _tell(found, mac, output)
+    except (DiagnoseError, HostError) as error:
+        click.echo(str(error), err=True)
+        return 1
+    finally:
+        if listening is not None:
+            lost = f", {listening.lost} more were lost" if listening.lost else ""
+            kept = f"; all frames are in {write}" if write is not None else ""
+            click.echo(f"{listening.seen} packets read{lost}{kept}", err=True)
+    return 0
+
+
+async def _packets(listening: Listening) -> AsyncGenerator[Timed[Heard | JourneyEvent | Lost], None]:
+    from edge.diagnose.listening import Timed
+
+    async for heard in listening.heard():
+        yield Timed(heard.time, heard)
+
+
+async def _journey(admin_url: str, history: bool) -> AsyncGenerator[Timed[Heard | JourneyEvent | Lost], None]:
+    """The edge's events; where no edge runs, or no more, packets are worth showing all the same."""
+    from edge.diagnose.listening import Timed
+
+    try:
+        async for event in follow(admin_url, history=history):
+            yield Timed(event.time if isinstance(event, JourneyEvent) else time.time(), event)
+    except (aiohttp.ClientError, TimeoutError) as error:
+        click.echo(f"{admin_url} does not answer: {error}; packets alone are shown", err=True)
+    else:
+        click.echo("the edge has ended the stream; packets alone are shown", err=True)
+
+
+def _tell(found: Heard | JourneyEvent | Lost, mac: str | None, output: str) -> None:
+    if isinstance(found, Lost):
+        text = f"{found.count} events were lost: this terminal reads more slowly than machines boot"
+        click.echo(text, err=True)
+    elif isinstance(found, JourneyEvent):
+        if mac is None or found.mac == mac:
+            click.echo(json.dumps(asdict(found)) if output == "json" else _text(found))
+    elif output == "json":
+        click.echo(json.dumps({"time": found.time, "mac": mac, "packet": found.text}))
+    else:
+        click.echo(f"{_clock(found.time)} {found.text}")
+
+
 def _text(event: JourneyEvent) -> str:
-    clock = time.strftime("%H:%M:%S", time.localtime(event.time))
     outcome = click.style(f"{event.outcome:<8}", fg=_COLOUR[event.outcome])
-    line = f"{clock} {event.mac} {event.step:<9} {outcome} {event.message}"
+    line = f"{_clock(event.time)} {event.mac} {event.step:<9} {outcome} {event.message}"
     manifest = event.detail.get("manifest")
     return f"{line}\n{indent(str(manifest), '    ')}" if manifest else line
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at)) + f".{int(at * 1000) % 1000:03d}"

@@ -14,11 +14,12 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pytest
 import uvloop
@@ -29,6 +30,9 @@ from tink.apiserver import ApiServer
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNET = 0x40000000
+_ETH_P_ALL = 3
+
+T = TypeVar("T")
 
 
 class Server(Protocol):
@@ -51,23 +55,92 @@ class Network:
         self.server = f"edge-s-{unique}"
         self.client = f"edge-c-{unique}"
         self.events: list[JourneyEvent] = []
+        self._others: list[str] = []
 
     def build(self) -> None:
         for namespace in (self.server, self.client):
             ip("netns", "add", namespace)
             ip("-n", namespace, "link", "set", "lo", "up")
-        end = ["eth0", "address", self.client_mac, "type", "veth", "peer", "name", "srv0", "netns", self.server]
-        ip("-n", self.client, "link", "add", *end)
-        ip("-n", self.server, "link", "set", "srv0", "up")
-        ip("-n", self.server, "addr", "add", f"{self.server_ip}/24", "dev", "srv0")
-        ip("-n", self.client, "link", "set", "eth0", "up")
+        self.cable("eth0", "srv0", f"{self.server_ip}/24", mac=self.client_mac)
+
+    def cable(self, client_end: str, server_end: str, address: str, *, mac: str = "") -> None:
+        """Join the two by a cable; `address` (with its prefix) is the server's."""
+        end = [client_end, *(["address", mac] if mac else []), "type", "veth", "peer", "name", server_end]
+        ip("-n", self.client, "link", "add", *end, "netns", self.server)
+        ip("-n", self.server, "link", "set", server_end, "up")
+        ip("-n", self.server, "addr", "add", address, "dev", server_end)
+        ip("-n", self.client, "link", "set", client_end, "up")
+
+    def another(self, name: str) -> str:
+        """One more namespace."""
+        namespace = f"{self.server}-{name}"
+        ip("netns", "add", namespace)
+        self._others.append(namespace)
+        return namespace
+
+    def join(self, one: str, one_end: str, address: str, other: str, other_end: str, other_address: str) -> None:
+        """Join two namespaces by a cable, each with an address and its prefix."""
+        ip("-n", one, "link", "add", one_end, "type", "veth", "peer", "name", other_end, "netns", other)
+        for namespace, end, end_address in ((one, one_end, address), (other, other_end, other_address)):
+            ip("-n", namespace, "link", "set", end, "up")
+            ip("-n", namespace, "addr", "add", end_address, "dev", end)
+
+    def route(self, namespace: str, to: str, via: str) -> None:
+        ip("-n", namespace, "route", "add", to, "via", via)
+
+    def firewall(self, namespace: str, chain: str, *rule: str) -> None:
+        command = ["ip", "netns", "exec", namespace, "iptables", "-A", chain, *rule]
+        subprocess.run(command, check=True, capture_output=True)
+
+    def remove_cable(self, server_end: str) -> None:
+        ip("-n", self.server, "link", "del", server_end)
+
+    def add_address(self, namespace: str, interface: str, address: str) -> None:
+        ip("-n", namespace, "addr", "add", address, "dev", interface)
+
+    def remove_address(self, namespace: str, interface: str, address: str) -> None:
+        ip("-n", namespace, "addr", "del", address, "dev", interface)
+
+    def set_mac(self, namespace: str, interface: str, mac: str) -> None:
+        ip("-n", namespace, "link", "set", interface, "address", mac)
+
+    def mtu(self, namespace: str, interface: str, size: int) -> None:
+        ip("-n", namespace, "link", "set", interface, "mtu", str(size))
 
     def remove(self) -> None:
-        for namespace in (self.server, self.client):
+        for namespace in (self.server, self.client, *self._others):
             subprocess.run(["ip", "netns", "del", namespace], check=False, capture_output=True)
+
+    def inside(self, namespace: str, act: Callable[[], T]) -> T:
+        """What `act` gives in a thread that has entered the namespace; a socket that it opens stays there."""
+        return in_namespace(namespace, act)
 
     def give_client_its_address(self) -> None:
         ip("-n", self.client, "addr", "add", f"{self.client_ip}/24", "dev", "eth0")
+
+    def meet(self) -> None:
+        """Let the client's kernel learn the server's hardware address."""
+        with self.inside(self.client, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sock:
+            sock.sendto(b"", (self.server_ip, 9))
+        time.sleep(0.2)
+
+    @contextmanager
+    def dnsmasq(self, directory: Path, *options: str) -> Iterator[None]:
+        """Somebody else's DHCP server, in the server's namespace."""
+        command = [
+            "ip", "netns", "exec", self.server, "dnsmasq", "--conf-file=/dev/null", "--keep-in-foreground", "--port=0",
+            "--user=root", "--interface=srv0", "--bind-interfaces", f"--pid-file={directory}/dnsmasq.pid",
+            "--leasefile-ro", "--no-ping", *options,
+        ]  # fmt: skip
+        with (
+            (directory / "dnsmasq.log").open("wb") as log,
+            subprocess.Popen(command, stdout=log, stderr=log) as process,
+        ):
+            try:
+                time.sleep(0.3)
+                yield
+            finally:
+                process.terminate()
 
     def sysctl(self, namespace: str, name: str, value: str) -> None:
         command = ["ip", "netns", "exec", namespace, "sysctl", "-q", "-w", f"{name}={value}"]
@@ -95,8 +168,10 @@ class Network:
         )
 
     @contextmanager
-    def serving(self, start: Callable[[], Awaitable[Sequence[Server]]], loop: str = "asyncio") -> Iterator[None]:
-        """Run what `start` starts, on an event loop in a thread that has entered the server's namespace."""
+    def serving(
+        self, start: Callable[[], Awaitable[Sequence[Server]]], loop: str = "asyncio", namespace: str = ""
+    ) -> Iterator[None]:
+        """Run what `start` starts, on an event loop in a thread that has entered the namespace, or the server's."""
         ready, failure = threading.Event(), list[BaseException]()
         new_loop = uvloop.new_event_loop if loop == "uvloop" else asyncio.new_event_loop
 
@@ -112,7 +187,7 @@ class Network:
 
         def main() -> None:
             try:
-                enter_namespace(self.server)
+                enter_namespace(namespace or self.server)
                 with asyncio.Runner(loop_factory=new_loop) as runner:
                     runner.run(serve())
             except BaseException as error:
@@ -135,6 +210,40 @@ class Network:
             raise failure[0]
 
 
+class Wire:
+    """What passes an interface, as frames; and frames onto it."""
+
+    def __init__(self, namespace: str, interface: str) -> None:
+        self._socket = in_namespace(namespace, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
+        in_namespace(namespace, lambda: self._socket.bind((interface, _ETH_P_ALL)))
+        self._socket.settimeout(0.1)
+        self.frames: list[bytes] = []
+
+    def send(self, frame: bytes) -> None:
+        self._socket.send(frame)
+
+    def heard(self) -> list[bytes]:
+        """All frames so far."""
+        with suppress(TimeoutError):
+            while True:
+                self.frames.append(self._socket.recv(65536))
+        return self.frames
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def in_namespace(name: str, act: Callable[[], T]) -> T:
+    """What `act` gives in a thread that has entered the namespace; a socket stays there."""
+
+    def enter_and_act() -> T:
+        enter_namespace(name)
+        return act()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(enter_and_act).result()
+
+
 def enter_namespace(name: str) -> None:
     """Move the calling thread into a network namespace (os.setns is Python 3.12's)."""
     with Path(f"/run/netns/{name}").open() as handle:
@@ -150,6 +259,20 @@ def network() -> Iterator[Network]:
         yield network
     finally:
         network.remove()
+
+
+@pytest.fixture
+def wire(network: Network) -> Iterator[Callable[..., Wire]]:
+    """`wire()`: the client's end of the cable; `wire(namespace, interface)`: another."""
+    opened: list[Wire] = []
+
+    def open_wire(namespace: str = network.client, interface: str = "eth0") -> Wire:
+        opened.append(Wire(namespace, interface))
+        return opened[-1]
+
+    yield open_wire
+    for one in opened:
+        one.close()
 
 
 @pytest.fixture(scope="module")

@@ -99,6 +99,25 @@ async def test_stopping_while_it_rests_does_not_wake_it_up_again(monkeypatch: py
     theirs.close()
 
 
+async def test_what_is_handled_may_close_the_listener(caplog: pytest.LogCaptureFixture) -> None:
+    ours, theirs = pair()
+    handled: list[bytes] = []
+
+    def handle(_: socket.socket, datagram: bytes) -> None:
+        handled.append(datagram)
+        served.stop()
+
+    served = Listener(ours, "test", lambda sock: sock.recv(100), handle)
+    served.start()
+    theirs.send(b"first")
+    theirs.send(b"second")
+    await settle()
+    assert handled == [b"first"]
+    assert served._pause is None  # nothing will wake it up again
+    assert not caplog.records
+    theirs.close()
+
+
 @pytest.mark.parametrize(
     ("number", "words"),
     [

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,11 +70,11 @@ def test_taken_port_is_found_with_how_to_go_without_it(
         other.listen()
         number = other.getsockname()[1]
         monkeypatch.setattr(doctor, "PORTS", (Port("HTTP", socket.SOCK_STREAM, number, "http", loopback),))
-        finding = named(list(doctor.serving("lo", tmp_path)), f"port {number}/tcp")
+        finding = named(list(doctor.serving(["lo"], tmp_path)), f"port {number}/tcp")
     assert not finding.ok
     assert "--disable http" in finding.remedy
-    assert f"sport = :{number}" in finding.remedy
-    assert named(list(doctor.serving("lo", tmp_path)), f"port {number}/tcp").ok
+    assert f"process {os.getpid()})" in finding.remedy
+    assert named(list(doctor.serving(["lo"], tmp_path)), f"port {number}/tcp").ok
 
 
 def test_port_taken_on_another_address_does_not_matter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -81,17 +83,75 @@ def test_port_taken_on_another_address_does_not_matter(monkeypatch: pytest.Monke
         other.listen()
         number = other.getsockname()[1]
         monkeypatch.setattr(doctor, "PORTS", (Port("HTTP", socket.SOCK_STREAM, number, "http"),))
-        assert named(list(doctor.serving("lo", tmp_path)), f"port {number}/tcp").ok
+        assert named(list(doctor.serving(["lo"], tmp_path)), f"port {number}/tcp").ok
+
+
+def test_port_that_tinkedge_itself_has_is_no_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(
+        doctor, "_PROGRAM", {Path(word).name for word in Path("/proc/self/cmdline").read_text().split("\0")}
+    )
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+        with socket.socket(type=kind) as own:
+            own.bind(("127.0.0.1", 0))
+            if kind is socket.SOCK_STREAM:
+                own.listen()
+            number = own.getsockname()[1]
+            monkeypatch.setattr(doctor, "PORTS", (Port("it", kind, number, "it"),))
+            finding = named(list(doctor.serving(["lo"], tmp_path)), f"port {number}/")
+        assert finding.ok
+        assert finding.seen == f"tinkedge serves here, process {os.getpid()}"
+
+
+def test_every_interface_is_looked_at_with_the_address_that_was_given(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ports = (Port("DHCP", socket.SOCK_DGRAM, 1067, "dhcp"), Port("admin", socket.SOCK_STREAM, 1081, "admin", True))
+    monkeypatch.setattr(doctor, "PORTS", ports)
+    findings = list(doctor.serving(["lo", "lo=127.0.0.9"], tmp_path))
+    assert [finding.seen for finding in findings if finding.name == "interface"] == [
+        "lo has 127.0.0.1",
+        "lo has 127.0.0.9",
+    ]
+    names = [finding.name for finding in findings if finding.name.startswith("port")]
+    assert names == ["port 1067/udp (DHCP) on lo"] * 2 + ["port 1081/tcp (admin)"]
+
+
+def test_address_that_this_host_has_not_is_told_apart_from_a_missing_privilege(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(doctor, "PORTS", (Port("HTTP", socket.SOCK_STREAM, 0, "http"),))
+    finding = named(list(doctor.serving(["lo=192.0.2.1"], tmp_path)), "HTTP")
+    assert not finding.ok
+    assert "ip -brief address" in finding.remedy
+
+
+def test_probe_without_the_extra_says_how_to_install_it_and_does_the_rest(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "scapy.all", None)
+    monkeypatch.setitem(sys.modules, "tftpy", None)
+    (tmp_path / "snponly.efi").touch()
+    with socket.socket(type=socket.SOCK_DGRAM) as own:
+        own.bind(("127.0.0.1", 0))
+        port = Port("TFTP", socket.SOCK_DGRAM, own.getsockname()[1], "tftp")
+        monkeypatch.setattr(doctor, "PORTS", (port,))
+        findings = list(doctor.probe(["lo"], tmp_path))
+    assert [finding.ok for finding in findings] == [False, False]
+    assert all("pip install 'tinkedge[diagnose]'" in finding.remedy for finding in findings)
+
+
+def test_probe_leaves_a_missing_interface_to_the_other_findings(tmp_path: Path) -> None:
+    assert list(doctor.probe(["absent0"], tmp_path)) == []
 
 
 def test_missing_interface_and_boot_programs_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "PORTS", ())
     (tmp_path / "undionly.kpxe").touch()
-    findings = list(doctor.serving("absent0", tmp_path))
+    findings = list(doctor.serving(["absent0"], tmp_path))
     assert "there is no interface absent0" in named(findings, "interface").seen
     assert not named(findings, "iPXE").ok
     (tmp_path / "snponly.efi").touch()
-    assert named(list(doctor.serving("lo", tmp_path)), "iPXE").ok
+    assert named(list(doctor.serving(["lo"], tmp_path)), "iPXE").ok
 
 
 def test_names_of_services_are_those_of_disable() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -82,3 +84,34 @@ def test_edge_that_does_not_answer_is_named(url: str) -> None:
     assert result.exit_code == 1
     assert f"{url} does not answer" in result.stderr
     assert "tinkedge up" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--capture"], "give its MAC"),
+        (["--capture", "machine-1"], "give its MAC"),
+        ([MAC, "--write", "x.pcap"], "go with --capture"),
+        ([MAC, "--interface", "eth0"], "go with --capture"),
+    ],
+)
+def test_options_of_the_capture_are_explained_where_they_are_misused(options: list[str], words: str) -> None:
+    result = CliRunner().invoke(main, ["watch", *options])
+    assert result.exit_code == 2
+    assert words in result.stderr
+
+
+def test_capture_without_the_extra_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scapy.all", None)
+    result = CliRunner().invoke(main, ["watch", MAC, "--capture", "--interface", "lo"])
+    assert result.exit_code == 1
+    assert "pip install 'tinkedge[diagnose]'" in result.stderr
+
+
+def test_help_and_watch_load_nothing_of_the_extra() -> None:
+    for arguments in ("['--help']", "['watch', '--help']", "['doctor', '--help']"):
+        script = (
+            f"import sys; from edge.cli import main; main({arguments}, standalone_mode=False); "
+            "sys.exit(any(name.partition('.')[0] in ('scapy', 'tftpy') for name in sys.modules))"
+        )
+        subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)

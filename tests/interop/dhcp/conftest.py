@@ -1,0 +1,131 @@
+"""What tests of the DHCP server share: a server over an inventory, and what clients learn from it."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.dhcp.responder import DhcpSettings, Responder
+from edge.dhcp.server import DhcpServer
+from edge.inventory import Inventory
+from edge.policy import NetbootPolicy
+from ipxe.binaries import BootBinaries
+
+Network = Any
+
+SERVER_IP = "10.77.6.1"
+CLIENT_IP, CLIENT_MAC = "10.77.6.50", "52:54:00:cc:00:01"
+
+
+class DhcpLab:
+    """A DHCP server in the server's namespace, for the machine in the client's; and what clients learn from it."""
+
+    def __init__(self, network: Network, directory: Path) -> None:
+        self.network = network
+        self.directory = directory
+        self.inventory = Inventory()
+        boot = directory / "ipxe"
+        boot.mkdir()
+        (boot / "snponly.efi").write_bytes(b"snponly")
+        self.binaries = BootBinaries(boot)
+        # For dhclient and udhcpc: writes what they learned into `learned.<event>`.
+        self.script = directory / "script"
+        new, learned = (f'"{directory}/{name}.$1$reason"' for name in ("new", "learned"))
+        self.script.write_text(f"#!/bin/sh\nenv > {new} && mv {new} {learned}\n")
+        self.script.chmod(0o755)
+
+    def register(self, ip: str = CLIENT_IP, mac: str = CLIENT_MAC, name: str = "lab-1") -> None:
+        """Give a machine a Hardware, or another address."""
+        self.inventory.apply(self.hardware(ip, mac, name))
+
+    def hardware(self, ip: str = CLIENT_IP, mac: str = CLIENT_MAC, name: str = "lab-1") -> dict[str, Any]:
+        dhcp = {
+            "ip": ip,
+            "netmask": "255.255.255.0",
+            "gateway": self.network.server_ip,
+            "hostname": name,
+            "nameservers": ["10.77.6.1", "10.77.6.2"],
+            "timeservers": ["10.77.6.3"],
+            "leaseTimeSeconds": 4321,
+        }
+        return {
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"networkInterfaces": {mac: {"dhcp": dhcp}}},
+        }
+
+    def register_lease(self, seconds: int) -> None:
+        """Give the machine a lease that it has to renew soon."""
+        short = self.hardware()
+        short["spec"]["networkInterfaces"][CLIENT_MAC]["dhcp"]["leaseTimeSeconds"] = seconds
+        self.inventory.apply(short)
+
+    def responder(self, address: str = SERVER_IP, **options: Any) -> Responder:
+        settings = DhcpSettings(address, address, f"http://{address}:7080")
+        record = self.network.record
+        return Responder(self.inventory, settings, record, time.monotonic, self.binaries, NetbootPolicy(), **options)
+
+    async def start(self, interface: str = "srv0", address: str = SERVER_IP, **options: Any) -> list[DhcpServer]:
+        server = DhcpServer(self.responder(address, **options), interface)
+        await server.start()
+        return [server]
+
+    def udhcpc(self, *options: str, interface: str = "eth0", timeout: float = 20) -> subprocess.CompletedProcess[str]:
+        """One lease with busybox's client, or a failure."""
+        command = ["busybox", "udhcpc", "-i", interface, "-n", "-q", "-f", "-s", str(self.script), *options]
+        return self.network.run(*command, timeout=timeout)
+
+    @contextmanager
+    def dhclient(self, *options: str, had: str = "", of: str = SERVER_IP) -> Iterator[subprocess.Popen[bytes]]:
+        """ISC's client, running; `had`: the address of a lease of an earlier day, of the server `of`."""
+        leases = self.directory / "leases"
+        day = "0 2040/01/01 00:00:00"
+        if had:
+            leases.write_text(
+                f'lease {{ interface "eth0"; fixed-address {had}; option subnet-mask 255.255.255.0; '
+                f"option dhcp-server-identifier {of}; renew {day}; rebind {day}; expire {day}; }}\n"
+            )
+        files = ["-lf", str(leases), "-pf", str(self.directory / "pid"), "-sf", str(self.script)]
+        command = self.network.as_client("dhclient", "-d", *options, *files, "eth0")
+        with (self.directory / "dhclient.log").open("ab") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(10)
+
+    def learned(self, event: str, timeout: float = 15) -> dict[str, str]:
+        """What a client told its script at this event, as variables."""
+        path = self.directory / f"learned.{event}"
+        self.wait(path.exists, f"the client never came to {event}", timeout)
+        return dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
+
+    def forget(self) -> None:
+        """What was learned so far."""
+        for path in self.directory.glob("learned.*"):
+            path.unlink()
+
+    @staticmethod
+    def pause(seconds: float) -> None:
+        time.sleep(seconds)
+
+    @staticmethod
+    def wait(condition: Callable[[], object], otherwise: str, timeout: float = 15) -> None:
+        end = time.monotonic() + timeout
+        while not condition():
+            assert time.monotonic() < end, otherwise
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def dhcp(network: Network, tmp_path: Path) -> DhcpLab:
+    """A DHCP server that knows the client's machine."""
+    lab = DhcpLab(network, tmp_path)
+    lab.register()
+    return lab

@@ -1,0 +1,192 @@
+"""Whatever is sent to the DHCP server, the others are served meanwhile, and the log stays short."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scapy.layers.dhcp import BOOTP, DHCP
+from scapy.packet import Packet
+
+from edge.dhcp.responder import Received, Reply, Responder
+
+Network = Any
+Lab = Any
+
+RELAY_IP = "10.77.6.2"
+CHADDR = bytes.fromhex("525400cc0001")
+
+
+def discover(**fields: Any) -> Packet:
+    return BOOTP(op=1, chaddr=CHADDR, **fields) / DHCP(options=[("message-type", "discover"), "end"])
+
+
+def flood(network: Network, directory: Path, packets: list[bytes]) -> Any:
+    """The packets, over and over, to both ports of the server: some thousand a second, not more than it can answer."""
+    directory.mkdir(exist_ok=True)
+    for number, packet in enumerate(packets):
+        (directory / f"{number:04}").write_bytes(packet)
+    send = (
+        "import itertools, pathlib, socket, sys, time\n"
+        "packets = [path.read_bytes() for path in sorted(pathlib.Path(sys.argv[1]).iterdir())]\n"
+        "sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+        "sock.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)\n"
+        "sock.bind(('10.77.6.2', 0))\n"
+        "for at, packet in enumerate(itertools.cycle(packets)):\n"
+        "    to = '10.77.6.1' if at & 1 else '10.77.6.255'\n"
+        "    sock.sendto(packet, (to, 4011 if at % 7 == 0 else 67))\n"
+        "    if at % 20 == 0: time.sleep(0.003)\n"
+    )
+    return flooding(network.as_client(sys.executable, "-c", send, str(directory)))
+
+
+@contextmanager
+def flooding(command: list[str]) -> Iterator[None]:
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        try:
+            time.sleep(0.3)
+            assert process.poll() is None
+            yield
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def ready(network: Network, dhcp: Lab) -> Lab:
+    """The client's namespace has a relay's address."""
+    network.add_address(network.client, "eth0", f"{RELAY_IP}/24")
+    return dhcp
+
+
+class Relay:
+    """A relay that passes on a DISCOVER and waits for the offer, one after the other."""
+
+    def __init__(self, network: Network) -> None:
+        self._socket = network.inside(network.client, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        self._socket.bind((RELAY_IP, 67))
+        self._socket.settimeout(1.0)
+        self._to = (network.server_ip, 67)
+
+    def seconds(self, count: int) -> list[float]:
+        """How long each of `count` questions took; one that has no answer within a second, a second."""
+        took = []
+        for xid in range(1, count + 1):
+            began = time.monotonic()
+            self._socket.sendto(bytes(discover(giaddr=RELAY_IP, hops=1, xid=xid)), self._to)
+            try:
+                while BOOTP(self._socket.recv(2000)).xid != xid:
+                    pass
+            except TimeoutError:
+                pass
+            took.append(time.monotonic() - began)
+        return took
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def relay(network: Network, ready: Lab) -> Iterator[Relay]:
+    relay = Relay(network)
+    yield relay
+    relay.close()
+
+
+WHOLE = bytes(discover())
+GARBAGE = [
+    b"",
+    b"\1",
+    WHOLE[:239],
+    WHOLE[:240],
+    WHOLE[:241],
+    WHOLE[:242],
+    WHOLE + bytes(4000),
+    bytes(65507),
+    b"\xff" * 65507,
+    WHOLE[:240] + b"\x35\xff\1",  # a message type that says it has 255 bytes
+    WHOLE[:240] + b"\x35\1\1\x34\1\x03" + bytes(50),  # options in sname and file, where there are none
+    WHOLE[:240] + b"\x35\1\1" + b"\x52\xff" * 700,
+    WHOLE[:2] + b"\xff" + WHOLE[3:],  # a hardware address of 255 bytes
+    bytes(discover(giaddr="255.255.255.255")),
+    bytes(discover(giaddr="127.0.0.1")),
+    bytes(discover(giaddr="224.0.0.1")),
+    bytes(BOOTP(op=2, chaddr=CHADDR) / DHCP(options=[("message-type", "offer"), "end"])),
+]
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_garbage_without_an_end_keeps_nobody_from_a_lease(
+    network: Network, ready: Lab, loop: str, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    with network.serving(ready.start, loop), flood(network, tmp_path / "packets", GARBAGE):
+        assert ready.udhcpc("-T", "1", "-t", "8").returncode == 0
+    assert 0 < len(caplog.records) < 60
+
+
+def test_machine_that_asks_without_an_end_keeps_nobody_waiting(
+    network: Network, ready: Lab, relay: Relay, tmp_path: Path
+) -> None:
+    # It never takes an offer. Its packets are as good as any other's, so each is answered.
+    ready.register("10.77.6.70", "52:54:00:cc:00:70", "lab-70")
+    chaddr = bytes.fromhex("525400cc0070")
+    asks = [
+        bytes(BOOTP(op=1, xid=xid, chaddr=chaddr) / DHCP(options=[("message-type", "discover"), "end"]))
+        for xid in range(64)
+    ]
+    with network.serving(ready.start, "uvloop"), flood(network, tmp_path / "packets", asks):
+        took = relay.seconds(40)
+    assert statistics.median(took) < 0.2
+    assert sum(seconds >= 1.0 for seconds in took) <= 2
+
+
+def test_forged_relays_that_nobody_answers_for_do_not_hold_up_the_true_ones(
+    network: Network, ready: Lab, relay: Relay, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # The kernel keeps replies to them in the socket's send buffer while it asks for their hardware address.
+    forged = [bytes(discover(giaddr=f"10.77.6.{host}", hops=1)) for host in range(100, 250)]
+    with network.serving(ready.start, "uvloop"), flood(network, tmp_path / "packets", forged):
+        time.sleep(1.5)  # until the buffer is full
+        took = relay.seconds(40)
+        assert ready.udhcpc("-T", "1", "-t", "8").returncode == 0
+    assert statistics.median(took) < 0.2
+    assert sum(seconds >= 1.0 for seconds in took) <= 4
+    assert len(caplog.records) < 60
+
+
+def test_relays_that_the_firewall_is_closed_to_are_told_at_a_bounded_rate(
+    network: Network, ready: Lab, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    network.firewall(network.server, "OUTPUT", "-d", "192.0.2.0/24", "-j", "DROP")
+    forged = [bytes(discover(giaddr=f"192.0.2.{host}", hops=1)) for host in range(1, 255)]
+    with network.serving(ready.start), flood(network, tmp_path / "packets", forged):
+        assert ready.udhcpc("-T", "1", "-t", "8").returncode == 0
+    assert "was not sent: Operation not permitted" in caplog.text
+    assert len(caplog.records) < 60
+
+
+def test_fault_of_ours_on_every_packet_of_one_machine_is_told_at_a_bounded_rate(
+    network: Network, ready: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    respond = Responder.respond
+    faults = itertools.count()
+
+    def fail(responder: Responder, packet: bytes, received: Received) -> Reply | None:
+        if len(packet) > 28 and packet[28:34] != CHADDR:
+            raise ZeroDivisionError(f"fault {next(faults)}")
+        return respond(responder, packet, received)
+
+    monkeypatch.setattr(Responder, "respond", fail)
+    other = bytes(BOOTP(op=1, chaddr=b"\2" * 6) / DHCP(options=[("message-type", "discover"), "end"]))
+    with network.serving(ready.start), flood(network, tmp_path / "packets", [other]):
+        assert ready.udhcpc("-T", "1", "-t", "8").returncode == 0
+    assert next(faults) > 100
+    assert caplog.text.count("internal error on") <= 4  # one for each socket

@@ -1,0 +1,141 @@
+"""Interfaces come, go and stand side by side; each is served as itself."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from scapy.layers.dhcp import BOOTP, DHCP
+from scapy.layers.inet import IP
+from scapy.layers.l2 import Ether
+
+from edge.dhcp import server as dhcp_server
+from edge.dhcp.server import DhcpServer
+
+Network = Any
+Lab = Any
+OpenWire = Callable[..., Any]
+
+SECOND_IP = "10.77.7.1"
+
+
+@pytest.fixture
+def second(network: Network) -> None:
+    """Another cable between the two: `srv1` with 10.77.7.1/24, and `eth1`."""
+    network.cable("eth1", "srv1", f"{SECOND_IP}/24")
+
+
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dhcp_server, "_LOOK_SECONDS", 0.1)
+
+
+@pytest.mark.usefixtures("second")
+def test_two_interfaces_are_served_side_by_side_each_as_itself(network: Network, dhcp: Lab, wire: OpenWire) -> None:
+    # The second interface's machine is known too; both servers know both machines.
+    dhcp.register("10.77.7.60", "52:54:00:cc:00:07", "lab-7")
+    network.set_mac(network.client, "eth1", "52:54:00:cc:00:07")
+    ears = [wire(network.client, "eth0"), wire(network.client, "eth1")]
+
+    async def both() -> Sequence[DhcpServer]:
+        return [*await dhcp.start("srv0"), *await dhcp.start("srv1", SECOND_IP)]
+
+    with network.serving(both):
+        assert dhcp.udhcpc().returncode == 0
+        assert dhcp.learned("bound")["serverid"] == network.server_ip
+        dhcp.forget()
+        assert dhcp.udhcpc(interface="eth1").returncode == 0
+        got = dhcp.learned("bound")
+    assert (got["ip"], got["serverid"]) == ("10.77.7.60", SECOND_IP)
+    for heard, address in zip(ears, (network.server_ip, SECOND_IP), strict=True):
+        packets = [Ether(frame) for frame in heard.heard()]
+        assert {packet[IP].src for packet in packets if BOOTP in packet and packet[BOOTP].op == 2} == {address}
+
+
+def test_second_address_of_the_interface_does_not_answer_instead(network: Network, dhcp: Lab, wire: OpenWire) -> None:
+    # The kernel would choose the first for a broadcast; clients compare with option 54.
+    network.add_address(network.server, "srv0", "10.77.6.2/24")
+    ears = wire()
+    with network.serving(lambda: dhcp.start("srv0", "10.77.6.2")):
+        assert dhcp.udhcpc("-B").returncode == 0
+        assert dhcp.udhcpc().returncode == 0
+        network.give_client_its_address()
+        relayed = BOOTP(op=1, giaddr=network.client_ip, chaddr=bytes.fromhex("525400cc0001"))
+        with network.inside(network.client, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as relay:
+            relay.bind((network.client_ip, 67))
+            relay.settimeout(5)
+            # To an address of the interface that is not the server's, as some relays are configured.
+            relay.sendto(bytes(relayed / DHCP(options=[("message-type", "discover"), "end"])), ("10.77.6.1", 67))
+            assert relay.recvfrom(2000)[1] == ("10.77.6.2", 67)
+    packets = [Ether(frame) for frame in ears.heard()]
+    assert {packet[IP].src for packet in packets if BOOTP in packet and packet[BOOTP].op == 2} == {"10.77.6.2"}
+
+
+def test_interface_that_goes_down_and_up_is_served_again(network: Network, dhcp: Lab) -> None:
+    with network.serving(dhcp.start):
+        assert dhcp.udhcpc().returncode == 0
+        network.bounce(network.server, "srv0")
+        assert dhcp.udhcpc("-T", "1", "-t", "8").returncode == 0
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_interface_that_is_removed_and_made_anew_is_served_again(
+    network: Network, dhcp: Lab, caplog: pytest.LogCaptureFixture, loop: str
+) -> None:
+    caplog.set_level("INFO")
+    with network.serving(dhcp.start, loop):
+        assert dhcp.udhcpc().returncode == 0
+        network.remove_cable("srv0")
+        dhcp.wait(lambda: "srv0 is gone" in caplog.text, "the loss of the interface was not noticed")
+        network.cable("eth0", "srv0", f"{network.server_ip}/24", mac=network.client_mac)
+        dhcp.wait(lambda: "DHCP on srv0 again" in caplog.text, "the return of the interface was not noticed")
+        assert dhcp.udhcpc("-T", "1", "-t", "8").returncode == 0
+    assert caplog.text.count("srv0 is gone") == 1
+
+
+def test_interface_that_is_replaced_between_two_looks_is_noticed(network: Network, dhcp: Lab) -> None:
+    with network.serving(dhcp.start):
+        network.remove_cable("srv0")
+        network.cable("eth0", "srv0", f"{network.server_ip}/24", mac=network.client_mac)
+        assert dhcp.udhcpc("-T", "1", "-t", "8").returncode == 0
+
+
+def test_interface_that_comes_back_with_its_port_taken_is_tried_again(
+    network: Network, dhcp: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    with network.serving(dhcp.start):
+        network.remove_cable("srv0")
+        dhcp.wait(lambda: "srv0 is gone" in caplog.text, "the loss of the interface was not noticed")
+        other = network.inside(network.server, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        with other:
+            other.bind(("0.0.0.0", 67))
+            network.cable("eth0", "srv0", f"{network.server_ip}/24", mac=network.client_mac)
+            dhcp.wait(lambda: "another program has it" in caplog.text, "nobody was told of the port")
+            dhcp.pause(0.5)
+        assert caplog.text.count("another program has it") == 1
+        assert dhcp.udhcpc("-T", "1", "-t", "8").returncode == 0
+
+
+def test_address_that_comes_late_is_answered_from_when_it_is_there(
+    network: Network, dhcp: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    # At boot the service may be up before the interface is configured; and an address may move between two hosts.
+    network.remove_address(network.server, "srv0", f"{network.server_ip}/24")
+    with network.serving(dhcp.start):
+        assert "10.77.6.1 is no address of this host yet" in caplog.text
+        network.add_address(network.server, "srv0", f"{network.server_ip}/24")
+        assert dhcp.udhcpc("-T", "1").returncode == 0
+        assert dhcp.udhcpc("-B", "-T", "1").returncode == 0
+
+
+def test_other_servers_of_the_host_can_not_share_the_port(network: Network, dhcp: Lab) -> None:
+    """Not even with SO_REUSEADDR, which would take half of the clients without anybody being told."""
+    with network.serving(dhcp.start):
+        for address in ("0.0.0.0", network.server_ip, "127.0.0.1"):
+            other = network.inside(network.server, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            with other:
+                other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                with pytest.raises(OSError, match="Address already in use"):
+                    other.bind((address, 67))

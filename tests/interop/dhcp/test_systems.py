@@ -1,0 +1,207 @@
+"""What operating systems do with a lease: keep it, come back with an old one, give it up, refuse it."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scapy.layers.dhcp import BOOTP, DHCP
+
+from edge.dhcp.quarantine import Quarantine
+from edge.inventory import Machine
+from edge.journey.events import Outcome
+
+Network = Any
+Lab = Any
+OpenWire = Callable[..., Any]
+
+WRONG = "10.77.6.99"
+
+
+def said(network: Network, word: str) -> Callable[[], bool]:
+    return lambda: any(word in message for message in network.messages())
+
+
+# --- dhclient ---------------------------------------------------------------------------------------------------------
+
+
+def test_dhclient_renews_by_unicast(network: Network, dhcp: Lab) -> None:
+    dhcp.register_lease(6)
+    network.give_client_its_address()
+    with network.serving(dhcp.start), dhcp.dhclient():
+        assert dhcp.learned("RENEW")["new_ip_address"] == network.client_ip
+    assert said(network, "renewal")()
+
+
+def test_dhclient_with_the_address_of_another_network_is_told_and_recovers(network: Network, dhcp: Lab) -> None:
+    with network.serving(dhcp.start), dhcp.dhclient(had=WRONG):
+        assert dhcp.learned("BOUND")["new_ip_address"] == network.client_ip
+    words = [message.split()[0].rstrip(":") for message in network.messages()]
+    assert words == ["DHCPNAK", "DHCPOFFER", "DHCPACK"]
+
+
+def test_dhclient_that_comes_back_with_its_address_needs_two_packets(network: Network, dhcp: Lab) -> None:
+    with network.serving(dhcp.start), dhcp.dhclient(had=network.client_ip):
+        dhcp.learned("REBOOT")
+    assert [message.split()[0] for message in network.messages()] == ["DHCPACK"]
+
+
+# --- udhcpc -----------------------------------------------------------------------------------------------------------
+
+
+def test_udhcpc_releases_when_it_is_told_to(network: Network, dhcp: Lab) -> None:
+    network.give_client_its_address()
+    command = network.as_client("busybox", "udhcpc", "-i", "eth0", "-f", "-R", "-s", str(dhcp.script))
+    with network.serving(dhcp.start):
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as client:
+            dhcp.learned("bound")
+            client.terminate()
+        dhcp.wait(said(network, f"DHCPRELEASE of {network.client_ip}"), "the release was not heard")
+
+
+def test_address_that_another_host_has_is_declined_and_not_offered_again(network: Network, dhcp: Lab) -> None:
+    # Another host on the segment has the machine's address; udhcpc -a asks by ARP before it takes one.
+    changes: list[tuple[str, float | None]] = []
+
+    def changed(machine: Machine, address: str, until: float | None) -> None:
+        changes.append((f"{machine.name} {address}", until))
+
+    network.add_address(network.server, "srv0", f"{network.client_ip}/24")
+    quarantine = Quarantine(time.monotonic, 600.0, changed)
+    with network.serving(lambda: dhcp.start(quarantine=quarantine)):
+        assert dhcp.udhcpc("-a", "-T", "1", "-t", "3", "-A", "1").returncode != 0
+    (failed,) = [event for event in network.events if event.outcome is Outcome.FAILED]
+    assert "DHCPDECLINE" in failed.message
+    assert network.client_ip in failed.message
+    assert [what for what, _ in changes] == [f"lab-1 {network.client_ip}"]
+    assert any("quarantine" in event.message for event in network.events if event.outcome is Outcome.REFUSED)
+    assert sum("DHCPOFFER" in message for message in network.messages()) == 1
+
+
+def test_address_is_offered_again_after_the_quarantine(network: Network, dhcp: Lab) -> None:
+    network.add_address(network.server, "srv0", f"{network.client_ip}/24")
+    quarantine = Quarantine(time.monotonic, 2.0)
+    with network.serving(lambda: dhcp.start(quarantine=quarantine)):
+        assert dhcp.udhcpc("-a", "-T", "1", "-t", "1", "-A", "1").returncode != 0
+        network.remove_address(network.server, "srv0", f"{network.client_ip}/24")
+        assert dhcp.udhcpc("-a", "-T", "1", "-t", "5", "-A", "1").returncode == 0
+
+
+# --- dhcpcd -----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def dhcpcd(network: Network, directory: Path) -> Iterator[Path]:
+    """dhcpcd, running, with a home of its own; gives its log."""
+    directory.mkdir(exist_ok=True)
+    log = directory / "log"
+    # What it would do to the resolver and to files of this host, it does nowhere. -B: in the foreground; no -p, so it
+    # takes the address away again when it ends.
+    options = "-4 -d -B -A -L --nohook resolv.conf --nohook hostname --nohook ntp.conf -f /dev/null -c /bin/true"
+    inner = (
+        f"mount --bind {directory} /var/lib/dhcpcd && mkdir -p /run/dhcpcd && mount -t tmpfs tmpfs /run/dhcpcd && "
+        f"exec dhcpcd {options} eth0"
+    )
+    command = network.as_client("unshare", "-m", "sh", "-c", inner)
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
+        try:
+            yield log
+        finally:
+            process.terminate()
+
+
+def test_dhcpcd_gets_its_reservation_and_comes_back_with_it(network: Network, dhcp: Lab, tmp_path: Path) -> None:
+    home = tmp_path / "dhcpcd"
+    with network.serving(dhcp.start):
+        with dhcpcd(network, home) as log:
+            dhcp.wait(lambda: f"leased {network.client_ip}" in log.read_text(), "dhcpcd got no lease")
+        network.events.clear()
+        with dhcpcd(network, home) as log:
+            dhcp.wait(lambda: f"leased {network.client_ip}" in log.read_text(), "dhcpcd got no lease again")
+            assert "rebinding lease" in log.read_text()
+        assert [message.split()[0] for message in network.messages()][:1] == ["DHCPACK"]
+
+
+def test_dhcpcd_with_an_old_address_is_told_at_once(network: Network, dhcp: Lab, tmp_path: Path) -> None:
+    # A server that were silent would cost it five seconds.
+    home = tmp_path / "dhcpcd"
+    with network.serving(dhcp.start):
+        with dhcpcd(network, home) as log:
+            dhcp.wait(lambda: f"leased {network.client_ip}" in log.read_text(), "dhcpcd got no lease")
+        dhcp.register("10.77.6.60")
+        began = time.monotonic()
+        with dhcpcd(network, home) as log:
+            dhcp.wait(lambda: "leased 10.77.6.60" in log.read_text(), "dhcpcd did not move")
+        assert time.monotonic() - began < 4.5
+    assert said(network, "DHCPNAK")()
+
+
+# --- systemd-networkd -------------------------------------------------------------------------------------------------
+
+_NETWORK = """\
+[Match]
+Name=eth0
+[Network]
+DHCP=ipv4
+LinkLocalAddressing=no
+IPv6AcceptRA=no
+"""
+
+
+@contextmanager
+def networkd(network: Network, directory: Path) -> Iterator[Path]:
+    """systemd-networkd, running, with a /run of its own, in which udev has seen every interface; gives its log."""
+    log = directory / "networkd.log"
+    (directory / "10.network").write_text(_NETWORK)
+    inner = (
+        "mount -t tmpfs tmpfs /run && mkdir -p /run/systemd/network /run/systemd/netif/links "
+        "/run/systemd/netif/leases /run/udev/data && "
+        f"cp {directory}/10.network /run/systemd/network/ && "
+        "for index in /sys/class/net/*/ifindex; do echo I:1 > /run/udev/data/n$(cat $index); done && "
+        "chown -R systemd-network /run/systemd && SYSTEMD_LOG_LEVEL=debug exec /lib/systemd/systemd-networkd"
+    )
+    command = network.as_client("unshare", "-m", "--propagation", "private", "sh", "-c", inner)
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
+        try:
+            yield log
+        finally:
+            process.terminate()
+
+
+def test_networkd_gets_its_reservation_and_releases_it(network: Network, dhcp: Lab, tmp_path: Path) -> None:
+    # Its client identifier is no MAC (RFC 4361); the machine is known by chaddr all the same.
+    with network.serving(dhcp.start):
+        with networkd(network, tmp_path) as log:
+            dhcp.wait(
+                lambda: "DHCPv4 address and routes set" in log.read_text(errors="replace"), "networkd got no lease"
+            )
+            assert f"DHCPv4 address {network.client_ip}/24" in log.read_text(errors="replace")
+            # It takes the address away right behind the release, which is lost if it has to wait for ARP.
+            network.meet()
+        dhcp.wait(said(network, "DHCPRELEASE"), "networkd's release was not heard")
+    assert [message.split()[0] for message in network.messages()][:2] == ["DHCPOFFER", "DHCPACK"]
+
+
+# --- what no client here sends ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_inform_is_answered_where_it_came_from(network: Network, dhcp: Lab, loop: str) -> None:
+    network.add_address(network.client, "eth0", "10.77.6.77/24")
+    with network.serving(dhcp.start, loop):
+        client = network.inside(network.client, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        with client:
+            client.bind(("10.77.6.77", 68))
+            client.settimeout(5)
+            ask = BOOTP(op=1, xid=9, ciaddr="10.77.6.77", chaddr=bytes.fromhex("525400cc0001"))
+            client.sendto(bytes(ask / DHCP(options=[("message-type", "inform"), "end"])), (network.server_ip, 67))
+            answer = BOOTP(client.recv(2000))
+    told = {option[0]: option[1] for option in answer[DHCP].options if isinstance(option, tuple)}
+    assert (answer.xid, answer.yiaddr, told["message-type"]) == (9, "0.0.0.0", 5)
+    assert "lease_time" not in told

@@ -1,0 +1,166 @@
+"""`tinkedge watch --capture`, as an operator runs it, on a real cable."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiohttp import web
+from scapy.layers.dhcp import BOOTP
+from scapy.utils import rdpcap
+
+from edge.journey.events import Outcome, Step
+from edge.tftp.packets import ErrorCode
+from edge.tftp.server import TftpServer
+from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest
+
+Network = Any
+
+PROGRAM = bytes(range(256)) * 300
+
+
+def tinkedge(network: Network, namespace: str, *arguments: str) -> list[str]:
+    return ["ip", "netns", "exec", namespace, sys.executable, "-m", "edge.cli", *arguments]
+
+
+POOL = ("--dhcp-range=10.77.6.100,10.77.6.110,1h", "--dhcp-boot=evil.efi,,10.77.6.1")
+
+
+def open_file(request: TftpRequest) -> Opened:
+    if request.name == "snponly.efi":
+        return TftpFile(PROGRAM, request.name)
+    return Refusal(ErrorCode.NOT_FOUND, f"{request.name}: no such file")
+
+
+async def start_tftp(network: Network) -> Sequence[TftpServer]:
+    server = TftpServer(open_file, network.record, host=network.server_ip, interface="srv0")
+    await server.start()
+    return [server]
+
+
+@contextmanager
+def watching(network: Network, directory: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`tinkedge watch --capture` in the server's namespace, listening; ended by Ctrl-C."""
+    command = tinkedge(network, network.server, "watch", network.client_mac, "--capture", "--interface", "srv0")
+    with (directory / "out").open("wb") as out, (directory / "err").open("wb") as err:
+        process = subprocess.Popen([*command, *options], stdout=out, stderr=err)
+        try:
+            end = time.monotonic() + 20
+            while "end with Ctrl-C" not in (directory / "err").read_text():
+                assert process.poll() is None, (directory / "err").read_text()
+                assert time.monotonic() < end
+                time.sleep(0.05)
+            yield process
+            time.sleep(0.7)  # lines are held for a moment, to be in order
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(10)
+
+
+async def start_journey(network: Network) -> Sequence[Any]:
+    """An edge's admin HTTP, which tells of an offer when DHCP has been heard for a while."""
+
+    async def events(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for event in list(network.events):
+            fields = {"time": event.time, "mac": event.mac, "step": event.step, "outcome": event.outcome}
+            data = json.dumps({**fields, "message": event.message, "detail": {}})
+            await response.write(f"data: {data}\n\n".encode())
+        await asyncio.sleep(60)
+        return response
+
+    app = web.Application()
+    app.router.add_get("/api/v1/events", events)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 7081).start()
+    return [SimpleNamespace(stop=runner.cleanup)]
+
+
+def test_conversation_of_one_machine_is_told_and_kept(network: Network, tmp_path: Path) -> None:
+    file = tmp_path / "machine.pcap"
+    download = tmp_path / "got"
+    network.record(network.client_mac, Step.DHCP, Outcome.OK, "told by the edge")
+    with (
+        network.serving(lambda: start_tftp(network)),
+        network.serving(lambda: start_journey(network)),
+        network.dnsmasq(tmp_path, *POOL),
+        watching(network, tmp_path, "--write", str(file)) as process,
+    ):
+        network.run("busybox", "udhcpc", "-i", "eth0", "-n", "-q", "-f", "-s", "/bin/true")
+        network.give_client_its_address()
+        curl = ("curl", "-sS", "--tftp-blksize", "1468", "-o", str(download), f"tftp://{network.server_ip}/")
+        assert network.run(*curl[:-1], f"{curl[-1]}snponly.efi").returncode == 0
+        network.run(*curl[:-1], f"{curl[-1]}missing")
+    out, err = (tmp_path / "out").read_text(), (tmp_path / "err").read_text()
+    assert process.returncode == 0, err
+    assert download.read_bytes() == PROGRAM
+    told = [line.partition(" ")[2] for line in out.splitlines()]
+    wanted = [
+        f"{network.client_mac} dhcp      ok       told by the edge",
+        r"0\.0\.0\.0:68 > 255\.255\.255\.255:67 DHCPDISCOVER of 52:54:00:cc:00:01 .*class\(60\) \"udhcp ",
+        r"10\.77\.6\.1:67 > .*:68 DHCPOFFER to 52:54:00:cc:00:01 .* file \"evil\.efi\"",
+        r"0\.0\.0\.0:68 > .* DHCPREQUEST of ",
+        r"10\.77\.6\.1:67 > .* DHCPACK to ",
+        r"ARP who has 10\.77\.6\.1\? asks 10\.77\.6\.50",
+        r"ARP 10\.77\.6\.1 is at ",
+        r"10\.77\.6\.50:\d+ > 10\.77\.6\.1:69 TFTP reads \"snponly\.efi\" tsize=0 blksize=1468",
+        r"10\.77\.6\.1:\d+ > 10\.77\.6\.50:\d+ TFTP agrees to ",
+        r".* TFTP first block, 1468 bytes",
+        r".* TFTP last block 53, 464 bytes",
+        rf".* TFTP has all of snponly\.efi: {len(PROGRAM)} bytes in ",
+        r".* TFTP reads \"missing\"",
+        r".* TFTP error 1 \"missing: no such file\", missing",
+    ]
+    left = iter(told)
+    for pattern in wanted:  # in this order, whatever is between
+        assert any(re.match(pattern, line) for line in left), (pattern, told)
+    assert re.search(rf"\d+ packets read; all frames are in {file}", err)
+    frames = rdpcap(str(file))
+    assert sum(BOOTP in frame for frame in frames) == 4
+    assert len(frames) > 2 * len(PROGRAM) // 1468  # every block and every acknowledgement
+
+
+def test_packets_are_told_where_no_edge_runs(network: Network, tmp_path: Path) -> None:
+    with watching(network, tmp_path, "-o", "json") as process:
+        network.run("busybox", "udhcpc", "-i", "eth0", "-n", "-q", "-f", "-t", "1", "-T", "1", "-s", "/bin/true")
+    assert process.returncode == 0
+    lines = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+    assert any("DHCPDISCOVER" in line["packet"] and line["mac"] == network.client_mac for line in lines)
+    assert "packets alone are shown" in (tmp_path / "err").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--interface", "nic9"], "there is no interface nic9"),
+        (["--interface", "srv0", "--write", "/nowhere/x.pcap"], "can't write /nowhere/x.pcap: No such file"),
+        ([], "there is no default route: give --interface"),
+    ],
+)
+def test_capture_that_can_not_begin_says_why(network: Network, options: list[str], words: str) -> None:
+    command = tinkedge(network, network.server, "watch", network.client_mac, "--capture", *options)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_capture_without_the_privilege_says_what_it_needs(network: Network) -> None:
+    dropped = ["setpriv", "--bounding-set=-net_raw", "--inh-caps=-net_raw", sys.executable, "-m", "edge.cli"]
+    command = ["ip", "netns", "exec", network.server, *dropped, "watch", network.client_mac, "--capture"]
+    done = subprocess.run([*command, "--interface", "srv0"], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    assert "run it as root, or with CAP_NET_RAW" in done.stderr

@@ -1,0 +1,152 @@
+"""The kernel's filter must take what belongs to the machine, and leave out what would drown it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scapy.layers.dhcp import BOOTP
+from scapy.layers.inet import ICMP, IP, TCP, UDP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import ARP, Ether
+from scapy.packet import Packet, Raw
+
+from edge.diagnose import selection
+
+MAC, OTHER, SERVER = "52:54:00:cc:00:01", "52:54:00:cc:00:02", "02:00:00:00:00:aa"
+ITS = bytes.fromhex(MAC.replace(":", ""))
+
+TO = Ether(src=SERVER, dst=MAC)
+FROM = Ether(src=MAC, dst=SERVER)
+BETWEEN = IP(src="10.0.0.1", dst="10.0.0.2")
+
+
+class Filtered:
+    """What a program lets pass: the kernel runs it on a pair of sockets, frame by frame."""
+
+    def __init__(self, program: bytes) -> None:
+        self._to, self._from = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._from.setblocking(False)
+        selection.attach(self._from, program)
+
+    def __call__(self, frame: bytes) -> bytes | None:
+        self._to.send(frame)
+        try:
+            return self._from.recv(65536)
+        except BlockingIOError:
+            return None
+
+    def close(self) -> None:
+        self._to.close()
+        self._from.close()
+
+
+@pytest.fixture(scope="module")
+def conversation() -> Iterator[Filtered]:
+    found = Filtered(selection.conversation_of(ITS))
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def everything() -> Iterator[Filtered]:
+    found = Filtered(selection.everything_of(ITS))
+    yield found
+    found.close()
+
+
+def dhcp(mac: str, source: int = 67, destination: int = 68) -> Packet:
+    chaddr = bytes.fromhex(mac.replace(":", ""))
+    return BETWEEN / UDP(sport=source, dport=destination) / BOOTP(op=2, chaddr=chaddr)
+
+
+def data(block: int, size: int) -> Packet:
+    return UDP(sport=40000, dport=2070) / Raw(b"\0\3" + block.to_bytes(2, "big") + bytes(size))
+
+
+SAID = [
+    FROM / ARP(psrc="10.0.0.2", pdst="10.0.0.1"),
+    TO / BETWEEN / ICMP(),
+    FROM / IPv6() / UDP(),
+    TO / BETWEEN / TCP(sport=7080) / Raw(b"HTTP/1.1 200 OK\r\n\r\n"),
+    TO / IP(options=b"\1" * 8) / TCP(options=[("NOP", None)] * 8) / Raw(b"HTTP/1.1 200 OK\r\n\r\n"),
+    *(FROM / BETWEEN / TCP() / Raw(word + b" / HTTP/1.1\r\n\r\n") for word in (b"GET", b"HEAD", b"POST", b"PUT")),
+    FROM / BETWEEN / TCP(dport=42113) / Raw(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+    FROM / BETWEEN / UDP(dport=69) / Raw(b"\0\1snponly.efi\0octet\0"),
+    TO / BETWEEN / data(1, 1468),
+    TO / BETWEEN / data(1, 512),
+    TO / BETWEEN / data(118, 568),
+    TO / BETWEEN / data(65535, 0),
+    TO / BETWEEN / UDP(sport=40000, dport=2070) / Raw(b"\0\6tsize\0001\0"),
+    FROM / BETWEEN / UDP() / Raw(b"\0\4\0\7"),
+]
+BULK = [
+    TO / BETWEEN / TCP(sport=7080) / Raw(bytes(1448)),
+    FROM / BETWEEN / TCP(dport=7080, flags="A"),
+    TO / BETWEEN / TCP(sport=7080) / Raw(b"xGET "),
+    *(TO / BETWEEN / data(2, size) for size in (512, 1024, 1428, 1432, 1456, 1468)),
+    TO / IP(frag=185, flags="MF") / Raw(bytes(1400)),
+]
+OF_OTHERS = [
+    Ether(src=OTHER, dst=SERVER) / BETWEEN / TCP() / Raw(b"GET / HTTP/1.1\r\n\r\n"),
+    Ether(src=OTHER, dst="ff:ff:ff:ff:ff:ff") / ARP(hwsrc=OTHER),
+    Ether(src=SERVER, dst="ff:ff:ff:ff:ff:ff") / dhcp(OTHER),
+    Ether(src=SERVER, dst="52:54:00:cc:01:01") / BETWEEN / ICMP(),
+    Ether(src="52:54:01:cc:00:01", dst=SERVER) / BETWEEN / ICMP(),
+    Ether(src=SERVER, dst="ff:ff:ff:ff:ff:ff") / BETWEEN / UDP(sport=67, dport=53) / BOOTP(chaddr=ITS),
+    Ether(src=SERVER, dst="ff:ff:ff:ff:ff:ff") / BETWEEN / TCP(sport=67, dport=68) / BOOTP(chaddr=ITS),
+]
+NAMED_INSIDE = [
+    Ether(src=SERVER, dst="ff:ff:ff:ff:ff:ff") / dhcp(MAC),
+    Ether(src=SERVER, dst=OTHER) / dhcp(MAC, 67, 67),
+    Ether(src=OTHER, dst=SERVER) / dhcp(MAC, 4011, 4011),
+]
+
+
+def name(packet: Packet) -> str:
+    return str(packet.summary())[:60]
+
+
+@pytest.mark.parametrize("packet", [*SAID, *NAMED_INSIDE], ids=name)
+def test_what_the_machine_says_and_is_told_is_taken(
+    conversation: Filtered, everything: Filtered, packet: Packet
+) -> None:
+    assert conversation(bytes(packet)) == bytes(packet)
+    assert everything(bytes(packet)) == bytes(packet)
+
+
+@pytest.mark.parametrize("packet", BULK, ids=name)
+def test_middle_of_a_download_is_left_to_the_file(conversation: Filtered, everything: Filtered, packet: Packet) -> None:
+    assert conversation(bytes(packet)) is None
+    assert everything(bytes(packet)) == bytes(packet)
+
+
+@pytest.mark.parametrize("packet", OF_OTHERS, ids=name)
+def test_nothing_of_another_machine_is_taken(conversation: Filtered, everything: Filtered, packet: Packet) -> None:
+    assert conversation(bytes(packet)) is None
+    assert everything(bytes(packet)) is None
+
+
+def test_dhcp_behind_a_longer_ip_header_is_found(conversation: Filtered) -> None:
+    packet = Ether(src=SERVER, dst="ff:ff:ff:ff:ff:ff") / IP(options=b"\1" * 12) / UDP(sport=67, dport=68)
+    assert conversation(bytes(packet / BOOTP(op=2, chaddr=ITS))) is not None
+    assert conversation(bytes(packet / BOOTP(op=2, chaddr=bytes(6)))) is None
+
+
+def test_giant_frame_is_cut_for_reading_and_kept_whole_for_the_file(
+    conversation: Filtered, everything: Filtered
+) -> None:
+    frame = bytes(FROM / BETWEEN / UDP() / Raw(bytes(60000)))
+    assert conversation(frame) == frame[: selection.SNAP_BYTES]
+    assert everything(frame) == frame
+
+
+@given(st.binary(min_size=1, max_size=80))
+@settings(max_examples=300, deadline=None)
+def test_short_and_broken_frames_are_decided_too(conversation: Filtered, everything: Filtered, frame: bytes) -> None:
+    its = ITS in (frame[:6], frame[6:12])
+    assert (everything(frame) is not None) == (its and len(frame) >= 12)
+    conversation(frame)
