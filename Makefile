@@ -26,6 +26,7 @@ run: venv
 test: venv
 	@deploy/setup.sh packages lab test
 	@deploy/setup.sh kubectl
+	@deploy/setup.sh ipxe
 	python -m pytest
 
 check: venv

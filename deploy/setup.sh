@@ -3,6 +3,7 @@
 #
 #   setup.sh packages SET...   install the Debian packages of these sets that are missing (sets: below)
 #   setup.sh venv              make .venv with the project, its extras and the versions of deploy/constraints.txt
+#   setup.sh ipxe              unpack Debian 13's iPXE into .venv/ipxe: the tests boot machines with an old and a new one
 #   setup.sh kubectl           use the kubectl on PATH, else unpack Debian 13's into .venv/bin; unpack Debian 12's there
 #                              as kubectl-1.20: the tests speak to the API server with an old one, too
 #
@@ -17,9 +18,10 @@ declare -A sets=(
   [lab]="qemu-system-x86 ovmf ipxe ipxe-qemu seabios iproute2 docker-registry skopeo umoci mmdebstrap squashfs-tools cpio kmod
          busybox-static zstd syslinux syslinux-common systemd-boot-efi mtools dosfstools gdisk e2fsprogs"
   # Real clients that the tests let speak to the servers.
-  [test]="isc-dhcp-client busybox-static tftp-hpa atftp curl runc crun iproute2 procps kmod bzip2 xz-utils"
+  [test]="isc-dhcp-client dhcpcd-base systemd isc-dhcp-relay kea-admin dnsmasq-base nginx-light busybox-static tftp-hpa atftp
+          curl wget runc crun iproute2 iptables procps kmod bzip2 xz-utils util-linux"
   # The peers of the benchmarks.
-  [bench]="nginx-light atftpd atftp dnsmasq-base etcd-server curl iproute2"
+  [bench]="nginx-light atftpd tftpd-hpa atftp dnsmasq-base kea-dhcp4-server etcd-server curl iproute2 iptables gcc libc6-dev"
 )
 
 die() { echo "setup: $*" >&2; exit 1; }
@@ -72,20 +74,25 @@ make_venv() {
 }
 
 unpack_kubectl() {
-  command -v kubectl >/dev/null || [ -x .venv/bin/kubectl ] || unpack trixie kubectl .venv/bin/kubectl
+  command -v kubectl >/dev/null || [ -x .venv/bin/kubectl ] || unpack trixie kubectl usr/bin/kubectl .venv/bin/kubectl
   # Only tests need it: a mirror that has Debian 12 no more is no reason to stop.
-  [ -x .venv/bin/kubectl-1.20 ] || (unpack bookworm kubernetes-client .venv/bin/kubectl-1.20) ||
+  [ -x .venv/bin/kubectl-1.20 ] || (unpack bookworm kubernetes-client usr/bin/kubectl .venv/bin/kubectl-1.20) ||
     echo "setup: the tests will do without an old kubectl" >&2
 }
 
-unpack() { # SUITE PACKAGE TARGET: the kubectl of another Debian's package, without installing it
-  local suite=$1 package=$2 target=$3 mirror
+unpack_ipxe() {
+  [ -e .venv/ipxe/snponly.efi ] || (unpack trixie ipxe usr/lib/ipxe .venv/ipxe) ||
+    echo "setup: the tests will do without a newer iPXE" >&2
+}
+
+unpack() { # SUITE PACKAGE PATH TARGET: a file or directory of another Debian's package, without installing it
+  local suite=$1 package=$2 path=$3 target=$4 mirror
   work=$(mktemp -d) # not local: the trap runs after this function
   trap 'rm -rf "$work"' EXIT
   echo "setup: unpacking $package of Debian $suite into $target" >&2
   mirror=$(apt-get indextargets --format '$(REPO_URI) $(ORIGIN) $(RELEASE)' 'Created-By: Packages' |
     awk '$2 == "Debian" && $3 !~ /-/ {print $1; exit}')
-  [ -n "$mirror" ] || die "apt knows no Debian mirror; please put a kubectl on PATH"
+  [ -n "$mirror" ] || die "apt knows no Debian mirror to fetch $package from; please provide it yourself"
   mkdir -p "$work"/{lists/partial,cache/archives/partial} "$(dirname "$target")"
   : >"$work/status"
   echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $suite main" >"$work/sources.list"
@@ -99,9 +106,9 @@ APT::Sandbox::User "root";
 Acquire::Languages "none";
 EOF
   (cd "$work" && export APT_CONFIG="$work/apt.conf" && { apt-get -q update && apt-get -q download "$package"; } >log 2>&1) ||
-    { tail -n 5 "$work/log" >&2; die "$package of Debian $suite could not be fetched; please put a kubectl on PATH"; }
+    { tail -n 5 "$work/log" >&2; die "$package of Debian $suite could not be fetched; please provide it yourself"; }
   dpkg-deb -x "$work/$package"_*.deb "$work/unpacked"
-  install -m 0755 "$work/unpacked/usr/bin/kubectl" "$target"
+  rm -rf "$target" && cp -rL "$work/unpacked/$path" "$target"
   rm -rf "$work"
 }
 
@@ -109,5 +116,6 @@ case ${1:-} in
   packages) shift; install_packages "$@" ;;
   venv) make_venv ;;
   kubectl) unpack_kubectl ;;
-  *) die "usage: setup.sh packages SET... | venv | kubectl" ;;
+  ipxe) unpack_ipxe ;;
+  *) die "usage: setup.sh packages SET... | venv | kubectl | ipxe" ;;
 esac
