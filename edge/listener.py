@@ -24,11 +24,15 @@ _SAY_AGAIN_SECONDS = 10.0
 D = TypeVar("D")
 
 
+def _nothing() -> None:
+    """Where a turn needs no end."""
+
+
 class Listener(Generic[D]):
     """Hands each datagram of a non-blocking socket to `handle`; owns the socket.
 
     `receive` reads one datagram in the form that `handle` wants, and raises BlockingIOError when there is none. `what`
-    names the service in log lines.
+    names the service in log lines. `after_turn` is called when a turn's datagrams were handled, and must not raise.
     """
 
     def __init__(
@@ -39,12 +43,14 @@ class Listener(Generic[D]):
         handle: Callable[[socket.socket, D], None],
         *,
         per_turn: int = 64,
+        after_turn: Callable[[], None] = _nothing,
     ) -> None:
         self.socket = sock
         self._what = what
         self._receive = receive
         self._handle = handle
         self._turn = range(per_turn)
+        self._after_turn = after_turn
         self._loop = asyncio.get_running_loop()
         self._pause: asyncio.TimerHandle | None = None
         self._once = OncePer(_SAY_AGAIN_SECONDS, 20)
@@ -62,6 +68,12 @@ class Listener(Generic[D]):
         self.socket.close()
 
     def _drain(self) -> None:
+        try:
+            self._take_turn()
+        finally:
+            self._after_turn()
+
+    def _take_turn(self) -> None:
         sock, receive, handle = self.socket, self._receive, self._handle
         for _ in self._turn:
             try:

@@ -14,6 +14,9 @@ from edge.dhcp import options
 from edge.dhcp.codec import Message
 from ipxe.binaries import architecture_name
 
+_IPXE_CLASSES = frozenset({b"iPXE", b"Tinkerbell"})  # the second is the iPXE that Smee embeds
+_NO_FEATURE = 64  # the first code of option 175 that is none (iPXE include/ipxe/features.h)
+
 
 class Kind(Enum):
     """The stage of the boot that a client belongs to."""
@@ -26,37 +29,68 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One DHCP client. `architectures` are IANA's codes, the client's favourite first; `description` is for people."""
+    """One DHCP client: what all machines say alike that have the same program in the same version.
+
+    `architectures` are IANA's codes, the client's favourite first; `description` is for people. `vendor_class` (option
+    60) and `user_classes` (77) are as sent. `features` are those that iPXE lists in option 175 (`options.IPXE_HTTP` and
+    the like); empty where it lists none, which says nothing.
+    """
 
     kind: Kind
     architectures: tuple[int, ...]
     description: str
+    vendor_class: bytes = b""
+    user_classes: tuple[bytes, ...] = ()
+    features: frozenset[int] = frozenset()
+
+    @property
+    def netboots(self) -> bool:
+        """Whether it asks what to boot; an operating system does not."""
+        return self.kind is not Kind.OPERATING_SYSTEM
+
+    @property
+    def is_ipxe(self) -> bool:
+        """Whether it is iPXE, of whatever user class."""
+        return self.kind is Kind.IPXE
+
+    def lacks(self, feature: int) -> bool:
+        """Whether it lists its features (iPXE does), and `feature` is not among them."""
+        return bool(self.features) and feature not in self.features
 
 
 def identify(message: Message) -> Client:
-    """The client that sent `message`."""
+    """The client that sent `message`: the same object for the same words."""
     found = message.options
     return _identify(
         found.get(options.VENDOR_CLASS, b""),
         found.get(options.USER_CLASS, b""),
         found.get(options.CLIENT_ARCHITECTURE, b""),
-        bool(found.get(options.IPXE)),
+        found.get(options.IPXE, b""),
     )
 
 
 @lru_cache(maxsize=512)  # a rack has a handful of kinds of clients; a flood of invented ones evicts, never grows
-def _identify(vendor_class: bytes, user_class: bytes, architecture: bytes, has_ipxe_options: bool) -> Client:
+def _identify(vendor_class: bytes, user_class: bytes, architecture: bytes, ipxe: bytes) -> Client:
     architectures = _architectures(vendor_class, architecture)
+    user_classes = _user_classes(user_class)
     platform = architecture_name(architectures[0]).removesuffix(" HTTP") if architectures else "unnamed architecture"
     # iPXE calls itself a PXEClient too, so it is looked for first. Option 175 tells it even where a script or an
     # embedded setting has given it another user class.
-    if has_ipxe_options or b"iPXE" in _user_classes(user_class):
-        return Client(Kind.IPXE, architectures, f"iPXE ({platform})")
-    if vendor_class.startswith(b"HTTPClient"):
-        return Client(Kind.HTTP_ROM, architectures, f"{platform} {Kind.HTTP_ROM.value}")
-    if vendor_class.startswith(b"PXEClient"):
-        return Client(Kind.PXE_ROM, architectures, f"{platform} {Kind.PXE_ROM.value}")
-    return Client(Kind.OPERATING_SYSTEM, architectures, Kind.OPERATING_SYSTEM.value)
+    if ipxe or not _IPXE_CLASSES.isdisjoint(user_classes):
+        kind, description = Kind.IPXE, f"iPXE ({platform})"
+    elif vendor_class.startswith(b"HTTPClient"):
+        kind, description = Kind.HTTP_ROM, f"{platform} {Kind.HTTP_ROM.value}"
+    elif vendor_class.startswith(b"PXEClient"):
+        kind, description = Kind.PXE_ROM, f"{platform} {Kind.PXE_ROM.value}"
+    else:
+        kind, description = Kind.OPERATING_SYSTEM, Kind.OPERATING_SYSTEM.value
+    return Client(kind, architectures, description, vendor_class, user_classes, _features(ipxe))
+
+
+def _features(ipxe: bytes) -> frozenset[int]:
+    """iPXE lists a feature as a sub-option of one byte with its version; one built without it leaves it out."""
+    listed = options.suboptions(ipxe) or {}
+    return frozenset(code for code, value in listed.items() if code < _NO_FEATURE and any(value))
 
 
 def _architectures(vendor_class: bytes, architecture: bytes) -> tuple[int, ...]:
@@ -70,14 +104,20 @@ def _architectures(vendor_class: bytes, architecture: bytes) -> tuple[int, ...]:
     return ()
 
 
-def _user_classes(value: bytes) -> list[bytes]:
-    """The user classes of option 77: a list with lengths (RFC 3004 section 4), or the bare string that iPXE sends."""
-    classes = [value]
+def _user_classes(value: bytes) -> tuple[bytes, ...]:
+    """The user classes of option 77: a list with lengths (RFC 3004 section 4), or the bare string that iPXE sends.
+
+    Which of the two it is can't be told for certain, so the whole stands first, and behind it the list if it reads as
+    one to its end.
+    """
+    if not value:
+        return ()
+    listed = []
     at = 0
     while at < len(value):
-        length = value[at]
-        if length == 0 or at + 1 + length > len(value):
-            break
-        classes.append(value[at + 1 : at + 1 + length])
-        at += 1 + length
-    return classes
+        end = at + 1 + value[at]
+        if end == at + 1 or end > len(value):
+            return (value,)
+        listed.append(value[at + 1 : end])
+        at = end
+    return (value, *listed)

@@ -27,6 +27,7 @@ BROADCAST_FLAG: Final = 0x8000
 MAGIC_COOKIE: Final = b"\x63\x82\x53\x63"
 MIN_PACKET: Final = 300
 """Bytes of the smallest BOOTP message (RFC 951 section 3); some clients, Linux' ip= among them, drop shorter ones."""
+_SIZE_STEP: Final = 32
 MAX_PACKET: Final = 4096
 """Bytes of the largest message taken. Clients send up to one Ethernet frame; a relay adds some hundred bytes."""
 
@@ -155,6 +156,15 @@ def header(
 def finish(parts: list[bytes]) -> bytes:
     """Join header and encoded options, put END behind them and pad to the smallest size that every client takes."""
     return b"".join((*parts, b"\xff")).ljust(MIN_PACKET, b"\0")
+
+
+def padded_size(size: int, limit: int) -> int:
+    """The size to pad a reply of `size` bytes to, where the client takes `limit`.
+
+    Few sizes instead of many: replies of one size to one place leave with one system call (`edge.dhcp.server`).
+    """
+    steps = (size - MIN_PACKET + _SIZE_STEP - 1) // _SIZE_STEP
+    return min(MIN_PACKET + max(steps, 0) * _SIZE_STEP, limit)
 
 
 def build(message: Message) -> bytes:

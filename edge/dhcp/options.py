@@ -14,6 +14,7 @@ SUBNET_MASK: Final = 1  # section 3.3
 ROUTER: Final = 3  # section 3.5
 DOMAIN_NAME_SERVER: Final = 6  # section 3.8
 HOST_NAME: Final = 12  # section 3.14
+DOMAIN_NAME: Final = 15  # section 3.17
 BROADCAST_ADDRESS: Final = 28  # section 5.3
 NTP_SERVERS: Final = 42  # section 8.3
 VENDOR_SPECIFIC: Final = 43  # section 8.4; PXE 2.1 section 2.3 for PXE's sub-options
@@ -32,14 +33,33 @@ CLIENT_IDENTIFIER: Final = 61  # section 9.14; RFC 6842
 TFTP_SERVER_NAME: Final = 66  # section 9.4
 BOOTFILE_NAME: Final = 67  # section 9.5
 USER_CLASS: Final = 77  # RFC 3004
+CLIENT_FQDN: Final = 81  # RFC 4702
 RELAY_AGENT_INFORMATION: Final = 82  # RFC 3046
 CLIENT_ARCHITECTURE: Final = 93  # RFC 4578 section 2.1
 CLIENT_UUID: Final = 97  # RFC 4578 section 2.3
 IPXE: Final = 175  # Etherboot's encapsulated options, kept by iPXE (tentatively assigned)
 END: Final = 255  # RFC 2132 section 3.2
 
-PXE_DISCOVERY_CONTROL: Final = 6  # sub-option of 43, PXE 2.1 table 2-1
-IPXE_NO_PXEDHCP: Final = 176  # sub-option of 175
+# Sub-options of 43.
+PXE_DISCOVERY_CONTROL: Final = 6  # PXE 2.1 table 2-1
+PXE_BOOT_ITEM: Final = 71  # the same
+VLAN_ID: Final = 116  # Tinkerbell's own, which its iPXE scripts read as ${43.116:string}
+
+# Sub-options of 82.
+LINK_SELECTION: Final = 5  # RFC 3527
+SERVER_IDENTIFIER_OVERRIDE: Final = 11  # RFC 5107
+
+# Sub-options of 175 (iPXE include/ipxe/dhcp.h and features.h). The codes up to 63 are features.
+IPXE_HTTP: Final = 19
+IPXE_HTTPS: Final = 20
+IPXE_TFTP: Final = 21
+IPXE_DNS: Final = 23
+IPXE_BZIMAGE: Final = 24
+IPXE_PXE: Final = 33
+IPXE_EFI: Final = 36
+IPXE_VLAN: Final = 38
+IPXE_MENU: Final = 39
+IPXE_NO_PXEDHCP: Final = 176
 
 INFINITE_LEASE: Final = 0xFFFFFFFF  # RFC 2131 section 3.3
 
@@ -69,6 +89,11 @@ def is_ipv4(address: str) -> bool:
     except OptionError:
         return False
     return True
+
+
+def is_host_address(address: bytes) -> bool:
+    """Whether four bytes can be the address of one host: no network 0, loopback, multicast or broadcast address."""
+    return 0 < address[0] < 224 and address[0] != 127
 
 
 def ipv4_list(addresses: Iterable[str]) -> bytes:
@@ -102,6 +127,25 @@ def instances(code: int, value: bytes) -> bytes:
     Not for boot options: EDK2 reads only the first instance (PxeBcParseDhcp4Options).
     """
     return b"".join(option(code, value[at : at + 255]) for at in range(0, max(len(value), 1), 255))
+
+
+def suboptions(value: bytes) -> dict[int, bytes] | None:
+    """The options inside the value of one: 43, 82 and 175; repeated ones joined. None where a length lies."""
+    found: dict[int, bytes] = {}
+    at = 0
+    while at < len(value):
+        code = value[at]
+        if code == END:
+            break
+        if code == PAD:
+            at += 1
+            continue
+        if at + 1 >= len(value) or at + 2 + value[at + 1] > len(value):
+            return None
+        end = at + 2 + value[at + 1]
+        found[code] = found.get(code, b"") + value[at + 2 : end]
+        at = end
+    return found
 
 
 def encapsulated(suboptions: Mapping[int, bytes]) -> bytes:

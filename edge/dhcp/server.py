@@ -42,6 +42,12 @@ _IP_PKTINFO = getattr(socket, "IP_PKTINFO", 8)
 _IP_FREEBIND = 15
 _SO_RCVBUFFORCE = 33
 
+_SOL_UDP = 17
+_UDP_SEGMENT = 103  # linux/udp.h
+_NO_SEGMENTS = {errno.EINVAL, errno.EIO, errno.EMSGSIZE, errno.ENOPROTOOPT, errno.EOPNOTSUPP}
+_MOST_SEGMENTS = 64  # UDP_MAX_SEGMENTS of kernels before 6.9; later ones take twice as many
+_MOST_BYTES = 65507  # of a UDP payload, which is what the kernel is given to take apart
+
 _Arrived = tuple[bytes, tuple[str, int]]
 
 
@@ -131,6 +137,8 @@ class _Port:
         self._from_us = [(socket.IPPROTO_IP, _IP_PKTINFO, packet_info)]
         self._listeners: list[Listener[_Arrived]] = []
         self._link: Link | None = None
+        self._replies: list[Reply] = []
+        self._segments = True
 
     def open(self) -> None:
         """Open the sockets and serve. Raises DhcpServerError."""
@@ -197,7 +205,7 @@ class _Port:
 
     def _listen(self, sock: socket.socket) -> None:
         what = f"DHCP on {self._interface} port {self._number}"
-        listener: Listener[_Arrived] = Listener(sock, what, _receive, self._answer)
+        listener: Listener[_Arrived] = Listener(sock, what, _receive, self._answer, after_turn=self._send_all)
         listener.start()
         self._listeners.append(listener)
 
@@ -215,8 +223,50 @@ class _Port:
         # What Received() does, in half the time: one is made for each packet.
         received = tuple.__new__(Received, (source, source_port, self._number))
         reply = self._respond(packet, received)
-        if reply is None:
+        if reply is not None:
+            self._replies.append(reply)
+
+    def _send_all(self) -> None:
+        """Send the replies of a turn, those of one size to one place with one system call."""
+        replies = self._replies
+        if not replies:
             return
+        self._replies = []
+        if len(replies) == 1 or not self._segments:
+            for reply in replies:
+                self._try_to_send(reply)
+            return
+        alike: dict[tuple[int, str, int, bytes], list[Reply]] = {}
+        for reply in replies:
+            alike.setdefault((len(reply.payload), *reply[1:]), []).append(reply)
+        for (size, *_), group in alike.items():
+            most = min(_MOST_SEGMENTS, _MOST_BYTES // size)
+            for at in range(0, len(group), most):
+                self._send_group(group[at : at + most])
+
+    def _send_group(self, group: list[Reply]) -> None:
+        """Send replies that are alike in all but their contents. The kernel takes them apart, or they go singly."""
+        payload, address, port, ethernet = group[0]
+        refused = False
+        if len(group) > 1 and not ethernet:
+            segment = (_SOL_UDP, _UDP_SEGMENT, struct.pack("=H", len(payload)))
+            payloads = [reply.payload for reply in group]
+            try:
+                if address == BROADCAST:
+                    self._everybodys.sendmsg(payloads, [*self._from_us, segment], 0, (address, port))
+                else:
+                    self._own.sendmsg(payloads, [segment], 0, (address, port))
+            except OSError as error:
+                refused = error.errno in _NO_SEGMENTS  # or they can't be sent at all, which is said below
+            else:
+                return
+        sent = [self._try_to_send(reply) for reply in group]
+        if refused and all(sent) and self._segments:
+            self._segments = False
+            log.info("DHCP on %s: this kernel or interface does not segment UDP; replies go singly", self._interface)
+
+    def _try_to_send(self, reply: Reply) -> bool:
+        """Whether it was sent."""
         try:
             self._send(reply)
         except OSError as error:
@@ -226,6 +276,8 @@ class _Port:
                 log.warning(
                     "DHCP: reply to %s port %d was not sent: %s%s", reply.address, reply.port, error.strerror, hint
                 )
+            return False
+        return True
 
     def _send(self, reply: Reply) -> None:
         payload, address, port, ethernet = reply

@@ -1,12 +1,11 @@
-"""Machines that nobody registered: heard, not answered, and shown to the operator with what to do about it.
+"""Machines that nobody registered: shown to the operator with what to do about it.
 
-A machine without a Hardware gets silence on the wire, for another DHCP server may own it. Its operator finds a line in
-the log and a journey entry that carries a Hardware manifest to fill in and apply.
+A machine without a Hardware gets silence on the wire, for another DHCP server may own it; but for `auto-proxy`, which
+has it boot. Its operator finds a journey entry that carries a Hardware manifest to fill in and apply.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from edge.dhcp import options
@@ -15,8 +14,6 @@ from edge.dhcp.codec import Message, MessageType
 from edge.journey.events import Outcome, Recorder, Step
 from edge.once_per import OncePer
 from tink.api.v1alpha2 import API_VERSION
-
-log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 60.0
 MACHINES_PER_INTERVAL = 600
@@ -60,14 +57,15 @@ class Unregistered:
         self._server_ip = server_ip
         self._once = OncePer(INTERVAL_SECONDS, MACHINES_PER_INTERVAL)
 
-    def heard(self, mac: str, kind: MessageType, message: Message, client: Client) -> None:
-        """Take note of `message`, which `mac` sent."""
+    def heard(self, mac: str, kind: MessageType, message: Message, client: Client, answer: str = "") -> None:
+        """Take note of `message`, which `mac` sent, and of what it was told to boot, if it was."""
         if not self._once.due(mac, self._clock()):
             return
         relay = options.dotted(message.giaddr) if any(message.giaddr) else ""
         where = f" through relay {relay}" if relay else ""
         text = f"seen, not registered: DHCP{kind.name} from {client.description}{where}"
-        log.warning("%s %s; no Hardware has this MAC address, or more than one", mac, text)
+        if answer:
+            text += f", told to boot: {answer}"
         detail = {"client": client.description, "manifest": hardware_manifest(mac, self._server_ip)}
         if relay:
             detail["relay"] = relay

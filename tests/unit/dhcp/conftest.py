@@ -13,10 +13,13 @@ from typing import Any
 
 import pytest
 
+from edge.dhcp import codec, options
+from edge.dhcp.codec import MessageType
+from edge.dhcp.quarantine import Quarantine
 from edge.dhcp.responder import DhcpSettings, Received, Reply, Responder
-from edge.inventory import Inventory
+from edge.inventory import Inventory, Machine
 from edge.journey.events import JourneyEvent, Outcome, Step
-from edge.policy import NetbootPolicy
+from edge.policy import DhcpMode, NetbootPolicy, NetbootWhen
 from ipxe.binaries import BootBinaries
 
 
@@ -162,6 +165,13 @@ CAPTURED = {
         "63825363350101370701031c21333a3b390205c03c366468637063642d392e342e313a4c696e75782d362e31382e3434"
         "2d66632d763636393a7838365f36343a47656e75696e65496e74656c910101ff",
     ),
+    # the DISCOVER of dhclient, which asks for no address here, with the MAC of the machine of the firmware captures
+    "plain_discover": packet(
+        300,
+        "0101060080b67e520000000000000000000000000000000000000000",
+        "525400123456",
+        "638253633501010c02766d370d011c02030f06770c2c2f1a792aff",
+    ),
     # perfdhcp 2.2.0, a relay: giaddr 10.77.6.2, hops 1
     "perfdhcp_discover": packet(
         262,
@@ -200,14 +210,52 @@ def hardware(name: str, mac: str, ip: str | None, **interface: Any) -> dict[str,
     }
 
 
+class Wire:
+    """Reading and altering packets."""
+
+    @staticmethod
+    def read(reply: Reply | None) -> codec.Message:
+        assert reply is not None, "no answer"
+        return codec.parse(reply.payload)
+
+    @classmethod
+    def kind(cls, reply: Reply | None) -> MessageType:
+        return MessageType(cls.read(reply).options[options.MESSAGE_TYPE][0])
+
+    @staticmethod
+    def order(payload: bytes) -> list[int]:
+        """Option codes in the order of the wire, pads and END included."""
+        codes, at = [], 240
+        while True:
+            codes.append(payload[at])
+            if payload[at] == 255:
+                return codes
+            at += 1 if payload[at] == 0 else 2 + payload[at + 1]
+
+    @staticmethod
+    def altered(packet: bytes, *, drop: tuple[int, ...] = (), **fields: Any) -> bytes:
+        """A captured packet with other header fields or options (`options` adds, `drop` removes)."""
+        message = codec.parse(packet)
+        found = {code: value for code, value in message.options.items() if code not in drop}
+        return codec.build(message._replace(options=found | fields.pop("options", {}), **fields))
+
+
+@pytest.fixture(scope="session")
+def wire() -> Wire:
+    return Wire()
+
+
 @dataclass
 class Edge:
     """A responder with its surroundings; time stands still unless a test moves it."""
 
     inventory: Inventory
     responder: Responder
+    quarantine: Quarantine
     now: float = 1000.0
     events: list[JourneyEvent] = field(default_factory=list)
+    learnt: list[tuple[str, str]] = field(default_factory=list)
+    quarantined: list[tuple[str, str, float | None]] = field(default_factory=list)
 
     def send(self, payload: bytes, source: str = "0.0.0.0", source_port: int = 68, port: int = 67) -> Reply | None:
         return self.responder.respond(payload, Received(source, source_port, port))
@@ -227,7 +275,15 @@ def binaries(tmp_path: Path) -> BootBinaries:
 
 @pytest.fixture
 def make_edge(binaries: BootBinaries) -> Callable[..., Edge]:
-    def make(*objects: dict[str, Any], server_ip: str = "10.77.0.1") -> Edge:
+    def make(
+        *objects: dict[str, Any],
+        server_ip: str = "10.77.0.1",
+        mode: DhcpMode = DhcpMode.RESERVATION,
+        has_work: Callable[[str, str], bool] | None = None,
+        quarantine_seconds: float = 600.0,
+        peers: frozenset[str] = frozenset(),
+        express: bool = True,
+    ) -> Edge:
         inventory = Inventory()
         for obj in objects:
             inventory.apply(obj)
@@ -235,9 +291,25 @@ def make_edge(binaries: BootBinaries) -> Callable[..., Edge]:
         def record(mac: str, step: Step, outcome: Outcome, message: str, **detail: str | int | float) -> None:
             edge.events.append(JourneyEvent(edge.now, mac, step, outcome, message, detail))
 
-        settings = DhcpSettings(server_ip=server_ip, tftp_ip=server_ip, http_base_url=f"http://{server_ip}:7080")
-        responder = Responder(inventory, settings, record, lambda: edge.now, binaries, NetbootPolicy())
-        edge = Edge(inventory, responder)
+        def changed(machine: Machine, address: str, until: float | None) -> None:
+            edge.quarantined.append((machine.mac, address, until))
+
+        when = NetbootWhen.ALLOWED if has_work is None else NetbootWhen.WORKFLOW
+        policy = NetbootPolicy(mode, when, has_work or (lambda _namespace, _name: True))
+        quarantine = Quarantine(lambda: edge.now, quarantine_seconds, changed)
+        settings = DhcpSettings(server_ip, server_ip, f"http://{server_ip}:7080", peers)
+        responder = Responder(
+            inventory,
+            settings,
+            record,
+            lambda: edge.now,
+            binaries,
+            policy,
+            quarantine=quarantine,
+            learn=lambda mac, ip: edge.learnt.append((mac, ip)),
+            express=express,
+        )
+        edge = Edge(inventory, responder, quarantine)
         return edge
 
     return make

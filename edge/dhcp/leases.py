@@ -1,0 +1,329 @@
+"""Reservation mode: each machine that has a Hardware gets the address that it reserves, and what it boots.
+
+Whose packet it is, is told by the MAC in `chaddr` and nothing else, for ROM, iPXE and operating system each send
+another client identifier. Leases are not stored: the reservation is the lease, so a restart forgets nothing and several
+edges may answer alike. What a client may ask is RFC 2131 section 4.3; the states are those of its table 4:
+
+    SELECTING    54 is us, 50 is the address            ACK, or NAK for another address
+    INIT-REBOOT  50 is the address, no 54               ACK, or NAK
+    RENEWING     ciaddr is the address, neither option  ACK to that address, or NAK
+    REBINDING    the same, broadcast or by a relay      the same
+
+A reservation is compiled when its Hardware changes, or when its machine is first heard after the start: a hundred
+thousand at once would keep everybody waiting.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from edge.dhcp import codec, options, relay
+from edge.dhcp.assembly import Parts, TooSmallError, assemble, echo_identifier, echo_uuid, size_limit
+from edge.dhcp.client import identify
+from edge.dhcp.codec import Message, MessageType
+from edge.dhcp.datagram import BROADCAST, CLIENT_PORT, PXE_PORT, SERVER_PORT, Received, Reply
+from edge.dhcp.netboot import Netboot, Verdict
+from edge.dhcp.pxe import boot_server_reply
+from edge.dhcp.quarantine import Quarantine
+from edge.dhcp.relay import Relay, relay_of
+from edge.dhcp.reports import Reports
+from edge.dhcp.reservation import Compiler, Reservation
+from edge.dhcp.settings import DhcpSettings
+from edge.dhcp.unregistered import Unregistered
+from edge.inventory import Inventory
+from edge.journey.events import Outcome
+from edge.policy import NetbootPolicy
+
+log = logging.getLogger(__name__)
+
+_NO_ANSWER = "DHCP answer"
+
+
+class Leases:
+    """Answers for the machines of an inventory, as their DHCP server."""
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        settings: DhcpSettings,
+        policy: NetbootPolicy,
+        netboot: Netboot,
+        reports: Reports,
+        unregistered: Unregistered,
+        quarantine: Quarantine,
+    ) -> None:
+        self.reservations: dict[bytes, Reservation] = {}
+        """By the six bytes of the MAC; those that are compiled already."""
+        self._inventory = inventory
+        self._netboot = netboot
+        self._reports = reports
+        self._unregistered = unregistered
+        self._quarantine = quarantine
+        self._compiler = Compiler(settings.server_ip, policy)
+        self._server_id = options.ipv4(settings.server_ip)
+        self._peers = frozenset(map(options.ipv4, settings.peers))
+        inventory.on_change(self._follow)
+
+    def _follow(self, mac: str) -> None:
+        self._compile(mac)
+
+    def _compile(self, mac: str) -> Reservation | None:
+        chaddr = bytes.fromhex(mac.replace(":", ""))
+        machine = self._inventory.by_mac(mac)
+        self._quarantine.follow(mac, machine)
+        if machine is None:
+            self.reservations.pop(chaddr, None)
+            return None
+        is_sole = machine.ip is None or self._inventory.by_ip(machine.ip) is not None
+        reservation = self._compiler.compile(machine, is_sole=is_sole)
+        self.reservations[chaddr] = reservation
+        return reservation
+
+    def answer(self, kind: MessageType, message: Message, received: Received) -> Reply | None:
+        """The answer to a client's message, or None for silence."""
+        reservation = self.reservations.get(message.chaddr) or self._compile(message.chaddr.hex(":"))
+        if reservation is None:
+            self._unknown(kind, message)
+            return None
+        if received.port == PXE_PORT:
+            return self._boot_server(reservation, message, received) if kind is MessageType.REQUEST else None
+        match kind:
+            case MessageType.DISCOVER:
+                return self._discover(reservation, message)
+            case MessageType.REQUEST:
+                return self._request(reservation, message)
+            case MessageType.INFORM:
+                return self._inform(reservation, message, received)
+            case MessageType.DECLINE:
+                self._decline(reservation, message)
+            case MessageType.RELEASE:
+                self._release(reservation, message)
+        return None
+
+    # --- what a client may ask --------------------------------------------------------------------------------------
+
+    def _discover(self, reservation: Reservation, message: Message) -> Reply | None:
+        """Section 4.3.1."""
+        if not self._is_served(reservation) or self._is_quarantined(reservation):
+            return None
+        return self._lease(MessageType.OFFER, reservation, message, relay_of(message))
+
+    def _request(self, reservation: Reservation, message: Message) -> Reply | None:
+        """Section 4.3.2."""
+        agent = relay_of(message)
+        requested = message.options.get(options.REQUESTED_ADDRESS)
+        server_id = message.options.get(options.SERVER_IDENTIFIER)
+        if server_id is not None and not self._is_us(server_id, agent):
+            self._has_chosen_another(reservation, server_id)
+            return None
+        if not self._is_served(reservation):
+            return None
+        asked = requested if requested is not None else message.ciaddr
+        if len(asked) != 4 or not any(asked):
+            log.debug("%s asks for no address (option 50, ciaddr); not answered", reservation.machine.mac)
+            return None
+        if asked != reservation.yiaddr:
+            return self._nak(reservation, message, agent, options.dotted(asked))
+        if self._is_quarantined(reservation):
+            return None
+        return self._lease(MessageType.ACK, reservation, message, agent, renewing=requested is None)
+
+    def _inform(self, reservation: Reservation, message: Message, received: Received) -> Reply | None:
+        """Section 4.3.5: the client has an address from elsewhere; it gets the rest, and no lease."""
+        if not self._is_served(reservation):
+            return None
+        client, agent = identify(message), relay_of(message)
+        verdict = self._netboot.verdict(reservation.machine, reservation.machine.mac, client)
+        payload = self._assemble(MessageType.ACK, reservation, message, agent, verdict, leased=False)
+        if payload is None:
+            return None
+        self._reports.told(reservation.machine.mac, "DHCPACK (inform)", client, verdict, Outcome.INFO)
+        if agent.address:
+            return Reply(payload, options.dotted(agent.address), SERVER_PORT)
+        for address in (options.dotted(message.ciaddr), received.source):
+            if options.is_ipv4(address) and options.is_host_address(options.ipv4(address)):
+                return Reply(payload, address, CLIENT_PORT)
+        return Reply(payload, BROADCAST, CLIENT_PORT)
+
+    def _release(self, reservation: Reservation, message: Message) -> None:
+        """Section 4.3.4. The reservation stays; there is nothing to take back."""
+        machine = reservation.machine
+        if self._is_for_us(message, or_nobody=True):  # systemd-networkd names no server, though section 4.4.4 wants it
+            self._reports.once(
+                machine.mac, Outcome.INFO, f"DHCPRELEASE of {options.dotted(message.ciaddr)}", address=machine.ip or ""
+            )
+
+    def _decline(self, reservation: Reservation, message: Message) -> None:
+        """Section 4.3.3: the client found somebody else at the address. The operator has to find out who.
+
+        It is believed only of the address that we gave the machine, and only if it names us: anybody can say no.
+        """
+        machine = reservation.machine
+        requested = message.options.get(options.REQUESTED_ADDRESS)
+        if reservation.unserved or requested != reservation.yiaddr or not self._is_for_us(message):
+            log.debug("a DHCPDECLINE of %s that is not about its reservation is ignored", machine.mac)
+            return
+        self._quarantine.begin(machine)
+        pause = f"; it is not offered for {self._quarantine.seconds:.0f} s" if self._quarantine.seconds > 0 else ""
+        text = (
+            f"DHCPDECLINE: another host already uses {machine.ip}{pause}. "
+            "Find that host and stop it, or change the Hardware's dhcp.ip"
+        )
+        self._reports.once(machine.mac, Outcome.FAILED, text, address=machine.ip or "")
+
+    def _boot_server(self, reservation: Reservation, message: Message, received: Received) -> Reply | None:
+        """A request on port 4011: the client has its address and asks for its boot file only."""
+        client, machine = identify(message), reservation.machine
+        if not client.netboots or not self._is_for_us(message, or_nobody=True) or not self._is_served(reservation):
+            return None
+        verdict = self._netboot.verdict(machine, machine.mac, client)
+        return boot_server_reply(self._reports, machine.mac, message, received, client, verdict, self._server_id)
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def _lease(
+        self, kind: MessageType, reservation: Reservation, message: Message, agent: Relay, *, renewing: bool = False
+    ) -> Reply | None:
+        client, machine = identify(message), reservation.machine
+        verdict = self._netboot.verdict(machine, machine.mac, client)
+        payload = self._assemble(kind, reservation, message, agent, verdict, leased=True)
+        if payload is None:
+            return None
+        if renewing:
+            self._reports.told(
+                machine.mac, f"DHCPACK {machine.ip} (renewal)", client, verdict, Outcome.INFO, address=machine.ip or ""
+            )
+        else:
+            self._reports.leased(machine.mac, kind, client, verdict)
+        # RFC 2131 section 4.1.
+        if agent.address:
+            self._check_link(reservation, agent)
+            return Reply(payload, options.dotted(agent.address), SERVER_PORT)
+        if message.ciaddr == reservation.yiaddr:
+            return Reply(payload, options.dotted(message.ciaddr), CLIENT_PORT)
+        if message.flags & codec.BROADCAST_FLAG:
+            return Reply(payload, BROADCAST, CLIENT_PORT)
+        return Reply(payload, options.dotted(reservation.yiaddr), CLIENT_PORT, message.chaddr)
+
+    def _nak(self, reservation: Reservation, message: Message, agent: Relay, asked: str) -> Reply:
+        """Section 4.3.2: so that a client with an old address asks anew at once instead of using it.
+
+        Broadcast, for the client may have no working address; a relay is told by the flag to broadcast it, too.
+        """
+        machine = reservation.machine
+        flags = message.flags | codec.BROADCAST_FLAG if agent.address else message.flags
+        payload = codec.finish(
+            [
+                codec.header(message, flags=flags),
+                self._start(MessageType.NAK, agent),
+                options.option(options.MESSAGE, options.text(f"{asked} is not reserved for this machine")),
+                echo_identifier(message),
+                relay.echo(message),
+            ]
+        )
+        line = f"DHCPNAK: it asked for {asked}, reserved for it is {machine.ip}"
+        self._reports.step(machine.mac, Outcome.INFO, line, address=machine.ip or "")
+        if agent.address:
+            return Reply(payload, options.dotted(agent.address), SERVER_PORT)
+        return Reply(payload, BROADCAST, CLIENT_PORT)
+
+    def _assemble(
+        self,
+        kind: MessageType,
+        reservation: Reservation,
+        message: Message,
+        agent: Relay,
+        verdict: Verdict,
+        *,
+        leased: bool,
+    ) -> bytes | None:
+        """The reply, within the size that the client takes; None where even the least is too large, which is told."""
+        network, boot = reservation.network, verdict.boot
+        head = codec.header(
+            message,
+            yiaddr=reservation.yiaddr if leased else codec.NO_ADDRESS,
+            ciaddr=codec.NO_ADDRESS if kind is MessageType.OFFER else message.ciaddr,
+            siaddr=boot.siaddr,
+            sname=boot.sname,
+            file=boot.file,
+        )
+        plan = network.plan(message.options.get(options.PARAMETER_REQUEST_LIST))
+        parts = Parts(
+            start=self._start(kind, agent) + (network.lease if leased else b""),
+            network=network.chunks(plan, reservation.hostname),
+            least=network.least(),
+            vlan=reservation.vlan if identify(message).is_ipxe else b"",
+            identifier=echo_identifier(message),
+            uuid=echo_uuid(message),
+            boot=boot,
+            relay=relay.echo(message),
+        )
+        try:
+            return assemble(head, parts, size_limit(message))
+        except TooSmallError as error:
+            self._reports.refused(reservation.machine.mac, _NO_ANSWER, str(error))
+            return None
+
+    def _start(self, kind: MessageType, agent: Relay) -> bytes:
+        """Options 53 and 54; a relay may want to be the server itself (RFC 5107)."""
+        server_id = agent.server_id or self._server_id
+        return options.option(options.MESSAGE_TYPE, bytes((kind,))) + options.option(
+            options.SERVER_IDENTIFIER, server_id
+        )
+
+    # --- whom, and what the operator hears ----------------------------------------------------------------------
+
+    def _is_for_us(self, message: Message, *, or_nobody: bool = False) -> bool:
+        """Whether option 54 names us; or, with `or_nobody`, is missing."""
+        server_id = message.options.get(options.SERVER_IDENTIFIER)
+        return or_nobody if server_id is None else self._is_us(server_id, relay_of(message))
+
+    def _is_us(self, server_id: bytes, agent: Relay) -> bool:
+        """Whether `server_id` is ours, or that of the relay which we were asked to give instead."""
+        return server_id == self._server_id or (server_id == agent.server_id and server_id != b"")
+
+    def _is_served(self, reservation: Reservation) -> bool:
+        if reservation.unserved:
+            self._reports.refused(reservation.machine.mac, _NO_ANSWER, reservation.unserved)
+        return not reservation.unserved
+
+    def _is_quarantined(self, reservation: Reservation) -> bool:
+        machine = reservation.machine
+        if not self._quarantine.holds(machine.mac):
+            return False
+        reason = (
+            f"{machine.ip} is in quarantine, because the machine found another host there (DHCPDECLINE). "
+            "Find that host and stop it, or change the Hardware's dhcp.ip"
+        )
+        self._reports.refused(machine.mac, _NO_ANSWER, reason)
+        return True
+
+    def _has_chosen_another(self, reservation: Reservation, server_id: bytes) -> None:
+        if len(server_id) != 4 or server_id in self._peers or reservation.unserved:
+            return
+        server = options.dotted(server_id)
+        line = (
+            f"took the offer of another DHCP server, {server}: it may not boot from here. Stop that server's answers "
+            "to this machine, or run the edge beside it (--dhcp-mode proxy)"
+        )
+        self._reports.once(reservation.machine.mac, Outcome.FAILED, line, server=server)
+
+    def _check_link(self, reservation: Reservation, agent: Relay) -> None:
+        if reservation.network.has_link(agent.link):
+            return
+        machine, link = reservation.machine, options.dotted(agent.link)
+        line = (
+            f"asked through a relay of another network ({link}) than that of its address {machine.ip}: with it, it may "
+            "reach nothing. Check its switch port, and the Hardware's dhcp.ip and dhcp.netmask"
+        )
+        self._reports.once(machine.mac, Outcome.FAILED, line, relay=options.dotted(agent.address))
+
+    def _unknown(self, kind: MessageType, message: Message) -> None:
+        mac = message.chaddr.hex(":")
+        claimants = self._inventory.claimants(mac)
+        if not claimants:
+            self._unregistered.heard(mac, kind, message, identify(message))
+            return
+        names = ", ".join(sorted(f"{machine.namespace}/{machine.name}" for machine in claimants))
+        reason = f"MAC {mac} is claimed by several Hardware, so none is served: {names}"
+        self._reports.refused(mac, _NO_ANSWER, reason)

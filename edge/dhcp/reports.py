@@ -1,0 +1,88 @@
+"""What the operator hears of DHCP: steps of a machine's journey, and log lines about what belongs to no machine.
+
+A lease is one note per kind of client, prepared once (`edge.journey.events.Note`), for there are thousands a second;
+everything else is told in full, but the same about the same machine once a minute only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final
+
+from edge.dhcp.boot import NO_BOOT, Boot
+from edge.dhcp.client import Client
+from edge.dhcp.codec import MessageType
+from edge.dhcp.datagram import Received
+from edge.dhcp.netboot import Verdict
+from edge.journey.events import Note, NoteTaker, Outcome, Recorder, Step, Value
+from edge.once_per import OncePer
+
+log = logging.getLogger(__name__)
+
+_INTERVAL: Final = 60.0  # seconds
+_REPEATED_PER_INTERVAL: Final = 600
+_PACKETS_PER_INTERVAL: Final = 20
+
+
+class Reports:
+    """Tells the journey and the log, at a bounded rate."""
+
+    def __init__(self, record: Recorder, take: NoteTaker | None, clock: Callable[[], float]) -> None:
+        """`take` None: `record` takes the prepared notes, too. `clock` gives seconds of any epoch."""
+        self._record = record
+        self.take: NoteTaker = take if take is not None else self._note
+        self._clock = clock
+        self._machine_once = OncePer(_INTERVAL, _REPEATED_PER_INTERVAL)
+        self._packet_once = OncePer(_INTERVAL, _PACKETS_PER_INTERVAL)
+
+    def _note(self, mac: str, note: Note) -> None:
+        self._record(mac, note.step, note.outcome, note.message, **note.detail)
+
+    def step(self, mac: str, outcome: Outcome, line: str, **detail: Value) -> None:
+        """Tell `line` about a machine, each time."""
+        self._record(mac, Step.DHCP, outcome, line, **detail)
+
+    def told(
+        self, mac: str, what: str, client: Client, verdict: Verdict, outcome: Outcome = Outcome.OK, **detail: Value
+    ) -> None:
+        """`what` was sent to `client`, with what the verdict gives it to boot."""
+        outcome = Outcome.REFUSED if verdict.refusal else outcome
+        line = f"{what} to {client.description}{verdict.words}"
+        self._record(mac, Step.DHCP, outcome, line, **_facts(client, verdict.boot), **detail)
+
+    def leased(self, mac: str, kind: MessageType, client: Client, verdict: Verdict) -> None:
+        """An address was offered or acknowledged."""
+        if verdict.refusal or not (verdict.boot.shared or verdict.boot is NO_BOOT):
+            self.told(mac, f"DHCP{kind.name}", client, verdict)
+        else:
+            self.take(mac, lease_note(kind, client, verdict.boot))
+
+    def refused(self, mac: str, what: str, reason: str) -> None:
+        """Nothing was answered; `what` is missing ("DHCP answer"), and `reason` says why. Once a minute."""
+        self.once(mac, Outcome.REFUSED, f"no {what}: {reason}", reason=reason)
+
+    def once(self, mac: str, outcome: Outcome, line: str, **detail: Value) -> None:
+        """Tell `line` about a machine, if it was not told in the last minute."""
+        if self._machine_once.due((mac, line), self._clock()):
+            self._record(mac, Step.DHCP, outcome, line, **detail)
+
+    def ignored(self, received: Received, why: str) -> None:
+        """A packet makes no sense; who sent it may be anybody."""
+        if self._packet_once.due((received.source, why[:40]), self._clock()):
+            log.warning("a packet from %s port %d is ignored: %s", received.source, received.source_port, why)
+
+
+@lru_cache(maxsize=1024)
+def lease_note(kind: MessageType, client: Client, boot: Boot) -> Note:
+    """The step "an address was offered, or acknowledged": the same for all machines that are told the same."""
+    words = f", {boot.text}" if boot.text else ""
+    return Note(Step.DHCP, Outcome.OK, f"DHCP{kind.name} to {client.description}{words}", _facts(client, boot))
+
+
+def _facts(client: Client, boot: Boot) -> dict[str, Value]:
+    facts: dict[str, Value] = {"client": client.description}
+    if boot.text:
+        facts["boot"] = boot.text
+    return facts

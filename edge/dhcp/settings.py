@@ -1,0 +1,42 @@
+"""What the DHCP server is told about itself and its network, checked before it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from edge.dhcp import options
+
+
+class SettingsError(ValueError):
+    """A setting of the DHCP server that can't work."""
+
+
+@dataclass(frozen=True, slots=True)
+class DhcpSettings:
+    """What the DHCP server says of itself and of its neighbours.
+
+    `server_ip` is this host's address on the machines' network (option 54); `tftp_ip` that of the TFTP server;
+    `http_base_url` where machines reach the edge's HTTP server, e.g. `http://172.31.0.1:7080`. `peers` are the
+    addresses of other edges that answer for the same machines: that a machine took an offer of theirs is no news.
+
+    Raises SettingsError on construction.
+    """
+
+    server_ip: str
+    tftp_ip: str
+    http_base_url: str
+    peers: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        addresses = [("server_ip", self.server_ip), ("tftp_ip", self.tftp_ip)]
+        for field, value in (*addresses, *(("peers", peer) for peer in self.peers)):
+            if not options.is_ipv4(value) or not options.is_host_address(options.ipv4(value)):
+                raise SettingsError(f"DHCP: {field} is {value!r}; it must be the IPv4 address of a host")
+        url = urlsplit(self.http_base_url)
+        if url.scheme not in ("http", "https") or not url.hostname or self.http_base_url.endswith("/"):
+            raise SettingsError(
+                f"DHCP: http_base_url is {self.http_base_url!r}; it must be like http://172.31.0.1:7080"
+            )
+        if len(self.http_base_url) > 150:  # with path, MAC and file name it has to fit into option 67
+            raise SettingsError("DHCP: http_base_url is longer than 150 characters")

@@ -1,0 +1,219 @@
+"""What the operator hears: who is refused and why, who is not registered, who listens to another server."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from edge.dhcp import options
+from edge.dhcp.settings import DhcpSettings, SettingsError
+from edge.journey.events import Note, Outcome, Step
+from edge.policy import DhcpMode
+
+Edge = Any
+Wire = Any
+Hardware = Callable[..., dict[str, Any]]
+MakeEdge = Callable[..., Edge]
+
+MAC = "52:54:00:12:34:56"
+OTHER = {54: b"\x0a\x4d\0\2"}
+
+
+def test_lease_is_told_with_the_client_and_what_it_boots(edge: Edge, captured: dict[str, bytes]) -> None:
+    for name in ("edk2_pxe_discover", "edk2_pxe_request", "plain_discover", "ipxe_efi_discover"):
+        edge.send(captured[name])
+    url = f"script http://10.77.0.1:7080/ipxe/script/{MAC}/auto.ipxe"
+    assert edge.messages() == [
+        "DHCPOFFER to UEFI x86-64 PXE ROM, boot file snponly.efi",
+        "DHCPACK to UEFI x86-64 PXE ROM, boot file snponly.efi",
+        "DHCPOFFER to operating system",
+        f"DHCPOFFER to iPXE (UEFI x86-64), {url}",
+    ]
+    assert [dict(event.detail) for event in edge.events[::3]] == [
+        {"client": "UEFI x86-64 PXE ROM", "boot": "boot file snponly.efi"},
+        {"client": "iPXE (UEFI x86-64)", "boot": url},
+    ]
+    assert {(event.step, event.outcome, event.mac) for event in edge.events} == {(Step.DHCP, Outcome.OK, MAC)}
+
+
+def test_same_step_of_many_machines_is_one_note(
+    make_edge: MakeEdge, make_hardware: Hardware, captured: dict[str, bytes]
+) -> None:
+    edge = make_edge(*(make_hardware(f"m{n}", f"52:54:00:00:00:0{n}", f"10.77.0.{n + 1}") for n in range(1, 6)))
+    taken: list[tuple[str, Note]] = []
+    express = edge.responder._express
+    express._take = edge.responder._reports.take = lambda mac, note: taken.append((mac, note))
+    for number in range(1, 6):
+        packet = captured["edk2_pxe_discover"]
+        edge.send(packet[:28] + bytes((0x52, 0x54, 0, 0, 0, number)) + packet[34:])
+    assert [mac for mac, _ in taken] == [f"52:54:00:00:00:0{n}" for n in range(1, 6)]
+    assert len({id(note) for _, note in taken}) == 1
+
+
+def test_refused_netboot_gives_an_address_and_says_why(
+    make_edge: MakeEdge, make_hardware: Hardware, wire: Wire, captured: dict[str, bytes]
+) -> None:
+    edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58", disableNetboot=True))
+    for name in ("edk2_pxe_discover", "ipxe_bios_discover", "edk2_http_discover"):
+        for _ in range(2):
+            answer = wire.read(edge.send(captured[name]))
+            assert options.dotted(answer.yiaddr) == "10.77.0.58"
+            assert b"snponly" not in answer.file
+    assert wire.read(edge.send(captured["ipxe_bios_discover"])).file.endswith(b"/auto.ipxe")  # which shows the reason
+    assert {event.outcome for event in edge.events} == {Outcome.REFUSED}
+    assert all("disableNetboot is true" in message for message in edge.messages())
+
+
+def test_machine_netboots_while_it_has_work_and_no_longer(
+    make_edge: MakeEdge, make_hardware: Hardware, wire: Wire, captured: dict[str, bytes]
+) -> None:
+    work = {("default", "lab-1")}
+    edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58"), has_work=lambda *name: name in work)
+    for _ in range(2):
+        assert wire.read(edge.send(captured["edk2_pxe_discover"])).file == b"snponly.efi"
+    work.clear()
+    assert wire.read(edge.send(captured["edk2_pxe_discover"])).file == b""
+    assert wire.read(edge.send(captured["plain_discover"])).yiaddr == b"\x0a\x4d\0\x3a"
+    work.add(("default", "lab-1"))
+    assert wire.read(edge.send(captured["edk2_pxe_discover"])).file == b"snponly.efi"
+
+
+def test_architecture_without_a_binary_gets_its_address_and_the_journey_says_why(
+    edge: Edge, wire: Wire, captured: dict[str, bytes]
+) -> None:
+    answer = wire.read(edge.send(wire.altered(captured["edk2_pxe_discover"], options={93: b"\0\x0b"})))
+    assert options.dotted(answer.yiaddr) == "10.77.0.58"
+    assert answer.file == b""
+    assert edge.events[0].outcome is Outcome.REFUSED
+    assert "no iPXE binary for architecture 11 (UEFI ARM 64-bit)" in edge.events[0].message
+
+
+@pytest.mark.parametrize("name", ["edk2_pxe_request", "ipxe_bios_request"])
+def test_machine_that_takes_another_servers_offer_is_reported_once_a_minute(
+    edge: Edge, wire: Wire, captured: dict[str, bytes], name: str
+) -> None:
+    edge.send(captured[name])
+    edge.events.clear()
+    for second in (0, 1, 59):
+        edge.now = 1000.0 + second
+        assert edge.send(wire.altered(captured[name], options=OTHER)) is None
+    (event,) = edge.events
+    assert (event.outcome, event.detail["server"]) == (Outcome.FAILED, "10.77.0.2")
+    assert "took the offer of another DHCP server, 10.77.0.2" in event.message
+    edge.now = 1060.0
+    edge.send(wire.altered(captured[name], options=OTHER))
+    assert len(edge.events) == 2
+
+
+def test_offer_of_a_peer_of_ours_is_no_news(
+    make_edge: MakeEdge, make_hardware: Hardware, wire: Wire, captured: dict[str, bytes]
+) -> None:
+    edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58"), peers=frozenset({"10.77.0.2"}))
+    assert edge.send(wire.altered(captured["edk2_pxe_request"], options=OTHER)) is None
+    assert edge.send(wire.altered(captured["edk2_pxe_request"], options={54: b"\x0a\x4d"})) is None
+    assert edge.events == []
+
+
+def test_machine_whose_dhcp_is_another_servers_business_is_not_reported(
+    make_edge: MakeEdge, make_hardware: Hardware, wire: Wire, captured: dict[str, bytes]
+) -> None:
+    edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58", disableDhcp=True))
+    edge.send(wire.altered(captured["edk2_pxe_request"], options=OTHER))
+    assert edge.events == []
+
+
+def test_unregistered_machine_hears_nothing_and_the_operator_gets_a_manifest_once_a_minute(
+    make_edge: MakeEdge, captured: dict[str, bytes]
+) -> None:
+    edge = make_edge()
+    for second in range(0, 59, 4):
+        edge.now = 1000.0 + second
+        assert edge.send(captured["edk2_pxe_discover"]) is None
+    (event,) = edge.events
+    assert (event.step, event.outcome, event.mac) == (Step.SEEN, Outcome.INFO, MAC)
+    assert event.message == "seen, not registered: DHCPDISCOVER from UEFI x86-64 PXE ROM"
+    assert f'"{MAC}":' in str(event.detail["manifest"])
+    edge.now = 1060.0
+    edge.send(captured["edk2_pxe_discover"])
+    assert len(edge.events) == 2
+
+
+def test_a_flood_of_invented_machines_fills_neither_log_nor_memory(
+    make_edge: MakeEdge, captured: dict[str, bytes]
+) -> None:
+    edge = make_edge()
+    packet = captured["edk2_pxe_discover"]
+    for number in range(2000):
+        edge.send(packet[:28] + b"\x02\0" + number.to_bytes(4, "big") + packet[34:])
+    assert len(edge.events) == 600
+    assert edge.responder._mode.reservations == {}
+    assert edge.responder._express._known == {}
+
+
+def test_replies_of_servers_our_own_among_them_are_passed_over_in_silence(
+    edge: Edge, wire: Wire, captured: dict[str, bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    own = edge.send(captured["edk2_pxe_discover"])
+    edge.events.clear()
+    caplog.clear()
+    assert edge.send(own.payload, source="10.77.0.1", source_port=67) is None
+    assert edge.send(wire.altered(captured["edk2_pxe_discover"], op=2)) is None
+    for kind in (2, 5, 6):
+        assert edge.send(wire.altered(captured["edk2_pxe_discover"], options={53: bytes((kind,))})) is None
+    assert edge.events == []
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"htype": 32, "chaddr": b""}, "not Ethernet (InfiniBand, 0 bytes of address)"),
+        ({"htype": 6}, "not Ethernet (hardware type 6, 6 bytes of address)"),
+        ({"chaddr": b"12345678"}, "8 bytes of address"),
+        ({"drop": (53,)}, "it has no message type (option 53)"),
+        ({"options": {53: b"\1\1"}}, "it has no message type (option 53)"),
+    ],
+)
+def test_what_can_not_be_served_is_told_once_a_minute_and_sender(
+    edge: Edge,
+    wire: Wire,
+    captured: dict[str, bytes],
+    caplog: pytest.LogCaptureFixture,
+    change: dict[str, Any],
+    words: str,
+) -> None:
+    packet = wire.altered(captured["edk2_pxe_discover"], **change)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert edge.send(packet, source="10.77.0.9") is None
+    (record,) = caplog.records
+    assert words in record.getMessage()
+    assert "10.77.0.9 port 68" in record.getMessage()
+    for number in range(100):
+        edge.send(packet, source=f"10.77.1.{number}")
+    assert len(caplog.records) == 20
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("server_ip", "edge.example.org"),
+        ("tftp_ip", "0.0.0.0"),
+        ("http_base_url", "172.31.0.1:7080"),
+        ("http_base_url", "http://172.31.0.1:7080/"),
+        ("http_base_url", "http://" + "x" * 150),
+        ("peers", frozenset({"172.31.0.2", "edge-2"})),
+    ],
+)
+def test_settings_that_can_not_work_are_refused_at_start(field: str, value: Any) -> None:
+    good = {"server_ip": "172.31.0.1", "tftp_ip": "172.31.0.1", "http_base_url": "http://172.31.0.1:7080"}
+    with pytest.raises(SettingsError, match=field):
+        DhcpSettings(**{**good, field: value})
+
+
+def test_nothing_answers_where_dhcp_is_off(make_edge: MakeEdge) -> None:
+    with pytest.raises(SettingsError, match="the mode is off"):
+        make_edge(mode=DhcpMode.OFF)
