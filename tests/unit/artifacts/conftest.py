@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from email.utils import formatdate
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from edge.artifacts.artifact import Artifact, Source
 from edge.artifacts.cache import ArtifactCache, Timeouts
 
 Make = Callable[..., ArtifactCache]
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+CHANGED = 1_700_000_000.0
+"""When the upstream's file was last modified."""
 
 
 class Clock:
@@ -26,24 +35,40 @@ class Clock:
 
 
 class Upstream:
-    """Serves `content` under every path. `mode` says how to misbehave.
+    """Serves `content` under every path, and `sidecar` under every path that ends in .sha256 (empty: 404).
 
-    `headers_gate` holds the answer back, `gate` its second half.
+    `mode` says how to misbehave; `answers` what to do instead, a request each. `headers_gate` holds the answer back,
+    `gate` its second half. `ranges`: whether it knows Range; `lie`: what is added to the length.
     """
 
     def __init__(self) -> None:
         self.content = bytes(range(256)) * 4096  # 1 MiB
         self.mode = ""
+        self.answers: list[Answer] = []
         self.etag = '"v1"'
+        self.modified = 0.0
+        self.ranges = True
+        self.kind = "application/octet-stream"
+        self.sidecar = b""
+        self.sidecar_status = 200
         self.gate = asyncio.Event()
         self.gate.set()
         self.headers_gate = asyncio.Event()
         self.headers_gate.set()
         self.requests: list[web.Request] = []
+        self.sidecars = 0
+        self.sent = 0
         self.url = ""
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
+        if request.path.endswith(".sha256"):
+            self.sidecars += 1
+            if self.mode == "sidecar silent":
+                await asyncio.sleep(30)
+            return web.Response(status=self.sidecar_status if self.sidecar else 404, body=self.sidecar)
         self.requests.append(request)
+        if self.answers:
+            return await self.answers.pop(0)(request)
         if self.mode.isdigit():
             return web.Response(status=int(self.mode), text="sorry")
         await self.headers_gate.wait()
@@ -55,25 +80,61 @@ class Upstream:
             return web.Response(status=304)
         return await self._send(request)
 
+    def begin(self, request: web.Request) -> tuple[web.StreamResponse, bytes]:
+        """The headers, and the bytes that are asked for."""
+        response = web.StreamResponse()
+        response.content_type = self.kind
+        if self.etag:
+            response.headers["ETag"] = self.etag
+        if self.modified:
+            response.headers["Last-Modified"] = formatdate(self.modified, usegmt=True)
+        span = re.fullmatch(r"bytes=(\d+)-", request.headers.get("Range", ""))
+        validators = (self.etag, formatdate(self.modified, usegmt=True))
+        if span is None or not self.ranges or request.headers.get("If-Range") not in validators:
+            return response, self.content
+        start = int(span[1])
+        response.set_status(206)
+        response.headers["Content-Range"] = f"bytes {start}-{len(self.content) - 1}/{len(self.content)}"
+        return response, self.content[start:]
+
     async def _send(self, request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"ETag": self.etag} if self.etag else {})
+        response, body = self.begin(request)
         if self.mode == "gzip":
             response.headers["Content-Encoding"] = "gzip"
         if self.mode == "chunked":
             response.enable_chunked_encoding()
         else:
-            response.content_length = len(self.content)
+            response.content_length = len(body)
         await response.prepare(request)
-        half = len(self.content) // 2
-        await response.write(self.content[:half])
+        half = len(body) // 2
+        await self.write(response, body[:half])
         await self.gate.wait()
         if self.mode == "dies" and request.transport is not None:
             request.transport.abort()
             return response
         if self.mode == "stalls":
             await asyncio.sleep(30)
-        await response.write(self.content[half:])
+        await self.write(response, body[half:])
         return response
+
+    async def write(self, response: web.StreamResponse, body: bytes) -> None:
+        self.sent += len(body)
+        await response.write(body)
+
+    def breaks_after(self, count: int) -> Answer:
+        """An answer of which `count` bytes come, then the connection breaks."""
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            response, body = self.begin(request)
+            response.content_length = len(body)
+            await response.prepare(request)
+            await self.write(response, body[:count])
+            await asyncio.sleep(0.05)  # a reset would take along what the other side has not read yet
+            assert request.transport is not None
+            request.transport.close()
+            return response
+
+        return answer
 
 
 @pytest.fixture
@@ -96,20 +157,74 @@ async def upstream() -> AsyncIterator[Upstream]:
 
 @pytest.fixture
 def make_cache(tmp_path: Path, clock: Clock) -> Make:
-    def make() -> ArtifactCache:
+    """Makes caches over one directory; `timeouts` are changes of those that suit tests."""
+
+    def make(timeouts: dict[str, Any] | None = None, **settings: Any) -> ArtifactCache:
+        quick = Timeouts(connect=0.5, silence=0.3, total=5.0, sidecar=0.3, retries=0, pause=0.01)
         return ArtifactCache(
             tmp_path / "artifacts",
             clock=clock,
-            timeouts=Timeouts(connect=0.5, silence=0.3, total=5.0),
+            timeouts=replace(quick, **(timeouts or {})),
             file_root=tmp_path,
+            **{"remember_failures": 0.0} | settings,
         )
 
     return make
 
 
 @pytest.fixture
-async def cache(make_cache: Make) -> AsyncIterator[ArtifactCache]:
-    cache = make_cache()
-    await cache.start()
-    yield cache
-    await cache.stop()
+async def start_cache(make_cache: Make) -> AsyncIterator[Callable[..., Awaitable[ArtifactCache]]]:
+    """As `make_cache`, started; stopped in the end."""
+    started: list[ArtifactCache] = []
+
+    async def start(*args: Any, **settings: Any) -> ArtifactCache:
+        for other in started:
+            await other.stop()
+        started[:] = [make_cache(*args, **settings)]
+        await started[0].start()
+        return started[0]
+
+    yield start
+    for each in started:
+        await each.stop()
+
+
+@pytest.fixture
+async def cache(start_cache: Any) -> ArtifactCache:
+    cache: ArtifactCache = await start_cache()
+    return cache
+
+
+async def _read(artifact: Artifact) -> bytes:
+    with artifact:
+        return b"".join([chunk async for chunk in artifact.chunks()])
+
+
+@pytest.fixture
+def read() -> Callable[[Artifact], Awaitable[bytes]]:
+    """Read a whole artifact, and close it."""
+    return _read
+
+
+@pytest.fixture
+def fetch() -> Callable[..., Awaitable[tuple[Source, bytes]]]:
+    """Open and read the whole, and wait until the cache has put it away (the last byte comes before the fsync)."""
+
+    async def fetch(cache: ArtifactCache, url: str, sha256: str = "") -> tuple[Source, bytes]:
+        artifact = await cache.open(url, sha256=sha256)
+        content = await _read(artifact)
+        while cache.downloads():
+            await asyncio.sleep(0.001)
+        return artifact.source, content
+
+    return fetch
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Callable[[], list[str]]:
+    """What kinds of files are in the cache's directory."""
+
+    def files() -> list[str]:
+        return sorted(path.suffix for path in (tmp_path / "artifacts").iterdir() if path.name != ".lock")
+
+    return files

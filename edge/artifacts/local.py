@@ -1,0 +1,41 @@
+"""`file://` URLs: files of the edge's own machine, served as they are, never copied."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from edge.artifacts.artifact import Artifact, Source
+from edge.artifacts.errors import BadUrlError, NotFoundError, StorageError
+
+
+def open_file(url: str, root: Path | None) -> Artifact:
+    """The file below `root` (None: no file at all) that a file:// URL names (RFC 8089). Raises ArtifactError."""
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+        raise BadUrlError(url, "a file URL must be file:///path, of a file on the edge's own machine")
+    if root is None:
+        raise BadUrlError(url, "this edge serves no files of its own machine (see --osie-dir)")
+    try:
+        path = os.path.realpath(unquote(parts.path))
+        if not path.startswith(os.path.realpath(root) + "/"):
+            raise BadUrlError(url, f"a file URL must name a file below {root} (see --osie-dir)")
+        # O_NONBLOCK: opening a FIFO would wait for its writer.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError as error:
+        raise NotFoundError(url, "no such file on the edge's machine") from error
+    except (OSError, ValueError) as error:
+        raise StorageError(url, f"can't be opened: {getattr(error, 'strerror', None) or error}") from error
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
+        os.close(fd)
+        raise BadUrlError(url, "an empty file" if stat.S_ISREG(status.st_mode) else "not a regular file")
+    return Artifact(url, fd, status.st_size, f"{status.st_mtime_ns:x}-{status.st_size:x}", Source.FILE, None)
+
+
+def identity(fd: int) -> tuple[int, int, int, int, int]:
+    """What changes when the file `fd` is written to or replaced, as far as the file system tells."""
+    status = os.fstat(fd)
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

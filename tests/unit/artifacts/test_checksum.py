@@ -1,0 +1,398 @@
+"""Checksums: a wrong kernel never boots, whoever says what is right, and however it is written down."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge.artifacts import checksum
+from edge.artifacts.cache import Artifact, ArtifactCache, ChecksumError, Source, UpstreamError
+from edge.artifacts.checksum import FileSums, from_sidecar, normalized, sidecar_url
+from edge.artifacts.download import TAIL
+
+Fetch = Callable[..., Awaitable[tuple[Source, bytes]]]
+Read = Callable[[Artifact], Awaitable[bytes]]
+Files = Callable[[], list[str]]
+
+HEX = hashlib.sha256(b"kernel").hexdigest()
+OTHER = hashlib.sha256(b"other").hexdigest()
+URL = "http://h/images/vmlinuz%20a?token=x"
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+# --- how it is written ---
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        f"{HEX}",
+        f"{HEX}\n",
+        f"{HEX.upper()}\r\n",
+        f"  {HEX}  \n\n",
+        f"{HEX}  vmlinuz a\n",
+        f"{HEX} *vmlinuz a\n",
+        f"{HEX}  renamed-since\n",
+        f"\\{HEX}  odd\\nname\n",
+        f"SHA256 (vmlinuz a) = {HEX}\n",
+        f"SHA256(vmlinuz a)= {HEX}\n",
+        f"SHA2-256(vmlinuz a)= {HEX}\n",
+        f"\ufeff{HEX}  vmlinuz a\n",
+        f"# made by a build\n{HEX}  vmlinuz a\n",
+        f"{OTHER}  initrd\n{HEX}  ./images/vmlinuz a\n",
+        f"{OTHER}  initrd\nSHA256 (vmlinuz a) = {HEX}\n",
+        f"{HEX}  vmlinuz a\n{HEX} *vmlinuz a\n",
+    ],
+)
+def test_every_common_form_of_a_checksum_file_is_understood(content: str) -> None:
+    assert from_sidecar(content.encode(), URL) == HEX
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "no line with"),
+        ("<!DOCTYPE html><html>no such file</html>", "no line with"),
+        (f"<html>{HEX}</html>", "no line with"),
+        (HEX[:-1], "no line with"),
+        (HEX + "0", "no line with"),
+        (f"SHA512 (x) = {HEX}", "no line with"),
+        (f"{OTHER}  a\n{HEX}  b\n", "no line for vmlinuz a"),
+        (f"{OTHER}  vmlinuz a\n{HEX}  vmlinuz a\n", "more than one checksum for vmlinuz a"),
+    ],
+)
+def test_what_gives_no_checksum_says_why(content: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        from_sidecar(content.encode(), URL)
+
+
+@given(st.binary(max_size=300))
+@settings(max_examples=200, deadline=None)
+def test_any_bytes_beside_a_kernel_give_a_checksum_or_a_reason(content: bytes) -> None:
+    try:
+        found = from_sidecar(content, URL)
+    except ValueError:
+        return
+    assert normalized(found) == found
+
+
+def test_checksum_file_is_looked_for_beside_the_file() -> None:
+    assert sidecar_url("http://h/a/kernel") == "http://h/a/kernel.sha256"
+    assert sidecar_url(URL) == "http://h/images/vmlinuz%20a.sha256?token=x"
+
+
+def test_annotation_is_taken_in_any_case_and_with_its_prefix() -> None:
+    assert normalized(f" sha256:{HEX.upper()}\n") == HEX
+    assert normalized("") == ""
+    for wrong in ("x", HEX[1:], f"{HEX}0", f"md5:{HEX}"):
+        with pytest.raises(ValueError, match="64 hexadecimal digits"):
+            normalized(wrong)
+
+
+# --- the OSIE's checksum ---
+
+
+async def test_right_kernel_boots(cache: ArtifactCache, upstream: Any, fetch: Fetch) -> None:
+    pin = digest(upstream.content)
+    assert await fetch(cache, upstream.url, pin.upper()) == (Source.UPSTREAM, upstream.content)
+    assert await fetch(cache, upstream.url, pin) == (Source.CACHE, upstream.content)
+    assert (len(upstream.requests), upstream.sidecars) == (1, 0)
+
+
+async def test_wrong_kernel_reaches_no_machine_whole_and_is_not_kept(
+    cache: ArtifactCache, upstream: Any, files: Files
+) -> None:
+    artifact = await cache.open(upstream.url, sha256=HEX)
+    withheld = len(upstream.content) - TAIL
+    with artifact:
+        while await artifact.filled(withheld - 1) < withheld:
+            pass
+        with pytest.raises(ChecksumError) as caught:
+            await artifact.filled(withheld)
+    assert str(caught.value) == (
+        f"{upstream.url}: wrong SHA-256: the OSIE says {HEX}, but what came has {digest(upstream.content)}"
+    )
+    await asyncio.sleep(0.02)
+    assert files() == []
+
+
+async def test_file_that_is_all_tail_is_withheld_whole(cache: ArtifactCache, upstream: Any, read: Read) -> None:
+    upstream.content = b"small"
+    artifact = await cache.open(upstream.url, sha256=HEX)
+    with pytest.raises(ChecksumError):
+        await artifact.filled(0)
+    artifact.close()
+
+
+async def test_no_machine_gets_the_end_before_all_is_there(cache: ArtifactCache, upstream: Any, read: Read) -> None:
+    upstream.gate.clear()
+    half = len(upstream.content) // 2
+    artifact = await cache.open(upstream.url, sha256=digest(upstream.content))
+    while await artifact.filled(half - 2) < half:
+        pass
+    waiting = asyncio.create_task(artifact.filled(len(upstream.content) - TAIL))
+    upstream.gate.set()
+    assert await waiting == len(upstream.content)
+    artifact.close()
+
+
+async def test_checksum_of_the_osie_that_is_none_is_the_osies_fault(cache: ArtifactCache, upstream: Any) -> None:
+    with pytest.raises(ChecksumError, match=r"64 hexadecimal digits, and the OSIE says 'abc'"):
+        await cache.open(upstream.url, sha256="abc")
+    assert upstream.requests == []
+
+
+async def test_wrong_kernel_is_not_downloaded_again_and_again(
+    start_cache: Any, upstream: Any, fetch: Fetch, clock: Any
+) -> None:
+    cache = await start_cache(remember_failures=2.0)
+    for count, seconds in enumerate((2, 4, 8, 16, 32, 64, 128, 128), start=1):
+        for _ in range(3):
+            with pytest.raises(ChecksumError):
+                await fetch(cache, upstream.url, HEX)
+        clock.now += seconds - 0.5
+        with pytest.raises(ChecksumError):
+            await fetch(cache, upstream.url, HEX)
+        assert len(upstream.requests) == count
+        clock.now += 0.5
+
+
+async def test_one_osies_wrong_checksum_does_not_keep_anothers_machines_from_booting(
+    cache: ArtifactCache, upstream: Any, fetch: Fetch
+) -> None:
+    results = await asyncio.gather(
+        fetch(cache, upstream.url, HEX),
+        fetch(cache, upstream.url),
+        fetch(cache, upstream.url, digest(upstream.content)),
+        return_exceptions=True,
+    )
+    assert isinstance(results[0], ChecksumError)
+    assert results[1:] == [(Source.UPSTREAM, upstream.content)] * 2
+
+
+async def test_pinned_kernel_boots_though_the_upstream_is_down_or_has_another(
+    cache: ArtifactCache, upstream: Any, fetch: Fetch, clock: Any
+) -> None:
+    kept, pin = upstream.content, digest(upstream.content)
+    await fetch(cache, upstream.url, pin)
+    upstream.mode = "503"
+    clock.now += 1000
+    assert await fetch(cache, upstream.url, pin) == (Source.CACHE, kept)
+    upstream.mode, upstream.content, upstream.etag = "", b"new", '"v2"'
+    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, b"new")
+    assert await fetch(cache, upstream.url, pin) == (Source.CACHE, kept)
+
+
+async def test_kernel_under_another_url_is_not_fetched_again(cache: ArtifactCache, upstream: Any, fetch: Fetch) -> None:
+    await fetch(cache, upstream.url)
+    assert (await fetch(cache, upstream.url + "-moved", digest(upstream.content)))[0] is Source.CACHE
+    assert len(upstream.requests) == 1
+
+
+async def test_new_annotation_is_checked_against_what_is_stored(
+    cache: ArtifactCache, upstream: Any, fetch: Fetch
+) -> None:
+    await fetch(cache, upstream.url)
+    with pytest.raises(ChecksumError):
+        await fetch(cache, upstream.url, HEX)
+    assert await fetch(cache, upstream.url) == (Source.CACHE, upstream.content)
+
+
+async def test_annotation_that_follows_the_upstream_gets_the_new_kernel(
+    cache: ArtifactCache, upstream: Any, fetch: Fetch
+) -> None:
+    await fetch(cache, upstream.url, digest(upstream.content))
+    upstream.content, upstream.etag = b"new kernel", '"v2"'
+    assert await fetch(cache, upstream.url, digest(b"new kernel")) == (Source.UPSTREAM, b"new kernel")
+
+
+async def test_pinned_kernel_that_the_disk_has_damaged_is_fetched_anew_after_a_restart(
+    start_cache: Any, upstream: Any, fetch: Fetch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pin = digest(upstream.content)
+    await fetch(await start_cache(), upstream.url, pin)
+    (blob,) = (tmp_path / "artifacts").glob("*.blob")
+    with blob.open("r+b") as file:
+        file.write(b"!")
+    cache = await start_cache()
+    assert await fetch(cache, upstream.url, pin) == (Source.UPSTREAM, upstream.content)
+    assert "damaged on disk" in caplog.text
+    assert await fetch(cache, upstream.url, pin) == (Source.CACHE, upstream.content)
+
+
+async def test_directory_of_the_version_before_is_taken_over(
+    start_cache: Any, upstream: Any, fetch: Fetch, tmp_path: Path, files: Files
+) -> None:
+    """It knew no checksums."""
+    await fetch(await start_cache(), upstream.url)
+    cache = await start_cache()
+    await cache.stop()
+    (entry,) = (tmp_path / "artifacts").glob("*.json")
+    old = {key: value for key, value in json.loads(entry.read_text()).items() if key not in ("sha256", "pin")}
+    entry.write_text(json.dumps(old))
+    cache = await start_cache()
+    assert await fetch(cache, upstream.url, digest(upstream.content)) == (Source.CACHE, upstream.content)
+    with pytest.raises(ChecksumError):
+        await fetch(cache, upstream.url, HEX)
+    assert await fetch(cache, upstream.url) == (Source.CACHE, upstream.content)
+
+
+# --- the checksum beside the file ---
+
+
+async def test_kernel_with_the_right_checksum_beside_it_boots(
+    cache: ArtifactCache, upstream: Any, fetch: Fetch
+) -> None:
+    upstream.sidecar = f"{digest(upstream.content)}  kernel\n".encode()
+    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
+    assert await fetch(cache, upstream.url) == (Source.CACHE, upstream.content)
+    assert upstream.sidecars == 1
+
+
+async def test_kernel_with_another_checksum_beside_it_is_refused(
+    cache: ArtifactCache, upstream: Any, fetch: Fetch, files: Files
+) -> None:
+    upstream.sidecar = f"{HEX}  kernel\n".encode()
+    with pytest.raises(
+        ChecksumError, match=rf"kernel\.sha256 says {HEX}, but what came has {digest(upstream.content)}"
+    ):
+        await fetch(cache, upstream.url)
+    assert files() == []
+
+
+async def test_checksum_of_unknown_length_is_checked_too(cache: ArtifactCache, upstream: Any, fetch: Fetch) -> None:
+    upstream.mode, upstream.sidecar = "chunked", f"{HEX}  kernel\n".encode()
+    with pytest.raises(ChecksumError):
+        await fetch(cache, upstream.url)
+
+
+async def test_new_kernel_with_the_checksum_of_the_old_leaves_the_old_one(
+    cache: ArtifactCache, upstream: Any, fetch: Fetch, clock: Any
+) -> None:
+    upstream.sidecar = f"{digest(upstream.content)}  kernel\n".encode()
+    old = upstream.content
+    await fetch(cache, upstream.url)
+    upstream.content, upstream.etag = b"half published", '"v2"'
+    clock.now += 11
+    with pytest.raises(ChecksumError):
+        await fetch(cache, upstream.url)
+    assert await fetch(cache, upstream.url) == (Source.STALE, old)
+
+
+async def test_wrong_new_kernel_is_not_tried_on_machines_again_and_again(
+    start_cache: Any, upstream: Any, fetch: Fetch, clock: Any
+) -> None:
+    """Each try is a boot that fails, and a download."""
+    cache = await start_cache(remember_failures=8.0)
+    upstream.sidecar = f"{digest(upstream.content)}  kernel\n".encode()
+    old = upstream.content
+    await fetch(cache, upstream.url)
+    upstream.content, upstream.etag = b"wrong", '"v2"'
+    clock.now += 11
+    for seconds in (10, 16, 32):
+        with pytest.raises(ChecksumError):
+            await fetch(cache, upstream.url)
+        clock.now += seconds - 0.5
+        assert await fetch(cache, upstream.url) == (Source.STALE, old)
+        clock.now += 1
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [(b"<html>nothing here</html>", 200), (b"\x00" * 100_000, 200), (HEX.encode(), 500), (HEX.encode(), 403)],
+)
+async def test_checksum_file_that_is_none_is_passed_over(
+    cache: ArtifactCache, upstream: Any, fetch: Fetch, caplog: pytest.LogCaptureFixture, content: bytes, status: int
+) -> None:
+    upstream.sidecar, upstream.sidecar_status = content, status
+    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
+    assert ("kernel.sha256 is passed over" in caplog.text) == (status != 403)
+
+
+async def test_checksum_file_that_never_comes_delays_a_boot_for_a_bounded_time(
+    cache: ArtifactCache, upstream: Any, fetch: Fetch, caplog: pytest.LogCaptureFixture
+) -> None:
+    upstream.mode = "sidecar silent"
+    async with asyncio.timeout(1):
+        assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
+    assert "its checksum file does not come" in caplog.text
+
+
+async def test_resumed_kernel_is_checked_as_a_whole(start_cache: Any, upstream: Any, fetch: Fetch) -> None:
+    cache = await start_cache({"retries": 1})
+    pin = digest(upstream.content)
+    upstream.answers = [upstream.breaks_after(300_000)]
+    assert await fetch(cache, upstream.url, pin) == (Source.UPSTREAM, upstream.content)
+    upstream.answers = [upstream.breaks_after(300_000)]
+    with pytest.raises(ChecksumError):
+        await fetch(cache, upstream.url, HEX)
+
+
+# --- local files ---
+
+
+async def test_local_file_is_hashed_once_however_many_ask_and_again_when_it_changes(
+    cache: ArtifactCache, tmp_path: Path, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "kernel"
+    path.write_bytes(b"kernel")
+    hashed = []
+    monkeypatch.setattr(
+        checksum, "hash_file", lambda fd, size, real=checksum.hash_file: hashed.append(size) or real(fd, size)
+    )
+    results = await asyncio.gather(*(fetch(cache, path.as_uri(), HEX) for _ in range(20)))
+    assert results == [(Source.FILE, b"kernel")] * 20
+    assert hashed == [6]
+    path.write_bytes(b"other!")
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(ChecksumError, match="the OSIE says"):
+        await cache.open(path.as_uri(), sha256=HEX)
+    assert hashed == [6, 6]
+
+
+async def test_descriptor_of_a_file_that_is_being_hashed_outlives_the_machine_that_left(tmp_path: Path) -> None:
+    (tmp_path / "kernel").write_bytes(b"kernel")
+    started, go_on = threading.Event(), threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        sums = FileSums(pool)
+        pool.submit(lambda: (started.set(), go_on.wait()))
+        fd = os.open(tmp_path / "kernel", os.O_RDONLY)
+        asking = asyncio.create_task(sums.of("k", fd, 6))
+        await asyncio.sleep(0.01)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        os.close(fd)
+        go_on.set()
+        await sums.stop()
+        assert await sums.of("k", -1, 6) == HEX
+
+
+def test_memory_of_checksums_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checksum, "REMEMBERED", 3)
+    with ThreadPoolExecutor(1) as pool:
+        sums = FileSums(pool)
+        for number in range(10):
+            sums.learn(number, HEX)
+        assert len(sums._known) == 3
+
+
+async def test_failed_upstream_is_told_apart_from_a_wrong_file(
+    cache: ArtifactCache, upstream: Any, fetch: Fetch
+) -> None:
+    upstream.mode = "503"
+    with pytest.raises(UpstreamError):
+        await fetch(cache, upstream.url, HEX)

@@ -1,0 +1,481 @@
+"""Downloads that break off: gone on with by Range, or by comparing, never by gluing two versions together."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from edge.artifacts import flight
+from edge.artifacts.cache import Artifact, ArtifactCache, NotFoundError, Source, UpstreamError, UpstreamTimeoutError
+from edge.artifacts.download import Download
+from edge.artifacts.upstream import strong_validator
+
+Fetch = Callable[..., Awaitable[tuple[Source, bytes]]]
+Read = Callable[[Artifact], Awaitable[bytes]]
+Files = Callable[[], list[str]]
+
+THIRD = 300_000
+
+
+def ranges(upstream: Any) -> list[str]:
+    return [request.headers.get("Range", "") for request in upstream.requests]
+
+
+async def interrupted(start_cache: Any, upstream: Any, **settings: Any) -> None:
+    """A cache that was stopped when a third of the file was there."""
+    cache = await start_cache(**settings)
+    upstream.answers = [upstream.breaks_after(THIRD)]
+    artifact = await cache.open(upstream.url)
+    with artifact, pytest.raises(UpstreamError):
+        await artifact.filled(THIRD)
+    await cache.stop()
+    upstream.requests.clear()
+    upstream.sent = 0
+
+
+# --- within one life ---
+
+
+async def test_machine_does_not_notice_that_the_upstream_broke_off(
+    start_cache: Any, upstream: Any, fetch: Fetch
+) -> None:
+    cache = await start_cache({"retries": 2})
+    upstream.answers = [upstream.breaks_after(THIRD), upstream.breaks_after(THIRD)]
+    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
+    assert ranges(upstream) == ["", f"bytes={THIRD}-", f"bytes={2 * THIRD}-"]
+    assert upstream.sent == len(upstream.content)
+    assert (cache.counts.resumptions, cache.counts.downloads) == (2, 1)
+    assert await fetch(cache, upstream.url) == (Source.CACHE, upstream.content)
+
+
+async def test_upstream_without_ranges_sends_all_again_and_the_machine_goes_on(
+    start_cache: Any, upstream: Any, fetch: Fetch
+) -> None:
+    cache = await start_cache({"retries": 1})
+    upstream.ranges = False
+    upstream.answers = [upstream.breaks_after(THIRD)]
+    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
+    assert upstream.sent == THIRD + len(upstream.content)
+
+
+@pytest.mark.parametrize("etag", ["", 'W/"v1"'])
+async def test_upstream_without_a_strong_validator_is_not_asked_for_the_rest(
+    start_cache: Any, upstream: Any, fetch: Fetch, etag: str
+) -> None:
+    cache = await start_cache({"retries": 1})
+    upstream.etag = etag
+    upstream.answers = [upstream.breaks_after(THIRD)]
+    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
+    assert ranges(upstream) == ["", ""]
+
+
+@pytest.mark.parametrize("position", [0, THIRD - 1])
+async def test_two_versions_are_never_glued_together(
+    start_cache: Any, upstream: Any, fetch: Fetch, files: Files, position: int
+) -> None:
+    cache = await start_cache({"retries": 2})
+    changed = bytearray(upstream.content)
+    changed[position] ^= 1
+
+    async def change(request: web.Request) -> web.StreamResponse:
+        upstream.content, upstream.etag = bytes(changed), '"v2"'
+        answer: web.StreamResponse = await upstream._send(request)
+        return answer
+
+    upstream.answers = [upstream.breaks_after(THIRD), change]
+    with pytest.raises(UpstreamError, match="became another file"):
+        await fetch(cache, upstream.url)
+    assert files() == []
+    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, bytes(changed))
+
+
+async def test_new_version_that_begins_the_same_is_taken_whole(start_cache: Any, upstream: Any, fetch: Fetch) -> None:
+    cache = await start_cache({"retries": 2})
+    changed = upstream.content[:-1] + b"?"
+
+    async def change(request: web.Request) -> web.StreamResponse:
+        upstream.content, upstream.etag = changed, '"v2"'
+        answer: web.StreamResponse = await upstream.breaks_after(2 * THIRD)(request)
+        return answer
+
+    upstream.answers = [upstream.breaks_after(THIRD), change]
+    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, changed)
+    assert upstream.requests[2].headers["If-Range"] == '"v2"'
+
+
+async def test_new_version_of_another_length_is_not_waited_for(start_cache: Any, upstream: Any, fetch: Fetch) -> None:
+    cache = await start_cache({"retries": 2})
+
+    async def change(request: web.Request) -> web.StreamResponse:
+        upstream.content, upstream.etag = upstream.content + b"more", '"v2"'
+        answer: web.StreamResponse = await upstream._send(request)
+        return answer
+
+    upstream.answers = [upstream.breaks_after(THIRD), change]
+    with pytest.raises(UpstreamError, match="has 1048580 bytes now; it had 1048576"):
+        await fetch(cache, upstream.url)
+
+
+async def test_tries_without_progress_end_and_what_is_there_is_kept_for_the_next_machine(
+    start_cache: Any, upstream: Any, fetch: Fetch, files: Files
+) -> None:
+    cache = await start_cache({"retries": 3})
+    upstream.answers = [upstream.breaks_after(THIRD)] + [upstream.breaks_after(0)] * 3
+    with pytest.raises(UpstreamError, match="connection broke after 0 bytes"):
+        await fetch(cache, upstream.url)
+    assert len(upstream.requests) == 4
+    assert files() == [".journal", ".part"]
+    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
+    assert upstream.sent == len(upstream.content)
+    assert files() == [".blob", ".json"]
+
+
+async def test_upstream_that_brings_something_each_time_is_asked_on_and_on(
+    start_cache: Any, upstream: Any, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flight, "PROGRESS", 100_000)
+    cache = await start_cache({"retries": 1})
+    upstream.answers = [upstream.breaks_after(100_000) for _ in range(8)]
+    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
+
+
+async def test_download_has_an_end_however_often_it_goes_on(
+    start_cache: Any, upstream: Any, clock: Any, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flight, "PROGRESS", 1)
+    cache = await start_cache({"retries": 1, "total": 100.0})
+
+    async def crumb(request: web.Request) -> web.StreamResponse:
+        clock.now += 30
+        answer: web.StreamResponse = await upstream.breaks_after(10)(request)
+        return answer
+
+    upstream.answers = [crumb] * 20
+    with pytest.raises(UpstreamError):
+        await fetch(cache, upstream.url)
+    assert len(upstream.requests) == 4
+
+
+async def test_connection_that_breaks_after_the_last_byte_is_no_failure(
+    start_cache: Any, upstream: Any, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = await start_cache({"retries": 0})
+    read = flight.Answer._read
+
+    async def late(answer: Any, received: int) -> bytes:
+        if received == len(upstream.content):
+            raise UpstreamError(upstream.url, "broke")
+        return await read(answer, received)
+
+    monkeypatch.setattr(flight.Answer, "_read", late)
+    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
+    assert (await fetch(cache, upstream.url))[0] is Source.CACHE
+
+
+async def test_stalled_upstream_is_left_and_asked_again(start_cache: Any, upstream: Any, fetch: Fetch) -> None:
+    cache = await start_cache({"retries": 1, "silence": 0.15})
+
+    async def stall(request: web.Request) -> web.StreamResponse:
+        response, body = upstream.begin(request)
+        response.content_length = len(body)
+        await response.prepare(request)
+        await upstream.write(response, body[:THIRD])
+        await asyncio.sleep(1)
+        return response
+
+    upstream.answers = [stall]
+    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
+
+
+async def test_trickling_upstream_is_given_up(start_cache: Any, upstream: Any, fetch: Fetch) -> None:
+    cache = await start_cache({"slow_window": 0.2, "slowest": 10_000.0, "silence": 5.0})
+
+    async def drip(request: web.Request) -> web.StreamResponse:
+        response, _ = upstream.begin(request)
+        response.content_length = 1000
+        await response.prepare(request)
+        for _ in range(1000):
+            await response.write(b".")
+            await asyncio.sleep(0.01)
+        return response
+
+    upstream.answers = [drip]
+    # The bytes' own clock stands still in these tests, unless it is moved.
+    clock = asyncio.get_running_loop().time
+    cache._services = flight.Services(
+        **{name: getattr(cache._services, name) for name in flight.Services.__slots__} | {"clock": clock}
+    )
+    with pytest.raises(UpstreamTimeoutError, match=r"too slow: \d\d? bytes in 0 s"):
+        await fetch(cache, upstream.url)
+
+
+async def test_file_that_goes_away_in_the_middle_is_not_found(start_cache: Any, upstream: Any, fetch: Fetch) -> None:
+    cache = await start_cache({"retries": 3})
+
+    async def gone(_request: web.Request) -> web.StreamResponse:
+        return web.Response(status=404)
+
+    upstream.answers = [upstream.breaks_after(THIRD), gone]
+    with pytest.raises(NotFoundError):
+        await fetch(cache, upstream.url)
+
+
+# --- answers to Range ---
+
+
+def lying(status: int, content_range: str | None, length: int = (1 << 20) - THIRD, **headers: str) -> Any:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(
+            status=status, headers={name.replace("_", "-"): headers[name] for name in headers}
+        )
+        if content_range is not None:
+            response.headers["Content-Range"] = content_range
+        response.content_length = length
+        await response.prepare(request)
+        await response.write(b"x" * length)
+        return response
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        lying(206, None),
+        lying(206, "bytes 0-1048575/1048576"),
+        lying(206, f"bytes {THIRD}-1048575/*"),
+        lying(206, f"bytes {THIRD}-1048575/1048577"),
+        lying(206, f"bytes {THIRD}-1048574/1048576"),
+        lying(206, f"bytes {THIRD}-1048576/1048577"),
+        lying(206, f"bytes {THIRD}-1048576/1048577", length=(1 << 20) - THIRD + 1),
+        lying(206, f"bytes {THIRD + 1}-1048575/1048576"),
+        lying(206, f"bytes {THIRD + 1}-1048575/1048576", length=(1 << 20) - THIRD - 1),
+        lying(206, f"bytes {THIRD - 1}-1048575/1048576", length=(1 << 20) - THIRD + 1),
+        lying(206, f"bytes {THIRD}-1048575/1048576", ETag='"v2"'),
+        lying(416, "bytes */1048576"),
+    ],
+)
+async def test_wrong_answer_to_a_range_makes_all_come_again(
+    start_cache: Any, upstream: Any, fetch: Fetch, lie: Any
+) -> None:
+    cache = await start_cache({"retries": 1})
+    upstream.answers = [upstream.breaks_after(THIRD), lie]
+    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
+    assert ranges(upstream) == ["", f"bytes={THIRD}-", ""]
+
+
+async def test_upstream_that_ignores_if_range_and_says_when_it_changed_is_not_believed(
+    start_cache: Any, upstream: Any, fetch: Fetch
+) -> None:
+    cache = await start_cache({"retries": 1})
+    upstream.etag, upstream.modified = "", 1_700_000_000.0
+    newer = lying(206, f"bytes {THIRD}-1048575/1048576", Last_Modified="Wed, 15 Nov 2023 00:00:00 GMT")
+    upstream.answers = [upstream.breaks_after(THIRD), newer]
+    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
+    assert upstream.requests[1].headers["If-Range"] == "Tue, 14 Nov 2023 22:13:20 GMT"
+
+
+@pytest.mark.parametrize(
+    ("etag", "modified", "date", "validator"),
+    [
+        ('"a"', "", "", '"a"'),
+        ('"a"', "Tue, 14 Nov 2023 22:13:20 GMT", "", '"a"'),
+        ('W/"a"', "Tue, 14 Nov 2023 22:13:20 GMT", "Wed, 15 Nov 2023 22:13:20 GMT", ""),
+        ("a", "", "", ""),
+        ("", "Tue, 14 Nov 2023 22:13:20 GMT", "Tue, 14 Nov 2023 22:14:20 GMT", "Tue, 14 Nov 2023 22:13:20 GMT"),
+        ("", "Tue, 14 Nov 2023 22:13:20 GMT", "Tue, 14 Nov 2023 22:14:19 GMT", ""),
+        ("", "Tue, 14 Nov 2023 22:13:20 GMT", "", ""),
+        ("", "Tue, 14 Nov 2023 22:13:20 GMT", "yesterday", ""),
+        ("", "Tue, 14 Nov 2023 22:13:20", "Tue, 14 Nov 2023 22:14:20 GMT", ""),
+        ("", "", "", ""),
+    ],
+)
+def test_only_a_strong_validator_goes_into_if_range(etag: str, modified: str, date: str, validator: str) -> None:
+    assert strong_validator(etag, modified, date) == validator
+
+
+# --- over restarts ---
+
+
+def test_download_of_which_all_has_come_is_not_noted_as_unfinished(tmp_path: Path) -> None:
+    """There would be no byte left to ask for, and upstreams answer 416 then."""
+    fd = os.open(tmp_path / "part", os.O_RDWR | os.O_CREAT)
+    download = Download("u", "", "v", tmp_path / "part", fd, clock=lambda: 0.0)
+    download.size, download.validator = 6, '"v"'
+    assert download.unfinished() is None
+    download.write(b"ker")
+    assert download.unfinished() is None
+    download.hash(b"ker")
+    unfinished = download.unfinished()
+    assert unfinished is not None
+    assert unfinished.received == 3
+    download.write(b"nel")
+    download.hash(b"nel")
+    assert download.unfinished() is None
+    download.end(None)
+
+
+async def test_restart_asks_for_the_rest_only(start_cache: Any, upstream: Any, fetch: Fetch, files: Files) -> None:
+    await interrupted(start_cache, upstream)
+    assert files() == [".journal", ".part"]
+    cache = await start_cache()
+    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
+    assert ranges(upstream) == [f"bytes={THIRD}-"]
+    assert upstream.sent == len(upstream.content) - THIRD
+    assert files() == [".blob", ".json"]
+    cache = await start_cache()
+    assert await fetch(cache, upstream.url) == (Source.CACHE, upstream.content)
+
+
+async def test_machine_that_waits_again_after_a_restart_has_the_same_version(start_cache: Any, upstream: Any) -> None:
+    cache = await start_cache()
+    upstream.gate.clear()
+    with await cache.open(upstream.url) as artifact:
+        before = artifact.version
+        await asyncio.sleep(0.05)
+    cache = await start_cache()
+    upstream.gate.set()
+    with await cache.open(upstream.url) as artifact:
+        assert artifact.version == before
+
+
+async def test_restart_starts_over_when_the_file_has_changed(start_cache: Any, upstream: Any, fetch: Fetch) -> None:
+    await interrupted(start_cache, upstream)
+    upstream.content, upstream.etag = b"new" * 400_000, '"v2"'
+    cache = await start_cache()
+    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
+    assert upstream.sent == len(upstream.content)
+
+
+async def test_what_is_there_outlives_an_upstream_that_is_down(start_cache: Any, upstream: Any, fetch: Fetch) -> None:
+    await interrupted(start_cache, upstream)
+    cache = await start_cache()
+    upstream.mode = "503"
+    for _ in range(2):
+        with pytest.raises(UpstreamError, match="503"):
+            await fetch(cache, upstream.url)
+    upstream.mode = ""
+    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
+    assert upstream.sent == len(upstream.content) - THIRD
+
+
+async def test_damaged_part_is_not_gone_on_with(start_cache: Any, upstream: Any, fetch: Fetch, tmp_path: Path) -> None:
+    await interrupted(start_cache, upstream)
+    (part,) = (tmp_path / "artifacts").glob("*.part")
+    with part.open("r+b") as file:
+        file.seek(THIRD - 1)
+        file.write(b"!")
+    cache = await start_cache()
+    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
+    assert ranges(upstream) == [""]
+
+
+async def test_part_that_the_disk_has_lost_the_end_of_is_swept(
+    start_cache: Any, upstream: Any, tmp_path: Path, files: Files
+) -> None:
+    await interrupted(start_cache, upstream)
+    (part,) = (tmp_path / "artifacts").glob("*.part")
+    os.truncate(part, THIRD - 1)
+    await start_cache()
+    assert files() == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"received": 0},
+        {"received": -5},
+        {"received": 1 << 40},
+        {"received": "300000"},
+        {"url": "http://elsewhere/kernel"},
+        {"part": "../secret"},
+        {"part": f"{'0' * 32}.00.part"},
+        {"size": 5},
+        {"sha256": None},
+    ],
+)
+async def test_journal_that_can_not_be_right_is_not_believed(
+    start_cache: Any, upstream: Any, fetch: Fetch, tmp_path: Path, files: Files, change: dict[str, Any]
+) -> None:
+    await interrupted(start_cache, upstream)
+    (journal,) = (tmp_path / "artifacts").glob("*.journal")
+    journal.write_text(json.dumps(json.loads(journal.read_text()) | change))
+    cache = await start_cache()
+    assert files() == []
+    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
+    assert ranges(upstream) == [""]
+
+
+async def test_journal_without_a_part_and_part_without_a_journal_are_swept(
+    start_cache: Any, upstream: Any, tmp_path: Path, files: Files
+) -> None:
+    await interrupted(start_cache, upstream)
+    (part,) = (tmp_path / "artifacts").glob("*.part")
+    part.rename(tmp_path / "part")
+    cache = await start_cache()
+    assert files() == []
+    await cache.stop()
+    (tmp_path / "part").rename(part)
+    await start_cache()
+    assert files() == []
+
+
+async def test_what_nobody_asked_for_in_a_week_is_not_kept(
+    start_cache: Any, upstream: Any, tmp_path: Path, files: Files
+) -> None:
+    await interrupted(start_cache, upstream)
+    (journal,) = (tmp_path / "artifacts").glob("*.journal")
+    os.utime(journal, (0, 0))
+    await start_cache()
+    assert files() == []
+
+
+async def test_download_notes_from_time_to_time_how_far_it_is(
+    start_cache: Any, upstream: Any, clock: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is what is left when the process is killed."""
+    monkeypatch.setattr(flight, "CHECKPOINT_BYTES", 1000)
+    cache: ArtifactCache = await start_cache({"silence": 10.0})
+    upstream.gate.clear()
+    with await cache.open(upstream.url):
+        async with asyncio.timeout(2):
+            while not (journals := list((tmp_path / "artifacts").glob("*.journal"))):
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        noted = json.loads(journals[0].read_text())
+        assert 0 < noted["received"] <= len(upstream.content) // 2
+        upstream.gate.set()
+
+
+async def test_slow_download_notes_how_far_it_is_too(
+    start_cache: Any, upstream: Any, clock: Any, tmp_path: Path
+) -> None:
+    cache: ArtifactCache = await start_cache({"silence": 10.0})
+
+    async def pieces(request: web.Request) -> web.StreamResponse:
+        response, body = upstream.begin(request)
+        response.content_length = len(body)
+        await response.prepare(request)
+        await response.write(body[:1000])
+        await asyncio.sleep(0.05)
+        clock.now += 2
+        await response.write(body[1000:2000])
+        await upstream.gate.wait()
+        await response.write(body[2000:])
+        return response
+
+    upstream.gate.clear()
+    upstream.answers = [pieces]
+    with await cache.open(upstream.url):
+        async with asyncio.timeout(2):
+            while not (journals := list((tmp_path / "artifacts").glob("*.journal"))):
+                await asyncio.sleep(0.01)
+        assert json.loads(journals[0].read_text())["received"] == 1000  # the other thousand is still hashed
+        upstream.gate.set()

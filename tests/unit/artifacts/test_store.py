@@ -1,0 +1,424 @@
+"""The cache's directory survives a crash at any moment: of the process, and of the machine with what was not fsynced.
+
+Hypothesis makes up a history of downloads, evictions and restarts, and the system call at which the process dies. After
+that, a new store must serve whole files only, and know of a broken-off download no more than is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge.artifacts.store import Store, Stored, Unfinished
+
+URLS = ("http://h/kernel", "http://h/initrd", "http://user:secret@h/kernel?x")
+
+
+class CrashError(BaseException):
+    """The machine has lost its power, or the process got a SIGKILL."""
+
+
+@dataclass
+class Machine:
+    """Counts system calls down to the crash, and knows what was fsynced: all that a disk keeps for sure."""
+
+    calls_left: int | None = None
+    synced: dict[int, bytes] = field(default_factory=dict)
+
+    def tick(self) -> None:
+        if self.calls_left is not None:
+            self.calls_left -= 1
+            if self.calls_left < 0:
+                raise CrashError
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Put the machine between the store and the operating system."""
+
+        def counted(real: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                self.tick()
+                return real(*args, **kwargs)
+
+            return call
+
+        with (
+            mock.patch.object(os, "fsync", counted(self._sync)),
+            mock.patch.object(os, "fdatasync", counted(self._sync)),
+            mock.patch.object(os, "pwrite", counted(os.pwrite)),
+            mock.patch.object(os, "utime", counted(os.utime)),
+            mock.patch.object(Path, "rename", counted(Path.rename)),
+            mock.patch.object(Path, "unlink", counted(Path.unlink)),
+            mock.patch("edge.artifacts.store.os.open", counted(os.open)),
+        ):
+            yield
+
+    def _sync(self, fd: int) -> None:
+        status = os.fstat(fd)
+        if status.st_mode & 0o100000:
+            self.synced[status.st_ino] = Path(f"/proc/self/fd/{fd}").read_bytes()
+
+    def lose_power(self, directory: Path) -> None:
+        """Give each file the content that it had when it was fsynced last."""
+        for path in directory.iterdir():
+            content = self.synced.get(path.stat().st_ino, b"")
+            if path.name != ".lock" and path.read_bytes() != content:
+                path.write_bytes(content)
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """A download of `url` of which `share` tenths arrive. It is kept as `whole` or put by, or left as it is."""
+
+    url: str
+    content: bytes
+    share: int
+    checkpoint: bool
+    ending: str
+    pin: bool
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something else that happens to the store."""
+
+    what: str
+    number: int
+
+
+contents = st.binary(min_size=10, max_size=40)
+events = st.lists(
+    st.one_of(
+        st.builds(
+            Fetch,
+            st.sampled_from(URLS),
+            contents,
+            st.integers(1, 9),
+            st.booleans(),
+            st.sampled_from(["whole", "whole", "put by", "discard", "killed"]),
+            st.booleans(),
+        ),
+        st.builds(Change, st.sampled_from(["evict", "forget", "hold", "restart"]), st.integers(0, 3)),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+class History:
+    """Plays events on a store, and remembers what could be there."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.store = Store(directory)
+        self.versions: dict[str, bytes] = {}
+        """What each version that was ever begun had as its content."""
+        self.answered: dict[tuple[str, str], set[str | None]] = {}
+        """Which versions may be there for each key (None: none): while something is done, that before or that after."""
+        self.number = 0
+
+    def play(self, event: Fetch | Change) -> None:
+        if isinstance(event, Fetch):
+            self.fetch(event)
+        elif event.what == "restart":
+            self.store.close()
+            self.store = Store(self.directory)
+            self.store.open()
+        elif event.what == "evict":
+            for name in [occupant.name for occupant in self.store.occupants()][: event.number]:
+                with self.forgetting(name):
+                    for path in self.store.evict(name):
+                        path.unlink()
+        elif event.number < len(self.store.whole()):
+            stored = self.store.whole()[event.number]
+            if event.what == "forget":
+                with self.forgetting(stored.blob):
+                    self.store.forget(stored)
+            else:
+                os.close(self.store.hold(stored))
+                self.store.release(stored.blob)
+
+    @contextmanager
+    def forgetting(self, name: str) -> Iterator[None]:
+        """Until it is done, the file may be there or not."""
+        gone = [key for key, versions in self.answered.items() if name.split(".")[1] in versions]
+        for key in gone:
+            self.answered[key].add(None)
+        yield
+        for key in gone:
+            self.answered[key] = {None}
+
+    def fetch(self, event: Fetch) -> None:
+        pin = hashlib.sha256(event.content).hexdigest() if event.pin else ""
+        old = self.store.take_unfinished(event.url, pin)
+        if old is not None:
+            assert self.intact(old)
+            self.store.discard(self.store.location(old))
+        self.number += 1
+        version = f"{self.number:x}"
+        self.versions[version] = event.content
+        part = self.store.part_path(event.url, version, pin)
+        fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            os.posix_fallocate(fd, 0, len(event.content))
+            self.store.claim(part, len(event.content), given=len(event.content))
+            self.fill(event, pin, part, fd)
+        finally:
+            os.close(fd)
+
+    def fill(self, event: Fetch, pin: str, part: Path, fd: int) -> None:
+        content = event.content
+        count = len(content) * event.share // 10
+        os.pwrite(fd, content[:count], 0)
+        unfinished = Unfinished(
+            url=event.url,
+            part=part.name,
+            size=len(content),
+            received=count,
+            sha256=hashlib.sha256(content[:count]).hexdigest(),
+            etag='"e"',
+            last_modified="",
+            validator='"e"',
+            pin=pin,
+        )
+        if event.checkpoint or event.ending == "put by":
+            self.store.checkpoint(unfinished, fd)
+        if event.ending == "put by":
+            self.store.put_by(unfinished)
+        elif event.ending == "discard":
+            self.store.discard(part)
+        elif event.ending == "whole":
+            os.pwrite(fd, content[count:], count)
+            sha256 = hashlib.sha256(content).hexdigest()
+            blob = part.with_suffix(".blob").name
+            stored = Stored(url=event.url, blob=blob, size=len(content), sha256=sha256, pin=pin)
+            self.answered[event.url, pin] = self.answered.get((event.url, pin), {None}) | {stored.version}
+            self.store.commit(stored, part, fd)
+            self.answered[event.url, pin] = {stored.version}
+            self.store.adopt(stored, part)
+
+    def intact(self, unfinished: Unfinished) -> bool:
+        there = self.store.location(unfinished).read_bytes()[: unfinished.received]
+        return there == self.versions[unfinished.version][: unfinished.received] and (
+            hashlib.sha256(there).hexdigest() == unfinished.sha256
+        )
+
+    def check(self) -> None:
+        """What a new process finds."""
+        store = Store(self.directory)
+        store.open()
+        try:
+            known = {".lock"}
+            for stored in store.whole():
+                content = store.path(stored).read_bytes()
+                assert content == self.versions[stored.version], f"{stored} is not what came"
+                assert hashlib.sha256(content).hexdigest() == stored.sha256
+                assert store.get(stored.url, stored.pin) is stored
+                known |= {stored.blob, store._entry(store_key(store, stored)).name}
+            for (url, pin), versions in self.answered.items():
+                found = store.get(url, pin)
+                assert (found.version if found else None) in versions
+            for url in URLS:
+                for pin in {"", *(hashlib.sha256(content).hexdigest() for content in self.versions.values())}:
+                    unfinished = store.take_unfinished(url, pin)
+                    if unfinished is not None:
+                        assert self.intact(unfinished)
+                        known |= {unfinished.part, unfinished.part.replace(".part", ".journal")}
+            assert {path.name for path in self.directory.iterdir()} == known
+        finally:
+            store.close()
+
+
+def store_key(store: Store, stored: Stored) -> str:
+    return next(key for key, each in store._index.items() if each is stored)
+
+
+@given(events, st.integers(0, 60), st.booleans())
+@settings(max_examples=250, deadline=None)
+def test_crash_at_any_system_call_leaves_whole_files_only(
+    history_events: list[Fetch | Change], crash_at: int, power: bool
+) -> None:
+    crash(history_events, crash_at, power)
+
+
+def crash(history_events: list[Fetch | Change], crash_at: int, power: bool) -> bool:
+    """Whether it came to the crash."""
+    directory = Path(tempfile.mkdtemp(prefix="store-"))
+    machine = Machine()
+    history = History(directory)
+    crashed = False
+    try:
+        with machine.watching():
+            machine.calls_left = crash_at
+            try:
+                history.store.open()
+                for event in history_events:
+                    history.play(event)
+            except CrashError:
+                crashed = True
+            machine.calls_left = None
+        history.store.close()
+        if power:
+            machine.lose_power(directory)
+        history.check()
+    finally:
+        shutil.rmtree(directory)
+    return crashed
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_crash_at_each_system_call_of_a_replacement_leaves_the_old_file_or_the_new(power: bool) -> None:
+    kernel, initrd = URLS[:2]
+    plot = [
+        Fetch(kernel, b"old kernel", 5, True, "whole", False),
+        Fetch(initrd, b"the initrd", 5, True, "put by", False),
+        Fetch(kernel, b"new kernel, longer", 5, True, "whole", False),
+        Change("restart", 0),
+        Fetch(initrd, b"the initrd", 5, False, "whole", True),
+        Change("evict", 1),
+    ]
+    crash_at = 0
+    while crash(plot, crash_at, power):
+        crash_at += 1
+    assert crash_at > 40
+
+
+@given(events)
+@settings(max_examples=60, deadline=None)
+def test_index_in_memory_is_what_a_restart_finds(history_events: list[Fetch | Change]) -> None:
+    directory = Path(tempfile.mkdtemp(prefix="store-"))
+    history = History(directory)
+    try:
+        with Machine().watching():
+            history.store.open()
+            for event in history_events:
+                if not isinstance(event, Fetch) or event.ending != "killed":
+                    history.play(event)
+        remembered = {stored.blob for stored in history.store.whole()}
+        used = history.store.used
+        history.store.close()
+        again = Store(directory)
+        again.open()
+        assert {stored.blob for stored in again.whole()} == remembered
+        assert again.used == used
+        again.close()
+        history.check()
+    finally:
+        shutil.rmtree(directory)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store(tmp_path / "artifacts")
+    store.open()
+    yield store
+    store.close()
+
+
+def put(store: Store, url: str, content: bytes, version: str) -> Stored:
+    part = store.part_path(url, version)
+    part.write_bytes(content)
+    fd = os.open(part, os.O_RDWR)
+    stored = Stored(url=url, blob=part.with_suffix(".blob").name, size=len(content), sha256="")
+    try:
+        store.commit(stored, part, fd)
+    finally:
+        os.close(fd)
+    store.adopt(stored, part)
+    return stored
+
+
+@pytest.mark.parametrize("broken", ["fsync", "rename", "replace"])
+def test_commit_that_fails_leaves_what_was_there(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    old = put(store, URLS[0], b"old", "a")
+    calls = []
+
+    def fail(*args: Any) -> None:
+        calls.append(args)
+        if broken != "replace" or len(calls) == 2:
+            raise OSError(28, "No space left on device")
+        real_rename(*args)
+
+    real_rename = Path.rename
+    if broken == "fsync":
+        monkeypatch.setattr(os, "fsync", fail)
+    else:
+        monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(OSError, match="No space left"):
+        put(store, URLS[0], b"new", "b")
+    monkeypatch.undo()
+    store.discard(store.part_path(URLS[0], "b"))
+    assert store.get(URLS[0]) == old
+    assert sorted(path.suffix for path in (tmp_path / "artifacts").iterdir()) == ["", ".blob", ".json"]
+
+
+def test_entry_of_a_later_version_of_this_program_is_understood(store: Store, tmp_path: Path) -> None:
+    put(store, URLS[0], b"kernel", "a")
+    store.close()
+    (entry,) = (tmp_path / "artifacts").glob("*.json")
+    entry.write_text(entry.read_text().replace("{", '{"colour": "green", ', 1))
+    store.open()
+    assert store.get(URLS[0]) is not None
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "{}", "null", "", "\x00", '{"url": 5}', '{"url": "a", "blob": ["x"], "size": 1}', "[" * 100_000]
+)
+def test_entry_that_is_none_costs_a_fetch_and_no_more(store: Store, tmp_path: Path, content: str) -> None:
+    put(store, URLS[0], b"kernel", "a")
+    store.close()
+    for entry in (tmp_path / "artifacts").glob("*.json"):
+        entry.write_text(content)
+    store.open()
+    assert store.whole() == []
+    assert [path.name for path in (tmp_path / "artifacts").iterdir()] == [".lock"]
+
+
+def test_other_peoples_files_are_left_alone(store: Store, tmp_path: Path) -> None:
+    store.close()
+    (tmp_path / "artifacts" / "README").write_text("mine")
+    store.open()
+    assert (tmp_path / "artifacts" / "README").read_text() == "mine"
+
+
+def test_file_on_a_disk_that_has_become_read_only_is_served(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(os, "utime", refuse)
+    stored = put(store, URLS[0], b"kernel", "a")
+    fd = store.hold(stored)
+    assert os.pread(fd, 10, 0) == b"kernel"
+    os.close(fd)
+
+
+def test_new_names_are_made_durable_with_their_directory(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(stat.S_ISDIR(os.fstat(fd).st_mode)))
+    put(store, URLS[0], b"kernel", "a")
+    assert synced == [False, False, True]
+
+
+def test_room_that_the_disk_has_not_given_yet_is_promised(store: Store) -> None:
+    part = store.part_path(URLS[0], "a")
+    store.claim(part, 1000, given=200)
+    assert (store.room(None).promised, store.used, store.claimed(part)) == (800, 1000, 1000)
+    store.claim(part, 1000, given=1000)
+    assert (store.room(None).promised, store.used) == (0, 1000)
+    store.discard(part)
+    assert (store.room(None).promised, store.used, store.claimed(part)) == (0, 0, 0)
