@@ -222,8 +222,9 @@ class _Holder:
 def _holders(port: Port) -> Iterator[_Holder]:
     """Who has the port open, on whatever address; of processes that this user may look into (proc(5))."""
     is_udp = port.kind is socket.SOCK_DGRAM
-    table = Path("/proc/net/udp" if is_udp else "/proc/net/tcp").read_text().splitlines()[1:]
-    lines = [line.split() for line in table]
+    # gRPC listens on IPv4 addresses with IPv6 sockets, too.
+    tables = [Path("/proc/net") / ("udp" if is_udp else "tcp"), Path("/proc/net") / ("udp6" if is_udp else "tcp6")]
+    lines = [line.split() for table in tables if table.exists() for line in table.read_text().splitlines()[1:]]
     state = "07" if is_udp else "0A"  # what an unconnected UDP socket is in, and LISTEN
     inodes = {line[9] for line in lines if line[1].endswith(f":{port.number:04X}") and line[3] == state}
     for process in Path("/proc").glob("[0-9]*"):

@@ -9,6 +9,7 @@ knows it.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import time
@@ -16,9 +17,12 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from aiohttp import web
+from prometheus_client import CollectorRegistry
 
 from edge.artifacts.cache import ArtifactCache
-from edge.callers import Callers
+from edge.artifacts.metrics import CacheMetrics
+from edge.callers import Callers, Neighbours
+from edge.dhcp.quarantine import Changed, Quarantine
 from edge.dhcp.responder import DhcpSettings, Responder
 from edge.dhcp.server import DhcpServer
 from edge.host import Network
@@ -26,16 +30,22 @@ from edge.http.admin import build_admin_app
 from edge.http.app import build_app, machine_runner
 from edge.inventory import Inventory
 from edge.journey.recorder import Journey
+from edge.machine_scripts import MachineScripts
 from edge.neighbour.router_advertisement import RouterAdvertiser
+from edge.neighbour.table import NeighbourTable
+from edge.osie_files import OsieFiles
 from edge.policy import DhcpMode, NetbootPolicy
 from edge.settings import EdgeSettings, Service, StackSettings
 from edge.tftp.files import BootFiles
 from edge.tftp.server import TftpServer
+from edge.work import Work
 from ipxe.binaries import BootBinaries
-from ipxe.scripts import BootSettings
+from ipxe.scripts import BootSettings, Scripts
 from tink.kube.informer import Informer
 
 log = logging.getLogger(__name__)
+
+_TICK_SECONDS = 1.0
 
 
 class ServingError(Exception):
@@ -43,7 +53,7 @@ class ServingError(Exception):
 
 
 class Serving:
-    """Starts the edge's services, each of which `exit_stack` will stop."""
+    """Starts the edge's services, each of which `exit_stack` will stop. Made before the inventory is filled."""
 
     def __init__(
         self,
@@ -51,66 +61,125 @@ class Serving:
         exit_stack: AsyncExitStack,
         *,
         inventory: Inventory,
+        work: Work,
         journey: Journey,
+        declined: Changed,
         not_ready: Callable[[], str],
     ) -> None:
-        """`not_ready()` says why machines can't be served yet; empty: they can."""
+        """`declined` hears when an address goes into quarantine and comes out of it.
+
+        `not_ready()` says why machines can't be served yet; empty: they can. Raises BinariesError, SettingsError.
+        """
         self._settings = settings
         self._exit = exit_stack
         self._inventory = inventory
         self._journey = journey
         self._not_ready = not_ready
-        self._policy = NetbootPolicy(settings.edge.dhcp_mode, settings.edge.netboot_when)
-        self._callers = Callers(inventory, settings.edge.dhcp_mode)
+        self._metrics = CollectorRegistry()
+        edge = settings.edge
+        self._policy = NetbootPolicy(edge.dhcp_mode, edge.netboot_when, work.has_work, work.why_none)
+        self._callers = Callers(inventory, edge.dhcp_mode, self._neighbours())
+        self._quarantine = Quarantine(time.time, edge.decline_quarantine, declined)
+        self._boot = BootSettings(
+            http_port=edge.http_port,
+            grpc_port=settings.grpc_port,
+            grpc_authority=edge.grpc_authority,
+            insecure_registries=edge.insecure_registries,
+        )
+        self._binaries = BootBinaries(edge.ipxe_dir)
+        # Before the inventory is filled, so that a reservation is compiled while its Hardware is at hand.
+        self._dhcp: list[DhcpServer] = []
+        if Service.DHCP in settings.services and edge.dhcp_mode is not DhcpMode.OFF:
+            self._dhcp = [self._dhcp_server(network) for network in settings.networks]
 
     async def start(self, osies: Informer | None) -> None:
         """Start those that the settings name. `osies` is needed for HTTP and TFTP. Raises each part's own error."""
         edge, wanted = self._settings.edge, self._settings.services
-        binaries = BootBinaries(edge.ipxe_dir)
-        if Service.HTTP in wanted and osies is not None:
-            await self._start_http(osies, binaries)
+        cache = await self._start_cache(edge) if osies is not None else None
+        if Service.HTTP in wanted and osies is not None and cache is not None:
+            await self._start_http(osies, cache)
         for network in self._settings.networks:
-            if Service.TFTP in wanted:
-                await self._start_tftp(network, binaries)
-            if Service.DHCP in wanted and edge.dhcp_mode is not DhcpMode.OFF:
-                await self._start_dhcp(network, binaries)
+            if Service.TFTP in wanted and osies is not None and cache is not None:
+                await self._start_tftp(network, osies, cache)
             if edge.router_advertisements:
                 await self._serve(RouterAdvertiser(network.interface))
+        for server in self._dhcp:
+            await self._serve(server)
         if Service.ADMIN in wanted:
-            app = build_admin_app(self._journey, self._inventory)
+            app = build_admin_app(self._journey, self._inventory, registry=self._metrics)
             runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
             await self._listen(runner, [edge.admin_address], edge.admin_port, "admin HTTP", "--admin-port")
 
-    async def _start_tftp(self, network: Network, binaries: BootBinaries) -> None:
-        files = BootFiles(binaries, self._inventory, self._callers, self._policy)
-        await self._serve(TftpServer(files, self._journey.record, host=network.address, interface=network.interface))
+    async def run(self) -> None:
+        """What has to be done now and then, until it is cancelled."""
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            self._quarantine.expire()
 
-    async def _start_dhcp(self, network: Network, binaries: BootBinaries) -> None:
+    def _neighbours(self) -> Neighbours:
+        """Who is behind an address, where another DHCP server gives them out."""
+        if self._settings.edge.dhcp_mode is DhcpMode.RESERVATION:
+            return lambda _ip: None
+        table = NeighbourTable([network.interface for network in self._settings.networks])
+        self._exit.callback(table.close)
+        return table.mac
+
+    async def _start_tftp(self, network: Network, osies: Informer, cache: ArtifactCache) -> None:
+        edge = self._settings.edge
+        scripts = MachineScripts(
+            self._inventory, self._policy, osies.get, Scripts(self._boot), self._journey.record, edge.default_osie
+        )
+        files = BootFiles(
+            self._binaries,
+            self._inventory,
+            self._callers,
+            self._policy,
+            address=network.address,
+            scripts=scripts,
+            osie_files=OsieFiles(osies.get, cache),
+            default_osie=edge.default_osie,
+            extra=edge.tftp_dir,
+        )
+        server = TftpServer(
+            files,
+            self._journey.record,
+            host=network.address,
+            interface=network.interface,
+            single_port=edge.tftp_single_port,
+        )
+        await self._serve(server)
+
+    def _dhcp_server(self, network: Network) -> DhcpServer:
         dhcp = DhcpSettings(
             server_ip=network.address,
             tftp_ip=network.address,
             http_base_url=f"http://{network.address}:{self._settings.edge.http_port}",
+            peers=frozenset(other.address for other in self._settings.networks if other is not network),
         )
-        responder = Responder(self._inventory, dhcp, self._journey.record, time.monotonic, binaries, self._policy)
-        await self._serve(DhcpServer(responder, network.interface))
+        responder = Responder(
+            self._inventory,
+            dhcp,
+            self._journey.record,
+            time.monotonic,
+            self._binaries,
+            self._policy,
+            take=self._journey.note,
+            quarantine=self._quarantine,
+            learn=self._callers.learn,
+        )
+        return DhcpServer(responder, network.interface)
 
-    async def _start_http(self, osies: Informer, binaries: BootBinaries) -> None:
-        cache = await self._start_cache(self._settings.edge)
-        first = self._settings.networks[0].address
-        boot = BootSettings(
-            http_url=f"http://{first}:{self._settings.edge.http_port}",
-            grpc_authority=self._settings.edge.grpc_authority or f"{first}:{self._settings.grpc_port}",
-            insecure_registries=self._settings.edge.insecure_registries,
-        )
+    async def _start_http(self, osies: Informer, cache: ArtifactCache) -> None:
         app = build_app(
             inventory=self._inventory,
             callers=self._callers,
             policy=self._policy,
             osie=osies.get,
             cache=cache,
-            binaries=binaries,
+            binaries=self._binaries,
             record=self._journey.record,
-            settings=boot,
+            settings=self._boot,
+            default_osie=self._settings.edge.default_osie,
             ready=self._not_ready,
         )
         addresses = [network.address for network in self._settings.networks]
@@ -118,9 +187,12 @@ class Serving:
 
     async def _start_cache(self, edge: EdgeSettings) -> ArtifactCache:
         data_dir = self._settings.data_dir
-        cache = ArtifactCache(data_dir / "artifacts", file_root=edge.osie_dir or data_dir / "osie")
+        cache = ArtifactCache(
+            data_dir / "artifacts", budget=edge.cache_bytes, file_root=edge.osie_dir or data_dir / "osie"
+        )
         await cache.start()
         self._exit.push_async_callback(cache.stop)
+        self._metrics.register(CacheMetrics(cache))
         return cache
 
     # --- how a part is started ----------------------------------------------------------------------------------------
@@ -129,7 +201,7 @@ class Serving:
         await server.start()
         self._exit.push_async_callback(server.stop)
 
-    async def _listen(self, runner: web.AppRunner, addresses: list[str], port: int, what: str, flag: str) -> None:
+    async def _listen(self, runner: web.BaseRunner, addresses: list[str], port: int, what: str, flag: str) -> None:
         await runner.setup()
         self._exit.push_async_callback(runner.cleanup)
         for address in addresses:

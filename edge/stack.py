@@ -19,12 +19,14 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+from edge.conditions import ConditionWriter
 from edge.inventory import Inventory
 from edge.journey.agents import AgentJourney
 from edge.journey.recorder import Journey
 from edge.journey.workflows import WorkflowJourney
 from edge.serving import Serving, tcp_advice
 from edge.settings import EDGE, Service, StackSettings
+from edge.work import Work
 from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw
 from tink.apiserver import ApiServer
@@ -34,6 +36,7 @@ from tink.controller.webhooks.server import SERVICE_PORT, Webhooks
 from tink.kube.client import ApiError, KubeClient, KubeConfigError
 from tink.kube.informer import Informer
 from tink.kube.manifests import DEFAULT_NAMESPACE, apply, apply_object, load, resource_type
+from tink.kube.packing import Packer
 from tink.kube.resources import CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
 from tink.server.server import WorkflowServer
 
@@ -42,7 +45,7 @@ log = logging.getLogger(__name__)
 Manifests = list[tuple[Path, Raw]]
 """Objects, each with the file that it came from."""
 
-_SYNC_TIMEOUT = 30.0  # seconds; an API that answers lists thousands of objects in far less
+_SYNC_TIMEOUT = 30.0  # seconds without a further object of a list; an API that answers lists thousands in far less
 
 
 class StackError(Exception):
@@ -59,8 +62,11 @@ class Stack:
         self._ended = asyncio.Event()
         self._failure: str | None = None
         self._not_ready = "starting"
-        self.inventory = Inventory()
+        # One packed copy of each Hardware, for the informer and the inventory alike.
+        self._packer = Packer()
+        self.inventory = Inventory(self._packer)
         self.journey = Journey(time.time)
+        self._work = Work()
 
     async def start(self) -> None:
         """Start every service of the settings; ready when it returns. Raises StackError or the part's own error."""
@@ -122,13 +128,23 @@ class Stack:
         }
         if not self._reviews():
             wanted -= {Service.WEBHOOKS}
-        informers = {resource: Informer(client, resource) for resource, users in needed.items() if users & wanted}
+        informers = {
+            resource: Informer(client, resource, packer=self._packer if resource is HARDWARE else None)
+            for resource, users in needed.items()
+            if users & wanted
+        }
+        serving, conditions = None, ConditionWriter(client)
         if wanted & EDGE:
-            informers[HARDWARE].on_change(lambda new, _: self.inventory.apply(new))
-            informers[HARDWARE].on_delete(self.inventory.remove)
-            workflows = WorkflowJourney(self.journey, self.inventory)
-            informers[WORKFLOW].on_change(workflows.on_change)
-            informers[WORKFLOW].on_delete(workflows.on_delete)
+            self._follow(informers[HARDWARE], informers[WORKFLOW], conditions)
+            serving = Serving(
+                self._settings,
+                self._exit,
+                inventory=self.inventory,
+                work=self._work,
+                journey=self.journey,
+                declined=conditions.changed,
+                not_ready=lambda: self._not_ready,
+            )
         if Service.CONTROLLER in wanted:
             controller = Controller(
                 client,
@@ -146,15 +162,24 @@ class Stack:
         await self._start_webhooks(client, informers)
         await self._apply_manifests(client, manifests, informers)
         # Machines are heard when it is known which there are: a moment earlier, each would be told that it is unknown.
-        if wanted & EDGE:
-            serving = Serving(
-                self._settings,
-                self._exit,
-                inventory=self.inventory,
-                journey=self.journey,
-                not_ready=lambda: self._not_ready,
-            )
+        if serving is not None:
             await serving.start(informers.get(OSIE))
+            self._spawn(serving.run(), "edge")
+            self._spawn(conditions.run(), "conditions")
+
+    def _follow(self, hardware: Informer, workflows: Informer, conditions: ConditionWriter) -> None:
+        """Let everything at the edge that depends on them hear of Hardware and Workflows."""
+        self._exit.callback(self.journey.flush)
+        hardware.on_change(lambda new, _: self.inventory.apply(new))
+        hardware.on_delete(self.inventory.remove)
+        hardware.on_change(conditions.apply)
+        hardware.on_delete(conditions.remove)
+        journey = WorkflowJourney(self.journey, self.inventory)
+        workflows.on_change(journey.on_change)
+        workflows.on_delete(journey.on_delete)
+        workflows.on_change(self._work.apply)
+        workflows.on_delete(self._work.remove)
+        self._work.on_change(self.inventory.refresh)
 
     def _reviews(self) -> bool:
         """Whether the API can reach our webhooks: the embedded one can, a cluster's must be told where they are."""
@@ -243,14 +268,17 @@ class Stack:
 
     async def _synced(self, informers: dict[ResourceType, Informer]) -> None:
         for resource, informer in informers.items():
-            try:
-                async with asyncio.timeout(_SYNC_TIMEOUT):
-                    await informer.wait_synced()
-            except TimeoutError:
-                raise StackError(
-                    f"the API has not listed {resource.plural}.{resource.group} within {_SYNC_TIMEOUT:.0f} s. "
-                    "Are the CRDs installed (tinkedge crds | kubectl apply -f -)? See the log."
-                ) from None
+            listed = -1
+            while not informer.synced:
+                if len(informer) == listed:
+                    raise StackError(
+                        f"the API has not listed {resource.plural}.{resource.group} within {_SYNC_TIMEOUT:.0f} s. "
+                        "Are the CRDs installed (tinkedge crds | kubectl apply -f -)? See the log."
+                    )
+                listed = len(informer)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_SYNC_TIMEOUT):
+                        await informer.wait_synced()
 
 
 async def _connect(kubeconfig: Path | None) -> KubeClient:

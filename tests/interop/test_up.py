@@ -468,13 +468,16 @@ def test_services_in_processes_of_their_own_run_a_workflow_together(rack: Rack) 
 
 
 def test_doctor_finds_the_ports_of_a_running_up_and_tries_only_the_machines_interface(serving: Serving) -> None:
-    def problems(interface: str) -> set[str]:
+    def ports(interface: str, what: str) -> set[str]:
         found = serving.rack.run(IN_EDGE, *TINKEDGE, "doctor", "--no-lab", "--interface", interface).out
-        return {line.split()[2].rstrip(":") for line in found.splitlines() if "PROBLEM port" in line}
+        lines = [line.split() for line in found.splitlines() if what in line and " port " in line]
+        return {words[2].rstrip(":") for words in lines}
 
-    assert problems("rack0") == {"67/udp", "4011/udp", "69/udp", "7080/tcp", "42113/tcp", "6443/tcp", "7081/tcp"}
+    everything = {"67/udp", "4011/udp", "69/udp", "7080/tcp", "42113/tcp", "6443/tcp", "7081/tcp"}
+    assert ports("rack0", "tinkedge serves here") == everything
     # As with libvirt's own DHCP server, which serves another interface of the same host and is in nobody's way.
-    assert problems("lo") == {"6443/tcp", "7081/tcp"}
+    assert ports("lo", "tinkedge serves here") == {"6443/tcp", "7081/tcp"}
+    assert ports("lo", "free") == everything - {"6443/tcp", "7081/tcp"}
 
 
 def test_doctor_without_privileges_says_which_is_missing_and_how_to_mend_it(tmp_path: Path) -> None:
@@ -489,4 +492,4 @@ def test_doctor_without_privileges_says_which_is_missing_and_how_to_mend_it(tmp_
     for what in ("CAP_NET_BIND_SERVICE", "CAP_SYS_ADMIN"):
         at = next(number for number, line in enumerate(lines) if line.lstrip().startswith("PROBLEM") and what in line)
         assert "run it as root" in lines[at + 1]
-    assert any(line.lstrip().startswith("PROBLEM port 67/udp (DHCP): Permission denied") for line in lines)
+    assert any(line.lstrip().startswith("PROBLEM port 67/udp (DHCP) on lo: Permission denied") for line in lines)
