@@ -1,30 +1,26 @@
-"""Sending an artifact to a machine: `os.sendfile` from a thread, straight from the file to the socket.
+"""Sending an artifact to a machine, as the body of a response: as far as the file goes, then the rest when it has come.
 
-Neither uvloop's missing sendfile nor asyncio's blocking one will do: a thread sends as long as the machine takes the
-bytes, for a quarter of a second at most, then gives way to the next machine; a machine that takes none is waited for in
-the event loop. So few threads serve many machines, slow ones hold none, and small requests are answered meanwhile.
-
-A file that is still being downloaded is sent as far as it goes, then the next part when it has come.
+`edge.http.sendfile` does the sending, in threads. The response's head goes through aiohttp; TCP_CORK (tcp(7)) keeps it
+back for the first bytes of the body, and keeps the body in full segments.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import select
+import socket
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from aiohttp import web
 
 from edge.artifacts.cache import Artifact, StorageError
-from edge.artifacts.threads import in_thread
+from edge.http.sendfile import FileEndsError, IdleError, Part, SendThread, StoppedError
 
-CHUNK = 1 << 20
-SLICE_SECONDS = 0.25
-PATIENCE_MS = 20
-"""Milliseconds that a thread waits for a machine to make room, before it leaves the waiting to the event loop."""
+MAX_THREADS = 4
+"""A processor sends more than a 25 Gbit/s network takes. A second thread on the same one only costs small requests."""
+
+GONE_SECONDS = 1.0
+"""How often it is looked whether a machine is still there, while it waits for the upstream."""
 
 
 class MachineGoneError(Exception):
@@ -36,50 +32,59 @@ class MachineGoneError(Exception):
 
 
 class BodySender:
-    """Sends file bodies with `threads` threads; gives a machine up that takes nothing for `idle_seconds`."""
+    """Sends file bodies; gives a machine up that takes nothing for `idle_seconds`."""
 
-    def __init__(self, *, threads: int = 8, idle_seconds: float = 30.0) -> None:
+    def __init__(self, *, threads: int | None = None, idle_seconds: float = 30.0) -> None:
+        """`threads` None: one for each processor that this process may use, up to MAX_THREADS."""
+        count = threads or min(MAX_THREADS, len(os.sched_getaffinity(0)))
         self._idle_seconds = idle_seconds
-        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="http-body")
+        self._threads = [SendThread(f"http-body-{n}", idle_seconds=idle_seconds) for n in range(count)]
 
     def close(self) -> None:
-        """Wait for the threads to end. Requests must have been ended before."""
-        self._pool.shutdown(wait=True)
+        """Give up what is being sent, and wait for the threads to end."""
+        for thread in self._threads:
+            thread.stop()
 
-    async def send(self, request: web.Request, artifact: Artifact, start: int, end: int) -> None:
-        """Send bytes `start` to before `end` as the body of a response whose headers were written.
+    async def send(self, request: web.Request, response: web.StreamResponse, artifact: Artifact, start: int) -> None:
+        """Send `response`, whose body is its Content-Length bytes of `artifact` from `start` on.
 
         Raises MachineGoneError, and ArtifactError if the upstream fails meanwhile. Plain TCP only, no TLS.
         """
         transport = request.transport
         if transport is None or transport.is_closing():
             raise MachineGoneError("it closed the connection", 0)
-        await self._headers_gone(transport)
-        # A descriptor of our own: the transport may close its own at any time, and the number be used for another.
-        sock = os.dup(transport.get_extra_info("socket").fileno())
-        offset = start
+        offset, end = start, start + (response.content_length or 0)
+        thread = min(self._threads, key=lambda thread: thread.load)
         try:
+            # A socket of our own: the transport may close its one at any time.
+            sock = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+        except OSError as error:  # too many open files
+            raise StorageError(artifact.url, f"can't be sent: {error.strerror}") from error
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+            await response.prepare(request)
+            await self._headers_gone(transport)
             while offset < end:
-                ready = min(await artifact.filled(offset), end)
-                while offset < ready:
-                    if transport.is_closing():
-                        raise MachineGoneError("it closed the connection", offset - start)
-                    sent = await in_thread(self._pool, send_slice, sock, artifact.fd, offset, ready)
-                    offset += sent
-                    if sent == 0:
-                        await self._writable(sock)
-        except TimeoutError:
-            reason = f"it took no byte for {self._idle_seconds:g} s"
-            raise MachineGoneError(reason, offset - start) from None
-        except _FileEndsError:
+                ready = min(await _filled(artifact, offset, transport), end)
+                part = Part(sock.fileno(), artifact.fd, offset, ready)
+                try:
+                    await thread.send(part)
+                finally:
+                    offset = part.offset
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
+        except IdleError:
+            raise MachineGoneError(f"it took no byte for {self._idle_seconds:g} s", offset - start) from None
+        except StoppedError:
+            raise MachineGoneError("the edge is stopping", offset - start) from None
+        except FileEndsError:
             reason = f"the file ends before byte {offset}: it was changed while it was sent"
             raise StorageError(artifact.url, reason) from None
-        except ConnectionError:
+        except (ConnectionError, _ClosedError):
             raise MachineGoneError("it closed the connection", offset - start) from None
         except OSError as error:
             raise StorageError(artifact.url, f"can't be sent: {error.strerror}") from error
         finally:
-            os.close(sock)
+            sock.close()
 
     async def _headers_gone(self, transport: asyncio.Transport) -> None:
         """Wait until the transport has written what it holds: the body must not overtake the headers."""
@@ -91,44 +96,22 @@ class BodySender:
             await asyncio.sleep(pause)
             pause = min(pause + 0.001, 0.05)
 
-    async def _writable(self, sock: int) -> None:
-        """Wait until the machine takes bytes again. Raises TimeoutError."""
-        loop = asyncio.get_running_loop()
-        writable = loop.create_future()
-        loop.add_writer(sock, _wake, writable)
-        try:
-            async with asyncio.timeout(self._idle_seconds):
-                await writable
-        finally:
-            loop.remove_writer(sock)
+
+class _ClosedError(Exception):
+    """The connection is closed."""
 
 
-def _wake(waiting: asyncio.Future[None]) -> None:
-    if not waiting.done():
-        waiting.set_result(None)
-
-
-class _FileEndsError(Exception):
-    """The file is shorter than it was."""
-
-
-def send_slice(sock: int, file: int, offset: int, end: int, clock: Callable[[], float] = time.monotonic) -> int:
-    """Send from `file` at `offset` to the non-blocking socket `sock` while it takes bytes; gives how many it took.
-
-    Stops after `SLICE_SECONDS`. Raises ConnectionError. Runs in a thread.
-    """
-    stop = clock() + SLICE_SECONDS
-    poll = select.poll()
-    poll.register(sock, select.POLLOUT)
-    sent = 0
-    while offset + sent < end and clock() < stop:
-        try:
-            count = os.sendfile(sock, file, offset + sent, min(CHUNK, end - offset - sent))
-        except BlockingIOError:
-            if not poll.poll(PATIENCE_MS):
-                break
-            continue
-        if count == 0:
-            raise _FileEndsError
-        sent += count
-    return sent
+async def _filled(artifact: Artifact, offset: int, transport: asyncio.Transport) -> int:
+    """Up to where the file can be sent. Raises _ClosedError, ArtifactError."""
+    if transport.is_closing():
+        raise _ClosedError
+    if artifact.progress is None:
+        return await artifact.filled(offset)
+    waiting = asyncio.ensure_future(artifact.filled(offset))
+    try:
+        while not (await asyncio.wait([waiting], timeout=GONE_SECONDS))[0]:
+            if transport.is_closing():
+                raise _ClosedError
+        return waiting.result()
+    finally:
+        waiting.cancel()

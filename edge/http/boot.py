@@ -56,7 +56,7 @@ class BootScripts:
                 if self._context.first_refusal("unknown", seen):
                     log.warning("%s: script asked for %s: %s, or more than one", seen, mac, decision.reason)
                 return _script(self._scripts.why(mac, decision.reason))
-        elif "failed" in request.query:
+        if "failed" in request.query:
             # Never the boot script itself: it would ask again, and run in itself for ever.
             return _script(self._scripts.why(mac, self._failure(mac) or NO_FAILURE))
         return _script(self._scripts.script(mac, Origin(local_address(request)), client=client_name(request)))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import logging
 from collections.abc import Callable, Hashable
@@ -13,13 +14,12 @@ from typing import Protocol
 
 from aiohttp import web
 
-from edge.artifacts.cache import ArtifactCache
 from edge.callers import Callers
 from edge.inventory import Inventory
 from edge.journey.events import Recorder
 from edge.once_per import OncePer
+from edge.osie_files import OsieFiles, OsieLookup
 from edge.policy import NetbootPolicy
-from tink.api.v1alpha2 import Raw
 
 log = logging.getLogger(__name__)
 
@@ -39,19 +39,19 @@ class Binaries(Protocol):
     def get(self, name: str) -> Binary | None: ...
 
 
-OsieLookup = Callable[[str, str], Raw | None]
-"""`osie(namespace, name)`: the OSIE object, or None."""
-
-
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Everything a handler may ask. `clock` gives monotonic seconds; `ready` an empty string, or why not."""
+    """Everything a handler may ask. `clock` gives monotonic seconds; `ready` an empty string, or why not.
+
+    `default_osie` is the namespace and name of the OSIE that machines without a Hardware may have, if any may.
+    """
 
     inventory: Inventory
     callers: Callers
     policy: NetbootPolicy
     osie: OsieLookup
-    cache: ArtifactCache
+    osie_files: OsieFiles
+    default_osie: tuple[str, str] | None
     binaries: Binaries
     record: Recorder
     clock: Callable[[], float]
@@ -83,11 +83,26 @@ def text(body: str, *, status: int = 200) -> web.Response:
 
 def seen_address(request: web.Request) -> str:
     """The address that the connection comes from. No header can change it."""
-    peer = request.remote or ""
+    return dotted(request.remote or "")
+
+
+def local_address(request: web.Request) -> str:
+    """The address of ours that the connection came to; empty if it is gone already.
+
+    What a machine is told to fetch next is to be fetched from there: an address of another network of ours may be out
+    of its reach.
+    """
+    name = request.protocol.sockname
+    return dotted(str(name[0])) if isinstance(name, tuple) else ""
+
+
+@functools.lru_cache(maxsize=4096)
+def dotted(text: str) -> str:
+    """An address as the inventory spells it."""
     try:
-        address = ipaddress.ip_address(peer.partition("%")[0])
+        address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
-        return peer
+        return text
     mapped = getattr(address, "ipv4_mapped", None)  # of a socket that serves IPv4 and IPv6 alike
     return str(mapped or address)
 

@@ -1,49 +1,59 @@
 """Kernels and initrds: `/osie/<name>/{kernel,initrd}`, from the URLs that the OSIE object names, through the cache.
 
-The machine is known by its address, and may ask for the OSIEs of its own namespace. Whatever goes wrong with the
-upstream is told three times: to the machine (iPXE shows the status), to the log and to the journey.
+The machine is known by its address, and may ask for the OSIEs of its own namespace; where machines without a Hardware
+are served (auto-proxy), those may have the default OSIE and nothing else. Whatever goes wrong with the upstream is told
+three times: to the machine (iPXE shows the status), to the log and to the journey, which also shows how far a file has
+come that the machine still waits for.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from aiohttp import web
-from pydantic import ValidationError
 
 from edge.artifacts.cache import Artifact, ArtifactError, NotFoundError, StorageError, UpstreamTimeoutError
 from edge.http.body import BodySender, MachineGoneError
-from edge.http.boot import requested
 from edge.http.context import Context, seen_address, size_text, text
+from edge.http.file_answer import requested
 from edge.http.ranges import Span
 from edge.http.routes import Route
 from edge.inventory import Machine
-from edge.journey.events import Outcome, Step
-from tink.api.v1alpha2 import OSIE
+from edge.journey.events import Outcome, Step, Value
+from edge.osie_files import Located, NoArtifactError
+
+FIRST_PROGRESS_SECONDS, PROGRESS_SECONDS = 0.5, 5.0
+"""When a machine's journey first shows how far the file has come that it waits for, and how often from then on."""
+
+MAX_FAILURES = 4096
+"""How many machines' last failures are kept for their screens."""
 
 _STEP = {"kernel": Step.KERNEL, "initrd": Step.INITRD}
 
 
-class _NoUrlError(Exception):
-    """The OSIE does not lead to a URL; the message names it and says why."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Which file, for whom. `field` is that of the OSIE object; `url` where the file comes from."""
+    """Which file, for whom. `mac` is empty where the asking machine has no Hardware and is not known otherwise."""
 
-    machine: Machine
+    mac: str
     part: str
-    osie: str
-    field: str
-    url: str
+    located: Located
+    started: float
 
     @property
     def what(self) -> str:
-        return f"{self.part} of OSIE {self.osie}"
+        return f"{self.part} of OSIE {self.located.full_name}"
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.located.url).hostname or "this host"
 
 
-class OsieFiles:
+class OsieDownloads:
     """The handler of both files."""
 
     def __init__(self, context: Context, sender: BodySender) -> None:
@@ -60,96 +70,132 @@ class OsieFiles:
         """GET, HEAD."""
         seen = seen_address(request)
         machine = self._context.callers.machine(seen)
-        if machine is None:
-            why = f"{route.name} of OSIE {route.who} asked for, but no Hardware has this address, or more than one"
-            return self._context.refuse(403, f"no Hardware has the address {seen}", seen=seen, why=why)
-        decision = self._context.policy.decide(machine)
-        if not decision.allowed:
-            if self._context.first("osie", machine.mac, route.name, decision.reason):
-                message = f"no {route.name}: {decision.reason}"
-                self._context.record(machine.mac, _STEP[route.name], Outcome.REFUSED, message)
-            return text(f"no netboot: {decision.reason}", status=403)
+        mac = machine.mac if machine is not None else self._context.callers.mac(seen) or ""
+        refusal = self._refusal(seen, mac, machine, route)
+        if refusal is not None:
+            return refusal
+        namespace = machine.namespace if machine is not None else (self._context.default_osie or ("", ""))[0]
         try:
-            wanted = self._wanted(machine, route)
-        except _NoUrlError as error:
-            return self._failed(machine, route.name, str(error), status=404)
-        started = self._context.clock()
+            located = self._context.osie_files.locate(namespace, route.who, route.name)
+        except NoArtifactError as error:
+            return self._failed(mac, route.name, str(error), status=404)
+        wanted = _Wanted(mac, route.name, located, self._context.clock())
         try:
-            artifact = await self._context.cache.open(wanted.url)
+            async with self._waiting(wanted):
+                artifact = await self._context.osie_files.open(located)
         except ArtifactError as error:
-            message = f"OSIE {wanted.osie}: {wanted.field} {error}"
-            return self._failed(machine, route.name, message, status=_status(error))
+            return self._failed(mac, route.name, _explained(located, error), status=_status(error))
         with artifact:
-            return await self._send(request, wanted, artifact, started)
+            return await self._send(request, wanted, artifact)
 
-    def _wanted(self, machine: Machine, route: Route) -> _Wanted:
-        """Raises _NoUrlError."""
-        full_name = f"{machine.namespace}/{route.who}"
-        raw = self._context.osie(machine.namespace, route.who)
-        if raw is None:
-            raise _NoUrlError(f"OSIE {full_name} does not exist")
-        try:
-            spec = OSIE.model_validate(raw).spec
-        except ValidationError as error:
-            problem = error.errors()[0]
-            raise _NoUrlError(f"OSIE {full_name}: {'.'.join(map(str, problem['loc']))}: {problem['msg']}") from error
-        if route.name == "kernel":
-            return _Wanted(machine, "kernel", full_name, "kernelUrl", spec.kernel_url)
-        return _Wanted(machine, "initrd", full_name, "initrdUrl", spec.initrd_url)
+    # --- who may have it ---
 
-    def _failed(self, machine: Machine, part: str, message: str, *, status: int) -> web.Response:
-        self._say_failed(machine, part, message)
+    def _refusal(self, seen: str, mac: str, machine: Machine | None, route: Route) -> web.Response | None:
+        decision = self._context.policy.decide(machine)
+        what = f"{route.name} of OSIE {route.who}"
+        if machine is None:
+            default = self._context.default_osie
+            if decision.allowed and default is not None and default[1] == route.who:
+                return None
+            why = f"{what} asked for, but no Hardware has this address, or more than one"
+            return self._context.refuse(403, f"no Hardware has the address {seen}", seen=seen, why=why)
+        if decision.allowed:
+            return None
+        if self._context.first("osie", mac, route.name, decision.reason):
+            self._context.record(mac, _STEP[route.name], Outcome.REFUSED, f"no {route.name}: {decision.reason}")
+        return text(f"no netboot: {decision.reason}", status=403)
+
+    # --- what is told ---
+
+    def _failed(self, mac: str, part: str, message: str, *, status: int) -> web.Response:
+        self._say_failed(mac, part, message)
         return text(message, status=status)
 
-    def _say_failed(self, machine: Machine, part: str, message: str) -> None:
-        self._failures[machine.mac] = message
-        self._context.record(machine.mac, _STEP[part], Outcome.FAILED, message)
+    def _say_failed(self, mac: str, part: str, message: str) -> None:
+        if mac:
+            if mac not in self._failures and len(self._failures) >= MAX_FAILURES:
+                del self._failures[next(iter(self._failures))]
+            self._failures[mac] = message
+        self._say(mac, part, Outcome.FAILED, message)
+
+    def _say(self, mac: str, part: str, outcome: Outcome, message: str, **detail: Value) -> None:
+        if mac:
+            self._context.record(mac, _STEP[part], outcome, message, **detail)
 
     def _forget(self, mac: str) -> None:
         self._failures.pop(mac, None)
 
-    async def _send(
-        self, request: web.Request, wanted: _Wanted, artifact: Artifact, started: float
-    ) -> web.StreamResponse:
-        headers = {
-            "Content-Type": "application/octet-stream",
-            "ETag": f'"{artifact.version}"',
-            "Accept-Ranges": "bytes",
-        }
+    @asynccontextmanager
+    async def _waiting(self, wanted: _Wanted, artifact: Artifact | None = None) -> AsyncIterator[None]:
+        """Tell, while this lasts, how far the file has come from its upstream; nothing of one that is here."""
+        if artifact is not None and artifact.progress is None:
+            yield
+            return
+        telling = asyncio.create_task(self._tell(wanted, artifact))
+        try:
+            yield
+        finally:
+            telling.cancel()
+
+    async def _tell(self, wanted: _Wanted, artifact: Artifact | None) -> None:
+        await asyncio.sleep(FIRST_PROGRESS_SECONDS if artifact is not None else PROGRESS_SECONDS)
+        while True:
+            progress = artifact.progress if artifact is not None else None
+            if progress is None:
+                seconds = self._context.clock() - wanted.started
+                message = f"{wanted.what}: waiting for {wanted.host} for {seconds:.0f} s"
+            elif progress.received != progress.size:
+                far = size_text(progress.received)
+                whole = f" of {size_text(progress.size)}" if progress.size is not None else ""
+                message = f"{wanted.what} is being fetched from {wanted.host}: {far}{whole}"
+            else:
+                return  # what is slow now is the machine
+            self._say(wanted.mac, wanted.part, Outcome.INFO, message)
+            await asyncio.sleep(PROGRESS_SECONDS)
+
+    # --- the file ---
+
+    async def _send(self, request: web.Request, wanted: _Wanted, artifact: Artifact) -> web.StreamResponse:
+        headers = {"Content-Type": "application/octet-stream", "ETag": f'"{artifact.version}"'}
         part = requested(request, headers, artifact.size)
         if isinstance(part, web.Response):
             return part
         response = web.StreamResponse(status=206 if part.partial else 200, headers=headers)
         response.content_length = part.length
-        await response.prepare(request)
-        if request.method != "HEAD":
-            sent = await self._send_body(request, wanted, artifact, part, started)
-            if not sent and request.transport is not None:
-                # The promised length can't be kept any more; only a broken connection tells the machine so.
-                request.transport.abort()
+        if request.method == "HEAD":
+            await response.prepare(request)
+            return response
+        async with self._waiting(wanted, artifact):
+            sent = await self._send_body(request, response, wanted, artifact, part)
+        if not sent and request.transport is not None:
+            # The promised length can't be kept any more; only a broken connection tells the machine so.
+            request.transport.abort()
         return response
 
     async def _send_body(
-        self, request: web.Request, wanted: _Wanted, artifact: Artifact, part: Span, started: float
+        self, request: web.Request, response: web.StreamResponse, wanted: _Wanted, artifact: Artifact, part: Span
     ) -> bool:
         """Whether the machine has got it all. Says in the journey how it went."""
-        mac, step = wanted.machine.mac, _STEP[wanted.part]
         try:
-            await self._sender.send(request, artifact, part.start, part.end)
+            await self._sender.send(request, response, artifact, part.start)
         except MachineGoneError as gone:
             message = f"{wanted.what} broken off after {size_text(gone.sent)} of {size_text(part.length)}: {gone}"
-            self._context.record(mac, step, Outcome.FAILED, message, size_bytes=gone.sent)
+            self._say(wanted.mac, wanted.part, Outcome.FAILED, message, size_bytes=gone.sent)
             return False
         except ArtifactError as error:
-            self._say_failed(wanted.machine, wanted.part, f"OSIE {wanted.osie}: {wanted.field} {error}")
+            self._say_failed(wanted.mac, wanted.part, _explained(wanted.located, error))
             return False
-        self._failures.pop(mac, None)
-        seconds = self._context.clock() - started
+        self._failures.pop(wanted.mac, None)
+        seconds = self._context.clock() - wanted.started
         which = f" (bytes from {part.start})" if part.partial else ""
         message = f"{wanted.what} sent{which}: {size_text(part.length)} in {seconds:.1f} s ({artifact.source.value})"
         detail = {"size_bytes": part.length, "duration_seconds": round(seconds, 3)}
-        self._context.record(mac, step, Outcome.OK, message, source=artifact.source.value, **detail)
+        self._say(wanted.mac, wanted.part, Outcome.OK, message, source=artifact.source.value, **detail)
         return True
+
+
+def _explained(located: Located, error: ArtifactError) -> str:
+    return f"OSIE {located.full_name}: {located.field} {error}"
 
 
 def _status(error: ArtifactError) -> int:

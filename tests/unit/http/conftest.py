@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +19,17 @@ import pytest
 import uvloop
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from yarl import URL
 
 from edge.artifacts.cache import ArtifactCache, Timeouts
 from edge.callers import Callers
 from edge.http.app import build_app, machine_runner
 from edge.http.body import BodySender
+from edge.http.connections import Limits
 from edge.inventory import Inventory
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
-from edge.policy import NetbootPolicy
+from edge.policy import DhcpMode, NetbootPolicy
 from ipxe.scripts import BootSettings
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
@@ -34,7 +38,7 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, LoopFactory]:
     """Bodies are sent around the event loop, to the socket itself: those tests run with both loops."""
     loops: dict[str, LoopFactory] = {"uvloop": uvloop.new_event_loop}
-    if item.path.name == "test_osie.py":
+    if item.path.name in ("test_osie.py", "test_sendfile.py"):
         loops["asyncio"] = asyncio.new_event_loop
     return loops
 
@@ -66,15 +70,18 @@ class Upstream:
     def __init__(self) -> None:
         self.content = bytes(range(256)) * 16384  # 4 MiB
         self.mode = ""
+        self.kind = "application/octet-stream"
         self.gate = asyncio.Event()
         self.gate.set()
         self.requests = 0
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
+        if request.path.endswith(".sha256"):
+            return web.Response(status=404)
         self.requests += 1
         if self.mode.isdigit():
             return web.Response(status=int(self.mode))
-        response = web.StreamResponse(headers={"ETag": '"v1"'})
+        response = web.StreamResponse(headers={"ETag": '"v1"', "Content-Type": self.kind})
         response.content_length = len(self.content)
         await response.prepare(request)
         half = len(self.content) // 2
@@ -92,11 +99,13 @@ class Rack:
     base: str
     port: int
     inventory: Inventory
+    callers: Callers
     journey: Journey
     upstream: Upstream
     osies: dict[tuple[str, str], dict[str, Any]]
     binaries: dict[str, Binary]
     problem: str = ""
+    runner: Any = None
     sessions: dict[str, aiohttp.ClientSession] = field(default_factory=dict)
 
     def register(self, name: str = "m1", mac: str = MAC, ip: str | None = IP, **spec: Any) -> None:
@@ -117,7 +126,7 @@ class Rack:
             connector = aiohttp.TCPConnector(local_addr=(ip, 0))
             self.sessions[ip] = aiohttp.ClientSession(connector=connector, auto_decompress=False)
         given = {name.replace("_", "-"): value for name, value in headers.items()}
-        url = aiohttp.client.URL(self.base + path, encoded=True)
+        url = URL(self.base + path, encoded=True)
         async with self.sessions[ip].request(method, url, data=data, headers=given, allow_redirects=False) as response:
             return Reply(response.status, response.headers, await response.read())
 
@@ -127,6 +136,25 @@ class Rack:
 
 @pytest.fixture
 async def rack(tmp_path: Path) -> AsyncIterator[Rack]:
+    """As an edge is by default."""
+    async with serving(tmp_path) as rack:
+        yield rack
+
+
+@pytest.fixture
+def other_rack(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[Rack]]:
+    """A rack of other settings: `async with other_rack(mode=...) as rack`."""
+    return partial(serving, tmp_path)
+
+
+@asynccontextmanager
+async def serving(
+    tmp_path: Path,
+    *,
+    mode: DhcpMode = DhcpMode.RESERVATION,
+    default_osie: tuple[str, str] | None = None,
+    limits: Limits | None = None,
+) -> AsyncIterator[Rack]:
     upstream = Upstream()
     upstream_app = web.Application()
     upstream_app.router.add_get("/{path:.*}", upstream.answer)
@@ -136,35 +164,46 @@ async def rack(tmp_path: Path) -> AsyncIterator[Rack]:
     cache = ArtifactCache(
         tmp_path / "artifacts",
         clock=time.monotonic,
-        timeouts=Timeouts(connect=0.5, silence=0.5),
+        timeouts=Timeouts(connect=0.5, silence=0.5, retries=0),
+        remember_failures=0,
         file_root=tmp_path,
     )
     await cache.start()
 
-    rack = Rack("", 0, Inventory(), Journey(time.time), upstream, {}, {})
+    inventory = Inventory()
+    callers = Callers(inventory, mode)
+    rack = Rack("", 0, inventory, callers, Journey(time.time), upstream, {}, {})
     rack.osies["default", "lab"] = {"metadata": {"name": "lab", "namespace": "default"}, "spec": osie_spec}
     rack.binaries["snponly.efi"] = Binary(b"MZ" + bytes(1000), '"b1"')
     app = build_app(
-        inventory=rack.inventory,
-        callers=Callers(rack.inventory),
-        policy=NetbootPolicy(),
+        inventory=inventory,
+        callers=callers,
+        policy=NetbootPolicy(mode),
         osie=lambda namespace, name: rack.osies.get((namespace, name)),
         cache=cache,
         binaries=rack.binaries,
         record=rack.journey.record,
-        settings=BootSettings(http_url="http://10.0.0.1:7080", grpc_authority="10.0.0.1:42113"),
+        settings=BootSettings(),
+        default_osie=default_osie,
         ready=lambda: rack.problem,
         sender=BodySender(threads=2, idle_seconds=0.6),
     )
-    runner = machine_runner(app)
+    rack.runner = runner = machine_runner(app, limits)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     rack.port = runner.addresses[0][1]
     rack.base = f"http://127.0.0.1:{rack.port}"
-    yield rack
-    upstream.gate.set()
+    try:
+        yield rack
+    finally:
+        await _end(rack, cache, upstream_server)
+
+
+async def _end(rack: Rack, cache: ArtifactCache, upstream_server: TestServer) -> None:
+    rack.upstream.gate.set()
     for session in rack.sessions.values():
         await session.close()
-    await runner.cleanup()
+    if rack.runner.server is not None:
+        await rack.runner.cleanup()
     await cache.stop()
     await upstream_server.close()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import contextlib
+import hashlib
 import socket
 from typing import Any
 
+import aiohttp
 import pytest
 
-from edge.artifacts.cache import Artifact, Source
-from edge.http.body import CHUNK, BodySender, send_slice
+from edge.http import body, osie
 from edge.journey.events import Outcome, Step
+from edge.policy import DhcpMode
 
 MAC, IP = "52:54:00:00:00:01", "127.0.0.5"
 KERNEL = "/osie/lab/kernel"
@@ -190,6 +192,171 @@ async def test_osie_of_another_namespace_is_out_of_reach(rack: Any) -> None:
     assert (await rack.ask("/osie/secret/kernel")).status == 404
 
 
+async def test_machine_has_the_osies_of_its_own_namespace(rack: Any) -> None:
+    rack.osies["other", "lab"] = rack.osies.pop(("default", "lab"))
+    rack.inventory.apply(
+        {
+            "metadata": {"name": "m1", "namespace": "other"},
+            "spec": {"networkInterfaces": {MAC: {"dhcp": {"ip": IP}}}},
+        }
+    )
+    assert (await rack.ask(KERNEL)).body == rack.upstream.content
+
+
+async def test_only_so_many_failures_are_kept(rack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(osie, "MAX_FAILURES", 1)
+    rack.register()
+    rack.register("m2", "52:54:00:00:00:02", "127.0.0.6")
+    rack.upstream.mode = "404"
+    await rack.ask(KERNEL)
+    await rack.ask(KERNEL, ip="127.0.0.6")
+    assert "404 Not Found" in (await rack.ask("/ipxe/script/52:54:00:00:00:02/auto.ipxe?failed", ip="127.0.0.6")).text
+    assert "404 Not Found" not in (await rack.ask(f"/ipxe/script/{MAC}/auto.ipxe?failed")).text
+
+
+# --- what the journey shows while the upstream sends ---
+
+
+async def test_journey_shows_how_far_a_slow_upstream_has_come(rack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(osie, "FIRST_PROGRESS_SECONDS", 0.05)
+    monkeypatch.setattr(osie, "PROGRESS_SECONDS", 0.1)
+    rack.register()
+    rack.upstream.gate.clear()
+    asking = asyncio.create_task(rack.ask(KERNEL))
+    await until(rack, 3)
+    rack.upstream.gate.set()
+    assert (await asking).body == rack.upstream.content
+    await asyncio.sleep(0.15)
+    *progress, (step, outcome, last) = rack.lines()
+    told = (Step.KERNEL, Outcome.INFO, "kernel of OSIE default/lab is being fetched from 127.0.0.1: 2.1 MB of 4.2 MB")
+    assert told in progress
+    assert {(each[0], each[1]) for each in progress} == {(Step.KERNEL, Outcome.INFO)}
+    assert (step, outcome) == (Step.KERNEL, Outcome.OK)
+    assert last.endswith("(upstream)")
+
+
+async def test_journey_shows_that_the_upstream_does_not_answer(rack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(osie, "PROGRESS_SECONDS", 0.2)
+    rack.register()
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen()
+        rack.osies["default", "lab"]["spec"]["kernelUrl"] = f"http://127.0.0.1:{deaf.getsockname()[1]}/kernel"
+        assert (await rack.ask(KERNEL)).status == 504
+    first, *_, last = rack.lines()
+    assert first == (Step.KERNEL, Outcome.INFO, "kernel of OSIE default/lab: waiting for 127.0.0.1 for 0 s")
+    assert last[:2] == (Step.KERNEL, Outcome.FAILED)
+
+
+async def test_file_that_is_here_has_one_line(rack: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(osie, "FIRST_PROGRESS_SECONDS", 0.0)
+    (tmp_path / "vmlinuz").write_bytes(b"k" * 3_000_000)
+    rack.osies["default", "lab"]["spec"]["kernelUrl"] = (tmp_path / "vmlinuz").as_uri()
+    rack.register()
+    await rack.ask(KERNEL)
+    await asyncio.sleep(0.1)
+    assert len(rack.lines()) == 1
+
+
+async def test_machine_that_leaves_while_it_waits_for_the_upstream_is_noticed(
+    rack: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body, "GONE_SECONDS", 0.1)
+    rack.register()
+    rack.upstream.gate.clear()
+    reader, writer = await raw(rack, GET)
+    await reader.readuntil(b"\r\n\r\n")
+    await asyncio.sleep(0.1)
+    writer.transport.abort()
+    await until(rack, 1)
+    ((_, outcome, message),) = rack.lines()
+    assert outcome is Outcome.FAILED
+    assert message.endswith("of 4.2 MB: it closed the connection")
+
+
+async def test_wrong_checksum_never_leaves_a_machine_with_a_whole_file(rack: Any) -> None:
+    rack.register()
+    annotation = {"tinkerbell.org/kernel-sha256": "0" * 64}
+    rack.osies["default", "lab"]["metadata"]["annotations"] = annotation
+    with contextlib.suppress(aiohttp.ClientError):
+        reply = await rack.ask(KERNEL)
+        assert reply.status == 502
+    await until(rack, 1)
+    ((step, outcome, message),) = rack.lines()
+    assert (step, outcome) == (Step.KERNEL, Outcome.FAILED)
+    assert "OSIE default/lab: kernelUrl http://127.0.0.1" in message
+    assert "SHA-256" in message
+    annotation["tinkerbell.org/kernel-sha256"] = hashlib.sha256(rack.upstream.content).hexdigest()
+    assert (await rack.ask(KERNEL)).body == rack.upstream.content
+
+
+async def test_upstream_that_sends_a_web_page_is_named_and_the_page_kept_from_the_machine(rack: Any) -> None:
+    rack.register()
+    rack.upstream.content, rack.upstream.kind = b"<html>please log in</html>", "text/html"
+    reply = await rack.ask(KERNEL)
+    assert reply.status == 502
+    assert "please log in" not in reply.text
+    assert reply.text.count("\n") == 1
+    assert rack.lines()[0][1] is Outcome.FAILED
+
+
+# --- machines without a Hardware ---
+
+
+async def test_machine_without_hardware_has_the_default_osie_and_nothing_else(other_rack: Any) -> None:
+    async with other_rack(mode=DhcpMode.AUTO_PROXY, default_osie=("default", "lab")) as rack:
+        rack.osies["default", "secret"] = rack.osies["default", "lab"]
+        rack.callers.learn(MAC, IP)
+        assert (await rack.ask(KERNEL)).body == rack.upstream.content
+        assert (await rack.ask("/osie/secret/kernel")).status == 403
+        assert (await rack.ask("/latest/meta-data/instance-id")).status == 404
+        assert (await rack.ask("/nocloud/m1/user-data")).status == 404
+        await until(rack, 1)
+        assert rack.lines()[0][:2] == (Step.KERNEL, Outcome.OK)
+
+
+async def test_machine_without_hardware_that_failed_sees_why_and_is_not_sent_round_in_circles(other_rack: Any) -> None:
+    async with other_rack(mode=DhcpMode.AUTO_PROXY, default_osie=("default", "lab")) as rack:
+        rack.callers.learn(MAC, IP)
+        script = f"/ipxe/script/{MAC}/auto.ipxe"
+        assert "/osie/lab/kernel" in (await rack.ask(script)).text
+        rack.upstream.mode = "404"
+        await rack.ask(KERNEL)
+        failed = (await rack.ask(f"{script}?failed")).text
+        assert "404 Not Found" in failed
+        assert "/osie/lab/" not in failed
+
+
+async def test_machine_that_nobody_has_heard_of_has_the_default_osie_too(other_rack: Any) -> None:
+    async with other_rack(mode=DhcpMode.AUTO_PROXY, default_osie=("default", "lab")) as rack:
+        assert (await rack.ask(KERNEL, ip="127.0.0.77")).body == rack.upstream.content
+        rack.upstream.mode = "404"
+        assert (await rack.ask("/osie/lab/initrd", ip="127.0.0.77")).status == 404
+
+
+async def test_machine_with_hardware_has_its_own_osies_whatever_the_default(other_rack: Any) -> None:
+    async with other_rack(mode=DhcpMode.AUTO_PROXY, default_osie=("other", "lab")) as rack:
+        rack.osies["other", "lab"] = {"metadata": {"name": "lab"}, "spec": {}}
+        rack.register()
+        rack.callers.learn(MAC, "127.0.0.44")  # where another DHCP server put it
+        assert (await rack.ask(KERNEL, ip="127.0.0.44")).body == rack.upstream.content
+        rack.register(interface={"disableNetboot": True})
+        assert (await rack.ask(KERNEL, ip="127.0.0.44")).status == 403
+
+
+@pytest.mark.parametrize(
+    ("mode", "default"),
+    [(DhcpMode.RESERVATION, ("default", "lab")), (DhcpMode.PROXY, ("default", "lab")), (DhcpMode.AUTO_PROXY, None)],
+)
+async def test_no_default_osie_for_strangers_unless_both_are_wanted(
+    other_rack: Any, mode: DhcpMode, default: tuple[str, str] | None
+) -> None:
+    async with other_rack(mode=mode, default_osie=default) as rack:
+        reply = await rack.ask(KERNEL)
+        assert (reply.status, reply.text) == (403, f"no Hardware has the address {IP}\n")
+        assert rack.upstream.requests == 0
+
+
 # --- machines that misbehave ---
 
 
@@ -255,39 +422,6 @@ async def test_two_pipelined_requests_are_answered_in_order(rack: Any) -> None:
     writer.close()
 
 
-class LazyTransport:
-    """Holds the headers in its buffer until it has been asked three times, as a loop does that writes later."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
-        self.asked = 0
-
-    def is_closing(self) -> bool:
-        return False
-
-    def get_extra_info(self, _name: str) -> socket.socket:
-        return self.sock
-
-    def get_write_buffer_size(self) -> int:
-        self.asked += 1
-        if self.asked == 3:
-            self.sock.send(b"headers")
-        return 7 if self.asked < 3 else 0
-
-
-async def test_body_waits_until_the_headers_have_left(tmp_path: Any) -> None:
-    (tmp_path / "kernel").write_bytes(b"body")
-    sender = BodySender(threads=1)
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        ours.setblocking(False)
-        request: Any = type("Request", (), {"transport": LazyTransport(ours)})()
-        with Artifact("u", os.open(tmp_path / "kernel", os.O_RDONLY), 4, "v", Source.FILE, None) as artifact:
-            await sender.send(request, artifact, 0, 4)
-        assert theirs.recv(100) == b"headersbody"
-    sender.close()
-
-
 async def test_pipelined_body_follows_a_large_one_in_order(rack: Any) -> None:
     rack.register()
     rack.binaries["big.efi"] = type("Big", (), {"content": b"b" * 8_000_000, "etag": '"big"'})()
@@ -299,16 +433,6 @@ async def test_pipelined_body_follows_a_large_one_in_order(rack: Any) -> None:
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
     assert await reader.readexactly(4194304) == rack.upstream.content
     writer.close()
-
-
-def test_thread_gives_way_to_the_next_machine_in_time(tmp_path: Any) -> None:
-    (tmp_path / "kernel").write_bytes(b"k" * (4 * CHUNK))
-    ours, theirs = socket.socketpair()
-    with ours, theirs, (tmp_path / "kernel").open("rb") as file:
-        ours.setblocking(False)
-        times = iter([0.0, 0.1, 10.0])
-        sent = send_slice(ours.fileno(), file.fileno(), 0, 4 * CHUNK, clock=lambda: next(times))
-        assert 0 < sent <= CHUNK
 
 
 async def test_small_requests_are_answered_while_kernels_are_sent(rack: Any) -> None:

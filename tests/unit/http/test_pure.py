@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from multidict import CIMultiDict, CIMultiDictProxy
 
-from edge.http.context import size_text
-from edge.http.ranges import Span, UnsatisfiableError, matches, span
+from edge.http.context import dotted, size_text
+from edge.http.ranges import ChangedError, NotModifiedError, Span, UnsatisfiableError, select, span
 from edge.http.routes import Place, Route, route
 
 MAC = "52:54:00:00:00:01"
@@ -54,7 +55,6 @@ def test_no_path_crashes_the_router(path: str) -> None:
 @pytest.mark.parametrize(
     ("header", "expected"),
     [
-        (None, Span(0, 10, 10, False)),
         ("bytes=0-", Span(0, 10, 10, True)),
         ("bytes=4-6", Span(4, 7, 10, True)),
         ("bytes=4-999", Span(4, 10, 10, True)),
@@ -67,7 +67,7 @@ def test_no_path_crashes_the_router(path: str) -> None:
         ("lines=1-2", Span(0, 10, 10, False)),
     ],
 )
-def test_range_selects_these_bytes(header: str | None, expected: Span) -> None:
+def test_range_selects_these_bytes(header: str, expected: Span) -> None:
     assert span(header, 10) == expected
 
 
@@ -86,13 +86,54 @@ def test_range_never_leaves_the_file(header: str, size: int) -> None:
     assert 0 <= selected.start < selected.end <= size
 
 
-def test_entity_tags_match_in_lists_and_by_star() -> None:
-    assert matches('"a", "b"', '"b"')
-    assert matches('W/"b"', '"b"')
-    assert matches("*", '"b"')
-    assert not matches('"a"', '"b"')
+ETAG = '"v1"'
+WHOLE = Span(0, 10, 10, False)
+
+
+@pytest.mark.parametrize(
+    ("method", "lines", "expected"),
+    [
+        ("GET", [], WHOLE),
+        ("GET", [("Range", "bytes=4-")], Span(4, 10, 10, True)),
+        ("HEAD", [("Range", "bytes=4-")], WHOLE),
+        ("GET", [("Range", "bytes=4-"), ("Range", "bytes=5-")], WHOLE),
+        ("GET", [("Range", "bytes=4-"), ("If-Range", ETAG)], Span(4, 10, 10, True)),
+        ("GET", [("Range", "bytes=4-"), ("If-Range", f"W/{ETAG}")], WHOLE),
+        ("GET", [("Range", "bytes=4-"), ("If-Range", "Mon, 01 Jan 2024 00:00:00 GMT")], WHOLE),
+        ("GET", [("Range", "bytes=99-"), ("If-Range", '"other"')], WHOLE),
+        ("GET", [("If-Match", ETAG)], WHOLE),
+        ("GET", [("If-Match", "*")], WHOLE),
+        ("GET", [("If-Match", '"x"'), ("If-Match", f'"y", {ETAG}')], WHOLE),
+        ("GET", [("If-Match", '"x"')], ChangedError),
+        ("GET", [("If-Match", f"W/{ETAG}")], ChangedError),
+        ("GET", [("If-Match", '"x"'), ("If-None-Match", ETAG)], ChangedError),
+        ("GET", [("If-Match", '"x"'), ("Range", "bytes=99-")], ChangedError),
+        ("GET", [("If-None-Match", f'"x", W/{ETAG}')], NotModifiedError),
+        ("HEAD", [("If-None-Match", "*")], NotModifiedError),
+        ("GET", [("If-None-Match", '"x"')], WHOLE),
+        ("GET", [("If-Unmodified-Since", "Mon, 01 Jan 1990 00:00:00 GMT")], WHOLE),
+        ("GET", [("Range", "bytes=10-")], UnsatisfiableError),
+    ],
+)
+def test_conditions_select_the_whole_a_part_or_nothing(
+    method: str, lines: list[tuple[str, str]], expected: Span | type[Exception]
+) -> None:
+    headers = CIMultiDictProxy(CIMultiDict(lines))
+    if isinstance(expected, Span):
+        assert select(method, headers, ETAG, 10) == expected
+    else:
+        with pytest.raises(expected):
+            select(method, headers, ETAG, 10)
 
 
 @pytest.mark.parametrize(("size", "shown"), [(850, "850 B"), (14_200, "14.2 kB"), (14_249_999, "14.2 MB")])
 def test_sizes_for_people(size: int, shown: str) -> None:
     assert size_text(size) == shown
+
+
+@pytest.mark.parametrize(
+    ("seen", "address"),
+    [("10.0.0.5", "10.0.0.5"), ("::ffff:10.0.0.5", "10.0.0.5"), ("fe80::1%eth0", "fe80::1"), ("x", "x")],
+)
+def test_address_is_spelled_as_in_the_inventory_whatever_socket_it_came_through(seen: str, address: str) -> None:
+    assert dotted(seen) == address

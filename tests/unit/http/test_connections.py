@@ -1,0 +1,340 @@
+"""What strangers can do with connections, and what they can't: keep machines out, fill the log, stay for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+
+from edge.http import metadata
+from edge.http.connections import Limits
+
+MAC, IP = "52:54:00:00:00:01", "127.0.0.5"
+STRANGER = "127.0.0.99"
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+KERNEL = b"GET /osie/lab/kernel HTTP/1.1\r\nHost: x\r\n\r\n"
+
+OtherRack = Callable[..., AbstractAsyncContextManager[Any]]
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+_OPEN: list[Connection] = []
+
+
+@pytest.fixture(autouse=True)
+async def all_closed() -> AsyncIterator[None]:
+    yield
+    for _, writer in _OPEN:
+        writer.transport.abort()
+    _OPEN.clear()
+    await asyncio.sleep(0.01)
+
+
+async def connect(rack: Any, ip: str = STRANGER, *, receive_buffer: int = 0) -> Connection:
+    sock = socket.socket()
+    if receive_buffer:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    sock.bind((ip, 0))
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", rack.port))
+    _OPEN.append(await asyncio.open_connection(sock=sock, limit=4096))
+    return _OPEN[-1]
+
+
+async def asked(connection: Connection, request: bytes = HEALTH) -> bytes:
+    connection[1].write(request)
+    async with asyncio.timeout(5):
+        head = await connection[0].readuntil(b"\r\n\r\n")
+        length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+        return head + await connection[0].readexactly(length)
+
+
+async def closed(connection: Connection) -> bool:
+    """Whether the server has closed it, or does within a moment."""
+    try:
+        async with asyncio.timeout(0.1):
+            return await connection[0].read(1) == b""
+    except ConnectionError:
+        return True
+    except TimeoutError:
+        return False
+
+
+async def test_flood_from_one_address_takes_its_own_places_only(other_rack: OtherRack) -> None:
+    async with other_rack(limits=Limits(connections=100, per_address=3)) as rack:
+        rack.register()
+        machine = await connect(rack, IP)
+        await asked(machine)
+        flood = [await connect(rack) for _ in range(20)]
+        assert [await closed(one) for one in flood] == [True] * 17 + [False] * 3
+        assert b"ok" in await asked(machine)
+
+
+async def test_flood_from_many_addresses_keeps_no_machine_out(
+    other_rack: OtherRack, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with other_rack(limits=Limits(connections=10, per_address=4)) as rack:
+        rack.register()
+        flood = [await connect(rack, f"127.0.2.{number + 1}") for number in range(25)]
+        machine = await connect(rack, IP)
+        assert b"ok" in await asked(machine)
+        assert sum([not await closed(one) for one in flood]) == 9
+        lines = [record for record in caplog.records if "idle ones are closed" in record.message]
+        assert len(lines) == 1
+
+
+async def test_machine_that_was_reset_again_and_again_gets_in(other_rack: OtherRack) -> None:
+    async with other_rack(limits=Limits(per_address=3)) as rack:
+        for _ in range(10):  # each boot leaves a connection behind that nobody closes
+            connection = await connect(rack, IP)
+            assert b"ok" in await asked(connection)
+
+
+async def test_connection_that_is_used_is_not_closed_for_a_new_one(other_rack: OtherRack) -> None:
+    async with other_rack(limits=Limits(connections=4, per_address=2)) as rack:
+        rack.register()
+        busy = [await connect(rack, IP, receive_buffer=4096) for _ in range(2)]
+        for connection in busy:
+            connection[1].write(KERNEL)
+            await connection[0].readexactly(100)
+        assert await closed(await connect(rack, IP))
+        idle = [await connect(rack) for _ in range(2)]
+        another = await connect(rack, "127.0.0.98")
+        assert b"ok" in await asked(another)
+        assert [await closed(one) for one in idle] == [True, False]
+        assert not any([await closed(one) for one in busy])
+
+
+async def test_connection_that_was_used_last_is_closed_last(other_rack: OtherRack) -> None:
+    for limits in (Limits(connections=3), Limits(per_address=3)):
+        async with other_rack(limits=limits) as rack:
+            connections = [await connect(rack, IP) for _ in range(3)]
+            for number in (1, 0):
+                await asked(connections[number])
+            await connect(rack, IP)
+            await connect(rack, IP)
+            assert [await closed(one) for one in connections] == [False, True, True]
+
+
+async def test_connection_with_an_answer_on_its_way_is_not_idle(other_rack: OtherRack) -> None:
+    async with other_rack(limits=Limits(per_address=1)) as rack:
+        rack.register()
+        rack.binaries["big.efi"] = type("Big", (), {"content": b"b" * 8_000_000, "etag": '"big"'})()
+        slow = await connect(rack, IP, receive_buffer=4096)
+        slow[1].write(b"GET /ipxe/binary/big.efi HTTP/1.1\r\nHost: x\r\n\r\n")
+        await slow[0].readuntil(b"\r\n\r\n")
+        assert await closed(await connect(rack, IP))
+        async with asyncio.timeout(5):
+            assert await slow[0].readexactly(8_000_000) == b"b" * 8_000_000
+
+
+async def test_places_come_free_when_connections_end(other_rack: OtherRack) -> None:
+    async with other_rack(limits=Limits(connections=2, per_address=2)) as rack:
+        for _ in range(10):
+            connection = await connect(rack)
+            assert b"ok" in await asked(connection)
+            connection[1].close()
+            await connection[1].wait_closed()
+        server = rack.runner.server
+        async with asyncio.timeout(2):
+            while server._open or server._by_address or server._idle:
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("start", [b"", b"GET /heal", HEALTH + b"GET /healthz HTTP/1.1\r\nHost:"])
+async def test_head_that_never_ends_is_not_waited_for(other_rack: OtherRack, start: bytes) -> None:
+    async with other_rack(limits=Limits(idle=0.3)) as rack:
+        connection = await connect(rack)
+        connection[1].write(start)
+        began = asyncio.get_running_loop().time()
+        async with asyncio.timeout(3):
+            while True:
+                connection[1].write(b"a" if start else b"")
+                try:
+                    if not await asyncio.wait_for(connection[0].read(1000), 0.05):
+                        break
+                except TimeoutError:
+                    continue
+                except ConnectionError:
+                    break
+        assert asyncio.get_running_loop().time() - began >= 0.2
+
+
+async def test_answer_that_nobody_takes_is_not_kept(other_rack: OtherRack, caplog: pytest.LogCaptureFixture) -> None:
+    async with other_rack(limits=Limits(unread=0.4)) as rack:
+        rack.register()
+        rack.binaries["big.efi"] = type("Big", (), {"content": b"b" * 8_000_000, "etag": '"big"'})()
+        stuck = await connect(rack, IP, receive_buffer=4096)
+        stuck[1].write(b"GET /ipxe/binary/big.efi HTTP/1.1\r\nHost: x\r\n\r\n")
+        async with asyncio.timeout(3):
+            while rack.runner.server._open:
+                await asyncio.sleep(0.02)
+        assert f"{IP}: took no byte of an answer" in caplog.text
+
+
+async def test_slow_reader_of_a_buffered_answer_gets_all_of_it(other_rack: OtherRack) -> None:
+    async with other_rack(limits=Limits(unread=0.4)) as rack:
+        rack.register()
+        rack.binaries["big.efi"] = type("Big", (), {"content": b"b" * 8_000_000, "etag": '"big"'})()
+        slow = await connect(rack, IP, receive_buffer=65536)
+        slow[1].write(b"GET /ipxe/binary/big.efi HTTP/1.1\r\nHost: x\r\n\r\n")
+        await slow[0].readuntil(b"\r\n\r\n")
+        for _ in range(10):
+            await slow[0].readexactly(800_000)
+            await asyncio.sleep(0.08)
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "line"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"bad request: "),  # TLS
+        (b"GET / HTTP/1.1\r\nHost : x\r\n\r\n", b"bad request: "),
+        (b"GET /a b c HTTP/1.1\r\n\r\n", b"bad request: "),
+        (b"GET / HTTP/9.9\r\n\r\n", b"bad request: "),
+        (b"HELO mail\r\n\r\n", b"bad request: "),
+        (b"GET /" + b"a" * 5000 + b" HTTP/1.1\r\n\r\n", b"bad request: "),
+        (b"GET / HTTP/1.1\r\nContent-Length: x\r\n\r\n", b"bad request: "),
+        (b"GET / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", b"bad request: "),
+    ],
+)
+async def test_what_is_no_http_is_answered_in_one_line_and_logged_once(
+    rack: Any, caplog: pytest.LogCaptureFixture, request_bytes: bytes, line: bytes
+) -> None:
+    for _ in range(5):
+        connection = await connect(rack)
+        connection[1].write(request_bytes)
+        async with asyncio.timeout(3):
+            answer = await connection[0].read()
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith((b"HTTP/1.0 400 ", b"HTTP/1.1 400 "))
+        assert body.startswith(line)
+        assert body.count(b"\n") == 1
+        assert len(body) < 160
+        assert all(32 <= byte < 127 for byte in body[:-1])
+    bad = [record for record in caplog.records if record.name.startswith("edge")]
+    assert len(bad) == 1
+    assert bad[0].getMessage().startswith(f"{STRANGER}: a bad request: ")
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("pause", [0, 0.05])
+async def test_body_that_is_not_what_its_headers_say_is_given_up_in_time(
+    rack: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, pause: float
+) -> None:
+    monkeypatch.setattr(metadata, "PHONE_HOME_SECONDS", 0.3)
+    rack.register()
+    connection = await connect(rack, IP)
+    form = b"Content-Type: application/x-www-form-urlencoded\r\n"
+    connection[1].write(b"POST /phone-home/m1 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n" + form + b"\r\n")
+    await asyncio.sleep(pause)  # a handler may be reading already
+    connection[1].write(b"zz\r\nabc\r\n")
+    async with asyncio.timeout(3):
+        assert (await connection[0].read(1000)).startswith((b"HTTP/1.1 408 ", b"HTTP/1.0 400 "))
+        await connection[0].read()
+    assert "Traceback" not in caplog.text
+
+
+async def test_mistake_of_ours_is_a_500_with_its_trace_in_the_log(
+    rack: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> str:
+        raise RuntimeError("no idea")
+
+    monkeypatch.setattr(type(rack), "problem", property(lambda _: broken()), raising=False)
+    reply = await rack.ask("/readyz")
+    assert (reply.status, reply.text) == (500, "internal error: see the log of the edge\n")
+    assert "RuntimeError: no idea" in caplog.text
+    caplog.clear()
+    logging.getLogger("edge").debug("-")
+    assert (await rack.ask("/healthz")).status == 200
+
+
+async def test_stop_is_quick_while_machines_are_served(rack: Any) -> None:
+    rack.register()
+    rack.register("m2", "52:54:00:00:00:02", "127.0.0.6")
+    stuck = await connect(rack, IP, receive_buffer=4096)
+    stuck[1].write(KERNEL)
+    await stuck[0].readexactly(1000)
+    rack.upstream.gate.clear()
+    waiting = await connect(rack, "127.0.0.6")
+    waiting[1].write(KERNEL.replace(b"kernel", b"initrd"))
+    await waiting[0].readexactly(1000)
+    await connect(rack)
+    async with asyncio.timeout(2):
+        await rack.runner.cleanup()
+    assert rack.lines()[0][2].endswith("the edge is stopping")
+
+
+# --- what firmware and old clients do ---
+
+
+async def talk(rack: Any, request: bytes, *, half_close: bool = False) -> bytes:
+    connection = await connect(rack, IP)
+    connection[1].write(request)
+    if half_close:
+        connection[1].write_eof()
+    async with asyncio.timeout(5):
+        return await connection[0].read()
+
+
+async def test_client_of_http_1_0_gets_the_file_and_the_end_of_the_connection(rack: Any) -> None:
+    rack.register()
+    head, _, body = (await talk(rack, b"GET /osie/lab/kernel HTTP/1.0\r\n\r\n")).partition(b"\r\n\r\n")
+    assert body == rack.upstream.content
+    assert b"content-length: 4194304" in head.lower()
+    assert b"chunked" not in head.lower()
+
+
+async def test_connection_close_is_obeyed_after_the_last_byte(rack: Any) -> None:
+    rack.register()
+    answer = await talk(rack, b"GET /osie/lab/kernel HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert answer.partition(b"\r\n\r\n")[2] == rack.upstream.content
+
+
+@pytest.mark.parametrize(
+    "request_line",
+    [
+        b"GET /healthz HTTP/1.1\r\nHost: 10.0.0.1",
+        b"GET /healthz HTTP/1.1\r\nHost:",
+        b"GET //healthz HTTP/1.1\r\nHost: x",
+        b"GET http://10.0.0.1/healthz HTTP/1.1\r\nHost: 10.0.0.1",
+        b"GET http://10.0.0.1:7080//healthz?x=%zz HTTP/1.1\r\nHost: x",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\nConnection: Upgrade",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nExpect: 100-continue",
+    ],
+)
+async def test_spellings_of_real_clients_are_understood(rack: Any, request_line: bytes) -> None:
+    connection = await connect(rack, IP)
+    answer = await asked(connection, request_line + b"\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 "), answer
+    assert answer.endswith(b"ok\n")
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"CONNECT \r\n\r\n", 404),  # no target at all: aiohttp's parser has no URL then
+        (b"CONNECT h:443 HTTP/1.1\r\nHost: x\r\n\r\n", 404),
+        (b"GET /healthz HTTP/2.0\r\n\r\n", 200),
+        (b"GET /healthz\r\n\r\n", 200),
+    ],
+)
+async def test_odd_request_lines_are_answered_in_a_version_that_we_speak(
+    rack: Any, caplog: pytest.LogCaptureFixture, request_bytes: bytes, status: int
+) -> None:
+    answer = await asked(await connect(rack, IP), request_bytes)
+    assert answer.startswith((b"HTTP/1.1 %d " % status, b"HTTP/1.0 %d " % status))
+    assert "Traceback" not in caplog.text
+
+
+async def test_many_pipelined_requests_are_answered_in_order(rack: Any) -> None:
+    rack.register()
+    connection = await connect(rack, IP)
+    connection[1].write(HEALTH * 300)
+    for _ in range(300):
+        assert (await asked(connection, b"")).endswith(b"ok\n")
