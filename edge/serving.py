@@ -46,6 +46,7 @@ from tink.kube.informer import Informer
 log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 1.0
+_BACKLOG = 1024  # connections that may wait: a rack of machines asks at the same moment
 
 
 class ServingError(Exception):
@@ -206,7 +207,7 @@ class Serving:
         self._exit.push_async_callback(runner.cleanup)
         for address in addresses:
             try:
-                await web.TCPSite(runner, address, port, reuse_address=True).start()
+                await web.TCPSite(runner, address, port, backlog=_BACKLOG, reuse_address=True).start()
             except OSError as error:
                 where = f"{what} can't listen on {address}:{port}"
                 raise ServingError(f"{where}: {tcp_advice(error, port, flag)}") from error

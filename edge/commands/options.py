@@ -7,6 +7,7 @@ import gc
 import ipaddress
 import logging
 import re
+import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -344,6 +345,8 @@ def run(services: frozenset[Service], options: dict[str, Any]) -> None:
     import uvloop
 
     set_up(options["log_level"], options["log_format"])
+    # Every transfer and connection is a file; the usual soft limit, 1,024, is less than a rack needs.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     gc.set_threshold(50_000, 20, 100)  # taking in 100,000 machines makes many objects and no garbage
     sys.exit(uvloop.run(_run(settings(services, options))))
 

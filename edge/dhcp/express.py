@@ -24,7 +24,7 @@ from edge.dhcp.assembly import size_limit
 from edge.dhcp.boot import NO_BOOT, Boot, BootChoice
 from edge.dhcp.client import Client, identify
 from edge.dhcp.codec import Message, MessageType
-from edge.dhcp.datagram import BROADCAST, CLIENT_PORT, SERVER_PORT, Received, Reply
+from edge.dhcp.datagram import BROADCAST, CLIENT_PORT, SERVER_PORT, Reply
 from edge.dhcp.layout import Layout, layout_of
 from edge.dhcp.leases import Leases
 from edge.dhcp.netboot import allowed
@@ -42,6 +42,9 @@ _LAYOUTS_OF_A_LENGTH: Final = 8
 _NETWORKS_OF_A_LAYOUT: Final = 256
 _MAKERS_OF_A_LAYOUT: Final = 256
 _RELAYS: Final = 1024
+
+_LEAST_LIMIT: Final = 516  # below it, padding by a step never reaches a client's limit
+_PADDED: Final = tuple(codec.padded_size(size, _LEAST_LIMIT + 32) for size in range(_LEAST_LIMIT))
 
 _SHORTEST: Final = 244  # header, cookie, option 53 and END
 
@@ -145,9 +148,9 @@ class Express:
         self._relays: dict[bytes, str] = {}  # by `giaddr`; those that were found to be hosts' addresses
         self._count = 0
 
-    def answer(self, packet: bytes, received: Received) -> Reply | None:
-        """The offer or acknowledgement, or None: the packet has to be answered in full."""
-        if received.port != SERVER_PORT or len(packet) < _SHORTEST:
+    def answer(self, packet: bytes) -> Reply | None:
+        """The offer or acknowledgement for a packet of port 67, or None: it has to be answered in full."""
+        if len(packet) < _SHORTEST:
             return None
         for known in self._known.get(len(packet) << 8 | packet[242], ()):
             fields = known.unpack(packet)
@@ -190,13 +193,14 @@ class Express:
         size = len(payload)
         if size > known.limit:
             return None
-        payload = payload.ljust(codec.padded_size(size, known.limit), b"\0")
+        payload = payload.ljust(_PADDED[size] if size < _LEAST_LIMIT else codec.padded_size(size, known.limit), b"\0")
 
         if giaddr != codec.NO_ADDRESS:
             relay = self._relays.get(giaddr)
             if relay is None:
                 return None
-            reply = Reply(payload, relay, SERVER_PORT)
+            # What Reply() does, in half the time: one is made for each packet.
+            reply = tuple.__new__(Reply, (payload, relay, SERVER_PORT, b""))
         elif broadcast:
             reply = Reply(payload, BROADCAST, CLIENT_PORT)
         else:

@@ -49,6 +49,11 @@ _FROM_CLIENTS: Final = {
 _FROM_SERVERS: Final = {bytes((kind,)) for kind in (MessageType.OFFER, MessageType.ACK, MessageType.NAK)}
 
 
+def no_quick_answer(_packet: bytes) -> Reply | None:
+    """Where every packet is answered in full: on port 4011, and in the proxy modes."""
+    return None
+
+
 class Responder:
     """Answers DHCP for the machines of an inventory, in the mode that the policy has."""
 
@@ -80,6 +85,8 @@ class Responder:
         choice = BootChoice(binaries, settings.tftp_ip, settings.http_base_url)
         netboot = Netboot(policy, choice)
         self._express: Express | None = None
+        self.quick: Callable[[bytes], Reply | None] = no_quick_answer
+        """Answers a packet of port 67 that is plain, or gives None; the sockets ask it before `respond`."""
         self._mode: Leases | Proxy
         if policy.mode is DhcpMode.RESERVATION:
             quarantine = quarantine if quarantine is not None else Quarantine(clock)
@@ -87,6 +94,7 @@ class Responder:
             self._mode = leases
             if express:
                 self._express = Express(leases, policy, choice, quarantine, self._reports)
+                self.quick = self._express.answer
         else:
             strangers = policy.mode is DhcpMode.AUTO_PROXY
             self._mode = Proxy(
@@ -95,12 +103,8 @@ class Responder:
 
     def respond(self, packet: bytes, received: Received) -> Reply | None:
         """The answer to one UDP payload, or None for silence. Never raises on what a packet holds."""
-        express = self._express
-        if express is not None:
-            reply = express.answer(packet, received)
-            if reply is not None:
-                return reply
-        return self._in_full(packet, received)
+        reply = self.quick(packet) if received.port == SERVER_PORT else None
+        return reply if reply is not None else self._in_full(packet, received)
 
     def _in_full(self, packet: bytes, received: Received) -> Reply | None:
         try:

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from tests.bench import api, dhcp, http_files, kubernetes, templates, tftp
+from tests.bench import api, dhcp, http_files, kubernetes, memory, templates, tftp
 from tests.bench.bed import BenchError, cores
 from tests.bench.results import Row, say, table
 
@@ -27,10 +27,11 @@ SUBJECTS: dict[str, Callable[[Path], list[Row]]] = {
     "http": http_files.run,
     "tftp": tftp.run,
     "dhcp": dhcp.run,
+    "memory": memory.run,
     "templates": templates.run,
     "api": api.run,
 }
-LIMIT_SECONDS = 900
+LIMIT_SECONDS = 1800
 
 
 def main() -> int:

@@ -21,11 +21,12 @@ from types import TracebackType
 from typing import Any
 
 SERVER_IP = "10.67.0.1"
+NETWORK, NETMASK = "10.64.0.0/12", "255.240.0.0"
 HTTP_PORT = 7080
 CLIENTS = 8
 """How many machines the client can be: so many addresses it has, see `machine_ip`."""
 
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 _CLOCK_OF_PROCESS = 2  # CPUCLOCK_SCHED, kernel/time/posix-timers.h
 
 
@@ -47,8 +48,8 @@ def installed(program: str) -> str | None:
 
 
 def machine_ip(number: int) -> str:
-    """The address of the machine numbered from 0; the first CLIENTS of them are the client's."""
-    return f"10.67.{number // 200}.{2 + number % 200}"
+    """The address of the machine numbered from 0; the first CLIENTS of them are the client's. All are in NETWORK."""
+    return f"10.{67 + number // 50_000}.{number // 200 % 250}.{2 + number % 200}"
 
 
 def python(module: str, **arguments: Any) -> list[str]:
@@ -112,8 +113,10 @@ class Server:
 class Cable:
     """A server's and a client's namespace: `srv0` has SERVER_IP, `eth0` the clients' addresses."""
 
-    def __init__(self) -> None:
+    def __init__(self, clients: int = CLIENTS) -> None:
+        """`clients`: how many addresses the client has."""
         unique = f"{os.getpid()}-{secrets.token_hex(3)}"
+        self._clients = clients
         self._server, self._client = f"bench-s-{unique}", f"bench-c-{unique}"
         self._servers: list[Server] = []
 
@@ -136,7 +139,7 @@ class Cable:
             _ip("-n", namespace, "link", "set", "lo", "up")
         _ip("-n", self._client, "link", "add", "eth0", "type", "veth", "peer", "name", "srv0", "netns", self._server)
         _ip("-n", self._server, "addr", "add", f"{SERVER_IP}/16", "dev", "srv0")
-        for number in range(CLIENTS):
+        for number in range(self._clients):
             _ip("-n", self._client, "addr", "add", f"{machine_ip(number)}/16", "dev", "eth0")
         _ip("-n", self._server, "link", "set", "srv0", "up")
         _ip("-n", self._client, "link", "set", "eth0", "up")

@@ -1,37 +1,49 @@
-"""DHCP: four-way exchanges a second of UEFI PXE ROMs behind a relay, against dnsmasq.
+"""DHCP: exchanges a second of UEFI PXE ROMs behind a relay, and how long answers take, against Kea and dnsmasq.
 
-The load is a relay's: every packet is prebuilt, with the relay's address in giaddr, so that replies come unicast to its
-port 67, and a bounded number of machines wait for an answer at any time. Both servers write a line for each packet to
-a log file, as they do by default. dnsmasq is spared what would only slow it: the ping before an offer and the lease
-file.
+The load is a relay's (`tests/bench/load/dhcp.c`): the relay's address is in giaddr, so that answers come unicast to its
+port 67; a bounded number of machines wait for one at any time, or exchanges begin at a given rate. Every answer is
+checked. All servers write their log to a file, at the level that they have by default. The peers are spared what would
+only slow them: dnsmasq the ping before an offer, both the file with the leases, Kea its raw sockets (for it is asked by
+a relay) and every kind of reservation but that by hardware address.
 """
 
 from __future__ import annotations
 
 import json
-import random
-import resource
-import socket
-import struct
-import sys
-import time
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from statistics import median
 
-from tests.bench.bed import SERVER_IP, BenchError, Cable, Server, installed, machine_ip, measured, python
+from tests.bench.bed import (
+    NETMASK,
+    NETWORK,
+    SERVER_IP,
+    BenchError,
+    Cable,
+    Server,
+    installed,
+    machine_ip,
+    measured,
+    python,
+)
+from tests.bench.compiled import compiled
 from tests.bench.results import Round, Row, Sample, alternate, row, say
 
-COUNTS = (100, 10_000)
+FEW, MANY, MOST = 100, 10_000, 100_000
 ROUNDS = 5
-SECONDS = 1.5
+SECONDS = 1.0
+COLD_SECONDS = 60.0  # at most; a few, on a quiet machine
 OUTSTANDING = 64
+EQUAL_LOAD = 0.6
+"""Latencies are compared at this share of what the slower one of both can do."""
+
 FIRST = 200
 """The number of the first machine; those before are the client's own addresses."""
 
 PORT = 67
 RELAY = machine_ip(0)
-PEER = "dnsmasq"
 
 _DNSMASQ = """
 port=0
@@ -42,195 +54,209 @@ log-facility={directory}/dnsmasq.log
 dhcp-authoritative
 no-ping
 leasefile-ro
-dhcp-lease-max=100000
-dhcp-range=10.67.0.0,static,255.255.0.0,1h
+dhcp-lease-max=200000
+dhcp-range={network},static,{netmask},1h
 dhcp-option=option:router,{server}
 dhcp-hostsfile={directory}/hosts
 dhcp-match=set:uefi,option:client-arch,7
 dhcp-boot=tag:uefi,snponly.efi,,{server}
 """
 
-# --- the subject ---------------------------------------------------------------------------------------------------
+# --- the servers ---------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
 class _Side:
     """One server and the load on it."""
 
-    def __init__(self, cable: Cable, server: Server, count: int) -> None:
-        self._cable = cable
-        self._server = server
-        self._count = count
+    name: str
+    cable: Cable
+    server: Server
+    count: int
 
-    def warm(self) -> None:
-        """Every machine once, if that takes no longer than ten rounds."""
-        self._load(SECONDS * 10, once=True)
+    def most(self) -> Sample:
+        """What it can do: exchanges a second, processor microseconds for one, and how busy both cores were."""
+        return self._load("closed", OUTSTANDING, SECONDS)
 
-    def load(self) -> Sample:
-        """Exchanges a second, the server's processor microseconds for one, and how busy both cores were."""
-        before = self._server.cpu_seconds()
-        found = self._load(SECONDS)
-        cpu = self._server.cpu_seconds() - before
+    def cold(self) -> Sample:
+        """The same, with every machine for the first time."""
+        found = self._load("once", OUTSTANDING, COLD_SECONDS)
+        if found["exchanges"] < self.count:
+            say(
+                f"dhcp: {self.name} has served {found['exchanges']:.0f} of {self.count} machines: the rest are not warm"
+            )
+        return found
+
+    def at(self, rate: float) -> Sample:
+        """How long answers take when `rate` exchanges a second begin."""
+        found = self._load("open", rate, SECONDS)
+        if found["rate"] < 0.9 * rate:
+            say(f"dhcp: {self.name} did {found['rate']:.0f} of {rate:.0f} exchanges a second that were begun")
+        return found
+
+    def _load(self, mode: str, value: float, seconds: float) -> Sample:
+        program = [str(compiled("dhcp")), SERVER_IP, RELAY, str(FIRST), str(self.count), mode, str(value), str(seconds)]
+        before = self.server.cpu_seconds()
+        found: dict[str, float] = measured(self.cable.client(program))
+        cpu = self.server.cpu_seconds() - before
+        if not found["exchanges"]:
+            raise BenchError(f"DHCP: no exchange of {self.name} came to an end with {self.count} reservations")
         return {
+            "exchanges": found["exchanges"],
             "rate": found["exchanges"] / found["seconds"],
             "cpu": cpu * 1e6 / found["exchanges"],
             "busy": cpu / found["seconds"],
             "generator_busy": found["busy"],
             "resent": found["resent"],
+            "p50": found["p50_us"],
+            "p99": found["p99_us"],
         }
 
-    def _load(self, seconds: float, once: bool = False) -> dict[str, float]:
-        command = python("dhcp", count=self._count, seconds=seconds, once=once)
-        found: dict[str, float] = measured(self._cable.client(command))
-        if not found["exchanges"]:
-            raise BenchError(f"DHCP: no exchange came to an end with {self._count} reservations")
-        return found
+
+def _serve(stack: ExitStack, name: str, home: Path, count: int, command: list[str]) -> _Side:
+    home.mkdir(exist_ok=True)
+    cable = stack.enter_context(Cable())
+    server = cable.serve(command, home / f"{name}-{count}.log", port=PORT, protocol="udp")
+    return _Side(name, cable, server, count)
+
+
+def _ours(stack: ExitStack, home: Path, count: int) -> _Side:
+    home.mkdir(exist_ok=True)
+    command = python("ours", server="dhcp", directory=str(home), first=FIRST, count=count)
+    return _serve(stack, "ours", home, count, command)
+
+
+def _dnsmasq(stack: ExitStack, home: Path, count: int) -> _Side | None:
+    program = installed("dnsmasq")
+    if program is None:
+        return None
+    home.mkdir(exist_ok=True)
+    hosts = "".join(
+        f"{mac(number)},{machine_ip(number)},machine-{number},1h\n" for number in range(FIRST, FIRST + count)
+    )
+    (home / "hosts").write_text(hosts)
+    config = home / "dnsmasq.conf"
+    network = NETWORK.partition("/")[0]
+    config.write_text(_DNSMASQ.format(directory=home, server=SERVER_IP, network=network, netmask=NETMASK))
+    command = [program, "--keep-in-foreground", f"--conf-file={config}", f"--pid-file={home}/pid"]
+    return _serve(stack, "dnsmasq", home, count, command)
+
+
+def _kea(stack: ExitStack, home: Path, count: int) -> _Side | None:
+    program = installed("kea-dhcp4")
+    if program is None:
+        return None
+    home.mkdir(exist_ok=True)
+    config = home / "kea.json"
+    config.write_text(json.dumps({"Dhcp4": _kea_config(home, count)}))
+    where = [f"KEA_{name}_DIR={home}" for name in ("PIDFILE", "LOCKFILE")]
+    return _serve(stack, "Kea", home, count, ["env", *where, program, "-c", str(config)])
+
+
+def _kea_config(home: Path, count: int) -> dict[str, object]:
+    reservations = [
+        {"hw-address": mac(number), "ip-address": machine_ip(number), "hostname": f"machine-{number}"}
+        for number in range(FIRST, FIRST + count)
+    ]
+    return {
+        "interfaces-config": {"interfaces": ["srv0"], "dhcp-socket-type": "udp"},
+        "lease-database": {"type": "memfile", "persist": False},
+        "multi-threading": {"enable-multi-threading": False},  # it has one core
+        "valid-lifetime": 3600,
+        "match-client-id": False,
+        "host-reservation-identifiers": ["hw-address"],
+        "reservations-global": False,
+        "reservations-in-subnet": True,
+        "reservations-out-of-pool": True,
+        "client-classes": [
+            {
+                "name": "uefi",
+                "test": "option[93].hex == 0x0007",
+                "next-server": SERVER_IP,
+                "boot-file-name": "snponly.efi",
+            }
+        ],
+        "subnet4": [
+            {
+                "id": 1,
+                "subnet": NETWORK,
+                "option-data": [{"name": "routers", "data": SERVER_IP}],
+                "reservations": reservations,
+            }
+        ],
+        "loggers": [{"name": "kea-dhcp4", "severity": "INFO", "output_options": [{"output": str(home / "kea.log")}]}],
+    }
+
+
+def mac(number: int) -> str:
+    """The MAC of a machine, as `tests.bench.ours` registers it."""
+    return f"52:54:00:{number.to_bytes(3, 'big').hex(':')}"
+
+
+# --- the subject ---------------------------------------------------------------------------------------------------
 
 
 def run(directory: Path) -> list[Row]:
     """All rows of this subject."""
-    return [found for count in COUNTS for found in _rows(directory, count)]
+    compiled("dhcp")
+    rows: list[Row] = []
+    for count in (FEW, MANY, MOST):
+        rows += _rows(directory, count, _kea, ROUNDS)
+        if count < MOST:  # dnsmasq looks through its list for each packet
+            rows += _rows(directory, count, _dnsmasq, ROUNDS - 2)
+    return [*rows, *_growth(directory)]
 
 
-def _rows(directory: Path, count: int) -> list[Row]:
-    say(f"dhcp: {count} reservations")
-    home = directory / str(count)
-    home.mkdir()
+def _rows(
+    directory: Path, count: int, start_peer: Callable[[ExitStack, Path, int], _Side | None], rounds: int
+) -> list[Row]:
+    say(f"dhcp: {count:,} reservations, against {start_peer.__name__[1:]}")
+    what = f"{count:,} reservations"
     with ExitStack() as stack:
-        cable = stack.enter_context(Cable())
-        command = python("ours", server="dhcp", directory=str(home), first=FIRST, count=count)
-        ours = _Side(cable, cable.serve(command, home / "ours.log", port=PORT, protocol="udp"), count)
-        ours.warm()
-        peer = None
-        if dnsmasq := installed("dnsmasq"):
-            cable = stack.enter_context(Cable())
-            command = _dnsmasq(dnsmasq, home, count)
-            peer = _Side(cable, cable.serve(command, home / "peer.log", port=PORT, protocol="udp"), count)
-            peer.warm()
-        rounds = alternate(ROUNDS, ours.load, peer.load if peer is not None else None)
-    what = f"four-way exchanges, {count:,} reservations"
+        ours = _ours(stack, directory / "ours", count)
+        peer = start_peer(stack, directory / start_peer.__name__[1:], count)
+        name = peer.name if peer is not None else start_peer.__name__[1:]
+        cold = alternate(1, ours.cold, peer.cold if peer is not None else None)
+        most = alternate(rounds, ours.most, peer.most if peer is not None else None)
+        slower = EQUAL_LOAD * min(median(s["rate"] for s in side) for side in _sides(most))
+        equal = alternate(rounds, lambda: ours.at(slower), (lambda: peer.at(slower)) if peer is not None else None)
+    load = f"{what}, {slower:,.0f} exchanges/s"
+    easy = _note(equal, flat_out=False)
     return [
-        row("dhcp", what, "1/s", rounds, "rate", PEER, note=_note(rounds)),
-        row("dhcp", f"{what}: CPU", "us", rounds, "cpu", PEER, less_is_better=True),
+        row("dhcp", f"first exchange of each, {what}", "1/s", cold, "rate", name, note=_note(cold)),
+        row("dhcp", f"four-way exchanges, {what}", "1/s", most, "rate", name, note=_note(most)),
+        row("dhcp", f"four-way exchanges, {what}: CPU", "us", most, "cpu", name, less_is_better=True),
+        row("dhcp", f"answer, {load}: p50", "us", equal, "p50", name, less_is_better=True, note=easy),
+        row("dhcp", f"answer, {load}: p99", "us", equal, "p99", name, less_is_better=True),
     ]
 
 
-def _note(rounds: list[Round]) -> str:
-    sides = [("ours", [found.ours for found in rounds])]
-    if any(found.peer for found in rounds):
-        sides.append(("the peer's", [found.peer for found in rounds if found.peer is not None]))
+def _growth(directory: Path) -> list[Row]:
+    """What an exchange costs us with the most reservations, and with few: the same server on both sides."""
+    say(f"dhcp: {MOST:,} reservations, against {FEW}")
+    with ExitStack() as stack:
+        most, few = (_ours(stack, directory / f"ours-{count}", count) for count in (MOST, FEW))
+        for side in (most, few):
+            side.cold()
+        rounds = alternate(ROUNDS, most.most, few.most)
+    what = f"four-way exchanges, {MOST:,} reservations: CPU"
+    return [row("dhcp", what, "us", rounds, "cpu", f"ours with {FEW}", less_is_better=True, note=_note(rounds))]
+
+
+def _sides(rounds: list[Round]) -> list[list[Sample]]:
+    sides = [[found.ours for found in rounds], [found.peer for found in rounds if found.peer is not None]]
+    return [samples for samples in sides if samples]
+
+
+def _note(rounds: list[Round], *, flat_out: bool = True) -> str:
+    """`flat_out`: the server was to be the limit."""
     parts = []
-    for name, samples in sides:
+    for name, samples in zip(("ours", "the peer's"), _sides(rounds), strict=False):
         server = max(sample["busy"] for sample in samples)
         generator = max(sample["generator_busy"] for sample in samples)
-        limit = ", so the generator is the limit" if generator > 0.9 > server else ""
+        limit = ""
+        if flat_out and server < 0.9:
+            limit = ", so the generator is the limit" if generator > 0.9 else ", for others took the core"
         resent = sum(sample["resent"] for sample in samples)
         parts.append(f"{name}: server {server:.0%} busy, generator {generator:.0%}{limit}, {resent:.0f} packets resent")
     return "; ".join(parts)
-
-
-def _dnsmasq(program: str, home: Path, count: int) -> list[str]:
-    hosts = "".join(
-        f"{mac(number).hex(':')},{machine_ip(number)},machine-{number},1h\n" for number in range(FIRST, FIRST + count)
-    )
-    (home / "hosts").write_text(hosts)
-    config = home / "dnsmasq.conf"
-    config.write_text(_DNSMASQ.format(directory=home, server=SERVER_IP))
-    return [program, "--keep-in-foreground", f"--conf-file={config}", f"--pid-file={home}/pid"]
-
-
-# --- the load, a process of its own --------------------------------------------------------------------------------
-
-
-def mac(number: int) -> bytes:
-    """The MAC of a machine, as `tests.bench.ours` registers it."""
-    return b"\x52\x54\x00" + number.to_bytes(3, "big")
-
-
-def packet(kind: int, number: int, options: bytes = b"") -> bytes:
-    """What EDK2's PXE client sends, as a relay passes it on; the machine's number is the xid."""
-    relay = socket.inet_aton(RELAY)
-    head = struct.pack("!BBBBIHH12x4s6s202x4s", 1, 1, 6, 1, number, 0, 0, relay, mac(number), b"\x63\x82\x53\x63")
-    guid = bytes(13) + number.to_bytes(4, "big")
-    return head + b"".join(
-        (
-            bytes((53, 1, kind)),
-            options,
-            bytes((57, 2, 0x05, 0xC0)),
-            bytes((55, 14, 1, 3, 6, 12, 15, 28, 43, 54, 60, 66, 67, 97, 128, 129)),
-            bytes((97, 17)) + guid,
-            bytes((94, 3, 1, 3, 16)),
-            bytes((93, 2, 0, 7)),
-            bytes((60, 32)) + b"PXEClient:Arch:00007:UNDI:003016",
-            b"\xff",
-        )
-    )
-
-
-def _load(count: int, seconds: float, once: bool) -> dict[str, float]:
-    """Exchanges of random machines for `seconds`, or until every machine had its turn."""
-    numbers = list(range(FIRST, FIRST + count))
-    random.Random(1).shuffle(numbers)
-    server = socket.inet_aton(SERVER_IP)
-    discovers = {number: packet(1, number) for number in numbers}
-    requests = {
-        number: packet(3, number, b"\x36\x04" + server + b"\x32\x04" + socket.inet_aton(machine_ip(number)))
-        for number in numbers
-    }
-    addresses = {number: socket.inet_aton(machine_ip(number)) for number in numbers}
-    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
-    sock.bind((RELAY, PORT))
-    sock.connect((SERVER_IP, PORT))
-    sock.settimeout(0.5)
-
-    # Which packet each machine waits for an answer to: the server may answer in any order.
-    waiting = {}
-    turn = 0
-    for turn in range(min(OUTSTANDING, count)):
-        waiting[numbers[turn]] = discovers[numbers[turn]]
-    exchanges = resent = 0
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    start = time.perf_counter()
-    end = start + seconds
-    for first in waiting.values():
-        sock.send(first)
-    while (now := time.perf_counter()) < end and waiting:
-        try:
-            reply = sock.recv(2048)
-        except TimeoutError:
-            resent += len(waiting)
-            for again in waiting.values():
-                sock.send(again)
-            continue
-        number = int.from_bytes(reply[4:8], "big")
-        if number not in waiting:
-            continue  # the second answer to a packet that was sent twice
-        kind = reply[242] if reply[240:242] == b"\x35\x01" else 0
-        if reply[16:20] != addresses[number] or kind not in (2, 5):
-            raise BenchError(f"DHCP: machine {number} was answered {reply.hex()}")
-        if kind == 2:
-            following = requests[number]
-            if waiting[number] is following:
-                continue
-        else:
-            exchanges += 1
-            del waiting[number]
-            turn += 1
-            if once and turn >= count:
-                continue
-            number = numbers[turn % count]
-            following = discovers[number]
-        waiting[number] = following
-        sock.send(following)
-    elapsed = now - start
-    spent = resource.getrusage(resource.RUSAGE_SELF)
-    busy = spent.ru_utime + spent.ru_stime - used.ru_utime - used.ru_stime
-    return {"exchanges": exchanges, "seconds": elapsed, "busy": busy / elapsed, "resent": resent}
-
-
-def _client(arguments: dict[str, Any]) -> dict[str, float]:
-    return _load(**arguments)
-
-
-if __name__ == "__main__":
-    print(json.dumps(_client(json.loads(sys.argv[1]))))

@@ -6,6 +6,7 @@ Run as `python -m tests.bench.ours JSON`; the JSON names the server and what it 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import signal
 import sys
@@ -31,10 +32,12 @@ from edge.tftp.files import BootFiles
 from edge.tftp.server import TftpServer
 from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings
-from tests.bench.bed import CLIENTS, HTTP_PORT, SERVER_IP, machine_ip
+from tests.bench.bed import CLIENTS, HTTP_PORT, NETMASK, SERVER_IP, machine_ip
 from tink.apiserver import ApiServer
 
 _HTTP_URL = f"http://{SERVER_IP}:{HTTP_PORT}"
+UPSTREAM_PORT = 7090
+"""On loopback of the server's namespace: where the OSIEs called fresh-... come from."""
 
 
 def machine(number: int) -> dict[str, Any]:
@@ -46,7 +49,7 @@ def machine(number: int) -> dict[str, Any]:
                 mac(number): {
                     "dhcp": {
                         "ip": machine_ip(number),
-                        "netmask": "255.255.0.0",
+                        "netmask": NETMASK,
                         "gateway": SERVER_IP,
                         "hostname": f"machine-{number}",
                         "leaseTimeSeconds": 3600,
@@ -92,17 +95,21 @@ async def http(exit_stack: AsyncExitStack, journey: Journey, *, directory: str) 
                 filled = await artifact.filled(filled)
         await asyncio.sleep(0.01)
     await runner.cleanup()
-    osie = {"metadata": {"name": "lab", "namespace": "default"}, "spec": {"kernelUrl": url, "initrdUrl": url}}
+
+    def osie(namespace: str, name: str) -> dict[str, Any]:
+        where = f"http://127.0.0.1:{UPSTREAM_PORT}/{name}" if name.startswith("fresh-") else url
+        return {"metadata": {"name": name, "namespace": namespace}, "spec": {"kernelUrl": where, "initrdUrl": where}}
+
     machines_known = inventory(range(CLIENTS))
     app = build_app(
         inventory=machines_known,
         callers=Callers(machines_known),
         policy=NetbootPolicy(),
-        osie=lambda _namespace, _name: osie,
+        osie=osie,
         cache=cache,
         binaries=_binaries(directory),
         record=journey.record,
-        settings=BootSettings(http_url=_HTTP_URL, grpc_authority=f"{SERVER_IP}:42113"),
+        settings=BootSettings(http_port=HTTP_PORT),
     )
     machines = machine_runner(app)
     await machines.setup()
@@ -110,9 +117,9 @@ async def http(exit_stack: AsyncExitStack, journey: Journey, *, directory: str) 
     await web.TCPSite(machines, SERVER_IP, HTTP_PORT).start()
 
 
-async def tftp(exit_stack: AsyncExitStack, journey: Journey, *, directory: str) -> None:
+async def tftp(exit_stack: AsyncExitStack, journey: Journey, *, directory: str, clients: int = CLIENTS) -> None:
     """The TFTP server, with the boot files of `directory`."""
-    known = inventory(range(CLIENTS))
+    known = inventory(range(clients))
     files = BootFiles(_binaries(directory), known, Callers(known), NetbootPolicy())
     server = TftpServer(files, journey.record, host=SERVER_IP, interface="srv0")
     await server.start()
@@ -122,11 +129,24 @@ async def tftp(exit_stack: AsyncExitStack, journey: Journey, *, directory: str) 
 async def dhcp(exit_stack: AsyncExitStack, journey: Journey, *, directory: str, first: int, count: int) -> None:
     """The DHCP server, with reservations for `count` machines from `first` on."""
     settings = DhcpSettings(SERVER_IP, SERVER_IP, _HTTP_URL)
-    known, binaries = inventory(range(first, first + count)), _binaries(directory)
-    responder = Responder(known, settings, journey.record, time.monotonic, binaries, NetbootPolicy())
+    # As in `edge.stack`: the responder is there first, and compiles each reservation when its Hardware comes.
+    known, binaries = Inventory(), _binaries(directory)
+    responder = Responder(known, settings, journey.record, time.monotonic, binaries, NetbootPolicy(), take=journey.note)
+    for number in range(first, first + count):
+        known.apply(machine(number))
+    gc.collect()
+    gc.freeze()
     server = DhcpServer(responder, "srv0")
     await server.start()
     exit_stack.push_async_callback(server.stop)
+
+
+async def tftp_and_dhcp(
+    exit_stack: AsyncExitStack, journey: Journey, *, directory: str, clients: int, first: int, count: int
+) -> None:
+    """Both on one event loop, as `tinkedge up` has them."""
+    await tftp(exit_stack, journey, directory=directory, clients=clients)
+    await dhcp(exit_stack, journey, directory=directory, first=first, count=count)
 
 
 async def api(exit_stack: AsyncExitStack, _journey: Journey, *, directory: str) -> None:
@@ -155,7 +175,14 @@ async def _serve(start: Callable[..., Awaitable[None]], arguments: dict[str, Any
 def main(arguments: dict[str, Any]) -> None:
     """Serve until SIGTERM; standard error is the log, at the level that the stack has by default."""
     set_up("info", "text")
-    servers: dict[str, Callable[..., Awaitable[None]]] = {"http": http, "tftp": tftp, "dhcp": dhcp, "api": api}
+    servers: dict[str, Callable[..., Awaitable[None]]] = {
+        "http": http,
+        "tftp": tftp,
+        "dhcp": dhcp,
+        "tftp_and_dhcp": tftp_and_dhcp,
+        "api": api,
+    }
+    gc.set_threshold(50_000, 20, 100)  # as `tinkedge` does
     uvloop.run(_serve(servers[arguments.pop("server")], arguments))
 
 
