@@ -16,10 +16,15 @@ DEFAULT_BLOCK_BYTES: Final = 512  # RFC 1350 section 2
 MIN_BLOCK_BYTES: Final = 8  # RFC 2348
 MAX_BLOCK_BYTES: Final = 65464  # RFC 2348
 MAX_WINDOW_BLOCKS: Final = 64
-"""Blocks sent before an acknowledgement, at most; real clients ask for 4 (EDK2) to 64."""
+"""Blocks sent before an acknowledgement, at most.
+
+Clients ask for 4 (EDK2) to 64. A larger window would gain nothing and lose its end: a Linux client's receive buffer of
+the usual 212,992 bytes holds 92 packets of an Ethernet's size.
+"""
 
 MAX_REQUEST_BYTES: Final = 512  # RFC 2347, "Packet Formats"
 _MAX_MESSAGE = 120
+_MAX_SHOWN_NAME = 80
 _OPTION_NAMES = ("blksize", "timeout", "tsize", "windowsize")
 
 
@@ -114,8 +119,8 @@ def parse_request(datagram: bytes) -> ReadRequest:
     return ReadRequest(name=strings[0], netascii=mode == "netascii", options=options)
 
 
-def negotiate(request: ReadRequest, size: int, max_block_bytes: int) -> Agreed:
-    """What of the request's options is granted, for a file of `size` bytes.
+def negotiate(request: ReadRequest, size: int | None, max_block_bytes: int) -> Agreed:
+    """What of the request's options is granted, for a transfer of `size` bytes (None: not known before its end).
 
     Unknown options and values out of range are left out of the answer, which tells the client that they don't hold
     (RFC 2347). No answer exceeds what was asked for: EDK2 gives up on one that does (Mtftp4RrqOackValid).
@@ -137,7 +142,7 @@ def negotiate(request: ReadRequest, size: int, max_block_bytes: int) -> Agreed:
         elif known == "timeout" and 1 <= number <= 255:
             timeout = float(number)  # RFC 2349: granted as asked, or not at all
             accepted[name] = str(number)
-        elif known == "tsize":
+        elif known == "tsize" and size is not None:
             accepted[name] = str(size)
     return Agreed(block_bytes, window_blocks, timeout, accepted)
 
@@ -156,9 +161,18 @@ def error(code: ErrorCode, message: str) -> bytes:
 
 def parse_error(datagram: bytes) -> tuple[int, str]:
     """Code and message of an ERROR packet, the message made fit for a log line."""
-    code = int.from_bytes(datagram[2:4], "big")
     text = datagram[4 : 4 + _MAX_MESSAGE].partition(b"\0")[0].decode("ascii", "replace")
-    return code, "".join(character if character.isprintable() else "?" for character in text)
+    return int.from_bytes(datagram[2:4], "big"), _fit_for_a_line(text)
+
+
+def printable(name: str) -> str:
+    """A client's file name made fit for a log line or a screen, and not too long for it."""
+    shown = _fit_for_a_line(name[:_MAX_SHOWN_NAME])
+    return shown if len(name) <= _MAX_SHOWN_NAME else f"{shown}..."
+
+
+def _fit_for_a_line(text: str) -> str:
+    return "".join(c if c.isascii() and c.isprintable() else "?" for c in text)
 
 
 def to_netascii(content: bytes) -> bytes:

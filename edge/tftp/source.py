@@ -1,7 +1,7 @@
 """Where TFTP's files come from: the agreement between the server, which knows the protocol, and whoever has the files.
 
-The server calls one function with a TftpRequest and gets a TftpFile to send or a Refusal to pass on. It must answer
-from memory, for it is called between packets. `edge.tftp.files` is that function for the edge.
+The server calls one function with a TftpRequest and gets a TftpFile to send or a Refusal to pass on. It is called
+between packets, so it answers from memory or gives something to await. `edge.tftp.files` is that function for the edge.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """One file on its way to one client: the sender's side of a TFTP read, as a pure state machine.
 
-Datagrams and the time go in; datagrams, the time of the next retransmission and how it ended come out. There is no
-socket, no clock and no task here; `edge.tftp.server` has them.
+Packets and the time go in; packets, the time of the next retransmission and how it ended come out. There is no socket,
+no clock and no task here; `edge.tftp.session` has them.
 
 Theory of operation. Blocks are counted from 1 and never wrap here; only the number on the wire does, to 0 after 65535.
-`acked` is the last block that the client has in order. A window of blocks `acked+1 .. sent` is on the wire; an
-acknowledgement of `sent` opens the next one.
+`acked` is the last block that the client has in order. The blocks `acked+1 .. sent` are on the wire, at most a window
+of them; an acknowledgement of `sent` opens the next window.
 
     OFFERED --ACK 0--> SENDING --ACK of the last block--> ended (SENT)
        |                  |-- ERROR, silence, unreachable --> ended (FAILED)
@@ -13,35 +13,60 @@ acknowledgement of `sent` opens the next one.
 
 Without options there is no OACK and the transfer starts in SENDING.
 
-Three rules keep it from harm:
+Four rules keep it from harm:
 
-1. An acknowledgement of the block before the window is answered at most once, and never with a window of one block
-   (RFC 1123 section 4.2.3.1, the Sorcerer's Apprentice; EDK2 sends one for each block that it did not expect). With a
-   larger window it says that the window's first block was lost: the window is sent again, once (RFC 7440 section 4).
-2. An acknowledgement within the window says that the next block was lost: sending goes on from there.
-3. Silence is answered after a time that doubles, and ends after `MAX_RETRIES`, so nobody can keep a transfer for ever.
+1. An acknowledgement that comes again is answered only where it can mean a loss: with windows of more than one block,
+   and if nothing up to that block was sent twice. It then says that the window's first block was lost, and the window
+   is sent again (RFC 7440 section 4). Everything else that repeats itself is an echo: of a block that we repeated, or
+   of each block that EDK2 did not expect. Answering echoes is the Sorcerer's Apprentice of RFC 1123 section 4.2.3.1.
+2. An acknowledgement within the window says that the next block was lost: sending goes on from there. Where packets
+   were doubled or overtook each other it may be an echo as well, and what is sent because of it makes more of them. So
+   that ends after `REWINDS` times without a window that came through whole: then only what is new is sent, the echoes
+   die down, and a loss is left to the timer.
+3. Silence is answered after a time that follows the client's own pace (RFC 1123 section 4.2.3.2, computed as in RFC
+   6298) and doubles, and it ends the transfer in the end, so nobody can keep one for ever.
+4. A file may still be arriving here. While the next block is not there, the client's silence is our fault and ends
+   nothing; the last block is repeated in a slow rhythm, so that the client knows that it was not forgotten. Real
+   clients acknowledge that again, and one from which nothing at all is heard is given up.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from typing import Final
 
 from edge.tftp import packets
+from edge.tftp.blocks import Blocks
 from edge.tftp.packets import Agreed, ErrorCode, Opcode
 
 FIRST_TIMEOUT: Final = 0.5
-"""Seconds before the first retransmission. A local network answers in milliseconds, a busy ROM in some tenths."""
+"""Seconds before the first retransmission, while the client's pace is not known. A local network answers in
+milliseconds, a busy ROM in some tenths of a second."""
+MIN_TIMEOUT: Final = 0.05
 MAX_TIMEOUT: Final = 8.0
-MAX_RETRIES: Final = 6
-MAX_SILENCE: Final = 60.0
-"""Seconds without progress after which it ends, however long a timeout the client wished for."""
+PATIENCE: Final = 30.0
+"""Seconds of silence after which a client is given up."""
+PATIENCE_WITH_STRANGERS: Final = 8.0
+"""The same for one that has never answered: its address may be forged, and a real one asks again by itself."""
+MAX_PATIENCE: Final = 60.0
+"""The same, however long a timeout the client wished for, or a file took to arrive."""
+SIGN_OF_LIFE_INTERVAL: Final = 1.0
+"""Seconds between repetitions of the last block while the next is still arriving here."""
+OFFER_AGAIN_INTERVAL: Final = 10.0
+"""The same where the first block is awaited and it is the OACK that is repeated: not soon, for atftp hangs up when it
+comes twice, and not late, for EDK2 gives up after 24 s of silence (6 times 4 s, PxeBcImpl.h)."""
+REWINDS: Final = 8
 
-Datagram = tuple[bytes, memoryview]
-"""Header and payload, to be sent as one (`sendmsg`): the file's bytes are never copied."""
+WRAP_BLOCKS: Final = 65535
+"""Some firmware can't count further (netboot ROMs that take the number as signed or give up at 0)."""
 
-_NOTHING = memoryview(b"")
+Burst = list[bytes | memoryview]
+"""Packets, as header and payload in turn, to be sent as they are: the file's bytes are never copied."""
+
+_NO_PAYLOAD: Final = b""
+_ACK: Final = int(Opcode.ACK)  # compared for each packet, and an enumeration takes its time
 
 
 class Ending(Enum):
@@ -52,8 +77,10 @@ class Ending(Enum):
     UNCONFIRMED = "unconfirmed"  # all was sent, the client went without acknowledging the last block
     REFUSED_BY_CLIENT = "refused by the client"
     DUPLICATE = "duplicate"  # the request came twice, the client follows the other transfer
+    REPLACED = "replaced"  # the client began anew
     GONE = "gone"  # nobody listens there any more
     SILENT = "silent"
+    SOURCE_FAILED = "the file did not arrive here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,47 +93,182 @@ class Ended:
 
 
 class ReadTransfer:
-    """Sends `content` to one client, as `agreed`. Call `start` once, then `receive` and `expire` as things happen."""
+    """Sends `blocks` to one client, as `agreed`.
 
-    def __init__(self, content: bytes | memoryview, agreed: Agreed, now: float) -> None:
+    Call `start` once, then `receive`, `expire`, `arrived` and so on as things happen; each gives what is to be sent.
+    """
+
+    def __init__(self, blocks: Blocks, agreed: Agreed, now: float) -> None:
         self.agreed = agreed
         self.ended: Ended | None = None
         self.deadline = now
         """When `expire` is due; meaningless after the end."""
+        self.acked = 0
         self.resent_blocks = 0
         self.answered = False
         """Whether the client has acknowledged anything: its address is real and it wants the file."""
+        self.starved = False
+        """Whether more would be sent if more of the file were there."""
+        self.last_heard = now
+        """When the client was last heard."""
 
-        self._content = memoryview(content).cast("B")
-        # The last block is shorter than the others, and empty where the size is a multiple (RFC 1350 section 6).
-        self.blocks = len(self._content) // agreed.block_bytes + 1
-        self._acked = 0
+        self._blocks = blocks
+        self._window = agreed.window_blocks
+        self._headers = _data_headers()
         self._sent = 0
         self._highest_sent = 0
+        self._rewinds_left = REWINDS
+        self._repeated = -1  # the highest block that was sent twice; 0 is the OACK
         self._offered = bool(agreed.accepted)  # waiting for ACK 0
-        self._answered_duplicate = False
-        self._retries = 0
         self._started = now
         self._last_progress = now
+        self._window_sent = now
+        self._retries = 0
+        self._held_back = False
+        # RFC 6298 section 2; seconds.
+        self._round_trip: float | None = None
+        self._variation = 0.0
+        self._timeout = FIRST_TIMEOUT if agreed.timeout is None else agreed.timeout
 
-    def start(self, now: float) -> list[Datagram]:
-        """The first datagrams: the OACK where options were agreed on, else the first window."""
-        self._rearm(now)
+    def start(self, now: float) -> Burst:
+        """The first packets: the OACK where options were agreed on, else the first window."""
         if self._offered:
-            return [(packets.oack(self.agreed.accepted), _NOTHING)]
-        return self._window()
+            self._rearm(now)
+            return self._offer()
+        return self._go_on(now)
 
-    def receive(self, datagram: bytes, now: float) -> list[Datagram]:
+    def receive(self, datagram: bytes, now: float) -> Burst:
         """What to send after the client sent `datagram`. Anything but ACK and ERROR is passed over."""
-        if self.ended is not None or len(datagram) < 4:
+        if self.ended is not None or len(datagram) < 4 or datagram[0]:
             return []
-        opcode = int.from_bytes(datagram[:2], "big")
-        if opcode == Opcode.ACK:
-            return self._acknowledged(int.from_bytes(datagram[2:4], "big"), now)
+        opcode = datagram[1]
+        if opcode == _ACK:
+            self.last_heard = now
+            return self._acknowledged(datagram[2] << 8 | datagram[3], now)
         if opcode == Opcode.ERROR:
             code, message = packets.parse_error(datagram)
             self._end(self._meaning_of_error(code), f"error {code}: {message or 'no message'}", now)
         return []
+
+    def requested_again(self, now: float) -> Burst:
+        """What to send after the client repeated its request: the first packets again, if it has had no use of them."""
+        if self.ended is not None or self.answered:
+            return []
+        self.last_heard = now
+        return self._repeat(now)
+
+    def expire(self, now: float) -> Burst:
+        """What to send again, the deadline having passed without an acknowledgement."""
+        if self.ended is not None or now < self.deadline:
+            return []
+        silence = now - (self.last_heard if self.starved else self._last_progress)
+        if silence >= self._patience():
+            self._end(
+                Ending.UNCONFIRMED if self._all_sent() else Ending.SILENT,
+                f"no answer for {silence:.0f} s at {self._position()}",
+                now,
+            )
+            return []
+        if self._held_back:
+            return self._go_on(now)
+        if self.starved:
+            return self._sign_of_life(now)
+        self._retries += 1
+        return self._repeat(now)
+
+    def arrived(self, filled: int, now: float) -> Burst:
+        """What to send now that the file's bytes before the offset `filled` are there."""
+        self._blocks.grow(filled)
+        if self.ended is not None or not self.starved:
+            return []
+        self._last_progress = now
+        return [] if self._offered else self._go_on(now)
+
+    def not_taken(self, count: int, now: float, pause: float) -> None:
+        """The way had no room for the last `count` packets of a burst; they are due after `pause` seconds."""
+        if self.ended is None and not self._offered:
+            self._held_back = True
+            self._sent = max(self.acked, self._sent - count)
+            self._highest_sent = min(self._highest_sent, self._sent)
+            self.deadline = now + pause
+
+    def unreachable(self, now: float) -> None:
+        """The client's host says that nobody listens on its port (ICMP): it has gone."""
+        ending = Ending.UNCONFIRMED if self._all_sent() else Ending.GONE
+        self._end(ending, f"the client closed its port at {self._position()}", now)
+
+    def replaced(self, now: float) -> None:
+        """The client asked for something else from the same port."""
+        self._end(Ending.REPLACED, f"the client began anew at {self._position()}", now)
+
+    def source_failed(self, reason: str, now: float) -> Burst:
+        """What to tell the client, the rest of the file being never to come."""
+        if self.ended is not None:
+            return []
+        self._end(Ending.SOURCE_FAILED, f"{reason}, at {self._position()}", now)
+        return [packets.error(ErrorCode.UNDEFINED, reason), _NO_PAYLOAD]
+
+    @property
+    def wrapped(self) -> bool:
+        """Whether the block numbers went beyond what 16 bits hold."""
+        return self._highest_sent > WRAP_BLOCKS
+
+    # --- acknowledgements --------------------------------------------------------------------------------------------
+
+    def _acknowledged(self, number: int, now: float) -> Burst:
+        if self._offered:
+            if number != 0:
+                return []
+            self._offered = False
+            self._progress(now)
+            return self._go_on(now)
+        # How far ahead of `acked` the number is, modulo its 16 bits; a window is far smaller than half of them.
+        ahead = (number - self.acked) & 0xFFFF
+        if ahead > self._sent - self.acked:
+            return []  # an old one that was late
+        if ahead == 0:
+            return self._acknowledged_again(now)
+        self.acked += ahead
+        self._progress(now)
+        if self.acked == self._blocks.last:
+            self._end(Ending.SENT, "", now)
+            return []
+        if self.acked < self._sent:
+            self._acknowledged_in_part()
+        return self._go_on(now)
+
+    def _acknowledged_in_part(self) -> None:
+        if self.acked > self._repeated:
+            self._rewinds_left = REWINDS
+        # One that ends exactly where the repeated blocks do is the echo of a repetition that was not needed.
+        if self._rewinds_left and self.acked != self._repeated:
+            self._rewinds_left -= 1
+            self._repeated = max(self._repeated, self._sent)
+            self._sent = self.acked
+
+    def _acknowledged_again(self, now: float) -> Burst:
+        if self._window == 1 or self.acked <= self._repeated or self._sent == self.acked:
+            return []
+        return self._repeat(now)
+
+    def _progress(self, now: float) -> None:
+        self.answered = True
+        self._last_progress = now
+        self._retries = 0
+        took = now - self._window_sent
+        if took < MIN_TIMEOUT / 8 and self._timeout == MIN_TIMEOUT:
+            return  # the usual case: nothing would change
+        # Karn: what may be the echo of a repetition is not timed; nor is a client that had to wait for the file.
+        if self.agreed.timeout is None and self.acked > self._repeated and not self.starved:
+            self._pace(took)
+
+    def _pace(self, took: float) -> None:
+        if self._round_trip is None:
+            self._round_trip, self._variation = took, took / 2
+        else:
+            self._variation += (abs(self._round_trip - took) - self._variation) / 4
+            self._round_trip += (took - self._round_trip) / 8
+        self._timeout = min(max(MIN_TIMEOUT, self._round_trip + 4 * self._variation), MAX_TIMEOUT)
 
     def _meaning_of_error(self, code: int) -> Ending:
         if code == ErrorCode.UNKNOWN_TRANSFER and not self.answered:
@@ -115,83 +277,89 @@ class ReadTransfer:
             return Ending.PROBED
         return Ending.REFUSED_BY_CLIENT
 
-    def expire(self, now: float) -> list[Datagram]:
-        """What to send again, the deadline having passed without an acknowledgement."""
-        if self.ended is not None or now < self.deadline:
-            return []
-        if self._retries >= MAX_RETRIES or now - self._last_progress >= MAX_SILENCE:
-            waited = f"no answer for {now - self._last_progress:.0f} s at block {self._acked} of {self.blocks}"
-            self._end(Ending.UNCONFIRMED if self._all_sent() else Ending.SILENT, waited, now)
-            return []
-        self._retries += 1
+    # --- sending -----------------------------------------------------------------------------------------------------
+
+    def _go_on(self, now: float) -> Burst:
+        """The blocks behind `sent`, as far as the window and the file go."""
+        first, last = self._sent + 1, self.acked + self._window
+        payloads = self._blocks.payloads(first, last, self.acked)
+        end = first + len(payloads)  # the number of the first that is not sent
+        self._sent = end - 1
+        self._held_back = False
+        if first <= self._highest_sent:
+            self.resent_blocks += min(end - 1, self._highest_sent) - first + 1
+        if end > self._highest_sent:
+            self._highest_sent = end - 1
+        self._window_sent = now
+        self.starved = end <= last and self._sent != self._blocks.last
         self._rearm(now)
-        if self._offered:
-            return [(packets.oack(self.agreed.accepted), _NOTHING)]
-        self._sent = self._acked
-        return self._window()
+        number = first & 0xFFFF
+        if len(payloads) == 1:
+            return [self._headers[number], payloads[0]]
+        burst: Burst = [b""] * (2 * len(payloads))
+        burst[::2] = self._headers[number : number + len(payloads)]
+        burst[1::2] = payloads
+        return burst
 
-    def unreachable(self, now: float) -> None:
-        """The client's host says that nobody listens on its port (ICMP): it has gone."""
-        if self.ended is None:
-            ending = Ending.UNCONFIRMED if self._all_sent() else Ending.GONE
-            self._end(ending, f"the client closed its port at block {self._acked} of {self.blocks}", now)
-
-    def _acknowledged(self, number: int, now: float) -> list[Datagram]:
+    def _repeat(self, now: float) -> Burst:
+        """Everything that the client has not acknowledged."""
         if self._offered:
-            if number != 0:
-                return []
-            self._offered = False
-            self._progress(now)
-            return self._window()
-        # How far ahead of `acked` the number is, modulo its 16 bits; a window is far smaller than half of them.
-        ahead = (number - self._acked) & 0xFFFF
-        if ahead > self._sent - self._acked:
-            return []  # an old one that was late
-        if ahead == 0:
-            if self.agreed.window_blocks == 1 or self._answered_duplicate:
-                return []
-            self._answered_duplicate = True
+            self._repeated = 0
             self._rearm(now)
-            self._sent = self._acked
-            return self._window()
-        self._acked += ahead
-        self._progress(now)
-        if self._acked == self.blocks:
-            self._end(Ending.SENT, "", now)
-            return []
-        # After an acknowledgement within the window, the blocks behind it that did arrive bring more of the same.
-        self._answered_duplicate = self._acked < self._sent
-        self._sent = self._acked
-        return self._window()
+            return self._offer()
+        self._repeated = max(self._repeated, self._sent)
+        self._sent = self.acked
+        return self._go_on(now)
 
-    def _window(self) -> list[Datagram]:
-        """The blocks behind `acked`, as many as a window holds."""
-        size = self.agreed.block_bytes
-        first = self._acked + 1
-        last = min(self._acked + self.agreed.window_blocks, self.blocks)
-        self._sent = last
-        self.resent_blocks += max(0, min(last, self._highest_sent) - first + 1)
-        self._highest_sent = max(self._highest_sent, last)
-        return [
-            (b"\0\3" + (block & 0xFFFF).to_bytes(2, "big"), self._content[(block - 1) * size : block * size])
-            for block in range(first, last + 1)
-        ]
-
-    def _progress(self, now: float) -> None:
-        self.answered = True
-        self._retries = 0
-        self._last_progress = now
+    def _sign_of_life(self, now: float) -> Burst:
+        """The last packet again, for a client that waits for bytes that are not here yet."""
         self._rearm(now)
+        # Older echoes have died down: if the client acknowledges less than was sent, once more, it lacks the rest.
+        self._repeated = self.acked if self.acked == self._sent else self.acked - 1
+        if self._sent == 0:
+            return self._offer() if self.agreed.accepted else []
+        payload = self._blocks.payloads(self._sent, self._sent, self.acked)[0]
+        self.resent_blocks += 1
+        return [self._headers[self._sent & 0xFFFF], payload]
+
+    def _offer(self) -> Burst:
+        return [packets.oack(self.agreed.accepted), _NO_PAYLOAD]
+
+    # --- time --------------------------------------------------------------------------------------------------------
 
     def _rearm(self, now: float) -> None:
-        """RFC 1123 section 4.2.3.2: doubling; a timeout that the client asked for is kept to (RFC 2349)."""
-        wait = self.agreed.timeout
-        if wait is None:
-            wait = min(FIRST_TIMEOUT * 2**self._retries, MAX_TIMEOUT)
-        self.deadline = now + wait
+        """A timeout that the client asked for is kept to (RFC 2349); ours doubles."""
+        if self.starved:
+            self.deadline = now + (SIGN_OF_LIFE_INTERVAL if self._sent else OFFER_AGAIN_INTERVAL)
+        elif self._retries and self.agreed.timeout is None:
+            self.deadline = now + min(self._timeout * 2**self._retries, MAX_TIMEOUT)
+        else:
+            self.deadline = now + self._timeout
+
+    def _patience(self) -> float:
+        if self.starved:
+            return MAX_PATIENCE
+        patience = PATIENCE if self.answered else PATIENCE_WITH_STRANGERS
+        if self.agreed.timeout is not None:
+            patience = min(max(patience, 3 * self.agreed.timeout), MAX_PATIENCE)
+        return patience
 
     def _all_sent(self) -> bool:
-        return self._sent == self.blocks
+        return self._sent == self._blocks.last
+
+    def _position(self) -> str:
+        return f"block {self.acked} of {self._blocks.last or 'an unknown number'}"
 
     def _end(self, ending: Ending, detail: str, now: float) -> None:
-        self.ended = Ended(ending, detail, now - self._started)
+        if self.ended is None:
+            self.ended = Ended(ending, detail, now - self._started)
+
+
+@cache
+def _data_headers() -> tuple[bytes, ...]:
+    """The headers of DATA packets by block number: three megabytes, which every transfer shares.
+
+    Behind the highest number come those that a window may go on with.
+    """
+    numbers = (number & 0xFFFF for number in range(0x10000 + packets.MAX_WINDOW_BLOCKS))
+    return tuple(b"\0\3" + number.to_bytes(2, "big") for number in numbers)

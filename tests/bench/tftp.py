@@ -1,79 +1,259 @@
-"""TFTP: a boot file in blocks of 1468 bytes, window 1 and window 16, to the client atftp; against atftpd."""
+"""TFTP: one client in windows of 1, 16 and 64 blocks, and 200 clients at once, against the best of three peers.
+
+The clients are one program (`tests/bench/load/tftp.c`), which compares every block with the file. Peers that do not
+grant a window (RFC 7440) are not compared with; the best peer is the fastest of those that do. With 200 clients the
+question is also whether all have their share, what one packet in a hundred lost both ways does to them, and how long
+DHCP, on the same event loop, lets its clients wait meanwhile.
+"""
 
 from __future__ import annotations
 
-import filecmp
+import json
 import os
 import subprocess
-import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
+from typing import Any
 
-from tests.bench.bed import SERVER_IP, BenchError, Cable, Server, installed, python
-from tests.bench.results import Row, Sample, alternate, idle_note, row, say
+from tests.bench.bed import SERVER_IP, BenchError, Cable, Server, installed, machine_ip, measured, python
+from tests.bench.compiled import compiled
+from tests.bench.dhcp import FIRST, RELAY
+from tests.bench.results import Round, Row, Sample, row, say
 
-SIZE = 32 << 20
-NAME = "boot.efi"
+NAME = "snponly.efi"  # which DHCP names too
+SIZE = 64 << 20
 BLOCK = 1468
-WINDOWS = (1, 16)
-ROUNDS = 5
+WINDOWS = (1, 16, 64)
+ROUNDS = 3
 PORT = 69
-PEER = "atftpd"
+
+CROWD = 200
+CROWD_SIZE = 3 << 20
+CROWD_WINDOW = 4
+"""What EDK2 asks for."""
+CROWD_SECONDS = 25.0  # then a client has failed
+LOSSY_SIZE = 1 << 20
+DHCP_RATE, DHCP_MACHINES = 500, 1000
+
+_Start = Callable[[ExitStack, Path, Path], "_Side | None"]
 
 
+@dataclass(frozen=True)
 class _Side:
-    """One server and its client; `got` is where the client writes."""
+    """One server and its clients."""
 
-    def __init__(self, cable: Cable, server: Server, sent: Path, got: Path) -> None:
-        self._cable = cable
-        self._server = server
-        self._sent = sent
-        self._got = got
+    name: str
+    cable: Cable
+    server: Server
+    boot: Path
 
-    def fetch(self, window: int) -> Sample:
-        """Megabytes a second, and milliseconds of the server's processor for a megabyte."""
-        self._got.unlink(missing_ok=True)
-        options = ["--option", f"blksize {BLOCK}", "--option", f"windowsize {window}"]
-        command = ["atftp", *options, "-g", "-r", NAME, "-l", str(self._got), SERVER_IP]
-        before, start = self._server.cpu_seconds(), time.perf_counter()
-        done = subprocess.run(self._cable.client(command), capture_output=True, text=True, check=False, timeout=60)
-        seconds = time.perf_counter() - start
-        cpu = self._server.cpu_seconds() - before
-        if done.returncode != 0 or not filecmp.cmp(self._sent, self._got, shallow=False):
-            raise BenchError(f"TFTP, window {window}: the file did not arrive whole: {done.stdout}{done.stderr}")
-        return {"speed": SIZE / 1e6 / seconds, "cpu": cpu * 1e3 / (SIZE / 1e6), "busy": cpu / seconds}
+    def fetch(self, window: int, clients: int = 1, seconds: float = CROWD_SECONDS) -> dict[str, Any]:
+        """What the clients' program found, with `server_cpu` in seconds."""
+        options = ["-b", str(BLOCK), "-w", str(window), "-n", str(clients), "-a", machine_ip(0), "-t", str(seconds)]
+        program = [str(compiled("tftp")), SERVER_IP, str(PORT), NAME, str(self.boot / NAME), *options]
+        before = self.server.cpu_seconds()
+        found: dict[str, Any] = measured(self.cable.client(program))
+        found["server_cpu"] = self.server.cpu_seconds() - before
+        return found
+
+
+# --- the servers -----------------------------------------------------------------------------------------------------
+
+
+def _ours(stack: ExitStack, home: Path, boot: Path) -> _Side:
+    home.mkdir(exist_ok=True)
+    if not (home / "boot").exists():
+        (home / "boot").symlink_to(boot)
+    arguments = {"clients": CROWD, "first": FIRST, "count": DHCP_MACHINES}
+    return _serve(stack, "ours", home, boot, python("ours", server="tftp_and_dhcp", directory=str(home), **arguments))
+
+
+def _atftpd(stack: ExitStack, home: Path, boot: Path) -> _Side | None:
+    quiet = ["--verbose=3", "--logfile", "-"]  # warnings
+    command = ["--daemon", "--no-fork", "--user", "root.root", "--bind-address", SERVER_IP, *quiet]
+    return _peer(stack, "atftpd", home, boot, "atftpd", [*command, "--maxthread", str(2 * CROWD), str(boot)])
+
+
+def _dnsmasq(stack: ExitStack, home: Path, boot: Path) -> _Side | None:
+    tftp = ["--enable-tftp", f"--tftp-root={boot}", f"--tftp-max={2 * CROWD}"]
+    rest = ["--keep-in-foreground", "--port=0", "--user=root", "--interface=srv0", "--bind-interfaces"]
+    return _peer(stack, "dnsmasq", home, boot, "dnsmasq", [*tftp, *rest, f"--pid-file={home}/dnsmasq.pid"])
+
+
+def _tftpd_hpa(stack: ExitStack, home: Path, boot: Path) -> _Side | None:
+    command = ["--foreground", "--user", "root", "--address", f"{SERVER_IP}:{PORT}", "--secure", str(boot)]
+    return _peer(stack, "tftpd-hpa", home, boot, "in.tftpd", command)
+
+
+PEERS: Sequence[_Start] = (_atftpd, _dnsmasq, _tftpd_hpa)
+CROWD_PEERS = PEERS[:2]  # tftpd-hpa, a process for each transfer, is at half their speed
+
+
+def _peer(stack: ExitStack, name: str, home: Path, boot: Path, program: str, arguments: list[str]) -> _Side | None:
+    path = installed(program)
+    return None if path is None else _serve(stack, name, home, boot, [path, *arguments])
+
+
+def _serve(stack: ExitStack, name: str, home: Path, boot: Path, command: list[str]) -> _Side:
+    home.mkdir(exist_ok=True)
+    cable = stack.enter_context(Cable(clients=CROWD))
+    return _Side(name, cable, cable.serve(command, home / f"{name}.log", port=PORT, protocol="udp"), boot)
+
+
+# --- the subject -----------------------------------------------------------------------------------------------------
 
 
 def run(directory: Path) -> list[Row]:
     """All rows of this subject."""
-    if installed("atftp") is None:
-        raise BenchError("the client atftp is not installed")
-    boot = directory / "boot"
+    compiled("tftp")
+    rows = _one_client(directory)
+    rows += _crowd(directory, "", CROWD_SIZE, lambda _: None)
+    rows += _crowd(directory, ", 1 % loss", LOSSY_SIZE, _lose)
+    return rows
+
+
+def _boot_directory(directory: Path, name: str, size: int) -> Path:
+    """With the file, readable for servers that do not run as root."""
+    boot = directory / name
     boot.mkdir()
-    sent = boot / NAME
-    sent.write_bytes(os.urandom(SIZE))
+    (boot / NAME).write_bytes(os.urandom(size))
+    for path in (directory, boot):
+        path.chmod(0o755)
+    return boot
+
+
+def _one_client(directory: Path) -> list[Row]:
+    boot = _boot_directory(directory, "one", SIZE)
+    rows = []
     with ExitStack() as stack:
-        cable = stack.enter_context(Cable())
-        command = python("ours", server="tftp", directory=str(directory))
-        server = cable.serve(command, directory / "ours.log", port=PORT, protocol="udp")
-        ours, peer = _Side(cable, server, sent, directory / "got"), None
-        if atftpd := installed("atftpd"):
-            cable = stack.enter_context(Cable())
-            server = cable.serve(_atftpd(atftpd, boot), directory / "atftpd.log", port=PORT, protocol="udp")
-            peer = _Side(cable, server, sent, directory / "got")
-        return [found for window in WINDOWS for found in _rows(ours, peer, window)]
+        ours = _ours(stack, directory / "ours-one", boot)
+        peers = [side for start in PEERS if (side := start(stack, directory / "peers-one", boot)) is not None]
+        for window in WINDOWS:
+            say(f"tftp: {SIZE >> 20} MiB, window {window}")
+            found: dict[str, list[Sample]] = {}
+            for _ in range(ROUNDS):
+                for side in (ours, *peers):
+                    sample = _speed(side, window)
+                    if sample["window"] == window:
+                        found.setdefault(side.name, []).append(sample)
+                    else:
+                        peers = [peer for peer in peers if peer is not side]
+            what = f"{SIZE >> 20} MiB, blksize {BLOCK}, window {window}"
+            rows += _rows(what, found, "")
+    return rows
 
 
-def _atftpd(program: str, boot: Path) -> list[str]:
-    quiet = ["--verbose=3", "--logfile", "-"]  # warnings
-    return [program, "--daemon", "--no-fork", "--user", "root.root", "--bind-address", SERVER_IP, *quiet, str(boot)]
+def _speed(side: _Side, window: int) -> Sample:
+    found = side.fetch(window)
+    if found["failures"]:
+        raise BenchError(f"TFTP, window {window}, from {side.name}: {found['failures'][0]}")
+    megabytes = found["bytes"] / 1e6
+    return {
+        "speed": megabytes / found["seconds"],
+        "cpu": found["server_cpu"] * 1e3 / megabytes,
+        "busy": found["server_cpu"] / found["seconds"],
+        "window": found["window"],
+    }
 
 
-def _rows(ours: _Side, peer: _Side | None, window: int) -> list[Row]:
-    say(f"tftp: {SIZE >> 20} MiB, window {window}")
-    rounds = alternate(ROUNDS, lambda: ours.fetch(window), (lambda: peer.fetch(window)) if peer is not None else None)
-    what = f"{SIZE >> 20} MiB, blksize {BLOCK}, window {window}"
+def _rows(what: str, found: dict[str, list[Sample]], more: str) -> list[Row]:
+    """Speed and CPU, each against the peer that is best at it; the note says what all of them did."""
+    note = ", ".join(
+        f"{name} {_median(samples, 'speed'):.0f} (busy {_median(samples, 'busy'):.0%})"
+        for name, samples in found.items()
+    )
+    fastest = max(found.keys() - {"ours"}, key=lambda name: _median(found[name], "speed"), default="")
+    # The processes of tftpd-hpa come and go, and what they took is not known.
+    known = [name for name, samples in found.items() if name != "ours" and _median(samples, "busy") > 0.01]
+    thriftiest = min(known, key=lambda name: _median(found[name], "cpu"), default="")
+    speeds, cpus = _rounds(found, fastest), _rounds(found, thriftiest)
     return [
-        row("tftp", what, "MB/s", rounds, "speed", PEER, note=idle_note(rounds)),
-        row("tftp", f"{what}: CPU", "ms/MB", rounds, "cpu", PEER, less_is_better=True),
+        row("tftp", what, "MB/s", speeds, "speed", fastest or "a peer", note=f"{note}{more}"),
+        row("tftp", f"{what}: CPU", "ms/MB", cpus, "cpu", thriftiest or "a peer", less_is_better=True),
     ]
+
+
+def _rounds(found: dict[str, list[Sample]], peer: str) -> list[Round]:
+    if not peer:
+        return [Round(sample, None) for sample in found["ours"]]
+    return [Round(ours, theirs) for ours, theirs in zip(found["ours"], found[peer], strict=True)]
+
+
+def _median(samples: list[Sample], key: str) -> float:
+    return median(sample[key] for sample in samples)
+
+
+def _crowd(directory: Path, suffix: str, size: int, prepare: Callable[[Cable], None]) -> list[Row]:
+    say(f"tftp: {CROWD} clients at once{suffix}")
+    home = directory / f"crowd{len(suffix)}"
+    home.mkdir()
+    boot = _boot_directory(home, "boot-files", size)
+    found: dict[str, list[Sample]] = {}
+    failures = []
+    dhcp: list[Round] = []
+    for start in (_ours, *CROWD_PEERS):
+        with ExitStack() as stack:
+            side = start(stack, home / start.__name__, boot)
+            if side is None:
+                continue
+            if side.name == "ours" and not suffix:
+                idle = _dhcp(side.cable)()
+                waiting = _dhcp(side.cable)
+            prepare(side.cable)
+            crowd = side.fetch(CROWD_WINDOW, CROWD)
+            if side.name == "ours" and not suffix:
+                dhcp.append(Round(waiting(), idle))
+        shares = sorted(crowd["clients"])
+        failures.append(f"{side.name} {len(crowd['failures'])} failures")
+        found[side.name] = [
+            {
+                "speed": crowd["bytes"] / 1e6 / crowd["seconds"],
+                "cpu": crowd["server_cpu"] * 1e3 / max(crowd["bytes"] / 1e6, 1e-3),
+                "busy": crowd["server_cpu"] / crowd["seconds"],
+                "slowest": shares[-1] / shares[0],
+            }
+        ]
+    what = f"{CROWD} clients, {size >> 20} MiB each, window {CROWD_WINDOW}{suffix}"
+    rows = _rows(what, found, f"; {', '.join(failures)}")
+    fairest = min(found.keys() - {"ours"}, key=lambda name: found[name][0]["slowest"], default="")
+    shares = _rounds(found, fairest)
+    rows.append(
+        row("tftp", f"{what}: slowest / fastest", "", shares, "slowest", fairest or "a peer", less_is_better=True)
+    )
+    for key, name in (("p50_us", "p50"), ("p99_us", "p99")):
+        if dhcp:
+            what = f"DHCP answer meanwhile, {DHCP_RATE} exchanges/s: {name}"
+            rows.append(row("tftp", what, "us", dhcp, key, "ours, idle", less_is_better=True))
+    return rows
+
+
+def _dhcp(cable: Cable) -> Callable[[], Sample]:
+    """Begin to measure how long DHCP answers take; the result when it is called."""
+    load = [str(FIRST), str(DHCP_MACHINES), "open", str(DHCP_RATE), "1.5"]
+    command = cable.client([str(compiled("dhcp")), SERVER_IP, RELAY, *load])
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def finish() -> Sample:
+        output, _ = process.communicate(timeout=30)
+        if process.returncode != 0:
+            raise BenchError(f"the load of DHCP ended with {process.returncode}")
+        found: Sample = json.loads(output)
+        return found
+
+    return finish
+
+
+def _lose(cable: Cable) -> None:
+    """One packet in a hundred, on both ends of the cable; windows are cut into packets before they go onto it."""
+    drop = ["-p", "udp", "-m", "statistic", "--mode", "random", "--probability", "0.01", "-j", "DROP"]
+    for command in (
+        cable.neighbour(["ip", "link", "set", "srv0", "gso_max_segs", "1"]),
+        cable.neighbour(["iptables", "-A", "INPUT", *drop]),
+        cable.client(["iptables", "-A", "INPUT", *drop]),
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise BenchError(f"{' '.join(command[-6:])}: {done.stderr.strip()}")

@@ -1,149 +1,100 @@
-"""A transfer against clients that behave and networks that don't; the test moves the clock."""
+"""A transfer, step by step; the test moves the clock."""
 
 from __future__ import annotations
 
 import random
-from collections import deque
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.tftp.packets import Agreed
-from edge.tftp.transfer import MAX_RETRIES, Datagram, Ending, ReadTransfer
+from edge.tftp.transfer import (
+    MAX_PATIENCE,
+    MAX_TIMEOUT,
+    MIN_TIMEOUT,
+    OFFER_AGAIN_INTERVAL,
+    PATIENCE,
+    PATIENCE_WITH_STRANGERS,
+    Ending,
+    ReadTransfer,
+)
+from tests.unit.tftp.conftest import ack, numbers, of, packets_of
+
+WINDOW_4 = Agreed(512, 4, None, {"windowsize": "4"})
 
 
-def joined(datagrams: list[Datagram]) -> list[bytes]:
-    return [header + bytes(payload) for header, payload in datagrams]
+def ending(transfer: ReadTransfer) -> Ending | None:
+    return transfer.ended.ending if transfer.ended is not None else None
 
 
-def numbers(datagrams: list[Datagram]) -> list[int]:
-    return [int.from_bytes(datagram[2:4], "big") for datagram in joined(datagrams)]
-
-
-def ack(number: int) -> bytes:
-    return b"\0\4" + (number & 0xFFFF).to_bytes(2, "big")
-
-
-class Edk2:
-    """How EDK2 takes a file (Mtftp4Rrq.c): it acknowledges the end of each window and the last block, and each block
-    that it did not expect with the one before the expected. Written from its rules, not from our sender."""
-
-    def __init__(self, block_bytes: int, window: int) -> None:
-        self.block_bytes = block_bytes
-        self.window = window
-        self.data = bytearray()
-        self.expected = 1
-        self.in_window = 0
-        self.done = False
-
-    def take(self, datagram: bytes) -> bytes | None:
-        assert datagram[:2] in (b"\0\3", b"\0\6")
-        if datagram[:2] == b"\0\6":
-            return ack(0) if self.expected == 1 else None
-        number, payload = int.from_bytes(datagram[2:4], "big"), datagram[4:]
-        if number != self.expected & 0xFFFF:
-            self.in_window = 0
-            return ack(self.expected - 1)
-        assert not self.done
-        self.data += payload
-        self.expected += 1
-        self.in_window += 1
-        self.done = len(payload) < self.block_bytes
-        if self.done or self.in_window == self.window:
-            self.in_window = 0
-            return ack(self.expected - 1)
-        return None
-
-
-def exchange(transfer: ReadTransfer, client: Edk2, loss: float, seed: int, *, shuffle: bool = False) -> int:
-    """Run both to the end over a bad network, return the number of datagrams sent."""
-    chance = random.Random(seed)
-    now, sent = 0.0, 0
-    to_client: deque[bytes] = deque(joined(transfer.start(now)))
-    to_server: deque[bytes] = deque()
-    for _ in range(200_000):
-        sent += len(to_client)
-        while to_client:
-            if shuffle and len(to_client) > 1 and chance.random() < 0.2:
-                to_client.rotate(-1)
-            datagram = to_client.popleft()
-            if chance.random() < loss:
-                continue
-            for _copy in range(2 if chance.random() < loss else 1):
-                answer = client.take(datagram)
-                if answer is not None and chance.random() >= loss:
-                    to_server.append(answer)
-        while to_server and transfer.ended is None:
-            now += 0.001
-            to_client.extend(joined(transfer.receive(to_server.popleft(), now)))
-        if transfer.ended is not None:
-            return sent
-        if not to_client:
-            now = transfer.deadline
-            to_client.extend(joined(transfer.expire(now)))
-    raise AssertionError("never ended")
-
-
-@given(st.integers(0, 5000), st.sampled_from([8, 100, 512]), st.sampled_from([1, 2, 4, 16, 64]))
-@settings(max_examples=80, deadline=None)
-def test_client_on_a_good_network_gets_the_file_in_as_few_packets_as_possible(
-    size: int, block: int, window: int
-) -> None:
-    content = random.Random(size).randbytes(size)
-    transfer, client = ReadTransfer(content, Agreed(block, window), 0.0), Edk2(block, window)
-    assert exchange(transfer, client, 0.0, 0) == size // block + 1
-    assert bytes(client.data) == content
-    assert transfer.ended is not None
-    assert transfer.ended.ending is Ending.SENT
-    assert transfer.resent_blocks == 0
-
-
-@given(st.integers(0, 4000), st.sampled_from([1, 4, 16]), st.integers(0, 2**32), st.booleans())
-@settings(max_examples=120, deadline=None)
-def test_client_on_a_network_that_loses_doubles_and_reorders_gets_the_file(
-    size: int, window: int, seed: int, shuffle: bool
-) -> None:
-    content = random.Random(size).randbytes(size)
-    accepted = {"windowsize": str(window)} if window > 1 else {}
-    transfer, client = ReadTransfer(content, Agreed(64, window, None, accepted), 0.0), Edk2(64, window)
-    exchange(transfer, client, 0.1, seed, shuffle=shuffle)
-    assert transfer.ended is not None
-    if transfer.ended.ending is Ending.SENT:
-        assert bytes(client.data) == content
-    else:  # seven losses in a row, or the loss of all the last acknowledgements
-        assert transfer.ended.ending in (Ending.UNCONFIRMED, Ending.SILENT)
-
-
-def test_block_numbers_wrap_to_zero_where_the_file_has_more_than_65535_blocks() -> None:
-    content = bytes(65540 * 8 + 3)
-    transfer, client = ReadTransfer(content, Agreed(8, 64), 0.0), Edk2(8, 64)
-    assert exchange(transfer, client, 0.0, 0) == 65541
-    assert len(client.data) == len(content)
+# --- the usual course ------------------------------------------------------------------------------------------------
 
 
 def test_file_of_whole_blocks_ends_with_an_empty_one() -> None:
-    transfer = ReadTransfer(bytes(1024), Agreed(), 0.0)
-    assert len(joined(transfer.start(0.0))[0]) == 516
+    transfer = of(bytes(1024))
+    assert len(packets_of(transfer.start(0.0))[0]) == 516
     transfer.receive(ack(1), 0.0)
-    assert joined(transfer.receive(ack(2), 0.0)) == [b"\0\3\0\3"]
+    assert packets_of(transfer.receive(ack(2), 0.0)) == [b"\0\3\0\3"]
     transfer.receive(ack(3), 0.0)
-    assert transfer.ended is not None
+    assert ending(transfer) is Ending.SENT
 
 
 def test_empty_file_is_one_empty_block() -> None:
-    assert joined(ReadTransfer(b"", Agreed(), 0.0).start(0.0)) == [b"\0\3\0\1"]
+    transfer = of(b"")
+    assert packets_of(transfer.start(0.0)) == [b"\0\3\0\1"]
+    transfer.receive(ack(1), 2.5)
+    assert transfer.ended is not None
+    assert (transfer.ended.ending, transfer.ended.duration) == (Ending.SENT, 2.5)
 
 
 def test_client_without_options_gets_the_first_block_at_once_and_one_with_options_the_oack() -> None:
-    assert numbers(ReadTransfer(b"x", Agreed(), 0.0).start(0.0)) == [1]
-    transfer = ReadTransfer(b"x", Agreed(1468, 1, None, {"blksize": "1468"}), 0.0)
-    assert joined(transfer.start(0.0)) == [b"\0\6blksize\x001468\0"]
+    assert numbers(of(b"x").start(0.0)) == [1]
+    transfer = of(b"x", Agreed(1468, 1, None, {"blksize": "1468"}))
+    assert packets_of(transfer.start(0.0)) == [b"\0\6blksize\x001468\0"]
     assert numbers(transfer.receive(ack(0), 0.0)) == [1]
 
 
+def test_acknowledgement_before_the_options_are_agreed_starts_nothing() -> None:
+    transfer = of(bytes(5000), WINDOW_4)
+    transfer.start(0.0)
+    assert transfer.receive(ack(1), 0.0) == []
+    assert not transfer.answered
+
+
+def test_windows_follow_one_another_and_the_last_is_shorter() -> None:
+    transfer = of(bytes(512 * 6 + 5), WINDOW_4)
+    transfer.start(0.0)
+    assert numbers(transfer.receive(ack(0), 0.0)) == [1, 2, 3, 4]
+    assert numbers(transfer.receive(ack(4), 0.0)) == [5, 6, 7]
+    assert transfer.receive(ack(7), 0.0) == []
+    assert ending(transfer) is Ending.SENT
+    assert not transfer.wrapped
+
+
+def test_block_numbers_wrap_to_zero_where_the_file_has_more_than_65535_blocks() -> None:
+    transfer = of(bytes(65540 * 8 + 3), Agreed(8, 64))
+    sent = numbers(transfer.start(0.0))
+    for end in range(64, 65541, 64):
+        sent += numbers(transfer.receive(ack(end), 0.0))
+    transfer.receive(ack(65541), 0.0)
+    assert ending(transfer) is Ending.SENT
+    assert sent == [number & 0xFFFF for number in range(1, 65542)]
+    assert transfer.wrapped
+
+
+def test_payloads_are_views_so_that_a_kernel_is_not_copied() -> None:
+    content = bytearray(b"a" * 2000)
+    burst = of(content, Agreed(512, 4)).start(0.0)
+    content[:] = b"b" * 2000
+    assert bytes(burst[1]) == b"b" * 512
+
+
+# --- duplicates and losses -------------------------------------------------------------------------------------------
+
+
 def test_duplicate_acknowledgements_start_no_storm() -> None:
-    transfer = ReadTransfer(bytes(5000), Agreed(), 0.0)
+    transfer = of(bytes(5000))
     transfer.start(0.0)
     assert numbers(transfer.receive(ack(1), 0.0)) == [2]
     assert [transfer.receive(ack(1), 0.0) for _ in range(20)] == [[]] * 20
@@ -152,36 +103,84 @@ def test_duplicate_acknowledgements_start_no_storm() -> None:
 
 
 def test_lost_block_within_a_window_is_sent_again_from_there_once() -> None:
-    transfer = ReadTransfer(bytes(512 * 20), Agreed(512, 4), 0.0)
+    transfer = of(bytes(512 * 20), Agreed(512, 4))
     assert numbers(transfer.start(0.0)) == [1, 2, 3, 4]
     # Block 3 was lost: EDK2 acknowledges 2 when 4 comes, and says so again for each block that it does not expect.
     assert numbers(transfer.receive(ack(2), 0.0)) == [3, 4, 5, 6]
-    assert transfer.receive(ack(2), 0.0) == []
+    assert [transfer.receive(ack(2), 0.0) for _ in range(5)] == [[]] * 5
     assert numbers(transfer.receive(ack(6), 0.0)) == [7, 8, 9, 10]
     assert transfer.resent_blocks == 2
 
 
 def test_lost_first_block_of_a_window_is_sent_again_once() -> None:
-    transfer = ReadTransfer(bytes(512 * 20), Agreed(512, 4, None, {"windowsize": "4"}), 0.0)
+    transfer = of(bytes(512 * 20), WINDOW_4)
     transfer.start(0.0)
     assert numbers(transfer.receive(ack(0), 0.0)) == [1, 2, 3, 4]
     assert numbers(transfer.receive(ack(0), 0.0)) == [1, 2, 3, 4]
     assert transfer.receive(ack(0), 0.0) == []
     assert numbers(transfer.receive(ack(4), 0.0)) == [5, 6, 7, 8]
-    assert numbers(transfer.receive(ack(4), 0.0)) == [5, 6, 7, 8]
+    # Blocks 1 to 4 came twice, so each may be acknowledged twice: these are echoes.
     assert transfer.receive(ack(4), 0.0) == []
+    assert numbers(transfer.receive(ack(8), 0.0)) == [9, 10, 11, 12]
+    assert numbers(transfer.receive(ack(8), 0.0)) == [9, 10, 11, 12]
+    assert transfer.resent_blocks == 8
+
+
+def test_lost_acknowledgement_of_a_window_costs_one_repetition_and_its_echoes_nothing() -> None:
+    transfer = of(bytes(512 * 20), WINDOW_4)
+    transfer.start(0.0)
+    transfer.receive(ack(0), 0.0)
+    assert numbers(transfer.expire(transfer.deadline)) == [1, 2, 3, 4]
+    # EDK2 has them all: it says so for each of the four.
+    assert numbers(transfer.receive(ack(4), 1.0)) == [5, 6, 7, 8]
+    assert [transfer.receive(ack(4), 1.0) for _ in range(3)] == [[]] * 3
+    assert transfer.resent_blocks == 4
+
+
+def test_repeated_oack_makes_no_echo_of_the_first_window() -> None:
+    transfer = of(bytes(512 * 20), WINDOW_4)
+    transfer.start(0.0)
+    assert packets_of(transfer.expire(transfer.deadline)) == [b"\0\6windowsize\x004\0"]
+    assert numbers(transfer.receive(ack(0), 1.0)) == [1, 2, 3, 4]
+    assert transfer.receive(ack(0), 1.0) == []
+
+
+@pytest.mark.parametrize("number", [2, 3, 65535])
+def test_acknowledgement_of_what_was_not_sent_is_passed_over(number: int) -> None:
+    transfer = of(bytes(5000))
+    transfer.start(0.0)
+    assert transfer.receive(ack(number), 0.0) == []
+    assert numbers(transfer.receive(ack(1), 0.0)) == [2]
+
+
+def test_late_acknowledgement_of_an_old_window_is_passed_over() -> None:
+    transfer = of(bytes(512 * 20), Agreed(512, 4))
+    transfer.start(0.0)
+    transfer.receive(ack(4), 0.0)
+    transfer.receive(ack(8), 0.0)
+    assert [transfer.receive(ack(number), 0.0) for number in (4, 3, 0)] == [[]] * 3
+    assert transfer.acked == 8
+
+
+# --- how it ends -----------------------------------------------------------------------------------------------------
 
 
 def test_size_probe_of_edk2_is_no_failure() -> None:
-    transfer = ReadTransfer(bytes(9), Agreed(1468, 4, None, {"tsize": "9", "blksize": "1468"}), 0.0)
+    transfer = of(bytes(9), Agreed(1468, 4, None, {"tsize": "9", "blksize": "1468"}))
     transfer.start(0.0)
     assert transfer.receive(b"\0\5\0\x08User aborted the transfer\0", 0.1) == []
-    assert transfer.ended is not None
-    assert transfer.ended.ending is Ending.PROBED
+    assert ending(transfer) is Ending.PROBED
+
+
+def test_client_that_refuses_our_options_is_no_probe() -> None:
+    transfer = of(bytes(9), Agreed(1468, 4, None, {"blksize": "1468"}))
+    transfer.start(0.0)
+    transfer.receive(b"\0\5\0\x08no\0", 0.1)
+    assert ending(transfer) is Ending.REFUSED_BY_CLIENT
 
 
 def test_client_that_gives_up_in_the_middle_is_a_failure_with_its_reason() -> None:
-    transfer = ReadTransfer(bytes(9000), Agreed(512, 1, None, {"tsize": "9000"}), 0.0)
+    transfer = of(bytes(9000), Agreed(512, 1, None, {"tsize": "9000"}))
     transfer.start(0.0)
     transfer.receive(ack(0), 0.0)
     transfer.receive(b"\0\5\0\3no space\0", 0.5)
@@ -190,68 +189,296 @@ def test_client_that_gives_up_in_the_middle_is_a_failure_with_its_reason() -> No
 
 
 def test_second_transfer_for_a_request_that_came_twice_ends_without_noise() -> None:
-    transfer = ReadTransfer(bytes(9), Agreed(), 0.0)
+    transfer = of(bytes(9))
     transfer.start(0.0)
     transfer.receive(b"\0\5\0\5unknown transfer ID\0", 0.0)
-    assert transfer.ended is not None
-    assert transfer.ended.ending is Ending.DUPLICATE
-
-
-def test_silent_client_is_asked_again_ever_more_slowly_and_then_given_up() -> None:
-    transfer = ReadTransfer(bytes(9000), Agreed(), 0.0)
-    transfer.start(0.0)
-    waits, now = [], 0.0
-    while True:
-        waits.append(transfer.deadline - now)
-        now = transfer.deadline
-        if not transfer.expire(now):
-            break
-    assert waits == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
-    assert len(waits) == MAX_RETRIES + 1
-    assert transfer.ended is not None
-    assert transfer.ended.ending is Ending.SILENT
-    assert transfer.expire(now + 100) == []
-
-
-def test_timeout_that_the_client_asked_for_is_kept_but_not_for_ever() -> None:
-    transfer = ReadTransfer(bytes(9), Agreed(512, 1, 200.0, {"timeout": "200"}), 0.0)
-    transfer.start(0.0)
-    assert transfer.deadline == 200.0
-    assert transfer.expire(199.0) == []
-    assert transfer.expire(200.0) == []
-    assert transfer.ended is not None
+    assert ending(transfer) is Ending.DUPLICATE
 
 
 def test_client_that_leaves_without_the_last_acknowledgement_has_its_file() -> None:
-    transfer = ReadTransfer(bytes(9), Agreed(), 0.0)
+    transfer = of(bytes(9))
     transfer.start(0.0)
     transfer.unreachable(0.1)
-    assert transfer.ended is not None
-    assert transfer.ended.ending is Ending.UNCONFIRMED
+    assert ending(transfer) is Ending.UNCONFIRMED
 
 
 def test_client_that_leaves_in_the_middle_does_not_hold_the_transfer() -> None:
-    transfer = ReadTransfer(bytes(9000), Agreed(), 0.0)
+    transfer = of(bytes(9000))
     transfer.start(0.0)
     transfer.unreachable(0.1)
+    assert ending(transfer) is Ending.GONE
+
+
+def test_how_it_ended_first_is_how_it_ended() -> None:
+    transfer = of(bytes(9))
+    transfer.start(0.0)
+    transfer.receive(ack(1), 0.0)
+    transfer.unreachable(1.0)
+    transfer.replaced(1.0)
+    assert transfer.source_failed("the disk is gone", 1.0) == []
+    assert transfer.receive(ack(1), 1.0) == []
+    assert transfer.expire(1000.0) == []
+    assert ending(transfer) is Ending.SENT
+
+
+def test_client_that_asks_for_something_else_ends_the_first_transfer() -> None:
+    transfer = of(bytes(9000))
+    transfer.start(0.0)
+    transfer.receive(ack(1), 0.0)
+    transfer.replaced(1.0)
     assert transfer.ended is not None
-    assert transfer.ended.ending is Ending.GONE
+    assert transfer.ended.detail == "the client began anew at block 1 of 18"
+    assert ending(transfer) is Ending.REPLACED
+
+
+# --- time ------------------------------------------------------------------------------------------------------------
+
+
+def waits(transfer: ReadTransfer, now: float) -> list[float]:
+    """The seconds between repetitions to a client that has fallen silent, until it is given up."""
+    found = []
+    while transfer.ended is None:
+        found.append(round(transfer.deadline - now, 3))
+        now = transfer.deadline
+        transfer.expire(now)
+    return found
+
+
+def test_stranger_is_asked_again_ever_more_slowly_and_soon_given_up() -> None:
+    transfer = of(bytes(9000))
+    transfer.start(0.0)
+    assert waits(transfer, 0.0) == [0.5, 1.0, 2.0, 4.0, 8.0]
+    assert sum([0.5, 1.0, 2.0, 4.0, 8.0]) >= PATIENCE_WITH_STRANGERS
+    assert ending(transfer) is Ending.SILENT
+
+
+def test_client_that_was_heard_is_waited_for_longer() -> None:
+    transfer = of(bytes(9000))
+    transfer.start(0.0)
+    transfer.receive(ack(1), 0.5)
+    found = waits(transfer, 0.5)
+    assert found[:4] == [1.5, 3.0, 6.0, 8.0]  # its pace is 0.5 s, give or take 0.25
+    assert max(found) == MAX_TIMEOUT
+    assert sum(found[:-1]) < PATIENCE <= sum(found)
+    assert transfer.ended is not None
+    assert transfer.ended.detail.endswith(" s at block 1 of 18")
+
+
+def test_loss_is_mended_in_the_clients_own_pace() -> None:
+    transfer = of(bytes(512 * 100))
+    transfer.start(0.0)
+    now = 0.0
+    for block in range(1, 50):
+        now += 0.002
+        transfer.receive(ack(block), now)
+    assert transfer.deadline - now == pytest.approx(MIN_TIMEOUT)
+    for block in range(50, 90):
+        now += 0.3
+        transfer.receive(ack(block), now)
+    assert 0.3 < transfer.deadline - now < 0.45
+
+
+def test_answer_to_a_repetition_says_nothing_of_the_clients_pace() -> None:
+    transfer = of(bytes(512 * 100))
+    transfer.start(0.0)
+    transfer.receive(ack(1), 0.001)
+    paced = transfer.deadline - 0.001
+    now = transfer.deadline
+    transfer.expire(now)
+    transfer.receive(ack(2), now + 7.0)  # of the first copy or of the second?
+    assert transfer.deadline - now - 7.0 == pytest.approx(paced)
+
+
+def test_timer_that_fires_early_sends_nothing() -> None:
+    transfer = of(bytes(9000))
+    transfer.start(0.0)
+    assert transfer.expire(0.49) == []
+    assert numbers(transfer.expire(0.5)) == [1]
+
+
+def test_timeout_that_the_client_asked_for_is_kept_to() -> None:
+    transfer = of(bytes(9000), Agreed(512, 1, 3.0, {"timeout": "3"}))
+    transfer.start(0.0)
+    assert transfer.deadline == 3.0
+    transfer.receive(ack(0), 0.001)
+    assert transfer.deadline == 3.001
+    found = waits(transfer, 0.001)
+    assert set(found) == {3.0}
+    assert len(found) == pytest.approx(PATIENCE / 3.0, abs=1)
+
+
+@pytest.mark.parametrize("timeout", [20.0, 200.0])
+def test_timeout_that_the_client_asked_for_keeps_no_transfer_for_ever(timeout: float) -> None:
+    transfer = of(bytes(9), Agreed(512, 1, timeout, {"timeout": str(timeout)}))
+    transfer.start(0.0)
+    assert transfer.deadline == timeout
+    found = waits(transfer, 0.0)
+    assert sum(found) <= max(MAX_PATIENCE, timeout)
+    assert ending(transfer) is Ending.SILENT
+
+
+def test_request_that_comes_again_before_the_first_answer_arrived_gets_it_again() -> None:
+    transfer = of(bytes(9000), WINDOW_4)
+    first = transfer.start(0.0)
+    assert packets_of(transfer.requested_again(0.2)) == packets_of(first)
+    transfer.receive(ack(0), 0.3)
+    assert transfer.requested_again(0.4) == []
+    plain = of(bytes(9000))
+    first = plain.start(0.0)
+    assert packets_of(plain.requested_again(0.2)) == packets_of(first)
+
+
+def test_what_the_kernel_had_no_room_for_is_sent_a_moment_later_and_counts_as_no_loss() -> None:
+    transfer = of(bytes(512 * 20), Agreed(512, 8))
+    assert numbers(transfer.start(0.0)) == [1, 2, 3, 4, 5, 6, 7, 8]
+    transfer.not_taken(5, 0.0, 0.005)
+    assert transfer.deadline == 0.005
+    assert transfer.receive(ack(7), 0.001) == []  # was never sent
+    assert numbers(transfer.expire(0.005)) == [4, 5, 6, 7, 8]
+    assert numbers(transfer.receive(ack(8), 0.006))[0] == 9
+    assert transfer.resent_blocks == 0
+
+
+def test_way_that_never_has_room_ends_the_transfer() -> None:
+    transfer = of(bytes(512 * 20), Agreed(512, 8))
+    transfer.start(0.0)
+    transfer.receive(ack(8), 0.0)
+    for _ in range(10_000):
+        transfer.not_taken(8, transfer.deadline, 0.005)
+        transfer.expire(transfer.deadline)
+    assert ending(transfer) is Ending.SILENT
+
+
+# --- a file that is still arriving -----------------------------------------------------------------------------------
+
+
+def test_file_that_is_still_arriving_is_sent_as_far_as_it_is_there() -> None:
+    content = random.Random(1).randbytes(512 * 6 + 7)
+    transfer = of(content, WINDOW_4, filled=0)
+    transfer.start(0.0)
+    assert transfer.receive(ack(0), 0.0) == []
+    assert transfer.starved
+    assert transfer.arrived(511, 1.0) == []
+    assert numbers(transfer.arrived(1500, 2.0)) == [1, 2]
+    assert numbers(transfer.arrived(512 * 5, 3.0)) == [3, 4]
+    assert not transfer.starved
+    assert transfer.arrived(512 * 6, 3.5) == []  # the client is the one to wait for
+    assert numbers(transfer.receive(ack(4), 4.0)) == [5, 6]
+    assert packets_of(transfer.arrived(len(content), 5.0)) == [b"\0\3\0\7" + content[-7:]]
+    transfer.receive(ack(7), 6.0)
+    assert ending(transfer) is Ending.SENT
+    assert transfer.resent_blocks == 0
+
+
+def test_file_that_was_arriving_and_ends_with_a_whole_block_ends_with_an_empty_one() -> None:
+    transfer = of(bytes(1024), filled=0)
+    assert transfer.start(0.0) == []
+    assert numbers(transfer.arrived(1024, 0.0)) == [1]
+    assert numbers(transfer.receive(ack(1), 0.0)) == [2]
+    assert packets_of(transfer.receive(ack(2), 0.0)) == [b"\0\3\0\3"]
+
+
+def test_client_that_waits_for_bytes_is_told_every_second_that_it_was_not_forgotten() -> None:
+    transfer = of(bytes(5000), filled=1024)
+    transfer.start(0.0)
+    transfer.receive(ack(1), 0.0)
+    assert transfer.receive(ack(2), 0.0) == []
+    for second in range(1, 50):
+        # It asks by itself too, and acknowledges the repeated block: all that gets no answer, or a storm would begin.
+        assert transfer.receive(ack(2), second - 0.5) == []
+        assert numbers(transfer.expire(float(second))) == [2]
+        assert transfer.receive(ack(2), second + 0.001) == []
+    assert transfer.ended is None
+    assert numbers(transfer.arrived(5000, 50.0)) == [3]
+    assert transfer.receive(ack(2), 50.1) == []
+
+
+def test_client_that_waits_for_the_first_bytes_is_offered_the_options_again_but_not_soon() -> None:
+    transfer = of(bytes(5000), WINDOW_4, filled=0)
+    offer = packets_of(transfer.start(0.0))
+    transfer.receive(ack(0), 0.0)
+    assert transfer.deadline == OFFER_AGAIN_INTERVAL  # atftp takes a second one for an error
+    assert packets_of(transfer.expire(10.0)) == offer
+    assert transfer.receive(ack(0), 10.1) == []
+    assert numbers(transfer.arrived(5000, 11.0)) == [1, 2, 3, 4]
+    assert transfer.receive(ack(0), 11.0) == []
+
+
+def test_loss_within_the_part_that_is_there_is_mended_while_the_rest_is_awaited() -> None:
+    transfer = of(bytes(512 * 20), WINDOW_4, filled=512 * 3)
+    transfer.start(0.0)
+    assert numbers(transfer.receive(ack(0), 0.0)) == [1, 2, 3]
+    assert numbers(transfer.receive(ack(1), 0.1)) == [2, 3]  # 2 was lost
+    assert transfer.receive(ack(1), 0.1) == []
+    # Lost again, and the client is silent: the sign of life makes it say so.
+    assert numbers(transfer.expire(transfer.deadline)) == [3]
+    assert numbers(transfer.receive(ack(1), 2.0)) == [2, 3]
+    assert transfer.receive(ack(1), 2.0) == []
+
+
+def test_client_of_which_nothing_is_heard_while_the_file_arrives_is_given_up() -> None:
+    transfer = of(bytes(5000), filled=512)
+    transfer.start(0.0)
+    transfer.receive(ack(1), 0.0)
+    found = waits(transfer, 0.0)
+    assert set(found) == {1.0}
+    assert len(found) == MAX_PATIENCE
+
+
+def test_time_that_the_file_took_is_not_the_clients() -> None:
+    transfer = of(bytes(50_000), filled=512)
+    transfer.start(0.0)
+    transfer.receive(ack(1), 0.001)
+    transfer.arrived(50_000, 29.0)
+    assert transfer.ended is None
+    assert transfer.deadline - 29.0 == pytest.approx(MIN_TIMEOUT)
+    transfer.expire(31.0)
+    assert transfer.ended is None
+    transfer.receive(ack(2), 31.001)
+    assert transfer.deadline - 31.001 == pytest.approx(MIN_TIMEOUT)
+
+
+def test_file_that_will_never_come_is_an_error_with_its_reason() -> None:
+    transfer = of(bytes(5000), filled=1024)
+    transfer.start(0.0)
+    transfer.receive(ack(1), 0.0)
+    transfer.receive(ack(2), 0.0)
+    assert packets_of(transfer.source_failed("the kernel did not arrive: 503", 9.0)) == [
+        b"\0\5\0\0the kernel did not arrive: 503\0"
+    ]
+    assert transfer.ended is not None
+    assert transfer.ended.detail == "the kernel did not arrive: 503, at block 2 of 10"
+    assert ending(transfer) is Ending.SOURCE_FAILED
+
+
+def test_request_without_options_that_comes_again_while_nothing_is_there_is_passed_over() -> None:
+    transfer = of(bytes(5000), filled=0)
+    assert transfer.start(0.0) == []
+    assert transfer.requested_again(3.0) == []
+    assert transfer.expire(20.0) == []
+    assert transfer.ended is None
+    assert numbers(transfer.arrived(5000, 21.0)) == [1]
+
+
+# --- what strangers may send -----------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.binary(max_size=20), max_size=30), st.sampled_from([1, 4]))
 def test_garbage_on_the_transfers_port_raises_nothing_and_sends_no_more_than_a_window(
     datagrams: list[bytes], window: int
 ) -> None:
-    transfer = ReadTransfer(bytes(50), Agreed(8, window), 0.0)
+    transfer = of(bytes(50), Agreed(8, window))
     transfer.start(0.0)
     for datagram in datagrams:
-        assert len(transfer.receive(datagram, 0.0)) <= window
-        assert len(transfer.receive(b"\0\4" + datagram, 0.0)) <= window
+        for candidate in (datagram, b"\0\4" + datagram, b"\0\5" + datagram):
+            assert len(transfer.receive(candidate, 0.0)) <= 2 * window
 
 
-@pytest.mark.parametrize("number", [2, 3, 65535])
-def test_acknowledgement_of_what_was_not_sent_is_passed_over(number: int) -> None:
-    transfer = ReadTransfer(bytes(5000), Agreed(), 0.0)
+@pytest.mark.parametrize(
+    "datagram", [b"", b"\0\4", b"\0\4\0", b"\1\4\0\1", b"\0\3\0\1", b"\0\6\0\1", b"\0\1f\0octet\0"]
+)
+def test_what_is_no_acknowledgement_is_passed_over(datagram: bytes) -> None:
+    transfer = of(bytes(5000))
     transfer.start(0.0)
-    assert transfer.receive(ack(number), 0.0) == []
-    assert numbers(transfer.receive(ack(1), 0.0)) == [2]
+    assert transfer.receive(datagram, 0.0) == []
+    assert not transfer.answered

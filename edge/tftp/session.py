@@ -1,0 +1,302 @@
+"""A transfer under way: `transfer.ReadTransfer` with its way to the client, its timer, and a file that may still come.
+
+    the client's packets  --+
+    the timer             --+--> transfer.ReadTransfer --> way.Way
+    more of the file      --+
+
+`edge.tftp.server` starts sessions and is told when one has ended. However it ends, its file is closed once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import socket
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from edge.tftp import packets
+from edge.tftp.packets import ErrorCode, Opcode, ReadRequest
+from edge.tftp.source import TftpFile
+from edge.tftp.transfer import Burst, ReadTransfer
+from edge.tftp.way import Address, Way, refused
+
+log = logging.getLogger(__name__)
+
+TURN_SECONDS = 0.001
+"""What all transfers together may take of one turn of the event loop, before DHCP and the others have theirs."""
+
+FEW = 4
+"""So many transfers, with a window each, can't take a turn's time: they need not stand in line."""
+
+_LARGEST_HEARD = 256  # an acknowledgement has 4 bytes, an ERROR a line of text
+_PAUSE_SECONDS = 0.005  # until what the kernel had no room for is sent
+_LATE_COPY_SECONDS = 1.0
+_ANSWERS_TO_STRANGERS = 16
+
+
+class Turns:
+    """Shares out the event loop's turns: where many transfers have something to do they stand in line for it.
+
+    A transfer's turn is one window at most. Without the line, those that the kernel names first would have it all: the
+    client's answer to a window is often there before the last transfer has had its turn.
+    """
+
+    def __init__(self) -> None:
+        self.sharing = 0
+        """How many transfers there are."""
+        self._line: deque[Session] = deque()
+
+    def line_up(self, session: Session) -> None:
+        """Have its `turn` called, as soon as the others before it had theirs."""
+        if session.in_line:
+            return
+        session.in_line = True
+        self._line.append(session)
+        if len(self._line) == 1:
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        """A turn of the event loop, as far as it is ours."""
+        ends = time.perf_counter() + TURN_SECONDS
+        line = self._line
+        while line:
+            session = line[0]
+            session.in_line = False
+            session.turn()
+            line.popleft()
+            if time.perf_counter() > ends:
+                break
+        if line:
+            asyncio.get_running_loop().call_soon(self._next)
+
+
+class Session:
+    """One client's transfer. `start` it once; `on_end` is called once, when it has ended and let go of everything."""
+
+    def __init__(
+        self,
+        request: ReadRequest,
+        file: TftpFile,
+        transfer: ReadTransfer,
+        way: Way,
+        turns: Turns,
+        on_end: Callable[[Session], None],
+        *,
+        sock: socket.socket | None,
+    ) -> None:
+        """`sock` is the session's own; None: packets come through `receive`."""
+        self.request = request
+        self.file = file
+        self.transfer = transfer
+        self.client = way.client
+        self._way = way
+        self._turns = turns
+        self._on_end = on_end
+        self._socket = sock
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+        self._heard: bytes | None = None  # what the client sent, until it is our turn
+        self._due = False  # the timer has fired
+        self._follower: asyncio.Task[None] | None = None
+        self._filled = 0
+        self._grown = False  # more of the file is there
+        self._answers_left = _ANSWERS_TO_STRANGERS
+        self._let_go = False
+        self.in_line = False
+        """Whether it waits for its turn; kept by `Turns`."""
+
+    def start(self) -> None:
+        """Send the first packets."""
+        self._turns.sharing += 1
+        if self._socket is not None:
+            self._loop.add_reader(self._socket, self._readable, self._socket)
+        self._send(self.transfer.start(self._loop.time()))
+        self._settle()
+
+    def receive(self, datagram: bytes) -> None:
+        """A packet of the client."""
+        transfer = self.transfer
+        burst = transfer.receive(datagram, self._loop.time())
+        if burst:
+            self._send(burst)
+        if transfer.ended is not None or transfer.starved or transfer.deadline < self._timer_at:
+            self._settle()
+
+    def requested_again(self) -> bool:
+        """Whether this session is the answer to the client's repeated request.
+
+        It is if the client has not had an answer yet: then it gets it again. It is too if the client was heard a moment
+        ago: then the request is a copy that was late. Otherwise the client has begun anew.
+        """
+        now = self._loop.time()
+        if self.transfer.answered:
+            return now - self.transfer.last_heard < _LATE_COPY_SECONDS
+        self._send(self.transfer.requested_again(now))
+        self._settle()
+        return True
+
+    def replace(self) -> None:
+        """End it, for the client has asked for something else."""
+        self.transfer.replaced(self._loop.time())
+        self._settle()
+
+    def abandon(self, reason: str) -> None:
+        """End it from our side, and say so to the client."""
+        with suppress(OSError):
+            self._way.send([packets.error(ErrorCode.UNDEFINED, reason), b""])
+        self.drop()
+
+    def drop(self) -> None:
+        """End it without a word to the client."""
+        if self._let_go:
+            return
+        self._let_go = True
+        self._turns.sharing -= 1
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._follower is not None:
+            self._follower.cancel()
+        if self._socket is not None:
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+        close(self.file)
+        self._on_end(self)
+
+    # --- what happens ------------------------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """Do what there is to do."""
+        if self._let_go:
+            return
+        try:
+            if self._socket is not None and self._heard is None:
+                self._heard = self._take(self._socket)
+            if self._heard is not None:
+                datagram, self._heard = self._heard, None
+                self._send(self.transfer.receive(datagram, self._loop.time()))
+            if self._grown:
+                self._grown = False
+                self._send(self.transfer.arrived(self._filled, self._loop.time()))
+            if self._due:  # unless what was heard just now has put it off
+                self._due = False
+                self._send(self.transfer.expire(self._loop.time()))
+            self._settle()
+        except Exception as error:
+            self._fail(error)
+
+    def _readable(self, sock: socket.socket) -> None:
+        """One packet at a time: the event loop comes back while there are more."""
+        if self._heard is not None:
+            return
+        try:
+            datagram = self._take(sock)
+            if datagram is None:
+                self._settle()
+            elif self._turns.sharing > FEW:
+                # It is taken before it is our turn, for the kernel would name this socket in each turn until it is.
+                self._heard = datagram
+                self._turns.line_up(self)
+            else:
+                self.receive(datagram)
+        except Exception as error:
+            self._fail(error)
+
+    def _take(self, sock: socket.socket) -> bytes | None:
+        """The next packet of the client; None: there is none."""
+        try:
+            datagram, sender = sock.recvfrom(_LARGEST_HEARD)
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError:
+            self._complained(sock)
+            return None
+        if sender == self.client:
+            return datagram
+        self._answer_stranger(sock, datagram, sender)
+        return None
+
+    def _timed_out(self) -> None:
+        self._timer, self._timer_at = None, math.inf
+        self._due = True
+        self._turns.line_up(self)
+
+    async def _follow(self, filled: Callable[[int], Awaitable[int]]) -> None:
+        """Go on with the transfer as more of the file arrives here, until the client is the one to wait for."""
+        try:
+            while self.transfer.starved and self._filled < self.file.size:
+                self._filled = await filled(self._filled)
+                self._grown = True
+                self._turns.line_up(self)
+        except Exception as error:
+            self._follower = None
+            reason = f"{self.file.label} did not arrive: {error}"
+            self._send(self.transfer.source_failed(reason, self._loop.time()))
+            self._settle()
+        finally:
+            self._follower = None
+
+    def _fail(self, error: Exception) -> None:
+        """A fault of ours on one transfer ends that one, and is told once."""
+        log.error("TFTP to %s: internal error", self.client[0], exc_info=error)
+        self.abandon("internal error")
+
+    def _complained(self, sock: socket.socket) -> None:
+        """ICMP complained of a packet of ours: one to the client, or an answer to a stranger."""
+        if refused(sock, self.client):
+            self.transfer.unreachable(self._loop.time())
+            return
+        # uvloop hears no more of a socket that had an error.
+        self._loop.remove_reader(sock)
+        self._loop.add_reader(sock, self._readable, sock)
+
+    def _answer_stranger(self, sock: socket.socket, datagram: bytes, stranger: Address) -> None:
+        """RFC 1350 section 4: told that it is wrong here, the transfer goes on. Garbage and errors get no answer."""
+        if len(datagram) < 4 or datagram[0] or datagram[1] not in (Opcode.DATA, Opcode.ACK) or not self._answers_left:
+            return
+        self._answers_left -= 1
+        with suppress(OSError):
+            sock.sendto(packets.error(ErrorCode.UNKNOWN_TRANSFER, "this transfer is another client's"), stranger)
+
+    # --- what is done about it ---------------------------------------------------------------------------------------
+
+    def _send(self, burst: Burst) -> None:
+        if not burst:
+            return
+        try:
+            left = self._way.send(burst)
+        except OSError as error:
+            if self._socket is not None and refused(self._socket, self.client):
+                self.transfer.unreachable(self._loop.time())
+            else:
+                # A link that went down, or what ICMP said of a stranger: a lost packet, which the protocol mends.
+                log.debug("TFTP to %s: %s", self.client[0], error.strerror)
+            return
+        if left:
+            self.transfer.not_taken(left, self._loop.time(), _PAUSE_SECONDS)
+
+    def _settle(self) -> None:
+        """Let go of what has ended; see that a timer runs for what has not. One timer serves many acknowledgements."""
+        transfer = self.transfer
+        if transfer.ended is not None:
+            self.drop()
+            return
+        if transfer.deadline < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = transfer.deadline
+            self._timer = self._loop.call_at(self._timer_at, self._timed_out)
+        if transfer.starved and self._follower is None and self.file.filled is not None:
+            self._follower = self._loop.create_task(self._follow(self.file.filled))
+
+
+def close(file: TftpFile) -> None:
+    """Let go of a file. What goes wrong there is a fault of ours, and no client's concern."""
+    try:
+        file.close()
+    except Exception:
+        log.exception("TFTP: closing %s", file.label)
