@@ -252,10 +252,10 @@ def _addresses(servers: list[str] | None, field: str) -> bytes:
     """Those of `servers` that DHCP can carry, encoded: options 6 and 42 hold addresses, never names."""
     addresses = []
     for server in servers or ():
-        if options.is_ipv4(server):
-            addresses.append(server)
-        else:
+        try:
+            addresses.append(options.ipv4(server))
+        except options.OptionError:
             log.warning("%s: %s is left out of DHCP replies: not an IPv4 address", field, server)
     if len(addresses) > MAX_ADDRESSES:
         log.warning("%s: only the first %d of %d are served", field, MAX_ADDRESSES, len(addresses))
-    return options.ipv4_list(addresses[:MAX_ADDRESSES])
+    return b"".join(addresses[:MAX_ADDRESSES])

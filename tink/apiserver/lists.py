@@ -91,6 +91,16 @@ class Change:
     body: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Where a list goes on: after which object, as of which version (None: now), and how many objects follow that one
+    (None: not known)."""
+
+    after: tuple[str, str]
+    version: int | None
+    remaining: int | None = None
+
+
 class Lists:
     """Lists and watches over a store."""
 
@@ -101,10 +111,11 @@ class Lists:
     async def read(self, resource: Resource, target: Target, options: ListOptions) -> Listing:
         """Begin a list. Raises StatusError."""
         chosen = select(resource, target, options)
-        after, version = await self._where(options)
-        if chosen.name is not None and version is None:
+        start = await self._where(options)
+        if chosen.name is not None and start.version is None:
             return await self._list_one(chosen, chosen.name)
-        first = await self._page(chosen, after, version, options.limit)
+        after = start.after
+        first = await self._page(chosen, after, start.version, options.limit)
         if not options.limit:
             return Listing(first.version, "", self._parts(chosen, first))
         items: list[Stored] = []
@@ -115,26 +126,30 @@ class Lists:
                 if not self._selected(chosen, stored):
                     continue
                 if len(items) == options.limit or size > MAX_LIST:
-                    return await self._cut(chosen, first.version, after, items)
+                    return await self._cut(chosen, start, first.version, items)
                 items.append(stored)
                 size += len(stored.body)
-                after = (stored.namespace, stored.name)
             if not page.more:
                 return Listing(first.version, "", _once(resource, items))
             last = page.items[-1]
             if len(items) == options.limit and chosen.matches is None:
-                return await self._cut(chosen, first.version, after, items)
-            page = await self._page(chosen, (last.namespace, last.name), first.version, 0)
+                return await self._cut(chosen, start, first.version, items)
+            page = await self._page(chosen, (last.namespace, last.name), first.version, options.limit - len(items))
 
-    async def _cut(self, chosen: Selection, version: int, after: tuple[str, str], items: list[Stored]) -> Listing:
-        """Give a list that ends after one of its objects because of its limit. Raises StatusError (410)."""
-        remaining = 0
+    async def _cut(self, chosen: Selection, start: _Start, version: int, items: list[Stored]) -> Listing:
+        """Give a list that ends after its last object because of its limit. Raises StatusError (410)."""
+        after = (items[-1].namespace, items[-1].name) if items else start.after
+        remaining = None
         if chosen.matches is None and chosen.name is None:
-            try:
-                remaining = await self._store.count(chosen.resource.key, chosen.namespace, after, version)
-            except ExpiredError as error:
-                raise _too_old(after) from error
-        return Listing(version, _token(version, after), _once(chosen.resource, items), remaining)
+            if start.remaining is not None and start.remaining > len(items):
+                # As of one version there are as many as the page before said; to count is to look at every one.
+                remaining = start.remaining - len(items)
+            else:
+                try:
+                    remaining = await self._store.count(chosen.resource.key, chosen.namespace, after, version)
+                except ExpiredError as error:
+                    raise _too_old(after) from error
+        return Listing(version, _token(version, after, remaining), _once(chosen.resource, items), remaining or 0)
 
     async def watch(
         self, resource: Resource, target: Target, options: ListOptions
@@ -180,8 +195,8 @@ class Lists:
 
     # --- parts ---
 
-    async def _where(self, options: ListOptions) -> tuple[tuple[str, str], int | None]:
-        """Say after which object, and as of which version (None: now), a list begins. Raises StatusError."""
+    async def _where(self, options: ListOptions) -> _Start:
+        """Say where, and as of which version, a list begins. Raises StatusError."""
         if options.continues:
             if options.version not in ("", "0"):
                 raise errors.bad_request("specifying resource version is not allowed when using continue")
@@ -192,7 +207,7 @@ class Lists:
         # With a limit and no word on how the version is meant, it is meant exactly ("Resource versions" in the
         # Kubernetes API concepts); without one, what is there now is never older than what was asked for.
         exact = options.version_match == "Exact" or (options.limit > 0 and not options.version_match)
-        return ("", ""), wanted if exact and wanted else None
+        return _Start(("", ""), wanted if exact and wanted else None)
 
     async def _page(self, chosen: Selection, after: tuple[str, str], version: int | None, limit: int) -> Page:
         try:
@@ -275,8 +290,11 @@ def _bookmark(resource: Resource, version: int, *, initial: bool = False) -> Cha
     return Change("BOOKMARK", orjson.dumps(obj))
 
 
-def _token(version: int, after: tuple[str, str]) -> str:
-    return base64.urlsafe_b64encode(orjson.dumps({"v": "meta.k8s.io/v1", "rv": version, "start": after})).decode()
+def _token(version: int, after: tuple[str, str], remaining: int | None = None) -> str:
+    token: Raw = {"v": "meta.k8s.io/v1", "rv": version, "start": after}
+    if remaining is not None:
+        token["remaining"] = remaining
+    return base64.urlsafe_b64encode(orjson.dumps(token)).decode()
 
 
 def _too_old(after: tuple[str, str]) -> StatusError:
@@ -291,12 +309,15 @@ def _too_old(after: tuple[str, str]) -> StatusError:
     return error
 
 
-def _read_token(token: str) -> tuple[tuple[str, str], int | None]:
-    """Read a token: after which object, and as of which version the list goes on (None: now)."""
+def _read_token(token: str) -> _Start:
+    """Read a token: where the list goes on."""
     try:
-        match orjson.loads(base64.urlsafe_b64decode(token.encode())):
+        read = orjson.loads(base64.urlsafe_b64decode(token.encode()))
+        match read:
             case {"rv": int(version), "start": [str(namespace), str(name)]} if version >= 0:
-                return (namespace, name), version or None
+                remaining = read.get("remaining")
+                known = remaining if version and isinstance(remaining, int) else None
+                return _Start((namespace, name), version or None, known)
     except (ValueError, binascii.Error) as error:
         raise _bad_token() from error
     raise _bad_token()

@@ -43,8 +43,11 @@ WATCH_SECONDS = 290
 """How long one watch lasts. The API's bookmarks keep the version fresh, so going on after it costs nothing."""
 _MAX_EVENT_BYTES = 16 << 20
 _GONE = 410
-_PAGE = 250
-"""Objects that are taken in at once; between pages the event loop has time for others."""
+_PAGE = 500
+"""Objects that are asked for at once. With fewer the API is asked more often; with more of them at a time, which are
+10 kB each, reading one takes half as long again."""
+_TURN = 25
+"""Objects that are taken in at once; in between the event loop has time for others, and for the next page."""
 _AT_HAND = 256
 """Objects that are kept unpacked, too: those that changed or were asked for last."""
 
@@ -162,34 +165,52 @@ class Informer:
     async def _list(self) -> str:
         """Take in the whole collection, page by page; the version to watch from.
 
-        What is gone is known, and told, when the last page is there.
+        The API makes the next page while the present one is taken in. What is gone is known, and told, when the last
+        page is there.
         """
         gone = dict.fromkeys(self._objects)
-        after = ""
+        page = await self._page("")
         while True:
             try:
-                page = await self._client.list(self._resource, self._namespace, limit=_PAGE, after=after)
-            except ApiError as error:
-                if error.status == _GONE:  # the pages took longer than the API remembers
-                    raise _ExpiredError from error
-                raise
-            try:
                 version, after = page["metadata"]["resourceVersion"], page["metadata"].get("continue", "")
-                for obj in page["items"]:
-                    # The items of a list carry neither; consumers see the same shape whichever way an object came.
-                    obj.setdefault("apiVersion", self._resource.api_version)
-                    obj.setdefault("kind", self._resource.kind)
-                    gone.pop(_key(obj), None)
-                    self._changed(obj)
+                following = asyncio.ensure_future(self._page(after)) if after else None
+                try:
+                    await self._take_in(page["items"], gone)
+                except BaseException:
+                    if following is not None:
+                        await _give_up(following)
+                    raise
             except (KeyError, TypeError, AttributeError) as error:
                 what = f"list of {self._resource.plural}: not a List of objects with a resourceVersion"
                 raise ApiError(200, "InvalidAnswer", what) from error
-            if not after:
+            if following is None:
                 break
+            page = await following
         for key in gone:
             self._deleted(key)
         self._synced.set()
         return str(version)
+
+    async def _page(self, after: str) -> Raw:
+        try:
+            return await self._client.list(self._resource, self._namespace, limit=_PAGE, after=after)
+        except ApiError as error:
+            if error.status == _GONE:  # the pages took longer than the API remembers
+                raise _ExpiredError from error
+            raise
+
+    async def _take_in(self, items: list[Raw], gone: dict[Key, None]) -> None:
+        """Take in the objects of a page; each is let go of as soon as it is packed, for the next page comes."""
+        items.reverse()
+        while items:
+            await asyncio.sleep(0)
+            for _ in range(min(_TURN, len(items))):
+                obj = items.pop()
+                # The items of a list carry neither; consumers see the same shape whichever way an object came.
+                obj.setdefault("apiVersion", self._resource.api_version)
+                obj.setdefault("kind", self._resource.kind)
+                gone.pop(_key(obj), None)
+                self._changed(obj)
 
     async def _watch(self, version: str) -> bool:
         """One watch until the API ends it; whether it brought anything (so that it makes sense to go on at once)."""
@@ -288,6 +309,14 @@ class Informer:
             # One consumer's mistake about one object must not keep all others from hearing of all objects.
             name = "/".join(filter(None, _key(obj)))
             log.exception("a handler failed for %s %s", self._resource.kind, name)
+
+
+async def _give_up(request: asyncio.Future[Raw]) -> None:
+    """End a request whose answer nobody waits for any more; how it ends is of no interest."""
+    request.cancel()
+    await asyncio.wait([request])
+    if not request.cancelled():
+        request.exception()
 
 
 def _key(obj: Raw) -> Key:

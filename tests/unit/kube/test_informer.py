@@ -247,6 +247,86 @@ async def test_a_large_collection_is_listed_page_by_page(api: Any, client: KubeC
     assert int(api.asked[0].query["limit"]) > 0
 
 
+class Paged:
+    """A client whose collection is pages of 60 objects, the `broken` one with something else in it and none after it
+    ever arriving; its watch never brings anything."""
+
+    def __init__(self, pages: int, obj: Callable[..., Raw], broken: int = -1) -> None:
+        self.asked: list[int] = []
+        self._pages = pages
+        self._obj = obj
+        self._broken = broken
+
+    async def list(self, *_: Any, limit: int, after: str) -> Raw:
+        assert limit > 0
+        page = int(after or 0)
+        self.asked.append(page)
+        await asyncio.sleep(0)
+        if page > self._broken >= 0:
+            await asyncio.Event().wait()
+        items: list[Any] = [self._obj(f"o{page}-{index:02}", page * 60 + index + 1) for index in range(60)]
+        if page == self._broken:
+            items[50] = 5
+        more = {"continue": str(page + 1)} if page + 1 < self._pages else {}
+        return {"metadata": {"resourceVersion": "900"} | more, "items": items}
+
+    @asynccontextmanager
+    async def watch(self, *_: Any) -> AsyncIterator[Any]:
+        await asyncio.Event().wait()
+        yield
+
+
+async def test_next_page_is_asked_for_while_one_is_taken_in_and_no_other(obj: Callable[..., Raw]) -> None:
+    """The API and this process work at the same time, and two pages are all that is in memory."""
+    client: Any = Paged(4, obj)
+    informer = Informer(client, WORKFLOW)
+    asked: dict[str, list[int]] = {}
+    informer.on_change(lambda new, _: asked.__setitem__(new["metadata"]["name"], client.asked.copy()))
+    task = asyncio.create_task(informer.run())
+    async with asyncio.timeout(5):
+        await informer.wait_synced()
+    task.cancel()
+    await asyncio.wait([task])
+    assert list(asked) == [f"o{page}-{index:02}" for page in range(4) for index in range(60)]
+    assert [asked[f"o{page}-59"] for page in range(4)] == [[0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3]]
+    assert asked["o1-00"] in ([0, 1], [0, 1, 2])
+
+
+async def test_others_get_a_turn_while_a_page_is_taken_in(obj: Callable[..., Raw]) -> None:
+    client: Any = Paged(1, obj)
+    informer = Informer(client, WORKFLOW)
+    seen = set()
+
+    async def watch_it() -> None:
+        while not informer.synced:
+            seen.add(len(informer))
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(informer.run())
+    async with asyncio.timeout(5):
+        await watch_it()
+    task.cancel()
+    await asyncio.wait([task])
+    assert any(0 < count < 60 for count in seen)
+
+
+async def test_page_asked_for_ahead_is_dropped_with_a_list_that_can_not_be_read(
+    obj: Callable[..., Raw], caplog: pytest.LogCaptureFixture
+) -> None:
+    client: Any = Paged(3, obj, broken=0)
+    informer = Informer(client, WORKFLOW, backoff=Backoff(5.0, 5.0))
+    task = asyncio.create_task(informer.run())
+    async with asyncio.timeout(5):
+        while not caplog.records:
+            await asyncio.sleep(0.01)
+    tasks = asyncio.all_tasks()
+    assert tasks == {task, asyncio.current_task()}, "nothing is asked for behind our back"
+    task.cancel()
+    await asyncio.wait([task])
+    assert client.asked == [0, 1]
+    assert ["not a List" in record.getMessage() for record in caplog.records] == [True]
+
+
 async def test_pages_that_take_longer_than_the_api_remembers_are_listed_anew(
     api: Any, client: KubeClient, obj: Callable[..., Raw], caplog: pytest.LogCaptureFixture
 ) -> None:
