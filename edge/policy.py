@@ -46,7 +46,7 @@ WhyNone = Callable[[str, str], str]
 
 
 def _why_none(namespace: str, name: str) -> str:
-    return f"Hardware {namespace}/{name} has no Workflow that has yet to run; create one to netboot it"
+    return f"no Workflow for {namespace}/{name}: create one"
 
 
 class NetbootPolicy:

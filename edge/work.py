@@ -44,9 +44,9 @@ class Work:
         """Why the Hardware has no work, in one line that says what to do."""
         ended = self._ended.get((namespace, name))
         if ended is None:
-            return f"Hardware {namespace}/{name} has no Workflow; create one to netboot it"
+            return f"no Workflow for {namespace}/{name}: create one"
         was = "was" if ended.state is WorkflowState.CANCELED else "has"
-        return f"Workflow {namespace}/{ended.workflow} {was} {ended.state}; create a new one to netboot again"
+        return f"Workflow {namespace}/{ended.workflow} {was} {ended.state}: create another"
 
     def on_change(self, handler: ChangeHandler) -> None:
         """Call `handler(namespace, name)` after each change of what is answered about a Hardware."""

@@ -57,6 +57,8 @@ _EXPECTED = (
 Command = Callable[..., None]
 
 _PATH = click.Path(path_type=Path)
+_LEAST_CACHE = 100_000
+_DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 _PORT = click.IntRange(1, 65535)
 
 
@@ -108,7 +110,10 @@ class _Size(click.ParamType[int]):
         match = re.fullmatch(r"(\d{1,15})\s*([a-z]*)", value.strip().lower())
         if match is None or match[2] not in self._units:
             self.fail(f"{value!r} is no size; 20GB and 512MiB are", param, ctx)
-        return int(match[1]) * self._units[match[2]]
+        size = int(match[1]) * self._units[match[2]]
+        if size < _LEAST_CACHE:
+            self.fail(f"{value!r} is less than {_LEAST_CACHE} bytes: no kernel fits", param, ctx)
+        return size
 
 
 class _Osie(click.ParamType[tuple[str, str]]):
@@ -175,7 +180,7 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         ),
         click.option(
             "--tftp-dir",
-            type=_PATH,
+            type=_DIRECTORY,
             default=None,
             help="More files to serve over TFTP, such as the firmware of Raspberry Pis.",
         ),
@@ -187,7 +192,7 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         click.option("--ipxe-dir", type=_PATH, default=Path("/usr/lib/ipxe"), help="Directory of the iPXE binaries."),
         click.option(
             "--osie-dir",
-            type=_PATH,
+            type=_DIRECTORY,
             default=None,
             help="OSIEs may name files below it as file://. Default: DATA_DIR/osie.",
         ),

@@ -9,8 +9,8 @@ edges may answer alike. What a client may ask is RFC 2131 section 4.3; the state
     RENEWING     ciaddr is the address, neither option  ACK to that address, or NAK
     REBINDING    the same, broadcast or by a relay      the same
 
-A reservation is compiled when its Hardware comes or changes, while that is at hand; what was there before this server is
-compiled when its machine is first heard.
+A reservation is compiled when its Hardware comes or changes, while that is at hand; what was there before this server
+is compiled when its machine is first heard.
 """
 
 from __future__ import annotations

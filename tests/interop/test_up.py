@@ -8,13 +8,9 @@ kubectl, the agent, DHCP clients and `tinkedge watch` are real, and each runs in
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import secrets
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,12 +18,12 @@ from typing import Any
 
 import pytest
 
+from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces, Process, clean_environment, until
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "deploy" / "examples"
-ADDRESS = "172.31.77.1"
 MACHINE = "52:54:00:12:34:56"
 STRANGER = "52:54:00:aa:bb:cc"
-TINKEDGE = [sys.executable, "-m", "edge.cli"]
-IN_EDGE, IN_MACHINE = "edge", "machine"
+IN_MACHINE = "machine"
 
 COMMANDS = """
 apiVersion: tinkerbell.org/v1alpha2
@@ -48,75 +44,16 @@ spec:
 """
 
 
-class Process:
-    """A program in a namespace; what it prints is kept in files."""
-
-    def __init__(self, command: list[str], directory: Path, env: dict[str, str]) -> None:
-        name = secrets.token_hex(4)
-        self._out, self._err = directory / f"{name}.out", directory / f"{name}.err"
-        with self._out.open("wb") as out, self._err.open("wb") as err:
-            self.popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env)
-
-    @property
-    def out(self) -> str:
-        return self._out.read_text()
-
-    @property
-    def err(self) -> str:
-        return self._err.read_text()
-
-    def status(self, timeout: float = 20) -> int:
-        """Wait for its end."""
-        return self.popen.wait(timeout)
-
-    def terminate(self) -> int:
-        self.popen.send_signal(signal.SIGTERM)
-        return self.status(10)
-
-    def end(self) -> None:
-        if self.popen.poll() is None:
-            self.popen.terminate()
-            try:
-                self.popen.wait(5)
-            except subprocess.TimeoutExpired:
-                self.popen.kill()
-                self.popen.wait()
-
-
-class Rack:
+class Rack(Namespaces):
     """The two namespaces and everything that was started in them."""
 
-    def __init__(self, directory: Path) -> None:
-        unique = f"{os.getpid()}-{secrets.token_hex(3)}"
-        self.directory = directory
-        self.namespaces = {IN_EDGE: f"up-e-{unique}", IN_MACHINE: f"up-m-{unique}"}
-        self._processes: list[Process] = []
-
     def build(self) -> None:
-        edge, machine = self.namespaces[IN_EDGE], self.namespaces[IN_MACHINE]
-        for namespace in (edge, machine):
-            ip("netns", "add", namespace)
-            ip("-n", namespace, "link", "set", "lo", "up")
-        ip("-n", edge, "link", "add", "rack0", "type", "bridge", "forward_delay", "0")
-        ip("-n", edge, "address", "add", f"{ADDRESS}/24", "dev", "rack0")
-        ip("-n", edge, "link", "set", "rack0", "up")
-        for card, mac in (("eth0", MACHINE), ("eth1", STRANGER)):
-            far = ["type", "veth", "peer", "name", f"port-{card}", "netns", edge]
-            ip("-n", machine, "link", "add", card, "address", mac, *far)
-            ip("-n", edge, "link", "set", f"port-{card}", "master", "rack0", "up")
-            ip("-n", machine, "link", "set", card, "up")
-        ip("-n", machine, "address", "add", "172.31.77.50/24", "dev", "eth0")
-
-    def start(self, where: str, *command: str | Path, **env: str) -> Process:
-        prefix = ["ip", "netns", "exec", self.namespaces[where]]
-        process = Process([*prefix, *map(str, command)], self.directory, {**clean_environment(), **env})
-        self._processes.append(process)
-        return process
-
-    def run(self, where: str, *command: str | Path, timeout: float = 20) -> Process:
-        process = self.start(where, *command)
-        process.status(timeout)
-        return process
+        for where in (IN_EDGE, IN_MACHINE):
+            self.add(where)
+        self.bridge("rack0", f"{ADDRESS}/24")
+        self.card(IN_MACHINE, "eth0", MACHINE, "rack0")
+        self.card(IN_MACHINE, "eth1", STRANGER, "rack0")
+        self.address(IN_MACHINE, "172.31.77.50/24")
 
     def up(self, data_dir: Path, *options: str | Path, command: str = "up") -> Process:
         network = ["--interface", "rack0", "--public-ip", ADDRESS]
@@ -126,84 +63,6 @@ class Rack:
         options = ["--agent-id", MACHINE, "--server", f"{ADDRESS}:42113", "--runtime", "process"]
         state = self.directory / f"agent-{secrets.token_hex(3)}"
         return self.start(where, *TINKEDGE, "agent", *options, "--state-dir", state)
-
-    def ready(self, *services: Process) -> None:
-        url = f"http://{ADDRESS}:7080/readyz"
-
-        def answered() -> bool:
-            for service in services:
-                assert service.popen.poll() is None, service.err
-            return self.run(IN_EDGE, "curl", "-sf", "--max-time", "2", url).popen.returncode == 0
-
-        until(answered, lambda: "".join(service.err for service in services), every=0.15)
-
-    def listening(self) -> set[str]:
-        """Sockets of servers, as `udp:67`."""
-        lines = self.run(IN_EDGE, "ss", "-Hlntu").out.splitlines()
-        return {f"{line.split()[0]}:{line.split()[4].rpartition(':')[2]}" for line in lines}
-
-    def inside(self, where: str) -> set[int]:
-        """The processes in a namespace."""
-        inode = Path(f"/run/netns/{self.namespaces[where]}").stat().st_ino
-        found = set()
-        for entry in Path("/proc").glob("[0-9]*/ns/net"):
-            with contextlib.suppress(OSError):
-                if entry.stat().st_ino == inode:
-                    found.add(int(entry.parts[2]))
-        return found
-
-    def remove(self) -> None:
-        for process in reversed(self._processes):
-            process.end()
-        for namespace in self.namespaces.values():
-            subprocess.run(["ip", "netns", "del", namespace], check=False, capture_output=True)
-
-
-class Kubectl:
-    """The real one, in the edge's namespace, with a cache of its own."""
-
-    def __init__(self, rack: Rack, kubeconfig: Path) -> None:
-        self._rack = rack
-        self._command = ["kubectl", f"--kubeconfig={kubeconfig}", f"--cache-dir={rack.directory / 'kubectl'}"]
-
-    def start(self, *words: str | Path) -> Process:
-        return self._rack.start(IN_EDGE, *self._command, *words)
-
-    def run(self, *words: str | Path) -> Process:
-        process = self.start(*words)
-        process.status()
-        return process
-
-    def __call__(self, *words: str | Path) -> str:
-        process = self.run(*words)
-        assert process.popen.returncode == 0, process.err
-        return process.out
-
-    def apply(self, text: str) -> None:
-        file = self._rack.directory / f"{secrets.token_hex(4)}.yaml"
-        file.write_text(text)
-        self("apply", "-f", file)
-
-    def state(self, workflow: str) -> str:
-        return self("get", "workflow", workflow, "-o", "jsonpath={.status.state}")
-
-
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
-
-
-def clean_environment() -> dict[str, str]:
-    """Without what would set options from outside."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("TINKEDGE_", "KUBE"))}
-
-
-def until(
-    holds: Callable[[], bool], why: Callable[[], object] = lambda: "", within: float = 20, every: float = 0.05
-) -> None:
-    deadline = time.monotonic() + within
-    while not holds():
-        assert time.monotonic() < deadline, why()
-        time.sleep(every)
 
 
 @pytest.fixture
@@ -434,7 +293,7 @@ def test_services_in_processes_of_their_own_run_a_workflow_together(rack: Rack) 
     kubeconfig = data_dir / "kubeconfig"
     api = rack.start(IN_EDGE, *TINKEDGE, "apiserver", "--data-dir", data_dir)
     until(lambda: "ready: apiserver" in api.err, lambda: api.err)
-    network = ["--interface", "rack0", "--public-ip", ADDRESS, "--kubeconfig", kubeconfig]
+    network = ["--interface", "rack0", "--public-ip", ADDRESS, "--kubeconfig", str(kubeconfig)]
     others = [
         rack.start(IN_EDGE, *TINKEDGE, "controller", "--kubeconfig", kubeconfig),
         rack.start(IN_EDGE, *TINKEDGE, "server", *network),

@@ -57,7 +57,7 @@ def test_deleted_workflow_is_no_work(work: Work) -> None:
     work.remove(workflow("w"))
     work.remove(workflow("w"))
     assert not work.has_work("default", "a")
-    assert work.why_none("default", "a") == "Hardware default/a has no Workflow; create one to netboot it"
+    assert work.why_none("default", "a") == "no Workflow for default/a: create one"
 
 
 def test_workflow_moved_to_another_machine_while_pending(work: Work) -> None:
@@ -77,9 +77,9 @@ def test_both_machines_are_heard_of_when_a_workflow_moves(work: Work) -> None:
 @pytest.mark.parametrize(
     ("state", "why"),
     [
-        ("Succeeded", "Workflow default/w has Succeeded; create a new one to netboot again"),
-        ("Failed", "Workflow default/w has Failed; create a new one to netboot again"),
-        ("Canceled", "Workflow default/w was Canceled; create a new one to netboot again"),
+        ("Succeeded", "Workflow default/w has Succeeded: create another"),
+        ("Failed", "Workflow default/w has Failed: create another"),
+        ("Canceled", "Workflow default/w was Canceled: create another"),
     ],
 )
 def test_reason_names_the_workflow_and_how_it_ended(work: Work, state: str, why: str) -> None:
@@ -131,7 +131,7 @@ def test_machine_boots_while_it_has_work_and_its_screen_says_why_it_does_not(wor
     work.on_change(inventory.refresh)
     policy = NetbootPolicy(DhcpMode.RESERVATION, NetbootWhen.WORKFLOW, work.has_work, work.why_none)
     machine = inventory.by_mac(MAC)
-    assert policy.decide(machine).reason == "Hardware default/a has no Workflow; create one to netboot it"
+    assert policy.decide(machine).reason == "no Workflow for default/a: create one"
     work.apply(workflow("w"))
     assert policy.decide(machine).allowed
     work.apply(workflow("w", "Succeeded"))

@@ -126,8 +126,8 @@ def test_environment_disables_several_services_and_flags_win_over_it(served: dic
     assert settings.edge.http_port == 81
 
 
-def test_edge_takes_every_network_and_what_a_proxy_needs(served: dict[str, StackSettings]) -> None:
-    given = ["--interface", "lo", "--interface", "eth7=10.7.0.1", "--cache-size", "20GB", "--tftp-dir", "firmware"]
+def test_edge_takes_every_network_and_what_a_proxy_needs(served: dict[str, StackSettings], tmp_path: Path) -> None:
+    given = ["--interface", "lo", "--interface", "eth7=10.7.0.1", "--cache-size", "20GB", "--tftp-dir", tmp_path]
     result = run("edge", *given, "--dhcp-mode", "auto-proxy", "--default-osie", "hook", "--netboot-when", "workflow")
     assert result.exit_code == 0, result.output
     settings = served["settings"]
@@ -136,7 +136,7 @@ def test_edge_takes_every_network_and_what_a_proxy_needs(served: dict[str, Stack
         dhcp_mode=DhcpMode.AUTO_PROXY,
         netboot_when=NetbootWhen.WORKFLOW,
         default_osie=("default", "hook"),
-        tftp_dir=Path("firmware"),
+        tftp_dir=tmp_path,
         cache_bytes=20 * 10**9,
     )
 
@@ -177,6 +177,8 @@ def test_a_single_service_serves_just_itself(
             ["up", "--interface", "lo", "--interface", "eth1=10.0.0.1", "--public-ip", "10.0.0.2"],
             "write --interface NAME=IP for each",
         ),
+        (["up", "--tftp-dir", "absent"], "Directory 'absent' does not exist"),
+        (["up", "--cache-size", "0"], "no kernel fits"),
         (["up", "--cache-size", "20 parsecs"], "'20 parsecs' is no size; 20GB and 512MiB are"),
         (["up", "--interface", "lo", "--default-osie", "hook"], "is for --dhcp-mode auto-proxy"),
         (["up", "--default-osie", "/hook"], "'/hook' must be like hook or provisioning/hook"),

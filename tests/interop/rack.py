@@ -1,0 +1,182 @@
+"""What tests of the whole edge share: `tinkedge` as a process in a network namespace, its machines in others, kubectl.
+
+edge's namespace: a bridge for each network of the edge, with its address --- a card in a machine's namespace
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ADDRESS = "172.31.77.1"
+"""The edge's, in the first of its networks."""
+TINKEDGE = [sys.executable, "-m", "edge.cli"]
+IN_EDGE = "edge"
+
+
+class Process:
+    """A program in a namespace; what it prints is kept in files."""
+
+    def __init__(self, command: list[str], directory: Path, env: dict[str, str]) -> None:
+        name = secrets.token_hex(4)
+        self._out, self._err = directory / f"{name}.out", directory / f"{name}.err"
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env)
+
+    @property
+    def out(self) -> str:
+        return self._out.read_text()
+
+    @property
+    def err(self) -> str:
+        return self._err.read_text()
+
+    def status(self, timeout: float = 20) -> int:
+        """Wait for its end."""
+        return self.popen.wait(timeout)
+
+    def terminate(self) -> int:
+        self.popen.send_signal(signal.SIGTERM)
+        return self.status(10)
+
+    def end(self) -> None:
+        if self.popen.poll() is None:
+            self.popen.terminate()
+            try:
+                self.popen.wait(5)
+            except subprocess.TimeoutExpired:
+                self.popen.kill()
+                self.popen.wait()
+
+
+class Namespaces:
+    """The edge's namespace, those of machines, and everything that was started in them."""
+
+    def __init__(self, directory: Path) -> None:
+        self._unique = f"{os.getpid()}-{secrets.token_hex(3)}"
+        self.directory = directory
+        self.namespaces: dict[str, str] = {}
+        self._processes: list[Process] = []
+        self._cards = 0
+
+    def add(self, where: str) -> None:
+        """One more namespace."""
+        namespace = self.namespaces[where] = f"{where}-{self._unique}"
+        ip("netns", "add", namespace)
+        ip("-n", namespace, "link", "set", "lo", "up")
+
+    def bridge(self, name: str, address: str) -> None:
+        """A network of the edge, with the edge's address there and its prefix."""
+        edge = self.namespaces[IN_EDGE]
+        ip("-n", edge, "link", "add", name, "type", "bridge", "forward_delay", "0")
+        ip("-n", edge, "address", "add", address, "dev", name)
+        ip("-n", edge, "link", "set", name, "up")
+
+    def card(self, where: str, card: str, mac: str, bridge: str) -> None:
+        """A network card of a machine, plugged in."""
+        self._cards += 1
+        edge, machine, port = self.namespaces[IN_EDGE], self.namespaces[where], f"port-{self._cards}"
+        ip("-n", machine, "link", "add", card, "address", mac, "type", "veth", "peer", "name", port, "netns", edge)
+        ip("-n", edge, "link", "set", port, "master", bridge, "up")
+        ip("-n", machine, "link", "set", card, "up")
+
+    def address(self, where: str, address: str, card: str = "eth0") -> None:
+        """Give a machine this address, and its prefix, and no other."""
+        ip("-4", "-n", self.namespaces[where], "address", "flush", "dev", card)
+        ip("-n", self.namespaces[where], "address", "add", address, "dev", card)
+
+    def start(self, where: str, *command: str | Path, **env: str) -> Process:
+        prefix = ["ip", "netns", "exec", self.namespaces[where]]
+        process = Process([*prefix, *map(str, command)], self.directory, {**clean_environment(), **env})
+        self._processes.append(process)
+        return process
+
+    def run(self, where: str, *command: str | Path, timeout: float = 20) -> Process:
+        process = self.start(where, *command)
+        process.status(timeout)
+        return process
+
+    def ready(self, *services: Process) -> None:
+        url = f"http://{ADDRESS}:7080/readyz"
+
+        def answered() -> bool:
+            for service in services:
+                assert service.popen.poll() is None, service.err
+            return self.run(IN_EDGE, "curl", "-sf", "--max-time", "2", url).popen.returncode == 0
+
+        until(answered, lambda: "".join(service.err for service in services), every=0.15)
+
+    def listening(self) -> set[str]:
+        """Sockets of servers, as `udp:67`."""
+        lines = self.run(IN_EDGE, "ss", "-Hlntu").out.splitlines()
+        return {f"{line.split()[0]}:{line.split()[4].rpartition(':')[2]}" for line in lines}
+
+    def inside(self, where: str) -> set[int]:
+        """The processes in a namespace."""
+        inode = Path(f"/run/netns/{self.namespaces[where]}").stat().st_ino
+        found = set()
+        for entry in Path("/proc").glob("[0-9]*/ns/net"):
+            with contextlib.suppress(OSError):
+                if entry.stat().st_ino == inode:
+                    found.add(int(entry.parts[2]))
+        return found
+
+    def remove(self) -> None:
+        for process in reversed(self._processes):
+            process.end()
+        for namespace in self.namespaces.values():
+            subprocess.run(["ip", "netns", "del", namespace], check=False, capture_output=True)
+
+
+class Kubectl:
+    """The real one, in the edge's namespace, with a cache of its own."""
+
+    def __init__(self, rack: Namespaces, kubeconfig: Path) -> None:
+        self._rack = rack
+        self._command = ["kubectl", f"--kubeconfig={kubeconfig}", f"--cache-dir={rack.directory / 'kubectl'}"]
+
+    def start(self, *words: str | Path) -> Process:
+        return self._rack.start(IN_EDGE, *self._command, *words)
+
+    def run(self, *words: str | Path) -> Process:
+        process = self.start(*words)
+        process.status()
+        return process
+
+    def __call__(self, *words: str | Path) -> str:
+        process = self.run(*words)
+        assert process.popen.returncode == 0, process.err
+        return process.out
+
+    def apply(self, text: str) -> None:
+        file = self._rack.directory / f"{secrets.token_hex(4)}.yaml"
+        file.write_text(text)
+        self("apply", "-f", file)
+
+    def state(self, workflow: str) -> str:
+        return self("get", "workflow", workflow, "-o", "jsonpath={.status.state}")
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+
+
+def clean_environment() -> dict[str, str]:
+    """Without what would set options from outside."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("TINKEDGE_", "KUBE"))}
+
+
+def until(
+    holds: Callable[[], bool], why: Callable[[], object] = lambda: "", within: float = 20, every: float = 0.05
+) -> None:
+    deadline = time.monotonic() + within
+    while not holds():
+        assert time.monotonic() < deadline, why()
+        time.sleep(every)

@@ -1,0 +1,536 @@
+"""The edge in each of its modes, as operators run it: `tinkedge up` with their options, and what machines get of it.
+
+    edge's namespace: rack0 172.31.77.1 --- bridge --- eth0 of each machine, every machine in a namespace of its own
+                      rack1 172.31.78.1 --- bridge --- eth0 of the machine "far"
+
+The API, kubectl, dnsmasq and the clients (udhcpc, curl, tftp-hpa, busybox) are real. udhcpc plays firmware where it is
+told what to send; only where two servers answer one packet, the packet is made here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import random
+import re
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scapy.layers.dhcp import BOOTP, DHCP
+
+from tests.interop.conftest import in_namespace
+from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces, Process, until
+
+FAR_ADDRESS = "172.31.78.1"
+OTHER_SERVER = "172.31.77.2"
+IPXE = Path("/usr/lib/ipxe")
+
+MACS = {"near": "52:54:00:00:01:01", "far": "52:54:00:00:01:02", "stranger": "52:54:00:00:01:03"}
+ADDRESSES = {"near": "172.31.77.50", "far": "172.31.78.50", "stranger": "172.31.77.90"}
+
+BIOS = ("PXEClient:Arch:00000:UNDI:002001", "0000")
+UEFI = ("PXEClient:Arch:00007:UNDI:003016", "0007")
+"""What ROMs of x86 say of themselves in the options 60 and 93 (RFC 4578)."""
+PXE = [("vendor_class_id", BIOS[0].encode()), ("pxe_client_architecture", bytes.fromhex(BIOS[1]))]
+
+UDHCPC = ["busybox", "udhcpc", "-i", "eth0", "-f", "-n", "-q", "-t", "3", "-T", "1"]
+CACHE_SIZE = 400_000
+WEB_SERVER = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "8080"]
+
+
+class Edge(Namespaces):
+    """A running `tinkedge up`, and the machines around it."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.data_dir = directory / "data"
+        self.kubectl = Kubectl(self, self.data_dir / "kubeconfig")
+        self._script = directory / "udhcpc"
+        self._script.write_text(
+            '#!/bin/sh\nenv > "$LEARNED.$1"\n'
+            'if [ "$1" = bound ]; then ip -4 addr replace "$ip/$mask" dev "$interface"; fi\n'
+        )
+        self._script.chmod(0o755)
+
+    def up(self, *options: str | Path, far: bool = False) -> None:
+        """Start it, with the OSIE "lab" among its manifests."""
+        self.add(IN_EDGE)
+        self.bridge("rack0", f"{ADDRESS}/24")
+        if far:
+            self.bridge("rack1", f"{FAR_ADDRESS}/24")
+        osie = self.data_dir / "osie"
+        osie.mkdir(parents=True)
+        for name in ("kernel", "initrd"):
+            (osie / name).write_bytes(content(name))
+        manifests = self.directory / "manifests"
+        manifests.mkdir()
+        urls = {f"{part}Url": f"file://{osie}/{part}" for part in ("kernel", "initrd")}
+        (manifests / "osie.yaml").write_text(manifest("OSIE", "lab", urls))
+        networks = ["--interface", "rack0", *(["--interface", "rack1"] if far else [])]
+        files: list[str | Path] = ["--data-dir", self.data_dir, "--manifests", manifests]
+        self.process = self.start(IN_EDGE, *TINKEDGE, "up", *networks, *files, *options)
+        self.ready(self.process)
+
+    def machine(self, name: str, mac: str = "", network: str = "rack0", address: str = "") -> str:
+        """Put a machine on a network, if it is not there yet; its MAC."""
+        mac = mac or MACS[name]
+        if name not in self.namespaces:
+            self.add(name)
+            self.card(name, "eth0", mac, network)
+        if address:
+            self.address(name, f"{address}/24")
+        return mac
+
+    # --- the operator's side ---
+
+    def register(self, name: str, address: str, *, mac: str = "") -> None:
+        """Give a machine a Hardware, and wait until the edge has heard of it."""
+        mac, gateway = mac or MACS[name], address.rpartition(".")[0] + ".1"
+        dhcp = {"ip": address, "netmask": "255.255.255.0", "gateway": gateway, "hostname": name}
+        instance = {"userdata": f"I am {name}"}
+        spec = {"networkInterfaces": {mac: {"dhcp": dhcp}}, "osie": {"name": "lab"}, "instance": instance}
+        self.kubectl.apply(manifest("Hardware", name, spec))
+        url = "http://127.0.0.1:7081/api/v1/machines"
+
+        def is_known() -> bool:
+            machines = json.loads(self.run(IN_EDGE, "curl", "-sf", url).out)
+            return mac in {machine["mac"] for machine in machines if machine["registered"]}
+
+        until(is_known)
+
+    def journey(self, mac: str, outcome: str) -> list[str]:
+        """The messages of a machine's journey that tell of this outcome."""
+        url = f"http://127.0.0.1:7081/api/v1/machines/{mac}/events"
+        events = json.loads(self.run(IN_EDGE, "curl", "-sf", url).out)
+        return [event["message"] for event in events if event["outcome"] == outcome]
+
+    def metric(self, name: str) -> float:
+        metrics = self.run(IN_EDGE, "curl", "-sf", "http://127.0.0.1:7081/metrics").out
+        found = re.search(rf"^tinkedge_artifact_{re.escape(name)} (\S+)$", metrics, re.MULTILINE)
+        assert found, metrics
+        return float(found[1])
+
+    # --- the machine's side ---
+
+    def udhcpc(self, where: str, *options: str) -> dict[str, str]:
+        """What udhcpc was told, as its script's variables; nothing if it got no lease."""
+        learned = self.directory / secrets.token_hex(4)
+        process = self.start(where, *UDHCPC, "-s", self._script, *options, LEARNED=str(learned))
+        if process.status() != 0:
+            return {}
+        lines = Path(f"{learned}.bound").read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines if "=" in line)
+
+    def rom(self, where: str, firmware: tuple[str, str] = BIOS) -> dict[str, str]:
+        """What a PXE ROM on the machine is told."""
+        vendor, architecture = firmware
+        return self.udhcpc(where, "-V", vendor, "-x", f"0x5d:{architecture}", "-O", "43", "-O", "66", "-O", "67")
+
+    def discover(self, where: str, mac: str, *options: Any, servers: set[str]) -> dict[str, Any]:
+        """The offers to a DISCOVER with these options, by server.
+
+        It is sent anew until all of `servers` have answered, and then given time in which others might.
+        """
+        xid = random.getrandbits(32)
+        message = BOOTP(op=1, xid=xid, flags=0x8000, chaddr=bytes.fromhex(mac.replace(":", "")))
+        packet = bytes(message / DHCP(options=[("message-type", "discover"), *options, "end"]))
+        offers: dict[str, Any] = {}
+        with contextlib.closing(in_namespace(self.namespaces[where], _dhcp_socket)) as client:
+            for _ in range(10):
+                client.sendto(packet, ("255.255.255.255", 67))
+                give_up = time.monotonic() + 0.5
+                while (left := give_up - time.monotonic()) > 0:
+                    client.settimeout(left)
+                    with contextlib.suppress(TimeoutError):
+                        offer = BOOTP(client.recv(4096))
+                        if offer.xid == xid:
+                            offers[said(offer)["server_id"]] = offer
+                if servers <= set(offers):
+                    break
+        return offers
+
+    def get(self, where: str, path: str, address: str = ADDRESS) -> tuple[int, bytes]:
+        """Status and body of an answer of the edge's HTTP; the status is 0 if the body broke off."""
+        body = self.directory / secrets.token_hex(4)
+        url = f"http://{address}:7080{path}"
+        curl = self.run(where, "curl", "-s", "--max-time", "10", "-o", body, "-w", "%{http_code}", url)
+        status = int(curl.out) if curl.popen.returncode == 0 else 0
+        return status, body.read_bytes() if body.exists() else b""
+
+    def script(self, where: str, address: str = ADDRESS, mac: str = "") -> str:
+        """The script that iPXE on the machine gets."""
+        status, body = self.get(where, f"/ipxe/script/{mac or MACS[where]}/auto.ipxe", address)
+        assert status == 200, body
+        return body.decode()
+
+    def tftp(self, where: str, name: str, client: str = "tftp-hpa", address: str = ADDRESS) -> tuple[bytes, str]:
+        """A file, and what the client said. A MAC in the name is written with dashes: tftp-hpa reads HOST:FILE."""
+        assert ":" not in name
+        got = self.directory / secrets.token_hex(4)
+        commands: dict[str, list[str | Path]] = {
+            "tftp-hpa": ["timeout", "5", "tftp", "-m", "binary", address, "-c", "get", name, got],
+            "busybox": ["timeout", "5", "busybox", "tftp", "-g", "-b", "1468", "-r", name, "-l", got, address],
+        }
+        process = self.run(where, *commands[client])
+        return got.read_bytes() if got.exists() else b"", process.out + process.err
+
+
+def _dhcp_socket() -> socket.socket:
+    client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"eth0")
+    client.bind(("", 68))
+    return client
+
+
+def dashed(mac: str) -> str:
+    return mac.replace(":", "-")
+
+
+def said(offer: Any) -> dict[str, Any]:
+    """The options of a message."""
+    return {option[0]: option[1] for option in offer[DHCP].options if isinstance(option, tuple)}
+
+
+def manifest(kind: str, name: str, spec: dict[str, Any], **annotations: str) -> str:
+    metadata = {"name": name, "annotations": {f"tinkerbell.org/{key}": value for key, value in annotations.items()}}
+    return json.dumps({"apiVersion": "tinkerbell.org/v1alpha2", "kind": kind, "metadata": metadata, "spec": spec})
+
+
+def content(name: str, size: int = 70_001) -> bytes:
+    """The same random bytes for the same name."""
+    return random.Random(name).randbytes(size)
+
+
+@contextlib.contextmanager
+def running(directory: Path, *options: str | Path, far: bool = False) -> Iterator[Edge]:
+    edge = Edge(directory)
+    try:
+        edge.up(*options, far=far)
+        yield edge
+    finally:
+        edge.remove()
+
+
+def boots_lab(script: str, address: str = ADDRESS) -> bool:
+    """Whether a script boots the OSIE "lab", with everything from this address of ours."""
+    kernel, initrd = (f"http://{address}:7080/osie/lab/{part}" for part in ("kernel", "initrd"))
+    return kernel in script and initrd in script and f" grpc_authority={address}:42113 " in script
+
+
+# --- reservations -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def reserving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
+    """Two networks, and everything that goes with reservations."""
+    directory = tmp_path_factory.mktemp("reserving")
+    extra = directory / "tftp"
+    (extra / "overlays").mkdir(parents=True)
+    (extra / "start4.elf").write_bytes(content("start4.elf"))
+    (extra / "overlays" / "vc4.dtbo").write_bytes(content("vc4.dtbo", 512))
+    sizes = ["--decline-quarantine", "3", "--cache-size", str(CACHE_SIZE)]
+    with running(directory, *sizes, "--tftp-single-port", "--tftp-dir", extra, far=True) as edge:
+        edge.register("near", ADDRESSES["near"])
+        edge.register("far", ADDRESSES["far"])
+        edge.machine("near")
+        edge.machine("far", network="rack1")
+        yield edge
+
+
+def test_machines_of_two_networks_get_lease_boot_program_and_script_from_our_address_there(reserving: Edge) -> None:
+    for name, address, other in (("near", ADDRESS, FAR_ADDRESS), ("far", FAR_ADDRESS, ADDRESS)):
+        told = reserving.rom(name, UEFI)
+        assert (told["ip"], told["serverid"], told["siaddr"]) == (ADDRESSES[name], address, address)
+        assert told["boot_file"] == "snponly.efi"
+        # iPXE, which the boot program is, is known by its user class.
+        told = reserving.udhcpc(name, "-x", f"0x4d:{b'iPXE'.hex()}")
+        assert told["boot_file"] == f"http://{address}:7080/ipxe/script/{MACS[name]}/auto.ipxe"
+        script = reserving.script(name, address)
+        assert boots_lab(script, address), script
+        assert other not in script
+        assert reserving.get(name, "/osie/lab/initrd", address) == (200, content("initrd"))
+        assert reserving.tftp(name, "snponly.efi", address=address)[0] == (IPXE / "snponly.efi").read_bytes()
+        script = reserving.tftp(name, f"{dashed(MACS[name])}/auto.ipxe", address=address)[0].decode()
+        assert f"tftp://{address}/{MACS[name]}/osie/lab/kernel" in script
+        assert other not in script
+        # The script names the workflow server, which has to answer there.
+        in_namespace(reserving.namespaces[name], partial(socket.create_connection, (address, 42113), 5)).close()
+
+
+def test_declined_address_shows_on_the_hardware_and_is_offered_again_after_the_quarantine(reserving: Edge) -> None:
+    def conflict() -> str:
+        condition = '{.status.conditions[?(@.type=="AddressConflict")]'
+        shown = f"{condition}.status}} {condition}.reason}} {condition}.message}}"
+        return reserving.kubectl("get", "hardware", "declining", "-o", f"jsonpath={shown}").strip()
+
+    address, mac = "172.31.77.60", "52:54:00:00:01:06"
+    reserving.register("declining", address, mac=mac)
+    reserving.machine("declining", mac)
+    # Somebody has put the address of the machine on a host of theirs.
+    reserving.machine("squatter", "52:54:00:00:01:07", address=address)
+    assert set(reserving.discover("declining", mac, servers={ADDRESS})) == {ADDRESS}
+    client = reserving.start("declining", *UDHCPC, "-s", "/bin/true", "-a", "-A", "5")
+    until(lambda: conflict() != "", lambda: client.err)
+    client.end()
+    assert conflict().startswith(f"True DeclinedByClient {address} is used by another host: {mac} declined it; ")
+    reserving.address("squatter", "172.31.77.61/24")
+    assert reserving.discover("declining", mac, servers=set()) == {}
+    assert any("is in quarantine" in message for message in reserving.journey(mac, "refused"))
+    # Nobody asks in the meantime: the end is told all the same.
+    until(lambda: conflict().startswith("False QuarantineEnded"), conflict, within=10, every=0.2)
+    assert reserving.udhcpc("declining", "-a")["ip"] == address
+
+
+@pytest.fixture(scope="module")
+def upstream(reserving: Edge) -> Iterator[Path]:
+    """The directory of a web server, which the edge reaches as 127.0.0.1:8080."""
+    root = reserving.directory / "www"
+    root.mkdir()
+    server = reserving.start(IN_EDGE, *WEB_SERVER, "--directory", root)
+    until(lambda: "tcp:8080" in reserving.listening(), lambda: server.err)
+    yield root
+    server.end()
+
+
+def publish(edge: Edge, root: Path, name: str, size: int, sha256: str = "") -> None:
+    """Make an OSIE with an initrd of this size, and wait until the machine "near" can boot it."""
+    (root / f"{name}-kernel").write_bytes(content(f"{name}-kernel", 1000))
+    (root / f"{name}-initrd").write_bytes(content(name, size))
+    urls = {f"{part}Url": f"http://127.0.0.1:8080/{name}-{part}" for part in ("kernel", "initrd")}
+    edge.kubectl.apply(manifest("OSIE", name, urls, **({"initrd-sha256": sha256} if sha256 else {})))
+    edge.machine("near", address=ADDRESSES["near"])
+    until(lambda: edge.get("near", f"/osie/{name}/kernel")[0] == 200)
+
+
+def test_initrd_larger_than_the_cache_is_refused_with_the_option_to_change(reserving: Edge, upstream: Path) -> None:
+    failures = 'failures_total{kind="no_room"}'
+    before = reserving.metric(failures)
+    publish(reserving, upstream, "large", CACHE_SIZE + 1)
+    status, body = reserving.get("near", "/osie/large/initrd")
+    line = body.decode()
+    assert status == 500
+    assert len(line.splitlines()) == 1
+    assert "OSIE default/large: initrdUrl http://127.0.0.1:8080/large-initrd: " in line
+    assert f"{CACHE_SIZE + 1} bytes are more than the whole cache may hold, {CACHE_SIZE} (see --cache-size)" in line
+    # The machine's screen shows it, too: its script asks why.
+    screen = reserving.get("near", f"/ipxe/script/{MACS['near']}/auto.ipxe?failed")[1].decode()
+    assert f"echo {line.partition(' (see')[0]}" in screen
+    assert "--cache-size" in screen
+    assert line.strip() in reserving.journey(MACS["near"], "failed")[-1]
+    assert "--cache-size" in reserving.process.err
+    assert reserving.metric(failures) == before + 1
+
+
+def test_machine_never_gets_a_whole_file_that_is_not_the_one_of_the_checksum(reserving: Edge, upstream: Path) -> None:
+    size, failures = 200_000, 'failures_total{kind="checksum"}'
+    before = reserving.metric(failures)
+    publish(reserving, upstream, "wrong", size, hashlib.sha256(b"another file").hexdigest())
+    for _ in range(2):
+        status, body = reserving.get("near", "/osie/wrong/initrd")
+        assert status != 200
+        assert len(body) < size
+    said_of = reserving.journey(MACS["near"], "failed")[-1]
+    assert "OSIE default/wrong: initrdUrl http://127.0.0.1:8080/wrong-initrd: wrong SHA-256: the OSIE says " in said_of
+    assert reserving.metric(failures) > before
+    right = content("right", size)
+    fetched = reserving.metric("fetched_bytes_total")
+    publish(reserving, upstream, "right", size, hashlib.sha256(right).hexdigest())
+    for _ in range(2):
+        assert reserving.get("near", "/osie/right/initrd") == (200, right)
+    # One download for both, and the kernel's.
+    assert reserving.metric("fetched_bytes_total") == fetched + size + 1000
+    assert reserving.metric("stored_bytes") <= CACHE_SIZE
+
+
+@pytest.mark.parametrize("client", ["tftp-hpa", "busybox"])
+def test_machine_behind_a_firewall_gets_boot_program_and_extra_files_from_port_69(reserving: Edge, client: str) -> None:
+    where, mac, address = "walled", "52:54:00:00:01:08", "172.31.77.70"
+    if where not in reserving.namespaces:
+        reserving.register(where, address, mac=mac)
+        reserving.machine(where, mac, address=address)
+        rule = ["INPUT", "-p", "udp", "!", "--sport", "69", "-j", "DROP"]
+        assert reserving.run(where, "iptables", "-A", *rule).popen.returncode == 0
+    got, _ = reserving.tftp(where, "snponly.efi", client)
+    assert got == (IPXE / "snponly.efi").read_bytes()
+    # As a Raspberry Pi asks: below its serial number, for which there is no directory.
+    assert reserving.tftp(where, "1a2b3c4d/start4.elf", client)[0] == content("start4.elf")
+    assert reserving.tftp(where, "overlays/vc4.dtbo", client)[0] == content("vc4.dtbo", 512)
+    for name in ("overlays/none.dtbo", "../data/kubeconfig", "overlays/../../data/kubeconfig"):
+        assert reserving.tftp(where, name, client)[0] == b""
+
+
+def test_extra_files_are_for_registered_machines_only(reserving: Edge) -> None:
+    reserving.machine("stranger", address=ADDRESSES["stranger"])
+    got, said_of = reserving.tftp("stranger", "start4.elf")
+    assert got == b""
+    assert "no such file" in said_of
+
+
+# --- only while there is work -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def working(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
+    with running(tmp_path_factory.mktemp("working"), "--netboot-when", "workflow") as edge:
+        edge.register("near", ADDRESSES["near"])
+        edge.machine("near")
+        yield edge
+
+
+def test_machine_netboots_only_while_it_has_a_workflow_that_has_not_ended(working: Edge) -> None:
+    def refused(why: str) -> None:
+        until(lambda: why in working.script("near"), lambda: working.script("near"))
+        script = working.script("near")
+        assert "/osie/" not in script
+        assert working.get("near", "/osie/lab/kernel")[0] == 403
+        told = working.rom("near")
+        assert told["ip"] == ADDRESSES["near"]
+        assert not told.get("boot_file")
+        # A PXE menu of one item, which goes on to the next boot device; its prompt is the reason, as far as it fits.
+        menu = bytes.fromhex(told["opt43"])
+        assert b"Local boot" in menu
+        assert f"No netboot: {why[:15]}".encode() in menu
+        assert menu.rstrip(b"\xff").endswith(why[-15:].encode())
+
+    assert working.rom("near")["ip"] == ADDRESSES["near"]
+    refused("no Workflow for default/near: create one")
+    assert working.tftp("near", "undionly.kpxe")[0] == b""
+    working.kubectl.apply(manifest("Template", "idle", {"actions": [{"name": "idle", "image": "none"}]}))
+    workflow = {"hardwareRef": {"name": "near"}, "templateRef": {"name": "idle"}}
+    working.kubectl.apply(manifest("Workflow", "first", workflow))
+    until(lambda: boots_lab(working.script("near")), lambda: working.script("near"))
+    told = working.rom("near")
+    assert (told["boot_file"], told["siaddr"]) == ("undionly.kpxe", ADDRESS)
+    assert working.tftp("near", "undionly.kpxe")[0] == (IPXE / "undionly.kpxe").read_bytes()
+    assert working.get("near", "/osie/lab/kernel") == (200, content("kernel"))
+    end = json.dumps({"status": {"state": "Failed"}})
+    working.kubectl("patch", "workflow", "first", "--subresource=status", "--type=merge", "-p", end)
+    refused("Workflow default/first has Failed: create another")
+
+
+# --- beside another DHCP server ---------------------------------------------------------------------------------------
+
+
+def dnsmasq(edge: Edge) -> Process:
+    """Somebody else's DHCP server on rack0, which gives addresses from .100 on."""
+    edge.machine("other-server", "52:54:00:00:01:99", address=OTHER_SERVER)
+    options = ["--keep-in-foreground", "--port=0", "--user=root", "--interface=eth0", "--leasefile-ro", "--no-ping"]
+    files = ["--conf-file=/dev/null", f"--pid-file={edge.directory}/dnsmasq.pid"]
+    lease = ["--dhcp-range=172.31.77.100,172.31.77.200,255.255.255.0,1h", "--dhcp-authoritative", "--log-facility=-"]
+    server = edge.start("other-server", "dnsmasq", *options, *files, *lease)
+    until(lambda: "DHCP, IP range" in server.err, lambda: server.err)
+    return server
+
+
+@pytest.fixture(scope="module")
+def proxying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
+    with running(tmp_path_factory.mktemp("proxying"), "--dhcp-mode", "proxy") as edge:
+        dnsmasq(edge)
+        edge.register("near", ADDRESSES["near"])
+        edge.machine("near")
+        yield edge
+
+
+def test_machine_gets_its_address_from_the_other_server_and_what_to_boot_from_us(proxying: Edge) -> None:
+    mac = MACS["near"]
+    both = {OTHER_SERVER, ADDRESS}
+    assert set(proxying.discover("near", mac, servers={OTHER_SERVER})) == {OTHER_SERVER}
+    offers = proxying.discover("near", mac, *PXE, servers=both)
+    assert set(offers) == both
+    assert offers[OTHER_SERVER].yiaddr.startswith("172.31.77.1")
+    ours = offers[ADDRESS]
+    assert (ours.yiaddr, ours.siaddr, ours.file.rstrip(b"\0")) == ("0.0.0.0", ADDRESS, b"undionly.kpxe")
+    assert said(ours)["vendor_class_id"] == b"PXEClient"
+    assert "lease_time" not in said(ours)
+    told = proxying.udhcpc("near")
+    assert told["serverid"] == OTHER_SERVER
+    assert 100 <= int(told["ip"].rpartition(".")[2]) <= 200
+    # That address is in no Hardware; the machine is known by it nevertheless.
+    assert boots_lab(proxying.script("near"))
+    assert proxying.get("near", "/osie/lab/kernel") == (200, content("kernel"))
+    assert proxying.get("near", "/2009-04-04/user-data") == (200, b"I am near")
+
+
+def test_machine_is_known_by_its_hardware_address_without_any_dhcp(proxying: Edge) -> None:
+    mac = "52:54:00:00:01:04"
+    proxying.register("silent", "172.31.77.51", mac=mac)
+    proxying.machine("silent", mac, address="172.31.77.180")
+    assert proxying.get("silent", "/2009-04-04/user-data") == (200, b"I am silent")
+    assert boots_lab(proxying.script("silent", mac=mac))
+
+
+def test_other_machine_gets_nothing_of_a_machine_even_at_the_address_of_its_hardware(proxying: Edge) -> None:
+    proxying.machine("stranger")
+    for address in (ADDRESSES["stranger"], ADDRESSES["near"]):
+        proxying.address("stranger", f"{address}/24")
+        status, _ = proxying.get("stranger", f"/ipxe/script/{MACS['near']}/auto.ipxe")
+        assert status == 403
+        assert proxying.get("stranger", "/osie/lab/kernel")[0] == 403
+        assert proxying.get("stranger", "/2009-04-04/user-data")[0] == 404
+        assert proxying.get("stranger", f"/nocloud/{MACS['near']}/user-data")[0] == 404
+        assert proxying.tftp("stranger", f"{dashed(MACS['near'])}/auto.ipxe")[0] == b""
+    offers = proxying.discover("stranger", MACS["stranger"], *PXE, servers={OTHER_SERVER})
+    assert set(offers) == {OTHER_SERVER}
+
+
+# --- machines without a Hardware --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def adopting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
+    options = ["--dhcp-mode", "auto-proxy", "--default-osie", "lab"]
+    with running(tmp_path_factory.mktemp("adopting"), *options) as edge:
+        dnsmasq(edge)
+        edge.machine("stranger")
+        yield edge
+
+
+@pytest.mark.parametrize("client", ["tftp-hpa", "busybox"])
+def test_machine_without_hardware_netboots_the_default_osie_and_nothing_else(adopting: Edge, client: str) -> None:
+    mac = MACS["stranger"]
+    ours = adopting.discover("stranger", mac, *PXE, servers={ADDRESS})[ADDRESS]
+    assert ours.yiaddr == "0.0.0.0"
+    program = ours.file.rstrip(b"\0").decode()
+    assert adopting.udhcpc("stranger")["serverid"] == OTHER_SERVER
+    assert program == "undionly.kpxe"
+    assert adopting.tftp("stranger", program, client)[0] == (IPXE / "undionly.kpxe").read_bytes()
+    script = adopting.script("stranger")
+    assert boots_lab(script)
+    assert f" worker_id={mac} " in script
+    # The same for an iPXE that has no HTTP.
+    script = adopting.tftp("stranger", f"{dashed(mac)}/auto.ipxe", client)[0].decode()
+    assert f"tftp://{ADDRESS}/{mac}/osie/lab/kernel" in script
+    for part in ("kernel", "initrd"):
+        assert adopting.get("stranger", f"/osie/lab/{part}") == (200, content(part))
+        assert adopting.tftp("stranger", f"{dashed(mac)}/osie/lab/{part}", client)[0] == content(part)
+    assert adopting.get("stranger", "/osie/other/kernel")[0] == 403
+    for path in ("2009-04-04/user-data", "2009-04-04/meta-data/", f"nocloud/{mac}/meta-data"):
+        assert adopting.get("stranger", f"/{path}")[0] == 404
+
+
+# --- without DHCP -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def without_dhcp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
+    with running(tmp_path_factory.mktemp("without-dhcp"), "--dhcp-mode", "off") as edge:
+        edge.register("near", ADDRESSES["near"])
+        edge.machine("near", address="172.31.77.120")
+        yield edge
+
+
+def test_edge_without_dhcp_leaves_its_port_alone_and_serves_scripts_and_kernels(without_dhcp: Edge) -> None:
+    assert not {"udp:67", "udp:4011"} & without_dhcp.listening()
+    assert boots_lab(without_dhcp.script("near"))
+    assert without_dhcp.get("near", "/osie/lab/kernel") == (200, content("kernel"))
+    assert without_dhcp.tftp("near", "snponly.efi")[0] == (IPXE / "snponly.efi").read_bytes()
+    assert without_dhcp.discover("near", MACS["near"], *PXE, servers=set()) == {}
