@@ -647,7 +647,8 @@ def test_refused_machine_goes_on_within_seconds_and_its_ipxe_shows_why(binaries:
         assert booted.file == LOCAL_BOOT
         assert booted.seconds_lost <= 3
         prompt = Edk2Pxe.vendor(bytearray(edge.offers(ROMS[0])[0]))[10][1:]
-        assert prompt.startswith(b"No netboot: Hardware default/m1")
+        assert prompt.startswith(b"No netboot: ")
+        assert b"default/m1" in prompt
         assert len(prompt) <= 70
         assert http(edge, HTTP_ROMS[0]).file == f"http://{SERVER}:7080/ipxe/binary/{ROMS[0].mac}/netboot-not-allowed"
         assert ipxe(edge, IPXES[0]).file.endswith("/auto.ipxe")
