@@ -37,6 +37,7 @@ check: venv
 
 bench: venv
 	@deploy/setup.sh packages bench
+	@deploy/setup.sh tftpd
 	python -m tests.bench
 
 proto: venv

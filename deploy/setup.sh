@@ -4,6 +4,7 @@
 #   setup.sh packages SET...   install the Debian packages of these sets that are missing (sets: below)
 #   setup.sh venv              make .venv with the project, its extras and the versions of deploy/constraints.txt
 #   setup.sh ipxe              unpack Debian 13's iPXE into .venv/ipxe: the tests boot machines with an old and a new one
+#   setup.sh tftpd             unpack the server tftpd-hpa into .venv/bin, as a peer of the benchmarks
 #   setup.sh kubectl           use the kubectl on PATH, else unpack Debian 13's into .venv/bin; unpack Debian 12's there
 #                              as kubectl-1.20: the tests speak to the API server with an old one, too
 #
@@ -21,7 +22,7 @@ declare -A sets=(
   [test]="isc-dhcp-client dhcpcd-base systemd isc-dhcp-relay kea-admin dnsmasq-base nginx-light busybox-static tftp-hpa atftp
           curl wget runc crun iproute2 iptables procps kmod bzip2 xz-utils util-linux"
   # The peers of the benchmarks.
-  [bench]="nginx-light atftpd tftpd-hpa atftp dnsmasq-base kea-dhcp4-server etcd-server curl iproute2 iptables gcc libc6-dev"
+  [bench]="nginx-light atftpd atftp dnsmasq-base kea-dhcp4-server etcd-server curl iproute2 iptables gcc libc6-dev"
 )
 
 die() { echo "setup: $*" >&2; exit 1; }
@@ -85,6 +86,11 @@ unpack_ipxe() {
     echo "setup: the tests will do without a newer iPXE" >&2
 }
 
+unpack_tftpd() { # its package and atftpd's exclude each other
+  [ -x .venv/bin/in.tftpd ] || [ -x /usr/sbin/in.tftpd ] || (unpack bookworm tftpd-hpa usr/sbin/in.tftpd .venv/bin/in.tftpd) ||
+    echo "setup: the benchmarks will do without tftpd-hpa" >&2
+}
+
 unpack() { # SUITE PACKAGE PATH TARGET: a file or directory of another Debian's package, without installing it
   local suite=$1 package=$2 path=$3 target=$4 mirror
   work=$(mktemp -d) # not local: the trap runs after this function
@@ -117,5 +123,6 @@ case ${1:-} in
   venv) make_venv ;;
   kubectl) unpack_kubectl ;;
   ipxe) unpack_ipxe ;;
-  *) die "usage: setup.sh packages SET... | venv | kubectl | ipxe" ;;
+  tftpd) unpack_tftpd ;;
+  *) die "usage: setup.sh packages SET... | venv | kubectl | ipxe | tftpd" ;;
 esac

@@ -30,12 +30,10 @@ from edge.machine_scripts import MachineScripts
 from edge.osie_files import Located, NoArtifactError, OsieFiles
 from edge.policy import NetbootPolicy
 from edge.tftp.mapped import Snapshots, TooLargeError, mapped, open_below
-from edge.tftp.packets import ErrorCode
+from edge.tftp.packets import ErrorCode, printable
 from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest
 from ipxe.binaries import BootBinaries
 from ipxe.scripts import Origin
-
-MAX_NAME_IN_MESSAGE = 80
 
 NO_FAILURE = "the edge has the files of the OSIE, but the transfer to this machine broke off"
 
@@ -268,9 +266,3 @@ def mac_of(segment: str) -> str | None:
         return None
     digits = re.sub(r"[:.-]", "", lowered)
     return ":".join(digits[at : at + 2] for at in range(0, 12, 2))
-
-
-def printable(name: str) -> str:
-    """A client's file name made fit for a log line or a screen."""
-    shown = "".join(c if c.isascii() and c.isprintable() else "?" for c in name[:MAX_NAME_IN_MESSAGE])
-    return shown if len(name) <= MAX_NAME_IN_MESSAGE else f"{shown}..."

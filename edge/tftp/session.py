@@ -26,7 +26,7 @@ from edge.tftp.way import Address, Way, refused
 
 log = logging.getLogger(__name__)
 
-TURN_SECONDS = 0.001
+TURN_SECONDS = 0.0005
 """What all transfers together may take of one turn of the event loop, before DHCP and the others have theirs."""
 
 FEW = 4

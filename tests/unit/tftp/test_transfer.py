@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge.tftp.blocks import OctetBlocks
 from edge.tftp.packets import Agreed
 from edge.tftp.transfer import (
     MAX_PATIENCE,
@@ -77,10 +78,21 @@ def test_block_numbers_wrap_to_zero_where_the_file_has_more_than_65535_blocks() 
     sent = numbers(transfer.start(0.0))
     for end in range(64, 65541, 64):
         sent += numbers(transfer.receive(ack(end), 0.0))
+        assert transfer.wrapped == (end > 65535 - 64)
     transfer.receive(ack(65541), 0.0)
     assert ending(transfer) is Ending.SENT
     assert sent == [number & 0xFFFF for number in range(1, 65542)]
     assert transfer.wrapped
+
+
+def test_file_of_65535_blocks_needs_no_warning() -> None:
+    transfer = of(bytes(65535 * 8 - 1), Agreed(8, 64))
+    transfer.start(0.0)
+    for end in range(64, 65535, 64):
+        transfer.receive(ack(end), 0.0)
+    transfer.receive(ack(65535), 0.0)
+    assert ending(transfer) is Ending.SENT
+    assert not transfer.wrapped
 
 
 def test_payloads_are_views_so_that_a_kernel_is_not_copied() -> None:
@@ -153,13 +165,22 @@ def test_acknowledgement_of_what_was_not_sent_is_passed_over(number: int) -> Non
     assert numbers(transfer.receive(ack(1), 0.0)) == [2]
 
 
-def test_late_acknowledgement_of_an_old_window_is_passed_over() -> None:
+def test_acknowledgement_of_an_old_window_or_of_one_to_come_is_passed_over() -> None:
     transfer = of(bytes(512 * 20), Agreed(512, 4))
     transfer.start(0.0)
     transfer.receive(ack(4), 0.0)
     transfer.receive(ack(8), 0.0)
-    assert [transfer.receive(ack(number), 0.0) for number in (4, 3, 0)] == [[]] * 3
+    assert [transfer.receive(ack(number), 0.0) for number in (4, 3, 0, 13, 16, 20)] == [[]] * 6
     assert transfer.acked == 8
+
+
+def test_only_what_was_sent_before_counts_as_sent_again() -> None:
+    transfer = of(bytes(512 * 20), Agreed(512, 4))
+    transfer.start(0.0)
+    assert numbers(transfer.receive(ack(3), 0.0)) == [4, 5, 6, 7]
+    assert transfer.resent_blocks == 1
+    transfer.receive(ack(7), 0.0)
+    assert transfer.resent_blocks == 1
 
 
 # --- how it ends -----------------------------------------------------------------------------------------------------
@@ -207,6 +228,14 @@ def test_client_that_leaves_in_the_middle_does_not_hold_the_transfer() -> None:
     transfer.start(0.0)
     transfer.unreachable(0.1)
     assert ending(transfer) is Ending.GONE
+
+
+def test_duration_begins_with_the_request() -> None:
+    transfer = ReadTransfer(OctetBlocks(b"x", 512), Agreed(), 100.0)
+    transfer.start(100.0)
+    transfer.receive(ack(1), 102.5)
+    assert transfer.ended is not None
+    assert transfer.ended.duration == 2.5
 
 
 def test_how_it_ended_first_is_how_it_ended() -> None:
@@ -278,6 +307,23 @@ def test_loss_is_mended_in_the_clients_own_pace() -> None:
     assert 0.3 < transfer.deadline - now < 0.45
 
 
+def test_patience_is_computed_as_in_rfc_6298() -> None:
+    transfer = of(bytes(512 * 100))
+    transfer.start(0.0)
+    transfer.receive(ack(1), 0.1)
+    assert transfer.deadline - 0.1 == pytest.approx(0.1 + 4 * 0.05)
+    transfer.receive(ack(2), 0.4)
+    assert transfer.deadline - 0.4 == pytest.approx(0.125 + 4 * 0.0875)
+
+
+def test_client_that_was_heard_for_long_is_not_given_up_for_its_first_loss() -> None:
+    transfer = of(bytes(512 * 100))
+    transfer.start(0.0)
+    for block in range(1, 60):
+        transfer.receive(ack(block), float(block))
+    assert numbers(transfer.expire(transfer.deadline)) == [60]
+
+
 def test_answer_to_a_repetition_says_nothing_of_the_clients_pace() -> None:
     transfer = of(bytes(512 * 100))
     transfer.start(0.0)
@@ -305,6 +351,12 @@ def test_timeout_that_the_client_asked_for_is_kept_to() -> None:
     found = waits(transfer, 0.001)
     assert set(found) == {3.0}
     assert len(found) == pytest.approx(PATIENCE / 3.0, abs=1)
+
+
+def test_client_with_a_long_timeout_is_asked_three_times() -> None:
+    transfer = of(bytes(9), Agreed(512, 1, 15.0, {"timeout": "15"}))
+    transfer.start(0.0)
+    assert waits(transfer, 0.0) == [15.0] * 3
 
 
 @pytest.mark.parametrize("timeout", [20.0, 200.0])
@@ -337,6 +389,15 @@ def test_what_the_kernel_had_no_room_for_is_sent_a_moment_later_and_counts_as_no
     assert numbers(transfer.expire(0.005)) == [4, 5, 6, 7, 8]
     assert numbers(transfer.receive(ack(8), 0.006))[0] == 9
     assert transfer.resent_blocks == 0
+    assert numbers(transfer.expire(transfer.deadline)) == list(range(9, 17))  # now it is a loss
+
+
+def test_offer_that_the_kernel_had_no_room_for_is_repeated_as_if_it_was_lost() -> None:
+    transfer = of(bytes(512 * 20), WINDOW_4)
+    offer = packets_of(transfer.start(0.0))
+    transfer.not_taken(1, 0.0, 0.005)
+    assert packets_of(transfer.expire(transfer.deadline)) == offer
+    assert transfer.deadline > 0.5
 
 
 def test_way_that_never_has_room_ends_the_transfer() -> None:
@@ -362,7 +423,8 @@ def test_file_that_is_still_arriving_is_sent_as_far_as_it_is_there() -> None:
     assert numbers(transfer.arrived(1500, 2.0)) == [1, 2]
     assert numbers(transfer.arrived(512 * 5, 3.0)) == [3, 4]
     assert not transfer.starved
-    assert transfer.arrived(512 * 6, 3.5) == []  # the client is the one to wait for
+    assert transfer.arrived(512 * 6, 3.01) == []  # the client is the one to wait for
+    assert transfer.deadline == 3.0 + MIN_TIMEOUT
     assert numbers(transfer.receive(ack(4), 4.0)) == [5, 6]
     assert packets_of(transfer.arrived(len(content), 5.0)) == [b"\0\3\0\7" + content[-7:]]
     transfer.receive(ack(7), 6.0)
@@ -383,14 +445,15 @@ def test_client_that_waits_for_bytes_is_told_every_second_that_it_was_not_forgot
     transfer.start(0.0)
     transfer.receive(ack(1), 0.0)
     assert transfer.receive(ack(2), 0.0) == []
-    for second in range(1, 50):
+    for second in range(1, 200):
         # It asks by itself too, and acknowledges the repeated block: all that gets no answer, or a storm would begin.
         assert transfer.receive(ack(2), second - 0.5) == []
         assert numbers(transfer.expire(float(second))) == [2]
         assert transfer.receive(ack(2), second + 0.001) == []
     assert transfer.ended is None
-    assert numbers(transfer.arrived(5000, 50.0)) == [3]
-    assert transfer.receive(ack(2), 50.1) == []
+    assert transfer.resent_blocks == 199
+    assert numbers(transfer.arrived(5000, 200.0)) == [3]
+    assert transfer.receive(ack(2), 200.1) == []
 
 
 def test_client_that_waits_for_the_first_bytes_is_offered_the_options_again_but_not_soon() -> None:
@@ -455,9 +518,17 @@ def test_request_without_options_that_comes_again_while_nothing_is_there_is_pass
     transfer = of(bytes(5000), filled=0)
     assert transfer.start(0.0) == []
     assert transfer.requested_again(3.0) == []
-    assert transfer.expire(20.0) == []
+    assert transfer.requested_again(50.0) == []
+    assert transfer.expire(100.0) == []
     assert transfer.ended is None
-    assert numbers(transfer.arrived(5000, 21.0)) == [1]
+    assert numbers(transfer.arrived(5000, 101.0)) == [1]
+
+
+def test_request_for_a_file_of_which_nothing_comes_is_forgotten() -> None:
+    transfer = of(bytes(5000), filled=0)
+    transfer.start(0.0)
+    assert sum(waits(transfer, 0.0)) == MAX_PATIENCE
+    assert ending(transfer) is Ending.SILENT
 
 
 # --- what strangers may send -----------------------------------------------------------------------------------------

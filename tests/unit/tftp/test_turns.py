@@ -62,6 +62,14 @@ async def test_others_wait_for_the_time_of_a_turn_and_not_for_all_transfers() ->
     assert rounds >= 200 / 7
 
 
+async def test_turns_that_take_no_time_share_one_of_the_event_loop() -> None:
+    turns, log = Turns(), list[str]()
+    for number in range(20):
+        Busy(str(number), turns, log, 0).start()
+    await asyncio.sleep(0)
+    assert len(log) >= 20
+
+
 async def test_line_that_came_to_its_end_begins_anew() -> None:
     turns, log = Turns(), ["x"] * 199
     for _ in range(3):
