@@ -82,7 +82,8 @@ class MetadataService:
         machine = self._context.callers.machine(seen)
         if machine is None:
             return self._unknown(seen)
-        if who == machine.name or who in machine.hardware.spec.network_interfaces:
+        own = self._context.inventory.by_name(machine.name, machine.namespace)
+        if who == machine.name or any(who == interface.mac for interface in own):
             return machine
         why = f"asked for the metadata of {who}, but this address is that of {machine.namespace}/{machine.name}"
         return self._context.refuse(403, f"{seen} is not an address of the machine asked for", seen=seen, why=why)
