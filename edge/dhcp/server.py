@@ -16,15 +16,14 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import operator
 import socket
 import struct
 from collections import defaultdict
-from collections.abc import Callable
 
 from edge.dhcp import options
 from edge.dhcp.codec import MAX_PACKET
 from edge.dhcp.datagram import BROADCAST, PXE_PORT, SERVER_PORT, Received, Reply
+from edge.dhcp.inbox import Inbox
 from edge.dhcp.link import Link, NoLinkError
 from edge.dhcp.responder import Responder, no_quick_answer
 from edge.listener import Listener, advice
@@ -49,8 +48,6 @@ _UDP_SEGMENT = 103  # linux/udp.h
 _NO_SEGMENTS = {errno.EINVAL, errno.EIO, errno.EMSGSIZE, errno.ENOPROTOOPT, errno.EOPNOTSUPP}
 _MOST_SEGMENTS = 64  # UDP_MAX_SEGMENTS of kernels before 6.9; later ones take twice as many
 _MOST_BYTES = 65507  # of a UDP payload, which is what the kernel is given to take apart
-
-_Arrived = tuple[bytes, tuple[str, int]]
 
 
 class DhcpServerError(Exception):
@@ -136,7 +133,8 @@ class _Port:
         self._fresh_once = OncePer(_FRESH_SOCKET_SECONDS, 1)
         packet_info = struct.pack("=I4s4s", 0, options.ipv4(address), bytes(4))
         self._from_us = [(socket.IPPROTO_IP, _IP_PKTINFO, packet_info)]
-        self._listeners: list[Listener[_Arrived]] = []
+        self._inbox = Inbox(MAX_PACKET + 1)
+        self._listeners: list[Listener[list[bytes]]] = []
         self._link: Link | None = None
         self._replies: list[Reply] = []
         self._segments = True
@@ -206,7 +204,8 @@ class _Port:
 
     def _listen(self, sock: socket.socket) -> None:
         what = f"DHCP on {self._interface} port {self._number}"
-        listener: Listener[_Arrived] = Listener(sock, what, _receive, self._answer, after_turn=self._send_all)
+        receive, answer = self._inbox.receive, self._answer
+        listener: Listener[list[bytes]] = Listener(sock, what, receive, answer, per_turn=1, after_turn=self._send_all)
         listener.start()
         self._listeners.append(listener)
 
@@ -219,14 +218,20 @@ class _Port:
             )
             return None
 
-    def _answer(self, _sock: socket.socket, arrived: _Arrived) -> None:
-        packet, (source, source_port) = arrived
-        reply = self._quick(packet)
-        if reply is None:
-            reply = self._respond(packet, Received(source, source_port, self._number))
-            if reply is None:
-                return
-        self._replies.append(reply)
+    def _answer(self, _sock: socket.socket, packets: list[bytes]) -> None:
+        quick, replies = self._quick, self._replies
+        for number, packet in enumerate(packets):
+            try:
+                reply = quick(packet)
+                if reply is None:
+                    reply = self._respond(packet, Received(*self._inbox.source(number), self._number))
+                    if reply is None:
+                        continue
+            except Exception:
+                if self._once.due("fault", self._loop.time()):
+                    log.exception("DHCP on %s: internal error on %s", self._interface, packet.hex())
+                continue
+            replies.append(reply)
 
     def _send_all(self) -> None:
         """Send the replies of a turn, those of one size to one place with one system call."""
@@ -311,14 +316,10 @@ class _Port:
         # New packets come to the new socket; what the other has heard already is answered in its next turns.
         self._loop.call_later(_FRESH_SOCKET_SECONDS, self._retire, worn)
 
-    def _retire(self, worn: Listener[_Arrived]) -> None:
+    def _retire(self, worn: Listener[list[bytes]]) -> None:
         if worn in self._listeners:
             self._listeners.remove(worn)
             worn.stop()
-
-
-# A packet and where it came from. In C, for it is called for each packet.
-_receive: Callable[[socket.socket], _Arrived] = operator.methodcaller("recvfrom", MAX_PACKET + 1)
 
 
 def _index(interface: str) -> int:
