@@ -19,6 +19,7 @@ import click
 from edge.artifacts.store import DirectoryInUseError
 from edge.dhcp.server import DhcpServerError
 from edge.dhcp.settings import SettingsError
+from edge.heap import settle
 from edge.host import HostError, Network, default_interface, interface_address
 from edge.logs import set_up
 from edge.neighbour.router_advertisement import RouterAdvertiserError
@@ -384,9 +385,7 @@ async def _until(stop: asyncio.Event, stack: Stack) -> None:
         await asyncio.wait([starting])
         return
     starting.result()
-    # What is known by now stays; with 100,000 machines, looking at it again would take the garbage collector 0.7 s.
-    gc.collect()
-    gc.freeze()
+    settle()
     try:
         await stack.run(stop)
     finally:

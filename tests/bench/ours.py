@@ -23,6 +23,7 @@ from edge.artifacts.cache import ArtifactCache, Source
 from edge.callers import Callers
 from edge.dhcp.responder import DhcpSettings, Responder
 from edge.dhcp.server import DhcpServer
+from edge.heap import settle
 from edge.http.app import build_app, machine_runner
 from edge.inventory import Inventory
 from edge.journey.recorder import Journey
@@ -134,8 +135,7 @@ async def dhcp(exit_stack: AsyncExitStack, journey: Journey, *, directory: str, 
     responder = Responder(known, settings, journey.record, time.monotonic, binaries, NetbootPolicy(), take=journey.note)
     for number in range(first, first + count):
         known.apply(machine(number))
-    gc.collect()
-    gc.freeze()
+    settle()
     server = DhcpServer(responder, "srv0")
     await server.start()
     exit_stack.push_async_callback(server.stop)
