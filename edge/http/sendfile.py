@@ -22,8 +22,8 @@ import time
 from collections import deque
 from contextlib import suppress
 
-PIECE = 2 << 20
-"""Bytes that a machine gets before it is the next one's turn."""
+PIECE = 8 << 20
+"""Bytes that a machine gets before it is the next one's turn: what comes between two pieces costs as much as 40 KiB."""
 
 NICENESS = 10
 """Added to the threads' nice value (setpriority(2))."""
