@@ -16,9 +16,10 @@ import pytest
 from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
 from tink.agent.agent import Agent as RealAgent
+from tink.agent.channel import open_channel
 from tink.agent.process import ProcessRuntime
 from tink.agent.spool import MemorySpool
-from tink.agent.transport import Transport, open_channel
+from tink.agent.transport import Transport
 from tink.api.crds import generate
 from tink.api.v1alpha2 import API_VERSION, FINALIZER, Raw
 from tink.apiserver import ApiServer

@@ -18,6 +18,7 @@ import time
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from tink.agent.channel import open_channel
 from tink.agent.child import Output, Signals, run_child
 from tink.agent.executor import Effect, EndWorkflow, Executor, Publish, RunAction, StopAction
 from tink.agent.model import (
@@ -35,7 +36,7 @@ from tink.agent.process import kill_group, terminate_group
 from tink.agent.runtime import Runtime, make_runtime
 from tink.agent.settings import AgentSettings
 from tink.agent.spool import MemorySpool
-from tink.agent.transport import Transport, open_channel
+from tink.agent.transport import Transport
 
 log = logging.getLogger(__name__)
 

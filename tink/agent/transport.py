@@ -23,7 +23,6 @@ import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import grpc
 import grpc.aio
@@ -47,20 +46,6 @@ REFUSALS = frozenset(
 )
 """Statuses that say that the server was reached and does not want to."""
 
-CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
-    # A machine in a rack loses its switch without a FIN: ask every 20 s whether the server is still there.
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-    # gRPC's own reconnecting; its "min" is also how long one attempt to connect may take.
-    ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 10_000),
-    ("grpc.min_reconnect_backoff_ms", 10_000),
-    # The server is on the machine's own network; a proxy in the environment is for images.
-    ("grpc.enable_http_proxy", 0),
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Pace:
@@ -73,14 +58,6 @@ class Pace:
     refusal_patience: float = 300.0
     established_after: float = 1.0
     """A stream that has lived this long without a word is taken to be accepted."""
-
-
-def open_channel(server: str, tls_roots: Path | None) -> grpc.aio.Channel:
-    """A channel to `server` (host:port); encrypted when `tls_roots` is given, a missing file meaning gRPC's roots."""
-    if tls_roots is None:
-        return grpc.aio.insecure_channel(server, options=CHANNEL_OPTIONS)
-    roots = tls_roots.read_bytes() if tls_roots.exists() else None
-    return grpc.aio.secure_channel(server, grpc.ssl_channel_credentials(roots), options=CHANNEL_OPTIONS)
 
 
 class Backoff:

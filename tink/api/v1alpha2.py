@@ -360,6 +360,11 @@ class Action(Model):
         ge=0,
         description="Seconds the action may take. 0 or absent: the controller's --action-timeout, by default none.",
     )
+    reboots: bool | None = Field(
+        default=None,
+        description="Whether the action restarts the machine, or starts another kernel on it, so that nobody is left "
+        "to report its end: it has succeeded when the agent is gone, or comes back anew. For the last action only.",
+    )
 
 
 class TemplateSpec(Model):
@@ -497,6 +502,14 @@ class WorkflowStatus(Model):
         "given to an agent.",
     )
     current_action: str | None = Field(default=None, description="Name of the action that runs now, or that ran last.")
+    rejections: int | None = Field(
+        default=None, ge=0, description="How often an agent has rejected the Workflow since it was last started."
+    )
+    dispatch_after: str | None = Field(
+        default=None,
+        json_schema_extra={"format": "date-time"},
+        description="Before that moment the Workflow is not offered to its agent again, which has rejected it.",
+    )
     conditions: list[Condition] | None = Field(
         default=None,
         json_schema_extra=_map_list("type"),

@@ -40,6 +40,7 @@ from tink.server.agents import (
 )
 from tink.server.dispatch import Rejections, Start, Stop
 from tink.server.events import EventStore, StaleError, WorkflowGoneError
+from tink.server.hello import Hello, hello_of
 from tink.server.observation import AgentObservation, ObservationKind, Observe, harmless
 from tink.server.settings import ServerSettings
 from tink.server.streams import Stream
@@ -211,7 +212,7 @@ class WorkflowServer:
             key = self._admit(agent_id, peer)
         except (UnknownAgentError, ForeignAgentError) as error:
             await self._refuse(context, agent_id, peer, error)
-        stream = self._open(agent_id, peer, key)
+        stream = self._open(agent_id, peer, key, hello_of(context.invocation_metadata()))
         try:
             # Headers at once, so that an agent for which there is nothing to do knows that it was accepted.
             await context.send_initial_metadata(())
@@ -220,11 +221,12 @@ class WorkflowServer:
             self._closed(stream)
         await _abort(context, ending.code, ending.message)
 
-    def _open(self, agent_id: str, peer: str, key: HardwareKey) -> Stream:
+    def _open(self, agent_id: str, peer: str, key: HardwareKey, hello: Hello) -> Stream:
         stream = Stream(
             agent_id,
             peer,
             key,
+            holds=hello.holds,
             workflows=self._index,
             rejections=self._rejections,
             claims=self._events,

@@ -62,6 +62,7 @@ class Stream:
         peer: str,
         key: HardwareKey,
         *,
+        holds: frozenset[str] | None,
         workflows: WorkflowIndex,
         rejections: Rejections,
         claims: Claims,
@@ -72,6 +73,7 @@ class Stream:
         self.agent_id = agent_id
         self.peer = peer
         self.key = key
+        self._holds = holds
         self._workflows = workflows
         self._rejections = rejections
         self._claims = claims

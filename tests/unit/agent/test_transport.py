@@ -18,9 +18,10 @@ from cryptography.x509.oid import NameOID
 
 from proto import workflow_pb2 as pb
 from proto.workflow_pb2_grpc import WorkflowServiceServicer, WorkflowServiceStub, add_WorkflowServiceServicer_to_server
+from tink.agent.channel import open_channel
 from tink.agent.model import ActionStarted, ActionSucceeded, StopWorkflow
 from tink.agent.spool import MemorySpool
-from tink.agent.transport import Backoff, Pace, Transport, open_channel
+from tink.agent.transport import Backoff, Pace, Transport
 from tink.agent.wire import event_to_wire
 
 FAST = Pace(

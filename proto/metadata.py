@@ -1,0 +1,16 @@
+"""What goes beside the messages of `workflow.proto`, as metadata of its calls, between our agent and our server.
+
+The messages stay what the proposal has. An agent that sends none of this is served all the same, where the server does
+not demand a token; a server that knows none of it ignores it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+WORKFLOW: Final = "tinkedge-workflow"
+"""With GetWorkflows, once for each Workflow (uid) that the agent runs, or of which it has events that no server has
+acknowledged yet. Once with an empty value: there is none. Missing: the agent does not say."""
+
+AUTHORIZATION: Final = "authorization"
+"""With every call, `Bearer TOKEN`: the token from the machine's iPXE script."""
