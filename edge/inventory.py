@@ -137,10 +137,6 @@ class Inventory:
         self._digests.pop(key, None)
         self._replace(key, ())
 
-    def refresh(self, namespace: str, name: str) -> None:
-        """Tell the handlers about all machines of a Hardware: something else changed that their answers depend on."""
-        self._tell(machine.mac for machine in self.by_name(name, namespace))
-
     # --- the indexes --------------------------------------------------------------------------------------------
 
     def _replace(self, key: Key, new: tuple[Machine, ...]) -> None:

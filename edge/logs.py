@@ -16,6 +16,7 @@ import select
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TextIO
@@ -34,18 +35,30 @@ _END_SECONDS = 1.0
 _NO_FIELDS: Final[dict[str, Any]] = {}
 
 
+class _Seconds:
+    """A second as text, made once for all the lines of that second."""
+
+    def __init__(self, form: str, zone: Callable[[float], time.struct_time]) -> None:
+        self._form, self._zone = form, zone
+        self._second, self._text = -1, ""
+
+    def text(self, record: logging.LogRecord) -> str:
+        second = int(record.created)
+        if second != self._second:
+            self._second, self._text = second, time.strftime(self._form, self._zone(second))
+        return self._text
+
+
 class _TextFormatter(logging.Formatter):
     """`2026-01-31 12:00:00,123 INFO    edge.journey: message`, in local time."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._second, self._date = -1, ""
+        self._seconds = _Seconds("%Y-%m-%d %H:%M:%S", time.localtime)
 
     def format(self, record: logging.LogRecord) -> str:
-        second = int(record.created)
-        if second != self._second:
-            self._second, self._date = second, time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(second))
-        line = f"{self._date},{int(record.msecs):03d} {record.levelname:<7} {record.name}: {record.getMessage()}"
+        date = self._seconds.text(record)
+        line = f"{date},{int(record.msecs):03d} {record.levelname:<7} {record.name}: {record.getMessage()}"
         if record.exc_info:
             line = f"{line}\n{self.formatException(record.exc_info)}"
         if record.stack_info:
@@ -58,14 +71,11 @@ class _JsonFormatter(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._second, self._date = -1, ""
+        self._seconds = _Seconds("%Y-%m-%dT%H:%M:%S", time.gmtime)
 
     def format(self, record: logging.LogRecord) -> str:
-        second = int(record.created)
-        if second != self._second:
-            self._second, self._date = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
         entry: dict[str, Any] = {
-            "time": f"{self._date}.{int(record.msecs):03d}Z",
+            "time": f"{self._seconds.text(record)}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),

@@ -179,7 +179,6 @@ class Stack:
         workflows.on_delete(journey.on_delete)
         workflows.on_change(self._work.apply)
         workflows.on_delete(self._work.remove)
-        self._work.on_change(self.inventory.refresh)
 
     def _reviews(self) -> bool:
         """Whether the API can reach our webhooks: the embedded one can, a cluster's must be told where they are."""

@@ -6,7 +6,6 @@ there is no work it knows which Workflow ended last: that is what an operator ha
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from tink.api.v1alpha2 import Raw, WorkflowState
@@ -14,9 +13,6 @@ from tink.workflow.status import InvalidStatusError, parse_timestamp, state_of, 
 
 Key = tuple[str, str]
 """Namespace and name, of a Workflow or of a Hardware."""
-
-ChangeHandler = Callable[[str, str], None]
-"""Called with the namespace and name of a Hardware whose answers `has_work` or `why_none` changed."""
 
 
 class _Ended(NamedTuple):
@@ -34,7 +30,6 @@ class Work:
         """Names of the Workflows that have not ended, by Hardware."""
         self._ended: dict[Key, _Ended] = {}
         """The Workflow that ended last, by Hardware."""
-        self._handlers: list[ChangeHandler] = []
 
     def has_work(self, namespace: str, name: str) -> bool:
         """Whether the Hardware has a Workflow that has not ended."""
@@ -48,37 +43,25 @@ class Work:
         was = "was" if ended.state is WorkflowState.CANCELED else "has"
         return f"Workflow {namespace}/{ended.workflow} {was} {ended.state}: create another"
 
-    def on_change(self, handler: ChangeHandler) -> None:
-        """Call `handler(namespace, name)` after each change of what is answered about a Hardware."""
-        self._handlers.append(handler)
-
     def apply(self, new: Raw, _old: Raw | None = None) -> None:
         """Take in a Workflow that was added or changed. It is work until its state is an end state."""
         key = _key(new)
         hardware = _hardware(new)
-        before = self._hardware_of.get(key)
-        about = {h: self._answers(h) for h in (before, hardware) if h is not None}
         self._forget(key)
-        if hardware is not None:
-            self._hardware_of[key] = hardware
-            state = _end_state(new)
-            if state is None:
-                self._open.setdefault(hardware, set()).add(key[1])
-            else:
-                ended = _Ended(_time_of_end(new), key[1], state)
-                if hardware not in self._ended or self._ended[hardware].when <= ended.when:
-                    self._ended[hardware] = ended
-        self._tell(about)
+        if hardware is None:
+            return
+        self._hardware_of[key] = hardware
+        state = _end_state(new)
+        if state is None:
+            self._open.setdefault(hardware, set()).add(key[1])
+            return
+        ended = _Ended(_time_of_end(new), key[1], state)
+        if hardware not in self._ended or self._ended[hardware].when <= ended.when:
+            self._ended[hardware] = ended
 
     def remove(self, old: Raw) -> None:
         """Forget a Workflow that is gone."""
-        key = _key(old)
-        hardware = self._hardware_of.get(key)
-        if hardware is None:
-            return
-        about = {hardware: self._answers(hardware)}
-        self._forget(key)
-        self._tell(about)
+        self._forget(_key(old))
 
     def _forget(self, key: Key) -> None:
         hardware = self._hardware_of.pop(key, None)
@@ -92,15 +75,6 @@ class Work:
         ended = self._ended.get(hardware)
         if ended is not None and ended.workflow == key[1]:
             del self._ended[hardware]
-
-    def _answers(self, hardware: Key) -> tuple[bool, _Ended | None]:
-        return hardware in self._open, self._ended.get(hardware)
-
-    def _tell(self, about: dict[Key, tuple[bool, _Ended | None]]) -> None:
-        for hardware, before in about.items():
-            if self._answers(hardware) != before:
-                for handler in self._handlers:
-                    handler(*hardware)
 
 
 def _key(obj: Raw) -> Key:

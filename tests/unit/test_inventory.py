@@ -215,16 +215,6 @@ def test_handler_that_fails_for_one_machine_keeps_no_other_from_being_heard_of(
     assert MAC in caplog.text
 
 
-def test_refresh_tells_of_each_machine_of_a_hardware() -> None:
-    inventory = Inventory()
-    inventory.apply(hardware("a", MAC, OTHER_MAC))
-    heard: list[str] = []
-    inventory.on_change(heard.append)
-    inventory.refresh("default", "a")
-    inventory.refresh("default", "b")
-    assert heard == [MAC, OTHER_MAC]
-
-
 # --- any history ------------------------------------------------------------------------------------------------
 
 MACS = [f"52:54:00:00:00:0{digit}" for digit in range(4)]
