@@ -229,7 +229,8 @@ class _Port:
                         continue
             except Exception:
                 if self._once.due("fault", self._loop.time()):
-                    log.exception("DHCP on %s: internal error on %s", self._interface, packet.hex())
+                    what = f"DHCP on {self._interface} port {self._number}"
+                    log.exception("%s: internal error on %s", what, packet.hex())
                 continue
             replies.append(reply)
 
