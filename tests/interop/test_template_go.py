@@ -1,19 +1,14 @@
 """Our Go templates against Go's own, over a generated corpus: the same output, the same failures, the same words.
 
-A small Go program (`gotemplate/main.go`, standard library only) is built with the `go` on PATH, or that in Go's
-default place, and renders the same cases. Where we differ on purpose, `KNOWN_DIFFERENCES` says how and why; any other
-difference fails the test. The first build on a machine compiles Go's library, some ten seconds.
+A small Go program (`gotemplate/main.go`, standard library only) renders the same cases. Where we differ on purpose,
+`KNOWN_DIFFERENCES` says how and why; any other difference fails the test. The first build on a machine compiles Go's
+library, some ten seconds.
 """
 
 from __future__ import annotations
 
-import base64
 import itertools
-import os
 import random
-import re
-import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,14 +17,12 @@ from typing import Any, NamedTuple
 import orjson
 import pytest
 
+from tests.interop.go_templates import GO, MISSING, SOURCES, Outcome, build, outcomes
 from tink.template.engine import render
 from tink.template.errors import TemplateError
 from tink.template.strconv import to_bytes
 
-OLDEST_GO = (1, 24)
-SETTINGS = {"GOTOOLCHAIN": "local", "GOPROXY": "off", "GOTELEMETRY": "off", "GOFLAGS": "-mod=mod", "CGO_ENABLED": "0"}
-SOURCE = Path(__file__).parent / "gotemplate" / "main.go"
-WRITTEN: dict[str, list[str]] = orjson.loads(SOURCE.with_name("templates.json").read_bytes())
+WRITTEN: dict[str, list[str]] = orjson.loads((SOURCES / "templates.json").read_bytes())
 """Templates, numbers, strings and formats written by hand, by what they are about."""
 
 
@@ -64,28 +57,10 @@ VALUES = [*SCALARS, ".fbig", ".fsmall", ".l", ".ints", ".el", ".m", ".em", ".spe
 LITERALS = ['"abc"', "`raw`", "42", "-7", "2.5", "0x1F", "'a'", "true", "false", "nil", "1e3", "(index .uni 1)"]
 
 
-def find_go() -> str | None:
-    """A Go toolchain that knows all of today's template language."""
-    go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
-    if go is None:
-        return None
-    found = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, env={**os.environ, **SETTINGS})
-    version = re.match(r"go(\d+)\.(\d+)", found.stdout)
-    return go if version and (int(version[1]), int(version[2])) >= OLDEST_GO else None
-
-
-GO = find_go()
-
-
 class Case(NamedTuple):
     group: str
     text: str
     data: Any
-
-
-class Outcome(NamedTuple):
-    output: bytes | None
-    error: str
 
 
 class Difference(NamedTuple):
@@ -105,10 +80,6 @@ KNOWN_DIFFERENCES: dict[str, Difference] = {
             our.output is not None
             and "error calling slice: cannot index slice/array with type interface {}" in go.error
         ),
-    ),
-    "complex numbers": Difference(
-        "no JSON value is complex; the constants are syntax errors here",
-        lambda case, our, go: "complex numbers are not supported" in our.error,
     ),
 }
 
@@ -257,28 +228,6 @@ def corpus() -> list[Case]:
     return cases
 
 
-def go_outcomes(directory: Path, cases: list[Case]) -> list[Outcome]:
-    assert GO is not None
-    shutil.copy(SOURCE, directory / "main.go")
-    (directory / "go.mod").write_text("module gotemplate\n\ngo 1.24\n")
-    subprocess.run([GO, "build", "-o", "render", "."], cwd=directory, env={**os.environ, **SETTINGS}, check=True)
-    # Every case carries its data; most share one, so it is serialised once.
-    shared = orjson.dumps(DATA)
-    lines = [
-        b'{"text":%b,"data":%b}' % (orjson.dumps(case.text), shared if case.data is DATA else orjson.dumps(case.data))
-        for case in cases
-    ]
-    done = subprocess.run(
-        [directory / "render"], input=b"\n".join(lines) + b"\n", capture_output=True, check=True, timeout=60
-    )
-    results = [orjson.loads(line) for line in done.stdout.splitlines()]
-    assert len(results) == len(cases)
-    return [
-        Outcome(base64.b64decode(result["output"] or "") if result["ok"] else None, result["error"])
-        for result in results
-    ]
-
-
 def our_outcome(case: Case) -> Outcome:
     try:
         return Outcome(to_bytes(render(case.text, case.data, "t")), "")
@@ -286,10 +235,15 @@ def our_outcome(case: Case) -> Outcome:
         return Outcome(None, str(error))
 
 
-@pytest.mark.skipif(GO is None, reason=f"the oracle is Go {'.'.join(map(str, OLDEST_GO))} or newer; there is none here")
+@pytest.mark.skipif(GO is None, reason=MISSING)
 def test_templates_render_and_fail_as_in_go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cases = corpus()
-    theirs = go_outcomes(tmp_path, cases)
+    program = build(tmp_path, *(SOURCES / name for name in ("main.go", "tinkerbell.go", "more.go")))
+    # Most cases share their data, so it is serialised once.
+    shared = orjson.dumps(DATA)
+    theirs = outcomes(
+        program, ((case.text, shared if case.data is DATA else orjson.dumps(case.data)) for case in cases)
+    )
     equal, total, known = Counter[str](), Counter[str](), Counter[str]()
     failures = same_words = 0
     new: list[str] = []

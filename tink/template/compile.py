@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from tink.template import nodes
-from tink.template.errors import CallError, TemplateExecutionError
-from tink.template.execution import RUN, WRITE, Budget, Expression, Frame, Origin, Run, Statement, shortened
+from tink.template.errors import CallError, TemplateExecutionError, shortened
+from tink.template.execution import RUN, WRITE, Budget, Expression, Frame, Origin, Run, Statement
 from tink.template.expressions import ExpressionCompiler, last_visited
 from tink.template.fmt import text_of
 from tink.template.parser import parse
@@ -31,16 +31,18 @@ class _Continue(Exception):  # noqa: N818 (control flow, no error)
 
 
 class Program:
-    """A compiled template with the templates that it defines."""
+    """A compiled template with the templates that it defines.
+
+    `changes_maps`: it may change maps in the values that it is given.
+    """
 
     def __init__(self, text: str, trees: dict[str | None, nodes.Tree], functions: Functions) -> None:
         self.text = text
         self._slots = {name: tree.slots for name, tree in trees.items()}
         self._costs = {name: 10 + tree.slots + weight(tree.body) for name, tree in trees.items()}
-        self._bodies = {
-            name: _StatementCompiler(Origin(text, name), functions, self).block(tree.body)
-            for name, tree in trees.items()
-        }
+        compilers = {name: _StatementCompiler(Origin(text, name), functions, self) for name in trees}
+        self._bodies = {name: compilers[name].block(tree.body) for name, tree in trees.items()}
+        self.changes_maps = any(compiler.expressions.changes_maps for compiler in compilers.values())
 
     def find(self, name: str, main: str) -> tuple[Statement, int, int] | None:
         """Body, number of slots and cost of a defined template; the main one goes by the name it runs under."""
@@ -87,20 +89,34 @@ class _StatementCompiler:
 
     def block(self, statements: Iterable[nodes.Statement]) -> Statement:
         """A list of statements as one."""
-        compiled = [self._statement(node) for node in statements]
-        if len(compiled) == 1:
-            return compiled[0]
+        steps: list[tuple[str, Statement]] = []
+        text = ""
+        for node in statements:
+            if isinstance(node, nodes.Text):
+                text += node.text
+            else:
+                steps.append((text, self._statement(node)))
+                text = ""
+        if not steps:
+            return _text(text)
+        if len(steps) == 1 and not text and not steps[0][0]:
+            return steps[0][1]
 
         def run(frame: Frame, dot: Value) -> None:
-            for statement in compiled:
+            write = frame[WRITE]
+            for before, statement in steps:
+                if before:
+                    write(before)
                 statement(frame, dot)
+            if text:
+                write(text)
 
         return run
 
-    def _statement(self, node: nodes.Statement) -> Statement:
+    def _statement(
+        self, node: nodes.Action | nodes.Branch | nodes.Range | nodes.Invoke | nodes.Break | nodes.Continue
+    ) -> Statement:
         match node:
-            case nodes.Text():
-                return _text(node.text)
             case nodes.Action():
                 return self._action(node)
             case nodes.Branch():
@@ -187,11 +203,14 @@ class _StatementCompiler:
             if type(value) in (int, Uint8) and key_slot is not None:
                 raise origin.error(frame, blamed, f"can't use {value} to iterate over more than one variable")
             origin.charge(frame, blamed, text_size(value) >> 4)
+            budget = frame[RUN].budget
             empty = True
             try:
                 for key, item in pairs:
                     empty = False
-                    origin.charge(frame, blamed, cost)
+                    budget.steps -= cost
+                    if budget.steps < 0:
+                        origin.charge(frame, blamed, 0)
                     if value_slot is not None:
                         frame[value_slot] = item
                         if key_slot is not None:

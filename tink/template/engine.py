@@ -10,8 +10,10 @@ from threading import Lock
 from typing import Final
 
 from tink.template.compile import Program, compile_text
+from tink.template.errors import CallError, TemplateExecutionError
 from tink.template.execution import Budget
 from tink.template.functions import FUNCTIONS
+from tink.template.sprig.conversions import deep_copy
 from tink.template.values import Value
 
 CACHED_CHARACTERS: Final = 1 << 20
@@ -64,4 +66,24 @@ def render(text: str, dot: Value, name: str = "template", budget: Budget | None 
     """
     if "{{" not in text:
         return text
-    return _cache.get(text, name).render(dot, name, budget)
+    program = _cache.get(text, name)
+    if program.changes_maps:
+        dot = _own_copy(dot, name, budget)
+    return program.render(dot, name, budget)
+
+
+def _own_copy(dot: Value, name: str, budget: Budget | None) -> Value:
+    """What a template does to its data, no other sees."""
+    budget = budget or Budget()
+
+    def spend(steps: int) -> None:
+        budget.steps -= steps
+        if budget.steps < 0:
+            raise TemplateExecutionError(
+                f"template: {name}: to copy the data takes more than {budget.limits.steps} steps", name=name
+            )
+
+    try:
+        return deep_copy(spend, dot)
+    except CallError as error:
+        raise TemplateExecutionError(f"template: {name}: {error}", name=name) from None

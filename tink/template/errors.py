@@ -8,6 +8,8 @@ status conditions and for pointing at the place. For a field of a Template resou
 
 from __future__ import annotations
 
+from typing import Final
+
 
 class TemplateError(Exception):
     """A template that cannot be parsed or executed.
@@ -34,6 +36,14 @@ class TemplateExecutionError(TemplateError):
 
 class CallError(Exception):
     """Raised by a template function for arguments that it cannot take; the caller adds the place."""
+
+
+_LONGEST_SHOWN: Final = 200
+
+
+def shortened(text: str) -> str:
+    """Text for a message: what is long would fill the status that the message ends up in."""
+    return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "..."
 
 
 def place(text: str, position: int) -> tuple[int, int]:

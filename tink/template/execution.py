@@ -6,16 +6,18 @@ the variables of the template that runs, as the parser has numbered them. Every 
 
 Bounds: a loop or an invoked template pays for its nodes each time around, and text that functions make is paid by its
 length, so the number of steps bounds time and memory; straight-line code is bounded by the length of its own text.
+Steps are the same everywhere; for the few templates whose steps are slow, the processor's time is bounded, too.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from tink.template import nodes
-from tink.template.errors import TemplateExecutionError, place
+from tink.template.errors import TemplateExecutionError, place, shortened
 from tink.template.parser import FIRST_SLOT
 from tink.template.values import Value
 
@@ -25,27 +27,36 @@ Statement = Callable[[Frame, Value], None]
 
 WRITE: Final = 0
 RUN: Final = 1
-
-_LONGEST_SHOWN: Final = 200
+_NOT_WORTH_A_LOOK: Final = 8  # What costs fewer steps is over before the clock is read.
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one budget allows: nodes executed, bytes of output of each template, templates within templates."""
+    """How much one budget allows: nodes executed, bytes of output of each template, templates within templates, and
+    seconds of the processor."""
 
     steps: int = 100_000
     output: int = 256 * 1024
     depth: int = 64
+    seconds: float = 3.0
 
 
 class Budget:
     """What may still be spent; several templates can share one."""
 
-    __slots__ = ("limits", "steps")
+    __slots__ = ("_clock", "_end", "limits", "steps")
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: Limits | None = None, clock: Callable[[], float] = time.thread_time) -> None:
         self.limits = limits or Limits()
         self.steps = self.limits.steps
+        self._clock = clock
+        self._end = clock() + self.limits.seconds
+
+    def exceeded(self) -> str:
+        """What there is no more of, for a message; "" if there is enough of everything."""
+        if self.steps < 0:
+            return f"{self.limits.steps} steps"
+        return f"{self.limits.seconds:g} s" if self._clock() > self._end else ""
 
 
 class Run:
@@ -64,11 +75,6 @@ class Run:
         frame: Frame = [self.output.append, self, *[None] * slots]
         frame[FIRST_SLOT] = dot
         return frame
-
-
-def shortened(text: str) -> str:
-    """Text for a message: what is long would fill the status that the message ends up in."""
-    return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "..."
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,5 +102,7 @@ class Origin:
         """Takes steps from the budget. Raises TemplateExecutionError when it is exhausted."""
         budget = frame[RUN].budget
         budget.steps -= steps
-        if budget.steps < 0:
-            raise self.error(frame, node, f"the template takes more than {budget.limits.steps} steps")
+        if budget.steps < 0 or steps > _NOT_WORTH_A_LOOK:
+            exceeded = budget.exceeded()
+            if exceeded:
+                raise self.error(frame, node, f"the template takes more than {exceeded}")

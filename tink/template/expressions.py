@@ -12,10 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 from tink.template import nodes
-from tink.template.errors import CallError
+from tink.template.errors import CallError, shortened
 from tink.template.execution import Expression, Frame, Origin
-from tink.template.signatures import PYTHON_TYPES, Function, Functions, Type, heavy_price, is_large, text_size
+from tink.template.signatures import FREE, PYTHON_TYPES, SIZED, Function, Functions, Type, is_large, text_size
 from tink.template.values import Struct, Value, type_name
+
+PANICS = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
+"""What a function must not raise, but if one does, only the template fails that calls it, as with a panic in Go."""
 
 Check = Callable[[Frame, Value], Value]
 """Passes a value on, or raises TemplateExecutionError."""
@@ -29,14 +32,16 @@ class ExpressionCompiler:
         self.functions = functions
         self.range_dots = 0
         """How many range bodies enclose the current place: there, dot is an element, of which Go knows less."""
+        self.changes_maps = False
+        """Whether what was compiled calls functions that change a map."""
 
     # --- pipelines and commands ---
 
     def pipe(self, node: nodes.Pipe) -> Expression:
         """A pipeline, with its declarations."""
-        value = self._command(node.commands[0], None)
+        value, seen = self._command(node.commands[0], None, node), last_visited(node.commands[0])
         for command in node.commands[1:]:
-            value = self._command(command, value)
+            value, seen = self._command(command, value, seen), last_visited(command)
         if not node.variables:
             return value
         return self._stored(node, value)
@@ -55,24 +60,26 @@ class ExpressionCompiler:
 
         return store
 
-    def _command(self, node: nodes.Command, final: Expression | None) -> Expression:
-        """One stage; `final` computes the value of the stage before, which becomes the last argument."""
+    def _command(self, node: nodes.Command, final: Expression | None, seen: nodes.Node) -> Expression:
+        """One stage; `final` computes the value of the stage before, which becomes the last argument; `seen` is the
+        node that Go has visited last."""
         first = node.operands[0]
         arguments = node.operands[1:]
         if isinstance(first, nodes.Identifier):
             return self._call(first, node, arguments, final)
         if arguments or final is not None:
-            return self._misapplied(first, final)
+            return self._misapplied(first, final, seen)
         if isinstance(first, nodes.Nil):
             return self._fails(first, "nil is not a command")
         return self.operand(first)
 
-    def _misapplied(self, first: nodes.Operand, final: Expression | None) -> Expression:
+    def _misapplied(self, first: nodes.Operand, final: Expression | None, seen: nodes.Node) -> Expression:
         """Arguments for what is no function."""
         if isinstance(first, nodes.Field | nodes.Chain) or (isinstance(first, nodes.Variable) and first.names):
             return self._fields_with_arguments(first, final)
         complaint = f"can't give argument to non-function {first}"
-        return self._fails_after(final, first, complaint) if final else self._fails(first, complaint)
+        blamed = seen if isinstance(first, nodes.Pipe) else first
+        return self._fails_after(final, blamed, complaint) if final else self._fails(blamed, complaint)
 
     def _fields_with_arguments(
         self, node: nodes.Field | nodes.Chain | nodes.Variable, final: Expression | None
@@ -116,6 +123,8 @@ class ExpressionCompiler:
             case nodes.String():
                 return constant(node.text)
             case nodes.Number():
+                if node.imaginary is not None:
+                    return constant(node.imaginary)
                 if node.is_real:
                     return constant(node.real)
                 if node.integer is None:
@@ -140,19 +149,30 @@ class ExpressionCompiler:
     def _walk(self, node: nodes.Field | nodes.Chain | nodes.Variable, base: Expression, path: list[str]) -> Expression:
         names = tuple(path)
         origin, element, blamed = self.origin, self._is_element(node), last_visited(node)
-        if base is _dot and len(names) == 1:
+        if len(names) == 1:
             name = names[0]
 
             def field(frame: Frame, dot: Value) -> Value:
+                value = base(frame, dot)
                 try:
-                    if type(dot) is dict:
-                        return dot[name]
-                    if type(dot) is Struct:
-                        return dot.members[name]
+                    if type(value) is dict:
+                        return value[name]
+                    if type(value) is Struct:
+                        return value.members[name]
                 except KeyError:
                     pass
-                raise origin.error(frame, blamed, no_field(dot, name, elementary=element))
+                raise origin.error(frame, blamed, no_field(value, name, elementary=element))
 
+            if isinstance(node, nodes.Variable) and node.slot is not None:
+                slot = node.slot
+
+                def variable_field(frame: Frame, dot: Value) -> Value:
+                    value = frame[slot]
+                    if type(value) is dict and name in value:
+                        return value[name]
+                    return field(frame, dot)
+
+                return variable_field
             return field
 
         def fields(frame: Frame, dot: Value) -> Value:
@@ -183,6 +203,7 @@ class ExpressionCompiler:
         final: Expression | None,
     ) -> Expression:
         function = self.functions[identifier.name]
+        self.changes_maps |= function.changing
         total = len(arguments) + (final is not None)
         complaint = function.arity_complaint(len(arguments), total)
         if complaint is not None:
@@ -205,17 +226,13 @@ class ExpressionCompiler:
         check: Check | None,
     ) -> Expression:
         """The call itself; `check` looks at the pipeline's value, once the arguments are there."""
-        origin, name, call = self.origin, function.name, function.call
-
-        heavy = function.heavy
+        origin, name, call, metered = self.origin, function.name, function.call, function.metered
 
         def call_with(frame: Frame, *values: Value) -> Value:
-            if heavy:
-                origin.charge(frame, node, heavy_price(values))
             try:
-                result = call(*values)
-            except CallError as error:
-                raise origin.error(frame, node, f"error calling {name}: {error}") from None
+                result = call(lambda steps: origin.charge(frame, node, steps), *values) if metered else call(*values)
+            except (CallError, *PANICS) as error:
+                raise origin.error(frame, node, f"error calling {name}: {shortened(str(error))}") from None
             if is_large(result) or any(map(is_large, values)):
                 # Large values that are read or made are paid for.
                 origin.charge(frame, node, sum(map(text_size, (*values, result))) >> 6)
@@ -229,18 +246,19 @@ class ExpressionCompiler:
                 return call_with(frame, *values, last if check is None else check(frame, last))
 
             return call_piped
+        if len(arguments) == 2 and not metered:
+            return _two_arguments(call, arguments[0], arguments[1], call_with)
         if len(arguments) == 1:
             (only,) = arguments
             return lambda frame, dot: call_with(frame, only(frame, dot))
-        if len(arguments) == 2:
-            first, second = arguments
-            return lambda frame, dot: call_with(frame, first(frame, dot), second(frame, dot))
         return lambda frame, dot: call_with(frame, *[argument(frame, dot) for argument in arguments])
 
     def _argument(self, node: nodes.Operand, wanted: Type) -> Expression:
         """An argument for a parameter of this type."""
         if isinstance(node, nodes.Nil):
-            if wanted in (Type.ANY, Type.MAP):
+            if wanted is Type.MAP:
+                return lambda frame, dot: {}
+            if wanted is Type.ANY:
                 return constant(None)
             return self._fails(node, f"cannot assign nil to {wanted.value}")
         if wanted is Type.ANY:
@@ -256,9 +274,11 @@ class ExpressionCompiler:
             return constant(node.value)
         if wanted is Type.INT and isinstance(node, nodes.Number) and node.integer is not None:
             return constant(node.integer)
+        if wanted is Type.FLOAT and isinstance(node, nodes.Number) and node.real is not None:
+            return constant(node.real)
         if wanted is Type.MAP:
             return self._fails(node, f"can't handle {node} for arg of type {wanted.value}")
-        expected = "integer" if wanted is Type.INT else wanted.value
+        expected = {Type.INT: "integer", Type.FLOAT: "float"}.get(wanted, wanted.value)
         return self._fails(node, f"expected {expected}; found {node}")
 
     def _checked(self, value: Expression, wanted: Type, node: nodes.Operand) -> Expression:
@@ -321,6 +341,25 @@ def constant(value: Value) -> Expression:
 def variable(slot: int) -> Expression:
     """What a slot of the frame holds."""
     return lambda frame, dot: frame[slot]
+
+
+def _two_arguments(
+    call: Callable[..., Any], first: Expression, second: Expression, call_with: Callable[..., Value]
+) -> Expression:
+    """The commonest call, with arguments that cost nothing; for all others, and for failures, `call_with`."""
+
+    def call_two(frame: Frame, dot: Value) -> Value:
+        one, other = first(frame, dot), second(frame, dot)
+        if (type(one) not in SIZED or len(one) <= FREE) and (type(other) not in SIZED or len(other) <= FREE):
+            try:
+                result = call(one, other)
+            except (CallError, *PANICS):
+                return call_with(frame, one, other)
+            if type(result) not in SIZED or len(result) <= FREE:
+                return result
+        return call_with(frame, one, other)
+
+    return call_two
 
 
 def _short_circuit(wanted: bool, arguments: list[Expression], final: Expression | None) -> Expression:

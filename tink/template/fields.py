@@ -29,10 +29,10 @@ LARGEST_RESULT: Final = 1 << 20
 def render_actions(template: Raw, hardware: Raw, params: Mapping[str, str]) -> list[dict[str, Any]]:
     """The actions of a Template for a Hardware and a Workflow's templateParams, as dicts with the API's JSON names.
 
-    `name` and `timeout` pass through; keys and values of env are both templates. Raises TemplateError (its `name` is
-    the path of the field) for templates that fail, for fields of the wrong type, when two keys or two volumes of one
-    map or list become the same, when an image, a volume or a variable's name becomes empty, when a field holds what no
-    container can be given, and when the result is too large.
+    `name`, `timeout` and `reboots` pass through; keys and values of env are both templates. Raises TemplateError (its
+    `name` is the path of the field) for templates that fail, for fields of the wrong type, when two keys or two volumes
+    of one map or list become the same, when an image, a volume or a variable's name becomes empty, when a field holds
+    what no container can be given, and when the result is too large.
     """
     return _Rendering(build_context(hardware, params)).actions(_spec(template))
 
@@ -113,6 +113,8 @@ class _Rendering:
             rendered["networkNamespace"] = self._text(action["networkNamespace"], f"{path}.networkNamespace")
         if action.get("timeout") is not None:
             rendered["timeout"] = expected(int, action["timeout"], f"{path}.timeout")
+        if action.get("reboots") is not None:
+            rendered["reboots"] = expected(bool, action["reboots"], f"{path}.reboots")
         self._weigh(rendered, path)
         return rendered
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import lru_cache
 from typing import Final
 
@@ -18,7 +19,6 @@ from tink.template.values import Struct, Uint8, Value, type_name
 
 LARGEST: Final = 1 << 20
 DEEPEST: Final = 100
-_SIMPLE_VERB: Final = re.compile("%([sdv])")
 _WIDEST: Final = 1_000_000  # Go ignores a width or precision above this.
 
 
@@ -46,6 +46,12 @@ class _Flags:
         self.minus = self.plus = self.sharp = self.space = self.zero = self.plus_v = self.sharp_v = False
         self.width: int | None = None
         self.precision: int | None = None
+
+    def tell_v(self, verb: str) -> None:
+        """For %v, sharp and plus ask for another syntax, not for another form of the numbers in it."""
+        if verb in "vw":
+            self.sharp_v, self.sharp = self.sharp, False
+            self.plus_v, self.plus = self.plus, False
 
 
 _PLAIN: Final = _Flags()
@@ -88,28 +94,65 @@ def sprintln(arguments: Sequence[Value]) -> str:
 
 def sprintf(template: str, arguments: Sequence[Value]) -> str:
     """Go's Sprintf, with explicit argument indexes, `*` widths and Go's own reports of misuse in the text."""
-    pieces = _simple(template)
-    if pieces is not None and len(pieces) >> 1 == len(arguments):
-        out = list(pieces)
-        for place, value in enumerate(arguments):
-            verb = pieces[2 * place + 1]
-            if type(value) is str and verb != "d":
-                out[2 * place + 1] = value
-            elif type(value) is int and verb != "s":
-                out[2 * place + 1] = str(value)
-            else:
-                break
+    directives = _regular(template)
+    if directives is None or len(directives) != len(arguments) + 1:
+        return _Format(template, arguments).run()
+    room: Room | None = None
+    out = []
+    for (before, verb, flags, integer_format), value in zip(directives, arguments, strict=False):
+        out.append(before)
+        if integer_format is not None and type(value) is int:
+            out.append(format(value, integer_format))
+        elif flags is _PLAIN and type(value) is str and verb in "sv":
+            out.append(value)
         else:
-            if sum(map(len, out)) <= LARGEST:
-                return "".join(out)
-    return _Format(template, arguments).run()
+            if room is None:
+                room = Room()
+            out.append(_argument(flags, value, verb, room))
+    out.append(directives[-1][0])
+    if sum(map(len, out)) > LARGEST:
+        raise CallError(f"the text is larger than {LARGEST} characters")
+    return "".join(out)
+
+
+_DIRECTIVE: Final = re.compile(r"%([-+# 0]*)([1-9]\d{0,5})?(?:\.(\d{0,5}))?([a-zA-Z%])")
 
 
 @lru_cache(256)
-def _simple(template: str) -> list[str] | None:
-    """The formats that nearly all templates use, only %s, %d and %v: text, verb, text, verb ... text."""
-    pieces = _SIMPLE_VERB.split(template) if len(template) < 1000 else []
-    return pieces if len(pieces) & 1 and "%" not in "".join(pieces[::2]) else None
+def _regular(template: str) -> list[tuple[str, str, _Flags, str | None]] | None:
+    """The directives of a format that takes its arguments in order: the text before, the verb, its flags, and for an
+    integer that needs none of Go's peculiarities, Python's format. The last is only text. None: it is no such format.
+    """
+    if len(template) > 1000:
+        return None
+    directives: list[tuple[str, str, _Flags, str | None]] = []
+    before = ""
+    at = 0
+    while True:
+        percent = template.find("%", at)
+        if percent < 0:
+            return [*directives, (before + template[at:], "", _PLAIN, None)]
+        found = _DIRECTIVE.match(template, percent)
+        if found is None:
+            return None
+        before += template[at:percent]
+        at = found.end()
+        marks, width, precision, verb = found.groups()
+        if verb == "%":
+            before += "%"
+            continue
+        flags = _Flags()
+        flags.minus, flags.plus, flags.sharp, flags.space, flags.zero = (mark in marks for mark in "-+# 0")
+        flags.width = int(width) if width else None
+        flags.precision = int(precision or 0) if precision is not None else None
+        flags.tell_v(verb)
+        integer_format = None
+        if verb in "dv" and precision is None and not (flags.plus or flags.space or "#" in marks or "+" in marks):
+            integer_format = ("<" if flags.minus else "0" if flags.zero else "") + (width or "") + "d"
+            integer_format = "d" if width is None else integer_format
+        plain = not marks and width is None and precision is None
+        directives.append((before, verb, _PLAIN if plain else flags, integer_format))
+        before = ""
 
 
 class _Format:
@@ -263,9 +306,7 @@ class _Format:
         elif self.argument >= len(self.arguments):
             self.out.append(f"%!{verb}(MISSING)")
         else:
-            if verb in "vw":
-                flags.sharp_v, flags.sharp = flags.sharp, False
-                flags.plus_v, flags.plus = flags.plus, False
+            flags.tell_v(verb)
             value = self.arguments[self.argument]
             self.argument += 1
             self.out.append(_argument(flags, value, verb, self.room))
@@ -425,6 +466,16 @@ def _float_value(flags: _Flags, value: float, verb: str, room: Room, depth: int)
     return _pad(flags, text, room)
 
 
+def _complex_value(flags: _Flags, value: complex, verb: str, room: Room, depth: int) -> str:
+    """(1+2i): both parts like floats, the second always with its sign. Only constants are complex."""
+    if verb not in "vbgGxXfFeE":
+        return _bad_verb(flags, value, verb, room, depth)
+    signed = copy(flags)
+    signed.plus = True
+    real = _float_value(flags, value.real, verb, room, depth)
+    return f"({real}{_float_value(signed, value.imag, verb, room, depth)}i)"
+
+
 def _with_point(text: str, style: str, precision: int) -> str:
     """The `#` flag: always a decimal point, and the zeros that %g would drop."""
     wanted = 0
@@ -469,6 +520,8 @@ def _map(flags: _Flags, value: dict[str, Value], verb: str, room: Room, depth: i
 
 
 def _struct(flags: _Flags, value: Struct, verb: str, room: Room, depth: int) -> str:
+    if value.text is not None and verb in "vsxXq" and not flags.sharp_v:
+        return _string_value(flags, value.text, verb, room, depth)
     if depth == 0 and verb in "pw":
         return _bad_verb(flags, value, verb, room, depth)
     named = flags.plus_v or flags.sharp_v
@@ -499,6 +552,7 @@ _FORMATTERS: Final[dict[type, _Formatter]] = {
     int: _integer_value,
     Uint8: _integer_value,
     float: _float_value,
+    complex: _complex_value,
     str: _string_value,
     list: _slice,
     dict: _map,

@@ -1,9 +1,8 @@
 """Go's builtin template functions, and the four that Tinkerbell adds (Go: text/template, funcs.go).
 
-`FUNCTIONS` is everything that a template can call: these and the part of Sprig in `sprig` and
-`regexes`. Where a name is in both,
-ours wins: `contains`, `hasPrefix` and `hasSuffix` take the text first, as Go's strings package does and as the
-Tinkerbell renderer always has.
+`FUNCTIONS` is everything that a template can call: these and those of `sprig`. Where a name is in both, ours wins:
+`contains`, `hasPrefix` and `hasSuffix` take the text first, as Go's strings package does and as the Tinkerbell renderer
+always has.
 """
 
 from __future__ import annotations
@@ -13,14 +12,13 @@ from typing import Final
 from urllib.parse import quote_plus
 
 from tink.template import fmt, values
-from tink.template.errors import CallError
-from tink.template.regexes import REGEXES
+from tink.template.errors import CallError, shortened
 from tink.template.signatures import ANY, INT, STRING, Function, Functions, table
 from tink.template.sprig import SPRIG
 from tink.template.strconv import byte_length, from_bytes, to_bytes
 from tink.template.values import Struct, Uint8, Value, type_name
 
-_BASIC: Final = {values.BOOL, values.INT, values.UINT, values.FLOAT, values.STRING}
+_BASIC: Final = {values.BOOL, values.INT, values.UINT, values.FLOAT, values.COMPLEX, values.STRING}
 
 
 # --- logic ------------------------------------------------------------------------------------------------------
@@ -55,14 +53,20 @@ def _equal(one: Value, other: Value) -> bool:
     if one is None or other is None:
         return one is other
     if first != second:
-        raise CallError(f"non-comparable types {type_name(one)}, {type_name(other)}")
+        raise CallError(
+            f"non-comparable types {_shown('%s', one)}: {type_name(one)}, {type_name(other)}: {_shown('%v', other)}"
+        )
     if type(one) is Struct and type(other) is Struct:
         return (
             one.type_name == other.type_name
             and list(one.fields) == list(other.fields)
             and all(map(_equal, one.fields.values(), other.fields.values()))
         )
-    raise CallError(f"non-comparable type {type_name(one)}")
+    raise CallError(f"non-comparable type {_shown('%s', other)}: {type_name(other)}")
+
+
+def _shown(directive: str, value: Value) -> str:
+    return shortened(fmt.sprintf(directive, [value]))
 
 
 def _eq(one: Value, *others: Value) -> bool:
@@ -82,7 +86,7 @@ def _ordered(one: Value, other: Value) -> str:
         raise CallError("invalid type for comparison")
     if first != second:
         raise CallError(f"incompatible types for comparison: {type_name(one)} and {type_name(other)}")
-    if first == values.BOOL:
+    if first in (values.BOOL, values.COMPLEX):
         raise CallError("invalid type for comparison")
     return first
 
@@ -186,7 +190,12 @@ def _call(function: Value, *arguments: Value) -> Value:
     """Values are data, never functions: Go's complaint is all that is left of `call`."""
     if function is None:
         raise CallError("call of nil")
-    raise CallError(f"non-function of type {type_name(function)}")
+    raise CallError(f"non-function {_reflected(function)} of type {type_name(function)}")
+
+
+def _reflected(value: Value) -> str:
+    """How Go's reflection names a value."""
+    return shortened(value) if type(value) is str else f"<{type_name(value)} Value>"
 
 
 # --- text -------------------------------------------------------------------------------------------------------
@@ -298,5 +307,5 @@ _OWN: Final = table(
     Function("formatPartition", format_partition, (STRING, INT)),
 )
 
-FUNCTIONS: Final[Functions] = {**SPRIG, **REGEXES, **_OWN}
+FUNCTIONS: Final[Functions] = {**SPRIG, **_OWN}
 """Every function that a template can call."""

@@ -50,13 +50,14 @@ class Nil(Node):
 @dataclass(slots=True)
 class Number(Node):
     """A constant. `integer` and `real` are its values as either, None where it has none; `is_real`: Go reads it as a
-    float where nothing says what is wanted; `overflows`: too large for an int."""
+    float where nothing says what is wanted; `imaginary`: it is written with an i, and then is this complex number
+    where nothing says what is wanted."""
 
     text: str
     integer: int | None
     real: float | None
     is_real: bool = False
-    overflows: bool = False
+    imaginary: complex | None = None
 
     def __str__(self) -> str:
         return self.text

@@ -20,6 +20,9 @@ MAX_NESTING: Final = 64
 MAX_TEXT: Final = 1 << 20
 """The longest text that is parsed, in characters; Kubernetes stores no larger object."""
 
+MAX_TOKENS: Final = 200_000
+"""The most tokens of a text: parsing them takes a second or two."""
+
 FIRST_SLOT: Final = 2
 """Where variables begin in a frame; the first one is `$`."""
 
@@ -50,7 +53,10 @@ def parse(text: str, functions: Container[str], name: str = "template") -> dict[
     if len(text) > MAX_TEXT:
         raise TemplateSyntaxError(f"template: {name}: the text is longer than {MAX_TEXT} characters", name=name)
     try:
-        return _Parser(text, functions, name).parse()
+        parser = _Parser(text, functions, name)
+        if len(parser.source) > MAX_TOKENS:
+            raise TemplateSyntaxError(f"template: {name}: the text has more than {MAX_TOKENS} tokens", name=name)
+        return parser.parse()
     except RecursionError:
         raise TemplateSyntaxError(f"template: {name}: the template is nested too deeply", name=name) from None
 
@@ -445,7 +451,7 @@ class _Parser:
         raise self._error(f"undefined variable {strconv.quote(token.text)}")
 
     def _number(self, token: Token) -> nodes.Number:
-        """A constant under all the types that it can have (Go: newNumber). There are no complex numbers here."""
+        """A constant under all the types that it can have (Go: newNumber)."""
         text, position = token.text, token.position
         if token.kind is Kind.CHAR_CONSTANT:
             try:
@@ -454,7 +460,7 @@ class _Parser:
                 raise self._error(str(error)) from None
             return nodes.Number(position, text, code, float(code))
         if text.endswith("i"):
-            raise self._error(f"complex numbers are not supported: {strconv.quote(text)}")
+            return self._imaginary(token)
         looks_real = any(char in ".eEpP" for char in text)
         is_hex = text[:2].lower() == "0x" and not any(char in "pP" for char in text)
         value = strconv.parse_integer(text)
@@ -462,7 +468,7 @@ class _Parser:
             if value <= strconv.INT64_MAX:
                 return nodes.Number(position, text, value, float(value), looks_real and not is_hex)
             if text[0] not in "+-":
-                return nodes.Number(position, text, None, float(value), overflows=True)
+                return nodes.Number(position, text, None, float(value))
         real = strconv.parse_float(text)
         if real is None:
             raise self._error(f"illegal number syntax: {strconv.quote(text)}")
@@ -470,3 +476,21 @@ class _Parser:
             raise self._error(f"integer overflow: {strconv.quote(text)}")
         whole = int(real) if real.is_integer() and -(2.0**63) <= real < 2.0**63 else None
         return nodes.Number(position, text, whole, real, is_real=not is_hex)
+
+    def _imaginary(self, token: Token) -> nodes.Number:
+        """A constant with an i, which also is a plain number if there is nothing before the i but zero."""
+        text = token.text
+        real: float | None = 0.0
+        imaginary = text
+        if token.kind is Kind.COMPLEX:
+            split = max(text.rfind("+"), text.rfind("-"))
+            if text[split - 1] in "eEpP":  # the sign of an exponent
+                split = max(text.rfind("+", 0, split), text.rfind("-", 0, split))
+            real, imaginary = strconv.parse_float(text[:split]), text[split:]
+        imaginary_value = strconv.parse_float(imaginary[:-1])
+        if real is None or imaginary_value is None:
+            raise self._error(f"illegal number syntax: {strconv.quote(text)}")
+        if imaginary_value:
+            return nodes.Number(token.position, text, None, None, imaginary=complex(real, imaginary_value))
+        whole = int(real) if real.is_integer() and -(2.0**63) <= real < 2.0**63 else None
+        return nodes.Number(token.position, text, whole, real, imaginary=complex(real, imaginary_value))

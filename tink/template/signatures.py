@@ -7,7 +7,7 @@ One leniency: Go's several integer types are one here, so `trunc (add 1 2) .x` n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
@@ -21,25 +21,29 @@ class Type(Enum):
     ANY = "interface {}"
     STRING = "string"
     INT = "int"
+    FLOAT = "float64"
     BOOL = "bool"
     MAP = "map[string]interface {}"
 
 
-PYTHON_TYPES: dict[Type, type] = {Type.STRING: str, Type.INT: int, Type.BOOL: bool, Type.MAP: dict}
+PYTHON_TYPES: dict[Type, type] = {Type.STRING: str, Type.INT: int, Type.FLOAT: float, Type.BOOL: bool, Type.MAP: dict}
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
     """A template function. `call` gets its arguments by position and raises CallError for those it cannot take.
 
-    `heavy`: it may take microseconds for each character that it reads, and is paid for accordingly.
+    `metered`: the first argument is a callable that takes steps from the budget, for functions that take much longer
+    than it takes to read their arguments and to make their result, which the caller pays for. `changing`: it changes a
+    map that it is given.
     """
 
     name: str
     call: Callable[..., Any]
     parameters: tuple[Type, ...] = ()
     variadic: Type | None = None
-    heavy: bool = False
+    metered: bool = False
+    changing: bool = False
 
     def arity_complaint(self, written: int, total: int) -> str | None:
         """What Go says to this many arguments (`written` ones, and with that of the pipeline in `total`)."""
@@ -58,7 +62,7 @@ class Function:
         return self.variadic or Type.ANY
 
 
-ANY, STRING, INT, BOOL, MAP = Type.ANY, Type.STRING, Type.INT, Type.BOOL, Type.MAP
+ANY, STRING, INT, FLOAT, BOOL, MAP = Type.ANY, Type.STRING, Type.INT, Type.FLOAT, Type.BOOL, Type.MAP
 
 Functions = dict[str, Function]
 
@@ -68,20 +72,15 @@ def table(*functions: Function) -> Functions:
     return {function.name: function for function in functions}
 
 
-_SIZED: Final = frozenset({str, list, dict})
-_FREE: Final = 512
+SIZED: Final = frozenset({str, list, dict})
+FREE: Final = 512
 
 
 def is_large(value: Value) -> bool:
     """Whether reading or making a value costs more than the step that does it."""
-    return type(value) in _SIZED and len(value) > _FREE
-
-
-def heavy_price(arguments: Sequence[Value]) -> int:
-    """Steps for a call of a heavy function, to be paid before it begins."""
-    return 100 + (sum(map(text_size, arguments)) >> 2)
+    return type(value) in SIZED and len(value) > FREE
 
 
 def text_size(value: Value) -> int:
     """How much work a value means to whoever reads it."""
-    return len(value) if type(value) in _SIZED else 0
+    return len(value) if type(value) in SIZED else 0

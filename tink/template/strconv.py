@@ -20,6 +20,7 @@ _FOREIGN_SURROGATE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 _ESCAPES = {"a": 7, "b": 8, "f": 12, "n": 10, "r": 13, "t": 9, "v": 11, "\\": 92}
 _QUOTED = {7: "\\a", 8: "\\b", 12: "\\f", 10: "\\n", 13: "\\r", 9: "\\t", 11: "\\v", 92: "\\\\"}
 _HEX_WIDTH = {"x": 2, "u": 4, "U": 8}
+_UNQUOTABLE = re.compile(r"[^ !#-\[\]-~]")
 _SIMPLE = re.compile(r'[^"\\\n]*')
 
 _INT = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F_]+|0[bB][01_]+|0[oO][0-7_]+|0[0-7_]*|[1-9][0-9_]*)")
@@ -117,6 +118,8 @@ def rune(code: int) -> str:
 
 def quote(text: str, *, ascii_only: bool = False) -> str:
     """Go's strconv.Quote, or QuoteToASCII."""
+    if _UNQUOTABLE.search(text) is None:
+        return f'"{text}"'
     body = text if text.isascii() else from_bytes(to_bytes(text))
     return '"' + "".join(_quoted(char, '"', ascii_only) for char in body) + '"'
 

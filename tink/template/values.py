@@ -1,8 +1,9 @@
 """What a template can see: JSON-like values, and what Go calls their types.
 
 A value is a dict with string keys, a list, a str, an int, a float, a bool or None; beside these there are `Struct`
-(the typed `.Hardware`, whose fields are fixed) and `Uint8` (what `index "text" 0` gives in Go). Nothing else is a
-value, and no attribute or method of any Python object can be reached: every access in this package goes by exact type.
+(the typed `.Hardware`, whose fields are fixed), `Uint8` (what `index "text" 0` gives in Go) and complex, which only a
+constant in a template can be. Nothing else is a value, and no attribute or method of any Python object can be reached:
+every access in this package goes by exact type.
 """
 
 from __future__ import annotations
@@ -26,21 +27,30 @@ class Uint8(int):
 class Struct:
     """A Go struct: named fields in order, always true, printed as `{a b}`.
 
-    `aliases` can be named like fields but are not printed (`.Hardware.Disks`).
+    `aliases` can be named like fields but are not printed (`.Hardware.Disks`). With a `text`, that is what is printed
+    (a version, for Go a fmt.Stringer).
     """
 
-    __slots__ = ("fields", "members", "type_name")
+    __slots__ = ("fields", "members", "text", "type_name")
 
-    def __init__(self, type_name: str, fields: Mapping[str, Value], aliases: Mapping[str, Value] | None = None) -> None:
+    def __init__(
+        self,
+        type_name: str,
+        fields: Mapping[str, Value],
+        aliases: Mapping[str, Value] | None = None,
+        text: str | None = None,
+    ) -> None:
         self.type_name = type_name
+        self.text = text
         self.fields = dict(fields)
         self.members = {**self.fields, **(aliases or {})}
 
 
 BOOL: Final = "bool"
 INT: Final = "int"
-UINT: Final = "uint"
-FLOAT: Final = "float"
+UINT: Final = "uint8"
+FLOAT: Final = "float64"
+COMPLEX: Final = "complex128"
 STRING: Final = "string"
 SLICE: Final = "slice"
 MAP: Final = "map"
@@ -52,6 +62,7 @@ KINDS: Final[dict[type, str]] = {
     int: INT,
     Uint8: UINT,
     float: FLOAT,
+    complex: COMPLEX,
     str: STRING,
     list: SLICE,
     dict: MAP,
@@ -64,6 +75,7 @@ _TYPE_NAMES: Final[dict[type, str]] = {
     int: "int",
     Uint8: "uint8",
     float: "float64",
+    complex: "complex128",
     str: "string",
     list: "[]interface {}",
     dict: "map[string]interface {}",

@@ -1,5 +1,5 @@
 // Renders the cases on stdin, one JSON object a line ({"text", "data"}), with Go's own text/template and the options and
-// functions of the Tinkerbell renderer; prints one JSON object a line ({"ok", "output" in Base64, "error"}).
+// functions of the Tinkerbell renderer, and those of `more`; prints one JSON object a line ({"ok", "output" in Base64, "error"}).
 package main
 
 import (
@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"os"
 	"strconv"
-	"strings"
 	"text/template"
 )
 
@@ -44,30 +43,8 @@ func plain(value any) any {
 	return value
 }
 
-func formatPartition(device string, partition int) string {
-	number := strconv.Itoa(partition)
-	for _, prefix := range []string{"/dev/sd", "/dev/vd", "/dev/xvd", "/dev/hd"} {
-		if strings.HasPrefix(device, prefix) {
-			return device + number
-		}
-	}
-	switch {
-	case strings.HasPrefix(device, "/dev/disk/"):
-		return device + "-part" + number
-	case strings.HasPrefix(device, "/dev/nvme"), device != "" && strings.ContainsAny(device[len(device)-1:], "0123456789"):
-		return device + "p" + number
-	}
-	return device + number
-}
-
 func render(c testCase) result {
-	functions := template.FuncMap{
-		"contains":        strings.Contains,
-		"hasPrefix":       strings.HasPrefix,
-		"hasSuffix":       strings.HasSuffix,
-		"formatPartition": formatPartition,
-	}
-	parsed, err := template.New("t").Option("missingkey=error").Funcs(functions).Parse(c.Text)
+	parsed, err := template.New("t").Option("missingkey=error").Funcs(more).Funcs(tinkerbell).Parse(c.Text)
 	if err != nil {
 		return result{Error: err.Error()}
 	}

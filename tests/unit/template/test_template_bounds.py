@@ -9,14 +9,26 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tink.template.compile import compile_text
 from tink.template.engine import render
 from tink.template.errors import TemplateError, TemplateExecutionError, TemplateSyntaxError
 from tink.template.execution import Budget, Limits
 from tink.template.functions import FUNCTIONS
 from tink.template.lexer import KEYWORDS
+from tink.template.signatures import ANY, Function
 
 BIG = "x" * 200_000
-DATA = {"s": "abc", "big": BIG, "l": list(range(1000)), "m": {str(n): n for n in range(1000)}, "nil": None, "f": 2.5}
+DATA: dict[str, object] = {
+    "s": "abc",
+    "big": BIG,
+    "l": list(range(1000)),
+    "m": {str(n): n for n in range(1000)},
+    "nil": None,
+    "f": 2.5,
+}
+DATA["lists"] = [[number] for number in range(2000)]
+# Two values of 2 to the power of 40 elements each, made of 40 lists.
+SHARED = "{{$x := list 1}}{{$y := list 1}}{{range 40}}{{$x = list $x $x}}{{$y = list $y $y}}{{end}}"
 
 
 @pytest.mark.parametrize(
@@ -52,6 +64,26 @@ DATA = {"s": "abc", "big": BIG, "l": list(range(1000)), "m": {str(n): n for n in
         "{{define `r`}}{{range .l}}{{template `r` $}}{{end}}{{end}}{{template `r` .}}",
         "{{define `a`}}{{template `b` .}}{{end}}{{define `b`}}{{template `a` .}}{{end}}{{template `a` .}}",
         "{{.s" + " | print" * 20_000 + "}}",
+        f"{SHARED}{{{{has $x (list $y)}}}}",
+        f"{SHARED}{{{{deepEqual $x $y}}}}",
+        f"{SHARED}{{{{uniq (list $x $y)}}}}",
+        f"{SHARED}{{{{without (list $x) $y}}}}",
+        f"{SHARED}{{{{$z := deepCopy $x}}}}",
+        f"{SHARED}{{{{$z := dict `a` $x | merge (dict `b` $y) | deepCopy}}}}",
+        "{{$x := dict}}{{$_ := set $x `x` $x}}{{$x}}",
+        "{{$x := dict}}{{$_ := set $x `x` $x}}{{toPrettyJson $x}}",
+        "{{$x := dict}}{{$_ := set $x `x` $x}}{{deepCopy $x}}",
+        "{{$x := dict}}{{$y := dict}}{{$_ := set $x `x` $x}}{{$_ := set $y `x` $y}}{{merge $x $y}}",
+        "{{$x := dict}}{{$y := dict}}{{$_ := set $x `x` $x}}{{$_ := set $y `x` $y}}{{deepEqual $x $y}}",
+        "{{range 1000}}{{derivePassword 1 `long` `a` `b` `c`}}{{end}}",
+        "{{range .l}}{{uniq $.lists}}{{end}}",
+        "{{untilStep 0 1000000000 1}}",
+        "{{seq 1 1000000000}}",
+        "{{wrapWith 1 .big .big}}",
+        "{{wrap 1 .big | wrapWith 1 .big}}",
+        "{{range .l}}{{range $.l}}{{$x := snakecase $.big}}{{end}}{{end}}",
+        "{{range .l}}{{range $.l}}{{$x := semverCompare (repeat 60 `>1 `) `2.0.0`}}{{end}}{{end}}",
+        "{{chunk 1 .l | toPrettyJson | indent 900}}",
     ],
 )
 def test_explosive_template_ends_soon_with_an_error(text: str) -> None:
@@ -71,6 +103,7 @@ def test_explosive_template_ends_soon_with_an_error(text: str) -> None:
         "{{range .l}}" * 500 + "{{end}}" * 500,
         "{{" * 100_000,
         "x" * 2_000_000 + "{{.s}}",
+        "{{.s}}" * 170_000,
     ],
 )
 def test_text_that_is_too_deep_or_too_long_is_refused_soon(text: str) -> None:
@@ -78,6 +111,34 @@ def test_text_that_is_too_deep_or_too_long_is_refused_soon(text: str) -> None:
     with pytest.raises(TemplateSyntaxError):
         render(text, DATA)
     assert time.monotonic() - start < 10
+
+
+def test_a_megabyte_of_parameters_is_read_or_refused_soon() -> None:
+    data = {"p": "x" * (1 << 20), "many": {str(number): "v" * 100 for number in range(10_000)}}
+    start = time.monotonic()
+    assert render("{{len .p}} {{len .many}} {{trunc 3 .p}} {{contains .p `y`}}", data) == "1048576 10000 xxx false"
+    for text in (
+        "{{.p}}",
+        "{{.many}}",
+        "{{range .many}}{{.}}{{end}}",
+        "{{.p | upper | quote | b64enc}}",
+        "{{toJson .}}",
+    ):
+        with pytest.raises(TemplateExecutionError):
+            render(text, data)
+    assert time.monotonic() - start < 10
+
+
+def test_a_function_that_breaks_takes_only_its_template_with_it() -> None:
+    for broken in (KeyError("k"), TypeError("t"), OverflowError("o"), UnicodeEncodeError("utf-8", "x", 0, 1, "u")):
+
+        def fail(*arguments: object, error: Exception = broken) -> None:
+            raise error
+
+        functions = {**FUNCTIONS, "one": Function("one", fail, (ANY,)), "two": Function("two", fail, (ANY, ANY))}
+        for text in ("{{one 1}}", "{{two 1 2}}", "{{1 | two 2}}"):
+            with pytest.raises(TemplateExecutionError, match="error calling"):
+                compile_text(text, functions).render({})
 
 
 def test_long_chains_of_else_if_are_no_nesting() -> None:
@@ -91,6 +152,13 @@ def test_limits_are_the_callers() -> None:
     with pytest.raises(TemplateExecutionError, match="larger than 10 bytes"):
         render("{{.s}}{{.s}}{{.s}}é", DATA, budget=Budget(Limits(output=10)))
     assert render("{{.s}}{{.s}}{{.s}}é"[:-1], DATA, budget=Budget(Limits(output=10))) == "abcabcabc"
+
+
+def test_time_of_the_processor_is_bounded() -> None:
+    seconds = iter(range(1000))
+    budget = Budget(Limits(seconds=4), clock=lambda: float(next(seconds)))
+    with pytest.raises(TemplateExecutionError, match=r"at <upper .big>: the template takes more than 4 s"):
+        render("{{$x := upper .big}}" * 10, DATA, budget=budget)
 
 
 def test_budget_is_shared_by_the_templates_that_are_given_it() -> None:
@@ -107,7 +175,7 @@ WORDS += [".", ".s", ".l", ".m", ".nil", ".f", ".x", "$", "$x", "|", "(", ")", "
 WORDS += ["2.5", "1e9", "'a'", '"a"', "`%v`", "`%5d|%q`", "`(`", "é", "'", "`"]
 
 BOUNDED = settings(
-    max_examples=400, deadline=timedelta(seconds=10), suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    max_examples=150, deadline=timedelta(seconds=10), suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 
 

@@ -168,3 +168,10 @@ def test_syntax_errors_are_found_without_rendering_one_for_each_field() -> None:
         "spec.actions[0].env[{{if}}]",
     ]
     assert parse_fields(template(action(image="{{.Hardware.Foo}}"))) == []
+
+
+def test_an_action_that_reboots_says_so_when_it_is_rendered() -> None:
+    assert rendered(action(reboots=True))[0]["reboots"] is True
+    assert "reboots" not in rendered(action())[0]
+    with pytest.raises(TemplateError, match=r"spec.actions\[0\].reboots: want a boolean"):
+        rendered(action(reboots="{{true}}"))

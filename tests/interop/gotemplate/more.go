@@ -1,0 +1,5 @@
+package main
+
+import "text/template"
+
+var more template.FuncMap

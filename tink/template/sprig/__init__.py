@@ -1,0 +1,98 @@
+"""Sprig's hermetic functions (Masterminds/sprig v3), with its argument order: the subject last.
+
+Hermetic means that the result depends on the arguments alone: no time, no randomness, no environment, no network; a
+Workflow prepared twice has the same actions. `SPRIG` is all of them; `LEFT_OUT` says which functions of Sprig there are
+not, and why. Kept as in Sprig: conversions that fail give zero, numbers from `fromJson` are floats, `regexMatch` with a
+bad pattern is false. Not kept: `b64dec` and `b32dec` of what is neither are errors here; Sprig returns the error's text
+as the result, which would end up on somebody's disk.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tink.template import fmt
+from tink.template.errors import CallError
+from tink.template.signatures import ANY, BOOL, STRING, Function, Functions, table
+from tink.template.sprig.conversions import deep_equal
+from tink.template.sprig.durations import DURATIONS
+from tink.template.sprig.encodings import ENCODINGS
+from tink.template.sprig.lists import LISTS
+from tink.template.sprig.maps import MAPS
+from tink.template.sprig.numbers import NUMBERS
+from tink.template.sprig.paths import PATHS
+from tink.template.sprig.regexes import REGEXES
+from tink.template.sprig.text import TEXT
+from tink.template.sprig.versions import VERSIONS
+from tink.template.values import Value, kind, type_name
+
+
+def _default(fallback: Value, *given: Value) -> Value:
+    return given[0] if given and given[0] else fallback
+
+
+def _coalesce(*candidates: Value) -> Value:
+    return next((value for value in candidates if value), None)
+
+
+def _ternary(yes: Value, no: Value, condition: bool) -> Value:
+    return yes if condition else no
+
+
+def _fail(message: str) -> Value:
+    raise CallError(message)
+
+
+def _type_is_like(wanted: str, value: Value) -> bool:
+    return type_name(value) in (wanted, f"*{wanted}")
+
+
+_CHOICES: Final = table(
+    Function("default", _default, (ANY,), ANY),
+    Function("empty", lambda value: not value, (ANY,)),
+    Function("coalesce", _coalesce, (), ANY),
+    Function("all", lambda *values: all(values), (), ANY),
+    Function("any", lambda *values: any(values), (), ANY),
+    Function("ternary", _ternary, (ANY, ANY, BOOL)),
+    Function("fail", _fail, (STRING,)),
+    Function("kindOf", kind, (ANY,)),
+    Function("kindIs", lambda wanted, value: kind(value) == wanted, (STRING, ANY)),
+    Function("typeOf", lambda value: fmt.sprintf("%T", [value]), (ANY,)),
+    Function("typeIs", lambda wanted, value: type_name(value) == wanted, (STRING, ANY)),
+    Function("typeIsLike", _type_is_like, (STRING, ANY)),
+    Function("deepEqual", deep_equal, (ANY, ANY), metered=True),
+)
+
+SPRIG: Final[Functions] = {
+    **_CHOICES,
+    **TEXT,
+    **LISTS,
+    **MAPS,
+    **NUMBERS,
+    **ENCODINGS,
+    **PATHS,
+    **REGEXES,
+    **VERSIONS,
+    **DURATIONS,
+}
+
+_NOT_HERMETIC: Final = """
+date dateInZone dateModify date_in_zone date_modify env expandenv getHostByName htmlDate htmlDateInZone now randAlpha
+randAlphaNum randAscii randBytes randNumeric uuidv4
+"""
+_RANDOM: Final = """
+bcrypt encryptAES genCA genCAWithKey genPrivateKey genSelfSignedCert genSelfSignedCertWithKey genSignedCert
+genSignedCertWithKey htpasswd randInt shuffle
+"""
+_DATES: Final = "mustDateModify mustToDate must_date_modify toDate unixEpoch"
+
+LEFT_OUT: Final[dict[str, str]] = {
+    **dict.fromkeys(_NOT_HERMETIC.split(), "not hermetic, Sprig says"),
+    **dict.fromkeys(_RANDOM.split(), "random: every rendering would give another result"),
+    **dict.fromkeys(_DATES.split(), "makes or takes a time.Time, which no JSON-like value is"),
+    "ago": "depends on the clock",
+    "buildCustomCert": "only of use with the generators of certificates",
+    **dict.fromkeys(("contains", "hasPrefix", "hasSuffix"), "Tinkerbell's own have the name, and take the text first"),
+    "slice": "Go's own slice stays, which takes texts, too; mustSlice is Sprig's",
+}
+"""What Sprig has and templates here have not, with the reason."""
