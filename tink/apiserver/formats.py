@@ -11,6 +11,7 @@ import ipaddress
 import unicodedata
 from collections.abc import Callable
 from datetime import date
+from functools import lru_cache
 from typing import Any
 
 import re2
@@ -65,11 +66,21 @@ def _date(text: str) -> bool:
     return _DATE.search(text) is not None and _parses(date.fromisoformat)(text)
 
 
+_LONGEST_REMEMBERED = 64
+
+
 def _date_time(text: str) -> bool:
-    """RFC 3339, date-time."""
+    """RFC 3339, date-time. Remembered: a status is written again and again with the times that it had before."""
+    return _remembered_date_time(text) if len(text) <= _LONGEST_REMEMBERED else _is_date_time(text)
+
+
+def _is_date_time(text: str) -> bool:
     day, _, clock = text.lower().partition("t")
     found = _CLOCK.search(clock)
     return _date(day) and found is not None and found[1] <= "23" and found[2] <= "59" and found[3] <= "59"
+
+
+_remembered_date_time = lru_cache(maxsize=4096)(_is_date_time)
 
 
 _UNITS = (
