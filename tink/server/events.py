@@ -1,22 +1,61 @@
-"""The server's writes: claims of Workflows, and agents' events, stored in the status through the state machine."""
+"""The server's writes: claims of Workflows, and what agents report or their silence says, stored in the status.
+
+Every write goes through the state machine, and on top of the version that it was decided from; if somebody was faster,
+the Workflow is read again and decided again. What one machine's agent causes is done one after the other, and only so
+much of it may wait: an agent that floods its server keeps itself waiting, and nobody else. What is said of one Workflow
+while a write is under way is stored together, with one write; only so many are under way at once, so the more there is
+to do, the more goes into each. An event is answered when its write is done.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from typing import Final
 
 from tink.api.v1alpha2 import Raw, WorkflowState
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.resources import WORKFLOW
-from tink.server.dispatch import Rejections
-from tink.server.workflows import WorkflowIndex, uid_of
+from tink.once_per import OncePer
+from tink.server.agents import HardwareKey
+from tink.server.dispatch import rejection_delay
+from tink.server.workflows import WorkflowIndex, hardware_of, uid_of
 from tink.workflow import machine
 from tink.workflow.machine import Author
-from tink.workflow.status import Status, name_of, status_patch
+from tink.workflow.status import (
+    InvalidStatusError,
+    Status,
+    actions_of,
+    dispatch_after,
+    name_of,
+    rejections,
+    state_of,
+    status_of,
+    status_patch,
+)
 
 log = logging.getLogger(__name__)
 
+MAX_WAITING: Final = 16
+"""Events of one machine that are taken or wait for that at the same time. An agent sends one after the other."""
+
+WRITES: Final = 16
+"""Writes of events that are under way at once. What comes meanwhile gathers."""
+
+GATHER = 0.005
+"""Seconds that the end of an action waits for the start of the next one, which agents send with it."""
+
 _ATTEMPTS = 8
+_SAY_AGAIN = 60.0
+"""Seconds after which it is worth another line that the API is away; it is away for all machines."""
+
+ServerEvent = machine.AgentEvent | machine.AgentLost | machine.AgentAway
+"""What agents report, and what the server concludes when they do not."""
 
 
 class WorkflowGoneError(LookupError):
@@ -27,53 +66,77 @@ class StaleError(RuntimeError):
     """The Workflow changed so often that the event could not be stored: try again."""
 
 
+class BusyError(RuntimeError):
+    """Too many events of one machine wait already: publish them one after the other."""
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """An event of the Workflow `uid` whose caller waits for `outcome`: whether it changed anything."""
+
+    uid: str
+    event: ServerEvent
+    outcome: bool | Exception | None = None
+
+
+@dataclass(slots=True)
+class _Line:
+    """The events of one machine, the oldest first."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    waiting: list[_Waiting] = field(default_factory=list)
+
+    def first(self) -> list[_Waiting]:
+        """The oldest that has no outcome, with those after it that are of the same Workflow."""
+        left = [each for each in self.waiting if each.outcome is None]
+        return list(takewhile(lambda each: each.uid == left[0].uid, left))
+
+
 class EventStore:
-    """Writes to the API what the state machine makes of events. `clock` gives seconds since the epoch."""
+    """Writes to the API what the state machine makes of events. `clock` gives seconds since the epoch.
+
+    A rejected Workflow is not offered for `rejection_first` seconds, then for twice as long, at most for
+    `rejection_longest`, each time a little less as `chance` (0 to 1) has it.
+    """
 
     def __init__(
-        self, client: KubeClient, workflows: WorkflowIndex, rejections: Rejections, clock: Callable[[], float]
+        self,
+        client: KubeClient,
+        workflows: WorkflowIndex,
+        clock: Callable[[], float],
+        *,
+        rejection_first: float,
+        rejection_longest: float,
+        chance: Callable[[], float] = random.random,
     ) -> None:
         self._client = client
         self._workflows = workflows
-        self._rejections = rejections
         self._clock = clock
+        self._first = rejection_first
+        self._longest = rejection_longest
+        self._chance = chance
+        self._lines: dict[HardwareKey, _Line] = {}
+        self._writes = asyncio.Semaphore(WRITES)
+        self._said = OncePer(_SAY_AGAIN, 8)
 
-    async def take(self, workflow: Raw, event: machine.AgentEvent) -> bool:
+    async def take(self, workflow: Raw, event: ServerEvent) -> bool:
         """Store what `event` makes of `workflow` (as the informer last saw it); False if that changes nothing.
 
-        Raises WorkflowGoneError, StaleError, UnknownActionError, InvalidStatusError, ApiError.
+        Raises BusyError, WorkflowGoneError, StaleError, UnknownActionError, InvalidStatusError, ApiError.
         """
-        fresh = False
-        noted = False
-        for _ in range(_ATTEMPTS):
-            try:
-                status = machine.apply(workflow, event, self._clock(), Author.SERVER)
-            except machine.UnknownActionError:
-                if fresh:
-                    raise
-                status = None
-            if status is None:
-                if fresh:
-                    return False
-                # The informer's copy may be behind; an event must not be lost because of that.
-                workflow, fresh = await self._read(workflow), True
-                continue
-            if status["state"] == WorkflowState.PENDING and not noted:
-                # Before the write: the stream may hear of it first, and must not offer the Workflow again at once.
-                delay = self._rejections.rejected(uid_of(workflow), self._clock())
-                log.info("Workflow %s is not offered again before %.0f s have passed", name_of(workflow), delay)
-                noted = True
-            try:
-                await self._store(workflow, status)
-            except ConflictError:
-                workflow, fresh = await self._read(workflow), True
-            except NotFoundError as error:
-                raise WorkflowGoneError(name_of(workflow)) from error
-            else:
-                if isinstance(event, machine.ActionStarted):
-                    self._rejections.forget(uid_of(workflow))
-                return True
-        raise StaleError(f"Workflow {name_of(workflow)} changes too often; try again")
+        key = hardware_of(workflow) or ("", "")
+        mine = _Waiting(uid_of(workflow), event)
+        async with self._in_line(key, mine) as line:
+            while mine.outcome is None:
+                async with line.lock:
+                    if mine.outcome is None:  # else another has stored this one with its own
+                        if len(line.waiting) == 1 and _another_follows(workflow, event):
+                            await asyncio.sleep(GATHER)
+                        async with self._writes:
+                            await self._take_first(line)
+        if isinstance(mine.outcome, Exception):
+            raise mine.outcome
+        return mine.outcome
 
     async def claim(self, workflow: Raw) -> Raw | None:
         """Make a Pending Workflow Scheduled; None if somebody changed it meanwhile, or the API is away."""
@@ -85,21 +148,118 @@ class EventStore:
         except (ConflictError, NotFoundError):
             return None  # the informer will tell what it is now
         except ApiError as error:
-            log.warning("Workflow %s can't be scheduled, trying again: %s", name_of(workflow), error)
+            if self._said.due("claim", self._clock()):
+                log.warning("Workflow %s can't be scheduled, trying again: %s", name_of(workflow), error)
             return None
 
-    async def take_back(self, workflow: Raw) -> None:
-        """Make a Workflow that was claimed but not sent Pending again. If somebody changed it since, or the API is
-        away, it stays as it is: the agent is sent it when it comes back."""
+    async def take_back(self, workflow: Raw) -> bool:
+        """Make a Workflow that was claimed but not sent Pending again. False if somebody changed it since, or the API
+        is away; it stays as it is then, and the agent is sent it when it comes back."""
         status = machine.apply(workflow, machine.Undelivered(), self._clock(), Author.SERVER)
         if status is None:
-            return
+            return False
         try:
             await self._store(workflow, status)
         except (ConflictError, NotFoundError):
-            return
+            return False
         except ApiError as error:
-            log.warning("Workflow %s stays Scheduled until its agent comes back: %s", name_of(workflow), error)
+            if self._said.due("take back", self._clock()):
+                log.warning("Workflow %s stays Scheduled until its agent comes back: %s", name_of(workflow), error)
+            return False
+        return True
+
+    async def read(self, workflow: Raw) -> Raw | None:
+        """The Workflow as it is now, for everybody to see; None if it is gone. Raises ApiError."""
+        try:
+            return await self._read(workflow)
+        except WorkflowGoneError:
+            return None
+
+    @asynccontextmanager
+    async def _in_line(self, key: HardwareKey, mine: _Waiting) -> AsyncIterator[_Line]:
+        line = self._lines.setdefault(key, _Line())
+        if len(line.waiting) >= MAX_WAITING:
+            raise BusyError(
+                f"{MAX_WAITING} events of Hardware {'/'.join(key)} wait already: publish one after the other"
+            )
+        line.waiting.append(mine)
+        try:
+            yield line
+        finally:
+            line.waiting.remove(mine)
+            if not line.waiting:
+                del self._lines[key]
+
+    async def _take_first(self, line: _Line) -> None:
+        """Give the oldest events of the line their outcome. One that is cancelled meanwhile leaves the others as they
+        were: what it may have stored, they find stored."""
+        events = line.first()
+        workflow = self._workflows.get(events[0].uid)
+        outcomes: list[bool | Exception]
+        try:
+            if workflow is None:
+                raise WorkflowGoneError(events[0].uid)
+            outcomes = await self._take(workflow, [each.event for each in events])
+        except (WorkflowGoneError, StaleError, ApiError) as error:
+            outcomes = [error] * len(events)
+        for each, outcome in zip(events, outcomes, strict=True):
+            each.outcome = outcome
+
+    async def _take(self, workflow: Raw, events: Sequence[ServerEvent]) -> list[bool | Exception]:
+        """Store what all the events make of the Workflow, with one write. Raises what concerns them all."""
+        fresh = False
+        for _ in range(_ATTEMPTS):
+            decided = self._decide(workflow, events, fresh=fresh)
+            if decided is not None:
+                status, outcomes = decided
+                if status is None:
+                    return outcomes
+                try:
+                    await self._store(workflow, status)
+                except NotFoundError as error:
+                    raise WorkflowGoneError(name_of(workflow)) from error
+                except ConflictError:
+                    pass
+                else:
+                    self._note_delay(workflow, status)
+                    return outcomes
+            # Somebody was faster, or the informer's copy may be behind; no event must be lost because of that.
+            workflow, fresh = await self._read(workflow), True
+        raise StaleError(f"Workflow {name_of(workflow)} changes too often; try again")
+
+    def _decide(
+        self, workflow: Raw, events: Sequence[ServerEvent], *, fresh: bool
+    ) -> tuple[Status | None, list[bool | Exception]] | None:
+        """The status after all the events, None if they change nothing, and what each of them came to. None instead of
+        both if that can't be said of a Workflow that may be behind, which it is not if it is `fresh`."""
+        outcomes: list[bool | Exception] = []
+        after = workflow
+        for event in events:
+            try:
+                status = machine.apply(after, self._with_delay(event, after), self._clock(), Author.SERVER)
+                certain = fresh or status is not None or _settled(state_of(after), event)
+            except (machine.UnknownActionError, InvalidStatusError) as error:
+                if not fresh:
+                    return None
+                outcomes.append(error)
+                continue
+            if not certain:
+                return None
+            outcomes.append(status is not None)
+            if status is not None:
+                after = {**after, "status": status}
+        return None if after is workflow else after["status"], outcomes
+
+    def _note_delay(self, workflow: Raw, status: Status) -> None:
+        until = dispatch_after(status)
+        if until and until != dispatch_after(status_of(workflow)):
+            log.info("Workflow %s is not offered again for %.1f s", name_of(workflow), until - self._clock())
+
+    def _with_delay(self, event: ServerEvent, workflow: Raw) -> ServerEvent:
+        if not isinstance(event, machine.Rejected):
+            return event
+        count = rejections(status_of(workflow))
+        return replace(event, delay=rejection_delay(count, self._first, self._longest, self._chance()))
 
     async def _read(self, workflow: Raw) -> Raw:
         """The Workflow as it is now. Raises WorkflowGoneError, ApiError."""
@@ -110,6 +270,7 @@ class EventStore:
             raise WorkflowGoneError(name_of(workflow)) from error
         if uid_of(now) != uid_of(workflow):
             raise WorkflowGoneError(name_of(workflow))
+        self._workflows.refresh(now)
         return now
 
     async def _store(self, workflow: Raw, status: Status) -> Raw:
@@ -120,3 +281,23 @@ class EventStore:
         )
         self._workflows.refresh(stored)
         return stored
+
+
+def _another_follows(workflow: Raw, event: ServerEvent) -> bool:
+    """Whether an agent that reports this goes on with another action."""
+    if not isinstance(event, machine.ActionSucceeded):
+        return False
+    actions = actions_of(status_of(workflow))
+    return bool(actions) and actions[-1].get("id") != event.action_id
+
+
+def _settled(state: WorkflowState | None, event: ServerEvent) -> bool:
+    """Whether an event that changes nothing of a copy of the Workflow changes nothing of the Workflow either, although
+    the copy may be behind. So an agent that repeats what is known costs no call."""
+    if state is not None and state.terminal:
+        return True
+    if isinstance(event, machine.ActionStarted | machine.ActionSucceeded | machine.ActionFailed):
+        return True  # the action is as far already, and actions never go back
+    # Where the copy says Running, the API may say Cancelling: for an agent that does not run it, that is the end.
+    ends = (machine.REASON_UNKNOWN_WORKFLOW, machine.REASON_ALREADY_FINISHED)
+    return isinstance(event, machine.Rejected) and event.reason not in ends and state is WorkflowState.RUNNING

@@ -8,16 +8,31 @@ from proto import workflow_pb2 as pb
 from tink.api.v1alpha2 import Raw
 from tink.server.workflows import uid_of
 from tink.workflow import machine
-from tink.workflow.status import action_name, actions_of, status_of
+from tink.workflow.status import action_name, actions_of, name_of, status_of
+
+_MAX_STORY = 500
+"""Characters of a reason or a message in the log and on the journey; the status has more of it."""
 
 
 class MalformedEventError(ValueError):
     """An event that no Workflow could take; the message says what is missing."""
 
 
+class UnsendableError(ValueError):
+    """A Workflow whose actions no program of ours wrote; the message names the object and the field."""
+
+
 def start_command(workflow: Raw) -> pb.GetWorkflowsResponse:
-    """StartWorkflow with all actions of a prepared Workflow."""
-    actions = [_action(action) for action in actions_of(status_of(workflow))]
+    """StartWorkflow with all actions of a prepared Workflow. Raises UnsendableError."""
+    actions = []
+    for index, action in enumerate(actions_of(status_of(workflow))):
+        try:
+            actions.append(_action(action))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UnsendableError(
+                f"Workflow {name_of(workflow)}: status.actions[{index}] can't be sent to an agent:"
+                f" {type(error).__name__}: {error}"
+            ) from error
     message = pb.Workflow(workflow_id=uid_of(workflow), actions=actions)
     return pb.GetWorkflowsResponse(start_workflow=pb.GetWorkflowsResponse.StartWorkflow(workflow=message))
 
@@ -69,13 +84,20 @@ def describe(workflow: Raw, event: machine.AgentEvent) -> str:
     """An event in one line, for the log and the journey."""
     match event:
         case machine.Rejected():
-            return f"rejected the Workflow: {event.reason or 'no reason given'}: {event.message}"
+            return f"rejected the Workflow: {_line(event.reason) or 'no reason given'}: {_line(event.message)}"
         case machine.ActionStarted():
             return f"action {_name(workflow, event.action_id)!r} started"
         case machine.ActionSucceeded():
             return f"action {_name(workflow, event.action_id)!r} succeeded"
         case machine.ActionFailed():
-            return f"action {_name(workflow, event.action_id)!r} failed: {event.reason}: {event.message}"
+            return f"action {_name(workflow, event.action_id)!r} failed: {_line(event.reason)}: {_line(event.message)}"
+
+
+def _line(text: str) -> str:
+    """What a container wrote, harmless: one line, of bounded length, that moves no terminal's cursor."""
+    short = text[: 2 * _MAX_STORY]
+    printable = "".join(letter if letter.isprintable() else " " for letter in short)
+    return " ".join(printable.split())[:_MAX_STORY]
 
 
 def _name(workflow: Raw, action_id: str) -> str:

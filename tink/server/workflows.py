@@ -12,6 +12,7 @@ from typing import Any
 
 from tink.api.v1alpha2 import Raw
 from tink.server.agents import HardwareKey
+from tink.workflow.status import name_of
 
 _REMEMBERED = 4096
 
@@ -21,6 +22,8 @@ class _Entry:
     workflow: Raw
     hardware: HardwareKey | None
     order: tuple[str, int]
+    ahead: bool = False
+    """Whether it is an answer to a call of ours, which the informer has yet to hear of."""
 
 
 class WorkflowIndex:
@@ -29,16 +32,28 @@ class WorkflowIndex:
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
         self._by_hardware: dict[HardwareKey, dict[str, _Entry]] = {}
-        self._gone: OrderedDict[str, None] = OrderedDict()
+        self._gone: OrderedDict[str, str] = OrderedDict()
         self._seen = 0
 
     def apply(self, workflow: Raw) -> None:
-        """Take in a Workflow that was added or changed."""
+        """Take in a Workflow that was added or changed, unless what is known of it is newer."""
+        entry = self._entries.get(uid_of(workflow))
+        if entry is not None and entry.ahead and _newer(entry.workflow, workflow) is True:
+            return
+        self._put(workflow, ahead=False)
+
+    def refresh(self, workflow: Raw) -> None:
+        """Take in what the API answered to a call, ahead of the informer, unless the Workflow is gone already."""
+        entry = self._entries.get(uid_of(workflow))
+        if entry is not None and _newer(workflow, entry.workflow) is not False:
+            self._put(workflow, ahead=True)
+
+    def _put(self, workflow: Raw, *, ahead: bool) -> None:
         uid = uid_of(workflow)
         hardware = hardware_of(workflow)
         old = self._entries.get(uid)
         if old is not None and old.hardware == hardware:
-            old.workflow = workflow
+            old.workflow, old.ahead = workflow, ahead
             return
         if old is not None:
             self._discard(uid, old.hardware)
@@ -47,14 +62,9 @@ class WorkflowIndex:
             # Creation times are whole seconds; within one, informers tell of objects in the order of their creation.
             self._seen += 1
             order = (str(workflow["metadata"].get("creationTimestamp", "")), self._seen)
-        entry = self._entries[uid] = _Entry(workflow, hardware, order)
+        entry = self._entries[uid] = _Entry(workflow, hardware, order, ahead)
         if hardware is not None:
             self._by_hardware.setdefault(hardware, {})[uid] = entry
-
-    def refresh(self, workflow: Raw) -> None:
-        """Take in what the API answered to a write, ahead of the informer, unless the Workflow is gone already."""
-        if uid_of(workflow) in self._entries:
-            self.apply(workflow)
 
     def remove(self, workflow: Raw) -> None:
         """Forget a Workflow that is gone."""
@@ -63,7 +73,7 @@ class WorkflowIndex:
         if entry is None:
             return
         self._discard(uid, entry.hardware)
-        self._gone[uid] = None
+        self._gone[uid] = name_of(workflow)
         if len(self._gone) > _REMEMBERED:
             self._gone.popitem(last=False)
 
@@ -75,6 +85,10 @@ class WorkflowIndex:
     def is_gone(self, uid: str) -> bool:
         """Whether a Workflow of that uid was deleted not long ago."""
         return uid in self._gone
+
+    def name_of_gone(self, uid: str) -> str | None:
+        """namespace/name of a Workflow that was deleted not long ago; None for any other uid."""
+        return self._gone.get(uid)
 
     def of(self, hardware: HardwareKey) -> list[Raw]:
         """The Workflows of a machine, oldest first."""
@@ -90,10 +104,22 @@ class WorkflowIndex:
             del self._by_hardware[hardware]
 
 
+def _newer(workflow: Raw, other: Raw) -> bool | None:
+    """Whether `workflow` is a newer version of the same object than `other`; None where versions are no numbers, which
+    Kubernetes' are (KEP-5504: those of one resource type can be compared)."""
+    versions = [version_of(obj) for obj in (workflow, other)]
+    return int(versions[0]) > int(versions[1]) if all(version.isdecimal() for version in versions) else None
+
+
 def uid_of(workflow: Raw) -> str:
     """The uid, which is the Workflow's id on the wire."""
     uid: str = workflow["metadata"]["uid"]
     return uid
+
+
+def version_of(workflow: Raw) -> str:
+    """The resourceVersion, empty if there is none."""
+    return str(workflow["metadata"].get("resourceVersion", ""))
 
 
 def hardware_of(workflow: Raw) -> HardwareKey | None:

@@ -3,9 +3,9 @@
 Theory of operation. A Workflow is in one of seven states, each of its actions in one of four. What happens is a
 `Cause`; `WORKFLOW` and `ACTION` say which cause leads from where to where, and a pair that is not in the table can't
 happen. `AUTHOR` says which component may write a cause: the controller prepares, supervises and cancels; the server
-dispatches and passes on what agents report. Neither ever writes the other's.
+dispatches and passes on what agents report, or their silence says. Neither ever writes the other's.
 
-Controller and server don't deal in causes but in events: what they decided or were told, with the facts of it.
+Controller and server don't deal in causes but in `events`: what they decided or were told, with the facts of it.
 `apply(workflow, event, now, author)` takes an event through the tables, several arrows if need be, and returns the new
 status, or None if the event changes nothing. It is the only way to a new status:
 
@@ -15,6 +15,11 @@ status, or None if the event changes nothing. It is the only way to a new status
 - A Workflow has succeeded when all its actions have, in whatever order the reports came.
 - An agent that runs nothing of a Cancelling Workflow any more, for whatever reason, has stopped it.
 - When a Workflow ends early, the action that ran has failed; actions that never ran stay Pending.
+- A last action that `reboots` the machine takes the agent with it, so nobody may be left to report its end. While it
+  runs and all others have succeeded, an agent that comes back without the Workflow, or not at all, and a time that is
+  up, mean that it has succeeded. For any other action the first is a loss, the second nothing, the third a timeout.
+- A rejection counts, and holds the Workflow back for a while; when it starts, both are forgotten. An agent that rejects
+  a Workflow because it has ended it already will never run it, and has nothing to report any more: that is a loss.
 
 The caller stores the result with `status.status_patch`, which fails if the object changed meanwhile; then it looks at
 the object anew and asks again. That makes every arrow atomic, with any number of controllers and servers.
@@ -22,44 +27,111 @@ the object anew and asks again. That makes every arrow atomic, with any number o
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from tink.api.v1alpha2 import ActionState, ConditionStatus, Raw, WorkflowState
+from tink.workflow.events import (
+    ActionFailed,
+    ActionStarted,
+    ActionSucceeded,
+    ActionTimedOut,
+    AgentAway,
+    AgentEvent,
+    AgentLost,
+    CancelRequested,
+    CancelTimedOut,
+    Dispatched,
+    Event,
+    PreparationFailed,
+    Prepared,
+    PreparedAction,
+    Rejected,
+    StartTimedOut,
+    Undelivered,
+    WorkflowTimedOut,
+)
 from tink.workflow.status import (
     ConditionType,
+    InvalidStatusError,
     Status,
     action_name,
     action_state,
     actions_of,
     condition,
     name_of,
+    rejections,
     set_condition,
     state_of,
     status_of,
     timestamp,
 )
 
+__all__ = [
+    "ACTION",
+    "AUTHOR",
+    "WORKFLOW",
+    "ActionCause",
+    "ActionFailed",
+    "ActionStarted",
+    "ActionSucceeded",
+    "ActionTimedOut",
+    "AgentAway",
+    "AgentEvent",
+    "AgentLost",
+    "Author",
+    "CancelRequested",
+    "CancelTimedOut",
+    "Cause",
+    "Dispatched",
+    "Event",
+    "NotAllowedError",
+    "PreparationFailed",
+    "Prepared",
+    "PreparedAction",
+    "Rejected",
+    "StartTimedOut",
+    "Undelivered",
+    "UnknownActionError",
+    "WorkflowTimedOut",
+    "apply",
+    "rebooting",
+    "unconfirmed",
+]
+
 MAX_REASON = 128
 MAX_MESSAGE = 4096
 """Characters of a reason and a message that are kept: agents send what containers wrote."""
+MAX_REJECTIONS = 1_000_000
+"""Where the count of rejections ends, so that no number written by hand makes it one that can't be stored."""
 
 REASON_CANCELED = "Canceled"
 REASON_UNKNOWN_WORKFLOW = "UnknownWorkflow"
+REASON_ALREADY_FINISHED = "AlreadyFinished"
 REASON_CANCELLING = "Cancelling"
 REASON_START_TIMEOUT = "StartTimeout"
 REASON_CANCEL_TIMEOUT = "CancelTimeout"
 REASON_WORKFLOW_TIMEOUT = "WorkflowTimeout"
 REASON_ACTION_TIMEOUT = "ActionTimeout"
 REASON_DEFAULT_FAILURE = "ActionFailed"
+REASON_REJECTED = "Rejected"
+REASON_AGENT_LOST = "AgentLost"
+REASON_REBOOTED = "Rebooted"
+"""The agent went with its machine: of a Workflow that has succeeded."""
+REASON_REBOOT_ASSUMED = "RebootAssumed"
+"""The time of the action that reboots was up: of a Workflow that has succeeded, as far as anybody knows."""
 
 TIMEOUT_REASONS = frozenset(
-    {REASON_START_TIMEOUT, REASON_CANCEL_TIMEOUT, REASON_WORKFLOW_TIMEOUT, REASON_ACTION_TIMEOUT}
+    {
+        REASON_START_TIMEOUT,
+        REASON_CANCEL_TIMEOUT,
+        REASON_WORKFLOW_TIMEOUT,
+        REASON_ACTION_TIMEOUT,
+        REASON_REBOOT_ASSUMED,
+    }
 )
-"""Why a Workflow ended without its agent's word: the agent may still be running it."""
+"""Why the controller ended a Workflow without its agent's word: the agent may still be running it."""
 
 
 class Author(StrEnum):
@@ -84,6 +156,10 @@ class Cause(StrEnum):
     START_TIMED_OUT = "start timed out"
     CANCEL_TIMED_OUT = "cancel timed out"
     RUN_TIMED_OUT = "run timed out"  # the Workflow, or one of its actions
+    AGENT_LOST = "agent lost"  # it came back without the Workflow
+    ENDED_UNHEARD = "ended unheard"  # the agent has ended it, and its reports were lost
+    REBOOTED = "rebooted"  # the agent went while the last action was to restart its machine
+    REBOOT_ASSUMED = "reboot assumed"  # that action's time was up, and no failure was reported
 
 
 class ActionCause(StrEnum):
@@ -111,11 +187,16 @@ WORKFLOW: Mapping[WorkflowState | None, Mapping[Cause, WorkflowState]] = {
         Cause.STARTED: _S.RUNNING,
         Cause.CANCEL_REQUESTED: _S.CANCELLING,
         Cause.START_TIMED_OUT: _S.FAILED,
+        Cause.ENDED_UNHEARD: _S.FAILED,
     },
     _S.RUNNING: {
         Cause.SUCCEEDED: _S.SUCCEEDED,
         Cause.ACTION_FAILED: _S.FAILED,
         Cause.RUN_TIMED_OUT: _S.FAILED,
+        Cause.AGENT_LOST: _S.FAILED,
+        Cause.ENDED_UNHEARD: _S.FAILED,
+        Cause.REBOOTED: _S.SUCCEEDED,
+        Cause.REBOOT_ASSUMED: _S.SUCCEEDED,
         Cause.CANCEL_REQUESTED: _S.CANCELLING,
     },
     _S.CANCELLING: {
@@ -140,6 +221,10 @@ AUTHOR: Mapping[Cause, Author] = {
     Cause.START_TIMED_OUT: Author.CONTROLLER,
     Cause.CANCEL_TIMED_OUT: Author.CONTROLLER,
     Cause.RUN_TIMED_OUT: Author.CONTROLLER,
+    Cause.AGENT_LOST: Author.SERVER,
+    Cause.ENDED_UNHEARD: Author.SERVER,
+    Cause.REBOOTED: Author.SERVER,
+    Cause.REBOOT_ASSUMED: Author.CONTROLLER,
 }
 
 ACTION: Mapping[ActionState, Mapping[ActionCause, ActionState]] = {
@@ -148,125 +233,6 @@ ACTION: Mapping[ActionState, Mapping[ActionCause, ActionState]] = {
     _A.SUCCEEDED: {},
     _A.FAILED: {},
 }
-
-
-# --- What happens -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedAction:
-    """A rendered action (JSON names) and the id that it has within its Workflow."""
-
-    id: str
-    rendered: Raw
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """The Template was rendered: these are the actions."""
-
-    actions: tuple[PreparedAction, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PreparationFailed:
-    """The Workflow can't be prepared, now or ever."""
-
-    reason: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Dispatched:
-    """The server claims the Workflow to send it to its agent."""
-
-
-@dataclass(frozen=True, slots=True)
-class Undelivered:
-    """The agent's stream was gone before the claimed Workflow could be sent."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """The agent won't run the Workflow, or (reason UnknownWorkflow) was asked to stop one that it does not run."""
-
-    reason: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class ActionStarted:
-    """The agent began an action."""
-
-    action_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class ActionSucceeded:
-    """The agent completed an action."""
-
-    action_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class ActionFailed:
-    """An action failed on the agent, which runs no further ones."""
-
-    action_id: str
-    reason: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class CancelRequested:
-    """Somebody deleted the Workflow, or set its state to Cancelling by hand."""
-
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class StartTimedOut:
-    """The Workflow was Scheduled for longer than `seconds`."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class CancelTimedOut:
-    """The Workflow was Cancelling for longer than `seconds`."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class WorkflowTimedOut:
-    """The Workflow was Running for longer than `seconds`."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class ActionTimedOut:
-    """An action was Running for longer than `seconds`."""
-
-    action_id: str
-    seconds: float
-
-
-AgentEvent = ActionStarted | ActionSucceeded | ActionFailed | Rejected
-"""What an agent may report."""
-Event = (
-    AgentEvent
-    | Prepared
-    | PreparationFailed
-    | Dispatched
-    | Undelivered
-    | CancelRequested
-    | StartTimedOut
-    | CancelTimedOut
-    | WorkflowTimedOut
-    | ActionTimedOut
-)
 
 
 class UnknownActionError(ValueError):
@@ -284,41 +250,61 @@ def apply(workflow: Raw, event: Event, now: float, author: Author) -> Status | N
     that this program did not write.
     """
     transition = _Transition(workflow, now, author)
-    match event:
-        case Prepared():
-            transition.prepare(event)
-        case PreparationFailed():
-            if transition.move(Cause.PREPARATION_FAILED):
-                transition.fail(event.reason, event.message)
-                transition.observe(ConditionType.PREPARED, ConditionStatus.FALSE, event.reason, event.message)
-        case Dispatched():
-            transition.move(Cause.DISPATCHED)
-        case Undelivered():
-            transition.move(Cause.RETURNED)
-        case Rejected():
-            transition.reject(event)
-        case ActionStarted() | ActionSucceeded() | ActionFailed():
-            transition.report(event)
-        case CancelRequested():
-            transition.cancel(event)
-        case StartTimedOut():
-            if transition.move(Cause.START_TIMED_OUT):
-                message = f"the agent did not start the Workflow within {event.seconds:g} s after it was scheduled"
-                transition.fail(REASON_START_TIMEOUT, message)
-        case CancelTimedOut():
-            if transition.move(Cause.CANCEL_TIMED_OUT):
-                message = (
-                    f"the agent did not report within {event.seconds:g} s that it stopped; it may still be running"
-                )
-                transition.fail(REASON_CANCEL_TIMEOUT, message)
-        case WorkflowTimedOut():
-            if transition.move(Cause.RUN_TIMED_OUT):
-                transition.fail(
-                    REASON_WORKFLOW_TIMEOUT, f"the Workflow did not complete within {event.seconds:g} s (spec.timeout)"
-                )
-        case ActionTimedOut():
-            transition.time_out_action(event)
+    try:
+        transition.take(event)
+    except InvalidStatusError as error:
+        # What is read of an action does not know whose it is.
+        raise InvalidStatusError(f"Workflow {name_of(workflow)}: {error}") from error
     return transition.result()
+
+
+def _own(status: Mapping[str, Any]) -> Status:
+    """A copy of which the fields of the status and of its actions may be changed; what is in those is shared."""
+    own = dict(status)
+    actions = own.get("actions")
+    if isinstance(actions, list):
+        own["actions"] = [dict(action) if isinstance(action, dict) else action for action in actions]
+    return own
+
+
+def rebooting(workflow: Raw) -> bool:
+    """Whether the Workflow is Running and nothing is left of it but its last action, which reboots the machine.
+
+    Raises InvalidStatusError.
+    """
+    return state_of(workflow) is WorkflowState.RUNNING and _last_reboots(actions_of(status_of(workflow)))
+
+
+def unconfirmed(workflow: Raw) -> bool:
+    """Whether the Workflow has ended, but not by its agent's word: the agent may be running it still.
+
+    Raises InvalidStatusError.
+    """
+    state = state_of(workflow)
+    if state is None or not state.terminal:
+        return False
+    status = status_of(workflow)
+    if condition(status, ConditionType.SUCCEEDED).get("reason") in TIMEOUT_REASONS | {REASON_AGENT_LOST}:
+        return True
+    # An agent's word leaves an action that failed, or only such as have succeeded; a state written by hand does not.
+    # (Nor does a Workflow that no agent had: canceled before it was sent, say.)
+    states = [action_state(action) for action in actions_of(status)]
+    if state is WorkflowState.SUCCEEDED:
+        return any(action is not ActionState.SUCCEEDED for action in states)
+    return ActionState.RUNNING in states or ActionState.FAILED not in states
+
+
+def _last_reboots(actions: list[dict[str, Any]]) -> bool:
+    if not actions:
+        return False
+    *others, last = actions
+    rendered = last.get("rendered")
+    return (
+        isinstance(rendered, dict)
+        and rendered.get("reboots") is True
+        and action_state(last) is ActionState.RUNNING
+        and all(action_state(action) is ActionState.SUCCEEDED for action in others)
+    )
 
 
 class _Transition:
@@ -328,16 +314,43 @@ class _Transition:
         self._name = name_of(workflow)
         self._state = state_of(workflow)
         self._before = status_of(workflow)
-        self._after: Status = copy.deepcopy(dict(self._before))
+        self._after = _own(self._before)
+        self._now = now
         self._time = timestamp(now)
         self._author = author
+
+    def take(self, event: Event) -> None:
+        match event:
+            case Prepared():
+                self._prepare(event)
+            case PreparationFailed():
+                if self._move(Cause.PREPARATION_FAILED):
+                    self._fail(event.reason, event.message)
+                    self._observe(ConditionType.PREPARED, ConditionStatus.FALSE, event.reason, event.message)
+            case Dispatched():
+                self._move(Cause.DISPATCHED)
+            case Undelivered():
+                self._move(Cause.RETURNED)
+            case Rejected():
+                self._reject(event)
+            case ActionStarted() | ActionSucceeded() | ActionFailed():
+                self._report(event)
+            case AgentLost():
+                self._lose()
+            case AgentAway():
+                if self._rebooting() and self._move(Cause.REBOOTED):
+                    self._rebooted(REASON_REBOOTED, f"the agent has been gone for {event.seconds:g} s")
+            case CancelRequested():
+                self._cancel(event)
+            case _:
+                self._time_out(event)
 
     def result(self) -> Status | None:
         return self._after if self._after != self._before else None
 
     # --- arrows ---------------------------------------------------------------------------------------------------
 
-    def move(self, cause: Cause) -> bool:
+    def _move(self, cause: Cause) -> bool:
         """Follow the arrow of `cause`; False if there is none from here."""
         self._check(cause)
         target = WORKFLOW[self._state].get(cause)
@@ -364,8 +377,8 @@ class _Transition:
 
     # --- events ---------------------------------------------------------------------------------------------------
 
-    def prepare(self, event: Prepared) -> None:
-        if not self.move(Cause.PREPARED):
+    def _prepare(self, event: Prepared) -> None:
+        if not self._move(Cause.PREPARED):
             return
         self._after["actions"] = [
             {
@@ -376,17 +389,23 @@ class _Transition:
             }
             for action in event.actions
         ]
-        self.observe(ConditionType.PREPARED, ConditionStatus.TRUE)
-        self.observe(ConditionType.STARTED, ConditionStatus.FALSE)
-        self.observe(ConditionType.SUCCEEDED, ConditionStatus.UNKNOWN)
+        self._observe(ConditionType.PREPARED, ConditionStatus.TRUE)
+        self._observe(ConditionType.STARTED, ConditionStatus.FALSE)
+        self._observe(ConditionType.SUCCEEDED, ConditionStatus.UNKNOWN)
 
-    def reject(self, event: Rejected) -> None:
-        if event.reason == REASON_UNKNOWN_WORKFLOW and self._state is WorkflowState.CANCELLING:
+    def _reject(self, event: Rejected) -> None:
+        not_run = event.reason in (REASON_UNKNOWN_WORKFLOW, REASON_ALREADY_FINISHED)
+        if not_run and self._state is WorkflowState.CANCELLING:
             self._stopped("the agent does not run the Workflow")
-        elif self.move(Cause.RETURNED):
-            self.observe(ConditionType.STARTED, ConditionStatus.FALSE, event.reason or "Rejected", event.message)
+        elif event.reason == REASON_ALREADY_FINISHED:
+            self._ended_unheard(event.message)
+        elif self._move(Cause.RETURNED):
+            self._after["rejections"] = min(rejections(self._before) + 1, MAX_REJECTIONS)
+            self._after["dispatchAfter"] = timestamp(self._now + event.delay)
+            reason = event.reason or REASON_REJECTED
+            self._observe(ConditionType.STARTED, ConditionStatus.FALSE, reason, event.message)
 
-    def report(self, event: ActionStarted | ActionSucceeded | ActionFailed) -> None:
+    def _report(self, event: ActionStarted | ActionSucceeded | ActionFailed) -> None:
         action = self._action(event.action_id)
         if self._state is not None and self._state.terminal:
             return
@@ -395,18 +414,18 @@ class _Transition:
         match event:
             case ActionSucceeded():
                 if self._move_action(action, ActionCause.SUCCEEDED) and self._all_succeeded():
-                    if self.move(Cause.SUCCEEDED):
-                        self.observe(ConditionType.SUCCEEDED, ConditionStatus.TRUE)
+                    if self._move(Cause.SUCCEEDED):
+                        self._observe(ConditionType.SUCCEEDED, ConditionStatus.TRUE)
                     else:
                         self._stopped("all actions had succeeded before the agent could be told")
             case ActionFailed():
                 if self._fail_action(action, event.reason or REASON_DEFAULT_FAILURE, event.message):
-                    if self.move(Cause.ACTION_FAILED):
-                        self.fail(action["failureReason"], action.get("failureMessage", ""))
+                    if self._move(Cause.ACTION_FAILED):
+                        self._fail(action["failureReason"], action.get("failureMessage", ""))
                     else:
                         self._stopped("the agent stopped the Workflow")
 
-    def cancel(self, event: CancelRequested) -> None:
+    def _cancel(self, event: CancelRequested) -> None:
         self._check(Cause.CANCEL_REQUESTED)
         by_hand = (
             self._state is WorkflowState.CANCELLING
@@ -415,48 +434,97 @@ class _Transition:
         if by_hand:
             # A user wrote the state and nothing else: from now on the agent has its time to stop.
             self._after["lastTransitioned"] = self._time
-        elif not self.move(Cause.CANCEL_REQUESTED):
+        elif not self._move(Cause.CANCEL_REQUESTED):
             return
         if self._state is WorkflowState.CANCELED:
-            self.observe(ConditionType.SUCCEEDED, ConditionStatus.FALSE, REASON_CANCELED, event.message)
+            self._observe(ConditionType.SUCCEEDED, ConditionStatus.FALSE, REASON_CANCELED, event.message)
         else:
-            self.observe(ConditionType.SUCCEEDED, ConditionStatus.UNKNOWN, REASON_CANCELLING, event.message)
+            self._observe(ConditionType.SUCCEEDED, ConditionStatus.UNKNOWN, REASON_CANCELLING, event.message)
 
-    def time_out_action(self, event: ActionTimedOut) -> None:
-        action = self._action(event.action_id)
-        if action_state(action) is ActionState.RUNNING and self.move(Cause.RUN_TIMED_OUT):
-            self.fail(
-                REASON_ACTION_TIMEOUT, f"the action {action_name(action)!r} did not complete within {event.seconds:g} s"
-            )
+    def _ended_unheard(self, said: str) -> None:
+        """The agent reports in order: what it had to say of the Workflow's end is lost, if it is not ended here."""
+        if self._rebooting():
+            if self._move(Cause.REBOOTED):
+                self._rebooted(REASON_REBOOTED, "the agent came back anew")
+        elif self._move(Cause.ENDED_UNHEARD):
+            message = "the agent says that it ended the Workflow before, and its reports never came"
+            self._fail(REASON_AGENT_LOST, f"{message}: {said}" if said else message)
+
+    def _lose(self) -> None:
+        if self._state is WorkflowState.CANCELLING:
+            self._stopped("the agent came back without the Workflow")
+        elif self._rebooting():
+            if self._move(Cause.REBOOTED):
+                self._rebooted(REASON_REBOOTED, "the agent came back anew")
+        elif self._move(Cause.AGENT_LOST):
+            message = "the agent came back without the Workflow: its machine, or the agent itself, was restarted"
+            self._fail(REASON_AGENT_LOST, message)
+
+    def _time_out(self, event: StartTimedOut | CancelTimedOut | WorkflowTimedOut | ActionTimedOut) -> None:
+        match event:
+            case StartTimedOut():
+                if self._move(Cause.START_TIMED_OUT):
+                    message = f"the agent did not start the Workflow within {event.seconds:g} s after it was scheduled"
+                    self._fail(REASON_START_TIMEOUT, message)
+            case CancelTimedOut():
+                if self._move(Cause.CANCEL_TIMED_OUT):
+                    message = f"the agent did not report within {event.seconds:g} s that it stopped"
+                    self._fail(REASON_CANCEL_TIMEOUT, f"{message}; it may still be running")
+            case WorkflowTimedOut():
+                what = f"the Workflow did not complete within {event.seconds:g} s (spec.timeout)"
+                self._run_timed_out(REASON_WORKFLOW_TIMEOUT, what)
+            case ActionTimedOut():
+                action = self._action(event.action_id)
+                if action_state(action) is ActionState.RUNNING:
+                    what = f"the action {action_name(action)!r} did not complete within {event.seconds:g} s"
+                    self._run_timed_out(REASON_ACTION_TIMEOUT, what)
+
+    def _run_timed_out(self, reason: str, message: str) -> None:
+        if self._rebooting():
+            if self._move(Cause.REBOOT_ASSUMED):
+                self._rebooted(REASON_REBOOT_ASSUMED, f"{message}, which reboots the machine")
+        elif self._move(Cause.RUN_TIMED_OUT):
+            self._fail(reason, message)
 
     # --- what goes with them ----------------------------------------------------------------------------------------
 
-    def observe(
+    def _observe(
         self, kind: ConditionType, value: ConditionStatus, reason: str | None = None, message: str | None = None
     ) -> None:
         set_condition(self._after, kind, value, (reason or "")[:MAX_REASON], (message or "")[:MAX_MESSAGE])
 
-    def fail(self, reason: str, message: str) -> None:
+    def _fail(self, reason: str, message: str) -> None:
         """The Workflow did not succeed, and why; whatever runs has failed for the same reason."""
-        self.observe(ConditionType.SUCCEEDED, ConditionStatus.FALSE, reason, message)
+        self._observe(ConditionType.SUCCEEDED, ConditionStatus.FALSE, reason, message)
         for action in actions_of(self._after):
             self._fail_action(action, reason, message)
 
     def _began(self, action: dict[str, Any]) -> None:
         if self._state is WorkflowState.PENDING:
-            self.move(Cause.DISPATCHED)
+            self._move(Cause.DISPATCHED)
         if self._state is WorkflowState.SCHEDULED:
-            self.move(Cause.STARTED)
+            self._move(Cause.STARTED)
+        self._after.pop("rejections", None)
+        self._after.pop("dispatchAfter", None)
         if not self._after.get("startedAt"):
             self._after["startedAt"] = self._time
-            self.observe(ConditionType.STARTED, ConditionStatus.TRUE)
+            self._observe(ConditionType.STARTED, ConditionStatus.TRUE)
         # Reports may come out of order; what runs now is the furthest action that has begun.
         begun = [a for a in actions_of(self._after) if action_state(a) is not ActionState.PENDING]
         self._after["currentAction"] = action_name(begun[-1])
 
+    def _rebooting(self) -> bool:
+        """Whether a silent agent has done what it was to do; only of a Running Workflow do the tables say so."""
+        return _last_reboots(actions_of(self._after))
+
+    def _rebooted(self, reason: str, message: str) -> None:
+        """The last action has succeeded, and with it the Workflow."""
+        self._move_action(actions_of(self._after)[-1], ActionCause.SUCCEEDED)
+        self._observe(ConditionType.SUCCEEDED, ConditionStatus.TRUE, reason, message)
+
     def _stopped(self, message: str) -> None:
-        if self.move(Cause.STOPPED):
-            self.fail(REASON_CANCELED, message)
+        if self._move(Cause.STOPPED):
+            self._fail(REASON_CANCELED, message)
 
     def _fail_action(self, action: dict[str, Any], reason: str, message: str) -> bool:
         if not self._move_action(action, ActionCause.FAILED):

@@ -7,23 +7,24 @@ from typing import Any
 import pytest
 
 from tink.api.v1alpha2 import Raw
-from tink.server.dispatch import Claim, Move, Rejections, Start, Stop, Told, Wait, next_move
+from tink.server.dispatch import Claim, GiveBack, Move, Recall, Start, Stop, Told, Wait, next_move, rejection_delay
 from tink.server.workflows import WorkflowIndex
-from tink.workflow.status import InvalidStatusError
+from tink.workflow.status import InvalidStatusError, timestamp
 
 NOW = 1000.0
+LONGEST = 60.0
 
 
 def workflow(name: str, state: str | None = "Pending", *, deleted: bool = False, **status: Any) -> Raw:
-    metadata: Raw = {"name": name, "namespace": "d", "uid": name}
+    metadata: Raw = {"name": name, "namespace": "d", "uid": name, "resourceVersion": "1"}
     if deleted:
         metadata["deletionTimestamp"] = "2027-01-01T00:00:00Z"
     actions = [{"id": "a", "rendered": {"name": "n", "image": "i"}}]
     return {"metadata": metadata, "status": {"state": state, "actions": actions, **status} if state else {}}
 
 
-def decide(*workflows: Raw, told: Told | None = None, rejections: Rejections | None = None) -> Move:
-    return next_move(workflows, told or Told(), rejections or Rejections(5, 60), NOW)
+def decide(*workflows: Raw, told: Told | None = None, now: float = NOW) -> Move:
+    return next_move(workflows, told or Told(), now, LONGEST)
 
 
 def test_the_oldest_pending_workflow_is_claimed() -> None:
@@ -56,50 +57,118 @@ def test_a_scheduled_workflow_is_sent_again_to_an_agent_that_came_back_a_running
     assert decide(running) == Wait()
 
 
+def test_a_second_claim_is_given_back_while_the_agent_is_at_work() -> None:
+    """Another server, whose connection to the agent is dead, claimed it and can't send it."""
+    second = workflow("b", "Scheduled")
+    for state in ("Scheduled", "Running", "Cancelling"):
+        first = workflow("a", state)
+        assert decide(first, second, told=Told(started={"a"}, stopped={"a"})) == GiveBack(second)
+    assert decide(workflow("a", "Scheduled"), second) == Start(workflow("a", "Scheduled")), "the older one goes first"
+    assert decide(workflow("a", "Succeeded"), second) == Start(second)
+
+
+def test_a_workflow_that_no_message_can_be_made_of_does_not_hold_up_the_others() -> None:
+    told = Told()
+    broken = workflow("a")
+    told.set_aside(broken)
+    assert decide(broken, workflow("b"), told=told) == Claim(workflow("b"))
+    scheduled = workflow("a", "Scheduled")
+    assert decide(scheduled, workflow("b"), told=told) == Claim(workflow("b"))
+    mended = workflow("a")
+    mended["metadata"]["resourceVersion"] = "2"
+    assert decide(mended, workflow("b"), told=told) == Claim(mended)
+
+
 def test_cancelling_is_stopped_once_per_stream_whatever_else_there_is() -> None:
     cancelling = workflow("b", "Cancelling")
     assert decide(workflow("a"), cancelling) == Stop("b", "d/b")
     assert decide(workflow("a"), cancelling, told=Told(stopped={"b"})) == Wait()
 
 
-def test_a_workflow_that_timed_out_is_stopped_on_the_stream_that_was_told_to_run_it() -> None:
+def test_a_workflow_that_timed_out_is_stopped_on_the_stream_of_the_agent_that_runs_it() -> None:
     condition = {"type": "Succeeded", "status": "False", "reason": "WorkflowTimeout"}
     over = workflow("a", "Failed", conditions=[condition])
     assert decide(over, told=Told(started={"a"})) == Stop("a", "d/a")
     assert decide(over, told=Told(started={"a"}, stopped={"a"})) == Wait()
     assert decide(over) == Wait()
     failed = workflow("a", "Failed", conditions=[condition | {"reason": "DiskMissing"}])
+    failed["status"]["actions"][0]["state"] = "Failed"
     assert decide(failed, told=Told(started={"a"})) == Wait(), "the agent itself said that it is over"
 
 
+def test_a_workflow_that_somebody_ended_by_hand_is_stopped() -> None:
+    by_hand = workflow("a", "Failed")
+    by_hand["status"]["actions"][0]["state"] = "Running"
+    assert decide(by_hand, told=Told(started={"a"})) == Stop("a", "d/a")
+
+
 def test_a_workflow_that_vanished_while_it_ran_is_stopped() -> None:
-    told = Told(started={"a", "b"})
-    told.forget(workflow("a", "Running"))
-    told.forget(workflow("b", "Succeeded"))
-    assert told.orphans == {"a": "d/a"}
+    told = Told(started={"a", "b", "c", "e"}, stopped={"e"}, offered={"a": 1.0}, unsendable={"a": "1"})
+    done = workflow("b", "Succeeded")
+    done["status"]["actions"][0]["state"] = "Succeeded"
+    timed_out = workflow("c", "Failed", conditions=[{"type": "Succeeded", "status": "False", "reason": "StartTimeout"}])
+    for gone in (workflow("a", "Running"), done, timed_out, workflow("never", "Running"), workflow("e", "Cancelling")):
+        told.forget(gone)
+    assert told.orphans == {"a": "d/a", "c": "d/c"}
+    assert (told.started, told.stopped, told.offered, told.unsendable) == (set(), set(), {}, {})
     assert decide(told=told) == Stop("a", "d/a")
+
+
+def test_an_agent_that_says_what_it_holds_is_asked_again_about_what_runs_and_is_neither_held_nor_sent() -> None:
+    running = workflow("a", "Running")
+    assert decide(running, workflow("b"), told=Told(says=True)) == Recall(running)
+    assert decide(running, told=Told(says=True, started={"a"})) == Wait()
+    assert decide(running, workflow("b", "Cancelling"), told=Told(says=True)) == Stop("b", "d/b"), "first things first"
+    told = Told(says=True, started={"b"})
+    told.see([running, workflow("b")])
+    assert told.started == set(), "only what it said or was sent counts"
+    for other in ("Pending", "Scheduled", "Cancelling", "Failed"):
+        assert not isinstance(decide(workflow("a", other), told=Told(says=True)), Recall)
+
+
+def test_what_is_running_is_known_to_the_agent_and_what_is_pending_has_to_be_sent_anew() -> None:
+    told = Told(started={"b", "c"})
+    told.see([workflow("a", "Running"), workflow("b"), workflow("c", "Scheduled"), workflow("e", "Cancelling")])
+    assert told.started == {"a", "c"}
+
+
+def test_a_workflow_that_is_sent_again_can_be_stopped_again() -> None:
+    told = Told(stopped={"a"})
+    told.sent(workflow("a"), NOW)
+    assert (told.started, told.stopped, told.offered) == ({"a"}, set(), {"a": NOW})
 
 
 def test_a_deleted_workflow_is_not_claimed() -> None:
     assert decide(workflow("a", deleted=True)) == Wait()
 
 
+def test_a_workflow_without_actions_is_not_claimed() -> None:
+    assert decide(workflow("a", actions=[])) == Wait()
+
+
 def test_a_rejected_workflow_waits_and_is_not_overtaken() -> None:
-    rejections = Rejections(5, 60)
-    rejections.rejected("a", NOW)
-    assert decide(workflow("a"), workflow("b"), rejections=rejections) == Wait(NOW + 5)
-    assert next_move([workflow("a")], Told(), rejections, NOW + 5) == Claim(workflow("a"))
+    rejected = workflow("a", dispatchAfter=timestamp(NOW + 5))
+    assert decide(rejected, workflow("b")) == Wait(NOW + 5)
+    assert decide(rejected, workflow("b"), now=NOW + 5) == Claim(rejected)
+    assert decide(workflow("a", dispatchAfter="soon")) == Claim(workflow("a", dispatchAfter="soon"))
 
 
-def test_rejection_delays_grow_to_their_bound_for_each_workflow_apart() -> None:
-    rejections = Rejections(5, 60)
-    assert [rejections.rejected("a", NOW) for _ in range(6)] == [5, 10, 20, 40, 60, 60]
-    assert rejections.rejected("b", NOW) == 5
-    rejections.forget("a")
-    assert rejections.rejected("a", NOW) == 5
-    for _ in range(2000):
-        delay = rejections.rejected("c", NOW)
-    assert delay == 60
+def test_a_clock_that_jumps_holds_a_workflow_back_for_the_longest_delay_at_most() -> None:
+    mad = workflow("a", dispatchAfter="9999-01-01T00:00:00Z")
+    assert decide(workflow("a", dispatchAfter=timestamp(NOW + LONGEST))) == Wait(NOW + LONGEST)
+    assert decide(mad) == Claim(mad), "this stream has not offered it: nothing is known of a delay"
+    told = Told(offered={"a": NOW})
+    assert decide(mad, told=told) == Wait(NOW + LONGEST)
+    assert decide(mad, told=told, now=NOW + 59) == Wait(NOW + LONGEST), "it comes nearer"
+    assert decide(mad, told=told, now=NOW + LONGEST) == Claim(mad)
+    assert decide(mad, told=told, now=NOW - 3600) == Claim(mad), "this server's own clock went back"
+
+
+def test_rejection_delays_double_to_their_bound_and_chance_takes_a_little_away() -> None:
+    assert [rejection_delay(n, 5, 60, 0.0) for n in range(6)] == [5, 10, 20, 40, 60, 60]
+    assert rejection_delay(10**9, 5, 60, 0.0) == 60
+    assert rejection_delay(0, 5, 60, 1.0) == pytest.approx(4)
+    assert rejection_delay(10, 5, 60, 1.0) == pytest.approx(48)
 
 
 def test_a_status_edited_by_hand_is_named() -> None:
@@ -134,11 +203,34 @@ def test_index_follows_changes_and_remembers_what_is_gone() -> None:
     assert index.of(("d", "g")) == [], "a late answer brought a deleted Workflow back"
     assert index.get("a") is None
     assert index.is_gone("a")
+    assert (index.name_of_gone("a"), index.name_of_gone("b")) == ("d/a", None)
     assert not index.is_gone("b")
     for i in range(5000):
         index.apply(indexed(f"n{i}", "01"))
         index.remove(indexed(f"n{i}", "01"))
     assert not index.is_gone("a"), "memory is bounded"
+
+
+def test_the_informers_late_news_do_not_undo_what_the_api_has_answered() -> None:
+    index = WorkflowIndex()
+    index.apply(indexed("a", "01", resourceVersion="9"))
+    index.refresh(indexed("a", "01", resourceVersion="11"))
+    index.apply(indexed("a", "01", resourceVersion="10"))
+    assert index.get("a") == indexed("a", "01", resourceVersion="11")
+    index.apply(indexed("a", "01", resourceVersion="12"))
+    index.refresh(indexed("a", "01", resourceVersion="11"))
+    assert index.get("a") == indexed("a", "01", resourceVersion="12")
+    index.apply(indexed("a", "01", resourceVersion="3"))
+    assert index.get("a") == indexed("a", "01", resourceVersion="3"), "an API that was restored counts anew"
+
+
+def test_versions_that_are_no_numbers_are_taken_as_they_come() -> None:
+    index = WorkflowIndex()
+    index.apply(indexed("a", "01", resourceVersion="x"))
+    index.refresh(indexed("a", "01", resourceVersion="b"))
+    assert index.get("a") == indexed("a", "01", resourceVersion="b")
+    index.apply(indexed("a", "01", resourceVersion="a"))
+    assert index.get("a") == indexed("a", "01", resourceVersion="a")
 
 
 @pytest.mark.parametrize("spec", [None, {}, {"hardwareRef": None}, {"hardwareRef": {}}, 5])

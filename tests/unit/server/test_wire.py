@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from proto import workflow_pb2 as pb
-from tink.server.wire import MalformedEventError, event_of, start_command, stop_command
+from tink.api.v1alpha2 import Raw
+from tink.server.wire import MalformedEventError, UnsendableError, describe, event_of, start_command, stop_command
 from tink.workflow import machine
 
 
@@ -60,3 +61,24 @@ def test_events_of_all_kinds() -> None:
 def test_nonsense_is_named(event: pb.Event) -> None:
     with pytest.raises(MalformedEventError, match=r"missing|no kind"):
         event_of(event)
+
+
+@pytest.mark.parametrize(
+    "action", [{"rendered": {}}, {"id": "a", "rendered": "x"}, {"id": "a", "rendered": {"env": 5}}]
+)
+def test_an_action_that_no_program_wrote_is_named(action: Raw) -> None:
+    workflow = {"metadata": {"uid": "u", "name": "w", "namespace": "d"}, "status": {"actions": [action]}}
+    with pytest.raises(UnsendableError, match=r"Workflow d/w: status.actions\[0\] can't be sent"):
+        start_command(workflow)
+
+
+def test_what_a_container_wrote_is_one_short_line_in_the_log() -> None:
+    nasty = "\x1b[2J line\r\n2026 ERROR forged\u2028 \x00" + "x" * 100_000
+    workflow: Raw = {"status": {"actions": [{"id": "a", "rendered": {"name": "first"}}]}}
+    for event in (machine.ActionFailed("a", nasty, nasty), machine.Rejected(nasty, nasty)):
+        story = describe(workflow, event)
+        assert story.isprintable()
+        assert len(story) < 1200
+        assert "[2J line 2026 ERROR forged x" in story
+    assert describe(workflow, machine.ActionFailed("a", "R", "m")) == "action 'first' failed: R: m"
+    assert describe(workflow, machine.Rejected("", "m")) == "rejected the Workflow: no reason given: m"

@@ -14,9 +14,13 @@ Make = Callable[..., Raw]
 
 @pytest.fixture
 def make_workflow() -> Make:
-    """`make_workflow(state, actions=("Pending", ...), **status)`: a Workflow with actions a0, a1, ..."""
+    """`make_workflow(state, actions=("Pending", ...), **status)`: a Workflow with actions a0, a1, ...
 
-    def make(state: str | None, actions: tuple[str, ...] = ("Pending", "Pending"), **status: Any) -> Raw:
+    With `reboots` its last action reboots the machine."""
+
+    def make(
+        state: str | None, actions: tuple[str, ...] = ("Pending", "Pending"), *, reboots: bool = False, **status: Any
+    ) -> Raw:
         workflow: Raw = {
             "apiVersion": "tinkerbell.org/v1alpha2",
             "kind": "Workflow",
@@ -33,6 +37,8 @@ def make_workflow() -> Make:
                 ],
                 **status,
             }
+            if reboots:
+                workflow["status"]["actions"][-1]["rendered"]["reboots"] = True
         return workflow
 
     return make

@@ -28,9 +28,14 @@ TABLE = {
     ("Scheduled", "started", "Running", "server"),
     ("Scheduled", "cancel requested", "Cancelling", "controller"),
     ("Scheduled", "start timed out", "Failed", "controller"),
+    ("Scheduled", "ended unheard", "Failed", "server"),
     ("Running", "succeeded", "Succeeded", "server"),
     ("Running", "action failed", "Failed", "server"),
     ("Running", "run timed out", "Failed", "controller"),
+    ("Running", "agent lost", "Failed", "server"),
+    ("Running", "ended unheard", "Failed", "server"),
+    ("Running", "rebooted", "Succeeded", "server"),
+    ("Running", "reboot assumed", "Succeeded", "controller"),
     ("Running", "cancel requested", "Cancelling", "controller"),
     ("Cancelling", "stopped", "Canceled", "server"),
     ("Cancelling", "cancel timed out", "Canceled", "controller"),
@@ -70,6 +75,13 @@ EFFECTS: list[tuple[m.Event, Author, dict[str | None, str]]] = [
     (m.Undelivered(), Author.SERVER, {"Scheduled": "Pending"}),
     (m.Rejected("Busy", "m"), Author.SERVER, {"Scheduled": "Pending"}),
     (m.Rejected("UnknownWorkflow", "m"), Author.SERVER, {"Scheduled": "Pending", "Cancelling": "Canceled"}),
+    (
+        m.Rejected("AlreadyFinished", "m"),
+        Author.SERVER,
+        {"Scheduled": "Failed", "Running": "Failed", "Cancelling": "Canceled"},
+    ),
+    (m.AgentLost(), Author.SERVER, {"Running": "Failed", "Cancelling": "Canceled"}),
+    (m.AgentAway(30), Author.SERVER, {}),
     (
         m.CancelRequested("m"),
         Author.CONTROLLER,
@@ -119,6 +131,8 @@ def test_the_other_component_may_not_write_an_event(
     make_workflow: Any, event: m.Event, author: Author, effects: dict[str | None, str]
 ) -> None:
     other = Author.SERVER if author is Author.CONTROLLER else Author.CONTROLLER
+    if not effects:
+        return  # see the actions that reboot
     state = next(iter(effects))
     with pytest.raises(m.NotAllowedError, match=f"written by the {author}"):
         apply(make_workflow(state, ("Running" if state == "Running" else "Pending",)), event, NOW, other)
@@ -236,6 +250,181 @@ def test_a_rejection_says_on_the_object_why_it_does_not_start(make_workflow: Any
     assert {"type": "Started", "status": "False", "reason": "Busy", "message": "runs another"} in status["conditions"]
 
 
+def test_rejections_are_counted_and_hold_the_workflow_back(make_workflow: Any) -> None:
+    workflow = make_workflow("Scheduled")
+    workflow["status"] = apply(workflow, m.Rejected("Busy", "m", 5.5), NOW, Author.SERVER)
+    assert (workflow["status"]["rejections"], workflow["status"]["dispatchAfter"]) == (1, "2027-01-15T08:00:05.500Z")
+    workflow["status"] = apply(workflow, m.Dispatched(), NOW + 6, Author.SERVER)
+    workflow["status"] = apply(workflow, m.Undelivered(), NOW + 6, Author.SERVER)
+    assert workflow["status"]["rejections"] == 1, "the agent has not even seen it"
+    workflow["status"] = apply(workflow, m.Dispatched(), NOW + 7, Author.SERVER)
+    workflow["status"] = apply(workflow, m.Rejected("Busy", "m", 10), NOW + 7, Author.SERVER)
+    assert (workflow["status"]["rejections"], workflow["status"]["dispatchAfter"]) == (2, "2027-01-15T08:00:17.000Z")
+    WorkflowStatus.model_validate(workflow["status"])
+
+
+@pytest.mark.parametrize("state", ["Pending", "Scheduled"])
+def test_a_workflow_that_starts_has_never_been_rejected(make_workflow: Any, state: str) -> None:
+    workflow = make_workflow(state, rejections=3, dispatchAfter=STAMP)
+    status = apply(workflow, m.ActionStarted("a0"), NOW, Author.SERVER)
+    assert status is not None
+    assert not {"rejections", "dispatchAfter"} & set(status)
+
+
+@pytest.mark.parametrize(
+    ("written", "counted"), [(-5, 1), ("many", 1), (True, 1), (2.5, 1), (10**30, m.MAX_REJECTIONS)]
+)
+def test_a_count_of_rejections_written_by_hand_harms_nothing(make_workflow: Any, written: Any, counted: int) -> None:
+    status = apply(make_workflow("Scheduled", rejections=written), m.Rejected("B", "m", 1), NOW, Author.SERVER)
+    assert status is not None
+    assert status["rejections"] == counted
+
+
+# --- agents that say nothing any more -----------------------------------------------------------------------------
+
+
+def test_an_agent_without_its_workflow_fails_it_and_what_ran(make_workflow: Any) -> None:
+    status = apply(make_workflow("Running", ("Succeeded", "Running", "Pending")), m.AgentLost(), NOW, Author.SERVER)
+    assert status is not None
+    assert (status["state"], status["conditions"][0]["reason"]) == ("Failed", "AgentLost")
+    assert [a["state"] for a in status["actions"]] == ["Succeeded", "Failed", "Pending"]
+    assert status["actions"][1]["failureReason"] == "AgentLost"
+
+
+def test_an_agent_lost_between_two_actions_fails_the_workflow(make_workflow: Any) -> None:
+    status = apply(make_workflow("Running", ("Succeeded", "Pending")), m.AgentLost(), NOW, Author.SERVER)
+    assert status is not None
+    assert status["state"] == "Failed"
+    assert [a["state"] for a in status["actions"]] == ["Succeeded", "Pending"]
+
+
+def test_an_agent_without_the_workflow_it_was_to_stop_has_stopped_it(make_workflow: Any) -> None:
+    workflow = make_workflow("Cancelling", ("Running",), reboots=True)
+    status = apply(workflow, m.AgentLost(), NOW, Author.SERVER)
+    assert status is not None
+    assert (status["state"], status["actions"][0]["failureReason"]) == ("Canceled", "Canceled")
+
+
+SILENCES: list[tuple[m.Event, Author, str]] = [
+    (m.AgentLost(), Author.SERVER, "Rebooted"),
+    (m.AgentAway(30), Author.SERVER, "Rebooted"),
+    (m.ActionTimedOut("a1", 5), Author.CONTROLLER, "RebootAssumed"),
+    (m.WorkflowTimedOut(5), Author.CONTROLLER, "RebootAssumed"),
+]
+
+
+@pytest.mark.parametrize(("event", "author", "reason"), SILENCES)
+def test_a_last_action_that_reboots_succeeds_when_nobody_is_left_to_say_so(
+    make_workflow: Any, event: m.Event, author: Author, reason: str
+) -> None:
+    workflow = make_workflow("Running", ("Succeeded", "Running"), reboots=True)
+    assert m.rebooting(workflow)
+    status = apply(workflow, event, NOW, author)
+    assert status is not None
+    assert (status["state"], status["lastTransitioned"]) == ("Succeeded", STAMP)
+    assert [a["state"] for a in status["actions"]] == ["Succeeded", "Succeeded"]
+    condition = status["conditions"][0]
+    assert (condition["type"], condition["status"], condition["reason"]) == ("Succeeded", "True", reason)
+    assert condition["message"]
+    assert "failureReason" not in status["actions"][1]
+    other = Author.CONTROLLER if author is Author.SERVER else Author.SERVER
+    with pytest.raises(m.NotAllowedError):
+        apply(workflow, event, NOW, other)
+
+
+@pytest.mark.parametrize(
+    ("actions", "reboots"),
+    [
+        (("Succeeded", "Running"), False),
+        (("Running", "Running"), True),  # a report was overtaken, or lost: what came of the first is not known
+        (("Succeeded", "Pending"), True),
+        (("Running", "Pending"), True),
+        (("Failed", "Running"), True),
+        ((), False),
+    ],
+)
+def test_anything_else_that_falls_silent_has_not_succeeded(
+    make_workflow: Any, actions: tuple[str, ...], reboots: bool
+) -> None:
+    workflow = make_workflow("Running", actions, reboots=reboots)
+    assert not m.rebooting(workflow)
+    assert apply(workflow, m.AgentAway(30), NOW, Author.SERVER) is None
+    for event, author in ((m.AgentLost(), Author.SERVER), (m.WorkflowTimedOut(5), Author.CONTROLLER)):
+        status = apply(workflow, event, NOW, author)
+        assert status is not None
+        assert status["state"] == "Failed"
+    if actions and actions[-1] == "Running":
+        status = apply(workflow, m.ActionTimedOut("a1", 5), NOW, Author.CONTROLLER)
+        assert status is not None
+        assert status["state"] == "Failed"
+
+
+@pytest.mark.parametrize("value", ["true", 1, None, []])
+def test_only_true_says_that_an_action_reboots(make_workflow: Any, value: Any) -> None:
+    workflow = make_workflow("Running", ("Running",))
+    workflow["status"]["actions"][0]["rendered"]["reboots"] = value
+    assert not m.rebooting(workflow)
+    workflow["status"]["actions"][0]["rendered"] = "reboots"
+    assert not m.rebooting(workflow)
+
+
+@pytest.mark.parametrize("state", ["Scheduled", "Cancelling", "Failed", "Succeeded", None])
+def test_a_workflow_that_does_not_run_does_not_reboot(make_workflow: Any, state: str | None) -> None:
+    workflow = make_workflow(state, ("Succeeded", "Running"), reboots=True)
+    assert not m.rebooting(workflow)
+    assert apply(workflow, m.AgentAway(30), NOW, Author.SERVER) is None
+
+
+@pytest.mark.parametrize(
+    ("event", "author", "agents_word"),
+    [
+        (m.ActionSucceeded("a1"), Author.SERVER, True),
+        (m.ActionFailed("a1", "DiskMissing", "m"), Author.SERVER, True),
+        (m.AgentAway(30), Author.SERVER, True),  # or as good as that: nobody is to stop the reboot
+        (m.ActionTimedOut("a1", 5), Author.CONTROLLER, False),
+        (m.WorkflowTimedOut(5), Author.CONTROLLER, False),
+    ],
+)
+def test_what_ended_without_its_agents_word_is_known(
+    make_workflow: Any, event: m.Event, author: Author, agents_word: bool
+) -> None:
+    workflow = make_workflow("Running", ("Succeeded", "Running"), reboots=True)
+    assert not m.unconfirmed(workflow)
+    workflow["status"] = apply(workflow, event, NOW, author)
+    assert m.unconfirmed(workflow) is not agents_word
+
+
+@pytest.mark.parametrize(
+    ("state", "actions", "agents_word"),
+    [
+        ("Failed", ("Running", "Pending"), False),
+        ("Failed", ("Succeeded", "Pending"), False),
+        ("Failed", ("Failed", "Running"), False),
+        ("Failed", ("Failed", "Pending"), True),
+        ("Succeeded", ("Succeeded", "Running"), False),
+        ("Succeeded", ("Succeeded", "Succeeded"), True),
+        ("Canceled", ("Pending", "Pending"), False),
+        ("Canceled", ("Failed", "Pending"), True),
+    ],
+)
+def test_an_end_state_that_somebody_wrote_by_hand_is_not_the_agents_word(
+    make_workflow: Any, state: str, actions: tuple[str, ...], agents_word: bool
+) -> None:
+    assert m.unconfirmed(make_workflow(state, actions)) is not agents_word
+
+
+def test_a_lost_agent_that_turns_up_with_the_workflow_is_to_stop_it(make_workflow: Any) -> None:
+    workflow = make_workflow("Running", ("Running",))
+    workflow["status"] = apply(workflow, m.AgentLost(), NOW, Author.SERVER)
+    assert m.unconfirmed(workflow)
+    timed_out = make_workflow("Cancelling", ("Running",))
+    timed_out["status"] = apply(timed_out, m.CancelTimedOut(5), NOW, Author.CONTROLLER)
+    assert m.unconfirmed(timed_out)
+    waiting = make_workflow("Scheduled", ("Pending",))
+    waiting["status"] = apply(waiting, m.StartTimedOut(5), NOW, Author.CONTROLLER)
+    assert m.unconfirmed(waiting)
+
+
 def test_unknown_action_names_workflow_and_id(make_workflow: Any) -> None:
     with pytest.raises(m.UnknownActionError, match=r"default/w has no action with the id 'zz'"):
         apply(make_workflow("Running"), m.ActionStarted("zz"), NOW, Author.SERVER)
@@ -308,7 +497,7 @@ def test_action_timeout_names_the_action(make_workflow: Any) -> None:
 def test_a_status_edited_by_hand_is_refused_by_name(make_workflow: Any) -> None:
     with pytest.raises(InvalidStatusError, match=r"default/w: status.state is 'Runing'"):
         apply(make_workflow("Runing"), m.ActionStarted("a0"), NOW, Author.SERVER)
-    with pytest.raises(InvalidStatusError, match=r"actions\[a0\].state is 'Odd'"):
+    with pytest.raises(InvalidStatusError, match=r"Workflow default/w: status.actions\[a0\].state is 'Odd'"):
         apply(make_workflow("Running", ("Odd",)), m.ActionStarted("a0"), NOW, Author.SERVER)
 
 
@@ -321,6 +510,13 @@ def test_fields_of_a_newer_version_survive(make_workflow: Any) -> None:
     assert status["actions"][0]["newField"] == 2
 
 
+def test_a_workflow_that_begins_although_it_is_to_stop_forgets_its_rejections_too(make_workflow: Any) -> None:
+    workflow = make_workflow("Cancelling", rejections=1, dispatchAfter="2027-01-15T08:00:08.000Z")
+    status = apply(workflow, m.ActionStarted("a0"), NOW, Author.SERVER)
+    assert status is not None
+    assert not {"rejections", "dispatchAfter"} & set(status)
+
+
 # --- any order, any number of times -----------------------------------------------------------------------------
 
 REPORTS = st.sampled_from(
@@ -329,7 +525,8 @@ REPORTS = st.sampled_from(
         for i in range(3)
         for make in (m.ActionStarted, m.ActionSucceeded, lambda a: m.ActionFailed(a, "R", "m"))
     ]
-    + [m.Rejected("Busy", "m"), m.Rejected("UnknownWorkflow", "m")]
+    + [m.Rejected(reason, "m", 5) for reason in ("Busy", "UnknownWorkflow", "AlreadyFinished")]
+    + [m.AgentLost(), m.AgentAway(30)]
 )
 SUPERVISION = st.sampled_from(
     [
@@ -381,8 +578,9 @@ class AnyOrder(RuleBasedStateMachine):
     @precondition(lambda self: "status" not in self.workflow)
     @rule()
     def prepare(self) -> None:
-        actions = tuple(m.PreparedAction(f"a{i}", {"name": f"n{i}", "image": "i"}) for i in range(3))
-        self._apply(m.Prepared(actions), Author.CONTROLLER)
+        reboots: list[Raw] = [{}, {}, {"reboots": True}]
+        actions = (m.PreparedAction(f"a{i}", {"name": f"n{i}", "image": "i"} | reboots[i]) for i in range(3))
+        self._apply(m.Prepared(tuple(actions)), Author.CONTROLLER)
 
     @precondition(lambda self: "status" in self.workflow)
     @rule(event=st.sampled_from([m.Dispatched(), m.Undelivered()]))
@@ -415,6 +613,8 @@ class AnyOrder(RuleBasedStateMachine):
         if status.state in (WorkflowState.PENDING, WorkflowState.SCHEDULED):
             assert set(states) == {ActionState.PENDING}
         assert (status.started_at is not None) == (conditions["Started"] == "True")
+        assert status.started_at is None or (status.rejections, status.dispatch_after) == (None, None)
+        assert (status.rejections is None) == (status.dispatch_after is None)
         assert (status.started_at is not None) == any(s is not ActionState.PENDING for s in states)
 
 

@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from tink.api.v1alpha2 import ConditionStatus
-from tink.workflow.status import ConditionType, parse_timestamp, set_condition, status_patch, timestamp
+from tink.workflow.status import (
+    ConditionType,
+    InvalidStatusError,
+    check_states,
+    dispatch_after,
+    parse_timestamp,
+    rejections,
+    set_condition,
+    status_patch,
+    timestamp,
+)
 
 
 def test_timestamps_keep_milliseconds_so_that_short_timeouts_do_not_fire_early() -> None:
@@ -23,6 +33,32 @@ def test_an_unreadable_timestamp_counts_as_absent(value: object) -> None:
 def test_the_times_of_kubernetes_are_read() -> None:
     assert parse_timestamp("2027-01-15T08:00:00Z") == 1_800_000_000
     assert parse_timestamp("2027-01-15T09:00:00+01:00") == 1_800_000_000
+
+
+@pytest.mark.parametrize(
+    ("status", "count", "after"),
+    [
+        ({}, 0, 0.0),
+        ({"rejections": 3, "dispatchAfter": "2027-01-15T08:00:00.500Z"}, 3, 1_800_000_000.5),
+        ({"rejections": "3", "dispatchAfter": "soon"}, 0, 0.0),
+        ({"rejections": -3, "dispatchAfter": 5}, 0, 0.0),
+        ({"rejections": True, "dispatchAfter": None}, 0, 0.0),
+    ],
+)
+def test_what_holds_a_rejected_workflow_back_is_read_or_absent(
+    status: dict[str, Any], count: int, after: float
+) -> None:
+    assert rejections(status) == count
+    assert dispatch_after(status) == after
+
+
+def test_a_state_that_is_none_is_named_with_its_object(make_workflow: Any) -> None:
+    check_states(make_workflow("Running", ("Running", "Pending")))
+    check_states(make_workflow(None))
+    with pytest.raises(InvalidStatusError, match=r"Workflow default/w: status.state is 'Runing'"):
+        check_states(make_workflow("Runing"))
+    with pytest.raises(InvalidStatusError, match=r"Workflow default/w: status.actions\[a1\].state is 'Odd'"):
+        check_states(make_workflow("Running", ("Running", "Odd")))
 
 
 def test_patch_has_only_what_changed_and_removes_what_went(make_workflow: Any) -> None:

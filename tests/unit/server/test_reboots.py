@@ -1,0 +1,236 @@
+"""Agents that go with their machines, because the last action of their Workflow reboots them."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tink.api.v1alpha2 import Raw
+from tink.kube.client import UnreachableError
+from tink.server.events import BusyError, ServerEvent
+from tink.server.reboots import ELSEWHERE, RebootWatch
+from tink.server.workflows import WorkflowIndex
+from tink.workflow.machine import AgentAway
+
+KEY = ("d", "h")
+GRACE = 30.0
+
+
+def workflow(state: str = "Running", *actions: str, reboots: bool = True) -> Raw:
+    states = actions or ("Succeeded", "Running")
+    listed: list[Raw] = [{"id": f"a{i}", "state": s, "rendered": {"name": f"n{i}"}} for i, s in enumerate(states)]
+    listed[-1]["rendered"]["reboots"] = reboots
+    metadata = {"name": "w", "namespace": "d", "uid": "u"}
+    return {"metadata": metadata, "spec": {"hardwareRef": {"name": "h"}}, "status": {"state": state, "actions": listed}}
+
+
+class Alarm:
+    def __init__(self, at: float, call: Callable[[str], None], uid: str) -> None:
+        self.at, self.call, self.uid = at, call, uid
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Bench:
+    """A watch whose time the test moves with `passes`."""
+
+    def __init__(self) -> None:
+        self.index = WorkflowIndex()
+        self.taken: list[ServerEvent] = []
+        self.faults: list[Exception] = []
+        self.connected = False
+        self.rebooted: list[str] = []
+        self.now = 0.0
+        self.alarms: list[Alarm] = []
+        self.tasks: list[asyncio.Task[None]] = []
+        self.watch = RebootWatch(
+            self.index,
+            take=self.take,
+            connected=lambda key: self.connected and key == KEY,
+            spawn=lambda work: self.tasks.append(asyncio.ensure_future(work)),
+            rebooted=lambda obj: self.rebooted.append(obj["metadata"]["name"]),
+            grace=GRACE,
+            later=self.later,
+        )
+
+    def later(self, seconds: float, call: Callable[[str], None], uid: str) -> Alarm:
+        self.alarms.append(Alarm(self.now + seconds, call, uid))
+        return self.alarms[-1]
+
+    async def passes(self, seconds: float) -> None:
+        self.now += seconds
+        due = [alarm for alarm in self.alarms if alarm.at <= self.now]
+        self.alarms = [alarm for alarm in self.alarms if alarm.at > self.now]
+        for alarm in due:
+            if not alarm.cancelled:
+                alarm.call(alarm.uid)
+        await asyncio.gather(*self.tasks)
+
+    async def take(self, _: Raw, event: ServerEvent) -> bool:
+        self.taken.append(event)
+        if self.faults:
+            raise self.faults.pop(0)
+        return True
+
+    def put(self, obj: Raw) -> None:
+        self.index.apply(obj)
+        self.watch.look(obj)
+
+    def opens(self) -> None:
+        self.connected = True
+        self.watch.opened(KEY)
+
+    def closes(self) -> None:
+        self.connected = False
+        self.watch.closed(KEY)
+
+
+@pytest.fixture
+async def bench() -> Bench:
+    return Bench()
+
+
+async def test_an_agent_that_goes_while_it_reboots_and_does_not_come_back_has_succeeded(bench: Bench) -> None:
+    bench.opens()
+    bench.put(workflow())
+    assert not bench.alarms, "it is there"
+    bench.closes()
+    await bench.passes(GRACE - 1)
+    assert bench.taken == [], "it may come back"
+    await bench.passes(1)
+    assert bench.taken == [AgentAway(GRACE)]
+    assert bench.rebooted == ["w"]
+
+
+async def test_an_agent_that_comes_back_in_time_speaks_for_itself(bench: Bench) -> None:
+    bench.opens()
+    bench.put(workflow())
+    bench.closes()
+    await bench.passes(GRACE - 1)
+    bench.opens()
+    await bench.passes(1000)
+    assert bench.taken == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        workflow("Succeeded"),
+        workflow("Cancelling"),
+        workflow("Running", "Running", "Pending"),
+        workflow(reboots=False),
+        workflow("Odd"),
+        workflow("Running", "Odd", "Running"),
+        {"metadata": {"name": "w", "namespace": "d", "uid": "u"}, "spec": {}, "status": workflow()["status"]},
+    ],
+)
+async def test_an_agent_that_goes_from_any_other_work_has_not(bench: Bench, other: Raw) -> None:
+    bench.opens()
+    bench.put(other)
+    bench.closes()
+    bench.put(other)
+    assert not bench.watch._timers
+    await bench.passes(1000)
+    assert bench.taken == []
+
+
+async def test_news_of_the_end_or_of_the_deletion_end_the_waiting(bench: Bench) -> None:
+    bench.put(workflow())
+    bench.put(workflow("Failed"))
+    assert not bench.watch._timers
+    bench.put(workflow())
+    bench.watch.forget(workflow())
+    assert not bench.watch._timers
+
+
+async def test_a_server_that_did_not_see_the_agent_go_waits_longer_and_then_judges(bench: Bench) -> None:
+    """It was restarted; or the agent is with another server."""
+    bench.put(workflow())
+    await bench.passes(GRACE * ELSEWHERE - 1)
+    bench.put(workflow())  # news do not begin the waiting anew
+    assert bench.taken == []
+    await bench.passes(1)
+    assert bench.taken == [AgentAway(GRACE * ELSEWHERE)]
+
+
+@pytest.mark.parametrize(
+    ("timeout", "waits"), [(1800, 1800), (10, GRACE * ELSEWHERE), ("1800", GRACE * ELSEWHERE), (10**30, 7 * 86400)]
+)
+async def test_a_long_action_whose_agent_is_with_another_server_is_not_called_done_before_its_own_timeout(
+    bench: Bench, timeout: Any, waits: float
+) -> None:
+    running = workflow()
+    running["status"]["actions"][-1]["rendered"]["timeout"] = timeout
+    bench.put(running)
+    await bench.passes(waits - 1)
+    assert bench.taken == []
+    await bench.passes(1)
+    assert bench.taken == [AgentAway(waits)]
+
+
+async def test_an_agent_that_went_before_the_action_began_is_with_another_server(bench: Bench) -> None:
+    bench.opens()
+    bench.put(workflow("Running", "Running", "Pending"))
+    bench.closes()
+    bench.put(workflow())
+    await bench.passes(GRACE * 2)
+    assert bench.taken == []
+
+
+async def test_what_changed_while_it_waited_is_seen(bench: Bench) -> None:
+    """News that have not come through a call of `look`, or `opened`, yet."""
+    bench.put(workflow())
+    bench.index.apply(workflow("Failed"))
+    await bench.passes(1000)
+    bench.put(workflow("Failed"))
+    bench.put(workflow())
+    bench.connected = True
+    await bench.passes(1000)
+    assert bench.taken == []
+
+
+async def test_without_the_api_it_is_tried_again(bench: Bench) -> None:
+    bench.faults = [UnreachableError("away"), BusyError("busy")]
+    bench.opens()
+    bench.put(workflow())
+    bench.closes()
+    for _ in range(5):
+        await bench.passes(GRACE)
+    assert bench.taken == [AgentAway(GRACE)] * 3
+    assert bench.rebooted == ["w"]
+
+
+async def test_the_server_finds_it_out_and_says_so(rig: Any, started: Callable[..., Any]) -> None:
+    await rig.start(reboot_grace=0.05)
+    rig.machine()
+    rig.workflow(state="Running")
+    actions = copy.deepcopy(rig.workflows.objects["d", "w"]["status"]["actions"])
+    actions[0]["state"] = "Succeeded"
+    actions[1]["rendered"]["reboots"] = True
+    rig.set_state("w", "Running", actions=actions)
+    agent = rig.agent()
+    await agent.accepted(holds=("uid-w",))
+    await agent.publish(started("a1"))
+    await asyncio.sleep(0.1)
+    assert rig.state() == "Running"
+    await agent.channel.close()
+    await rig.until(lambda: rig.state() == "Succeeded")
+    await rig.until(lambda: "reboots the machine" in rig.seen[-1].message)
+    assert (rig.seen[-1].hardware, rig.seen[-1].workflow, rig.seen[-1].agent_id) == ("d/h", "d/w", "52:54:00:00:00:01")
+
+
+async def test_a_server_that_was_restarted_finds_it_again(rig: Any) -> None:
+    rig.machine()
+    rig.workflow(state="Running")
+    actions = [{"id": "a0", "state": "Running", "rendered": {"name": "n", "reboots": True}}]
+    rig.set_state("w", "Running", actions=actions)
+    held = rig.workflows.objects["d", "w"]
+    await rig.start(reboot_grace=0.01)
+    rig.workflows.put(held)  # what its informer lists
+    await rig.until(lambda: rig.state() == "Succeeded")

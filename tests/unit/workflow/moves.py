@@ -1,0 +1,514 @@
+"""What may happen next in a `world`, and what happens if nothing goes wrong any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from tests.unit.workflow import world
+from tests.unit.workflow.table import TERMINAL
+from tests.unit.workflow.world import (
+    EVENTS,
+    EXECUTORS,
+    GONE,
+    LATE,
+    NOW,
+    OBJECTS,
+    TOLDS,
+    Agent,
+    State,
+    Step,
+    Stream,
+    ViolationError,
+    controlled,
+    look,
+    state_of,
+    stored,
+    stored_once,
+    told_after,
+    uid,
+)
+from tink.agent.executor import Executor
+from tink.server.dispatch import Claim, GiveBack, Recall, Start, Stop, Told
+from tink.workflow import machine
+from tink.workflow.machine import Author
+
+CLOCKS = ((NOW, ""), (LATE, ", late"))
+
+
+def steps(state: State) -> Iterator[Step]:
+    """Every state that may follow, with what leads there. Raises ViolationError."""
+    yield from of_user(state)
+    yield from of_controllers(state)
+    for index, stream in enumerate(state.servers):
+        if stream is not None:
+            yield from of_server(state, index, stream)
+    yield from of_agent(state)
+    yield from of_network(state)
+
+
+# --- helpers of all -------------------------------------------------------------------
+
+
+def with_versions(state: State, workflow: int, versions: tuple[int, ...]) -> State:
+    """After a write to a Workflow: claims of it are no longer fresh."""
+    if versions == state.api[workflow]:
+        return state
+    servers = tuple(s and behind(s, workflow) for s in state.servers)
+    api = (*state.api[:workflow], versions, *state.api[workflow + 1 :])
+    return state._replace(api=api, servers=servers)
+
+
+def behind(stream: Stream, workflow: int) -> Stream:
+    """Somebody wrote to a Workflow."""
+    stream = stream._replace(lag=replaced(stream.lag, workflow, min(stream.lag[workflow] + 1, world.LAG)))
+    return stream._replace(fresh=False) if stream.claimed == workflow else stream
+
+
+def replaced(values: tuple[int, ...], index: int, value: int) -> tuple[int, ...]:
+    return (*values[:index], value, *values[index + 1 :])
+
+
+def with_stream(state: State, index: int, stream: Stream | None) -> State:
+    return state._replace(servers=(*state.servers[:index], stream, *state.servers[index + 1 :]))
+
+
+def sorted_servers(state: State) -> State:
+    """Servers are alike: only what they know tells them apart."""
+    return state._replace(servers=tuple(sorted(state.servers, key=order)))
+
+
+def order(stream: Stream | None) -> tuple[bool, ...] | tuple[bool, bool, Stream]:
+    if stream is None:
+        return (False,)
+    return (True, stream.holds is None, stream._replace(holds=stream.holds or ()))
+
+
+def live_of(state: State) -> int | None:
+    """The server to which the agent is connected."""
+    return next((i for i, s in enumerate(state.servers) if s is not None and s.live), None)
+
+
+def spend(state: State) -> State:
+    return state._replace(faults=state.faults - 1)
+
+
+# --- the user, the controllers -------------------------------------------------------------------
+
+
+def of_user(state: State) -> Iterator[Step]:
+    for workflow, versions in enumerate(state.api):
+        if versions[-1] != GONE and not OBJECTS.see(versions[-1])["metadata"].get("deletionTimestamp"):
+            yield f"user deletes w{workflow}", delete(state, workflow)
+
+
+def delete(state: State, workflow: int) -> State:
+    body = {"metadata": {"deletionTimestamp": world.STAMP}}
+    return with_versions(state, workflow, world.write(state.api[workflow], body, Author.CONTROLLER))
+
+
+def of_controllers(state: State) -> Iterator[Step]:
+    for workflow, versions in enumerate(state.api):
+        if versions[-1] == GONE:
+            continue
+        for age, (now, when) in product(range(len(versions)), CLOCKS):
+            for after in controlled(versions, age, now):
+                yield f"controller looks at w{workflow}, {age} behind{when}", with_versions(state, workflow, after)
+
+
+# --- a server -------------------------------------------------------------------
+
+
+def of_server(state: State, index: int, stream: Stream) -> Iterator[Step]:
+    """One stream's next step."""
+    if not stream.live:
+        yield f"server {index} ends its dead stream", ended(state, index, stream)
+    if stream.holds is not None:
+        for ages in all_ages(state, stream):
+            yield f"server {index}, {ages} behind, hears {stream.holds}", accounted(state, index, stream, ages)
+        return
+    if stream.claimed >= 0:
+        yield f"server {index} sends w{stream.claimed}", commanded(state, index, stream, "start", stream.claimed)
+        return
+    known = TOLDS.see(stream.told)
+    for workflow, versions in enumerate(state.api):
+        if versions[-1] == GONE and knows_of(known, workflow):
+            yield f"server {index} hears that w{workflow} is gone", forgotten(state, index, stream, workflow)
+    seen_before = set()
+    for ages in all_ages(state, stream):
+        seen = tuple(versions[-1 - age] for versions, age in zip(state.api, ages, strict=True))
+        for now, when in CLOCKS:
+            move, told = look(seen, stream.told, now)
+            after = moved(state, index, stream._replace(told=told, lag=ages), move)
+            if after is not None and after not in seen_before:
+                seen_before.add(after)
+                yield f"server {index}, {ages} behind{when}: {describe(move)}", after
+
+
+def all_ages(state: State, stream: Stream) -> Iterator[tuple[int, ...]]:
+    """How far behind a stream may be with each Workflow."""
+    return product(*(range(min(len(v), lag + 1)) for v, lag in zip(state.api, stream.lag, strict=True)))
+
+
+def accounted(state: State, index: int, stream: Stream, ages: tuple[int, ...]) -> State:
+    """Stream._account."""
+    holds = stream.holds or ()
+    told = stream.told
+    for held_uid in holds:
+        told = told_after(told, "heard", world.number(held_uid))
+    for workflow, (versions, age) in enumerate(zip(state.api, ages, strict=True)):
+        if versions[-1 - age] == GONE and uid(workflow) in holds:
+            told = told_after(told, "orphan", workflow)
+        if workflow in stream.missing:
+            after = stored(versions, age, machine.AgentLost())
+            state = spoken(state, workflow, after, "AgentLost")
+            state = with_versions(state, workflow, after)
+            ages = replaced(ages, workflow, 0)
+    return with_stream(state, index, stream._replace(told=told, lag=ages, holds=None, missing=()))
+
+
+def spoken(state: State, workflow: int, after: tuple[int, ...], why: str) -> State:
+    """A Workflow has got another version by the agent's word: has that ended it?"""
+    if state_of(after[-1]) not in TERMINAL or state_of(state.api[workflow][-1]) in TERMINAL:
+        return state
+    if state.agent.action is not None and state.agent.action[0] == workflow:
+        raise ViolationError(f"w{workflow} ends by {why} while the agent runs {state.agent.action}")
+    return state._replace(said=state.said | {workflow})
+
+
+def describe(move: object) -> str:
+    return type(move).__name__ + (f" {move.uid}" if isinstance(move, Stop) else "")
+
+
+def knows_of(known: Told, workflow: int) -> bool:
+    return uid(workflow) in known.started or uid(workflow) in known.stopped
+
+
+def moved(state: State, index: int, stream: Stream, move: object) -> State | None:
+    """After one turn of Stream.run; None if there was nothing to do."""
+    match move:
+        case Stop(stopped_uid):
+            return commanded(state, index, stream, "stop", world.number(stopped_uid))
+        case Start(workflow):
+            number = world.number(workflow["metadata"]["uid"])
+            # Read anew: what is seen may be behind. Stream._send_again.
+            if state_of(state.api[number][-1]) != "Scheduled":
+                return None
+            return commanded(state, index, stream._replace(lag=replaced(stream.lag, number, 0)), "start", number)
+        case GiveBack(workflow):
+            number = world.number(workflow["metadata"]["uid"])
+            after = stored_once(state.api[number], age_of(state.api[number], workflow), machine.Undelivered())
+            return with_stream(with_versions(state, number, after), index, stream) if after is not None else None
+        case Claim(workflow):
+            claimed = world.number(workflow["metadata"]["uid"])
+            after = stored_once(state.api[claimed], age_of(state.api[claimed], workflow), machine.Dispatched())
+            if after is None:
+                return None
+            state = with_versions(state, claimed, after)
+            return with_stream(state, index, stream._replace(claimed=claimed, fresh=True))
+        case Recall():
+            return ended(state, index, stream)
+        case _:
+            return None
+
+
+def age_of(versions: tuple[int, ...], workflow: world.Raw) -> int:
+    """How far behind the version is that a move was decided from."""
+    return next(
+        age
+        for age, version in enumerate(reversed(versions))
+        if version != GONE and OBJECTS.see(version).get("status") == workflow.get("status")
+    )
+
+
+def commanded(state: State, index: int, stream: Stream, kind: str, workflow: int) -> State:
+    """Stream._carry_out, to where it has written the command."""
+    told = told_after(stream.told, kind, workflow)
+    wire = (*stream.wire, (kind, workflow)) if stream.live else ()
+    return with_stream(state, index, stream._replace(told=told, wire=wire, claimed=-1, fresh=False))
+
+
+def forgotten(state: State, index: int, stream: Stream, workflow: int) -> State:
+    """Stream.gone."""
+    last = next((version for version in reversed(state.api[workflow]) if version != GONE), GONE)
+    return with_stream(state, index, stream._replace(told=told_after(stream.told, "gone", workflow, last)))
+
+
+def ended(state: State, index: int, stream: Stream) -> State:
+    """The stream is over for the server; what was claimed and not sent is given back. Stream._take_back."""
+    state = with_stream(state, index, None)
+    if stream.claimed < 0 or not stream.fresh:
+        return state
+    after = stored_once(state.api[stream.claimed], 0, machine.Undelivered())
+    return with_versions(state, stream.claimed, after) if after is not None else state
+
+
+# --- the agent -------------------------------------------------------------------
+
+
+def of_agent(state: State) -> Iterator[Step]:
+    agent = state.agent
+    live = live_of(state)
+    if live is None:
+        tried = set()
+        for index, stream in enumerate(state.servers):
+            if stream not in tried:
+                tried.add(stream)
+                for ages in product(*(range(min(len(v), world.LAG + 1)) for v in state.api)):
+                    yield f"agent connects to server {index}, {ages} behind", connected(state, index, ages)
+    else:
+        stream = state.servers[live]
+        assert stream is not None
+        if stream.wire:
+            yield f"agent receives {stream.wire[0]}", received(state, live, stream)
+    if agent.action is not None:
+        if may_begin(state):
+            yield "action begins", world.begun(state)
+        if agent.stopping:
+            yield "action is stopped", action_ended(state, succeeded=False)
+        else:
+            yield "action fails", action_ended(state, succeeded=False)
+            if agent.runs and not agent.lost:
+                yield "action succeeds", action_ended(state, succeeded=True)
+    if agent.spool:
+        workflow = world.number(EVENTS.see(agent.spool[0]).workflow_id)
+        known = state.servers[live] if live is not None else None
+        most = known.lag[workflow] if known is not None else world.LAG
+        for age in range(min(len(state.api[workflow]), most + 1)):
+            yield f"agent reports {name_of(agent.spool[0])}, {age} behind", published(state, age)
+
+
+def may_begin(state: State) -> bool:
+    """Agent._is_known: before the last action the server has heard of everything."""
+    agent = state.agent
+    if agent.action is None or agent.runs or agent.lost or agent.stopping:
+        return False
+    workflow, index = agent.action
+    pending = any(EVENTS.see(event).workflow_id == uid(workflow) for event in agent.spool)
+    return index + 1 < world.ACTIONS or not pending
+
+
+def connected(state: State, index: int, ages: tuple[int, ...]) -> State:
+    """WorkflowServer._open: a new stream takes the place of the older. Stream._not_held."""
+    older = state.servers[index]
+    if older is not None:
+        state = ended(state, index, older)
+    holds = held(state.agent)
+    under_way = (
+        workflow
+        for workflow, (versions, age) in enumerate(zip(state.api, ages, strict=True))
+        if uid(workflow) not in holds and state_of(versions[-1 - age]) in ("Running", "Cancelling")
+    )
+    return with_stream(state, index, Stream(TOLDS.put(Told(says=True)), True, ages, holds, tuple(under_way)))
+
+
+def held(agent: Agent) -> tuple[str, ...]:
+    """Agent.holds."""
+    executor: Executor = EXECUTORS.see(agent.executor)
+    running = {executor.running} if executor.running else set()
+    return tuple(sorted(running | {EVENTS.see(event).workflow_id for event in agent.spool}))
+
+
+def received(state: State, index: int, stream: Stream) -> State:
+    kind, workflow = stream.wire[0]
+    state = with_stream(state, index, stream._replace(wire=stream.wire[1:]))
+    return world.carried_out(state, kind, workflow)
+
+
+def action_ended(state: State, *, succeeded: bool) -> State:
+    agent = state.agent
+    assert agent.action is not None
+    done = agent.done | {agent.action} if succeeded else agent.done
+    state = state._replace(agent=agent._replace(action=None, runs=False, lost=False, stopping=False, done=done))
+    return world.carried_out(state, "succeeds" if succeeded else "fails")
+
+
+def name_of(event: int) -> str:
+    value = EVENTS.see(event)
+    details = getattr(value, "reason", "")
+    action = getattr(value, "action_id", "")
+    if action:
+        workflow = world.number(value.workflow_id)
+        details = f"a{world.action_ids(workflow).index(action)} {details}"
+    return f"{type(value).__name__} w{value.workflow_id[1:]} {details}".strip()
+
+
+def stored_event(state: State, event: int, age: int) -> State:
+    """WorkflowServer.take_event, at the server to which the agent is connected."""
+    value = EVENTS.see(event)
+    workflow = world.number(value.workflow_id)
+    versions = state.api[workflow]
+    if versions[-1] == GONE:
+        return state
+    happened = world.to_machine(value)
+    after = stored(versions, age, happened)
+    state = with_versions(spoken(state, workflow, after, name_of(event)), workflow, after)
+    live = live_of(state)
+    if live is None:
+        return state
+    stream = state.servers[live]
+    assert stream is not None
+    told = stream.told
+    if isinstance(happened, machine.ActionStarted | machine.ActionSucceeded):
+        told = told_after(told, "heard", workflow)
+    # What the server has read or written it sees, too. WorkflowIndex.refresh.
+    lag = 0 if after != versions else min(stream.lag[workflow], age)
+    return with_stream(state, live, stream._replace(told=told, lag=replaced(stream.lag, workflow, lag)))
+
+
+def published(state: State, age: int) -> State:
+    """The oldest event is stored and acknowledged."""
+    state = stored_event(state, state.agent.spool[0], age)
+    return state._replace(agent=state.agent._replace(spool=state.agent.spool[1:]))
+
+
+# --- what goes wrong -------------------------------------------------------------------
+
+
+def of_network(state: State) -> Iterator[Step]:
+    for index, event in enumerate(state.ghosts):
+        rest = state.ghosts[:index] + state.ghosts[index + 1 :]
+        yield f"a late copy of {name_of(event)} arrives", stored_event(state._replace(ghosts=rest), event, 0)
+    if not state.faults:
+        return
+    spent = spend(state)
+    live = live_of(state)
+    if live is not None:
+        stream = state.servers[live]
+        assert stream is not None
+        yield "the stream breaks, the server does not see it", disconnected(spent)
+        yield "the server crashes", with_stream(spent, live, None)
+        if stream.claimed >= 0:
+            yield (
+                f"w{stream.claimed} arrives as the stream breaks",
+                world.carried_out(disconnected(spent), "start", stream.claimed),
+            )
+    if state.agent.spool:
+        event = state.agent.spool[0]
+        yield f"a copy of {name_of(event)} is delayed", spent._replace(ghosts=tuple(sorted((*state.ghosts, event))))
+    yield "the machine reboots", rebooted(spent)
+    yield "the agent dies, its action with it", restarted(spent, lost=True)
+    if state.agent.runs:
+        yield "the agent dies, its action lives", restarted(spent, lost=False)
+
+
+def restarted(state: State, *, lost: bool) -> State:
+    """The agent's process begins anew with its journal. Agent.prepare."""
+    agent = state.agent
+    state = disconnected(state)._replace(agent=agent._replace(lost=agent.runs and (lost or agent.lost)))
+    return world.carried_out(state, "restarts")
+
+
+def disconnected(state: State) -> State:
+    """The agent's end of the stream is gone; the server does not see it."""
+    live = live_of(state)
+    if live is None:
+        return state
+    stream = state.servers[live]
+    assert stream is not None
+    return with_stream(state, live, stream._replace(live=False, wire=()))
+
+
+def rebooted(state: State) -> State:
+    """Nothing is left at the machine. Only an action whose start nobody reported may begin again. A reboot takes longer
+    than any call that the agent still had under way."""
+    agent = state.agent
+    excused = {(w, i) for w, i in agent.begun if not reported(state.api[w][-1], i)}
+    fresh = Agent(EXECUTORS.put(Executor()), begun=agent.begun, done=agent.done, excused=frozenset(excused))
+    return disconnected(state)._replace(agent=fresh, ghosts=())
+
+
+def reported(version: int, index: int) -> bool:
+    """Whether the API says that the action began."""
+    if version == GONE:
+        return True
+    actions = OBJECTS.see(version).get("status", {}).get("actions", ())
+    return len(actions) > index and actions[index]["state"] != "Pending"
+
+
+# --- nothing goes wrong any more -------------------------------------------------------------------
+
+
+def fair(state: State, *, hangs: bool) -> tuple[str, State] | None:
+    """The next step when everybody has their turn and clocks go on; None when all is done. With `hangs`, actions end
+    only when they are stopped."""
+    if state.ghosts:
+        return "a late copy arrives", stored_event(state._replace(ghosts=state.ghosts[1:]), state.ghosts[0], 0)
+    for index, stream in enumerate(state.servers):
+        if stream is not None and not stream.live:
+            return "a dead stream ends", ended(state, index, stream)
+    live = live_of(state)
+    if live is None:
+        return "agent connects", connected(state, 0, (0,) * len(state.api))
+    stream = state.servers[live]
+    assert stream is not None
+    if stream.wire:
+        return f"agent receives {stream.wire[0]}", received(state, live, stream)
+    if state.agent.spool:
+        return f"agent reports {name_of(state.agent.spool[0])}", published(state, 0)
+    return fair_decision(state, live, stream, NOW) or fair_action(state, hangs=hangs) or late(state, live, stream)
+
+
+def late(state: State, live: int, stream: Stream) -> tuple[str, State] | None:
+    """Nothing is left but to wait for a clock: for a delay after a rejection to pass, or for a timeout."""
+    step = fair_decision(state, live, stream, LATE)
+    if step is None:
+        return None
+    label, after = step
+    return (f"{label}, in vain" if label.startswith("controller") else f"{label}, late"), after
+
+
+def deletion(state: State) -> tuple[str, State] | None:
+    """Delete what is still there."""
+    for label, after in of_user(state):
+        return label, after
+    return None
+
+
+def fair_decision(state: State, live: int, stream: Stream, now: float) -> tuple[str, State] | None:
+    if stream.holds is not None:
+        return f"server hears {stream.holds}", accounted(state, live, stream, (0,) * len(state.api))
+    if stream.claimed >= 0:
+        return f"server sends w{stream.claimed}", commanded(state, live, stream, "start", stream.claimed)
+    known = TOLDS.see(stream.told)
+    for workflow, versions in enumerate(state.api):
+        if versions[-1] == GONE and knows_of(known, workflow):
+            return f"server hears that w{workflow} is gone", forgotten(state, live, stream, workflow)
+    move, told = look(tuple(v[-1] for v in state.api), stream.told, now)
+    after = moved(state, live, stream._replace(told=told), move)
+    if after is not None:
+        return f"server: {describe(move)}", after
+    for workflow, versions in enumerate(state.api):
+        if versions[-1] != GONE:
+            *_, after_writes = (versions, *controlled(versions, 0, now))
+            if after_writes != versions:
+                return f"controller looks at w{workflow}", with_versions(state, workflow, after_writes)
+    return None
+
+
+def fair_action(state: State, *, hangs: bool) -> tuple[str, State] | None:
+    agent = state.agent
+    if may_begin(state):
+        return "action begins", world.begun(state)
+    if agent.action is not None and (agent.stopping or agent.lost or not hangs):
+        return "action ends", action_ended(state, succeeded=not agent.stopping and not agent.lost)
+    return None
+
+
+def settled(state: State) -> None:
+    """Raise ViolationError unless everything has come to its end."""
+    for workflow, versions in enumerate(state.api):
+        version = versions[-1]
+        if version == GONE:
+            continue
+        if state_of(version) not in TERMINAL:
+            raise ViolationError(f"w{workflow} stays {state_of(version)}")
+        metadata = OBJECTS.see(version)["metadata"]
+        if metadata.get("finalizers"):
+            raise ViolationError(f"w{workflow} keeps its finalizer")
+        if metadata.get("deletionTimestamp"):
+            raise ViolationError(f"w{workflow} was deleted and stays")
+    if state.agent.action is not None:
+        raise ViolationError(f"the agent runs {state.agent.action} for ever")
+    if state.agent.spool:
+        raise ViolationError("the agent keeps events for ever")

@@ -1,0 +1,229 @@
+"""Every arrow of the table can be gone, and every pair that is no arrow can't: for each state, event and author.
+
+`table.py` is the design's table; what each event makes of each state is written down here again, without a look at the
+program's own tables.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+import pytest
+
+from tests.unit.workflow.table import ACTION_ARROWS, ARROWS, STATES, TERMINAL
+from tink.api.v1alpha2 import ActionState, Raw, WorkflowState
+from tink.workflow import machine as m
+from tink.workflow.machine import ACTION, AUTHOR, WORKFLOW, Author, Cause, apply
+
+NOW = 1_800_000_000.0
+PREPARED = m.Prepared((m.PreparedAction("a0", {"name": "action-0", "image": "i"}),))
+BEFORE = "2026-01-01T00:00:00.000Z"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One event, who may tell it, and where it leads from each state; from a state that is missing, nowhere."""
+
+    event: m.Event
+    author: Author
+    leads: dict[str | None, str] = field(default_factory=dict)
+    marks: frozenset[str] = frozenset()  # states that stay, but in which something else of the status changes
+
+    def __str__(self) -> str:
+        return f"{type(self.event).__name__} {getattr(self.event, 'reason', '')}".strip()
+
+
+CONTROLLER, SERVER = Author.CONTROLLER, Author.SERVER
+# With two actions, of which the first runs in Running and Cancelling and the second has never begun.
+CASES = [
+    Case(PREPARED, CONTROLLER, {None: "Pending"}),
+    Case(m.PreparationFailed("R", "m"), CONTROLLER, {None: "Failed"}),
+    Case(m.Dispatched(), SERVER, {"Pending": "Scheduled"}),
+    Case(m.Undelivered(), SERVER, {"Scheduled": "Pending"}),
+    Case(m.Rejected("AlreadyRunning", "m"), SERVER, {"Scheduled": "Pending"}),
+    Case(m.Rejected("UnknownWorkflow", "m"), SERVER, {"Scheduled": "Pending", "Cancelling": "Canceled"}),
+    Case(
+        m.Rejected("AlreadyFinished", "m"),
+        SERVER,
+        {"Scheduled": "Failed", "Running": "Failed", "Cancelling": "Canceled"},
+    ),
+    Case(
+        m.CancelRequested("m"),
+        CONTROLLER,
+        {"Pending": "Canceled", "Scheduled": "Cancelling", "Running": "Cancelling"},
+        frozenset({"Cancelling"}),  # somebody else had set it: from now on the agent has its time
+    ),
+    Case(m.AgentLost(), SERVER, {"Running": "Failed", "Cancelling": "Canceled"}),
+    Case(m.AgentAway(30), SERVER),
+    Case(m.StartTimedOut(1), CONTROLLER, {"Scheduled": "Failed"}),
+    Case(m.CancelTimedOut(1), CONTROLLER, {"Cancelling": "Canceled"}),
+    Case(m.WorkflowTimedOut(1), CONTROLLER, {"Running": "Failed"}),
+    Case(m.ActionTimedOut("a0", 1), CONTROLLER, {"Running": "Failed"}),
+    Case(m.ActionTimedOut("a1", 1), CONTROLLER),
+    Case(m.ActionStarted("a0"), SERVER, {"Pending": "Running", "Scheduled": "Running"}),
+    Case(
+        m.ActionStarted("a1"),
+        SERVER,
+        {"Pending": "Running", "Scheduled": "Running"},
+        frozenset({"Running", "Cancelling"}),
+    ),
+    Case(
+        m.ActionSucceeded("a0"),
+        SERVER,
+        {"Pending": "Running", "Scheduled": "Running"},
+        frozenset({"Running", "Cancelling"}),
+    ),
+    Case(
+        m.ActionFailed("a0", "R", "m"),
+        SERVER,
+        {"Pending": "Failed", "Scheduled": "Failed", "Running": "Failed", "Cancelling": "Canceled"},
+    ),
+]
+ONE_ACTION = [
+    Case(
+        m.ActionSucceeded("a0"),
+        SERVER,
+        {"Pending": "Succeeded", "Scheduled": "Succeeded", "Running": "Succeeded", "Cancelling": "Canceled"},
+    ),
+]
+# With one action, which reboots the machine.
+REBOOTS = [
+    Case(m.AgentLost(), SERVER, {"Running": "Succeeded", "Cancelling": "Canceled"}),
+    Case(
+        m.Rejected("AlreadyFinished", "m"),
+        SERVER,
+        {"Scheduled": "Failed", "Running": "Succeeded", "Cancelling": "Canceled"},
+    ),
+    Case(m.AgentAway(30), SERVER, {"Running": "Succeeded"}),
+    Case(m.ActionTimedOut("a0", 1), CONTROLLER, {"Running": "Succeeded"}),
+    Case(m.WorkflowTimedOut(1), CONTROLLER, {"Running": "Succeeded"}),
+    Case(m.ActionFailed("a0", "R", "m"), SERVER, CASES[-1].leads),
+]
+ALL = [*((c, 2, False) for c in CASES), *((c, 1, False) for c in ONE_ACTION), *((c, 1, True) for c in REBOOTS)]
+
+
+def workflow_in(state: str | None, actions: int = 2, reboots: bool = False) -> Raw:
+    workflow: Raw = {"metadata": {"name": "w", "namespace": "d", "uid": "u", "resourceVersion": "7"}}
+    if state is None:
+        return workflow
+    first = {"Pending": "Pending", "Scheduled": "Pending", "Succeeded": "Succeeded", "Failed": "Failed"}
+    states = [first.get(state, "Running"), "Pending"][:actions]
+    workflow["status"] = {
+        "state": state,
+        "lastTransitioned": BEFORE,
+        "actions": [
+            {"id": f"a{i}", "rendered": {"name": f"action-{i}", "image": "i", "reboots": reboots}, "state": at}
+            for i, at in enumerate(states)
+        ],
+    }
+    return workflow
+
+
+def reach(start: str | None, author: Author) -> set[str | None]:
+    """The states to which arrows of `author` lead from `start`, in any number."""
+    reached: set[str | None] = set()
+    todo = [start]
+    while todo:
+        at = todo.pop()
+        found = {to for source, to, who in ARROWS if source == at and who == author} - reached
+        reached |= found
+        todo += found
+    return reached
+
+
+def test_the_cases_are_all_events_that_the_state_machine_knows() -> None:
+    known = {kind.__name__ for kind in m.Event.__args__}
+    assert {type(case.event).__name__ for case in CASES} == known
+
+
+def test_the_program_has_the_arrows_of_the_table_each_with_its_author_and_no_others() -> None:
+    built = {
+        (state and str(state), str(target), str(AUTHOR[cause]))
+        for state, arrows in WORKFLOW.items()
+        for cause, target in arrows.items()
+    }
+    assert built == ARROWS
+    assert set(AUTHOR) == set(Cause)
+    assert {state and str(state) for state in WORKFLOW} == set(STATES) == {None, *map(str, WorkflowState)}
+
+
+def test_actions_have_their_three_arrows_and_no_others() -> None:
+    built = {(str(state), str(to)) for state, arrows in ACTION.items() for to in arrows.values()}
+    assert built == ACTION_ARROWS
+    assert set(ACTION) == set(ActionState)
+
+
+@pytest.mark.parametrize("arrow", sorted(ARROWS, key=str), ids=str)
+def test_each_arrow_is_gone_by_some_event_of_its_author(arrow: tuple[str | None, str, str]) -> None:
+    source, target, author = arrow
+    assert any(
+        case.author == author
+        and (apply(workflow_in(source, actions, reboots), case.event, NOW, case.author) or {}).get("state") == target
+        for case, actions, reboots in ALL
+        if case.leads.get(source) == target
+    ), "nothing that happens leads along this arrow"
+
+
+@pytest.mark.parametrize(
+    ("case", "state", "actions", "reboots"),
+    [(case, state, actions, reboots) for (case, actions, reboots), state in product(ALL, STATES)],
+    ids=str,
+)
+def test_an_event_leads_where_the_table_says_and_nowhere_else(
+    case: Case, state: str | None, actions: int, reboots: bool
+) -> None:
+    workflow = workflow_in(state, actions, reboots)
+    before = copy.deepcopy(workflow)
+    if state is None and hasattr(case.event, "action_id"):
+        with pytest.raises(m.UnknownActionError):
+            apply(workflow, case.event, NOW, case.author)
+        return
+    after = apply(workflow, case.event, NOW, case.author)
+    assert workflow == before, "the object is everybody's: it must not be changed"
+    target = case.leads.get(state)
+    if target is not None:
+        assert after is not None
+        assert after["state"] == target
+        assert target in reach(state, case.author), "the test itself does not keep to the table"
+        assert after["lastTransitioned"] != BEFORE
+    elif state in case.marks:
+        assert after is not None
+        assert after["state"] == state
+    else:
+        assert after is None, f"{case} changed a Workflow that is {state}"
+        assert state not in TERMINAL or not case.leads.get(state)
+
+
+@pytest.mark.parametrize(("case", "state"), list(product(CASES, STATES)), ids=str)
+def test_nobody_writes_an_arrow_of_the_other(case: Case, state: str | None) -> None:
+    if case.leads.get(state) is None:
+        return
+    other = SERVER if case.author is CONTROLLER else CONTROLLER
+    with pytest.raises(m.NotAllowedError, match=f"written by the {case.author}, not by the {other}"):
+        apply(workflow_in(state), case.event, NOW, other)
+
+
+@pytest.mark.parametrize(("before", "event"), list(product(ActionState, ["started", "succeeded", "failed"])), ids=str)
+def test_an_action_goes_only_along_its_arrows_in_each_state_of_its_workflow(before: ActionState, event: str) -> None:
+    """A report that skips ahead goes two arrows at once; one for an action at its end goes none."""
+    expected = {
+        ("Pending", "started"): "Running",
+        ("Pending", "succeeded"): "Succeeded",
+        ("Pending", "failed"): "Failed",
+        ("Running", "succeeded"): "Succeeded",
+        ("Running", "failed"): "Failed",
+    }
+    report: Any = {
+        "started": m.ActionStarted("a0"),
+        "succeeded": m.ActionSucceeded("a0"),
+        "failed": m.ActionFailed("a0", "R", "m"),
+    }[event]
+    for state in ("Pending", "Scheduled", "Running", "Cancelling"):
+        workflow = workflow_in(state)
+        workflow["status"]["actions"][0]["state"] = str(before)
+        after = apply(workflow, report, NOW, SERVER)
+        reached = after["actions"][0]["state"] if after is not None else str(before)
+        assert reached == expected.get((str(before), event), str(before))

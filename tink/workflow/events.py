@@ -1,0 +1,145 @@
+"""What happens to a Workflow: the decisions of controller and server, and what agents report, with the facts of each.
+
+The controller and the server make these, `machine.apply` turns them into a new status. All seconds are how long
+something has lasted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tink.api.v1alpha2 import Raw
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedAction:
+    """A rendered action (JSON names) and the id that it has within its Workflow."""
+
+    id: str
+    rendered: Raw
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The Template was rendered: these are the actions."""
+
+    actions: tuple[PreparedAction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparationFailed:
+    """The Workflow can't be prepared, now or ever."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """The server claims the Workflow to send it to its agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undelivered:
+    """The agent's stream was gone before the claimed Workflow could be sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The agent won't run the Workflow; with the reason AlreadyFinished, because it has, to whatever end. Or (reason
+    UnknownWorkflow) it was asked to stop one that it does not run.
+
+    The Workflow is not offered again before `delay` seconds have passed."""
+
+    reason: str
+    message: str
+    delay: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLost:
+    """The agent came back, and says that it neither runs the Workflow nor has anything to report of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentAway:
+    """The agent has been gone for `seconds`, without a word of its coming back."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ActionStarted:
+    """The agent began an action."""
+
+    action_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ActionSucceeded:
+    """The agent completed an action."""
+
+    action_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ActionFailed:
+    """An action failed on the agent, which runs no further ones."""
+
+    action_id: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    """Somebody deleted the Workflow, or set its state to Cancelling by hand."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartTimedOut:
+    """The Workflow was Scheduled for longer than `seconds`."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTimedOut:
+    """The Workflow was Cancelling for longer than `seconds`."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowTimedOut:
+    """The Workflow was Running for longer than `seconds`."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ActionTimedOut:
+    """An action was Running for longer than `seconds`."""
+
+    action_id: str
+    seconds: float
+
+
+AgentEvent = ActionStarted | ActionSucceeded | ActionFailed | Rejected
+"""What an agent may report."""
+Event = (
+    AgentEvent
+    | AgentLost
+    | AgentAway
+    | Prepared
+    | PreparationFailed
+    | Dispatched
+    | Undelivered
+    | CancelRequested
+    | StartTimedOut
+    | CancelTimedOut
+    | WorkflowTimedOut
+    | ActionTimedOut
+)
