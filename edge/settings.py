@@ -73,3 +73,7 @@ class StackSettings:
     controller: ControllerSettings = field(default_factory=ControllerSettings)
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
+    leader_elect: bool = False
+    """Whether of several replicas of the controller one works, agreed by a Lease."""
+    lease_namespace: str = ""
+    """Where the Lease is; empty: this pod's namespace."""

@@ -35,6 +35,7 @@ from tink.controller.webhooks.registration import remove
 from tink.controller.webhooks.server import SERVICE_PORT, Webhooks
 from tink.kube.client import ApiError, KubeClient, KubeConfigError
 from tink.kube.informer import Informer
+from tink.kube.leader import Leader, LeaseSettings, pod_namespace
 from tink.kube.manifests import DEFAULT_NAMESPACE, apply, apply_object, load, resource_type
 from tink.kube.packing import Packer
 from tink.kube.resources import CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
@@ -152,6 +153,7 @@ class Stack:
                 hardware=informers[HARDWARE],
                 templates=informers[TEMPLATE],
                 settings=self._settings.controller,
+                leader=self._leader(client),
             )
             self._spawn(controller.run(), "controller")
         if Service.SERVER in wanted:
@@ -166,6 +168,12 @@ class Stack:
             await serving.start(informers.get(OSIE))
             self._spawn(serving.run(), "edge")
             self._spawn(conditions.run(), "conditions")
+
+    def _leader(self, client: KubeClient) -> Leader | None:
+        """Who decides which of several controllers works; None where there is one only."""
+        if not self._settings.leader_elect:
+            return None
+        return Leader(client, LeaseSettings("tinkedge-controller", self._settings.lease_namespace or pod_namespace()))
 
     def _follow(self, hardware: Informer, workflows: Informer, conditions: ConditionWriter) -> None:
         """Let everything at the edge that depends on them hear of Hardware and Workflows."""

@@ -3,6 +3,9 @@
 A Workflow is looked at when it changes, when a Hardware or Template appears or changes that it waits for, and when a
 deadline of it has come. Every write carries the resourceVersion that the decision was made from; if the object has
 changed since, the write fails, and the Workflow is looked at again when the informer has the change.
+
+With a `Leader`, of several replicas one works. The others keep everything ready: they follow the informers, know what
+is to be looked at, and begin with that when it is their turn.
 """
 
 from __future__ import annotations
@@ -11,21 +14,53 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 
-from tink.api.v1alpha2 import Raw
-from tink.controller.reconcile import Outcome, Patch, Reference, Render, reconcile, references
+from tink.api.v1alpha2 import Raw, WorkflowState
+from tink.controller.announcer import Announcement, Announcer
+from tink.controller.complaints import Complaints
+from tink.controller.reconcile import (
+    Outcome,
+    Patch,
+    Reference,
+    Render,
+    reconcile,
+    references,
+    refused,
+    timestamps,
+)
 from tink.controller.settings import ControllerSettings
-from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
+from tink.controller.sightings import Sightings
+from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError, UnreachableError
 from tink.kube.informer import Informer
+from tink.kube.leader import Leader, steady
 from tink.kube.resources import WORKFLOW
 from tink.kube.workqueue import WorkQueue
 from tink.template.fields import render_actions
-from tink.workflow.status import InvalidStatusError, status_of
+from tink.workflow.machine import UnknownActionError
+from tink.workflow.status import InvalidStatusError, state_of, status_of
 
 log = logging.getLogger(__name__)
 
 Key = tuple[str, str]
 """Namespace and name of a Workflow."""
+
+_NEVER_ACCEPTED = (400, 413, 422)
+"""Bad Request, Request Entity Too Large, Unprocessable Entity: the same write will not do another time, either."""
+
+
+class _RefusedError(Exception):
+    """The API will never take what a Workflow was prepared to."""
+
+    def __init__(self, workflow: Raw, error: ApiError) -> None:
+        super().__init__(str(error))
+        self.workflow = workflow
+        """As it is after the writes that went well."""
+
+
+class _DeposedError(Exception):
+    """This replica leads no more, and whoever cancels its work has not had a turn yet: the process was held up for
+    longer than its Lease lasts."""
 
 
 class Controller:
@@ -41,7 +76,11 @@ class Controller:
         settings: ControllerSettings | None = None,
         render: Render = render_actions,
         clock: Callable[[], float] = time.time,
+        elapsed: Callable[[], float] = steady,
+        leader: Leader | None = None,
     ) -> None:
+        """`clock` gives seconds since the epoch, `elapsed` those of a clock that nobody sets; without a `leader` this
+        is the only replica."""
         self._client = client
         self._workflows = workflows
         self._hardware = hardware
@@ -50,9 +89,14 @@ class Controller:
         self._render = render
         self._clock = clock
         self._queue: WorkQueue[Key] = WorkQueue(self._settings.retry_first, self._settings.retry_longest)
+        self._leader = leader
+        self._sightings = Sightings(clock, elapsed)
+        self._complaints = Complaints(log, elapsed)
+        self._announcer = Announcer(client, now=clock, clock=elapsed)
+        self._following = False
         self._waiters: dict[Reference, set[Key]] = {}
         self._waits_for: dict[Key, tuple[Reference, ...]] = {}
-        workflows.on_change(lambda new, _: self._queue.add(_key(new)))
+        workflows.on_change(self._changed)
         workflows.on_delete(self._gone)
         hardware.on_change(lambda new, _: self._wake("Hardware", new))
         templates.on_change(lambda new, _: self._wake("Template", new))
@@ -62,17 +106,43 @@ class Controller:
         for informer in (self._hardware, self._templates, self._workflows):
             # A Hardware that has not been listed yet is not missing.
             await informer.wait_synced()
+        self._following = True
         log.info("controller: %d workflows, %d workers", len(self._workflows), self._settings.workers)
         try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(self._settings.workers):
-                    group.create_task(self._work())
+            if self._leader is None:
+                await self._act()
+            else:
+                await self._leader.run(self._act)
         finally:
             self._queue.close()
+
+    async def _act(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            if self._settings.events:
+                group.create_task(self._announcer.run())
+            for index in range(self._settings.workers):
+                # One for what has just happened, while the others may be busy with what has been in trouble for long.
+                group.create_task(self._work(reserved=index == 1))
+
+    # --- what wakes a Workflow up -----------------------------------------------------------------------------------
+
+    def _changed(self, new: Raw, old: Raw | None) -> None:
+        key = _key(new)
+        self._queue.add(key)
+        self._announcer.changed(new, old)
+        try:
+            state = state_of(new)
+            if state is not None and state.terminal:
+                self._sightings.forget(key)
+            else:
+                self._sightings.see(key, str(new["metadata"].get("uid")), timestamps(new), live=self._following)
+        except InvalidStatusError:
+            self._sightings.forget(key)  # who looks at it says so
 
     def _gone(self, old: Raw) -> None:
         key = _key(old)
         self._queue.forget(key)
+        self._sightings.forget(key)
         self._wait_for(key, ())
 
     def _wake(self, kind: str, obj: Raw) -> None:
@@ -90,14 +160,23 @@ class Controller:
         for reference in new:
             self._waiters.setdefault(reference, set()).add(key)
 
-    async def _work(self) -> None:
+    # --- looking at one ---------------------------------------------------------------------------------------------
+
+    async def _work(self, *, reserved: bool) -> None:
         while True:
-            key = await self._queue.take()
+            key = await self._queue.take(reserved=reserved)
             try:
                 await self._look_at(key)
+                # Most looks find nothing to write; thousands of them must not keep the event loop.
+                await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                self._queue.add(key)  # for the next time that this replica leads
+                raise
             except Exception:
                 # A mistake of ours about one Workflow must not stop the work on all others.
-                log.exception("Workflow %s/%s: trying again in %.1f s", *key, self._queue.retry(key))
+                delay = self._queue.retry(key)
+                text = "Workflow %s/%s: trying again in %.1f s"
+                self._complaints.warn(text, *key, delay, level=logging.ERROR, exc_info=True)
             finally:
                 self._queue.done(key)
 
@@ -107,22 +186,27 @@ class Controller:
             return
         try:
             outcome = self._decide(workflow)
-        except InvalidStatusError as error:
-            log.error("%s; it is left alone until that is mended", error)
+        except (InvalidStatusError, UnknownActionError) as error:
+            self._complaints.warn("%s; it is left alone until that is mended", error, level=logging.ERROR)
+            self._announcer.tell(workflow, Announcement("InvalidStatus", str(error), warning=True))
             return
         self._wait_for(key, outcome.waits_for)
+        if outcome.patient and outcome.patches and self._queue.postpone(key):
+            return
         # Before the writes: they change the object, and that may already set the next timer.
         if outcome.requeue_after is not None:
             self._queue.add_after(key, outcome.requeue_after)
         try:
-            await self._write(workflow, outcome)
+            await self._carry_out(workflow, outcome)
         except NotFoundError:
             return  # it went meanwhile; the informer will say so
+        except _DeposedError:
+            self._queue.retry(key)  # for the next time that it leads
         except ConflictError:
             delay = self._queue.retry(key)
             log.debug("Workflow %s/%s changed meanwhile, looking again within %.2f s", *key, delay)
         except ApiError as error:
-            log.warning("Workflow %s/%s: %s; trying again in %.1f s", *key, error, self._queue.retry(key))
+            self._complaints.warn("Workflow %s/%s: %s; trying again in %.1f s", *key, error, self._queue.retry(key))
         else:
             self._queue.settle(key)
 
@@ -132,7 +216,14 @@ class Controller:
         if named is not None:
             hardware = self._hardware.get(named[0].namespace, named[0].name)
             template = self._templates.get(named[1].namespace, named[1].name)
-        return reconcile(workflow, hardware, template, self._settings, self._clock(), self._render)
+        age = partial(self._sightings.age, _key(workflow))
+        return reconcile(workflow, hardware, template, self._settings, self._clock(), self._render, age)
+
+    async def _carry_out(self, workflow: Raw, outcome: Outcome) -> None:
+        try:
+            await self._write(workflow, outcome)
+        except _RefusedError as error:
+            await self._write(error.workflow, refused(error.workflow, str(error), self._clock()))
 
     async def _write(self, workflow: Raw, outcome: Outcome) -> None:
         """Apply the patches, each on top of the version that the one before made."""
@@ -141,8 +232,26 @@ class Controller:
             before = status_of(current).get("state")
             namespace, name = _key(current)
             body = {**patch.body, "metadata": {**patch.body["metadata"], "resourceVersion": _version(current)}}
-            current = await self._client.patch(WORKFLOW, name, namespace, body, subresource=patch.subresource)
+            try:
+                current = await self._patch(name, namespace, body, patch.subresource)
+            except ApiError as error:
+                preparing = body.get("status", {}).get("state") == WorkflowState.PENDING
+                if preparing and error.status in _NEVER_ACCEPTED:
+                    raise _RefusedError(current, error) from error
+                raise
             _log(current, patch, before)
+
+    async def _patch(self, name: str, namespace: str, body: Raw, subresource: str | None) -> Raw:
+        """Write, if this replica may, and for no longer than it may."""
+        if self._leader is None:
+            return await self._client.patch(WORKFLOW, name, namespace, body, subresource=subresource)
+        if not self._leader.leading:
+            raise _DeposedError
+        try:
+            async with asyncio.timeout(self._leader.write_timeout):
+                return await self._client.patch(WORKFLOW, name, namespace, body, subresource=subresource)
+        except TimeoutError as error:
+            raise UnreachableError(f"no answer within {self._leader.write_timeout:g} s") from error
 
 
 def _log(workflow: Raw, patch: Patch, before: str | None) -> None:

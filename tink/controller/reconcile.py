@@ -2,11 +2,13 @@
 
 `reconcile` looks at a Workflow as it is now and returns the writes that bring it forward and when to look again.
 It is level based: nothing is remembered between calls, every deadline is computed from the object's own timestamps, so
-a restart of the controller (or a second one) changes nothing.
+a restart of the controller (or a second one) changes nothing. How old a timestamp is, is the caller's to say
+(`sightings`), for clocks differ and jump; without that it is what `now` makes of it.
 
     no state yet     wait for Hardware and Template, render, become Pending; or Failed, with what is wrong
     Pending          the same again if the spec was changed, which it may be until the Workflow is dispatched
     Scheduled, Running, Cancelling   enforce the four timeouts
+    not ended        mend what somebody took away by hand: our finalizer, the actions of a Pending Workflow
     deleted          Pending -> Canceled, Scheduled and Running -> Cancelling
     terminal         give up the finalizer, so that a deletion can go through
 """
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -40,6 +42,7 @@ from tink.workflow.status import (
     Status,
     action_state,
     actions_of,
+    condition,
     deleted,
     name_of,
     outdated,
@@ -48,6 +51,7 @@ from tink.workflow.status import (
     state_of,
     status_of,
     status_patch,
+    timestamp,
 )
 
 Render = Callable[[Raw, Raw, Mapping[str, str]], list[Raw]]
@@ -57,9 +61,17 @@ REASON_HARDWARE_NOT_FOUND = "HardwareNotFound"
 REASON_TEMPLATE_NOT_FOUND = "TemplateNotFound"
 REASON_TEMPLATE_ERROR = "TemplateError"
 REASON_INVALID_WORKFLOW = "InvalidWorkflow"
+REASON_REFUSED = "RefusedByAPI"
 
 MAX_RENDERED_BYTES = 1_000_000
 """Of all rendered actions as JSON: the API stores objects of up to 1.5 MiB, and the status needs room to grow."""
+MAX_OBJECT_BYTES = 1_400_000
+"""Of a Workflow as a whole, with what its actions are going to add."""
+ACTION_GROWTH_BYTES = 800
+"""What an action takes besides what was rendered: id, state, times, a reason, and who manages each of its fields."""
+
+Age = Callable[[str, float], float]
+"""`age(field, timestamp)`: how many seconds ago that was, at least 0; `field` is the path that it stands in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +95,13 @@ class Patch:
 class Outcome:
     """What to do. `patches` are applied in order, each on top of the version that the one before made, the first on
     the version that was looked at. `requeue_after` is in seconds; None: look again when something changes.
-    `waits_for` are the objects whose appearance is such a change."""
+    `waits_for` are the objects whose appearance is such a change. `patient`: what is to be written is that nothing can
+    be done, which can wait for what is to be done for others."""
 
     patches: tuple[Patch, ...] = ()
     requeue_after: float | None = None
     waits_for: tuple[Reference, ...] = ()
+    patient: bool = False
 
 
 NOTHING = Outcome()
@@ -113,16 +127,55 @@ def reconcile(
     settings: ControllerSettings,
     now: float,
     render: Render,
+    age: Age | None = None,
 ) -> Outcome:
     """What to do about `workflow` at `now` (seconds since the epoch), given the objects it names (None: missing).
 
     Raises InvalidStatusError for a status that no component of this program wrote.
     """
+
+    def told(_: str, stamp: float) -> float:
+        return max(0.0, now - stamp)
+
+    return _reconcile(workflow, hardware, template, _Site(settings, now, render, age or told))
+
+
+def timestamps(workflow: Raw) -> Iterator[tuple[str, float]]:
+    """The timestamps that deadlines may count from, each with its path. Raises InvalidStatusError."""
+    status = status_of(workflow)
+    found = [("metadata.creationTimestamp", workflow["metadata"].get("creationTimestamp"))]
+    found += [(f"status.{field}", status.get(field)) for field in ("lastTransitioned", "startedAt")]
+    running = (action for action in actions_of(status) if action_state(action) is ActionState.RUNNING)
+    found += [(_started_at(action), action.get("startedAt")) for action in running]
+    for path, value in found:
+        stamp = parse_timestamp(value)
+        if stamp is not None:
+            yield path, stamp
+
+
+def refused(workflow: Raw, why: str, now: float) -> Outcome:
+    """What to do when the API refuses what `workflow` was prepared to: it never will be otherwise."""
+    message = f"Workflow {name_of(workflow)}: the API refuses its rendered actions: {why}"
+    return _give_up(_unprepared(workflow), REASON_REFUSED, message, now)
+
+
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """What does not depend on the Workflow."""
+
+    settings: ControllerSettings
+    now: float
+    render: Render
+    age: Age
+
+
+def _reconcile(workflow: Raw, hardware: Raw | None, template: Raw | None, site: _Site) -> Outcome:
+    now = site.now
     state = state_of(workflow)
     if state is None:
         if deleted(workflow):
             return _release(workflow)  # never prepared: there is nothing to cancel
-        return _prepare(workflow, hardware, template, settings, now, render)
+        return _prepare(workflow, hardware, template, site)
     if state.terminal:
         return _release(workflow)
     if deleted(workflow):
@@ -131,38 +184,41 @@ def reconcile(
         noticed = _apply(workflow, machine.CancelRequested("the Workflow was deleted while Cancelling"), now)
     elif state is WorkflowState.CANCELLING:
         noticed = _apply(workflow, machine.CancelRequested("status.state was set to Cancelling"), now)
-    elif state is WorkflowState.PENDING and outdated(workflow):
-        # As if nothing had been prepared but the conditions; the merge patch puts the new actions in place of the old.
-        conditions = {key: value for key, value in status_of(workflow).items() if key == "conditions"}
-        return _prepare({**workflow, "status": conditions}, hardware, template, settings, now, render)
+    elif state is WorkflowState.PENDING and (outdated(workflow) or not actions_of(status_of(workflow))):
+        return _prepare(_unprepared(workflow), hardware, template, site, again=True)
     else:
         noticed = NOTHING
-    return noticed if noticed.patches else _supervise(workflow, state, settings, now)
+    outcome = noticed if noticed.patches else _supervise(workflow, state, site)
+    if outcome.patches or deleted(workflow):
+        return outcome
+    # Somebody may have taken it away; without it a deletion would not stop the agent.
+    return replace(outcome, patches=_finalizers(workflow, present=True))
+
+
+def _unprepared(workflow: Raw) -> Raw:
+    """As if nothing had been prepared but the conditions; the merge patch puts the new actions in place of the old."""
+    kept = ("conditions", "lastTransitioned")
+    return {**workflow, "status": {key: value for key, value in status_of(workflow).items() if key in kept}}
 
 
 # --- Preparing ----------------------------------------------------------------------------------------------------
 
 
-def _prepare(
-    workflow: Raw,
-    hardware: Raw | None,
-    template: Raw | None,
-    settings: ControllerSettings,
-    now: float,
-    render: Render,
-) -> Outcome:
+def _prepare(workflow: Raw, hardware: Raw | None, template: Raw | None, site: _Site, *, again: bool = False) -> Outcome:
+    """Render a Workflow; `again`: it was Pending before, and its spec has changed since."""
+    now = site.now
     try:
         spec = _spec(workflow)
     except ValidationError as error:
         problems = "; ".join(f"spec.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         return _give_up(workflow, REASON_INVALID_WORKFLOW, f"Workflow {name_of(workflow)}: {problems}", now)
     if hardware is None or template is None:
-        return _await_references(workflow, hardware, template, settings, now)
+        return _await_references(workflow, hardware, template, site, again=again)
     try:
-        actions = render(template, hardware, spec.template_params or {})
+        actions = site.render(template, hardware, spec.template_params or {})
     except TemplateError as error:
         return _give_up(workflow, REASON_TEMPLATE_ERROR, f"Template {name_of(template)}: {error}", now)
-    problem = _unusable(actions)
+    problem = _unusable(workflow, actions)
     if problem is not None:
         return _give_up(workflow, REASON_TEMPLATE_ERROR, f"Template {name_of(template)}: {problem}", now)
     prepared = machine.Prepared(
@@ -185,7 +241,7 @@ def action_id(workflow_uid: str, index: int) -> str:
 
 
 def _await_references(
-    workflow: Raw, hardware: Raw | None, template: Raw | None, settings: ControllerSettings, now: float
+    workflow: Raw, hardware: Raw | None, template: Raw | None, site: _Site, *, again: bool
 ) -> Outcome:
     named = references(workflow)
     found = {"Hardware": hardware, "Template": template}
@@ -194,17 +250,33 @@ def _await_references(
     message = f"Workflow {name_of(workflow)}: " + "; ".join(
         f"spec.{r.kind.lower()}Ref.name: there is no {r.kind} {r.namespace}/{r.name}" for r in missing
     )
-    deadline = _created(workflow, now) + settings.reference_timeout
-    if now >= deadline:
-        message += f" (waited {settings.reference_timeout:g} s; create the Workflow again when it is there)"
-        return _give_up(workflow, reason, message, now)
+    noted = condition(status_of(workflow), ConditionType.PREPARED).get("status") == ConditionStatus.FALSE
+    if not again:
+        waited = _age(workflow, workflow["metadata"], "metadata.creationTimestamp", site)
+    elif noted:
+        waited = _age(workflow, status_of(workflow), "status.lastTransitioned", site)
+    else:
+        waited = 0.0  # long after its creation, but it is only now that its spec names what there is not
+    left = site.settings.reference_timeout - waited
+    if left <= 0:
+        message += f" (waited {site.settings.reference_timeout:g} s; create the Workflow again when it is there)"
+        return replace(_give_up(workflow, reason, message, site.now), patient=True)
+    if not again and waited < site.settings.reference_note_after and not noted:
+        # The next object of the same `kubectl apply` may be the one.
+        return Outcome(requeue_after=min(left, site.settings.reference_note_after - waited), waits_for=missing)
     status: Status = dict(status_of(workflow))
     set_condition(status, ConditionType.PREPARED, ConditionStatus.FALSE, reason, message)
+    if not condition(status, ConditionType.STARTED):
+        set_condition(status, ConditionType.STARTED, ConditionStatus.FALSE)
+        set_condition(status, ConditionType.SUCCEEDED, ConditionStatus.UNKNOWN)
+    if again and not noted:
+        status["lastTransitioned"] = timestamp(site.now)
     changed = status if status != status_of(workflow) else None
-    return Outcome(_status(workflow, changed), requeue_after=deadline - now, waits_for=missing)
+    return Outcome(_status(workflow, changed), requeue_after=left, waits_for=missing, patient=True)
 
 
-def _unusable(actions: list[Raw]) -> str | None:
+def _unusable(workflow: Raw, actions: list[Raw]) -> str | None:
+    """What keeps these rendered actions from being run, or stored."""
     if not actions:
         return "spec.actions: there are no actions to run"
     for index, action in enumerate(actions):
@@ -213,49 +285,64 @@ def _unusable(actions: list[Raw]) -> str | None:
         except ValidationError as error:
             problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
             return f"spec.actions[{index}], rendered: {problems}"
+        if action.get("reboots") and index + 1 < len(actions):
+            return (
+                f"spec.actions[{index}].reboots: only the last action may restart the machine, because nobody is left "
+                f"to run spec.actions[{index + 1}]: make it the last one, or take reboots away"
+            )
     size = len(orjson.dumps(actions))
     if size > MAX_RENDERED_BYTES:
         return f"the rendered actions have {size} bytes; the most that a Workflow can hold is {MAX_RENDERED_BYTES}"
+    spec = len(orjson.dumps(workflow.get("spec")))
+    whole = spec + size + ACTION_GROWTH_BYTES * len(actions)
+    if whole > MAX_OBJECT_BYTES:
+        return (
+            f"the Workflow would have {whole} bytes, and the API stores {MAX_OBJECT_BYTES}: {size} of {len(actions)} "
+            f"rendered actions, {ACTION_GROWTH_BYTES} for the state of each, and {spec} of its spec"
+        )
     return None
 
 
 def _give_up(workflow: Raw, reason: str, message: str, now: float) -> Outcome:
-    return _apply(workflow, machine.PreparationFailed(reason, message), now)
+    status: Status = dict(status_of(workflow))
+    if not condition(status, ConditionType.STARTED):
+        # What the condition is by default (CRD refactor proposal, "Workflow Started condition").
+        set_condition(status, ConditionType.STARTED, ConditionStatus.FALSE)
+    return _apply(workflow, machine.PreparationFailed(reason, message), now, {**workflow, "status": status})
 
 
 # --- Supervising --------------------------------------------------------------------------------------------------
 
 
-def _supervise(workflow: Raw, state: WorkflowState, settings: ControllerSettings, now: float) -> Outcome:
+def _supervise(workflow: Raw, state: WorkflowState, site: _Site) -> Outcome:
     """Enforce the deadline that is over, or say how long it is to the next."""
     soonest: float | None = None
-    for deadline, event in _deadlines(workflow, state, settings, now):
-        if now >= deadline:
-            return _apply(workflow, event, now)
-        soonest = deadline if soonest is None else min(soonest, deadline)
-    return Outcome(requeue_after=None if soonest is None else soonest - now)
+    for left, event in _deadlines(workflow, state, site):
+        if left <= 0:
+            return _apply(workflow, event, site.now)
+        soonest = left if soonest is None else min(soonest, left)
+    return Outcome(requeue_after=soonest)
 
 
-def _deadlines(
-    workflow: Raw, state: WorkflowState, settings: ControllerSettings, now: float
-) -> Iterator[tuple[float, machine.Event]]:
-    status = status_of(workflow)
+def _deadlines(workflow: Raw, state: WorkflowState, site: _Site) -> Iterator[tuple[float, machine.Event]]:
+    """The seconds left to each deadline, and what happens then."""
+    status, settings = status_of(workflow), site.settings
     if state is WorkflowState.SCHEDULED:
-        since = _since(workflow, status, "lastTransitioned", now)
-        yield since + settings.scheduled_timeout, machine.StartTimedOut(settings.scheduled_timeout)
+        timeout = settings.scheduled_timeout
+        yield timeout - _age(workflow, status, "status.lastTransitioned", site), machine.StartTimedOut(timeout)
     elif state is WorkflowState.CANCELLING:
-        since = _since(workflow, status, "lastTransitioned", now)
-        yield since + settings.cancelling_timeout, machine.CancelTimedOut(settings.cancelling_timeout)
+        timeout = settings.cancelling_timeout
+        yield timeout - _age(workflow, status, "status.lastTransitioned", site), machine.CancelTimedOut(timeout)
     elif state is WorkflowState.RUNNING:
         # The action first: it is the more telling reason when both are over.
         for action in actions_of(status):
             seconds = _action_timeout(action, settings)
             if seconds is not None and action_state(action) is ActionState.RUNNING:
-                since = _since(workflow, action, "startedAt", now)
-                yield since + seconds, machine.ActionTimedOut(str(action.get("id")), seconds)
-        timeout = _seconds(workflow.get("spec", {}).get("timeout"))
-        if timeout is not None:
-            yield _since(workflow, status, "startedAt", now) + timeout, machine.WorkflowTimedOut(timeout)
+                left = seconds - _age(workflow, action, _started_at(action), site)
+                yield left, machine.ActionTimedOut(str(action.get("id")), seconds)
+        limit = _seconds(workflow.get("spec", {}).get("timeout"))
+        if limit is not None:
+            yield limit - _age(workflow, status, "status.startedAt", site), machine.WorkflowTimedOut(limit)
 
 
 def _action_timeout(action: Mapping[str, Any], settings: ControllerSettings) -> float | None:
@@ -269,23 +356,27 @@ def _seconds(value: object) -> float | None:
     return float(value) if isinstance(value, int) and value > 0 else None
 
 
-def _since(workflow: Raw, holder: Mapping[str, Any], field: str, now: float) -> float:
-    """A timestamp of the status; the object's creation where somebody took it away, so that deadlines still come."""
-    value = parse_timestamp(holder.get(field))
-    return value if value is not None else _created(workflow, now)
+def _age(workflow: Raw, holder: Mapping[str, Any], path: str, site: _Site) -> float:
+    """Seconds since the timestamp at `path`, which `holder` holds; since the object's creation where somebody took it
+    away, so that deadlines still come."""
+    stamp = parse_timestamp(holder.get(path.rpartition(".")[2]))
+    if stamp is None:
+        path = "metadata.creationTimestamp"
+        stamp = parse_timestamp(workflow["metadata"].get("creationTimestamp"))
+    return site.age(path, stamp) if stamp is not None else 0.0
 
 
-def _created(workflow: Raw, now: float) -> float:
-    value = parse_timestamp(workflow["metadata"].get("creationTimestamp"))
-    return value if value is not None else now
+def _started_at(action: Mapping[str, Any]) -> str:
+    return f"status.actions[{action.get('id')}].startedAt"
 
 
 # --- Writes -------------------------------------------------------------------------------------------------------
 
 
-def _apply(workflow: Raw, event: machine.Event, now: float) -> Outcome:
-    """Write what `event` makes of the status; in an end state the finalizer goes with it."""
-    status = machine.apply(workflow, event, now, Author.CONTROLLER)
+def _apply(workflow: Raw, event: machine.Event, now: float, seen_as: Raw | None = None) -> Outcome:
+    """Write what `event` makes of the status, be it another than the stored one; in an end state the finalizer goes
+    with it."""
+    status = machine.apply(seen_as or workflow, event, now, Author.CONTROLLER)
     if status is None:
         return NOTHING
     patches = _status(workflow, status)

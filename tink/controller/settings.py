@@ -21,6 +21,10 @@ class ControllerSettings:
     action_timeout: float | None = None
     reference_timeout: float = 60.0
     """How long after its creation a Workflow waits for its Hardware and Template: `kubectl apply` gives no order."""
+    reference_note_after: float = 1.0
+    """How long it waits before it says so in its conditions: mostly the next object of the same file is the one."""
+    events: bool = True
+    """Whether changes of state are told as Kubernetes Events, too."""
     workers: int = 4
     retry_first: float = 0.05
     retry_longest: float = 30.0

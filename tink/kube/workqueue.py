@@ -3,6 +3,11 @@
 Each key waits at most once, however often it is added, and is never handed to two workers at a time: a key that is
 added while it is being worked on waits until that is done. (The semantics of client-go's workqueue.) A key can be
 added for later, with a growing delay after failures.
+
+There are two lines. A key that something has happened to stands in the first; one whose timer has run out, such as
+that of an object that waits for others or that the API refuses, in the second. Workers take from both in turn, but for
+those that are reserved for the first. So thousands of objects in trouble don't hold up those that are fine, nor the
+other way.
 """
 
 from __future__ import annotations
@@ -32,24 +37,33 @@ class WorkQueue(Generic[K]):
     ) -> None:
         self._retry = (retry_first, retry_longest)
         self._uniform = uniform
-        self._ready: deque[K] = deque()
-        self._waiting: set[K] = set()
-        self._working: set[K] = set()
+        self._first: deque[K] = deque()
+        self._second: deque[K] = deque()
+        self._turn = False
+        self._waiting: dict[K, bool] = {}  # and whether it stands in the first line
+        self._working: dict[K, bool] = {}  # and whether it stood in the first line
         self._timers: dict[K, asyncio.TimerHandle] = {}
         self._backoffs: dict[K, Backoff] = {}
         self._wakeup = asyncio.Event()
 
     def add(self, key: K) -> None:
-        """Have `key` looked at as soon as a worker is free."""
+        """Have `key` looked at as soon as a worker is free: something has happened to it."""
+        self._add(key, first=True)
+
+    def _add(self, key: K, *, first: bool) -> None:
         timer = self._timers.pop(key, None)
         if timer is not None:
             timer.cancel()
-        if key in self._waiting:
+        if key in self._waiting and (self._waiting[key] or not first):
             return
-        self._waiting.add(key)
+        # One that moves from the second line into the first is passed over when its turn in the second comes.
+        self._waiting[key] = first
         if key not in self._working:
-            self._ready.append(key)
-            self._wakeup.set()
+            self._stand(key, first=first)
+
+    def _stand(self, key: K, *, first: bool) -> None:
+        (self._first if first else self._second).append(key)
+        self._wakeup.set()
 
     def add_after(self, key: K, seconds: float) -> None:
         """Have `key` looked at in `seconds`; replaces an earlier timer of it."""
@@ -57,7 +71,10 @@ class WorkQueue(Generic[K]):
         if timer is not None:
             timer.cancel()
         loop = asyncio.get_running_loop()
-        self._timers[key] = loop.call_later(min(max(seconds, 0.0), _LONGEST_TIMER), self.add, key)
+        self._timers[key] = loop.call_later(min(max(seconds, 0.0), _LONGEST_TIMER), self._due, key)
+
+    def _due(self, key: K) -> None:
+        self._add(key, first=False)
 
     def retry(self, key: K) -> float:
         """Have `key` looked at again after a failure; the delay in seconds."""
@@ -79,22 +96,41 @@ class WorkQueue(Generic[K]):
         if timer is not None:
             timer.cancel()
 
-    async def take(self) -> K:
-        """The next key, when there is one. `done` must be called with it."""
-        while not self._ready:
+    async def take(self, *, reserved: bool = False) -> K:
+        """The next key, when there is one; with `reserved` of the first line. `done` must be called with it."""
+        while (key := self._next(reserved)) is None:
             self._wakeup.clear()
             await self._wakeup.wait()
-        key = self._ready.popleft()
-        self._waiting.discard(key)
-        self._working.add(key)
+        self._working[key] = self._waiting.pop(key)
         return key
+
+    def postpone(self, key: K) -> bool:
+        """Have a key that is being worked on looked at again from the second line, if it was not taken from there; what
+        is to be done about it can wait. Whether that is so."""
+        if not self._working[key]:
+            return False
+        self._add(key, first=False)
+        return True
+
+    def _next(self, reserved: bool) -> K | None:
+        lines = [(self._first, True)]
+        if not reserved:
+            lines.append((self._second, False))
+            self._turn = not self._turn
+            if self._turn:
+                lines.reverse()
+        for line, first in lines:
+            while line:
+                key = line.popleft()
+                if key not in self._working and self._waiting.get(key) is first:
+                    return key
+        return None
 
     def done(self, key: K) -> None:
         """A worker is through with `key`."""
-        self._working.discard(key)
+        del self._working[key]
         if key in self._waiting:
-            self._ready.append(key)
-            self._wakeup.set()
+            self._stand(key, first=self._waiting[key])
 
     def close(self) -> None:
         """Cancel all timers."""

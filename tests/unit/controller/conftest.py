@@ -58,12 +58,20 @@ class FakeInformer:
 
 
 class FakeApi:
-    """The client's `patch` over the Workflows of a FakeInformer. `faults` are raised first, one per call."""
+    """The client's `patch` over the Workflows of a FakeInformer, and `create` of Events. `faults` are raised first, one
+    per call of `patch`."""
 
     def __init__(self, workflows: FakeInformer) -> None:
         self.workflows = workflows
         self.patches: list[tuple[str | None, Raw]] = []
         self.faults: list[Exception] = []
+        self.events: list[Raw] = []
+
+    async def create(self, resource: Any, obj: Raw, namespace: str | None = None) -> Raw:
+        await asyncio.sleep(0)
+        assert resource.kind == "Event"
+        self.events.append(obj)
+        return obj
 
     async def patch(self, _: Any, name: str, namespace: str, patch: Raw, *, subresource: str | None = None) -> Raw:
         await asyncio.sleep(0)

@@ -22,10 +22,13 @@ Make = Callable[..., Raw]
 class Rig:
     """A controller over an API in memory."""
 
-    def __init__(self, store: Any, fake_api: Any, render: Any, settings: ControllerSettings) -> None:
+    def __init__(
+        self, store: Any, fake_api: Any, render: Any, settings: ControllerSettings, leader: Any = None
+    ) -> None:
         self.workflows, self.hardware, self.templates = store(), store(), store()
         self.api = fake_api(self.workflows)
         self.now = NOW
+        self.elapsed = 0.0
         self.controller = Controller(
             self.api,
             workflows=self.workflows,
@@ -34,6 +37,8 @@ class Rig:
             settings=settings,
             render=render,
             clock=lambda: self.now,
+            elapsed=lambda: self.elapsed,
+            leader=leader,
         )
 
     def state(self, name: str = "w") -> str | None:
@@ -51,6 +56,7 @@ class Rig:
         try:
             yield
         finally:
+            assert not task.done(), task.exception()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
@@ -141,7 +147,32 @@ async def test_deadlines_come_without_any_change(store: Any, fake_api: Any, rend
         await asyncio.sleep(0.01)
         assert rig.state() == "Scheduled"
         rig.now += 0.06
+        rig.elapsed += 0.06
         await rig.until("Failed")
+
+
+@pytest.mark.parametrize("jump", [3e8, -3e8])
+async def test_a_clock_that_jumps_ends_no_workflow(rig: Rig, make_workflow: Make, jump: float) -> None:
+    rig.workflows.put(make_workflow("Scheduled"))
+    async with rig.running():
+        rig.now += jump
+        rig.workflows.put(make_workflow("Scheduled", reason="looked at again"))
+        await asyncio.sleep(0.02)
+        assert rig.state() == "Scheduled"
+        rig.elapsed += 300
+        rig.workflows.put(make_workflow("Scheduled", reason="and again"))
+        await rig.until("Failed")
+        assert len(rig.controller._sightings) == 0
+
+
+async def test_a_status_written_by_a_late_clock_has_its_whole_time(rig: Rig, make_workflow: Make) -> None:
+    async with rig.running():
+        await asyncio.sleep(0.01)
+        rig.workflows.put(make_workflow("Pending", actions=[{"id": "a"}]))
+        rig.elapsed += 1
+        rig.workflows.put(make_workflow("Scheduled", lastTransitioned="2027-01-15T07:00:00Z"))
+        await asyncio.sleep(0.02)
+        assert rig.state() == "Scheduled"
 
 
 async def test_a_deleted_pending_workflow_goes(rig: Rig, make_workflow: Make) -> None:
@@ -165,6 +196,9 @@ async def test_a_status_edited_by_hand_is_reported_and_others_are_served(
         await rig.until("Pending")
     assert any("d/odd: status.state is 'Paused'" in r.getMessage() for r in caplog.records)
     assert rig.state("odd") == "Paused"
+    assert [(e["involvedObject"]["name"], e["reason"]) for e in rig.api.events if e["type"] == "Warning"] == [
+        ("odd", "InvalidStatus")
+    ]
 
 
 async def test_transitions_are_logged_with_their_reason(
@@ -179,6 +213,198 @@ async def test_transitions_are_logged_with_their_reason(
     assert any(line.startswith("Workflow d/w: (new) -> Failed: HardwareNotFound: ") for line in lines)
 
 
+@pytest.mark.parametrize("status", [400, 413, 422])
+async def test_what_the_api_never_takes_fails_the_workflow_instead_of_being_tried_for_ever(
+    rig: Rig, make_workflow: Make, hardware: Raw, template: Raw, status: int
+) -> None:
+    rig.hardware.put(hardware)
+    rig.templates.put(template)
+    workflow = make_workflow()
+    workflow["metadata"]["finalizers"] = [FINALIZER]  # so that the first write is the one that is refused
+    rig.api.faults = [ApiError(status, "Invalid", "status.actions: no")]
+    async with rig.running():
+        rig.workflows.put(workflow)
+        await rig.until("Failed")
+        await asyncio.sleep(0.01)
+    failed = rig.workflows.get("d", "w")
+    assert failed is not None
+    assert failed["metadata"]["finalizers"] == []
+    assert any("status.actions: no" in c.get("message", "") for c in failed["status"]["conditions"])
+
+
+async def test_a_supervising_write_that_is_refused_is_tried_again(rig: Rig, make_workflow: Make) -> None:
+    rig.now += 400
+    rig.api.faults = [ApiError(422, "Invalid", "no")]
+    async with rig.running():
+        rig.workflows.put(make_workflow("Scheduled", lastTransitioned="2027-01-15T07:00:00Z"))
+        rig.elapsed += 400
+        await rig.until("Failed")
+    failed = rig.workflows.get("d", "w")
+    assert failed is not None
+    assert [c["reason"] for c in failed["status"]["conditions"]] == ["StartTimeout"]
+
+
+async def test_those_that_wait_for_others_do_not_hold_up_a_good_one(
+    rig: Rig, make_workflow: Make, hardware: Raw, template: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch = rig.api.patch
+
+    async def slowly(*words: Any, **options: Any) -> Raw:
+        await asyncio.sleep(0.005)
+        written: Raw = await patch(*words, **options)
+        return written
+
+    monkeypatch.setattr(rig.api, "patch", slowly)
+    rig.now += 30  # long enough to be worth a word in each one's conditions
+    rig.templates.put(template)
+    rig.hardware.put({**hardware, "metadata": {**hardware["metadata"], "name": "g"}})
+    for index in range(200):
+        rig.workflows.put(make_workflow(name=f"lost{index}"))
+    rig.workflows.put(make_workflow(name="good", spec={"hardwareRef": {"name": "g"}}))
+    async with rig.running():
+        await rig.until("Pending", "good")
+        assert len(rig.api.patches) < 60
+        async with asyncio.timeout(5):
+            while not all("status" in workflow for workflow in rig.workflows.objects.values()):
+                await asyncio.sleep(0.01)
+
+
+async def test_thousands_in_trouble_fill_no_log(
+    rig: Rig, make_workflow: Make, hardware: Raw, template: Raw, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.hardware.put(hardware)
+    rig.templates.put(template)
+    rig.api.faults = [ApiError(500, "InternalError", "oh") for _ in range(300)]
+    async with rig.running():
+        for index in range(300):
+            rig.workflows.put(make_workflow(name=f"w{index}"))
+        async with asyncio.timeout(3):
+            while rig.api.faults:
+                await asyncio.sleep(0.01)
+    assert 1 <= len([r for r in caplog.records if "trying again" in r.getMessage()]) <= 20
+
+
+async def test_a_thousand_looks_without_a_write_leave_others_their_turns(rig: Rig, make_workflow: Make) -> None:
+    for index in range(1000):
+        rig.workflows.put(make_workflow("Scheduled", name=f"w{index}"))
+    turns = 0
+    async with rig.running():
+        while len(rig.controller._queue._timers) < 1000:
+            await asyncio.sleep(0)
+            turns += 1
+    assert turns > 200
+
+
+class Elected:
+    """A leader by the test's word."""
+
+    def __init__(self) -> None:
+        self.leading = False
+        self.write_timeout = 0.05
+        self.elected = asyncio.Event()
+
+    async def run(self, act: Callable[[], Any]) -> None:
+        while True:
+            await self.elected.wait()
+            self.leading = True
+            acting = asyncio.create_task(act())
+            try:
+                while self.elected.is_set():
+                    await asyncio.sleep(0.001)
+            finally:
+                acting.cancel()
+                await asyncio.wait([acting])
+                self.leading = False
+
+
+@pytest.fixture
+def elected_rig(store: Any, fake_api: Any, render: Any, hardware: Raw, template: Raw) -> Rig:
+    settings = ControllerSettings(retry_first=0.005, retry_longest=0.02)
+    rig = Rig(store, fake_api, render, settings, leader=Elected())
+    rig.hardware.put(hardware)
+    rig.templates.put(template)
+    return rig
+
+
+async def test_who_does_not_lead_writes_nothing_and_begins_with_all_of_it_when_elected(
+    elected_rig: Rig, make_workflow: Make
+) -> None:
+    rig = elected_rig
+    leader: Any = rig.controller._leader
+    async with rig.running():
+        for name in ("a", "b", "c"):
+            rig.workflows.put(make_workflow(name=name))
+        await asyncio.sleep(0.03)
+        assert rig.api.patches == []
+        leader.elected.set()
+        for name in ("a", "b", "c"):
+            await rig.until("Pending", name)
+
+
+async def test_what_was_cut_short_by_the_loss_of_the_lease_is_done_when_it_is_won_again(
+    elected_rig: Rig, make_workflow: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = elected_rig
+    leader: Any = rig.controller._leader
+    leader.write_timeout = 60
+    patch, stalled = rig.api.patch, asyncio.Event()
+
+    async def stall(*_: Any, **__: Any) -> Raw:
+        stalled.set()
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+    monkeypatch.setattr(rig.api, "patch", stall)
+    async with rig.running():
+        leader.elected.set()
+        rig.workflows.put(make_workflow())
+        await stalled.wait()
+        leader.elected.clear()
+        await asyncio.sleep(0.02)
+        monkeypatch.setattr(rig.api, "patch", patch)
+        leader.elected.set()
+        await rig.until("Pending")
+
+
+async def test_a_write_of_a_leader_ends_before_its_lease_does(
+    elected_rig: Rig, make_workflow: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = elected_rig
+    leader: Any = rig.controller._leader
+    ends: list[float] = []
+
+    async def stall(*_: Any, **__: Any) -> Raw:
+        begun = asyncio.get_running_loop().time()
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ends.append(asyncio.get_running_loop().time() - begun)
+        raise AssertionError
+
+    monkeypatch.setattr(rig.api, "patch", stall)
+    async with rig.running():
+        leader.elected.set()
+        rig.workflows.put(make_workflow())
+        await asyncio.sleep(0.2)
+    assert ends[0] == pytest.approx(leader.write_timeout, abs=0.04)
+
+
+async def test_a_worker_that_has_not_heard_yet_that_another_leads_does_not_write(
+    elected_rig: Rig, make_workflow: Make
+) -> None:
+    rig = elected_rig
+    leader: Any = rig.controller._leader
+    async with rig.running():
+        leader.elected.set()
+        await asyncio.sleep(0.01)
+        leader.leading = False
+        rig.workflows.put(make_workflow())
+        await asyncio.sleep(0.05)
+        assert rig.api.patches == []
+        leader.leading = True
+        await rig.until("Pending")
+
+
 async def test_nothing_is_remembered_of_workflows_that_went(rig: Rig, make_workflow: Make) -> None:
     async with rig.running():
         rig.workflows.put(make_workflow())
@@ -187,3 +413,4 @@ async def test_nothing_is_remembered_of_workflows_that_went(rig: Rig, make_workf
         await asyncio.sleep(0.02)
         assert rig.controller._waiters == {}
         assert rig.controller._waits_for == {}
+        assert len(rig.controller._sightings) == 0

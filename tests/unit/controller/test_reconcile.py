@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tink.api.v1alpha2 import FINALIZER, Raw, WorkflowStatus
-from tink.controller.reconcile import Outcome, Reference, action_id, reconcile
+from tink.controller.reconcile import Outcome, Reference, action_id, reconcile, refused, timestamps
 from tink.controller.settings import ControllerSettings
 from tink.template.errors import TemplateError
 from tink.workflow.status import InvalidStatusError
@@ -160,7 +160,7 @@ def test_a_reference_that_appears_in_time_is_used(
     make_workflow: Make, hardware: Raw, template: Raw, render: Rendered
 ) -> None:
     workflow = make_workflow()
-    workflow["status"] = status_in(reconcile(workflow, None, template, SETTINGS, CREATED, never))
+    workflow["status"] = status_in(reconcile(workflow, None, template, SETTINGS, CREATED + 2, never))
     status = status_in(reconcile(workflow, hardware, template, SETTINGS, CREATED + 5, render))
     assert status["state"] == "Pending"
     assert condition(status, "Prepared") == {"type": "Prepared", "status": "True"}
@@ -211,6 +211,107 @@ def test_a_spec_that_can_not_be_read_fails_the_workflow_and_names_the_field(make
     status = status_in(reconcile(make_workflow(spec=spec), None, None, SETTINGS, CREATED, never))
     assert status["state"] == "Failed"
     assert f"spec.{next(iter(spec))}" in condition(status, "Succeeded")["message"]
+
+
+def rendering(*actions: Raw) -> Rendered:
+    return lambda *_: list(actions)
+
+
+def plain(index: int, **more: Any) -> Raw:
+    return {"name": f"a{index}", "image": "i", **more}
+
+
+def test_an_action_that_reboots_must_be_the_last(make_workflow: Make, hardware: Raw, template: Raw) -> None:
+    first = rendering(plain(0, reboots=True), plain(1))
+    status = status_in(reconcile(make_workflow(), hardware, template, SETTINGS, CREATED, first))
+    assert status["state"] == "Failed"
+    message = condition(status, "Succeeded")["message"]
+    assert message.startswith("Template d/t: spec.actions[0].reboots: only the last action may restart the machine")
+    last = rendering(plain(0, reboots=False), plain(1, reboots=True))
+    status = status_in(reconcile(make_workflow(), hardware, template, SETTINGS, CREATED, last))
+    assert status["state"] == "Pending"
+
+
+@pytest.mark.parametrize(
+    ("params", "actions"),
+    [({}, [plain(index) for index in range(5000)]), ({"k": "x" * 900_000}, [plain(0, cmd="x" * 600_000)])],
+)
+def test_a_workflow_that_would_outgrow_what_the_api_stores_fails_before_the_api_says_so(
+    make_workflow: Make, hardware: Raw, template: Raw, params: Raw, actions: list[Raw]
+) -> None:
+    workflow = make_workflow(spec={"templateParams": params})
+    status = status_in(reconcile(workflow, hardware, template, SETTINGS, CREATED, rendering(*actions)))
+    assert status["state"] == "Failed"
+    message = condition(status, "Succeeded")["message"]
+    assert "bytes, and the API stores 1400000" in message
+    assert f"{len(actions)} rendered actions" in message
+
+
+def test_a_megabyte_of_nonsense_in_the_spec_does_not_come_back_in_the_message(make_workflow: Make) -> None:
+    workflow = make_workflow(spec={"templateParams": {str(n): n for n in range(50_000)}})
+    status = status_in(reconcile(workflow, None, None, SETTINGS, CREATED, never))
+    assert len(condition(status, "Succeeded")["message"]) <= 4096
+
+
+def test_what_the_api_refuses_fails_the_workflow_with_its_words(make_workflow: Make) -> None:
+    outcome = refused(make_workflow(finalizer=True), "status.actions: Too many (Invalid, 422)", CREATED)
+    status = status_in(outcome)
+    assert status["state"] == "Failed"
+    assert condition(status, "Succeeded")["reason"] == "RefusedByAPI"
+    assert "status.actions: Too many (Invalid, 422)" in condition(status, "Succeeded")["message"]
+    assert finalizers_in(outcome) == ["other/one"]
+
+
+def test_a_workflow_that_failed_before_it_started_says_that_it_has_not(make_workflow: Make) -> None:
+    status = status_in(reconcile(make_workflow(spec={"hardwareRef": 5}), None, None, SETTINGS, CREATED, never))
+    assert condition(status, "Started") == {"type": "Started", "status": "False"}
+    waiting = status_in(reconcile(make_workflow(), None, None, SETTINGS, CREATED + 2, never))
+    assert condition(waiting, "Started") == {"type": "Started", "status": "False"}
+    assert condition(waiting, "Succeeded") == {"type": "Succeeded", "status": "Unknown"}
+
+
+def test_the_next_object_of_the_same_file_is_waited_for_in_silence(make_workflow: Make, hardware: Raw) -> None:
+    outcome = reconcile(make_workflow(), hardware, None, SETTINGS, CREATED + 0.25, never)
+    assert outcome == Outcome(requeue_after=0.75, waits_for=(Reference("Template", "d", "t"),))
+
+
+def test_to_say_that_nothing_can_be_done_can_wait_for_what_can_be_done(make_workflow: Make, hardware: Raw) -> None:
+    assert reconcile(make_workflow(), hardware, None, SETTINGS, CREATED + 2, never).patient
+    assert reconcile(make_workflow(), hardware, None, SETTINGS, CREATED + 99, never).patient
+    assert not look(make_workflow("Pending", deleted=True), CREATED).patient
+
+
+def test_a_spec_changed_long_after_its_creation_has_the_whole_time_for_its_new_reference(
+    make_workflow: Make, hardware: Raw
+) -> None:
+    workflow = make_workflow("Pending", observedGeneration=1, actions=[{"id": "a"}])
+    workflow["metadata"]["generation"] = 2
+    late = CREATED + 86_400
+    outcome = reconcile(workflow, hardware, None, SETTINGS, late, never)
+    assert outcome.requeue_after == 60
+    workflow["status"] |= status_in(outcome)
+    assert reconcile(workflow, hardware, None, SETTINGS, late + 59, never).requeue_after == pytest.approx(1)
+    assert status_in(reconcile(workflow, hardware, None, SETTINGS, late + 60, never))["state"] == "Failed"
+
+
+@pytest.mark.parametrize("actions", [None, [], "none"])
+def test_pending_written_by_hand_is_prepared_all_the_same(
+    make_workflow: Make, hardware: Raw, template: Raw, render: Rendered, actions: Any
+) -> None:
+    workflow = make_workflow("Pending", finalizer=False, actions=actions)
+    outcome = reconcile(workflow, hardware, template, SETTINGS, CREATED, render)
+    assert len(status_in(outcome)["actions"]) == 2
+    assert finalizers_in(outcome) == [FINALIZER]
+
+
+@pytest.mark.parametrize("state", ["Pending", "Scheduled", "Running", "Cancelling"])
+def test_a_finalizer_taken_away_by_hand_is_put_back_while_an_agent_may_run_it(make_workflow: Make, state: str) -> None:
+    conditions = [{"type": "Succeeded", "status": "Unknown", "reason": "Cancelling"}]
+    more: Raw = {"actions": [{"id": "a"}], "startedAt": STAMP, "conditions": conditions}
+    outcome = look(make_workflow(state, finalizer=False, **more), CREATED)
+    assert finalizers_in(outcome) == [FINALIZER]
+    going = look(make_workflow(state, finalizer=False, deleted=True, **more), CREATED)
+    assert finalizers_in(going) is None, "Kubernetes takes none while an object is being deleted"
 
 
 # --- deletion -----------------------------------------------------------------------------------------------------
@@ -320,6 +421,48 @@ def test_a_timestamp_taken_away_by_hand_does_not_stop_the_clock(make_workflow: M
     workflow = make_workflow("Scheduled")
     workflow["status"]["lastTransitioned"] = "whenever"
     assert status_in(look(workflow, CREATED + 300))["state"] == "Failed"
+
+
+@pytest.mark.parametrize(("timeout", "action"), [(600, 0), (0, 500)])
+def test_the_time_of_a_last_action_that_reboots_is_up_when_the_machine_has_gone(
+    make_workflow: Make, timeout: int, action: int
+) -> None:
+    workflow = running(make_workflow, timeout=timeout, action={"name": "y", "reboots": True, "timeout": action})
+    workflow["status"]["actions"].pop()
+    outcome = look(workflow, CREATED + 600)
+    assert status_in(outcome)["state"] == "Succeeded"
+    assert finalizers_in(outcome) == ["other/one"]
+
+
+FUTURE = "2999-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize("state", ["Scheduled", "Cancelling"])
+def test_a_time_in_the_future_is_looked_at_again_within_the_timeout(make_workflow: Make, state: str) -> None:
+    conditions = [{"type": "Succeeded", "status": "Unknown", "reason": "Cancelling"}]
+    workflow = make_workflow(state, lastTransitioned=FUTURE, conditions=conditions)
+    assert look(workflow, CREATED) == Outcome(requeue_after=300)
+
+
+def test_who_knows_better_says_how_old_each_timestamp_is(make_workflow: Make) -> None:
+    asked: list[str] = []
+
+    def age(path: str, _: float) -> float:
+        asked.append(path)
+        return 45.0
+
+    workflow = running(make_workflow, timeout=600, action={"name": "y", "timeout": 50})
+    assert reconcile(workflow, None, None, SETTINGS, CREATED + 1e9, never, age) == Outcome(requeue_after=5)
+    assert asked == ["status.actions[a1].startedAt", "status.startedAt"]
+    assert set(asked) < {path for path, _ in timestamps(workflow)}
+    assert reconcile(make_workflow("Scheduled"), None, None, SETTINGS, 0, never, age) == Outcome(requeue_after=255)
+    assert reconcile(make_workflow(), None, None, SETTINGS, 0, never, age).requeue_after == 15
+    assert set(asked) == {path for path, _ in timestamps(workflow)}
+
+
+def test_timestamps_that_nobody_can_read_are_none(make_workflow: Make) -> None:
+    workflow = make_workflow("Running", lastTransitioned="soon", startedAt=7)
+    assert list(timestamps(workflow)) == [("metadata.creationTimestamp", CREATED)]
 
 
 def test_an_unknown_state_is_left_alone_with_an_error(make_workflow: Make) -> None:

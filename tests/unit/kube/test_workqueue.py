@@ -69,3 +69,88 @@ async def test_retries_of_a_key_grow_apart_until_it_is_settled() -> None:
     await asyncio.sleep(0.05)
     assert not taking.done(), "the timer of a forgotten key fired"
     taking.cancel()
+
+
+async def test_keys_whose_timers_ran_out_do_not_hold_up_those_that_something_happened_to() -> None:
+    q = queue()
+    for number in range(100):
+        q.add_after(f"waits{number}", 0)
+    await asyncio.sleep(0.01)
+    q.add("news1")
+    q.add("news2")
+    assert {"news1", "news2"} <= {await q.take() for _ in range(4)}
+
+
+async def test_keys_whose_timers_ran_out_have_every_other_turn() -> None:
+    q = queue()
+    for number in range(100):
+        q.add(f"news{number}")
+    q.add_after("waits", 0)
+    await asyncio.sleep(0.01)
+    assert "waits" in [await q.take() for _ in range(2)]
+
+
+async def test_a_reserved_worker_is_free_for_what_happens() -> None:
+    q = queue()
+    taking = asyncio.create_task(q.take(reserved=True))
+    q.add_after("waits", 0)
+    await asyncio.sleep(0.01)
+    assert not taking.done()
+    assert await q.take() == "waits"
+    q.add("news")
+    assert await asyncio.wait_for(taking, 1) == "news"
+
+
+async def test_a_key_that_something_happens_to_while_its_timer_waits_is_handed_out_once_and_first() -> None:
+    q = queue()
+    for key in ("x", "y", "z", "a"):
+        q.add_after(key, 0)
+    await asyncio.sleep(0.01)
+    q.add("a")
+    taken = [await q.take() for _ in range(4)]
+    assert sorted(taken) == ["a", "x", "y", "z"]
+    assert taken.index("a") < 2, taken
+    taking = asyncio.create_task(q.take())
+    await asyncio.sleep(0.01)
+    assert not taking.done()
+    taking.cancel()
+
+
+async def test_a_timer_does_not_put_back_a_key_that_something_happened_to() -> None:
+    q = queue()
+    q.add("a")
+    q.add_after("a", 0)
+    await asyncio.sleep(0.01)
+    q.add_after("b", 0)
+    await asyncio.sleep(0.01)
+    assert await q.take(reserved=True) == "a"
+    assert await q.take() == "b"
+
+
+async def test_work_that_can_wait_is_postponed_once_behind_what_can_not() -> None:
+    q = queue()
+    q.add("lost")
+    q.add("good")
+    assert await q.take() == "lost"
+    assert q.postpone("lost")
+    q.done("lost")
+    assert await q.take() == "good"
+    q.done("good")
+    assert await asyncio.wait_for(q.take(), 1) == "lost"
+    assert not q.postpone("lost")
+    q.done("lost")
+
+
+async def test_a_passed_over_place_in_the_line_does_not_hand_a_key_to_two_workers() -> None:
+    q = queue()
+    q.add_after("a", 0)
+    await asyncio.sleep(0.01)
+    q.add("a")
+    assert await q.take() == "a"
+    q.add_after("a", 0)
+    await asyncio.sleep(0.01)
+    taking = asyncio.create_task(q.take())
+    await asyncio.sleep(0.01)
+    assert not taking.done()
+    q.done("a")
+    assert await asyncio.wait_for(taking, 1) == "a"

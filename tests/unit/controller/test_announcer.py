@@ -1,0 +1,184 @@
+"""What operators read in `kubectl describe workflow`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tink.api.v1alpha2 import Raw
+from tink.controller.announcer import Announcement, Announcer, announcement, event
+from tink.kube.client import ApiError, ConflictError
+
+Make = Callable[..., Raw]
+ACTIONS = [{"id": "a"}, {"id": "b"}]
+
+
+def because(kind: str, status: str, reason: str = "", message: str = "") -> Raw:
+    return {"type": kind, "status": status, "reason": reason, "message": message}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "condition", "told"),
+    [
+        (None, "Pending", {}, Announcement("Prepared", "2 actions, waiting for the agent")),
+        ("Pending", "Scheduled", {}, Announcement("Scheduled", "given to the agent")),
+        ("Scheduled", "Running", {}, Announcement("Running", "the agent has started the first of 2 actions")),
+        ("Running", "Succeeded", {}, Announcement("Succeeded", "all 2 actions have succeeded")),
+        (
+            "Scheduled",
+            "Pending",
+            because("Started", "False", "Busy", "runs another"),
+            Announcement("Returned", "the agent does not take it now: Busy: runs another", warning=True),
+        ),
+        (
+            "Running",
+            "Failed",
+            because("Succeeded", "False", "NoDisk", "there is none"),
+            Announcement("NoDisk", "there is none", warning=True),
+        ),
+        (
+            "Running",
+            "Cancelling",
+            because("Succeeded", "Unknown", "Cancelling", "the Workflow was deleted"),
+            Announcement("Cancelling", "the Workflow was deleted"),
+        ),
+        (
+            "Cancelling",
+            "Canceled",
+            because("Succeeded", "False", "CancelTimeout", "it may still run"),
+            Announcement("CancelTimeout", "it may still run", warning=True),
+        ),
+        (
+            "Cancelling",
+            "Canceled",
+            because("Succeeded", "False", "Canceled", "stopped"),
+            Announcement("Canceled", "stopped"),
+        ),
+        (
+            None,
+            None,
+            because("Prepared", "False", "HardwareNotFound", "there is no Hardware"),
+            Announcement("HardwareNotFound", "there is no Hardware", warning=True),
+        ),
+        ("Running", "Running", {}, None),
+    ],
+)
+def test_each_change_of_state_has_its_words(
+    make_workflow: Make, before: str | None, after: str | None, condition: Raw, told: Announcement | None
+) -> None:
+    new = make_workflow(after, actions=ACTIONS, conditions=[condition])
+    if after is None:
+        new["status"] = {"conditions": [condition]}
+    assert announcement(new, make_workflow(before)) == told
+    assert announcement(new, new) is None
+
+
+def test_an_event_is_one_that_kubernetes_takes(make_workflow: Make) -> None:
+    workflow = make_workflow("Failed", name="n" * 253)
+    made = event(workflow, Announcement("R", "m" * 5000, warning=True), 1_800_000_000, "host")
+    assert len(made["metadata"]["name"]) <= 253
+    assert made["metadata"]["namespace"] == made["involvedObject"]["namespace"] == "d"
+    assert made["involvedObject"]["uid"] == workflow["metadata"]["uid"]
+    assert len(made["message"]) == 1024
+    assert made["firstTimestamp"] == "2027-01-15T08:00:00Z"
+
+
+def test_the_same_news_has_the_same_name_and_other_news_another(make_workflow: Make) -> None:
+    def name(workflow: Raw, reason: str, host: str = "h") -> Any:
+        return event(workflow, Announcement(reason, "m"), 1, host)["metadata"]["name"]
+
+    workflow = make_workflow("Pending")
+    assert name(workflow, "a") == name(workflow, "a", "other host")
+    later = make_workflow("Pending", lastTransitioned="2027-01-15T09:00:00Z")
+    assert len({name(workflow, "a"), name(workflow, "b"), name(later, "a")}) == 3
+
+
+class Api:
+    def __init__(self) -> None:
+        self.events: list[Raw] = []
+        self.error: Exception | None = None
+        self.asked = 0
+
+    async def create(self, _: Any, body: Raw) -> Raw:
+        await asyncio.sleep(0)
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        self.events.append(body)
+        return body
+
+
+async def until(met: Callable[[], bool]) -> None:
+    async with asyncio.timeout(3):
+        while not met():
+            await asyncio.sleep(0.002)
+
+
+async def test_a_flood_of_news_becomes_few_writes_and_one_warning(
+    make_workflow: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    api = Api()
+    announcer = Announcer(api, clock=lambda: 0.0)  # type: ignore[arg-type]
+    task = asyncio.create_task(announcer.run())
+    await asyncio.sleep(0)
+    for index in range(3000):
+        announcer.changed(make_workflow("Scheduled", name=f"w{index}"), make_workflow("Pending", name=f"w{index}"))
+    await until(lambda: len(api.events) >= 100)
+    await asyncio.sleep(0.06)
+    task.cancel()
+    assert len(api.events) == 100, "no time has passed by its clock"
+    assert len([r for r in caplog.records if r.levelno >= logging.WARNING]) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "lines"),
+    [
+        (ConflictError(409, "AlreadyExists", "there"), 0),
+        (ApiError(403, "Forbidden", "events is forbidden"), 1),
+        (RuntimeError("a mistake of ours"), 5),
+    ],
+)
+async def test_events_that_can_not_be_written_stop_nothing(
+    make_workflow: Make, caplog: pytest.LogCaptureFixture, error: Exception, lines: int
+) -> None:
+    api = Api()
+    api.error = error
+    announcer = Announcer(api)  # type: ignore[arg-type]
+    task = asyncio.create_task(announcer.run())
+    await asyncio.sleep(0)
+    for index in range(5):
+        announcer.tell(make_workflow(name=f"w{index}"), Announcement("R", "m"))
+    await until(lambda: api.asked == 5)
+    await asyncio.sleep(0)
+    assert not task.done()
+    assert len([r for r in caplog.records if r.levelno >= logging.WARNING]) == lines
+    api.error = None
+    announcer.tell(make_workflow(), Announcement("R", "m"))
+    await until(lambda: len(api.events) == 1)
+    task.cancel()
+
+
+async def test_who_does_not_lead_says_nothing(make_workflow: Make) -> None:
+    api = Api()
+    announcer = Announcer(api)  # type: ignore[arg-type]
+    announcer.changed(make_workflow("Scheduled"), make_workflow("Pending"))
+    announcer.tell(make_workflow(), Announcement("R", "m"))
+    task = asyncio.create_task(announcer.run())
+    await asyncio.sleep(0.02)
+    task.cancel()
+    assert api.events == []
+
+
+async def test_what_there_was_before_is_no_news(make_workflow: Make) -> None:
+    api = Api()
+    announcer = Announcer(api)  # type: ignore[arg-type]
+    task = asyncio.create_task(announcer.run())
+    await asyncio.sleep(0)
+    announcer.changed(make_workflow("Scheduled"), None)
+    await asyncio.sleep(0.02)
+    task.cancel()
+    assert api.events == []
