@@ -4,7 +4,8 @@
            -> otherwise a script that shows the reason and goes on to the next boot device
 
 Scripts are rendered by `ipxe.scripts` when a machine first asks after a change of its Hardware, for each address of
-ours that it asks at, and kept for a while: machines of one rack boot together, and retry.
+ours that it asks at, and kept for a while: machines of one rack boot together, and retry. What an agent's token adds is
+made for each sending, and not kept.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class MachineScripts:
             reason = f"OSIE {'/'.join(script.osie)}, which {who} names, does not exist"
             return self._reason(mac, Outcome.FAILED, reason, client)
         self._record(mac, Step.SCRIPT, Outcome.OK, f"script sent: {script.what}", client=client)
-        return script.text
+        return script.text if machine is None else self._scripts.to_send(mac, script)
 
     def why(self, mac: str, reason: str) -> str:
         """A script that shows `reason`; not recorded, for what it is about has been."""

@@ -42,6 +42,8 @@ from edge.work import Work
 from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings, Scripts
 from tink.kube.informer import Informer
+from tink.server.tls import authority_of
+from tink.server.tokens import TokenKeys
 
 log = logging.getLogger(__name__)
 
@@ -81,12 +83,7 @@ class Serving:
         self._policy = NetbootPolicy(edge.dhcp_mode, edge.netboot_when, work.has_work, work.why_none)
         self._callers = Callers(inventory, edge.dhcp_mode, self._neighbours())
         self._quarantine = Quarantine(time.time, edge.decline_quarantine, declined)
-        self._boot = BootSettings(
-            http_port=edge.http_port,
-            grpc_port=settings.grpc_port,
-            grpc_authority=edge.grpc_authority,
-            insecure_registries=edge.insecure_registries,
-        )
+        self._boot = _boot_settings(settings)
         self._binaries = BootBinaries(edge.ipxe_dir)
         # Before the inventory is filled, so that a reservation is compiled while its Hardware is at hand.
         self._dhcp: list[DhcpServer] = []
@@ -212,6 +209,22 @@ class Serving:
                 where = f"{what} can't listen on {address}:{port}"
                 raise ServingError(f"{where}: {tcp_advice(error, port, flag)}") from error
             log.info("%s on %s:%d", what, address, port)
+
+
+def _boot_settings(settings: StackSettings) -> BootSettings:
+    """What all machines are told. Raises TlsError, TokenKeyError."""
+    edge, server = settings.edge, settings.server
+    authority = authority_of(server.tls, server.tls_ca)
+    keys = TokenKeys(server.tokens) if server.tokens is not None else None
+    return BootSettings(
+        http_port=edge.http_port,
+        grpc_port=settings.grpc_port,
+        grpc_authority=edge.grpc_authority,
+        tinkerbell_tls=bool(authority),
+        tls_ca=authority,
+        token=(lambda mac: keys.mint(mac, time.time())) if keys is not None else None,
+        insecure_registries=edge.insecure_registries,
+    )
 
 
 def tcp_advice(error: OSError, port: int, flag: str) -> str:

@@ -12,12 +12,17 @@ the kernel parameter `initrd=initrd` are a pair; without it, Linux started throu
 iPXE shows no more of an HTTP or TFTP error than its number. So a script whose fetch has failed for good asks for the
 reason (`Origin.why_url`), and gets it as a script that shows it.
 
+Where agents need a token, the script that is sent begins by setting `tinkerbell-token` (`Scripts.to_send`), which the
+kernel's command line and the operators' own scripts can name. The token is of that moment and not kept with the script.
+
 A machine whose Hardware names a VLAN has a trunk on its network card: its script makes the tagged interface, gets a
 lease there and goes on from there. It does so once: the setting `vlan-ready` stays for the scripts that follow.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
@@ -28,6 +33,15 @@ from tink.api.v1alpha2 import Hardware
 
 MAX_COMMAND_LINE = 2047
 """Bytes of a kernel command line that Linux reads (COMMAND_LINE_SIZE on x86 and arm64, less the final NUL)."""
+
+CA_PATH = "/agent/ca.pem"
+"""Where the edge's HTTP has the certificates that agents trust their server by."""
+
+TOKEN_SETTING = "tinkerbell-token"  # noqa: S105 - the name of a setting
+"""The iPXE setting that has the agent's token."""
+
+_TOKEN_BYTES = 80
+"""The most that a token takes on the command line."""
 
 MAX_INLINE = 1 << 20
 """Bytes of an inline script."""
@@ -44,12 +58,17 @@ class BootSettings:
     `http_port` is that of this edge's HTTP server, on each of its addresses. `grpc_authority` is the `address:port` of
     the workflow server, for the agent; empty: `grpc_port` of the address that the machine reached. A fetch is tried
     `attempts` times, `retry_seconds` apart. What went wrong stays on the screen for `screen_seconds`.
+
+    `tls_ca` are the certificates (PEM) that an agent trusts its server by; empty: those that its OSIE brings. This
+    edge's HTTP has them at CA_PATH. `token(mac)` makes the token of a machine's agent; None: it needs none.
     """
 
     http_port: int = 7080
     grpc_port: int = 42113
     grpc_authority: str = ""
     tinkerbell_tls: bool = False
+    tls_ca: bytes = b""
+    token: Callable[[str], str] | None = field(default=None, compare=False)
     insecure_registries: tuple[str, ...] = ()
     consoles: tuple[str, ...] = ("tty0", "ttyS0,115200")
     attempts: int = 5
@@ -89,6 +108,7 @@ class _Plan:
     origin: Origin
     vlan: str = ""
     parameters: list[str] = field(default_factory=list)
+    registered: bool = True
 
 
 class Scripts:
@@ -124,18 +144,25 @@ class Scripts:
         if not osie:
             raise _error(hardware, "spec.osie.name", "is not set: name the OSIE that the machine is to boot")
         script = self._boot(plan, hardware.metadata.namespace, osie)
-        line = self._command_line(plan)
-        if len(line.encode()) > MAX_COMMAND_LINE:
+        length = len(self._command_line(plan).encode()) + (_TOKEN_BYTES if self._settings.token is not None else 0)
+        if length > MAX_COMMAND_LINE:
             raise _error(
                 hardware,
                 "spec.kernelParams",
-                f"makes a kernel command line of {len(line.encode())} bytes, of which Linux reads {MAX_COMMAND_LINE}",
+                f"makes a kernel command line of {length} bytes, of which Linux reads {MAX_COMMAND_LINE}",
             )
         return script
 
+    def to_send(self, mac: str, script: Script) -> str:
+        """The text of a script for the registered machine `mac` as it is now: with a token if its agent needs one."""
+        if self._settings.token is None:
+            return script.text
+        first, end_of_line, rest = script.text.partition("\n")
+        return f"{first}{end_of_line}set {TOKEN_SETTING} {self._settings.token(mac)}\n{rest}"
+
     def unregistered(self, mac: str, osie: tuple[str, str], origin: Origin) -> Script:
         """The script of a machine that no Hardware describes: it boots `osie`, a namespace and a name."""
-        return self._boot(_Plan(mac, "a machine without a Hardware", origin), *osie)
+        return self._boot(_Plan(mac, "a machine without a Hardware", origin, registered=False), *osie)
 
     def reason(self, mac: str, reason: str) -> str:
         """A script that shows why `mac` is not booted, line by line, and goes on to the next boot device."""
@@ -188,7 +215,12 @@ class Scripts:
         authority = settings.grpc_authority or f"{plan.origin.address}:{settings.grpc_port}"
         words = [f"vlan_id={plan.vlan}"] if plan.vlan else []
         words += [f"grpc_authority={authority}", f"tinkerbell_tls={str(settings.tinkerbell_tls).lower()}"]
+        if settings.tls_ca:
+            url = f"http://{plan.origin.address}:{settings.http_port}{CA_PATH}"
+            words.append(f"tinkerbell_tls_ca={url}#sha256={hashlib.sha256(settings.tls_ca).hexdigest()}")
         words += [f"worker_id={plan.mac}", f"hw_addr={plan.mac}"]
+        if settings.token is not None and plan.registered:
+            words.append(f"tinkerbell_token=${{{TOKEN_SETTING}}}")
         if settings.insecure_registries:
             words.append(f"insecure_registries={','.join(settings.insecure_registries)}")
         words.append("initrd=initrd")

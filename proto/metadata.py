@@ -14,3 +14,7 @@ acknowledged yet. Once with an empty value: there is none. Missing: the agent do
 
 AUTHORIZATION: Final = "authorization"
 """With every call, `Bearer TOKEN`: the token from the machine's iPXE script."""
+
+TOKEN: Final = "tinkedge-token"  # noqa: S105 - the name, not one
+"""With the server's initial metadata of GetWorkflows: a new token, which the agent shows from then on. The server ends
+a stream in time for the next one."""

@@ -11,6 +11,8 @@ import click
 
 from tink.agent import AgentError, from_kernel_command_line, run
 
+_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+
 
 @click.command()
 @click.option("--agent-id", help="Who this machine is: the MAC that it booted from, or its Hardware's name.")
@@ -20,7 +22,18 @@ from tink.agent import AgentError, from_kernel_command_line, run
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Read what is not given as an option from this file; in the OSIE, /proc/cmdline.",
 )
-@click.option("--runtime", type=click.Choice(["runc", "crun", "process"]), default="runc", help="What runs actions.")
+@click.option(
+    "--runtime",
+    type=click.Choice(["runc", "crun", "docker", "process"]),
+    default="runc",
+    help="What runs actions; docker is also Podman.",
+)
+@click.option(
+    "--docker-host",
+    envvar="DOCKER_HOST",
+    default="",
+    help="The container engine's socket, a path or unix:// URL. Default: /run/docker.sock, /run/podman/podman.sock.",
+)
 @click.option(
     "--state-dir", type=click.Path(path_type=Path), default=Path("/run/tinkedge"), help="Images, containers, volumes."
 )
@@ -30,6 +43,14 @@ from tink.agent import AgentError, from_kernel_command_line, run
 @click.option("--registry-password", help="Its password; better given as TINKEDGE_REGISTRY_PASSWORD.")
 @click.option(
     "--tls/--no-tls", default=None, help="Speak TLS with the server. Default: as the kernel command line says."
+)
+@click.option("--tls-roots", type=_FILE, help="The authorities (PEM) that the server's certificate must be of.")
+@click.option("--tls-cert", type=_FILE, help="This machine's certificate (PEM), for a server that asks for one.")
+@click.option("--tls-key", type=_FILE, help="Its private key (PEM).")
+@click.option(
+    "--token",
+    envvar="TINKEDGE_TOKEN",
+    help="What the server knows this machine by; better given as TINKEDGE_TOKEN, for others see what commands run.",
 )
 @click.option(
     "--after-workflow", default="", help="A command to run when a Workflow has ended and the server knows it."
@@ -42,12 +63,17 @@ def agent(
     server: str | None,
     kernel_command_line: Path | None,
     runtime: str,
+    docker_host: str,
     state_dir: Path,
     insecure_registry: tuple[str, ...],
     docker_registry: str | None,
     registry_username: str | None,
     registry_password: str | None,
     tls: bool | None,
+    tls_roots: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    token: str | None,
     after_workflow: str,
     log_level: str,
 ) -> None:
@@ -70,7 +96,12 @@ def agent(
             registry_username=registry_username,
             registry_password=registry_password,
             tls=tls,
+            tls_roots=tls_roots,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            token=token,
             after_workflow=command,
+            docker_host=docker_host,
         )
     except AgentError as error:
         raise click.UsageError(str(error)) from error

@@ -33,8 +33,10 @@ from tink.apiserver.errors import ApiServerError
 from tink.controller.settings import ControllerSettings, WebhookSettings
 from tink.kube.client import ApiError, KubeConfigError
 from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError
-from tink.server.agents import AgentAuth
+from tink.server.auth import AgentAuth
 from tink.server.settings import ServerSettings
+from tink.server.tls import TlsError, TlsFiles
+from tink.server.tokens import DEFAULT_LIFETIME, TokenKeyError, TokenSettings
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +53,8 @@ _EXPECTED = (
     ServingError,
     SettingsError,
     TftpServerError,
+    TlsError,
+    TokenKeyError,
     OSError,
 )
 """The parts' own errors: they say what is wrong and what to do, so a trace would only hide that."""
@@ -148,6 +152,33 @@ _NETWORK = (
         "--public-ip", type=_Ipv4(), default=None, help="The address of the only interface, as machines reach it."
     ),
 )
+_AGENTS = (
+    click.option(
+        "--agent-auth",
+        type=click.Choice([auth.value for auth in AgentAuth]),
+        default=AgentAuth.ADDRESS.value,
+        help="Who may speak for a machine. address: connections from an IP of its Hardware. token: agents with the "
+        "token of their iPXE script. mtls: agents with a certificate in the machine's name. none: anybody.",
+    ),
+    click.option(
+        "--agent-token-key",
+        type=_PATH,
+        default=None,
+        help="File with the keys that sign tokens, the newest first. Default: DATA_DIR/agent-token.key, which is made.",
+    ),
+    click.option(
+        "--agent-token-lifetime",
+        type=click.FloatRange(60, 10 * 365 * 86_400),
+        default=DEFAULT_LIFETIME,
+        help="Seconds that a token is good for. A connected agent gets a new one in time.",
+    ),
+    click.option(
+        "--grpc-tls-ca",
+        type=_PATH,
+        default=None,
+        help="Certificates (PEM) that agents are to trust the gRPC server by. Default: the last of --grpc-tls-cert.",
+    ),
+)
 _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
     Service.APISERVER: (
         click.option("--api-port", type=_PORT, default=6443, help="Port of the embedded API, on loopback."),
@@ -225,6 +256,14 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         click.option(
             "--reference-timeout", default=60.0, help="Seconds a Workflow waits for its Hardware and Template."
         ),
+        click.option(
+            "--leader-elect/--no-leader-elect",
+            default=None,
+            help="Of several replicas one works, agreed by a Lease. Default: not with the embedded API.",
+        ),
+        click.option(
+            "--lease-namespace", default="", help="Where the Lease is. Default: this pod's namespace, or default."
+        ),
     ),
     Service.WEBHOOKS: (
         click.option("--webhook-url", default="", help="https://HOST:PORT where a cluster's API reaches the webhooks."),
@@ -247,10 +286,23 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
     Service.SERVER: (
         click.option("--grpc-port", type=_PORT, default=42113, help="Port of the gRPC server for agents."),
         click.option(
-            "--agent-auth",
-            type=click.Choice([auth.value for auth in AgentAuth]),
-            default=AgentAuth.ADDRESS.value,
-            help="Who may speak for a machine. address: only connections from an IP of its Hardware.",
+            "--reboot-grace",
+            type=click.FloatRange(min=0, min_open=True),
+            default=30.0,
+            help="Seconds an agent is gone before a last action that reboots its machine has succeeded.",
+        ),
+        click.option(
+            "--grpc-tls-cert",
+            type=_PATH,
+            default=None,
+            help="The gRPC server's certificate (PEM), and those that lead to its authority. Default: no TLS.",
+        ),
+        click.option("--grpc-tls-key", type=_PATH, default=None, help="Its private key (PEM)."),
+        click.option(
+            "--grpc-client-ca",
+            type=_PATH,
+            default=None,
+            help="The authority (PEM) of the certificates that all clients of the gRPC server must show then.",
         ),
     ),
     "client": (
@@ -273,6 +325,10 @@ _EDGE = (
     *("ipxe_dir", "osie_dir", "cache_size", "http_port", "insecure_registry", "grpc_authority"),
     *("router_advertisements", "admin_address", "admin_port"),
 )
+_AGENT_OPTIONS = (
+    *("agent_auth", "agent_token_key", "agent_token_lifetime"),
+    *("grpc_tls_ca", "grpc_tls_cert", "grpc_tls_key", "grpc_client_ca", "reboot_grace"),
+)
 _WEBHOOKS = ("url", "service", "port", "failure_policy")
 _CONTROLLER_TIMES = ("scheduled_timeout", "cancelling_timeout", "action_timeout", "reference_timeout")
 
@@ -286,6 +342,8 @@ def serving(*groups: Service | str) -> Callable[[Command], Command]:
             options = [_DATA_DIR, *options]
         if {Service.DHCP, Service.TFTP, Service.HTTP, Service.SERVER} & set(groups):
             options = [*_NETWORK, *options]
+        if {Service.HTTP, Service.SERVER} & set(groups):
+            options = [*options, *_AGENTS]
         for option in reversed(options):
             command = option(command)
         return command
@@ -305,15 +363,17 @@ def settings(services: frozenset[Service], options: dict[str, Any]) -> StackSett
     if not controller.get("action_timeout"):
         controller["action_timeout"] = None
     webhooks = {name: given.pop(f"webhook_{name}") for name in _WEBHOOKS if f"webhook_{name}" in given}
-    auth = given.pop("agent_auth", None)
+    agents = {name: given.pop(name) for name in _AGENT_OPTIONS if name in given}
+    elect = given.pop("leader_elect", None)
     try:
         return StackSettings(
+            leader_elect=(Service.APISERVER not in services) if elect is None else elect,
             services=services,
             networks=networks,
             edge=_edge(edge),
             controller=ControllerSettings(**controller),
             webhooks=WebhookSettings(**webhooks),
-            server=ServerSettings(agent_auth=AgentAuth(auth)) if auth is not None else ServerSettings(),
+            server=_server(services, given.get("data_dir"), agents),
             **given,
         )
     except ValueError as error:
@@ -334,6 +394,29 @@ def _networks(interfaces: tuple[tuple[str, str], ...], public_ip: str | None) ->
         if len(set(values)) < len(values):
             raise click.UsageError(f"--interface: an {field} is given twice: {', '.join(values)}")
     return found
+
+
+def _server(services: frozenset[Service], data_dir: Path | None, given: dict[str, Any]) -> ServerSettings:
+    """What edge and server have to agree on about agents, and the server's own. Raises click.UsageError, ValueError."""
+    if not given:
+        return ServerSettings()
+    auth, tokens, tls = AgentAuth(given["agent_auth"]), None, None
+    if auth is AgentAuth.TOKEN:
+        key, together = given["agent_token_key"], {Service.HTTP, Service.SERVER} <= services
+        if key is None and (data_dir is None or not together):
+            raise click.UsageError("--agent-token-key: edge and server run apart; give both the same file")
+        if key is None and data_dir is not None:
+            key = data_dir / "agent-token.key"
+        tokens = TokenSettings(key, given["agent_token_lifetime"], create=given["agent_token_key"] is None)
+    certificate, key, client_ca = (given.get(f"grpc_{name}") for name in ("tls_cert", "tls_key", "client_ca"))
+    if (certificate is None) != (key is None) or (client_ca is not None and certificate is None):
+        raise click.UsageError("--grpc-tls-cert and --grpc-tls-key go together, and --grpc-client-ca needs both")
+    if certificate is not None and key is not None:
+        tls = TlsFiles(certificate, key, client_ca)
+    if auth is AgentAuth.MTLS and Service.SERVER not in services:
+        auth = AgentAuth.ADDRESS  # an edge has nothing to do with certificates of agents
+    grace = {"reboot_grace": given["reboot_grace"]} if "reboot_grace" in given else {}
+    return ServerSettings(agent_auth=auth, tokens=tokens, tls=tls, tls_ca=given.get("grpc_tls_ca"), **grace)
 
 
 def _edge(given: dict[str, Any]) -> EdgeSettings:

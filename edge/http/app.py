@@ -24,10 +24,10 @@ from edge.http.osie import OsieDownloads
 from edge.http.routes import Place, Route, route
 from edge.inventory import Inventory
 from edge.journey.events import Recorder
-from edge.once_per import OncePer
 from edge.osie_files import OsieFiles, OsieLookup
 from edge.policy import NetbootPolicy
 from ipxe.scripts import BootSettings, Scripts
+from tink.once_per import OncePer
 
 SAY_AGAIN_SECONDS = 60.0
 """After which time the same refusal, or the same document for the same machine, is worth another line."""
@@ -38,8 +38,9 @@ Answer = Callable[[web.Request, Route], Awaitable[web.StreamResponse]]
 class MachineApp:
     """From a request to its handler."""
 
-    def __init__(self, context: Context, scripts: Scripts, sender: BodySender) -> None:
+    def __init__(self, context: Context, scripts: Scripts, sender: BodySender, agent_ca: bytes) -> None:
         self._context = context
+        self._agent_ca = agent_ca
         self._sender = sender
         metadata = MetadataService(context)
         osie = OsieDownloads(context, sender)
@@ -51,6 +52,7 @@ class MachineApp:
             Place.EC2: metadata.ec2,
             Place.NOCLOUD: metadata.nocloud,
             Place.PHONE_HOME: metadata.phone_home,
+            Place.AGENT_CA: self._ca,
             Place.HEALTH: self._health,
             Place.READY: self._ready,
         }
@@ -75,6 +77,12 @@ class MachineApp:
             response.headers["Allow"] = ", ".join(methods)
             return response
         return await self._answers[found.place](request, found)
+
+    async def _ca(self, _request: web.Request, _found: Route) -> web.StreamResponse:
+        """What an agent trusts the gRPC server by; no secret."""
+        if not self._agent_ca:
+            return text("the gRPC server of this edge has no certificate", status=404)
+        return web.Response(body=self._agent_ca, content_type="application/x-pem-file")
 
     async def _health(self, _request: web.Request, _found: Route) -> web.StreamResponse:
         """The process answers."""
@@ -121,7 +129,7 @@ def build_app(
         said=OncePer(SAY_AGAIN_SECONDS, 16384),
         refusals=OncePer(SAY_AGAIN_SECONDS, 1024),
     )
-    return MachineApp(context, Scripts(settings), sender or BodySender())
+    return MachineApp(context, Scripts(settings), sender or BodySender(), settings.tls_ca)
 
 
 def machine_runner(app: MachineApp, limits: Limits | None = None) -> web.BaseRunner:

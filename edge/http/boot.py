@@ -107,4 +107,5 @@ class BootScripts:
 
 
 def _script(script: str) -> web.Response:
-    return web.Response(text=script, content_type="text/plain")
+    # It may have a secret of this machine in it.
+    return web.Response(text=script, content_type="text/plain", headers={"Cache-Control": "no-store"})

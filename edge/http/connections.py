@@ -19,7 +19,7 @@ from aiohttp import HttpVersion10, web
 from yarl import URL
 
 from edge.http.context import dotted, text
-from edge.once_per import OncePer
+from tink.once_per import OncePer
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from aiohttp import web
 from edge.callers import Callers
 from edge.inventory import Inventory
 from edge.journey.events import Recorder
-from edge.once_per import OncePer
 from edge.osie_files import OsieFiles, OsieLookup
 from edge.policy import NetbootPolicy
+from tink.once_per import OncePer
 
 log = logging.getLogger(__name__)
 

@@ -29,6 +29,7 @@ class Place(Enum):
     EC2 = auto()
     NOCLOUD = auto()
     PHONE_HOME = auto()
+    AGENT_CA = auto()
     HEALTH = auto()
     READY = auto()
 
@@ -65,6 +66,8 @@ def route(raw_path: str) -> Route | None:
             return Route(Place.OSIE, name=part, who=name)
         case ["nocloud", who, name] if name in NOCLOUD_FILES:
             return Route(Place.NOCLOUD, name=name, who=spelled(who))
+        case ["agent", "ca.pem"]:
+            return Route(Place.AGENT_CA)
         case ["phone-home", who]:
             return Route(Place.PHONE_HOME, who=spelled(who))
         case [version, *rest] if version in EC2_VERSIONS:

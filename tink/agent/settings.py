@@ -16,9 +16,11 @@ from tink.agent.model import SettingsError
 
 DEFAULT_PORT = 42113
 DEFAULT_STATE_DIR = Path("/run/tinkedge")
-RUNTIMES = ("runc", "crun", "process")
+DEFAULT_TLS_ROOTS = Path("/etc/ssl/certs/ca-certificates.crt")
+RUNTIMES = ("runc", "crun", "docker", "process")
 
 _MAC = re.compile(r"[0-9a-f]{2}([:-][0-9a-f]{2}){5}", re.IGNORECASE)
+_PINNED = re.compile(r"https?://[!-~]+#sha256=[0-9a-fA-F]{64}")
 _KERNEL_ARGUMENT = re.compile(r'([^\s="]+)(?:=("[^"]*"|\S*))?')
 _TRUE = frozenset({"1", "t", "true", "y", "yes", "on"})
 _FALSE = frozenset({"", "0", "f", "false", "n", "no", "off"})
@@ -31,9 +33,12 @@ class AgentSettings:
     `agent_id`: the MAC that booted, or the Hardware's name. `server`: host:port of the workflow service.
     `insecure_registries`: hosts, host:port or networks (CIDR) that are spoken to over plain HTTP.
     `docker_registry`: the host[:port] that the credentials belong to; no other registry ever sees them.
+    `docker_host`: the socket of the container engine, a path or unix:// URL, for the runtime docker; "" finds it.
     `after_workflow`: a command run when a workflow has ended and the server knows it, with
     TINKEDGE_WORKFLOW_STATE=Succeeded|Failed|Canceled in its environment.
-    `tls_roots`: the certificates that sign the server's, when `tls`; gRPC's own when the file is missing.
+    `tls_roots`: the certificates that sign the server's, when `tls`; gRPC's own when the file is missing. `tls_ca_url`
+    says instead where they are and what the SHA-256 of that is: `http://HOST/PATH#sha256=HEX`. `tls_cert` and `tls_key`
+    are what the agent shows a server that asks for certificates. `token`: what it shows with every call.
     """
 
     agent_id: str
@@ -45,8 +50,13 @@ class AgentSettings:
     registry_username: str = ""
     registry_password: str = field(default="", repr=False)
     tls: bool = False
-    tls_roots: Path = Path("/etc/ssl/certs/ca-certificates.crt")
+    tls_roots: Path = DEFAULT_TLS_ROOTS
+    tls_ca_url: str = ""
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    token: str = field(default="", repr=False)
     after_workflow: tuple[str, ...] = ()
+    docker_host: str = ""
 
     def __post_init__(self) -> None:
         if not self.agent_id:
@@ -61,6 +71,14 @@ class AgentSettings:
             raise SettingsError(
                 "registry_username: given without docker_registry, the registry whose credentials these are"
             )
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise SettingsError("tls_cert and tls_key: one is nothing without the other; give both")
+        if self.tls_ca_url and not _PINNED.fullmatch(self.tls_ca_url):
+            raise SettingsError(
+                f"tinkerbell_tls_ca: {self.tls_ca_url!r} is not http://HOST/PATH#sha256=HEX, with 64 digits"
+            )
+        if not re.fullmatch(r"[!-~]{0,4096}", self.token):
+            raise SettingsError("tinkerbell_token: has characters that no token has")
         # overlayfs separates its options and its lower directories with these
         if not self.state_dir.is_absolute() or set(str(self.state_dir)) & set(",:\\"):
             raise SettingsError(f"state dir: {self.state_dir} must be absolute, without comma, colon and backslash")
@@ -80,7 +98,12 @@ def from_kernel_command_line(
     registry_username: str | None = None,
     registry_password: str | None = None,
     tls: bool | None = None,
+    tls_roots: Path | None = None,
+    tls_cert: Path | None = None,
+    tls_key: Path | None = None,
+    token: str | None = None,
     after_workflow: tuple[str, ...] = (),
+    docker_host: str = "",
 ) -> AgentSettings:
     """Settings from `text` (what /proc/cmdline holds; "" for none) and flags; a flag that is not None wins.
 
@@ -103,7 +126,13 @@ def from_kernel_command_line(
         registry_username=told(registry_username, "registry_username"),
         registry_password=told(registry_password, "registry_password"),
         tls=tls if tls is not None else _boolean(kernel, "tinkerbell_tls"),
+        tls_roots=tls_roots if tls_roots is not None else DEFAULT_TLS_ROOTS,
+        tls_ca_url=kernel.get("tinkerbell_tls_ca", "") if tls_roots is None else "",
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        token=told(token, "tinkerbell_token"),
         after_workflow=after_workflow,
+        docker_host=docker_host,
     )
 
 

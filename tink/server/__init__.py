@@ -4,7 +4,9 @@ observation   what the server tells the floor above about agents
 agents        who an agent is, and whether it may speak for a machine
 workflows     the Workflows of each machine, in the order of their creation
 dispatch      which command an agent gets next (pure)
+events        what becomes of Workflows, written into their status
 wire          between the messages of proto/workflow.proto and the state machine
 streams       one agent's command stream
+reboots       agents that went with their machines, as the last action wanted
 server        the gRPC service
 """

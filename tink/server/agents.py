@@ -1,7 +1,6 @@
-"""Who an agent is, and whether it may speak for the machine that it names.
+"""Which machine an agent means: it calls itself by the MAC of one of its Hardware's interfaces, or by its name.
 
-An agent calls itself by the MAC of one of its Hardware's interfaces, or by the Hardware's name. It proves nothing;
-by default the address it calls from must be one that the Hardware's `dhcp.ip` gives to that machine.
+That proves nothing; `tink.server.auth` decides whether it may.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
-from enum import StrEnum
+from functools import lru_cache
 from urllib.parse import unquote
 
 from pydantic import ValidationError
@@ -23,19 +22,8 @@ HardwareKey = tuple[str, str]
 """Namespace and name of a Hardware."""
 
 
-class AgentAuth(StrEnum):
-    """How an agent shows that it may speak for its machine."""
-
-    ADDRESS = "address"  # it calls from an address of the Hardware
-    NONE = "none"  # it need not
-
-
 class UnknownAgentError(LookupError):
     """No Hardware has this id, or more than one; the message says which and what to do."""
-
-
-class ForeignAgentError(PermissionError):
-    """The agent calls from an address that is not its machine's; the message says which are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,23 +78,19 @@ class AgentDirectory:
         names = ", ".join(sorted("/".join(key) for key in keys))
         raise UnknownAgentError(f"the agent id {agent_id!r} fits several Hardware, so it is none: {names}")
 
-    def authorise(self, key: HardwareKey, peer: str, auth: AgentAuth) -> None:
-        """Raises ForeignAgentError if nobody at the address `peer` may speak for that Hardware."""
-        if auth == AgentAuth.NONE:
-            return
+    def is_known(self, key: HardwareKey) -> bool:
+        """Whether there is such a Hardware."""
+        return key in self._machines
+
+    def macs(self, key: HardwareKey) -> tuple[str, ...]:
+        """The MACs of a Hardware's interfaces, in lower case with colons; none of an unknown one."""
         identity = self._machines.get(key)
-        addresses = identity.addresses if identity is not None else frozenset()
-        if peer in addresses:
-            return
-        name = "/".join(key)
-        if identity is None:
-            raise ForeignAgentError(f"{peer} can't speak for Hardware {name}: there is no such Hardware")
-        if not addresses:
-            raise ForeignAgentError(
-                f"{peer} can't speak for Hardware {name}: it has no spec.networkInterfaces[].dhcp.ip to know its agent"
-                " by (give it one, or run the server with --agent-auth=none)"
-            )
-        raise ForeignAgentError(f"{peer} can't speak for Hardware {name}, whose addresses are {_join(addresses)}")
+        return identity.macs if identity is not None else ()
+
+    def addresses(self, key: HardwareKey) -> frozenset[str]:
+        """The IP addresses that the Hardware gives to its machine; none of an unknown one."""
+        identity = self._machines.get(key)
+        return identity.addresses if identity is not None else frozenset()
 
     def id_of(self, key: HardwareKey) -> str:
         """What an operator knows the machine by: its first MAC, or else the Hardware's name."""
@@ -119,13 +103,10 @@ def _ids(identity: _Identity) -> set[str]:
     return {*identity.macs, name.lower(), f"{namespace}/{name}".lower()}
 
 
-def _join(addresses: frozenset[str]) -> str:
-    return ", ".join(sorted(addresses))
-
-
 _PEER = re.compile(r"ipv[46]:(?:\[(?P<v6>[^\]]*)\]|(?P<v4>[^:\[\]]*)):\d+")
 
 
+@lru_cache(4096)
 def peer_address(peer: str) -> str:
     """The IP address in gRPC's name of a peer (`ipv4:192.0.2.1:4711`, `ipv6:%5B2001:db8::1%5D:4711`).
 

@@ -21,7 +21,10 @@ class Hello:
 
 
 def hello_of(sent: Iterable[tuple[str, str | bytes]] | None) -> Hello:
-    """The hello in the metadata of a call. Never raises on what a stranger sends."""
+    """The hello in the metadata of a call. Never raises on what a stranger sends.
+
+    An agent that names as many as are read may hold others, too: it does not say.
+    """
     token, held, says = "", set[str](), False
     for key, value in sent or ():
         if not isinstance(value, str):
@@ -33,4 +36,4 @@ def hello_of(sent: Iterable[tuple[str, str | bytes]] | None) -> Hello:
             says = True
             if value and len(held) < MAX_HELD:
                 held.add(value)
-    return Hello(token, frozenset(held) if says else None)
+    return Hello(token, frozenset(held) if says and len(held) < MAX_HELD else None)

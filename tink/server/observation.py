@@ -19,13 +19,15 @@ class ObservationKind(StrEnum):
     STARTED = "started"  # a Workflow was sent to it
     STOPPED = "stopped"  # it was told to stop a Workflow
     EVENT = "event"  # it reported something that changed a Workflow
+    OUTPUT = "output"  # it sent what an action has printed
 
 
 @dataclass(frozen=True, slots=True)
 class AgentObservation:
     """`agent_id` as the agent gave it (for events: the MAC or name of its Hardware); `peer` is its IP address.
 
-    `hardware` and `workflow` are `namespace/name`, empty where unknown; `message` is one line for an operator.
+    `hardware` and `workflow` are `namespace/name`, empty where unknown; `message` is one line for an operator. OUTPUT
+    has more: the name of the `action`, its newest `lines`, and how many lines before them were `dropped`.
     """
 
     agent_id: str
@@ -34,6 +36,9 @@ class AgentObservation:
     message: str
     hardware: str = ""
     workflow: str = ""
+    action: str = ""
+    lines: tuple[str, ...] = ()
+    dropped: int = 0
 
 
 Observe = Callable[[AgentObservation], None]

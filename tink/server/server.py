@@ -6,10 +6,12 @@ an agent that repeats what was not answered loses nothing.
 
 What agents are told:
     NOT_FOUND            no Hardware (or several) has this agent id; an event's Workflow does not exist
-    PERMISSION_DENIED    the agent calls from an address that is not its machine's
+    UNAUTHENTICATED      the agent shows nothing where a token or a certificate is asked for (`tink.server.auth`)
+    PERMISSION_DENIED    what it shows (its address, by default) is not its machine's
     INVALID_ARGUMENT     nonsense: no id, no event, no such action
     FAILED_PRECONDITION  the Workflow's status was edited by hand and can't be read
-    UNAVAILABLE          the API is away, or this server is stopping: try again
+    UNAVAILABLE          the API is away, or this server is stopping, or the token wants to be renewed: try again
+    RESOURCE_EXHAUSTED   too many calls, of this address or of all (`tink.server.crowd`), or too large a message
     ABORTED              try again at once; for a stream: another one with the same id took its place
 """
 
@@ -17,6 +19,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
+import resource
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Never
@@ -24,29 +28,32 @@ from typing import Any, Never
 import grpc
 import grpc.aio
 
+from proto import metadata, output_pb2
 from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
+from proto.output_pb2_grpc import add_OutputServiceServicer_to_server
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.informer import Informer
+from tink.once_per import OncePer
 from tink.server import wire
-from tink.server.agents import (
-    MAX_AGENT_ID,
-    AgentDirectory,
-    ForeignAgentError,
-    HardwareKey,
-    UnknownAgentError,
-    peer_address,
-)
-from tink.server.dispatch import Rejections, Start, Stop
-from tink.server.events import EventStore, StaleError, WorkflowGoneError
+from tink.server.agents import MAX_AGENT_ID, AgentDirectory, HardwareKey, UnknownAgentError
+from tink.server.auth import Door, ForeignAgentError, Shown, shown_by
+from tink.server.crowd import Crowd, Pace
+from tink.server.dispatch import Start, Stop
+from tink.server.events import BusyError, EventStore, StaleError, WorkflowGoneError
 from tink.server.hello import Hello, hello_of
 from tink.server.observation import AgentObservation, ObservationKind, Observe, harmless
+from tink.server.output import OutputService, Speaker
+from tink.server.reboots import RebootWatch
 from tink.server.settings import ServerSettings
+from tink.server.standard import StandardServices
 from tink.server.streams import Stream
-from tink.server.workflows import WorkflowIndex, hardware_of, uid_of
+from tink.server.tls import Certificates
+from tink.server.tokens import TokenError, TokenKeys
+from tink.server.workflows import WorkflowIndex, hardware_of
 from tink.workflow.machine import UnknownActionError
-from tink.workflow.status import InvalidStatusError, name_of
+from tink.workflow.status import InvalidStatusError, action_name, actions_of, name_of, status_of
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +61,14 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 _MAX_EVENT_BYTES = 256 << 10
 _MAX_DETAILS = 1000
+_SAY_AGAIN = 60.0
+"""Seconds after which the same refusal is worth another line, in the log and on the journey."""
+_STREAMS_AT_ONCE, _STREAMS_PER_SECOND = 20, 1.0
+"""How often one machine's agent may open its stream: each time is a line in the log and on the journey."""
+_SERVICES = [
+    pb.DESCRIPTOR.services_by_name["WorkflowService"].full_name,
+    output_pb2.DESCRIPTOR.services_by_name["OutputService"].full_name,
+]
 _SYNC_PATIENCE = 10.0
 """Seconds that an agent is kept waiting for the server's first look at the API."""
 
@@ -67,10 +82,17 @@ def _options(settings: ServerSettings) -> list[tuple[str, int]]:
         # A machine that loses power says nothing: ask, and let agents ask as often as they do.
         ("grpc.keepalive_time_ms", keepalive_ms),
         ("grpc.keepalive_timeout_ms", keepalive_ms // 2),
+        # gRPC measures the answer to a keepalive's ping by this one, which is a minute otherwise.
+        ("grpc.http2.ping_timeout_ms", keepalive_ms // 2),
         ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.max_receive_message_length", _MAX_EVENT_BYTES),
+        # Whoever connects and says nothing, or no HTTP/2, or has no call open, does not stay.
+        ("grpc.server_handshake_timeout_ms", 10_000),
+        ("grpc.max_connection_idle_ms", 300_000),
+        # The rest of our files are for DHCP, TFTP and HTTP, which have to go on.
+        ("grpc.max_allowed_incoming_connections", max(64, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4 * 3)),
         # A second server on the same port must fail, not share the agents at random.
         ("grpc.so_reuseport", 0),
     ]
@@ -98,10 +120,30 @@ class WorkflowServer:
         self._observe = harmless(observe) if observe is not None else lambda _: None
         self._clock = clock
         self._agents = AgentDirectory()
+        tokens = TokenKeys(self._settings.tokens) if self._settings.tokens is not None else None
+        self._door = Door(self._agents, self._settings.agent_auth, tokens, clock)
+        self._standard = StandardServices(_SERVICES)
+        self._pace = Pace(_STREAMS_AT_ONCE, _STREAMS_PER_SECOND)
+        self._refused = OncePer(_SAY_AGAIN, 1024)
+        self._unknown = OncePer(_SAY_AGAIN, 256)
         self._index = WorkflowIndex()
-        self._rejections = Rejections(self._settings.rejection_first, self._settings.rejection_longest)
-        self._events = EventStore(client, self._index, self._rejections, clock)
+        self._events = EventStore(
+            client,
+            self._index,
+            clock,
+            rejection_first=self._settings.rejection_first,
+            rejection_longest=self._settings.rejection_longest,
+        )
         self._streams: dict[HardwareKey, Stream] = {}
+        self._reboots = RebootWatch(
+            self._index,
+            take=self._events.take,
+            connected=self._streams.__contains__,
+            spawn=self._spawn,
+            rebooted=self._rebooted,
+            grace=self._settings.reboot_grace,
+        )
+        self._shown: dict[HardwareKey, Shown] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._server: grpc.aio.Server | None = None
         self._stopping = False
@@ -113,22 +155,37 @@ class WorkflowServer:
     async def start(self) -> None:
         """Listen. Agents are answered when the informers have listed everything, which may be later.
 
-        Raises OSError if an address can't be had.
+        Raises OSError if an address can't be had, TlsError if the certificate can't be used.
         """
-        server = grpc.aio.server(options=_options(self._settings))
+        settings = self._settings
+        certificates = Certificates(settings.tls) if settings.tls is not None else None
+        crowd = Crowd(settings.calls, settings.calls_per_address, time.monotonic)
+        server = grpc.aio.server(options=_options(settings), interceptors=[crowd])
         pb_grpc.add_WorkflowServiceServicer_to_server(_Service(self), server)
+        add_OutputServiceServicer_to_server(OutputService(self._speaker, self._observe), server)
+        await self._standard.add_to(server)
         for address in self._addresses:
             try:
-                self.port = server.add_insecure_port(address)
+                if certificates is None:
+                    self.port = server.add_insecure_port(address)
+                else:
+                    self.port = server.add_secure_port(address, certificates.credentials())
             except RuntimeError as error:
                 raise OSError(f"gRPC server: can't listen on {address}: is another server running there?") from error
         await server.start()
         self._server = server
-        log.info("gRPC server: listening on %s (port %d)", ", ".join(self._addresses), self.port)
+        self._spawn(self._say_when_ready())
+        encrypted = "with TLS" if certificates is not None else "without TLS"
+        log.info("gRPC server: listening on %s (port %d), %s", ", ".join(self._addresses), self.port, encrypted)
+        if certificates is not None:
+            for host in certificates.lacking(address.rpartition(":")[0].strip("[]") for address in self._addresses):
+                log.warning("gRPC server: its certificate does not name %s: agents told that won't trust it", host)
 
     async def stop(self) -> None:
         """Close all streams so that agents look for another server, and end within a few seconds."""
         self._stopping = True
+        self._reboots.close()
+        await self._standard.draining()
         for stream in list(self._streams.values()):
             stream.end(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
         if self._server is not None:
@@ -139,17 +196,26 @@ class WorkflowServer:
         for task in self._background:
             task.cancel()
 
+    async def _say_when_ready(self) -> None:
+        waiting = asyncio.gather(self._hardware.wait_synced(), self._workflows.wait_synced())
+        while not self._stopping and not waiting.done():
+            await asyncio.wait([waiting], timeout=0.2)
+        waiting.cancel()
+        if not self._stopping:
+            await self._standard.ready()
+
     # --- what changes -----------------------------------------------------------------------------------------------
 
     def _workflow_changed(self, new: Raw, old: Raw | None) -> None:
         self._index.apply(new)
+        self._reboots.look(new)
         self._wake(new)
         if old is not None and hardware_of(old) != hardware_of(new):
             self._wake(old)
 
     def _workflow_gone(self, old: Raw) -> None:
         self._index.remove(old)
-        self._rejections.forget(uid_of(old))
+        self._reboots.forget(old)
         stream = self._stream_of(old)
         if stream is not None:
             stream.gone(old)
@@ -173,15 +239,14 @@ class WorkflowServer:
 
     def _check_stream(self, hardware: Raw) -> None:
         """End the stream of an agent that may no longer speak for its machine."""
-        stream = self._streams.get((hardware["metadata"].get("namespace", ""), hardware["metadata"]["name"]))
+        key = (hardware["metadata"].get("namespace", ""), hardware["metadata"]["name"])
+        stream = self._streams.get(key)
         if stream is None:
             return
         try:
-            self._admit(stream.agent_id, stream.peer)
-        except UnknownAgentError as error:
-            stream.end(grpc.StatusCode.NOT_FOUND, str(error))
-        except ForeignAgentError as error:
-            stream.end(grpc.StatusCode.PERMISSION_DENIED, str(error))
+            self._door.admit(stream.agent_id, self._shown[key])
+        except (UnknownAgentError, ForeignAgentError) as error:
+            stream.end(_code(error), str(error))
 
     async def _ready(self, context: Context) -> None:
         """Wait until it is known what there is: before that, nothing can be said to be unknown."""
@@ -196,49 +261,67 @@ class WorkflowServer:
 
     # --- command streams --------------------------------------------------------------------------------------------
 
-    def _admit(self, agent_id: str, peer: str) -> HardwareKey:
-        """The machine that the agent speaks for. Raises UnknownAgentError, ForeignAgentError."""
-        key = self._agents.find(agent_id)
-        self._agents.authorise(key, peer, self._settings.agent_auth)
-        return key
-
     async def serve_stream(self, agent_id: str, context: Context) -> Never:
         """Send commands to an agent until one side ends the stream."""
-        peer = peer_address(context.peer())
+        shown = shown_by(context)
         if not agent_id or len(agent_id) > MAX_AGENT_ID:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "agent_id is missing or too long")
         await self._ready(context)
         try:
-            key = self._admit(agent_id, peer)
+            key = self._door.admit(agent_id, shown)
         except (UnknownAgentError, ForeignAgentError) as error:
-            await self._refuse(context, agent_id, peer, error)
-        stream = self._open(agent_id, peer, key, hello_of(context.invocation_metadata()))
+            await self._refuse(context, agent_id, shown.peer, error)
+        if not self._pace.allows(key, time.monotonic()):
+            hurry = f"the agent of Hardware {'/'.join(key)} connects too often; are there two of them?"
+            self._note_refusal(agent_id, key, shown.peer, hurry)
+            await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, hurry)
+        stream = self._open(agent_id, shown, key, hello_of(context.invocation_metadata()))
+        token, renewal = self._renewal(stream, shown)
         try:
             # Headers at once, so that an agent for which there is nothing to do knows that it was accepted.
-            await context.send_initial_metadata(())
+            await context.send_initial_metadata(((metadata.TOKEN, token),) if token else ())
             ending = await stream.run(context.write)
         finally:
+            if renewal is not None:
+                renewal.cancel()
             self._closed(stream)
         await _abort(context, ending.code, ending.message)
 
-    def _open(self, agent_id: str, peer: str, key: HardwareKey, hello: Hello) -> Stream:
+    def _renewal(self, stream: Stream, shown: Shown) -> tuple[str, asyncio.TimerHandle | None]:
+        """A new token for the agent, and the end of its stream when it is time for the next."""
+        try:
+            renewed = self._door.renewed(shown)
+        except TokenError:
+            return "", None  # its time ended a moment ago; the agent is told when it calls again
+        if renewed is None:
+            return "", None
+        token, seconds = renewed
+        again = (grpc.StatusCode.UNAVAILABLE, "connect again, and the token is renewed")
+        spread = seconds * random.uniform(0.8, 1.0)  # noqa: S311 - a rack that booted together need not come together
+        return token, asyncio.get_running_loop().call_later(spread, stream.end, *again)
+
+    def _open(self, agent_id: str, shown: Shown, key: HardwareKey, hello: Hello) -> Stream:
+        peer = shown.peer
         stream = Stream(
             agent_id,
             peer,
             key,
             holds=hello.holds,
             workflows=self._index,
-            rejections=self._rejections,
-            claims=self._events,
+            records=self._events,
             spawn=self._spawn,
             sent=self._sent,
+            lost=self._lost,
             clock=self._clock,
+            rejection_longest=self._settings.rejection_longest,
         )
         older = self._streams.get(key)
         if older is not None:
             message = f"another agent connected as {agent_id!r} from {peer}; only the newest is served"
             older.end(grpc.StatusCode.ABORTED, message)
         self._streams[key] = stream
+        self._shown[key] = shown
+        self._reboots.opened(key)
         log.info("agent %s connected from %s, for Hardware %s/%s", agent_id, peer, *key)
         self._tell(stream, ObservationKind.CONNECTED, f"agent connected from {peer}")
         return stream
@@ -247,7 +330,9 @@ class WorkflowServer:
         log.info("agent %s at %s disconnected", stream.agent_id, stream.peer)
         if self._streams.get(stream.key) is not stream:
             return  # a newer stream speaks for the machine
-        del self._streams[stream.key]
+        del self._streams[stream.key], self._shown[stream.key]
+        if not self._stopping:
+            self._reboots.closed(stream.key)
         self._tell(stream, ObservationKind.DISCONNECTED, f"agent at {stream.peer} disconnected")
 
     def _sent(self, stream: Stream, command: Start | Stop) -> None:
@@ -259,6 +344,18 @@ class WorkflowServer:
             log.info("Workflow %s: agent %s told to stop it", command.name, stream.agent_id)
             self._tell(stream, ObservationKind.STOPPED, f"agent told to stop workflow {command.name}", command.name)
 
+    def _lost(self, stream: Stream, workflow: Raw) -> None:
+        name = name_of(workflow)
+        story = f"agent came back without workflow {name}, which is {status_of(workflow).get('state')}"
+        log.warning("Workflow %s: %s", name, story)
+        self._tell(stream, ObservationKind.EVENT, story, name)
+
+    def _rebooted(self, workflow: Raw) -> None:
+        name, key = name_of(workflow), hardware_of(workflow) or ("", "")
+        story = f"agent is gone with the last action of workflow {name}, which reboots the machine"
+        kind = ObservationKind.EVENT
+        self._observe(AgentObservation(self._agents.id_of(key), "", kind, story, "/".join(key), name))
+
     def _tell(self, stream: Stream, kind: ObservationKind, message: str, workflow: str = "") -> None:
         hardware = "/".join(stream.key)
         self._observe(AgentObservation(stream.agent_id, stream.peer, kind, message, hardware, workflow))
@@ -267,17 +364,23 @@ class WorkflowServer:
         self, context: Context, agent_id: str, peer: str, error: UnknownAgentError | ForeignAgentError
     ) -> Never:
         known = isinstance(error, ForeignAgentError)
-        code = grpc.StatusCode.PERMISSION_DENIED if known else grpc.StatusCode.NOT_FOUND
-        hardware = "/".join(self._agents.find(agent_id)) if known else ""
-        log.warning("agent %r at %s refused: %s", agent_id, peer, error)
-        self._observe(AgentObservation(agent_id, peer, ObservationKind.REFUSED, str(error), hardware))
-        await _abort(context, code, str(error))
+        key = self._agents.find(agent_id) if known else ("", "")
+        self._note_refusal(agent_id, key, peer, str(error))
+        await _abort(context, _code(error), str(error))
+
+    def _note_refusal(self, agent_id: str, key: HardwareKey, peer: str, why: str) -> None:
+        """Into the log and onto the journey, once a while for each address; of machines and of strangers apart."""
+        said, what = (self._refused, (key, peer)) if any(key) else (self._unknown, peer)
+        if said.due(what, time.monotonic()):
+            log.warning("agent %r at %s refused: %s", agent_id, peer, why)
+            hardware = "/".join(key) if any(key) else ""
+            self._observe(AgentObservation(agent_id, peer, ObservationKind.REFUSED, why, hardware))
 
     # --- events -----------------------------------------------------------------------------------------------------
 
     async def take_event(self, message: pb.Event, context: Context) -> pb.PublishEventResponse:
         """Write an agent's event into its Workflow; answered when it is stored."""
-        peer = peer_address(context.peer())
+        peer = shown_by(context).peer
         try:
             event = wire.event_of(message)
         except wire.MalformedEventError as error:
@@ -288,15 +391,7 @@ class WorkflowServer:
             if self._index.is_gone(message.workflow_id):
                 return pb.PublishEventResponse()  # it ended, and was deleted: nothing changes any more
             await _abort(context, grpc.StatusCode.NOT_FOUND, f"there is no Workflow {message.workflow_id[:64]!r}")
-        key = hardware_of(workflow) or ("", "")
-        stream = self._streams.get(key)
-        agent_id = stream.agent_id if stream is not None else self._agents.id_of(key)
-        try:
-            self._agents.authorise(key, peer, self._settings.agent_auth)
-        except ForeignAgentError as error:
-            log.warning("event for Workflow %s from %s refused: %s", name_of(workflow), peer, error)
-            self._observe(AgentObservation(agent_id, peer, ObservationKind.REFUSED, str(error), "/".join(key)))
-            await _abort(context, grpc.StatusCode.PERMISSION_DENIED, str(error))
+        key, agent_id = await self._agent_of(workflow, context)
         try:
             changed = await self._events.take(workflow, event)
         except WorkflowGoneError:
@@ -304,12 +399,16 @@ class WorkflowServer:
         except UnknownActionError as error:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except InvalidStatusError as error:
-            log.error("event refused: %s", error)
+            if self._refused.due(("status", key), time.monotonic()):
+                log.error("event refused: %s", error)
             await _abort(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
         except StaleError as error:
             await _abort(context, grpc.StatusCode.ABORTED, str(error))
+        except BusyError as error:
+            await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         except ApiError as error:
-            log.warning("Workflow %s: an event could not be stored: %s", name_of(workflow), error)
+            if self._unknown.due("API", time.monotonic()):  # for all agents alike
+                log.warning("Workflow %s: an event could not be stored: %s", name_of(workflow), error)
             await _abort(context, grpc.StatusCode.UNAVAILABLE, f"the event could not be stored: {error}")
         if changed:
             story = wire.describe(workflow, event)
@@ -317,8 +416,33 @@ class WorkflowServer:
             self._observe(
                 AgentObservation(agent_id, peer, ObservationKind.EVENT, story, "/".join(key), name_of(workflow))
             )
-        self._wake(workflow)
+        stream = self._streams.get(key)
+        if stream is not None:
+            stream.heard(message.workflow_id, event)
         return pb.PublishEventResponse()
+
+    async def _agent_of(self, workflow: Raw, context: Context) -> tuple[HardwareKey, str]:
+        """The machine that a Workflow is for, and its agent's id; ends the call of anybody else."""
+        shown = shown_by(context)
+        key = hardware_of(workflow) or ("", "")
+        stream = self._streams.get(key)
+        agent_id = stream.agent_id if stream is not None else self._agents.id_of(key)
+        try:
+            self._door.authorise(key, shown)
+        except ForeignAgentError as error:
+            self._note_refusal(agent_id, key, shown.peer, str(error))
+            await _abort(context, _code(error), str(error))
+        return key, agent_id
+
+    async def _speaker(self, workflow_id: str, context: Context) -> Speaker:
+        """Who sends what the actions of a Workflow print; ends the call of anybody who may not."""
+        await self._ready(context)
+        workflow = self._index.get(workflow_id)
+        if workflow is None:
+            await _abort(context, grpc.StatusCode.NOT_FOUND, f"there is no Workflow {workflow_id[:64]!r}")
+        key, agent_id = await self._agent_of(workflow, context)
+        actions = {str(action.get("id")): action_name(action) for action in actions_of(status_of(workflow))}
+        return Speaker(agent_id, shown_by(context).peer, "/".join(key), name_of(workflow), actions)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -341,6 +465,10 @@ class _Service(pb_grpc.WorkflowServiceServicer):
         self, request: pb.PublishEventRequest, context: Context
     ) -> pb.PublishEventResponse:
         return await self._server.take_event(request.event, context)
+
+
+def _code(error: UnknownAgentError | ForeignAgentError) -> grpc.StatusCode:
+    return error.code if isinstance(error, ForeignAgentError) else grpc.StatusCode.NOT_FOUND
 
 
 async def _abort(context: Context, code: grpc.StatusCode, message: str) -> Never:

@@ -80,7 +80,7 @@ def test_server_without_a_port_gets_the_default_one(told, normal):
         ("worker_id=a grpc_authority=s:0", {}, "s:0"),
         ("worker_id=a grpc_authority=fd00::1", {}, "brackets"),
         ("worker_id=a grpc_authority=s tinkerbell_tls=maybe", {}, "tinkerbell_tls"),
-        ("worker_id=a grpc_authority=s", {"runtime": "docker"}, "docker"),
+        ("worker_id=a grpc_authority=s", {"runtime": "lxc"}, "lxc"),
         ("worker_id=a grpc_authority=s registry_username=u", {}, "docker_registry"),
         ("worker_id=a grpc_authority=s", {"state_dir": Path("/a,b")}, "/a,b"),
         ("worker_id=a grpc_authority=s", {"state_dir": Path("rel")}, "rel"),
@@ -89,3 +89,38 @@ def test_server_without_a_port_gets_the_default_one(told, normal):
 def test_bad_setting_is_named(cmdline, flags, named):
     with pytest.raises(SettingsError, match=named.replace("?", r"\?")):
         from_kernel_command_line(cmdline, **flags)
+
+
+PIN = "http://10.0.0.1:7080/agent/ca.pem#sha256=" + "0a" * 32
+
+
+def test_token_and_the_servers_authority_come_with_the_kernel_command_line():
+    settings = from_kernel_command_line(
+        f"{CMDLINE} tinkerbell_tls=true tinkerbell_tls_ca={PIN} tinkerbell_token=v1.a.b"
+    )
+    assert (settings.tls, settings.tls_ca_url, settings.token) == (True, PIN, "v1.a.b")
+    assert "v1.a.b" not in repr(settings)
+
+
+def test_flags_for_the_token_and_the_authority_win():
+    settings = from_kernel_command_line(
+        f"{CMDLINE} tinkerbell_tls_ca={PIN} tinkerbell_token=t", token="u", tls_roots=Path("/roots")
+    )
+    assert (settings.token, settings.tls_ca_url, settings.tls_roots) == ("u", "", Path("/roots"))
+
+
+@pytest.mark.parametrize(
+    ("words", "flags", "named"),
+    [
+        ("tinkerbell_tls_ca=http://h/ca.pem", {}, "tinkerbell_tls_ca"),
+        ("tinkerbell_tls_ca=http://h/ca.pem#sha256=0a", {}, "tinkerbell_tls_ca"),
+        (f"tinkerbell_tls_ca={PIN.replace('http', 'file')}", {}, "tinkerbell_tls_ca"),
+        ("", {"token": "a b"}, "tinkerbell_token"),
+        ("", {"token": "\n"}, "tinkerbell_token"),
+        ("", {"tls_cert": Path("/c")}, "tls_cert and tls_key"),
+        ("", {"tls_key": Path("/k")}, "tls_cert and tls_key"),
+    ],
+)
+def test_what_an_agent_could_not_prove_itself_or_its_server_with_is_refused(words, flags, named):
+    with pytest.raises(SettingsError, match=named):
+        from_kernel_command_line(f"{CMDLINE} {words}", **flags)

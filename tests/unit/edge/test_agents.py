@@ -86,6 +86,14 @@ def test_agent_behind_an_unknown_address_is_found_by_its_hardware(journey: Agent
     assert recorded[0][0] == B
 
 
+def test_refused_agent_is_heard_of_by_the_machine_that_it_names_and_not_by_its_own(
+    journey: AgentJourney, recorded: Recorded
+) -> None:
+    for agent_id in ("b", "other/b", B):
+        journey.observe(seen(ObservationKind.REFUSED, agent_id, "10.0.0.1", "other/b"))
+    assert [event[0] for event in recorded] == [B, B, B]
+
+
 def test_refused_stranger_is_the_machine_whose_address_it_has(journey: AgentJourney, recorded: Recorded) -> None:
     journey.observe(seen(ObservationKind.REFUSED, "nobody", "10.0.0.9"))
     assert recorded[0][0] == B

@@ -117,3 +117,23 @@ def test_scripts_of_a_large_rack_do_not_pile_up(monkeypatch: pytest.MonkeyPatch)
         for mac in macs:
             assert f"worker_id={mac} " in edge.script(mac)
     assert len(edge.scripts._compiled) == 4
+
+
+def test_each_sending_has_a_token_of_its_own_and_only_of_registered_machines() -> None:
+    edge = rack(DhcpMode.AUTO_PROXY, default_osie=("rescue", "any"))
+    made: list[str] = []
+
+    def token(mac: str) -> str:
+        made.append(f"t{len(made)}-{mac}")
+        return made[-1]
+
+    edge.scripts._scripts = Scripts(BootSettings(token=token))
+    assert "osie/any/kernel" in edge.script()
+    assert not made
+    edge.register()
+    for number in range(3):
+        assert f"\nset tinkerbell-token t{number}-{MAC}\n" in edge.script()
+    edge.osies.clear()
+    assert "tinkerbell-token" not in edge.script(), "a script that shows a reason has no secret in it"
+    assert len(made) == 3
+    assert not [line for line in edge.lines() if "t0-" in str(line)]

@@ -288,3 +288,62 @@ def test_autoexec_takes_the_network_card_that_booted_and_its_lease() -> None:
         f"chain --replace tftp://10.0.0.1/{MAC}/auto.ipxe ||",
     ]
     assert "iseq ${attempt} 5 && goto failed ||" in lines
+
+
+# --- what agents need beside ---
+
+WITH_TOKEN = BootSettings(token=lambda mac: f"v1.{mac.replace(':', '')}.1.x")
+
+
+def sent(machine: Hardware, settings: BootSettings = WITH_TOKEN) -> str:
+    scripts = Scripts(settings)
+    return scripts.to_send(MAC, scripts.compile(MAC, machine, HERE))
+
+
+def test_agents_token_is_set_before_anything_else_and_named_on_the_command_line() -> None:
+    text = sent(hardware())
+    assert text.splitlines()[:2] == ["#!ipxe", "set tinkerbell-token v1.525400000001.1.x"]
+    assert "tinkerbell_token=${tinkerbell-token}" in kernel_words(text)
+    assert "v1.525400000001" not in compile_text(hardware(), WITH_TOKEN), "what is kept has no token in it"
+
+
+@pytest.mark.parametrize("ipxe", [{"inline": "#!ipxe\nshell"}, {"url": "http://192.0.2.1/own.ipxe"}])
+def test_operators_own_scripts_can_name_the_token(ipxe: dict[str, str]) -> None:
+    assert sent(hardware(ipxe=ipxe)).splitlines()[1] == "set tinkerbell-token v1.525400000001.1.x"
+
+
+def test_without_tokens_nothing_is_said_of_them() -> None:
+    text = sent(hardware(), SETTINGS)
+    assert text == compile_text(hardware())
+    assert "token" not in text
+
+
+def test_a_machine_without_a_hardware_has_no_token_to_name() -> None:
+    assert "token" not in Scripts(WITH_TOKEN).unregistered(MAC, ("default", "any"), HERE).text
+
+
+def test_agents_are_told_what_to_trust_the_server_by() -> None:
+    words = kernel_words(compile_text(hardware(), BootSettings(tinkerbell_tls=True, tls_ca=b"pem", http_port=81)))
+    assert "tinkerbell_tls=true" in words
+    # printf pem | sha256sum
+    digest = "f0aeace912cf19dc1c6fffd41de6e395daeb5462f1221945706bd0674c3005eb"
+    (pin,) = (word for word in words if word.startswith("tinkerbell_tls_ca="))
+    assert pin == f"tinkerbell_tls_ca=http://10.0.0.1:81/agent/ca.pem#sha256={digest}"
+
+
+def test_room_for_the_token_is_kept_on_the_command_line() -> None:
+    def machine(length: int) -> Hardware:
+        return hardware(kernelParams=["x" * length])
+
+    length = max(length for length in range(1700, 2048) if _compiles(machine(length), SETTINGS))
+    assert not _compiles(machine(length + 1), SETTINGS)
+    assert not _compiles(machine(length), WITH_TOKEN)
+    assert _compiles(machine(length - 160), WITH_TOKEN)
+
+
+def _compiles(machine: Hardware, settings: BootSettings) -> bool:
+    try:
+        compile_text(machine, settings)
+    except ScriptError:
+        return False
+    return True

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import grpc
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
+from proto import metadata
 from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
 from tink.api.v1alpha2 import Raw
@@ -116,12 +123,14 @@ class ScriptedAgent:
         self.stub: Any = pb_grpc.WorkflowServiceStub(self.channel)
         self.call: Any = None
 
-    def connect(self, agent_id: str = MAC) -> None:
-        self.call = self.stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=agent_id))
+    def connect(self, agent_id: str = MAC, holds: tuple[str, ...] | None = None) -> None:
+        """`holds` are the uids that the agent says it has; None: it does not say."""
+        said = None if holds is None else [(metadata.WORKFLOW, uid) for uid in holds or ("",)]
+        self.call = self.stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=agent_id), metadata=said)
 
-    async def accepted(self, agent_id: str = MAC) -> None:
+    async def accepted(self, agent_id: str = MAC, holds: tuple[str, ...] | None = None) -> None:
         """Connect, and return when the server has accepted the stream."""
-        self.connect(agent_id)
+        self.connect(agent_id, holds)
         await asyncio.wait_for(self.call.initial_metadata(), 5)
 
     async def command(self, seconds: float = 5.0) -> tuple[str, str]:
@@ -278,3 +287,60 @@ def rejected() -> Callable[..., pb.Event]:
         return pb.Event(workflow_id=f"uid-{workflow}", workflow_rejected=event)
 
     return make
+
+
+@dataclass(frozen=True)
+class Certified:
+    """A certificate and its key, in PEM."""
+
+    pem: bytes
+    key: bytes
+
+
+Certify = Callable[..., Certified]
+
+
+@pytest.fixture(scope="session")
+def authority() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """Who signs what `certify` makes."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
+    certificate = (
+        _builder(name, name, key, 1)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    return certificate, key
+
+
+@pytest.fixture(scope="session")
+def certify(authority: tuple[x509.Certificate, ec.EllipticCurvePrivateKey]) -> Certify:
+    """`certify(common="", alternative=[], days=1)`: a certificate that ends in so many days."""
+    signer, signer_key = authority
+
+    def make(common: str = "", alternative: Sequence[x509.GeneralName] = (), days: float = 1) -> Certified:
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)] if common else [])
+        builder = _builder(name, signer.subject, key, days)
+        if alternative:
+            builder = builder.add_extension(x509.SubjectAlternativeName(alternative), critical=not common)
+        certificate = builder.sign(signer_key, hashes.SHA256())
+        private = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        return Certified(certificate.public_bytes(serialization.Encoding.PEM), private)
+
+    return make
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: float) -> Any:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=30))
+        .not_valid_after(now + timedelta(days=days))
+    )

@@ -1,11 +1,11 @@
-"""Who an agent is, and who may speak for a machine."""
+"""Which machine an agent means."""
 
 from __future__ import annotations
 
 import pytest
 
 from tink.api.v1alpha2 import Raw
-from tink.server.agents import AgentAuth, AgentDirectory, ForeignAgentError, UnknownAgentError, peer_address
+from tink.server.agents import AgentDirectory, UnknownAgentError, peer_address
 
 MAC, OTHER = "52:54:00:00:00:01", "52:54:00:00:00:02"
 
@@ -53,24 +53,6 @@ def test_a_changed_machine_loses_its_old_mac(directory: AgentDirectory) -> None:
     directory.apply({"metadata": {"name": "h", "namespace": "d"}, "spec": {"networkInterfaces": 5}})
     with pytest.raises(UnknownAgentError):
         directory.find("h")
-
-
-def test_the_address_must_be_one_of_the_machine(directory: AgentDirectory) -> None:
-    directory.authorise(("d", "h"), "192.0.2.1", AgentAuth.ADDRESS)
-    directory.authorise(("d", "h"), "198.51.100.9", AgentAuth.NONE)
-    with pytest.raises(
-        ForeignAgentError, match=r"198.51.100.9 can't speak for Hardware d/h, whose addresses are 192.0.2.1"
-    ):
-        directory.authorise(("d", "h"), "198.51.100.9", AgentAuth.ADDRESS)
-
-
-def test_a_machine_without_address_says_what_to_do() -> None:
-    agents = AgentDirectory()
-    agents.apply(machine("h", MAC, ip=None))
-    with pytest.raises(ForeignAgentError, match=r"no spec.networkInterfaces\[\].dhcp.ip .*--agent-auth=none"):
-        agents.authorise(("d", "h"), "192.0.2.1", AgentAuth.ADDRESS)
-    with pytest.raises(ForeignAgentError, match="there is no such Hardware"):
-        agents.authorise(("d", "gone"), "192.0.2.1", AgentAuth.ADDRESS)
 
 
 @pytest.mark.parametrize(

@@ -206,7 +206,7 @@ async def test_a_foreign_address_gets_neither_commands_nor_may_it_report(rig: An
     assert "127.0.0.1 can't speak for Hardware d/h, whose addresses are 192.0.2.1" in text
     assert (await agent.refused(started("a0")))[0] is grpc.StatusCode.PERMISSION_DENIED
     assert rig.state() == "Scheduled"
-    assert [(o.kind, o.hardware) for o in rig.seen] == [("refused", "d/h")] * 2
+    assert [(o.kind, o.hardware) for o in rig.seen] == [("refused", "d/h")], "once a while, not each time"
 
 
 async def test_with_auth_none_any_address_may_speak(rig: Any) -> None:
