@@ -20,7 +20,8 @@ declare -A sets=(
          busybox-static zstd syslinux syslinux-common systemd-boot-efi mtools dosfstools gdisk e2fsprogs"
   # Real clients that the tests let speak to the servers.
   [test]="isc-dhcp-client dhcpcd-base systemd isc-dhcp-relay kea-admin dnsmasq-base nginx-light busybox-static tftp-hpa atftp
-          curl wget runc crun iproute2 iptables procps kmod bzip2 xz-utils util-linux"
+          curl wget runc crun docker.io containerd podman netavark docker-registry skopeo umoci
+          iproute2 iptables procps kmod bzip2 xz-utils util-linux"
   # The peers of the benchmarks.
   [bench]="nginx-light atftpd atftp dnsmasq-base kea-dhcp4-server etcd-server curl iproute2 iptables gcc libc6-dev"
 )
@@ -43,12 +44,16 @@ install_packages() {
   export DEBIAN_FRONTEND=noninteractive
   local apt=(apt-get -q -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0) log
   log=$(mktemp)
+  # What is installed is started by the tests, when they want it, and not by its package.
+  local policy=/usr/sbin/policy-rc.d ours=
+  [ -e $policy ] || { ours=$policy; trap "rm -f $policy" EXIT; printf '#!/bin/sh\nexit 101\n' >$policy; chmod 755 $policy; }
   # The package lists may be missing or too old for what the mirror has now.
   if ! { "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
     tail -n 20 "$log" >&2
     rm -f "$log"
     die "apt-get could not install: ${missing[*]}"
   fi
+  [ -z "$ours" ] || { rm -f "$ours"; trap - EXIT; }
   rm -f "$log"
 }
 

@@ -430,7 +430,7 @@ async def test_agent_that_is_terminated_takes_its_container_with_it(machine, ser
         id="1", name="long", image=f"{registry}/actions/inspect:1", cmd="/bin/sh",
         args=["-c", "trap 'exit 0' TERM; touch /host/up; while :; do sleep 0.05; done"], volumes=[f"{tmp_path}:/host"],
     )  # fmt: skip
-    server.start("w1", action)
+    server.start("w3", action)  # an id of its own: the agents of this file share a state directory, which remembers
     while not (tmp_path / "up").exists():
         await asyncio.sleep(0.02)
     agent.terminate()

@@ -22,6 +22,7 @@ import time
 import pytest
 
 import tink.agent.oci.store as store_module
+from tink.agent.child import lines_to
 from tink.agent.model import ActionError
 from tink.agent.oci.reference import parse
 from tink.agent.oci.registry import Credentials, Registries, Session
@@ -126,8 +127,12 @@ async def test_missing_tag_and_missing_repository_are_named(store, registry):
 
 async def test_progress_is_told_in_bytes_of_all_layers(store, registry):
     told = []
-    await store.pull(f"{registry}/t/two:1", asyncio.Event(), lambda *progress: told.append(progress))
-    assert told[-1][1] == told[-1][2] > 0
+    image = f"{registry}/t/two:1"
+    lines_to.set(told.append)
+    await store.pull(image, asyncio.Event())
+    await asyncio.sleep(0)  # lines come from the pull's thread through the loop
+    words = told[-1].removeprefix(f"image {image}: ").split()
+    assert (words[0], words[1], words[3]) == (words[2], "of", "MB")
 
 
 async def test_registry_that_is_not_there_is_named(store):
@@ -287,10 +292,14 @@ async def test_registry_that_cannot_resume_begins_anew(fake, store, big_layer):
 
     fake.hooks[path] = break_once
     told = []
-    await store.pull(f"{fake.host}/x:1", asyncio.Event(), lambda *progress: told.append(progress[1:]))
+    lines_to.set(told.append)
+    await store.pull(f"{fake.host}/x:1", asyncio.Event())
+    await asyncio.sleep(0)
     assert len(attempts) == 2
     assert attempts[1].startswith("bytes=")
-    assert told[-1] == (len(big_layer), len(big_layer)), "what came twice is not counted twice"
+    megabytes = f"{len(big_layer) / 1e6:.1f}"
+    assert told[-1].endswith(f": {megabytes} of {megabytes} MB"), "what came twice is not counted twice"
+    assert any("continuing at byte" in line for line in told)
 
 
 async def test_registry_that_is_overloaded_is_asked_again(fake, store):

@@ -26,7 +26,7 @@ class ProcessRuntime:
         self._state_dir = state_dir
         self._grace_seconds = grace_seconds
 
-    async def prepare(self) -> None:
+    async def prepare(self, held: str = "") -> None:
         self._state_dir.mkdir(parents=True, exist_ok=True)
 
     async def pull(self, image: str, stop: asyncio.Event) -> None:
@@ -62,6 +62,10 @@ class ProcessRuntime:
                     Reason.RUNTIME_ERROR, f"action {action.name}: {action.cmd}: {error.strerror}"
                 ) from error
             return files.judge(code, output.tail)
+
+    async def resume(self, action: Action, stop: asyncio.Event) -> RunResult | None:
+        """Nothing is known of a process whose parent has died."""
+        return None
 
 
 async def terminate_group(pid: int) -> None:

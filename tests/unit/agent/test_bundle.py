@@ -6,7 +6,7 @@ import pytest
 
 from tink.agent.failure import FailureFiles
 from tink.agent.model import Action, ActionError
-from tink.agent.oci.bundle import DEFAULT_PATH, Host, Volume, container_config, parse_volume
+from tink.agent.oci.bundle import DEFAULT_PATH, Host, container_config
 
 
 @pytest.fixture
@@ -142,20 +142,6 @@ def test_volumes_are_mounted_and_hide_neither_devices_nor_failure_files(describe
     assert mounts["/a"] == {"destination": "/a", "type": "none", "source": "/host/dir", "options": ["rbind", "ro"]}
     assert mounts["/b"]["source"] == "/state/volumes/cache"
     assert destinations(config)[-2:] == ["/tinkerbell/failure-reason", "/tinkerbell/failure-message"]
-
-
-def test_volume_with_several_options():
-    assert parse_volume("/a:/b:ro,rslave") == Volume("/a", "/b", ("ro", "rslave"), named=False)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["/a", "", "/a:b", "/a:/", "/a:/b/../..", "/a:/b:rw:x", "/a:/b:exec", ":/b", "../x:/b", "a/b:/c", "..:/c", "-x:/c"],
-)
-def test_bad_volume_is_named(text):
-    with pytest.raises(ActionError, match="volumes") as caught:
-        parse_volume(text)
-    assert repr(text) in str(caught.value)
 
 
 @pytest.mark.parametrize("settings", ["text", [1], {"Env": "x", "Cmd": {"a": 1}, "User": None, "WorkingDir": None}])

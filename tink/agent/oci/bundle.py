@@ -19,7 +19,6 @@ Sources: OCI runtime specification 1.0 (config.md, config-linux.md); image speci
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,10 +27,9 @@ from typing import Any
 from tink.agent.failure import FailureFiles
 from tink.agent.model import Action, ActionError, Reason
 from tink.agent.oci.unpack import UnpackError, resolve
+from tink.agent.volume import parse_volume
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_VOLUME_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
-_VOLUME_OPTIONS = frozenset({"ro", "rw", "rshared", "shared", "rslave", "slave", "rprivate", "private"})
 
 # fmt: off
 CAPABILITIES = (
@@ -65,37 +63,6 @@ class Host:
             if line.startswith("CapBnd:"):
                 mask &= int(line.split()[1], 16)
         return cls(mask, tuple(path for path in ("/etc/resolv.conf", "/etc/hosts") if Path(path).is_file()))
-
-
-@dataclass(frozen=True, slots=True)
-class Volume:
-    """One of the action's volumes: `source` is a path, or a name when `named`."""
-
-    source: str
-    target: str
-    options: tuple[str, ...]
-    named: bool
-
-
-def parse_volume(text: str) -> Volume:
-    """The volume that `text`, `SRC:DST[:OPTIONS]`, asks for. Raises ActionError."""
-
-    def invalid(why: str) -> ActionError:
-        return ActionError(Reason.INVALID_ACTION, f"volumes: {text!r}: {why}")
-
-    parts = text.split(":")
-    if len(parts) not in (2, 3):
-        raise invalid("is not SRC:DST or SRC:DST:OPTIONS")
-    source, target = parts[0], parts[1]
-    options = tuple(option for option in parts[2].split(",") if option) if len(parts) == 3 else ()
-    if unknown := [option for option in options if option not in _VOLUME_OPTIONS]:
-        raise invalid(f"option {unknown[0]!r} is none of {', '.join(sorted(_VOLUME_OPTIONS))}")
-    named = not source.startswith("/")
-    if named and not _VOLUME_NAME.fullmatch(source):
-        raise invalid(f"{source!r} is neither an absolute path nor a name of letters, digits, dots and dashes")
-    if not target.startswith("/") or ".." in target.split("/") or not target.strip("/"):
-        raise invalid(f"{target!r} is not an absolute path in the container below /")
-    return Volume(source, target, options, named)
 
 
 def container_config(

@@ -116,7 +116,11 @@ class Session:
     """One pull from the registry of `reference`. For one thread; `abort` may be called from any other."""
 
     def __init__(
-        self, reference: Reference, registries: Registries, sleep: Callable[[float], object] | None = None
+        self,
+        reference: Reference,
+        registries: Registries,
+        sleep: Callable[[float], object] | None = None,
+        note: Callable[[str], None] | None = None,
     ) -> None:
         self.reference = reference
         self._registries = registries
@@ -127,6 +131,7 @@ class Session:
         self._authorization = ""
         self._aborted = threading.Event()
         self._sleep = sleep or self._aborted.wait
+        self._note = note or log.info
         self._connection: http.client.HTTPConnection | None = None
         self._connected_to = ("", "")
 
@@ -177,7 +182,7 @@ class Session:
             try:
                 return attempt()
             except TransientError as error:
-                log.info("image %s: %s; trying again", self.reference.path, error)
+                self._note(f"{error}; trying again")
                 self.retry_pause(number)
         return attempt()
 

@@ -24,10 +24,11 @@ from pathlib import Path
 from tink.agent.child import Output, Signals, run_child
 from tink.agent.failure import FailureFiles, one_line
 from tink.agent.model import Action, ActionError, Reason, RunResult
-from tink.agent.oci.bundle import Host, container_config, parse_volume
+from tink.agent.oci.bundle import Host, container_config
 from tink.agent.oci.mounts import mount_overlay, root_is_initramfs, unmount
 from tink.agent.oci.store import Image, ImageStore
 from tink.agent.runtime import STOP_GRACE_SECONDS
+from tink.agent.volume import parse_volume
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class ContainerRuntime:
         self._containers = state_dir / "containers"
         self._no_pivot = root_is_initramfs(Path("/proc/mounts").read_text())
 
-    async def prepare(self) -> None:
+    async def prepare(self, held: str = "") -> None:
         """Make the directories; remove the containers of an agent that was killed, which may still write the disk."""
         self._state_dir.mkdir(parents=True, exist_ok=True)
         self._store.prepare()
@@ -87,6 +88,10 @@ class ContainerRuntime:
             return await self._run(action, image, directory, stop)
         finally:
             await self._remove(directory)
+
+    async def resume(self, action: Action, stop: asyncio.Event) -> RunResult | None:
+        """Nothing is known: runc's exit code went to the agent that has died, and `prepare` has removed the rest."""
+        return None
 
     async def _run(self, action: Action, image: Image, directory: Path, stop: asyncio.Event) -> RunResult:
         files = FailureFiles(directory)

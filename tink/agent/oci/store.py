@@ -12,7 +12,6 @@ digest before they are opened. When there is no room, the other images are remov
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import hashlib
 import json
@@ -21,11 +20,10 @@ import os
 import platform
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tink.agent.model import ActionError, AgentError, Reason
 from tink.agent.oci.reference import Reference, is_digest, parse
@@ -40,12 +38,12 @@ from tink.agent.oci.registry import (
     json_object,
 )
 from tink.agent.oci.unpack import Budget, OutOfSpaceError, UnpackError, apply_layer
+from tink.agent.progress import PullProgress, say_from_any_thread
 
 log = logging.getLogger(__name__)
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386", "riscv64": "riscv64"}
 LAYER_LIMIT = 256
-PROGRESS_SECONDS = 2.0
 _ABORT_SECONDS = 2.0
 _RESERVE_BYTES = 16 * 1024 * 1024
 """Room that is left for the rest of the system: in the OSIE, images live in memory."""
@@ -58,25 +56,6 @@ class Image:
 
     rootfs: Path
     config: Mapping[str, Any]
-
-
-class Progress(Protocol):
-    """Told how far a pull is, in bytes of all layers."""
-
-    def __call__(self, image: str, done_bytes: int, total_bytes: int) -> None: ...
-
-
-class ProgressLog:
-    """Writes progress to the log, a line every two seconds at most."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._next = 0.0
-
-    def __call__(self, image: str, done_bytes: int, total_bytes: int) -> None:
-        if self._clock() >= self._next or done_bytes == total_bytes:
-            self._next = self._clock() + PROGRESS_SECONDS
-            log.info("image %s: %.1f of %.1f MB", image, done_bytes / 1e6, total_bytes / 1e6)
 
 
 class ImageStore:
@@ -111,11 +90,12 @@ class ImageStore:
         directory = self._images / digest
         return Image(directory / "rootfs", json.loads((directory / "config.json").read_bytes()))
 
-    async def pull(self, image: str, stop: asyncio.Event, progress: Progress | None = None) -> None:
+    async def pull(self, image: str, stop: asyncio.Event) -> None:
         """Have `image` as the registry has it now; without it when `stop` is set meanwhile. Raises ActionError."""
         reference = parse(image)
-        session = Session(reference, self._registries, self._sleep)
-        pull = _Pull(image, reference, session, self._images, self._work, self._architecture, progress or ProgressLog())
+        progress = PullProgress(image, say_from_any_thread())
+        session = Session(reference, self._registries, self._sleep, progress.note)
+        pull = _Pull(image, reference, session, self._images, self._work, self._architecture, progress)
         work = asyncio.create_task(asyncio.to_thread(pull.run))
         stopped = asyncio.create_task(stop.wait())
         try:
@@ -161,7 +141,7 @@ class _Pull:
         images: Path,
         work: Path,
         architecture: str,
-        progress: Progress,
+        progress: PullProgress,
     ) -> None:
         self._image = image
         self._reference = reference
@@ -180,14 +160,14 @@ class _Pull:
             name = digest.partition(":")[2]
             directory = self._images / name
             if directory.exists():
-                log.info("image %s: is here already", self._image)
+                self._progress.note("is here already")
                 return name
             try:
                 self._fetch(manifest, directory)
             except OutOfSpaceError:
                 if not self._remove_others():
                     raise
-                log.info("image %s: no room; the other images were removed, trying again", self._image)
+                self._progress.note("no room; the other images were removed, trying again")
                 self._fetch(manifest, directory)
             return name
         finally:
@@ -233,7 +213,7 @@ class _Pull:
             rootfs.mkdir(parents=True)
             rootfs.chmod(0o755)
             (made / "config.json").write_text(json.dumps(config))
-            budget = Budget(_room(self._work))
+            budget = Budget(0)  # of bytes: `_layer` asks what there is
             try:
                 for blob in blobs:
                     self._layer(blob, rootfs, Path(scratch, "layer"), budget)
@@ -258,8 +238,11 @@ class _Pull:
         return config
 
     def _layer(self, blob: _Blob, rootfs: Path, path: Path, budget: Budget) -> None:
-        if blob.size > budget.bytes:
-            raise OutOfSpaceError(f"a layer of {blob.size / 1e6:.0f} MB, and room for {budget.bytes / 1e6:.0f} MB")
+        # What is there now, because other things of the machine grow too, and without the packed layer itself.
+        room = _room(self._work)
+        if blob.size > room:
+            raise OutOfSpaceError(f"a layer of {blob.size / 1e6:.0f} MB, and room for {room / 1e6:.0f} MB")
+        budget.bytes = room - blob.size
         self._download(blob, path, counted=True)
         try:
             apply_layer(rootfs, path, budget, self._session.check_aborted)
@@ -282,7 +265,7 @@ class _Pull:
                     attempt = 1 if file.tell() > begun else attempt + 1
                     if attempt > ATTEMPTS:
                         raise
-                    log.info("image %s: %s; continuing at byte %d", self._image, error, file.tell())
+                    self._progress.note(f"{error}; continuing at byte {file.tell()}")
                     self._session.retry_pause(attempt)
             file.seek(0)
             found = hashlib.file_digest(file, blob.digest.partition(":")[0]).hexdigest()
@@ -302,7 +285,7 @@ class _Pull:
             file.write(chunk)
             if counted:
                 self._done += len(chunk)
-                self._progress(self._image, self._done, self._total)
+                self._progress.bytes(self._done, self._total)
         if file.tell() < blob.size:
             self._session.close()
             raise TransientError(f"the connection ended after {file.tell()} of {blob.size} bytes")
@@ -326,11 +309,27 @@ def _blob(descriptor: Any) -> _Blob:
 def _room(directory: Path) -> int:
     """Bytes that an image may take in `directory`'s file system."""
     status = os.statvfs(directory)
-    if status.f_blocks:
-        return max(0, status.f_bavail * status.f_frsize - _RESERVE_BYTES)
-    # A ramfs knows no limit; the machine's memory is one.
-    with contextlib.suppress(OSError), open("/proc/meminfo") as file:  # noqa: PTH123
-        for line in file:
-            if line.startswith("MemAvailable:"):
-                return max(0, int(line.split()[1]) * 1024 - _RESERVE_BYTES)
+    room = status.f_bavail * status.f_frsize if status.f_blocks else 1 << 40  # a ramfs knows no limit
+    kind = file_system_of(directory.stat().st_dev, Path("/proc/self/mountinfo").read_text())
+    if kind in ("tmpfs", "ramfs", "rootfs"):
+        # A tmpfs may be larger than what is left of the memory that it is in.
+        room = min(room, available_memory(Path("/proc/meminfo").read_text()))
+    return max(0, room - _RESERVE_BYTES)
+
+
+def file_system_of(device: int, mountinfo: str) -> str:
+    """The type of the mounted file system `device` (st_dev), by the text of /proc/self/mountinfo; "" if unknown."""
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in mountinfo.splitlines():
+        mount, _, kind = line.partition(" - ")
+        if mount.split()[2:3] == [wanted]:
+            return kind.split(" ")[0]
+    return ""
+
+
+def available_memory(meminfo: str) -> int:
+    """Bytes of memory that programs can still have, by the text of /proc/meminfo."""
+    for line in meminfo.splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
     return 1 << 30
