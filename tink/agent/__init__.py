@@ -2,7 +2,8 @@
 
 The way of a workflow: `transport` receives it, `wire` translates it, `executor` decides what to do, `agent` does it
 with a `runtime` (`oci.runc` for containers, `process` for tests), and events go back through `spool` and `transport`.
-`settings` says where all that is configured.
+`journal` keeps all of it on disk (as a `ledger`), so that an agent that was killed goes on; `output` sends what actions
+print. `settings` says where all that is configured.
 
 Light on purpose: the standard library, gRPC and protobuf only, because it is packed into every OSIE and starts on slow
 machines.

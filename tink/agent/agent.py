@@ -3,24 +3,35 @@
 `Agent` carries out what `executor` decides: it starts the runtime for an action, tells it to stop, and puts events
 into the spool. `transport` brings the commands and takes the events away. `run` is what `tinkedge agent` calls.
 
+Whatever is to happen is in the `journal` before it happens, so an agent that is killed can be started again: it goes
+on with the workflow, and asks the runtime for the action that had begun. An action that nobody knows the end of fails
+with the reason AgentRestarted.
+
 On SIGTERM or SIGINT the running action is stopped and cleared away, and nothing is reported: the machine is going
 down, perhaps because an action asked for it. What that means for the workflow is for the server to say when the
-machine comes back, or does not.
+machine comes back, or does not. When only the agent is started again, the action that was stopped has failed:
+AgentRestarted.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
 import os
 import signal
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
-from tink.agent.channel import open_channel
+import grpc.aio
+
+from tink.agent.channel import connect
 from tink.agent.child import Output, Signals, run_child
-from tink.agent.executor import Effect, EndWorkflow, Executor, Publish, RunAction, StopAction
+from tink.agent.executor import Effect, EndWorkflow, Executor, Progress, Publish, RunAction, StopAction
+from tink.agent.journal import Journal, Restored, boot_id
 from tink.agent.model import (
     Action,
     ActionError,
@@ -29,13 +40,15 @@ from tink.agent.model import (
     Command,
     Reason,
     RunResult,
+    SettingsError,
     WorkflowOutcome,
     WorkflowRejected,
 )
+from tink.agent.output import OutputSender
 from tink.agent.process import kill_group, terminate_group
 from tink.agent.runtime import Runtime, make_runtime
 from tink.agent.settings import AgentSettings
-from tink.agent.spool import MemorySpool
+from tink.agent.spool import Spool
 from tink.agent.transport import Transport
 
 log = logging.getLogger(__name__)
@@ -43,23 +56,69 @@ log = logging.getLogger(__name__)
 AFTER_WORKFLOW_TIMEOUT_SECONDS = 300.0
 """An after-workflow command that takes longer is killed: until it ends, the agent takes no new workflow."""
 
+KNOWN_WITHIN_SECONDS = 10.0
+"""So long an action that may take the machine down waits for the server to know that it has started."""
+
 
 class Agent:
-    """Runs workflows with `runtime`, one at a time, and tells of it through `spool`. Belongs to one event loop."""
+    """Runs workflows with `runtime`, one at a time, and tells of it through `spool`. Belongs to one event loop.
 
-    def __init__(self, runtime: Runtime, spool: MemorySpool, *, after_workflow: Sequence[str] = ()) -> None:
+    `journal` keeps all that on disk; without one the agent begins with nothing each time. `restored` is what the
+    journal gave, and what `spool` was made of. `output` takes what actions print.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        spool: Spool,
+        *,
+        journal: Journal | None = None,
+        restored: Restored | None = None,
+        output: OutputSender | None = None,
+        after_workflow: Sequence[str] = (),
+    ) -> None:
         self._runtime = runtime
         self._spool = spool
+        self._journal = journal
+        self._restored = restored or Restored(Progress())
+        self._output = output
         self._after_workflow = tuple(after_workflow)
-        self._executor = Executor(settles=bool(after_workflow))
+        self._executor = Executor(self._restored.progress, settles=bool(after_workflow))
         self._stop = asyncio.Event()
         self._closing = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._last_event: asyncio.Future[bool] | None = None
+        spool.on_settle(lambda: self._write(sync=False))
+
+    async def prepare(self) -> None:
+        """Have the runtime clear away what an agent that died has left, and go on with its workflow.
+
+        Called once, before `handle`. Raises SettingsError.
+        """
+        progress = self._executor.progress
+        await self._runtime.prepare(progress.action.id if progress.action and progress.begun else "")
+        if progress.workflow is not None and progress.action is not None:
+            log.info("workflow %s: going on with action %s", progress.workflow.id, progress.action.name)
+        self._carry_out(self._executor.resume())
+
+    async def lost_is_told(self) -> None:
+        """Wait until the server has what is known of a workflow that this agent has lost.
+
+        Before that it must not hear that the agent does not hold it: it would judge by less than there is to know.
+        """
+        if self._restored.lost:
+            await asyncio.wait({self._spool.last_of(self._restored.lost)})
 
     def handle(self, command: Command) -> None:
         """Take a command of the server."""
-        self._carry_out(self._executor.handle(command))
+        if not self._closing.is_set():
+            self._carry_out(self._executor.handle(command, backlog=len(self._spool)))
+
+    def holds(self) -> tuple[str, ...]:
+        """The workflows that run, or that the server has not heard all of; what matters most comes first."""
+        pending = [event for _, event in self._spool.pending]
+        pending.sort(key=lambda event: isinstance(event, WorkflowRejected))
+        running = self._executor.running
+        return tuple(dict.fromkeys([*([running] if running else []), *(event.workflow_id for event in pending)]))
 
     async def close(self) -> None:
         """Stop what runs, without a report, and wait until nothing of it is left."""
@@ -69,49 +128,90 @@ class Agent:
             await asyncio.wait(self._tasks)
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:
-        if self._closing.is_set():
-            return
+        for effect in effects:
+            if isinstance(effect, Publish):
+                if isinstance(effect.event, ActionFailed | WorkflowRejected):
+                    log.warning(
+                        "workflow %s: %s: %s", effect.event.workflow_id, effect.event.reason, effect.event.message
+                    )
+                self._spool.append(effect.event)
+        self._write()
         for effect in effects:
             match effect:
-                case Publish(event):
-                    if isinstance(event, ActionFailed | WorkflowRejected):
-                        log.warning("workflow %s: %s: %s", event.workflow_id, event.reason, event.message)
-                    self._last_event = self._spool.append(event)
-                case RunAction(workflow_id, action):
+                case RunAction():
                     self._stop = asyncio.Event()
-                    self._spawn(self._run(workflow_id, action, self._stop))
+                    self._spawn(self._run(effect, self._stop))
                 case StopAction():
                     self._stop.set()
                 case EndWorkflow(workflow_id, outcome):
                     log.info("workflow %s: %s", workflow_id, outcome)
-                    if self._after_workflow and self._last_event is not None:
-                        self._spawn(self._settle(workflow_id, outcome, self._last_event))
+                    if self._after_workflow:
+                        self._spawn(self._settle(workflow_id, outcome, self._spool.last_of(workflow_id)))
+
+    def _write(self, *, sync: bool = True) -> None:
+        if self._journal is not None:
+            # Not in a thread: nothing may go on before it is on disk, and a record is small.
+            self._journal.write(self._executor.progress, self._spool.pending, sync=sync)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, workflow_id: str, action: Action, stop: asyncio.Event) -> None:
+    async def _run(self, run: RunAction, stop: asyncio.Event) -> None:
+        workflow_id, action = run.workflow_id, run.action
         log.info("workflow %s: action %s begins: %s", workflow_id, action.name, action.image or action.cmd)
         begun = time.monotonic()
-        result = await self._attempt(action, stop)
+        with self._output.action(workflow_id, action.id) if self._output is not None else nullcontext():
+            result = await self._attempt(run, stop)
         seconds = time.monotonic() - begun
         log.info("workflow %s: action %s: exit code %d, %.1f s", workflow_id, action.name, result.exit_code, seconds)
-        self._carry_out(self._executor.action_ended(result))
+        if not self._closing.is_set():  # else the journal keeps saying that it has begun, and nobody knows its end
+            self._carry_out(self._executor.action_ended(result))
 
-    async def _attempt(self, action: Action, stop: asyncio.Event) -> RunResult:
+    async def _attempt(self, run: RunAction, stop: asyncio.Event) -> RunResult:
+        action = run.action
         try:
+            if run.resumed:
+                return await self._runtime.resume(action, stop) or _nobody_knows(action)
             check(action)
-            await self._runtime.pull(action.image, stop)
+            known = asyncio.create_task(self._is_known(run, stop))
+            try:
+                await self._runtime.pull(action.image, stop)
+                await known
+            finally:
+                known.cancel()
             if stop.is_set():
                 return RunResult(1, Reason.CANCELED, "stopped before it began")
+            self._executor.action_begins()
+            self._write()
             return await self._runtime.run(action, stop)
         except ActionError as error:
             return RunResult(1, error.reason, str(error))
         except Exception as error:  # the workflow must end, whatever is wrong with this machine or with this program
             log.exception("action %s could not be run", action.name)
             return RunResult(1, Reason.RUNTIME_ERROR, f"action {action.name}: {type(error).__name__}: {error}")
+
+    async def _is_known(self, run: RunAction, stop: asyncio.Event) -> None:
+        """Return when the server knows that the action has started, or when the action need not wait for that.
+
+        It waits when the action may be the end of this agent, and of what the agent knows: the last one may reboot the
+        machine, and without a journal on disk nobody remembers what has begun.
+        """
+        if not run.last and (self._journal is None or self._journal.kept):
+            return
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            started = self._spool.last_of(run.workflow_id)
+            waiting: set[asyncio.Future[Any]] = {started, stopped}
+            await asyncio.wait(waiting, timeout=KNOWN_WITHIN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if not started.done() and not stop.is_set():
+                log.warning(
+                    "workflow %s: action %s begins although the server has not heard of it within %.0f s",
+                    *(run.workflow_id, run.action.name, KNOWN_WITHIN_SECONDS),
+                )
+        finally:
+            stopped.cancel()
 
     async def _settle(self, workflow_id: str, outcome: WorkflowOutcome, last_event: asyncio.Future[bool]) -> None:
         """Run the after-workflow command once the server has the workflow's last event."""
@@ -122,10 +222,13 @@ class Agent:
         if not last_event.done():
             return
         if last_event.result():
+            self._executor.settling_begins()
+            self._write()
             await self._run_after_workflow(workflow_id, outcome)
         else:
             log.warning("workflow %s: the server did not take its last event; no after-workflow command", workflow_id)
         self._executor.settled()
+        self._write()
 
     async def _run_after_workflow(self, workflow_id: str, outcome: WorkflowOutcome) -> None:
         self._stop = stop = asyncio.Event()  # `close` stops this command as it stops an action
@@ -151,6 +254,11 @@ class Agent:
             log.error("workflow %s: the after-workflow command failed with exit code %d", workflow_id, code)
 
 
+def _nobody_knows(action: Action) -> RunResult:
+    message = f"the agent was restarted while action {action.name} ran, and nobody knows how it ended"
+    return RunResult(1, Reason.AGENT_RESTARTED, message)
+
+
 def check(action: Action) -> None:
     """Raise ActionError for what no runtime could do: a NUL byte in a string, "=" in the name of a variable."""
     texts = {"image": (action.image,), "cmd": (action.cmd,), "args": action.args, "volumes": action.volumes}
@@ -171,25 +279,68 @@ async def run_agent(settings: AgentSettings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked_to_end.set)
-    spool = MemorySpool()
-    channel = open_channel(settings.server, settings.tls_roots if settings.tls else None)
-    channel.get_state(try_to_connect=True)  # gRPC connects in its own threads while the runtime is made ready
+    with only_agent_in(settings.state_dir):
+        channel = await connect(settings, asked_to_end)
+        if channel is None:
+            return
+        channel.get_state(try_to_connect=True)  # gRPC connects in its own threads while the runtime is made ready
+        try:
+            await _serve(settings, channel, asked_to_end)
+        finally:
+            await channel.close()
+
+
+async def _serve(settings: AgentSettings, channel: grpc.aio.Channel, asked_to_end: asyncio.Event) -> None:
+    runtime = make_runtime(settings)
+    journal = Journal(settings.state_dir, boot_id())
+    restored = journal.restore()
+    spool = Spool(restored.pending)
+    output = OutputSender(channel)
+    agent = Agent(
+        runtime, spool, journal=journal, restored=restored, output=output, after_workflow=settings.after_workflow
+    )
+    await agent.prepare()
+    transport = Transport(channel, server=settings.server, agent_id=settings.agent_id, spool=spool, holds=agent.holds)
+
+    async def commands() -> None:
+        await agent.lost_is_told()
+        await transport.commands(agent.handle)
+
+    calls = [asyncio.create_task(call) for call in (commands(), transport.publish(), output.run())]
+    ending = asyncio.create_task(asked_to_end.wait())
+    done, _ = await asyncio.wait({*calls, ending}, return_when=asyncio.FIRST_COMPLETED)
+    log.info("the agent ends")
+    await agent.close()
+    for task in (*calls, ending):
+        task.cancel()
+    journal.close()
+    for task in done - {ending}:
+        task.result()  # a call of the transport only ends by a fault of this program: let it be seen
+
+
+@contextmanager
+def only_agent_in(state_dir: Path) -> Iterator[None]:
+    """Keep a second agent out of `state_dir` for as long as this lasts. Raises SettingsError if there is one already.
+
+    The lock goes with the process that holds it, however that ends; an action does not inherit it.
+    """
     try:
-        runtime = make_runtime(settings)
-        await runtime.prepare()
-        agent = Agent(runtime, spool, after_workflow=settings.after_workflow)
-        transport = Transport(channel, server=settings.server, agent_id=settings.agent_id, spool=spool)
-        calls = [asyncio.create_task(transport.commands(agent.handle)), asyncio.create_task(transport.publish())]
-        ending = asyncio.create_task(asked_to_end.wait())
-        done, _ = await asyncio.wait({*calls, ending}, return_when=asyncio.FIRST_COMPLETED)
-        log.info("the agent ends")
-        await agent.close()
-        for task in (*calls, ending):
-            task.cancel()
-        for task in done - {ending}:
-            task.result()  # a call of the transport only ends by a fault of this program: let it be seen
-    finally:
-        await channel.close()
+        state_dir.mkdir(parents=True, exist_ok=True)
+        lock = (state_dir / "agent.lock").open("a+")
+    except OSError as error:
+        raise SettingsError(f"state dir: {state_dir}: {error.strerror}; give a --state-dir to write in") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.seek(0)
+            message = f"state dir: {state_dir} is used by another agent, process {lock.read(20).strip() or 'unknown'}"
+            raise SettingsError(f"{message}; stop that one, or give this one a --state-dir of its own") from error
+        with suppress(OSError):  # on a full disk the message above will lack the number
+            lock.truncate(0)
+            lock.write(f"{os.getpid()}\n")
+            lock.flush()
+        yield
 
 
 def run(settings: AgentSettings) -> int:

@@ -1,7 +1,8 @@
 """Running a program as an action: its output line by line, its end, and how it is stopped.
 
 Used by the runtimes: `process` starts the action itself, `oci.runc` starts `runc run`. Output goes to the agent's log,
-where the machine's console and the OSIE's syslog show it, and the last of it is kept for the failure message.
+where the machine's console and the OSIE's syslog show it, to the server (`output`), and the last of it is kept for the
+failure message.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from tink.agent.runtime import STOP_GRACE_SECONDS
@@ -22,6 +24,10 @@ TAIL_LIMIT_BYTES = 2048
 LINE_LIMIT_BYTES = 4096
 LINES_PER_SECOND = 100
 """More than that is counted, not logged: a serial console carries about as much."""
+
+lines_to: ContextVar[Callable[[str], None] | None] = ContextVar("lines_to", default=None)
+"""Where an `Output` made in this context hands its lines to, beside the log: `agent` knows whose they are, a runtime
+need not. What it calls must neither block nor raise."""
 
 _KILL_SECONDS = 5.0
 """After this the program itself gets a SIGKILL, whatever `Signals.kill` has tried."""
@@ -39,6 +45,7 @@ class Output:
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._name = name
         self._clock = clock
+        self._hand_over = lines_to.get()
         self._partial = b""
         self._tail = bytearray()
         self._window = 0.0
@@ -71,6 +78,8 @@ class Output:
             return
         self._tail += text.encode() + b"\n"
         del self._tail[:-TAIL_LIMIT_BYTES]
+        if self._hand_over is not None:
+            self._hand_over(text)
         now = self._clock()
         if now - self._window >= 1.0:
             self._report_dropped()

@@ -10,10 +10,17 @@ Commands of the server and results of actions go in; effects come out, to be car
     action failed                  -> ActionFailed with the action's reason; the workflow ends
     StopWorkflow, it runs          -> stop the action; when that has ended, ActionFailed Canceled
     StopWorkflow, anything else    -> WorkflowRejected UnknownWorkflow: the server may call it canceled
+    the agent was restarted        -> the action that had not begun is run; the one that had is asked back from the
+                                      runtime, and its end goes the same way as any other
+
+All that it knows is one value, `Progress`, which `journal` keeps on disk: an executor made of it goes on as if nothing
+had been. Between `RunAction` and the action's first step lies `action_begins`; once that is kept, the action is never
+run again, whatever happens.
 
 A workflow that has ended may still have to *settle*: its last event is on its way and a command (a reboot) is to run
 after that. Until `settled` is called, another workflow is rejected, because the machine may go down under it.
-The rejected one is offered again by the server.
+The rejected one is offered again by the server. The command, too, is begun once only: a machine whose state outlives
+its reboot would else reboot for ever.
 
 An action that was told to stop is reported as canceled whatever its exit code: a program that catches TERM and leaves
 with 0 has not done its work. Sources: seeds/workflow-execution.md; states in the Workflow's own table.
@@ -21,7 +28,8 @@ with 0 has not done its work. Sources: seeds/workflow-execution.md; states in th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from tink.agent.model import (
     Action,
@@ -42,6 +50,41 @@ from tink.agent.model import (
 REMEMBERED_WORKFLOWS = 256
 """How many ended workflows are known by id; older ones are forgotten."""
 
+BACKLOG_LIMIT = 1000
+"""With so many events waiting for the server no workflow is begun: they would fill memory and disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settling:
+    """A workflow that has ended and whose after-workflow command has not; `begun`: it may have done its work."""
+
+    workflow_id: str
+    outcome: WorkflowOutcome
+    begun: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where execution is: action `index` of `workflow` is to be run, or runs (`begun`), or is to stop (`stopping`)."""
+
+    workflow: Workflow | None = None
+    index: int = 0
+    begun: bool = False
+    stopping: bool = False
+    ended: Mapping[str, WorkflowOutcome] = field(default_factory=dict)
+    """By id, oldest first; at most REMEMBERED_WORKFLOWS."""
+    settling: Settling | None = None
+
+    @property
+    def action(self) -> Action | None:
+        """The one at `index`."""
+        return self.workflow.actions[self.index] if self.workflow else None
+
+    def with_ended(self, workflow_id: str, outcome: WorkflowOutcome) -> Progress:
+        """No workflow runs; this one has ended, and is remembered."""
+        ended = [*self.ended.items(), (workflow_id, outcome)][-REMEMBERED_WORKFLOWS:]
+        return Progress(ended=dict(ended), settling=self.settling)
+
 
 @dataclass(frozen=True, slots=True)
 class Publish:
@@ -52,10 +95,16 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class RunAction:
-    """Start `action`; call `action_ended` when it is over."""
+    """Call `action_begins`, start `action`, and call `action_ended` when it is over.
+
+    `last`: it may take the machine down, so the server should know of its start before. `resumed`: an agent that died
+    had begun it, so it is asked back and not started.
+    """
 
     workflow_id: str
     action: Action
+    last: bool = False
+    resumed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +114,7 @@ class StopAction:
 
 @dataclass(frozen=True, slots=True)
 class EndWorkflow:
-    """Everything about the workflow has been published."""
+    """Everything about the workflow has been published; it has to settle now, if workflows do."""
 
     workflow_id: str
     outcome: WorkflowOutcome
@@ -77,32 +126,46 @@ Effect = Publish | RunAction | StopAction | EndWorkflow
 class Executor:
     """One workflow at a time. With `settles`, ended workflows block new ones until `settled` is called."""
 
-    def __init__(self, *, settles: bool = False) -> None:
+    def __init__(self, progress: Progress | None = None, *, settles: bool = False) -> None:
         self._settles = settles
-        self._workflow: Workflow | None = None
-        self._index = 0
-        self._stopping = False
-        self._settling: str | None = None
-        self._ended: dict[str, WorkflowOutcome] = {}
+        self.progress = progress or Progress()
 
     @property
     def running(self) -> str | None:
         """The id of the workflow that runs."""
-        return self._workflow.id if self._workflow else None
+        return self.progress.workflow.id if self.progress.workflow else None
 
-    def handle(self, command: Command) -> list[Effect]:
-        """Take a command of the server."""
+    def resume(self) -> list[Effect]:
+        """Go on where the agent was when it died; called once, first."""
+        effects: list[Effect] = []
+        settling = self.progress.settling
+        if settling is not None:
+            if self._settles and not settling.begun:
+                effects.append(EndWorkflow(settling.workflow_id, settling.outcome))
+            else:
+                self.settled()
+        if self.progress.workflow is not None:
+            effects.append(self._run(self.progress.workflow))
+            if self.progress.stopping:
+                effects.append(StopAction())
+        return effects
+
+    def handle(self, command: Command, *, backlog: int = 0) -> list[Effect]:
+        """Take a command of the server, while `backlog` events wait for it."""
         if isinstance(command, StartWorkflow):
-            return self._start(command.workflow)
+            return self._start(command.workflow, backlog)
         return self._stop(command)
+
+    def action_begins(self) -> None:
+        """The action of the last `RunAction` is about to do its first step."""
+        self.progress = replace(self.progress, begun=True)
 
     def action_ended(self, result: RunResult) -> list[Effect]:
         """The action of the last `RunAction` is over. Raises RuntimeError when none was running."""
-        workflow = self._workflow
-        if workflow is None:
+        workflow, action = self.progress.workflow, self.progress.action
+        if workflow is None or action is None:
             raise RuntimeError("an action ended, but no workflow runs")
-        action = workflow.actions[self._index]
-        if self._stopping:
+        if self.progress.stopping:
             message = f"stopped while action {action.name} ran, because the workflow was canceled"
             failed = ActionFailed(workflow.id, action.id, Reason.CANCELED, message)
             return [Publish(failed), self._end(workflow, WorkflowOutcome.CANCELED)]
@@ -110,53 +173,65 @@ class Executor:
             failed = ActionFailed(workflow.id, action.id, result.reason, result.message)
             return [Publish(failed), self._end(workflow, WorkflowOutcome.FAILED)]
         succeeded = Publish(ActionSucceeded(workflow.id, action.id))
-        self._index += 1
-        if self._index < len(workflow.actions):
+        if self.progress.index + 1 < len(workflow.actions):
+            self.progress = replace(self.progress, index=self.progress.index + 1, begun=False)
             return [succeeded, *self._run_next(workflow)]
         return [succeeded, self._end(workflow, WorkflowOutcome.SUCCEEDED)]
 
-    def settled(self) -> None:
-        """What was to be done after the workflow's end is done; the next one may start."""
-        self._settling = None
+    def settling_begins(self) -> None:
+        """What is to be done after the workflow's end is about to be begun."""
+        if self.progress.settling is not None:
+            self.progress = replace(self.progress, settling=replace(self.progress.settling, begun=True))
 
-    def _start(self, workflow: Workflow) -> list[Effect]:
+    def settled(self) -> None:
+        """What was to be done after the workflow's end is done, or will not be; the next one may start."""
+        self.progress = replace(self.progress, settling=None)
+
+    def _start(self, workflow: Workflow, backlog: int) -> list[Effect]:
         if workflow.id == self.running:
             return []
         if not workflow.actions:
             return [_reject(workflow.id, Reason.INVALID_WORKFLOW, f"workflow {workflow.id} has no actions")]
-        if outcome := self._ended.get(workflow.id):
+        if outcome := self.progress.ended.get(workflow.id):
             ended = f"workflow {workflow.id} has already ended on this machine: {outcome}"
             return [_reject(workflow.id, Reason.ALREADY_FINISHED, ended)]
-        if self.running is not None:
-            return [_reject(workflow.id, Reason.ALREADY_RUNNING, f"workflow {self.running} is running")]
-        if self._settling is not None:
-            busy = f"workflow {self._settling} has ended, but its after-workflow command has not"
+        if busy := self._busy(backlog):
             return [_reject(workflow.id, Reason.ALREADY_RUNNING, busy)]
-        self._workflow = workflow
-        self._index = 0
-        self._stopping = False
+        self.progress = replace(self.progress, workflow=workflow, index=0, begun=False, stopping=False)
         return self._run_next(workflow)
+
+    def _busy(self, backlog: int) -> str:
+        """Why no other workflow can be begun now; "" if one can."""
+        if self.running is not None:
+            return f"workflow {self.running} is running"
+        if self.progress.settling is not None:
+            return f"workflow {self.progress.settling.workflow_id} has ended, but its after-workflow command has not"
+        if backlog >= BACKLOG_LIMIT:
+            return f"{backlog} events of earlier workflows wait for the server to take them"
+        return ""
 
     def _stop(self, command: StopWorkflow) -> list[Effect]:
         if command.workflow_id != self.running:
             unknown = f"workflow {command.workflow_id} is not running on this machine"
             return [_reject(command.workflow_id, Reason.UNKNOWN_WORKFLOW, unknown)]
-        if self._stopping:
+        if self.progress.stopping:
             return []
-        self._stopping = True
+        self.progress = replace(self.progress, stopping=True)
         return [StopAction()]
 
     def _run_next(self, workflow: Workflow) -> list[Effect]:
-        action = workflow.actions[self._index]
-        return [Publish(ActionStarted(workflow.id, action.id)), RunAction(workflow.id, action)]
+        run = self._run(workflow)
+        return [Publish(ActionStarted(workflow.id, run.action.id)), run]
+
+    def _run(self, workflow: Workflow) -> RunAction:
+        index = self.progress.index
+        last = index == len(workflow.actions) - 1
+        return RunAction(workflow.id, workflow.actions[index], last=last, resumed=self.progress.begun)
 
     def _end(self, workflow: Workflow, outcome: WorkflowOutcome) -> EndWorkflow:
-        self._workflow = None
-        self._ended[workflow.id] = outcome
-        if len(self._ended) > REMEMBERED_WORKFLOWS:
-            del self._ended[next(iter(self._ended))]
+        self.progress = self.progress.with_ended(workflow.id, outcome)
         if self._settles:
-            self._settling = workflow.id
+            self.progress = replace(self.progress, settling=Settling(workflow.id, outcome))
         return EndWorkflow(workflow.id, outcome)
 
 

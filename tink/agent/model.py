@@ -37,6 +37,7 @@ class Reason(StrEnum):
     NON_ZERO_EXIT = "NonZeroExit"  # it ran and failed, and gave no reason of its own
     INVALID_REASON = "InvalidReason"  # it gave a reason that is not a word
     CANCELED = "Canceled"
+    AGENT_RESTARTED = "AgentRestarted"  # the agent died while it ran, and nobody knows how it ended
     # why a workflow was rejected
     ALREADY_RUNNING = "AlreadyRunning"
     ALREADY_FINISHED = "AlreadyFinished"

@@ -2,7 +2,8 @@
 
 The agent appends as actions begin and end; the transport's publisher takes the oldest, sends it until it is
 acknowledged (or refused for good) and settles it. Executing never waits for it, so a workflow goes on through a
-broken connection. This spool lives in memory; one on disk has the same methods.
+broken connection. `journal` keeps what waits here on disk: the agent writes it there in the same step, before the
+publisher can see the event, and a new agent's spool begins with it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable, Sequence
 
 from tink.agent.model import Event, WorkflowRejected
 
@@ -19,17 +21,40 @@ REJECTION_LIMIT = 256
 """A server that repeats commands and takes no answers must not fill the machine's memory."""
 
 
-class MemorySpool:
-    """A first-in first-out queue whose head stays until it is settled. For one event loop, one publisher."""
+class Spool:
+    """A first-in first-out queue whose head stays until it is settled. For one event loop, one publisher.
 
-    def __init__(self) -> None:
-        self._events: deque[tuple[int, Event]] = deque()
-        self._count = 0
+    `pending`: what an earlier agent has left, with its numbers.
+    """
+
+    def __init__(self, pending: Sequence[tuple[int, Event]] = ()) -> None:
+        loop = asyncio.get_running_loop()
+        self._events = deque(pending)
+        self._count = pending[-1][0] if pending else 0
         self._arrived = asyncio.Event()
-        self._waiting: dict[int, asyncio.Future[bool]] = {}
+        self._waiting: dict[int, asyncio.Future[bool]] = {number: loop.create_future() for number, _ in pending}
+        self._settled: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
         return len(self._events)
+
+    @property
+    def pending(self) -> tuple[tuple[int, Event], ...]:
+        """All events that wait, oldest first, with their numbers."""
+        return tuple(self._events)
+
+    def on_settle(self, settled: Callable[[], None]) -> None:
+        """Have `settled` called whenever an event has left the spool."""
+        self._settled = settled
+
+    def last_of(self, workflow_id: str) -> asyncio.Future[bool]:
+        """What `append` gave for the workflow's newest event that waits; if none does, the server has them all."""
+        for number, event in reversed(self._events):
+            if event.workflow_id == workflow_id:
+                return self._waiting[number]
+        taken: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        taken.set_result(True)
+        return taken
 
     def append(self, event: Event) -> asyncio.Future[bool]:
         """Queue `event`. The future ends when it is settled: True, the server has it; False, it will never take it.
@@ -57,11 +82,16 @@ class MemorySpool:
             await self._arrived.wait()
         return self._events[0]
 
+    def next(self) -> tuple[int, Event] | None:
+        """The event after the head, and its number; None if there is none."""
+        return self._events[1] if len(self._events) > 1 else None
+
     def settle(self, number: int, *, delivered: bool) -> None:
         """The head, `number`, has been acknowledged, or will never be taken (`delivered` False)."""
         head, _ = self._events.popleft()
         if head != number:
             raise RuntimeError(f"event {number} is settled while {head} is the oldest")
         future = self._waiting.pop(number)
+        self._settled()
         if not future.done():
             future.set_result(delivered)

@@ -1,8 +1,8 @@
 """The agent's two calls to the server: the command stream that is always open, and the events.
 
 `commands` keeps `GetWorkflows` open for ever: at boot it waits for the server to appear, and after every break it
-connects again, sooner at first, later every ten seconds. `publish` sends the events of the spool one by one, in order,
-each until it is acknowledged; the server treats a repeated event as one. Neither waits for the other, and executing
+connects again, sooner at first, later every ten seconds. `publish` sends the events of the spool in order, each
+until it is acknowledged; the server treats a repeated event as one. Neither waits for the other, and executing
 actions waits for none of them.
 
 What a status means to the agent:
@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import grpc
@@ -29,9 +29,9 @@ import grpc.aio
 
 from proto import workflow_pb2 as pb
 from proto.workflow_pb2_grpc import WorkflowServiceStub
-from tink.agent.model import Command, Event
-from tink.agent.spool import MemorySpool
-from tink.agent.wire import UnusableCommandError, command_from_wire, event_to_wire
+from tink.agent.model import ActionStarted, ActionSucceeded, Command, Event
+from tink.agent.spool import Spool
+from tink.agent.wire import UnusableCommandError, command_from_wire, event_to_wire, holding
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,10 @@ class Backoff:
 
 
 class Transport:
-    """One agent's connection. `commands` and `publish` run for ever, side by side, until they are cancelled."""
+    """One agent's connection. `commands` and `publish` run for ever, side by side, until they are cancelled.
+
+    `holds` gives the workflows that the agent runs or has events of; the server is told with each command stream.
+    """
 
     def __init__(
         self,
@@ -89,7 +92,8 @@ class Transport:
         *,
         server: str,
         agent_id: str,
-        spool: MemorySpool,
+        spool: Spool,
+        holds: Callable[[], Iterable[str]] = tuple,
         pace: Pace | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -97,6 +101,7 @@ class Transport:
         self._server = server
         self._agent_id = agent_id
         self._spool = spool
+        self._holds = holds
         self._pace = pace or Pace()
         self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
         self._stub = WorkflowServiceStub(channel)
@@ -121,14 +126,27 @@ class Transport:
             await self._reachable()
 
     async def publish(self) -> None:
-        """Send the spool's events, for ever, each until it is acknowledged or refused for good."""
+        """Send the spool's events, for ever, each until it is acknowledged or refused for good.
+
+        One after the other; but the end of an action and the start of the next, which happen at once, go together.
+        """
         while True:
             number, event = await self._spool.head()
-            delivered = await self._deliver(event)
-            self._spool.settle(number, delivered=delivered)
+            after = self._spool.next()
+            if after is None or not _together(event, after[1]):
+                self._spool.settle(number, delivered=await self._deliver(event))
+                continue
+            following = asyncio.create_task(self._try(after[1]))
+            try:
+                self._spool.settle(number, delivered=await self._deliver(event))
+                if await following:
+                    self._spool.settle(after[0], delivered=True)
+            finally:
+                following.cancel()
 
     async def _stream(self, handle: Callable[[Command], None], backoff: Backoff) -> None:
-        call = self._stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=self._agent_id))
+        told = holding(self._holds())
+        call = self._stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=self._agent_id), metadata=told)
         established = asyncio.get_running_loop().call_later(self._pace.established_after, self._established, backoff)
         try:
             async for message in call:
@@ -153,6 +171,15 @@ class Transport:
         while state is not grpc.ChannelConnectivity.READY:
             await self._channel.wait_for_state_change(state)
             state = self._channel.get_state(try_to_connect=True)
+
+    async def _try(self, event: Event) -> bool:
+        """Whether the server acknowledges `event` at once. If not, it is delivered when it is the oldest."""
+        try:
+            await self._stub.PublishEvent(event_to_wire(event), timeout=self._pace.publish_timeout)
+        except grpc.aio.AioRpcError:
+            return False
+        log.debug("delivered %s", _story(event))
+        return True
 
     async def _deliver(self, event: Event) -> bool:
         """True when the server has acknowledged `event`, False when it never will."""
@@ -203,6 +230,15 @@ class Transport:
         if condition != self._condition:
             self._condition = condition
             log.log(level, "%s", message)
+
+
+def _together(event: Event, after: Event) -> bool:
+    """Whether it does no harm if the server hears `after` first: it knows of such reports in any order."""
+    return (
+        isinstance(event, ActionSucceeded)
+        and isinstance(after, ActionStarted)
+        and event.workflow_id == after.workflow_id
+    )
 
 
 def _story(event: Event) -> str:

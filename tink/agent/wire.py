@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
+from proto import metadata
 from proto import workflow_pb2 as pb
 from tink.agent.model import (
     Action,
@@ -16,9 +20,23 @@ from tink.agent.model import (
     Workflow,
 )
 
+MAX_HELD = 64
+"""Workflows that a call names; more would not fit the headers that servers accept."""
+
+_HEADER_VALUE = re.compile(r"[!-~]{1,128}")
+
 
 class UnusableCommandError(AgentError):
     """A command that cannot even be answered, because it names no workflow or is of an unknown kind."""
+
+
+def holding(workflow_ids: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """The metadata of GetWorkflows that names the workflows which the agent holds.
+
+    No header can carry an id with blanks or other than ASCII; such a one is no uid, and is left out.
+    """
+    held = [workflow_id for workflow_id in workflow_ids if _HEADER_VALUE.fullmatch(workflow_id)][:MAX_HELD]
+    return tuple((metadata.WORKFLOW, workflow_id) for workflow_id in held or [""])
 
 
 def command_from_wire(message: pb.GetWorkflowsResponse | None) -> Command:

@@ -21,7 +21,13 @@ from tink.agent.model import (
     Workflow,
 )
 from tink.agent.settings import AgentSettings
-from tink.agent.spool import MemorySpool
+from tink.agent.spool import Spool
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch):
+    """Nobody acknowledges in most of these tests."""
+    monkeypatch.setattr(agent_module, "KNOWN_WITHIN_SECONDS", 0.05)
 
 
 class FakeRuntime:
@@ -31,8 +37,8 @@ class FakeRuntime:
         self.ends = ends
         self.calls = []
 
-    async def prepare(self):
-        self.calls.append("prepare")
+    async def prepare(self, held=""):
+        self.calls.append(f"prepare {held}".strip())
 
     async def pull(self, image, stop):
         self.calls.append(f"pull {image}")
@@ -76,7 +82,7 @@ async def until(condition):
 
 
 async def test_workflow_from_start_to_end():
-    runtime, spool = FakeRuntime(), MemorySpool()
+    runtime, spool = FakeRuntime(), Spool()
     agent = Agent(runtime, spool)
     agent.handle(StartWorkflow(workflow("one", "two")))
     assert await published(spool, 4) == [
@@ -90,7 +96,7 @@ async def test_workflow_from_start_to_end():
 
 
 async def test_execution_goes_on_while_nobody_takes_the_events():
-    runtime, spool = FakeRuntime(), MemorySpool()
+    runtime, spool = FakeRuntime(), Spool()
     agent = Agent(runtime, spool)
     agent.handle(StartWorkflow(workflow("one", "two", "three")))
     await until(lambda: len(spool) == 6)
@@ -99,7 +105,7 @@ async def test_execution_goes_on_while_nobody_takes_the_events():
 
 
 async def test_missing_image_is_the_actions_failure():
-    spool = MemorySpool()
+    spool = Spool()
     agent = Agent(FakeRuntime(), spool)
     agent.handle(StartWorkflow(workflow("one", image="missing")))
     events = await published(spool, 2)
@@ -108,7 +114,7 @@ async def test_missing_image_is_the_actions_failure():
 
 
 async def test_fault_of_the_runtime_ends_the_workflow_and_not_the_agent():
-    spool = MemorySpool()
+    spool = Spool()
     agent = Agent(FakeRuntime(one=ZeroDivisionError("boom")), spool)
     agent.handle(StartWorkflow(workflow("one")))
     events = await published(spool, 2)
@@ -119,7 +125,7 @@ async def test_fault_of_the_runtime_ends_the_workflow_and_not_the_agent():
 
 
 async def test_cancel_stops_the_action_and_reports_only_then():
-    runtime, spool = FakeRuntime(one="hang"), MemorySpool()
+    runtime, spool = FakeRuntime(one="hang"), Spool()
     agent = Agent(runtime, spool)
     agent.handle(StartWorkflow(workflow("one", "two")))
     await published(spool, 1)
@@ -132,7 +138,7 @@ async def test_cancel_stops_the_action_and_reports_only_then():
 
 
 async def test_cancel_during_the_pull_runs_nothing():
-    runtime, spool = FakeRuntime(), MemorySpool()
+    runtime, spool = FakeRuntime(), Spool()
     agent = Agent(runtime, spool)
     agent.handle(StartWorkflow(workflow("one", image="slow")))
     await until(lambda: runtime.calls == ["pull slow"])
@@ -144,7 +150,7 @@ async def test_cancel_during_the_pull_runs_nothing():
 
 
 async def test_agent_that_is_told_to_end_stops_the_action_and_reports_nothing():
-    runtime, spool = FakeRuntime(one="hang"), MemorySpool()
+    runtime, spool = FakeRuntime(one="hang"), Spool()
     agent = Agent(runtime, spool)
     agent.handle(StartWorkflow(workflow("one")))
     await until(lambda: "run one" in runtime.calls)
@@ -152,6 +158,7 @@ async def test_agent_that_is_told_to_end_stops_the_action_and_reports_nothing():
     assert runtime.calls[-1] == "stopped one"
     assert await published(spool, 1) == [ActionStarted("w", "id-one")]
     assert len(spool) == 0
+    assert agent.holds() == ("w",), "whoever starts this agent again will hear of it"
 
 
 @pytest.fixture
@@ -166,7 +173,7 @@ def after(tmp_path):
 )
 async def test_after_workflow_command_runs_once_the_server_knows_the_end(after, end, state):
     told, command = after
-    runtime, spool = FakeRuntime(one=end), MemorySpool()
+    runtime, spool = FakeRuntime(one=end), Spool()
     agent = Agent(runtime, spool, after_workflow=command)
     agent.handle(StartWorkflow(workflow("one")))
     if end == "hang":
@@ -188,7 +195,7 @@ async def test_after_workflow_command_runs_once_the_server_knows_the_end(after, 
 
 async def test_after_workflow_command_does_not_run_when_the_server_refused_the_end(after):
     told, command = after
-    spool = MemorySpool()
+    spool = Spool()
     agent = Agent(FakeRuntime(), spool, after_workflow=command)
     agent.handle(StartWorkflow(workflow("one")))
     await published(spool, 1)
@@ -201,7 +208,7 @@ async def test_after_workflow_command_does_not_run_when_the_server_refused_the_e
 
 @pytest.mark.parametrize("command", [("/no/such/program",), ("/bin/false",)])
 async def test_after_workflow_command_that_fails_is_logged_and_the_agent_goes_on(command, caplog):
-    spool = MemorySpool()
+    spool = Spool()
     agent = Agent(FakeRuntime(), spool, after_workflow=command)
     agent.handle(StartWorkflow(workflow("one")))
     await published(spool, 2)
@@ -214,7 +221,7 @@ async def test_after_workflow_command_that_fails_is_logged_and_the_agent_goes_on
 
 @pytest.mark.timeout(20)
 async def test_after_workflow_command_that_hangs_ends_with_the_agent():
-    spool = MemorySpool()
+    spool = Spool()
     agent = Agent(FakeRuntime(), spool, after_workflow=("/bin/sleep", "600"))
     agent.handle(StartWorkflow(workflow("one")))
     await published(spool, 2)
@@ -245,7 +252,7 @@ def test_sigterm_ends_the_command_cleanly(tmp_path, monkeypatch):
     settings = AgentSettings(agent_id="a", server="127.0.0.1:1", runtime="process", state_dir=tmp_path)
 
     class TermSoon(FakeRuntime):
-        async def prepare(self):
+        async def prepare(self, held=""):
             asyncio.get_running_loop().call_later(0.2, os.kill, os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(agent_module, "make_runtime", lambda _: TermSoon())

@@ -2,7 +2,16 @@
 
 import pytest
 
-from tink.agent.executor import REMEMBERED_WORKFLOWS, EndWorkflow, Executor, Publish, RunAction, StopAction
+from tink.agent.executor import (
+    BACKLOG_LIMIT,
+    REMEMBERED_WORKFLOWS,
+    EndWorkflow,
+    Executor,
+    Progress,
+    Publish,
+    RunAction,
+    StopAction,
+)
 from tink.agent.model import (
     Action,
     ActionFailed,
@@ -24,7 +33,7 @@ OK = RunResult(0)
 BAD = RunResult(3, "DiskNotFound", "no disk")
 
 STARTED_FIRST = [Publish(ActionStarted("w1", "a1")), RunAction("w1", FIRST)]
-STARTED_SECOND = [Publish(ActionStarted("w1", "a2")), RunAction("w1", SECOND)]
+STARTED_SECOND = [Publish(ActionStarted("w1", "a2")), RunAction("w1", SECOND, last=True)]
 
 
 def rejection(effects):
@@ -75,13 +84,13 @@ SCRIPTS = {
     "another_workflow_follows_an_ended_one": [
         (StartWorkflow(W1), STARTED_FIRST),
         (BAD, None),
-        (StartWorkflow(W2), [Publish(ActionStarted("w2", "a1")), RunAction("w2", FIRST)]),
+        (StartWorkflow(W2), [Publish(ActionStarted("w2", "a1")), RunAction("w2", FIRST, last=True)]),
     ],
     "a_rejected_workflow_may_come_again_later": [
         (StartWorkflow(W1), STARTED_FIRST),
         (StartWorkflow(W2), ("w2", "AlreadyRunning")),
         (BAD, None),
-        (StartWorkflow(W2), [Publish(ActionStarted("w2", "a1")), RunAction("w2", FIRST)]),
+        (StartWorkflow(W2), [Publish(ActionStarted("w2", "a1")), RunAction("w2", FIRST, last=True)]),
     ],
     "stop_ends_the_action_and_reports_canceled": [
         (StartWorkflow(W1), STARTED_FIRST),
@@ -133,6 +142,44 @@ def test_machine_that_is_about_to_reboot_takes_no_new_workflow():
     assert rejection(executor.handle(StartWorkflow(W1))) == ("w1", "AlreadyRunning")
     executor.settled()
     assert executor.handle(StartWorkflow(W1)) == STARTED_FIRST
+
+
+def test_server_that_takes_no_events_gets_no_new_workflow_done():
+    executor = Executor()
+    assert rejection(executor.handle(StartWorkflow(W1), backlog=BACKLOG_LIMIT)) == ("w1", "AlreadyRunning")
+    assert executor.handle(StartWorkflow(W1), backlog=BACKLOG_LIMIT - 1) == STARTED_FIRST
+    assert executor.handle(StartWorkflow(W1), backlog=BACKLOG_LIMIT) == [], "it runs already"
+
+
+@pytest.mark.parametrize(
+    ("progress", "effects"),
+    [
+        (Progress(), []),
+        (Progress(W1), [RunAction("w1", FIRST)]),
+        (Progress(W1, begun=True), [RunAction("w1", FIRST, resumed=True)]),
+        (Progress(W1, index=1), [RunAction("w1", SECOND, last=True)]),
+        (Progress(W1, index=1, stopping=True), [RunAction("w1", SECOND, last=True), StopAction()]),
+        (
+            Progress(W1, index=1, begun=True, stopping=True),
+            [RunAction("w1", SECOND, last=True, resumed=True), StopAction()],
+        ),
+    ],
+)
+def test_executor_of_an_agent_that_was_started_again_goes_on(progress, effects):
+    executor = Executor(progress)
+    assert executor.resume() == effects
+    if progress.workflow is not None:
+        assert executor.handle(StartWorkflow(W1)) == [], "the server may send it again"
+        assert rejection(executor.handle(StartWorkflow(W2))) == ("w2", "AlreadyRunning")
+
+
+def test_next_action_has_not_begun_when_the_one_before_has_ended():
+    executor = Executor()
+    executor.handle(StartWorkflow(W1))
+    executor.action_begins()
+    assert executor.progress.begun
+    executor.action_ended(OK)
+    assert (executor.progress.index, executor.progress.begun) == (1, False)
 
 
 def test_ids_of_ended_workflows_do_not_fill_memory():

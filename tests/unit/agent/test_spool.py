@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from tink.agent.model import ActionStarted, ActionSucceeded, WorkflowRejected
-from tink.agent.spool import REJECTION_LIMIT, MemorySpool
+from tink.agent.spool import REJECTION_LIMIT, Spool
 
 
 async def test_events_leave_in_the_order_they_came():
-    spool = MemorySpool()
+    spool = Spool()
     events = [ActionStarted("w", "1"), ActionSucceeded("w", "1"), ActionStarted("w", "2")]
     for event in events:
         spool.append(event)
@@ -24,7 +24,7 @@ async def test_events_leave_in_the_order_they_came():
 
 
 async def test_publisher_waits_for_the_next_event():
-    spool = MemorySpool()
+    spool = Spool()
     waiting = asyncio.create_task(spool.head())
     await asyncio.sleep(0)
     assert not waiting.done()
@@ -32,9 +32,40 @@ async def test_publisher_waits_for_the_next_event():
     assert (await waiting)[1] == ActionStarted("w", "1")
 
 
+async def test_spool_of_an_agent_that_died_goes_on_with_what_was_left_before_anything_new():
+    spool = Spool([(7, ActionStarted("w", "1")), (8, ActionSucceeded("w", "1"))])
+    spool.append(ActionStarted("w", "2"))
+    assert [number for number, _ in spool.pending] == [7, 8, 9]
+    number, event = await spool.head()
+    assert (number, event) == (7, ActionStarted("w", "1"))
+    spool.settle(number, delivered=True)
+    assert len(spool) == 2
+
+
+async def test_who_asks_for_a_workflows_last_event_waits_for_that_one():
+    spool = Spool([(1, ActionStarted("w", "1")), (2, ActionStarted("other", "1"))])
+    spool.append(ActionSucceeded("w", "1"))
+    last = spool.last_of("w")
+    for left in (2, 1, 0):
+        assert last.done() == (left < 0)
+        number, _ = await spool.head()
+        spool.settle(number, delivered=True)
+    assert last.result()
+    assert spool.last_of("w").result(), "the server has them all"
+
+
+async def test_what_has_left_the_spool_is_written_down_before_anybody_acts_on_it():
+    spool, told = Spool(), []
+    future = spool.append(ActionStarted("w", "1"))
+    spool.on_settle(lambda: told.append((len(spool), future.done())))
+    number, _ = await spool.head()
+    spool.settle(number, delivered=True)
+    assert told == [(0, False)]
+
+
 @pytest.mark.parametrize("delivered", [True, False])
 async def test_who_waits_for_an_event_learns_whether_the_server_has_it(delivered):
-    spool = MemorySpool()
+    spool = Spool()
     future = spool.append(ActionSucceeded("w", "1"))
     number, _ = await spool.head()
     spool.settle(number, delivered=delivered)
@@ -42,7 +73,7 @@ async def test_who_waits_for_an_event_learns_whether_the_server_has_it(delivered
 
 
 async def test_server_that_repeats_a_command_and_takes_no_answer_does_not_fill_memory():
-    spool = MemorySpool()
+    spool = Spool()
     for _ in range(10):
         spool.append(WorkflowRejected("w", "AlreadyRunning", "m"))
     assert len(spool) == 1

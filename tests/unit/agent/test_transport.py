@@ -7,6 +7,7 @@ import ipaddress
 import logging
 import random
 import socket
+from dataclasses import replace
 
 import grpc
 import grpc.aio
@@ -16,11 +17,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from proto import metadata
 from proto import workflow_pb2 as pb
 from proto.workflow_pb2_grpc import WorkflowServiceServicer, WorkflowServiceStub, add_WorkflowServiceServicer_to_server
-from tink.agent.channel import open_channel
-from tink.agent.model import ActionStarted, ActionSucceeded, StopWorkflow
-from tink.agent.spool import MemorySpool
+from tink.agent.channel import CHANNEL_OPTIONS, open_channel
+from tink.agent.model import ActionFailed, ActionStarted, ActionSucceeded, StopWorkflow, WorkflowRejected
+from tink.agent.spool import Spool
 from tink.agent.transport import Backoff, Pace, Transport
 from tink.agent.wire import event_to_wire
 
@@ -40,13 +42,16 @@ class Server(WorkflowServiceServicer):
     def __init__(self):
         self.commands = asyncio.Queue()
         self.agents = []
+        self.held = []
         self.events = []
         self.attempts = 0
+        self.stalls = 0
         self.stream_status = []
         self.event_status = []
 
     async def GetWorkflows(self, request, context):  # noqa: N802 - the service's name
         self.agents.append(request.agent_id)
+        self.held.append([value for key, value in context.invocation_metadata() if key == metadata.WORKFLOW])
         if self.stream_status:
             await context.abort(*self.stream_status.pop(0))
         while True:
@@ -59,6 +64,9 @@ class Server(WorkflowServiceServicer):
 
     async def PublishEvent(self, request, context):  # noqa: N802
         self.attempts += 1
+        if self.stalls:
+            self.stalls -= 1
+            await asyncio.sleep(3600)
         if self.event_status:
             await context.abort(*self.event_status.pop(0))
         self.events.append(request.event)
@@ -77,7 +85,7 @@ def free_port():
 
 @contextlib.asynccontextmanager
 async def serving(servicer, port):
-    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+    server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.http2.max_ping_strikes", 0)])
     add_WorkflowServiceServicer_to_server(servicer, server)
     server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
@@ -88,10 +96,16 @@ async def serving(servicer, port):
 
 
 @contextlib.asynccontextmanager
-async def transporting(port, spool, received, pace=FAST):
-    channel = open_channel(f"127.0.0.1:{port}", None)
+async def transporting(port, spool, received, pace=FAST, holds=tuple, channel=None):
+    channel = channel or open_channel(f"127.0.0.1:{port}", None)
     transport = Transport(
-        channel, server=f"127.0.0.1:{port}", agent_id="52:54:00:00:00:01", spool=spool, pace=pace, rng=random.Random(1)
+        channel,
+        server=f"127.0.0.1:{port}",
+        agent_id="52:54:00:00:00:01",
+        spool=spool,
+        holds=holds,
+        pace=pace,
+        rng=random.Random(1),
     )
     tasks = [asyncio.create_task(transport.commands(received.append)), asyncio.create_task(transport.publish())]
     try:
@@ -120,7 +134,7 @@ def log(caplog):
 
 async def test_commands_come_through_broken_and_ended_streams_in_order(log):
     server, received, port = Server(), [], free_port()
-    async with serving(server, port), transporting(port, MemorySpool(), received):
+    async with serving(server, port), transporting(port, Spool(), received):
         for index, trouble in enumerate(["break", "end", "break"]):
             server.commands.put_nowait(stop(f"w{index}"))
             server.commands.put_nowait(trouble)
@@ -133,7 +147,7 @@ async def test_commands_come_through_broken_and_ended_streams_in_order(log):
 
 async def test_agent_that_boots_before_the_server_waits_for_it(log):
     server, received, port = Server(), [], free_port()
-    spool = MemorySpool()
+    spool = Spool()
     spool.append(ActionStarted("w", "a"))
     async with transporting(port, spool, received):
         await asyncio.sleep(1.0)
@@ -146,7 +160,7 @@ async def test_agent_that_boots_before_the_server_waits_for_it(log):
 
 
 async def test_server_that_goes_away_and_comes_back_gets_every_event_in_order(log):
-    server, received, port, spool = Server(), [], free_port(), MemorySpool()
+    server, received, port, spool = Server(), [], free_port(), Spool()
     async with transporting(port, spool, received):
         async with serving(server, port):
             spool.append(ActionStarted("w", "0"))
@@ -163,7 +177,7 @@ async def test_server_that_goes_away_and_comes_back_gets_every_event_in_order(lo
 
 
 async def test_event_is_sent_again_until_it_is_acknowledged():
-    server, port, spool = Server(), free_port(), MemorySpool()
+    server, port, spool = Server(), free_port(), Spool()
     server.event_status = [(grpc.StatusCode.UNAVAILABLE, "no"), (grpc.StatusCode.INTERNAL, "no")]
     async with serving(server, port), transporting(port, spool, []):
         spool.append(ActionStarted("w", "a"))
@@ -172,8 +186,76 @@ async def test_event_is_sent_again_until_it_is_acknowledged():
     assert [event.WhichOneof("event") for event in server.events] == ["action_started", "action_succeeded"]
 
 
+def pair(workflow="w1", other=None):
+    return ActionSucceeded(workflow, "a1"), ActionStarted(other or workflow, "a2")
+
+
+class Slow(Server):
+    """Answers the events of `late` actions only when `go` is set."""
+
+    def __init__(self, *late):
+        super().__init__()
+        self.late, self.go, self.seen = late, asyncio.Event(), []
+
+    async def PublishEvent(self, request, context):  # noqa: N802
+        event = getattr(request.event, request.event.WhichOneof("event"))
+        self.seen.append(getattr(event, "action_id", "rejected"))
+        if self.seen[-1] in self.late:
+            await self.go.wait()
+        return await super().PublishEvent(request, context)
+
+
+async def test_the_end_of_an_action_and_the_start_of_the_next_go_together_and_the_first_is_settled_first():
+    port, spool, server = free_port(), Spool(), Slow("a1")
+    async with serving(server, port), transporting(port, spool, []):
+        first, second = [spool.append(event) for event in pair()]
+        third = spool.append(ActionSucceeded("w1", "a2"))
+        async with asyncio.timeout(5):
+            while not server.events:
+                await asyncio.sleep(0.01)
+        assert server.seen == ["a1", "a2"], "sent in order"
+        assert not first.done()
+        assert not second.done(), "it is known to the server, but what was before it is not"
+        assert len(spool) == 3
+        server.go.set()
+        assert await asyncio.wait_for(asyncio.gather(first, second, third), 5) == [True] * 3
+        assert server.seen == ["a1", "a2", "a2"], "each once"
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        pair("w1", "w2"),
+        (ActionStarted("w1", "a1"), ActionSucceeded("w1", "a2")),
+        (ActionSucceeded("w1", "a1"), ActionFailed("w1", "a2", "R", "m")),
+        (ActionSucceeded("w1", "a1"), WorkflowRejected("w1", "AlreadyFinished", "m")),
+    ],
+)
+async def test_anything_else_waits_until_the_one_before_it_is_acknowledged(events):
+    """A failure or a rejection that overtakes a success would end what has not ended."""
+    port, spool, server = free_port(), Spool(), Slow("a1")
+    async with serving(server, port), transporting(port, spool, []):
+        last = [spool.append(event) for event in events][-1]
+        await asyncio.sleep(0.2)
+        assert server.seen == ["a1"]
+        server.go.set()
+        assert await asyncio.wait_for(last, 5)
+
+
+@pytest.mark.parametrize("refused", [1, 2])
+async def test_of_two_that_went_together_the_one_that_was_not_taken_is_sent_again_in_its_turn(refused):
+    port, spool, server = free_port(), Spool(), Server()
+    server.event_status = [(grpc.StatusCode.UNAVAILABLE, "not now")] * refused
+    async with serving(server, port), transporting(port, spool, []):
+        futures = [spool.append(event) for event in pair()]
+        assert await asyncio.wait_for(asyncio.gather(*futures), 5) == [True, True]
+    assert {event.WhichOneof("event") for event in server.events} == {"action_succeeded", "action_started"}
+    assert server.attempts >= 2 + refused
+    assert len(spool) == 0
+
+
 async def test_event_that_the_server_can_never_take_does_not_hold_up_the_next(log):
-    server, port, spool = Server(), free_port(), MemorySpool()
+    server, port, spool = Server(), free_port(), Spool()
     server.event_status = [(grpc.StatusCode.INVALID_ARGUMENT, "no such action")]
     async with serving(server, port), transporting(port, spool, []):
         dropped, taken = spool.append(ActionStarted("w", "a")), spool.append(ActionSucceeded("w", "a"))
@@ -183,7 +265,7 @@ async def test_event_that_the_server_can_never_take_does_not_hold_up_the_next(lo
 
 
 async def test_refused_event_is_tried_for_a_while_and_then_makes_way(log):
-    server, port, spool = Server(), free_port(), MemorySpool()
+    server, port, spool = Server(), free_port(), Spool()
     server.event_status = [(grpc.StatusCode.NOT_FOUND, "no such workflow")] * 100
     async with serving(server, port), transporting(port, spool, []):
         assert await asyncio.wait_for(spool.append(ActionStarted("gone", "a")), 5) is False
@@ -196,7 +278,7 @@ async def test_refused_event_is_tried_for_a_while_and_then_makes_way(log):
 async def test_machine_that_the_server_does_not_know_says_so_once_and_asks_again(log):
     server, received, port = Server(), [], free_port()
     server.stream_status = [(grpc.StatusCode.PERMISSION_DENIED, "no Hardware has this MAC")] * 4
-    async with serving(server, port), transporting(port, MemorySpool(), received):
+    async with serving(server, port), transporting(port, Spool(), received):
         server.commands.put_nowait(stop("w"))
         await until(lambda: received == [StopWorkflow("w")])
     refused = [record for record in log.records if "refuses this machine" in record.message]
@@ -208,7 +290,7 @@ async def test_machine_that_the_server_does_not_know_says_so_once_and_asks_again
 
 async def test_unusable_command_is_logged_and_the_next_one_is_heard(log):
     server, received, port = Server(), [], free_port()
-    async with serving(server, port), transporting(port, MemorySpool(), received):
+    async with serving(server, port), transporting(port, Spool(), received):
         server.commands.put_nowait(pb.GetWorkflowsResponse())
         server.commands.put_nowait(stop("w"))
         await until(lambda: received == [StopWorkflow("w")])
@@ -218,8 +300,99 @@ async def test_unusable_command_is_logged_and_the_next_one_is_heard(log):
 
 async def test_silent_server_counts_as_connected(log):
     server, port = Server(), free_port()
-    async with serving(server, port), transporting(port, MemorySpool(), []):
+    async with serving(server, port), transporting(port, Spool(), []):
         await until(lambda: "connected to the server" in log.text, 3)
+
+
+async def test_server_hears_with_each_stream_what_the_agent_holds_then():
+    server, received, port, held = Server(), [], free_port(), []
+    async with serving(server, port), transporting(port, Spool(), received, holds=lambda: held):
+        await until(lambda: server.held)
+        held.extend(["uid-1", "uid-2"])
+        server.commands.put_nowait("break")
+        await until(lambda: len(server.held) == 2)
+        held[:] = ["no uid\u00e9", "", "x" * 500, *(f"uid-{number}" for number in range(100))]
+        server.commands.put_nowait("break")
+        await until(lambda: len(server.held) == 3)
+    assert server.held == [[""], ["uid-1", "uid-2"], [f"uid-{number}" for number in range(64)]]
+
+
+class Wire:
+    """A TCP proxy that a test cuts without either side hearing of it, as a switch does that loses power."""
+
+    def __init__(self, port):
+        self.port = port
+        self.dead = False
+        self.writers = []
+        self.tasks = []
+
+    @contextlib.asynccontextmanager
+    async def open(self):
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        try:
+            yield server.sockets[0].getsockname()[1]
+        finally:
+            server.close()
+            for task in self.tasks:
+                task.cancel()
+            await asyncio.gather(*self.tasks, return_exceptions=True)
+            for writer in self.writers:
+                writer.close()
+
+    async def _accept(self, reader, writer):
+        self.writers.append(writer)
+        if self.dead:
+            return  # connected, and silent
+        there, back = await asyncio.open_connection("127.0.0.1", self.port)
+        self.writers.append(back)
+        self.tasks += [asyncio.create_task(self._copy(reader, back)), asyncio.create_task(self._copy(there, writer))]
+
+    async def _copy(self, reader, writer):
+        while content := await reader.read(65536):
+            if self.dead:
+                await asyncio.sleep(3600)
+            writer.write(content)
+        writer.close()
+
+
+def impatient_channel(port):
+    """As `open_channel`, but everything that takes 10 or 20 s there takes one second."""
+    options = {**dict(CHANNEL_OPTIONS), "grpc.keepalive_time_ms": 1000, "grpc.http2.ping_timeout_ms": 1000}
+    options |= {"grpc.min_reconnect_backoff_ms": 1000, "grpc.max_reconnect_backoff_ms": 500}
+    return grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=list(options.items()))
+
+
+@pytest.mark.timeout(60)
+async def test_connection_that_died_without_a_word_is_noticed_and_made_anew(log):
+    server, received, port, spool = Server(), [], free_port(), Spool()
+    wire = Wire(port)
+    async with (
+        serving(server, port),
+        wire.open() as front,
+        transporting(front, spool, received, channel=impatient_channel(front)),
+    ):
+        server.commands.put_nowait(stop("w1"))
+        await until(lambda: received == [StopWorkflow("w1")])
+        wire.dead = True
+        spool.append(ActionStarted("w", "a"))
+        await until(lambda: "lost the server" in log.text, 10)
+        await asyncio.sleep(2)  # what connects now is met with silence
+        wire.dead = False
+        await until(lambda: len(spool) == 0 and len(server.agents) == 2, 20)
+        for _ in range(2):
+            server.commands.put_nowait(stop("w2"))  # the stream that died takes its turn
+            await asyncio.sleep(0.1)
+        await until(lambda: StopWorkflow("w2") in received)
+    assert [event.action_started.action_id for event in server.events] == ["a"]
+
+
+async def test_server_that_stalls_in_the_middle_of_an_event_is_asked_again():
+    server, port, spool = Server(), free_port(), Spool()
+    server.stalls = 1
+    async with serving(server, port), transporting(port, spool, [], pace=replace(FAST, publish_timeout=0.2)):
+        assert await asyncio.wait_for(spool.append(ActionStarted("w", "a")), 10) is True
+    assert server.attempts == 2
+    assert len(server.events) == 1
 
 
 @pytest.fixture

@@ -1,0 +1,256 @@
+"""What actions print reaches the server, seldom enough, and never at the cost of the action."""
+
+import asyncio
+import contextlib
+import logging
+
+import grpc
+import grpc.aio
+import pytest
+
+from proto import output_pb2 as pb
+from proto.output_pb2_grpc import OutputServiceServicer, add_OutputServiceServicer_to_server
+from tink.agent.child import Output
+from tink.agent.model import Action
+from tink.agent.output import (
+    ACTIONS_WAITING,
+    LINE_CHARACTERS,
+    PIECE_CHARACTERS,
+    PIECE_LINES,
+    PIECES_PER_ACTION,
+    OutputPace,
+    OutputSender,
+)
+from tink.agent.process import ProcessRuntime
+
+FAST = OutputPace(least=0.02, most=0.05, share=0.1, timeout=1.0, retry=0.02)
+
+
+class Server(OutputServiceServicer):
+    def __init__(self):
+        self.pieces = []
+        self.calls = 0
+        self.refuse = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def WriteOutput(self, request_iterator, context):  # noqa: N802 - the service's name
+        self.calls += 1
+        if self.refuse:
+            await context.abort(self.refuse.pop(0), "refused by the test")
+        taken = [piece async for piece in request_iterator]
+        await self.gate.wait()
+        self.pieces += taken
+        return pb.WriteOutputResponse()
+
+    def lines(self, action="a"):
+        return [line for piece in self.pieces if piece.action_id == action for line in piece.lines]
+
+    def count(self, action="a"):
+        """Lines and dropped lines: nothing goes uncounted."""
+        return len(self.lines(action)) + sum(piece.dropped for piece in self.pieces if piece.action_id == action)
+
+
+@contextlib.asynccontextmanager
+async def sending(servicer, pace=FAST):
+    server = grpc.aio.server()
+    if servicer is not None:
+        add_OutputServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+    sender = OutputSender(channel, pace=pace)
+    running = asyncio.create_task(sender.run())
+    try:
+        yield sender
+        assert not running.done(), "the sender gave up"
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await channel.close()
+        await server.stop(None)
+
+
+async def until(condition):
+    for _ in range(500):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("it did not happen within 5 s")
+
+
+def say(*lines, name="act"):
+    output = Output(name)
+    for line in lines:
+        output.feed(line.encode() + b"\n")
+    output.finish()
+
+
+async def test_lines_of_an_action_arrive_in_order_under_its_ids():
+    server = Server()
+    async with sending(server) as sender:
+        with sender.action("w", "a"):
+            say("one", "two")
+        await until(lambda: len(server.lines()) == 2)
+    assert server.lines() == ["one", "two"]
+    assert (server.pieces[0].workflow_id, server.pieces[0].action_id) == ("w", "a")
+
+
+async def test_output_of_the_process_runtime_is_sent(tmp_path):
+    server, runtime = Server(), ProcessRuntime(tmp_path)
+    async with sending(server) as sender:
+        with sender.action("w", "a"):
+            action = Action("a", "act", "", cmd="/bin/sh", args=("-c", "echo out; echo err >&2"))
+            await runtime.run(action, asyncio.Event())
+        await until(lambda: len(server.lines()) == 2)
+    assert sorted(server.lines()) == ["err", "out"]
+
+
+async def test_output_of_anything_else_is_nobodys():
+    server = Server()
+    async with sending(server) as sender:
+        with sender.action("w", "a"):
+            pass
+        say("after-workflow command")
+        await asyncio.sleep(0.1)
+    assert server.calls == 0
+
+
+async def test_first_lines_are_seen_while_the_action_still_runs():
+    server = Server()
+    async with sending(server) as sender:
+        with sender.action("w", "a"):
+            say("hello")
+            await until(lambda: server.lines() == ["hello"])
+
+
+async def test_chatty_action_is_sent_in_few_pieces_and_every_line_is_counted():
+    server = Server()
+    async with sending(server) as sender:
+        with sender.action("w", "a"):
+            output = Output("act")
+            for number in range(20):
+                output.feed(b"".join(b"line %d of %d\n" % (index, number) for index in range(500)))
+                await asyncio.sleep(0.01)
+        await until(lambda: server.count() == 20 * 500)
+    assert len(server.pieces) <= 15
+    assert server.lines()[-1] == "line 499 of 19"
+    for piece in server.pieces:
+        assert len(piece.lines) <= PIECE_LINES
+        assert sum(map(len, piece.lines)) <= PIECE_CHARACTERS
+
+
+async def test_pieces_come_more_seldom_the_longer_the_action_runs():
+    now, gaps = 0.0, []
+    pace = OutputPace()
+    for _ in range(PIECES_PER_ACTION - 1):
+        gap = min(max(now * pace.share, pace.least), pace.most)
+        gaps.append(gap)
+        now += gap
+    assert gaps[0] == 1.0
+    assert gaps[-1] == 60.0
+    assert sum(1 for index in range(len(gaps)) if sum(gaps[:index]) < 60) <= 29
+    assert sum(1 for index in range(len(gaps)) if sum(gaps[:index]) < 600) <= 53
+
+
+async def test_action_that_talks_for_days_leaves_room_in_the_journey_and_its_last_words_arrive():
+    server = Server()
+    pace = OutputPace(least=0.0, most=0.0, timeout=1.0)
+    async with sending(server, pace) as sender:
+        with sender.action("w", "a"):
+            output = Output("act")
+            for number in range(3 * PIECES_PER_ACTION):
+                output.feed(b"line %d\n" % number)
+                await asyncio.sleep(0.004)
+            output.feed(b"last words\n")
+        await until(lambda: server.count() == 3 * PIECES_PER_ACTION + 1)
+    assert len(server.pieces) <= PIECES_PER_ACTION
+    assert server.lines()[-1] == "last words"
+
+
+async def test_long_lines_and_long_output_do_not_fill_memory():
+    server = Server()
+    server.gate.clear()
+    async with sending(server) as sender:
+        with sender.action("w", "a"):
+            say("x" * 100_000)
+            for _ in range(50):
+                say("y" * 10_000)
+            waiting = sender._waiting
+            assert sum(len(line) for each in waiting for line in each.lines) <= PIECE_CHARACTERS
+            server.gate.set()
+            await until(lambda: server.pieces)
+    assert all(len(line) <= LINE_CHARACTERS for line in server.lines())
+
+
+async def test_server_that_does_not_know_the_service_is_not_asked_again(caplog):
+    caplog.set_level(logging.INFO, "tink.agent.output")
+    async with sending(None) as sender:
+        for number in range(3):
+            with sender.action("w", f"a{number}"):
+                say("hello")
+            await asyncio.sleep(0.05)
+        assert caplog.text.count("does not take the output") == 1
+        assert not sender._waiting
+
+
+async def test_lines_are_sent_again_after_a_break_and_the_action_did_not_wait():
+    server = Server()
+    server.refuse = [grpc.StatusCode.UNAVAILABLE] * 3
+    async with sending(server) as sender:
+        with sender.action("w", "a"):
+            say("one", "two")
+        await until(lambda: server.calls >= 2)
+        with sender.action("w", "b"):
+            say("three")
+        await until(lambda: server.lines("b"))
+    assert server.lines() == ["one", "two"]
+    assert server.lines("b") == ["three"]
+
+
+async def test_lines_that_find_no_room_while_the_server_is_away_are_counted():
+    server = Server()
+    server.refuse = [grpc.StatusCode.UNAVAILABLE] * 3
+    async with sending(server) as sender:
+        with sender.action("w", "a"):
+            for number in range(500):
+                say(f"line {number}")
+                if number % 50 == 0:
+                    await asyncio.sleep(0.02)
+        await until(lambda: server.count() == 500)
+    assert server.lines()[-1] == "line 499"
+
+
+async def test_output_of_a_workflow_that_is_gone_does_not_hold_up_the_next():
+    server = Server()
+    server.refuse = [grpc.StatusCode.NOT_FOUND]
+    async with sending(server) as sender:
+        with sender.action("gone", "a"):
+            say("one")
+        await until(lambda: server.calls == 1)
+        with sender.action("w", "b"):
+            say("two")
+        await until(lambda: server.lines("b") == ["two"])
+    assert server.lines() == []
+
+
+async def test_many_actions_while_the_server_is_away_do_not_fill_memory(caplog):
+    server = Server()
+    server.refuse = [grpc.StatusCode.UNAVAILABLE] * 1000
+    async with sending(server) as sender:
+        for number in range(3 * ACTIONS_WAITING):
+            with sender.action("w", f"a{number}"):
+                say("hello")
+            assert len(sender._waiting) <= ACTIONS_WAITING
+    assert "the output of action a0 of workflow w is dropped" in caplog.text
+
+
+async def test_server_that_does_not_answer_is_given_up_after_a_while():
+    server = Server()
+    server.gate.clear()
+    async with sending(server, OutputPace(least=0.01, timeout=0.1, retry=0.01)) as sender:
+        with sender.action("w", "a"):
+            say("one")
+        await until(lambda: server.calls >= 2)
+        server.gate.set()
+        await until(lambda: "one" in server.lines())
