@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from tests.bench import api, dhcp, http_files, kubernetes, memory, templates, tftp
+from tests.bench import api, dhcp, http_files, kubernetes, memory, templates, tftp, workflows
 from tests.bench.bed import BenchError, cores
 from tests.bench.results import Row, say, table
 
@@ -30,6 +30,7 @@ SUBJECTS: dict[str, Callable[[Path], list[Row]]] = {
     "memory": memory.run,
     "templates": templates.run,
     "api": api.run,
+    "workflows": workflows.run,
 }
 LIMIT_SECONDS = 1800
 

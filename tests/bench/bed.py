@@ -177,6 +177,10 @@ class Cable:
         """The command on the clients' core, but in the server's namespace, for servers on loopback."""
         return self._inside(self._server, pinned(cores()[1], command))
 
+    def anywhere(self, command: list[str]) -> list[str]:
+        """The command in the server's namespace, on whatever core: where all of them together are measured."""
+        return self._inside(self._server, command)
+
     @staticmethod
     def _inside(namespace: str, command: list[str]) -> list[str]:
         return ["nsenter", f"--net=/run/netns/{namespace}", *command]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -15,10 +16,11 @@ import pytest
 
 from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
+from tests.interop.conftest import Kubectl
 from tink.agent.agent import Agent as RealAgent
 from tink.agent.channel import open_channel
 from tink.agent.process import ProcessRuntime
-from tink.agent.spool import MemorySpool
+from tink.agent.spool import Spool
 from tink.agent.transport import Transport
 from tink.api.crds import generate
 from tink.api.v1alpha2 import API_VERSION, FINALIZER, Raw
@@ -299,7 +301,9 @@ async def test_workflows_run_one_after_the_other_in_the_order_of_their_creation(
 async def test_objects_may_be_applied_in_any_order(make_stack: Callable[..., Any]) -> None:
     stack = await make_stack()
     await stack.workflow()
-    await asyncio.sleep(0.05)
+    async with asyncio.timeout(5):
+        while "status" not in await stack.get():  # not at once: the rest of one `kubectl apply` may be on its way
+            await asyncio.sleep(0.05)
     waiting = condition(await stack.get(), "Prepared")
     assert waiting["reason"] == "HardwareNotFound"
     assert "there is no Hardware default/machine" in waiting["message"]
@@ -362,7 +366,7 @@ async def test_two_controllers_do_not_disturb_each_other(make_stack: Callable[..
 @pytest.fixture
 async def real_agent(stack: Stack, tmp_path: Path) -> AsyncIterator[None]:
     """The agent of this project, whose actions are processes of this host; under way until the test ends."""
-    spool = MemorySpool()
+    spool = Spool()
     channel = open_channel(f"127.0.0.1:{stack.server.port}", None)
     runtime = ProcessRuntime(tmp_path / "agent", grace_seconds=0.5)
     await runtime.prepare()
@@ -396,6 +400,96 @@ async def test_the_agent_of_this_project_runs_fails_and_stops_workflows(stack: S
     await stack.until("Running", "long")
     await stack.client.delete(WORKFLOW, "long", NAMESPACE)
     await stack.gone("long")
+
+
+# --- an operator with kubectl ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def operated(kubectl: Kubectl, tmp_path: Path) -> AsyncIterator[Stack]:
+    """With the machine and the template, over the API that `kubectl` speaks to."""
+    connected = await KubeClient.connect(tmp_path / "state" / "kubeconfig")
+    made = Stack(connected, ControllerSettings())
+    try:
+        await made.start()
+        await made.machine()
+        await made.template()
+        yield made
+    finally:
+        await made.stop()
+        await connected.close()
+
+
+async def test_kubectl_wait_ends_when_a_workflow_has_started_and_when_it_has_succeeded(
+    operated: Stack, kubectl: Kubectl
+) -> None:
+    agent = await operated.agent()
+    await operated.workflow()
+    command = await agent.start_command()
+    waiting = ("wait", "--timeout=20s", "workflow/w")
+    started, succeeded = (
+        asyncio.create_task(kubectl(*waiting, f"--for=condition={kind}")) for kind in ("Started", "Succeeded")
+    )
+    await agent.started(command, 0)
+    assert "condition met" in await started
+    await agent.succeeded(command, 0)
+    assert not succeeded.done()
+    await agent.succeeded(command, 1)
+    assert "condition met" in await succeeded
+
+
+async def test_kubectl_shows_why_a_workflow_failed_and_wait_need_not_time_out(
+    operated: Stack, kubectl: Kubectl
+) -> None:
+    agent = await operated.agent()
+    await operated.workflow()
+    command = await agent.start_command()
+    await agent.started(command, 0)
+    waiting = asyncio.create_task(kubectl("wait", "--timeout=20s", "workflow/w", "--for=condition=Succeeded=false"))
+    await agent.failed(command, 0, "DiskMissing", "no /dev/vda")
+    assert "condition met" in await waiting
+    described = await kubectl("describe", "workflow", "w")
+    for line in ("DiskMissing", "no /dev/vda", "State:.*Failed", "State:.*Pending", "Name:.*check", "Type:.*Succeeded"):
+        assert re.search(line, described), f"{line} is not in\n{described}"
+    listed = await kubectl("get", "workflows")
+    assert re.search(r"^w +.*Failed", listed, re.MULTILINE), listed
+
+
+async def test_kubectl_delete_cancels_a_running_workflow_and_returns_when_the_agent_has_stopped(
+    operated: Stack, kubectl: Kubectl
+) -> None:
+    agent = await operated.agent()
+    await operated.workflow()
+    command = await agent.start_command()
+    await agent.started(command, 0)
+    await operated.until("Running")
+    deleting = asyncio.create_task(kubectl("delete", "workflow", "w", "--timeout=20s"))
+    assert await agent.stop_command() == command.workflow_id
+    assert "Cancelling" in await kubectl("get", "workflow", "w")
+    assert not deleting.done(), "deleted before the agent has stopped"
+    await agent.failed(command, 0, "Canceled", "stopped on request")
+    assert "deleted" in await deleting
+    assert "NotFound" in (await kubectl.run("get", "workflow", "w")).err
+
+
+async def test_kubectl_delete_of_a_workflow_whose_agent_is_away_returns_when_it_is_forced(
+    kubectl: Kubectl, operated: Stack
+) -> None:
+    agent = await operated.agent()
+    await operated.workflow()
+    command = await agent.start_command()
+    await agent.started(command, 0)
+    await operated.until("Running")
+    agent.call.cancel()
+    impatient = Stack(operated.client, ControllerSettings(cancelling_timeout=1))
+    try:
+        await impatient.start()
+        await kubectl("delete", "workflow", "w", "--timeout=20s")
+    finally:
+        await impatient.stop()
+
+
+# --- speed -----------------------------------------------------------------------------------------------------------
 
 
 async def test_from_creation_to_the_agents_receipt_takes_tens_of_milliseconds(stack: Stack) -> None:

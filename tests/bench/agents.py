@@ -1,0 +1,410 @@
+"""Simulated agents: ten thousand in one process, each on a connection of its own, that cost next to nothing.
+
+They speak what `tinkedge agent` speaks: gRPC over HTTP/2, one command stream, events in order and one by one (but the
+end of an action goes with the start of the next), a ping every 20 s. Of answers only the frames are read, not the
+headers, so that the server is what is measured. An action is a pause of as many seconds as its first argument says.
+
+Run as `python -m tests.bench.agents JSON`; the JSON names what to `do`, the kubeconfig, the port and what else is
+needed. Prints what it measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import resource
+import sys
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import orjson
+import uvloop
+
+from proto import workflow_pb2 as pb
+from proto.metadata import WORKFLOW as HOLDS
+from tests.bench.wire import Account, Connection, WireError
+from tink.api.v1alpha2 import API_VERSION, Raw
+
+GROUP = "/apis/tinkerbell.org/v1alpha2/namespaces/default"
+PING_SECONDS = 20.0
+_WRITERS = 32
+_SETTLE_SECONDS = 120.0
+
+# --- HTTP/2 (RFC 9113) and HPACK (RFC 7541), as much as an agent needs ------------------------------------------------
+
+_DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
+_END_STREAM = _ACK = 0x1
+_END_HEADERS = 0x4
+_WIDE = (1 << 31) - 1
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+
+
+def _text(value: bytes) -> bytes:
+    return bytes((len(value),)) + value  # shorter than 127, and not Huffman coded
+
+
+def _headers(method: str) -> bytes:
+    """POST, http, the path, the authority, te and content-type: indexed or literal, nothing added to the table."""
+    path = f"/internal.proto.workflow.v2.WorkflowService/{method}".encode()
+    block = b"\x83\x86\x04" + _text(path) + b"\x01" + _text(b"bench") + b"\x00" + _text(b"te") + _text(b"trailers")
+    return block + b"\x0f\x10" + _text(b"application/grpc") + b"\x00" + _text(HOLDS.encode()) + _text(b"")
+
+
+_PREFACE = (
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    + _frame(_SETTINGS, 0, 0, (4).to_bytes(2, "big") + _WIDE.to_bytes(4, "big"))  # windows that never have to grow
+    + _frame(_WINDOW_UPDATE, 0, 0, (_WIDE - 65535).to_bytes(4, "big"))
+)
+_STREAM_HEADERS = _headers("GetWorkflows")
+_EVENT_HEADERS = _headers("PublishEvent")
+
+
+def _call(stream: int, headers: bytes, message: bytes) -> bytes:
+    body = b"\0" + len(message).to_bytes(4, "big") + message
+    return _frame(_HEADERS, _END_HEADERS, stream, headers) + _frame(_DATA, _END_STREAM, stream, body)
+
+
+class Agent(asyncio.Protocol):
+    """One agent. `heard(agent, workflow)` is called with each Workflow that it is to start; it runs it then."""
+
+    def __init__(self, name: str, heard: Callable[[Agent, pb.Workflow], None] | None = None) -> None:
+        self.name = name
+        self.connected = asyncio.get_running_loop().create_future()
+        self.refused = 0
+        """Events that were not taken."""
+        self._heard = heard
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray()
+        self._stream = bytearray()
+        self._next_id = 3
+        self._calls: dict[int, bool] = {}
+        """Events under way, by their stream: whether a message has come back."""
+        self._sent = 0
+        self._events: deque[tuple[pb.Event, Callable[[], None] | None]] = deque()
+
+    # --- the connection -----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Part of the protocol."""
+        self._transport = cast(asyncio.Transport, transport)
+        request = pb.GetWorkflowsRequest(agent_id=self.name).SerializeToString()
+        self._transport.write(_PREFACE + _call(1, _STREAM_HEADERS, request))
+        loop = asyncio.get_running_loop()
+        loop.call_later(random.uniform(0, PING_SECONDS), self._ping, loop)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Part of the protocol."""
+        self._lost("the connection was closed")
+
+    def close(self) -> None:
+        """Close."""
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
+
+    def _ping(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._transport is not None:
+            self._transport.write(_frame(_PING, 0, 0, bytes(8)))
+            loop.call_later(PING_SECONDS, self._ping, loop)
+
+    def _lost(self, why: str) -> None:
+        if not self.connected.done():
+            self.connected.set_exception(WireError(f"agent {self.name}: {why}"))
+        elif self._transport is not None:
+            sys.exit(f"agent {self.name}: {why}")  # the figures would be of something else
+
+    def data_received(self, data: bytes) -> None:
+        """Part of the protocol."""
+        buffer = self._buffer
+        buffer += data
+        at = 0
+        while len(buffer) - at >= 9:
+            end = at + 9 + int.from_bytes(buffer[at : at + 3], "big")
+            if end > len(buffer):
+                break
+            stream = int.from_bytes(buffer[at + 5 : at + 9], "big")
+            self._frame(buffer[at + 3], buffer[at + 4], stream, bytes(buffer[at + 9 : end]))
+            at = end
+        del buffer[:at]
+
+    def _frame(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        if kind == _DATA:
+            if stream == 1:
+                self._command(payload)
+            else:
+                self._calls[stream] = True
+        elif kind == _HEADERS:
+            if stream == 1:
+                self._opened(ended=bool(flags & _END_STREAM))
+            elif flags & _END_STREAM:
+                self._taken(stream)
+        elif kind in (_SETTINGS, _PING) and not flags & _ACK and self._transport is not None:
+            self._transport.write(_frame(kind, _ACK, 0, payload if kind == _PING else b""))
+        elif kind in (_RESET, _GOAWAY):
+            self._lost(f"the server ended it: {payload!r}")
+
+    def _opened(self, *, ended: bool) -> None:
+        if ended:
+            self._lost("the server ended the command stream")
+        elif not self.connected.done():
+            self.connected.set_result(None)
+
+    # --- commands and events ------------------------------------------------------------------------------------------
+
+    def _command(self, payload: bytes) -> None:
+        self._stream += payload
+        while len(self._stream) >= 5:
+            end = 5 + int.from_bytes(self._stream[1:5], "big")
+            if len(self._stream) < end:
+                return
+            message = pb.GetWorkflowsResponse.FromString(bytes(self._stream[5:end]))
+            del self._stream[:end]
+            if message.HasField("start_workflow"):
+                if self._heard is not None:
+                    self._heard(self, message.start_workflow.workflow)
+                self._begin(message.start_workflow.workflow, 0)
+
+    def _begin(self, workflow: pb.Workflow, index: int) -> None:
+        loop = asyncio.get_running_loop()
+        action = workflow.actions[index]
+        seconds = float(action.args[0])
+
+        def done() -> None:
+            self._publish(workflow, action_succeeded=pb.Event.ActionSucceeded(action_id=action.id))
+            if index + 1 < len(workflow.actions):
+                self._begin(workflow, index + 1)
+            self._send()
+
+        started = pb.Event.ActionStarted(action_id=action.id)
+        if index + 1 == len(workflow.actions):  # before the last, which may restart the machine, an agent waits
+            self._publish(workflow, lambda: loop.call_later(seconds, done), action_started=started)
+        else:
+            self._publish(workflow, action_started=started)
+            loop.call_later(seconds, done)
+        if index == 0:
+            self._send()
+
+    def _publish(self, workflow: pb.Workflow, then: Callable[[], Any] | None = None, **event: Any) -> None:
+        self._events.append((pb.Event(workflow_id=workflow.workflow_id, **event), then))
+
+    def _send(self) -> None:
+        """Send the oldest event; with the end of an action the start of the next. One more when they are answered."""
+        if self._transport is None or self._calls or not self._events:
+            return
+        calls = []
+        for event, _ in list(self._events)[: 1 + self._events[0][0].HasField("action_succeeded")]:
+            request = pb.PublishEventRequest(event=event)
+            calls.append(_call(self._next_id, _EVENT_HEADERS, request.SerializeToString()))
+            self._calls[self._next_id] = False
+            self._next_id += 2
+        self._sent = len(calls)
+        self._transport.write(b"".join(calls))
+
+    def _taken(self, stream: int) -> None:
+        """An event was answered; a refusal has no message."""
+        self.refused += not self._calls.pop(stream)
+        if self._calls:
+            return
+        for _, then in [self._events.popleft() for _ in range(self._sent)]:
+            if then is not None:
+                then()
+        self._send()
+
+
+async def connect(port: int, names: list[str], heard: Callable[[Agent, pb.Workflow], None] | None) -> list[Agent]:
+    """So many agents, each with its command stream open."""
+    loop = asyncio.get_running_loop()
+    made: list[Agent] = []
+
+    async def one(name: str) -> None:
+        _, agent = await loop.create_connection(lambda: Agent(name, heard), "127.0.0.1", port)
+        made.append(agent)
+        await agent.connected
+
+    await _each(names, one, 200)
+    return made
+
+
+# --- what is measured -------------------------------------------------------------------------------------------------
+
+
+async def idle(account: Account, port: int, count: int) -> None:
+    """Connect so many agents, say so on standard output, and stay until the end of standard input."""
+    agents = await connect(port, [f"machine-{number}" for number in range(count)], None)
+    print(json.dumps({"connected": len(agents)}), flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    for agent in agents:
+        agent.close()
+
+
+async def receipt(account: Account, port: int, busy: int, free: int, probes: int, seconds: float) -> dict[str, float]:
+    """Milliseconds from before the POST of a Workflow until its agent has it, while `busy` other agents run theirs.
+
+    Each of those begins an action every `seconds`; the probes go to `free` more agents, one after the other.
+    """
+    heard: dict[str, float] = {}
+
+    def note(_: Agent, workflow: pb.Workflow) -> None:
+        heard[workflow.workflow_id] = time.perf_counter()
+
+    await connect(port, [f"machine-{number}" for number in range(busy + free)], note)
+    await _templates(account, {"long": [seconds] * 60, "short": [0.001]})
+    rng = random.Random(1)
+    begin = time.perf_counter()
+    names = [f"busy-{number}" for number in range(busy)]
+
+    async def occupy(index: int) -> None:
+        # Spread over one action's time, so that the agents do not work in step.
+        await asyncio.sleep(index / busy * max(seconds, busy / 50) - (time.perf_counter() - begin))
+        await _create_one(account, names[index], f"machine-{index}", "long")
+
+    await _each(list(range(busy)), occupy, 8)
+    await _until(lambda: len(heard) >= busy, "all agents are busy")
+    await asyncio.sleep(3)
+    wire = await Connection.open(account)
+    taken = []
+    for number in range(probes):
+        await asyncio.sleep(rng.uniform(0.02, 0.08))
+        body = _workflow(f"probe-{number}", f"machine-{busy + number % free}", "short")
+        start = time.perf_counter()
+        answer = await wire.must(account.request("POST", f"{GROUP}/workflows", body))
+        uid = orjson.loads(answer)["metadata"]["uid"]
+        give_up = start + 10
+        while uid not in heard:
+            if time.perf_counter() > give_up:
+                raise WireError(f"probe-{number} did not arrive")
+            await asyncio.sleep(0.0005)
+        taken.append(1000 * (heard[uid] - start))
+    taken.sort()
+    return {"median": taken[len(taken) // 2], "p99": taken[int(len(taken) * 0.99)], "most": taken[-1]}
+
+
+async def batch(account: Account, port: int, first: int, count: int, actions: int, seconds: float) -> dict[str, float]:
+    """Seconds from the first POST until the last of `count` Workflows has succeeded, each on an agent of its own."""
+    agents = await connect(port, [f"machine-{number}" for number in range(first, first + count)], None)
+    await _templates(account, {f"seconds-{first}": [seconds] * actions})
+    ended: dict[str, float] = {}
+    rest = b""
+
+    def line(piece: bytes) -> None:
+        nonlocal rest
+        *lines, rest = (rest + piece).split(b"\n")
+        for each in lines:
+            if (
+                b'"state":"Succeeded"' in each
+                and each.startswith(b"{")
+                and b'"type":"Succeeded","status":"True"' in each
+            ):
+                name = orjson.loads(each)["object"]["metadata"]["name"]
+                ended.setdefault(name, time.perf_counter())
+
+    watcher = await Connection.open(account)
+    watcher.watch(account.request("GET", f"{GROUP}/workflows?watch=true&resourceVersion=0"), line)
+    begin = time.perf_counter()
+
+    async def one(number: int) -> None:
+        await _create_one(account, f"batch-{first}-{number}", f"machine-{first + number}", f"seconds-{first}")
+
+    await _each(list(range(count)), one, _WRITERS)
+    created = time.perf_counter() - begin
+    mine = f"batch-{first}-"
+    await _until(lambda: sum(name.startswith(mine) for name in ended) >= count, "all Workflows have succeeded")
+    watcher.close()
+    refused = sum(agent.refused for agent in agents)
+    if refused:
+        raise WireError(f"{refused} events were refused")
+    return {"seconds": max(ended.values()) - begin, "created": created}
+
+
+async def machines(account: Account, port: int, count: int) -> dict[str, float]:
+    """Hardware named machine-0, machine-1, ..."""
+
+    async def one(number: int) -> None:
+        interface = {"dhcp": {"ip": f"10.9.{number >> 8}.{number & 255}", "netmask": "255.255.0.0"}}
+        mac = f"52:54:00:{number.to_bytes(3, 'big').hex(':')}"
+        await _post(
+            account, "hardware", _object("Hardware", f"machine-{number}", {"networkInterfaces": {mac: interface}})
+        )
+
+    await _each(list(range(count)), one, _WRITERS)
+    return {}
+
+
+# --- how --------------------------------------------------------------------------------------------------------------
+
+_idle_connections: list[Connection] = []
+
+
+async def _post(account: Account, plural: str, body: bytes) -> bytes:
+    wire = _idle_connections.pop() if _idle_connections else await Connection.open(account)
+    answer = await wire.must(account.request("POST", f"{GROUP}/{plural}", body))
+    _idle_connections.append(wire)
+    return answer
+
+
+def _object(kind: str, name: str, spec: Raw) -> bytes:
+    metadata = {"name": name, "namespace": "default"}
+    return orjson.dumps({"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec})
+
+
+def _workflow(name: str, machine: str, template: str) -> bytes:
+    return _object("Workflow", name, {"hardwareRef": {"name": machine}, "templateRef": {"name": template}})
+
+
+async def _create_one(account: Account, name: str, machine: str, template: str) -> None:
+    await _post(account, "workflows", _workflow(name, machine, template))
+
+
+async def _templates(account: Account, templates: dict[str, list[float]]) -> None:
+    for name, pauses in templates.items():
+        actions = [
+            {"name": f"a{number}", "image": "registry.example/pause:1", "cmd": "sleep", "args": [str(seconds)]}
+            for number, seconds in enumerate(pauses)
+        ]
+        await _post(account, "templates", _object("Template", name, {"actions": actions}))
+    await asyncio.sleep(1)  # until the controller has it: a Workflow without its Template waits
+
+
+async def _each(items: list[Any], do: Callable[[Any], Awaitable[None]], at_once: int) -> None:
+    """`do` each item, so many at a time."""
+    left = iter(items)
+
+    async def work() -> None:
+        for item in left:
+            await do(item)
+
+    await asyncio.gather(*(work() for _ in range(at_once)))
+
+
+async def _until(true: Callable[[], bool], what: str) -> None:
+    give_up = time.monotonic() + _SETTLE_SECONDS
+    while not true():
+        if time.monotonic() > give_up:
+            raise WireError(f"after {_SETTLE_SECONDS:.0f} s it is not so that {what}")
+        await asyncio.sleep(0.01)
+
+
+def main(arguments: dict[str, Any]) -> None:
+    """Do one of the things above."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    account = Account.of(Path(arguments.pop("kubeconfig")))
+    do: dict[str, Callable[..., Awaitable[Any]]] = {
+        "idle": idle,
+        "receipt": receipt,
+        "batch": batch,
+        "machines": machines,
+    }
+    found = uvloop.run(cast(Any, do[arguments.pop("do")](account, **arguments)))
+    if found is not None:
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

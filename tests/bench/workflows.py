@@ -1,0 +1,137 @@
+"""Workflows: ten thousand idle agents on one server, how soon an agent has a Workflow, and five hundred at once.
+
+The engine is three processes, as in a cluster but on this machine: `tinkedge apiserver`, `controller` and `server`.
+Agents are simulated by one more process (`agents`), each with a connection of its own. No released system runs this
+state machine, so nothing is there to compare with but the ideal: no time at all besides the actions' own.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.bench.bed import BenchError, Cable, Server, measured, python
+from tests.bench.results import Round, Row, Sample, row, say
+
+AGENTS = 10_000
+BUSY = 1000
+FREE = 100
+PROBES = 300
+BUSY_SECONDS = 10.0
+BATCH = 500
+ACTIONS = 5
+ROUNDS = 3
+API_PORT = 6443
+GRPC_PORT = 42113
+_SETTLE_SECONDS = 5.0
+_IDLE_SECONDS = 60.0
+_TINKEDGE = [sys.executable, "-m", "edge.cli"]
+NO_PEER = "no peer: no released system runs this state machine"
+IDEAL = "the ideal"
+
+
+def run(directory: Path) -> list[Row]:
+    """All rows of this subject."""
+    with ExitStack() as stack:
+        engine = _Engine(stack, directory)
+        say(f"workflows: {AGENTS:,} Hardware are made")
+        engine.ask("machines", count=AGENTS)
+        say(f"workflows: {AGENTS:,} idle agents")
+        held = [Round(_idle(engine), None)]
+        say(f"workflows: from creation to receipt, {BUSY:,} agents busy")
+        asked = engine.ask("receipt", busy=BUSY, free=FREE, probes=PROBES, seconds=BUSY_SECONDS)
+        receipt = [Round(asked, None)]
+        batches = []
+        for number in range(ROUNDS):
+            say(f"workflows: {BATCH} at once, {number + 1} of {ROUNDS}")
+            # Not those agents that were busy: they have gone without a word, and the server waits for them.
+            first = BUSY + FREE + number * BATCH
+            ours = engine.ask("batch", first=first, count=BATCH, actions=ACTIONS, seconds=1.0)
+            batches.append(Round(ours, {"seconds": float(ACTIONS)}))
+    return _table(held, receipt, batches)
+
+
+def _table(held: list[Round], receipt: list[Round], batches: list[Round]) -> list[Row]:
+    many = f"{AGENTS:,} idle agents on one server"
+    soon = f"create until the agent has it, {BUSY:,} busy"
+    most = receipt[0].ours["most"]
+    busy = f"busy: each begins an action every {BUSY_SECONDS:.0f} s; at most {most:.0f} ms; {NO_PEER}"
+    together = f"{BATCH} Workflows of {ACTIONS} actions of 1 s, all"
+    cpu = max(found.ours["cpu"] for found in batches)
+    note = f"from the first create to the last Succeeded; the engine took {cpu:.1f} s of processor time; {NO_PEER}"
+
+    def line(what: str, unit: str, rounds: list[Round], key: str, peer: str = "", note: str = NO_PEER) -> Row:
+        return row("workflows", what, unit, rounds, key, peer, less_is_better=True, note=note)
+
+    return [
+        line(f"{many}: memory of each", "kB", held, "kb"),
+        line(f"{many}: CPU", "% core", held, "cpu", note=f"pings both ways, every 20 s; {NO_PEER}"),
+        line(f"{many}: until all are connected", "s", held, "connected"),
+        line(f"{soon}: median", "ms", receipt, "median", note=busy),
+        line(f"{soon}: p99", "ms", receipt, "p99", note=busy),
+        line(together, "s", batches, "seconds", IDEAL, note),
+    ]
+
+
+class _Engine:
+    """API, controller and server, each a process, on all cores."""
+
+    def __init__(self, stack: ExitStack, directory: Path) -> None:
+        self._stack = stack
+        self._cable = stack.enter_context(Cable())
+        self._directory = directory
+        state = directory / "state"
+        self._kubeconfig = state / "kubeconfig"
+        client = ["--kubeconfig", str(self._kubeconfig)]
+        network = ["--interface", "lo=127.0.0.1", "--grpc-port", str(GRPC_PORT), "--agent-auth", "none"]
+        api = self._start("apiserver", "--data-dir", str(state), "--api-port", str(API_PORT))
+        controller = self._start("controller", *client, "--disable", "webhooks")
+        self.server = self._start("server", *client, *network)
+        self._processes = (api, controller, self.server)
+
+    def _start(self, service: str, *options: str) -> Server:
+        log = self._directory / f"{service}.log"
+        command = self._cable.anywhere([*_TINKEDGE, service, *options])
+        server = Server(command, log, lambda _: b"ready: " in log.read_bytes())
+        self._stack.callback(server.stop)
+        return server
+
+    def agents(self, do: str, **arguments: object) -> list[str]:
+        """The command of the agents' process."""
+        return self._cable.anywhere(python("agents", do=do, kubeconfig=str(self._kubeconfig), **arguments))
+
+    def ask(self, do: str, **arguments: object) -> dict[str, float]:
+        """Let the agents do something: what they measured, and the processor time (s) that the engine took for it."""
+        before = self._cpu()
+        found: dict[str, float] = measured(self.agents(do, port=GRPC_PORT, **arguments), timeout=300)
+        return {**found, "cpu": self._cpu() - before}
+
+    def _cpu(self) -> float:
+        return sum(each.cpu_seconds() for each in self._processes)
+
+
+def _idle(engine: _Engine) -> Sample:
+    """Connect the agents and leave them alone."""
+    server = engine.server
+    time.sleep(2)  # what was only needed for taking in the Hardware goes
+    memory = server.memory("VmRSS")
+    begin = time.monotonic()
+    command = engine.agents("idle", port=GRPC_PORT, count=AGENTS)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as agents:
+        assert agents.stdout is not None
+        if not agents.stdout.readline():
+            raise BenchError(f"workflows: {AGENTS:,} agents could not connect")
+        connected = time.monotonic() - begin
+        time.sleep(_SETTLE_SECONDS)
+        cpu, since = server.cpu_seconds(), time.monotonic()
+        time.sleep(_IDLE_SECONDS)
+        share = (server.cpu_seconds() - cpu) / (time.monotonic() - since)
+        taken = server.memory("VmRSS") - memory
+        agents.communicate()
+    if agents.returncode:
+        raise BenchError(f"workflows: the agents ended with {agents.returncode}: streams were lost")
+    time.sleep(_SETTLE_SECONDS)
+    return {"kb": 1000 * taken / AGENTS, "cpu": 100 * share, "connected": connected}

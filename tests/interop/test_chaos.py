@@ -1,0 +1,509 @@
+"""kill -9 of everything at random moments, while 200 Workflows run: each ends as it should, and no action runs twice.
+
+    agents --- proxy (of this test) --- two servers ---+
+                                        two controllers +--- embedded API
+
+Every one of them is a process of `tinkedge`, on loopback. Actions append to a file of the machine, so that each run is
+counted, whoever believes what about it. Some kills of an agent also take its disk, as when a machine that runs from
+memory loses its power; some Workflows have an action that fails, and some are deleted while they run.
+
+CHAOS_SEED repeats a run's choices (not its timing), CHAOS_WORKFLOWS makes it longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from tink.api.v1alpha2 import API_VERSION, Raw
+from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
+from tink.kube.resources import HARDWARE, TEMPLATE, WORKFLOW, ResourceType
+
+T = TypeVar("T")
+
+SEED = int(os.environ.get("CHAOS_SEED") or secrets.randbelow(10**6))
+WORKFLOWS = int(os.environ.get("CHAOS_WORKFLOWS") or 200)
+AGENTS = 8
+ACTIONS = 5
+FAILING = 3
+"""The index of the action that fails in the Workflows that are to fail."""
+CALM_AFTER = 0.17 * WORKFLOWS
+"""Seconds after which nothing more is killed, so that the end is bounded."""
+PATIENCE = 50 + 0.5 * WORKFLOWS
+"""Seconds after which all Workflows must have ended."""
+OUTAGE = 60.0
+"""Seconds that the API may be away."""
+NAMESPACE = "default"
+ROOT = Path(__file__).resolve().parents[2]
+WITH_US = ["setpriv", "--pdeathsig", "KILL"]
+"""Nothing is left behind, however this test ends."""
+TINKEDGE = [sys.executable, "-m", "edge.cli"]
+ACTION_SECONDS = 0.15
+RUN = f'echo "{{{{ .Params.name }}}} %d" >> runs; sleep {ACTION_SECONDS}'
+
+
+# --- processes that are killed and come back -------------------------------------------------------------------------
+
+
+class Victim:
+    """A process that is started again whenever it has ended, as by systemd; `begin` is called before each life."""
+
+    def __init__(self, name: str, command: list[str], log: Path, begin: Callable[[], Path] = Path.cwd) -> None:
+        self.name = name
+        self.kills = 0
+        self.ended_by_itself: list[int] = []
+        self._command = command
+        self._log = log
+        self._begin = begin
+        self._process: asyncio.subprocess.Process | None = None
+        self._killed = False
+        self._life_begins = 0
+        self.down = 0.0
+        """Seconds that it stays down after it was killed."""
+
+    async def run(self) -> None:
+        """Live again and again, until cancelled."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("TINKEDGE_")}
+        environment["PYTHONPATH"] = str(ROOT)
+        try:
+            while True:
+                with self._log.open("ab") as log:
+                    self._killed = False
+                    self._life_begins = log.tell()
+                    self._process = await asyncio.create_subprocess_exec(
+                        *WITH_US,
+                        *self._command,
+                        stdin=asyncio.subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        cwd=self._begin(),
+                        env=environment,
+                        start_new_session=True,
+                    )
+                code = await self._process.wait()
+                if not self._killed:
+                    self.ended_by_itself.append(code)
+                await asyncio.sleep(self.down if self._killed else 1.0)
+        finally:
+            self.kill()
+            if self._process is not None:
+                await self._process.wait()
+
+    @property
+    def ready(self) -> bool:
+        """Whether this life says that it serves."""
+        with self._log.open("rb") as log:
+            log.seek(self._life_begins)
+            return b"ready: " in log.read(65536)
+
+    def kill(self) -> None:
+        """kill -9, if it is alive."""
+        if self._process is not None and self._process.returncode is None:
+            self._killed = True
+            self.kills += 1
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGKILL)
+
+    def tail(self, lines: int = 30) -> str:
+        """The end of its log."""
+        text = self._log.read_text(errors="replace") if self._log.exists() else ""
+        return f"--- {self.name}\n" + "\n".join(text.splitlines()[-lines:])
+
+
+class Machine:
+    """An agent's directory: each life of its disk has its own, with the file to which its actions append."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._lives = 1
+
+    def here(self) -> Path:
+        """The directory of this life."""
+        here = self._directory / f"life-{self._lives}"
+        here.mkdir(parents=True, exist_ok=True)
+        return here
+
+    def busy(self) -> bool:
+        """Whether an action has just begun."""
+        with contextlib.suppress(FileNotFoundError):
+            return time.time() - (self.here() / "runs").stat().st_mtime < ACTION_SECONDS
+        return False
+
+    def lose_everything(self) -> None:
+        """The power fails, and everything was in memory."""
+        self._lives += 1
+
+    def runs(self) -> list[list[tuple[str, int]]]:
+        """Of each life, the Workflows and actions that were run, in order."""
+        found = []
+        for life in range(1, self._lives + 1):
+            path = self._directory / f"life-{life}" / "runs"
+            lines = path.read_text().splitlines() if path.exists() else []
+            found.append([(line.split()[0], int(line.split()[1])) for line in lines])
+        return found
+
+
+class Proxy:
+    """What agents connect to: each connection goes to one of the servers that is there, chosen at random."""
+
+    def __init__(self, ports: list[int], rng: random.Random) -> None:
+        self._ports = ports
+        self._rng = rng
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.port = 0
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers = [writer]
+        try:
+            for port in self._rng.sample(self._ports, len(self._ports)):
+                with contextlib.suppress(OSError):
+                    far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
+                    writers.append(far_writer)
+                    ways = (_pass_on(reader, far_writer), _pass_on(far_reader, writer))
+                    done = [asyncio.create_task(way) for way in ways]
+                    try:
+                        await asyncio.wait(done, return_when=asyncio.FIRST_COMPLETED)
+                    finally:
+                        for way in done:
+                            way.cancel()
+                        await asyncio.gather(*done, return_exceptions=True)
+                    return
+        finally:
+            for each in writers:
+                each.transport.abort()
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while piece := await reader.read(65536):
+            writer.write(piece)
+            await writer.drain()
+
+
+# --- the world that is shaken ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Plan:
+    """What is to become of a Workflow."""
+
+    name: str
+    machine: int
+    fails: bool
+    deleted_after: float | None
+    """Seconds after its creation; None: it stays."""
+
+
+@dataclass
+class World:
+    """Everything of one run. `rng` makes the choices."""
+
+    directory: Path
+    rng: random.Random
+    plans: list[Plan] = field(default_factory=list)
+    machines: list[Machine] = field(default_factory=list)
+    victims: dict[str, list[Victim]] = field(default_factory=dict)
+    deleted: set[str] = field(default_factory=set)
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    _exit: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
+
+    async def start(self) -> None:
+        """Start the processes; the objects follow with `fill`."""
+        api_port, *server_ports = free_ports(3)
+        kubeconfig = self.directory / "api" / "kubeconfig"
+        self._add("api", "apiserver", "--data-dir", str(self.directory / "api"), "--api-port", str(api_port))
+        async with asyncio.timeout(OUTAGE):
+            while not kubeconfig.exists():
+                await asyncio.sleep(0.05)
+        self.client = await KubeClient.connect(kubeconfig)
+        self._exit.push_async_callback(self.client.close)
+        for port in server_ports:
+            network = ("--interface", "lo=127.0.0.1", "--grpc-port", str(port), "--agent-auth", "none")
+            self._add("server", "server", "--kubeconfig", str(kubeconfig), *network)
+        for _ in range(2):
+            self._add("controller", "controller", "--kubeconfig", str(kubeconfig), "--disable", "webhooks")
+        proxy = Proxy(server_ports, self.rng)
+        await proxy.start()
+        self._exit.push_async_callback(proxy.stop)
+        for number in range(AGENTS):
+            machine = Machine(self.directory / f"machine-{number}")
+            self.machines.append(machine)
+            # The state directory is told from the working directory, which is another one after a loss of power.
+            command = ["sh", "-c", 'exec "$@" --state-dir "$PWD/state"', "agent", *TINKEDGE, "agent"]
+            command += ["--agent-id", mac(number), "--server", f"127.0.0.1:{proxy.port}", "--runtime", "process"]
+            self._run("agent", Victim(f"agent-{number}", command, self._log(f"agent-{number}"), machine.here))
+
+    def _log(self, name: str) -> Path:
+        return self.directory / f"{name}.log"
+
+    def _add(self, kind: str, *words: str) -> None:
+        name = f"{kind}-{len(self.victims.get(kind, []))}"
+        self._run(kind, Victim(name, [*TINKEDGE, *words], self._log(name)))
+
+    def _run(self, kind: str, victim: Victim) -> None:
+        self.victims.setdefault(kind, []).append(victim)
+        self._tasks.append(asyncio.create_task(victim.run()))
+
+    async def stop(self) -> None:
+        """End everything."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._exit.aclose()
+
+    def all(self) -> list[Victim]:
+        """Every process."""
+        return [victim for victims in self.victims.values() for victim in victims]
+
+    async def create(self, resource: ResourceType, name: str, spec: Raw) -> None:
+        """Create an object, through every outage of the API."""
+        metadata = {"name": name, "namespace": NAMESPACE}
+        obj = {"apiVersion": API_VERSION, "kind": resource.kind, "metadata": metadata, "spec": spec}
+        with contextlib.suppress(ConflictError):  # it was created, and the answer was lost
+            await surely(lambda: self.client.create(resource, obj))
+
+    async def fill(self) -> None:
+        """The machines and the Templates."""
+        for number in range(AGENTS):
+            interface = {"dhcp": {"ip": f"127.0.1.{number + 1}", "netmask": "255.0.0.0"}}
+            await self.create(HARDWARE, f"machine-{number}", {"networkInterfaces": {mac(number): interface}})
+        for template in ("good", "bad"):
+            scripts = [RUN % index for index in range(ACTIONS)]
+            if template == "bad":
+                reason = 'printf Broken > "$TINKERBELL_FAILURE_REASON"'
+                scripts[FAILING] = f"{scripts[FAILING]}; {reason}; exit 1"
+            actions = [
+                {"name": f"a{index}", "image": "none", "cmd": "/bin/sh", "args": ["-c", script]}
+                for index, script in enumerate(scripts)
+            ]
+            await self.create(TEMPLATE, template, {"actions": actions})
+
+    async def order(self) -> None:
+        """Create the Workflows, over half of the time that the chaos lasts; some are deleted again."""
+        deletions = []
+        for number in range(WORKFLOWS):
+            roll = self.rng.random()
+            plan = Plan(
+                f"w{number}",
+                self.rng.randrange(AGENTS),
+                fails=roll < 0.1,
+                deleted_after=self.rng.uniform(0, 8) if roll > 0.94 else None,
+            )
+            self.plans.append(plan)
+            spec = {
+                "hardwareRef": {"name": f"machine-{plan.machine}"},
+                "templateRef": {"name": "bad" if plan.fails else "good"},
+                "templateParams": {"name": plan.name},
+            }
+            await self.create(WORKFLOW, plan.name, spec)
+            if plan.deleted_after is not None:
+                deletions.append(asyncio.create_task(self._delete(plan.name, plan.deleted_after)))
+            await asyncio.sleep(self.rng.uniform(0, CALM_AFTER / WORKFLOWS))
+        await asyncio.gather(*deletions)
+
+    async def _delete(self, name: str, after: float) -> None:
+        await asyncio.sleep(after)
+        with contextlib.suppress(NotFoundError):  # gone, and the answer was lost
+            await surely(lambda: self.client.delete(WORKFLOW, name, NAMESPACE))
+        self.deleted.add(name)
+
+    async def kill(self, kind: str, least: float, most: float) -> None:
+        """Kill a process of this kind, again and again, with so many seconds between."""
+        calm = time.monotonic() + CALM_AFTER
+        while True:
+            await asyncio.sleep(self.rng.uniform(least, most))
+            if time.monotonic() > calm:
+                return
+            number = self.rng.randrange(len(self.victims[kind]))
+            if kind == "agent" and self.rng.random() < 0.5:
+                number = next((busy for busy, machine in enumerate(self.machines) if machine.busy()), number)
+            victim = self.victims[kind][number]
+            # On a busy machine these take long to start: killed again and again before they serve, nothing would move.
+            if kind != "agent" and not victim.ready and self.rng.random() < 0.9:
+                continue
+            victim.down = self.rng.choice((0.0, 0.1, 0.5, 2.0))
+            if kind == "agent" and self.rng.random() < 0.15:
+                self.machines[number].lose_everything()
+            victim.kill()
+
+    async def workflows(self) -> dict[str, Raw]:
+        """All that are there, by name."""
+        listed = await surely(lambda: self.client.list(WORKFLOW, NAMESPACE))
+        return {workflow["metadata"]["name"]: workflow for workflow in listed["items"]}
+
+    async def ended(self) -> dict[str, Raw]:
+        """Wait until every Workflow has ended, and those deleted are gone; what there is then."""
+        give_up = time.monotonic() + PATIENCE
+        while True:
+            found = await self.workflows()
+            unended = {name: w for name, w in found.items() if not over(w) or name in self.deleted}
+            if len(self.plans) == WORKFLOWS and not unended:
+                return found
+            if time.monotonic() > give_up:
+                stuck = "\n".join(
+                    f"{name}: {w['metadata'].get('finalizers')} {w.get('status')}" for name, w in unended.items()
+                )
+                logs = "\n".join(victim.tail() for victim in self.all())
+                pytest.fail(f"seed {SEED}: after {PATIENCE:.0f} s {len(unended)} have not ended:\n{stuck}\n{logs}")
+            await asyncio.sleep(0.5)
+
+
+def mac(number: int) -> str:
+    return f"52:54:00:00:00:{number:02x}"
+
+
+def over(workflow: Raw) -> bool:
+    """Whether it has ended, and the controller is done with it."""
+    state = workflow.get("status", {}).get("state")
+    return state in ("Succeeded", "Failed", "Canceled") and not workflow["metadata"].get("finalizers")
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+async def surely(call: Callable[[], Awaitable[T]]) -> T:
+    """What the API answers, however often it has to be asked. Raises what it answers with 404 and 409."""
+    give_up = time.monotonic() + OUTAGE
+    while True:
+        try:
+            return await call()
+        except (NotFoundError, ConflictError):
+            raise
+        except ApiError as error:
+            if 0 < error.status < 500 or time.monotonic() > give_up:
+                raise
+            await asyncio.sleep(0.1)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    made = World(tmp_path, random.Random(SEED))
+    try:
+        await made.start()
+        await made.fill()
+        yield made
+    finally:
+        await made.stop()
+
+
+# --- what must be true -----------------------------------------------------------------------------------------------
+
+
+def check_end(plan: Plan, workflow: Raw, ran: Counter[int]) -> str:
+    """How it ended; the story that its status tells must be the one that the machine's file tells."""
+    status = workflow["status"]
+    states = [action["state"] for action in status["actions"]]
+    story = f"{plan} ran {dict(ran)}: {status}"
+    if status["state"] == "Succeeded":
+        assert not plan.fails, story
+        assert states == ["Succeeded"] * ACTIONS, story
+        assert set(ran) == set(range(ACTIONS)), story
+        return "Succeeded"
+    assert status["state"] == "Failed", story
+    reason: str = next(each["reason"] for each in status["conditions"] if each["type"] == "Succeeded")
+    succeeded = states.count("Succeeded")
+    failed = states.count("Failed")
+    assert states == ["Succeeded"] * succeeded + ["Failed"] * failed + ["Pending"] * (ACTIONS - succeeded - failed), (
+        story
+    )
+    assert set(range(succeeded)) <= set(ran), story
+    if reason == "AgentLost":
+        # What the agent had still to report was lost with its disk: more has run than the status knows.
+        assert failed <= 1, story
+        return reason
+    assert failed == 1, story
+    assert set(ran) <= set(range(succeeded + 1)), story
+    assert status["actions"][succeeded]["failureReason"] == reason, story
+    if reason != "AgentRestarted":
+        assert plan.fails, story
+        assert (succeeded, reason) == (FAILING, "Broken"), story
+        assert ran[FAILING] == 1, story
+    return reason
+
+
+def check_runs(lives: list[list[tuple[str, int]]]) -> None:
+    """Between two losses of power nothing runs twice; over one, only what the machine was at when it happened."""
+    done: set[tuple[str, int]] = set()
+    at: tuple[str, int] | None = None
+    for life in lives:
+        assert len(life) == len(set(life)), f"run twice: {[run for run, times in Counter(life).items() if times > 1]}"
+        again = done & set(life)
+        assert again <= {at}, f"run again after a loss of power: {again}, {at} was the last before"
+        done |= set(life)
+        at = life[-1] if life else at
+
+
+@pytest.mark.timeout(150 + WORKFLOWS)
+async def test_every_workflow_ends_as_it_should_and_no_action_runs_twice_whatever_is_killed(world: World) -> None:
+    print(f"CHAOS_SEED={SEED}")
+    begin = time.monotonic()
+    disturbances = [
+        asyncio.create_task(world.kill(kind, *pause))
+        for kind, pause in {
+            "agent": (0.5, 2.0),
+            "server": (4, 10),
+            "controller": (6, 14),
+            "api": (6, 14),
+        }.items()
+    ]
+    ordering = asyncio.create_task(world.order())
+    found, _ = await asyncio.gather(world.ended(), ordering)
+    for disturbance in disturbances:
+        disturbance.cancel()
+    await asyncio.gather(*disturbances, return_exceptions=True)
+    took = time.monotonic() - begin
+    ran: dict[str, Counter[int]] = {plan.name: Counter() for plan in world.plans}
+    for machine in world.machines:
+        lives = machine.runs()
+        check_runs(lives)
+        for name, index in (run for life in lives for run in life):
+            ran[name][index] += 1
+    told = [
+        check_end(plan, found[plan.name], ran[plan.name]) if plan.name in found else "deleted" for plan in world.plans
+    ]
+    ends = Counter(told)
+    assert {plan.name for plan in world.plans} - set(found) == world.deleted
+    kills = {kind: sum(victim.kills for victim in victims) for kind, victims in world.victims.items()}
+    print(f"{took:.0f} s, killed {kills}, ended {dict(ends)}")
+    for number, machine in enumerate(world.machines):
+        lost = sum(end == "AgentLost" for plan, end in zip(world.plans, told, strict=True) if plan.machine == number)
+        assert lost < len(machine.runs()), f"machine {number} lost its disk {len(machine.runs()) - 1} times"
+    assert ends["AgentLost"] + ends["AgentRestarted"] <= kills["agent"], "more was reported lost than was"
+    for victim in world.all():
+        assert not victim.ended_by_itself, f"{victim.name} ended by itself: {victim.ended_by_itself}\n{victim.tail()}"
