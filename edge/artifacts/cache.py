@@ -52,7 +52,7 @@ from edge.artifacts.progress import Progress
 from edge.artifacts.room import Allocator
 from edge.artifacts.store import Store, Stored
 from edge.artifacts.upstream import Timeouts, Upstream
-from edge.once_per import OncePer
+from tink.once_per import OncePer
 
 __all__ = [
     "Artifact",

@@ -27,7 +27,7 @@ from edge.dhcp.inbox import Inbox
 from edge.dhcp.link import Link, NoLinkError
 from edge.dhcp.responder import Responder, no_quick_answer
 from edge.listener import Listener, advice
-from edge.once_per import OncePer
+from tink.once_per import OncePer
 
 log = logging.getLogger(__name__)
 

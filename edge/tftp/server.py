@@ -21,7 +21,6 @@ from dataclasses import dataclass
 
 from edge.journey.events import Outcome, Recorder, Step
 from edge.listener import Listener, advice
-from edge.once_per import OncePer
 from edge.tftp import packets
 from edge.tftp.blocks import Blocks, NetasciiBlocks, OctetBlocks
 from edge.tftp.crowd import MAX_HALF_OPEN, MAX_TRANSFERS_PER_CLIENT, Crowd
@@ -39,6 +38,7 @@ from edge.tftp.way import (
     max_block_bytes,
     own_socket,
 )
+from tink.once_per import OncePer
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edge.once_per import OncePer
+from tink.once_per import OncePer
 
 
 def test_a_key_passes_once_in_the_interval_and_again_after_it() -> None:
