@@ -286,9 +286,11 @@ async def receipt(account: Account, port: int, busy: int, free: int, probes: int
     return {"median": taken[len(taken) // 2], "p99": taken[int(len(taken) * 0.99)], "most": taken[-1]}
 
 
-async def batch(account: Account, port: int, first: int, count: int, actions: int, seconds: float) -> dict[str, float]:
-    """Seconds from the first POST until the last of `count` Workflows has succeeded, each on an agent of its own."""
-    agents = await connect(port, [f"machine-{number}" for number in range(first, first + count)], None)
+async def batch(
+    account: Account, port: int, first: int, machines: int, count: int, actions: int, seconds: float
+) -> dict[str, float]:
+    """Seconds from the first POST until the last of `count` Workflows has succeeded, on the agents of `machines`."""
+    agents = await connect(port, [f"machine-{number}" for number in range(first, first + machines)], None)
     await _templates(account, {f"seconds-{first}": [seconds] * actions})
     ended: dict[str, float] = {}
     rest = b""
@@ -310,7 +312,9 @@ async def batch(account: Account, port: int, first: int, count: int, actions: in
     begin = time.perf_counter()
 
     async def one(number: int) -> None:
-        await _create_one(account, f"batch-{first}-{number}", f"machine-{first + number}", f"seconds-{first}")
+        await _create_one(
+            account, f"batch-{first}-{number}", f"machine-{first + number % machines}", f"seconds-{first}"
+        )
 
     await _each(list(range(count)), one, _WRITERS)
     created = time.perf_counter() - begin
