@@ -293,8 +293,19 @@ class World:
         with contextlib.suppress(ConflictError):  # it was created, and the answer was lost
             await surely(lambda: self.client.create(resource, obj))
 
+    async def _served(self, resource: ResourceType) -> bool:
+        try:
+            await surely(lambda: self.client.list(resource, NAMESPACE))
+        except NotFoundError:
+            return False
+        return True
+
     async def fill(self) -> None:
-        """The machines and the Templates."""
+        """The machines and the Templates, when the API knows what these are."""
+        async with asyncio.timeout(OUTAGE):
+            for resource in (HARDWARE, TEMPLATE, WORKFLOW):
+                while not await self._served(resource):
+                    await asyncio.sleep(0.05)
         for number in range(AGENTS):
             interface = {"dhcp": {"ip": f"127.0.1.{number + 1}", "netmask": "255.0.0.0"}}
             await self.create(HARDWARE, f"machine-{number}", {"networkInterfaces": {mac(number): interface}})
