@@ -15,7 +15,6 @@ import hashlib
 import logging
 import os
 import random
-import urllib.request
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -141,6 +140,8 @@ def _is(content: bytes, digest: str) -> bool:
 
 def _get(url: str) -> bytes:
     """In a thread. Raises OSError, ValueError."""
+    import urllib.request  # here, for it costs a second on a slow machine, and few need it
+
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(url, timeout=_FETCH_SECONDS) as answer:
         content: bytes = answer.read(_LARGEST_CA + 1)
