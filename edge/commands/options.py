@@ -402,12 +402,13 @@ def _server(services: frozenset[Service], data_dir: Path | None, given: dict[str
         return ServerSettings()
     auth, tokens, tls = AgentAuth(given["agent_auth"]), None, None
     if auth is AgentAuth.TOKEN:
-        key, together = given["agent_token_key"], {Service.HTTP, Service.SERVER} <= services
-        if key is None and (data_dir is None or not together):
-            raise click.UsageError("--agent-token-key: edge and server run apart; give both the same file")
-        if key is None and data_dir is not None:
-            key = data_dir / "agent-token.key"
-        tokens = TokenSettings(key, given["agent_token_lifetime"], create=given["agent_token_key"] is None)
+        file, together = given["agent_token_key"], {Service.HTTP, Service.SERVER} <= services
+        create = file is None
+        if file is None:
+            if data_dir is None or not together:
+                raise click.UsageError("--agent-token-key: edge and server run apart; give both the same file")
+            file = data_dir / "agent-token.key"
+        tokens = TokenSettings(file, given["agent_token_lifetime"], create=create)
     certificate, key, client_ca = (given.get(f"grpc_{name}") for name in ("tls_cert", "tls_key", "client_ca"))
     if (certificate is None) != (key is None) or (client_ca is not None and certificate is None):
         raise click.UsageError("--grpc-tls-cert and --grpc-tls-key go together, and --grpc-client-ca needs both")

@@ -58,7 +58,6 @@ class Inbox:
 
     def __init__(self, largest: int) -> None:
         """`largest`: bytes that are kept of one datagram; what is longer is cut, as `recvfrom` does."""
-        self._slots = [slice(at, None) for at in range(0, _MOST * largest, largest)]
         self._data = mmap.mmap(-1, _MOST * largest)  # gives bytes when it is sliced
         self._names = (ctypes.c_char * (_ADDRESS.size * _MOST))()
         self._vectors = (_Vector * _MOST)()
