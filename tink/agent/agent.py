@@ -57,7 +57,7 @@ AFTER_WORKFLOW_TIMEOUT_SECONDS = 300.0
 """An after-workflow command that takes longer is killed: until it ends, the agent takes no new workflow."""
 
 KNOWN_WITHIN_SECONDS = 10.0
-"""So long an action that may take the machine down waits for the server to know that it has started."""
+"""So long a last action, which may take the machine down, waits for the server to know that it has started."""
 
 
 class Agent:
@@ -127,20 +127,21 @@ class Agent:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _carry_out(self, effects: Sequence[Effect]) -> None:
+    def _carry_out(self, effects: Sequence[Effect], *, after: asyncio.Future[None] | None = None) -> None:
+        """`after`: nothing of it is told before."""
         for effect in effects:
             if isinstance(effect, Publish):
                 if isinstance(effect.event, ActionFailed | WorkflowRejected):
                     log.warning(
                         "workflow %s: %s: %s", effect.event.workflow_id, effect.event.reason, effect.event.message
                     )
-                self._spool.append(effect.event)
+                self._spool.append(effect.event, after=after)
         self._write()
         for effect in effects:
             match effect:
                 case RunAction():
                     self._stop = asyncio.Event()
-                    self._spawn(self._run(effect, self._stop))
+                    self._spawn(self._run(effect, self._stop, self._spool.last_of(effect.workflow_id)))
                 case StopAction():
                     self._stop.set()
                 case EndWorkflow(workflow_id, outcome):
@@ -158,33 +159,37 @@ class Agent:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, run: RunAction, stop: asyncio.Event) -> None:
+    async def _run(self, run: RunAction, stop: asyncio.Event, started: asyncio.Future[bool]) -> None:
+        """`started` is the fate of the report that the action starts."""
         workflow_id, action = run.workflow_id, run.action
         log.info("workflow %s: action %s begins: %s", workflow_id, action.name, action.image or action.cmd)
         begun = time.monotonic()
-        with self._output.action(workflow_id, action.id) if self._output is not None else nullcontext():
-            result = await self._attempt(run, stop)
+        with self._output.action(workflow_id, action.id) if self._output is not None else nullcontext() as printed:
+            result = await self._attempt(run, stop, started)
         seconds = time.monotonic() - begun
         log.info("workflow %s: action %s: exit code %d, %.1f s", workflow_id, action.name, result.exit_code, seconds)
         if not self._closing.is_set():  # else the journal keeps saying that it has begun, and nobody knows its end
-            self._carry_out(self._executor.action_ended(result))
+            effects = self._executor.action_ended(result)
+            self._carry_out(effects, after=printed.sent if printed is not None else None)
 
-    async def _attempt(self, run: RunAction, stop: asyncio.Event) -> RunResult:
+    async def _attempt(self, run: RunAction, stop: asyncio.Event, started: asyncio.Future[bool]) -> RunResult:
         action = run.action
         try:
             if run.resumed:
                 return await self._runtime.resume(action, stop) or _nobody_knows(action)
             check(action)
-            known = asyncio.create_task(self._is_known(run, stop))
+            known = asyncio.create_task(self._is_known(run, stop, started))
             try:
                 await self._runtime.pull(action.image, stop)
                 await known
             finally:
                 known.cancel()
+            if not stop.is_set():
+                self._executor.action_begins()
+                self._write()
+                await self._is_remembered(run, stop, started)
             if stop.is_set():
                 return RunResult(1, Reason.CANCELED, "stopped before it began")
-            self._executor.action_begins()
-            self._write()
             return await self._runtime.run(action, stop)
         except ActionError as error:
             return RunResult(1, error.reason, str(error))
@@ -192,26 +197,37 @@ class Agent:
             log.exception("action %s could not be run", action.name)
             return RunResult(1, Reason.RUNTIME_ERROR, f"action {action.name}: {type(error).__name__}: {error}")
 
-    async def _is_known(self, run: RunAction, stop: asyncio.Event) -> None:
+    async def _is_known(self, run: RunAction, stop: asyncio.Event, started: asyncio.Future[bool]) -> None:
         """Return when the server knows that the action has started, or when the action need not wait for that.
 
-        It waits when the action may be the end of this agent, and of what the agent knows: the last one may reboot the
-        machine, and without a journal on disk nobody remembers what has begun.
+        Until it knows of the first one, it sends the workflow again to a machine that has forgotten it: that one waits
+        for as long as it takes, for nothing has been begun yet. The last one may reboot the machine, which is a success
+        only to a server that knows of it; but it is run once either way, so it waits only a while. Raises ActionError.
         """
-        if not run.last and (self._journal is None or self._journal.kept):
+        if not run.first and not run.last:
             return
-        stopped = asyncio.create_task(stop.wait())
-        try:
-            started = self._spool.last_of(run.workflow_id)
-            waiting: set[asyncio.Future[Any]] = {started, stopped}
-            await asyncio.wait(waiting, timeout=KNOWN_WITHIN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            if not started.done() and not stop.is_set():
-                log.warning(
-                    "workflow %s: action %s begins although the server has not heard of it within %.0f s",
-                    *(run.workflow_id, run.action.name, KNOWN_WITHIN_SECONDS),
-                )
-        finally:
-            stopped.cancel()
+        heard = await _heard(started, stop, within=KNOWN_WITHIN_SECONDS)
+        if heard is None and not stop.is_set():
+            begins = "does not begin before" if run.first else "begins although"
+            no = "" if run.first else "not "
+            log.warning(
+                "workflow %s: action %s %s the server has %sheard of it", run.workflow_id, run.action.name, begins, no
+            )
+        if run.first:
+            _must_not_be_refused(run, heard if heard is not None else await _heard(started, stop))
+
+    async def _is_remembered(self, run: RunAction, stop: asyncio.Event, started: asyncio.Future[bool]) -> None:
+        """Return when it is kept that the action has begun, on disk or at the server: an agent that is started again
+        would else run it once more. Raises ActionError if it never will be."""
+        while self._journal is not None and not self._journal.kept and not stop.is_set():
+            if self._journal.misleads:
+                message = "nothing can be written to the agent's --state-dir, and what stands there is old"
+                raise ActionError(Reason.RUNTIME_ERROR, f"action {run.action.name} was not begun: {message}")
+            heard = await _heard(started, stop, within=KNOWN_WITHIN_SECONDS)
+            _must_not_be_refused(run, heard)
+            if heard:
+                return
+            self._write()
 
     async def _settle(self, workflow_id: str, outcome: WorkflowOutcome, last_event: asyncio.Future[bool]) -> None:
         """Run the after-workflow command once the server has the workflow's last event."""
@@ -257,6 +273,24 @@ class Agent:
 def _nobody_knows(action: Action) -> RunResult:
     message = f"the agent was restarted while action {action.name} ran, and nobody knows how it ended"
     return RunResult(1, Reason.AGENT_RESTARTED, message)
+
+
+async def _heard(started: asyncio.Future[bool], stop: asyncio.Event, *, within: float | None = None) -> bool | None:
+    """Whether the server has taken the report, or refuses to for good; None when the action is to stop, or so many
+    seconds are over."""
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        waiting: set[asyncio.Future[Any]] = {started, stopped}
+        await asyncio.wait(waiting, timeout=within, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopped.cancel()
+    return started.result() if started.done() else None
+
+
+def _must_not_be_refused(run: RunAction, heard: bool | None) -> None:
+    if heard is False:
+        message = f"action {run.action.name} was not begun: the server does not take the report that it starts"
+        raise ActionError(Reason.RUNTIME_ERROR, message)
 
 
 def check(action: Action) -> None:

@@ -97,12 +97,14 @@ class Publish:
 class RunAction:
     """Call `action_begins`, start `action`, and call `action_ended` when it is over.
 
-    `last`: it may take the machine down, so the server should know of its start before. `resumed`: an agent that died
-    had begun it, so it is asked back and not started.
+    `first`: before it begins the server might hand the workflow out anew. `last`: it may take the machine down, so the
+    server should know of its start before. `resumed`: an agent that died had begun it, so it is asked back and not
+    started.
     """
 
     workflow_id: str
     action: Action
+    first: bool = False
     last: bool = False
     resumed: bool = False
 
@@ -225,8 +227,13 @@ class Executor:
 
     def _run(self, workflow: Workflow) -> RunAction:
         index = self.progress.index
-        last = index == len(workflow.actions) - 1
-        return RunAction(workflow.id, workflow.actions[index], last=last, resumed=self.progress.begun)
+        return RunAction(
+            workflow.id,
+            workflow.actions[index],
+            first=index == 0,
+            last=index == len(workflow.actions) - 1,
+            resumed=self.progress.begun,
+        )
 
     def _end(self, workflow: Workflow, outcome: WorkflowOutcome) -> EndWorkflow:
         self.progress = self.progress.with_ended(workflow.id, outcome)

@@ -13,9 +13,10 @@ A record has what has changed, as JSON, under these keys; reading is putting one
     first                the number of the oldest event that waits; older ones have been acknowledged
     events               [[number, kind, fields], ...], added to those before
 
-Two findings make what ran *lost*: the file is damaged or incomplete, or the machine has booted since (its state
-outlived the reboot, its processes did not). The workflow counts as ended and is not run again; the agent does not say
-that it holds it, so the server decides: it failed, or it has succeeded because its last action reboots the machine.
+Three findings make what ran *lost*: the file is damaged or incomplete; it can't be written any more, so it may be old;
+or the machine has booted since (its state outlived the reboot, its processes did not). The workflow counts as ended and
+is not run again; the agent does not say that it holds it, so the server decides: it failed, or it has succeeded because
+its last action reboots the machine.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +67,19 @@ class Journal:
         self._boot = boot
         self._ledger = Ledger(state_dir / FILE_NAME, self._snapshot, disk)
         self._progress = Progress()
+        self._repeats = False  # whether a reader of what may be on disk would run an action
         self._pending: Sequence[Numbered] = ()
 
     @property
     def kept(self) -> bool:
         """Whether everything is on disk; False when that is full."""
         return self._ledger.kept
+
+    @property
+    def misleads(self) -> bool:
+        """Whether an agent that reads it would run an action which this one may have run already: what stands there is
+        old, and can't be changed."""
+        return self._ledger.misleads and self._repeats
 
     def restore(self) -> Restored:
         """What an earlier agent has left; an empty beginning when there was none. Never raises."""
@@ -87,9 +95,15 @@ class Journal:
             restored = _without_what_ran(restored, "the journal is incomplete")
         elif state["boot"] not in ("", self._boot):
             restored = _without_what_ran(restored, "the machine has booted since")
-        self._progress, self._pending = restored.progress, restored.pending
-        self._ledger.rewrite()
-        return restored
+        else:
+            self._repeats = _is_to_run(restored.progress)
+        self._keep(restored.progress, restored.pending)
+        if self._ledger.rewrite():
+            self._repeats = _is_to_run(restored.progress)
+        elif self._ledger.misleads:
+            restored = _without_what_ran(restored, "the journal can't be written, and may be old")
+            self._keep(restored.progress, restored.pending)
+        return replace(restored, lost=restored.lost or _untold(restored))
 
     def write(self, progress: Progress, pending: Sequence[Numbered], *, sync: bool = True) -> None:
         """Keep where execution is and which events wait. On disk when it returns, if that can be (`kept`).
@@ -97,13 +111,18 @@ class Journal:
         Without `sync` it may be lost when the machine loses power.
         """
         change = self._change(progress, pending)
-        self._progress, self._pending = progress, pending
+        self._keep(progress, pending)
         if change or not self.kept:
-            self._ledger.append(_dump(change), sync=sync)
+            kept = self._ledger.append(_dump(change), sync=sync)
+            # A record that could not be kept may stand there all the same.
+            self._repeats = _is_to_run(progress) or (self._repeats and not kept)
 
     def close(self) -> None:
         """Let go of the file."""
         self._ledger.close()
+
+    def _keep(self, progress: Progress, pending: Sequence[Numbered]) -> None:
+        self._progress, self._pending = progress, pending
 
     def _snapshot(self) -> bytes:
         return _dump({"boot": self._boot, **_differences(Progress(), (), self._progress, self._pending)})
@@ -199,6 +218,19 @@ def _without_what_ran(restored: Restored, why: str) -> Restored:
         return Restored(progress, restored.pending)
     log.warning("workflow %s ran here, but %s: it is not gone on with; the server decides", workflow.id, why)
     return Restored(progress.with_ended(workflow.id, WorkflowOutcome.FAILED), restored.pending, workflow.id)
+
+
+def _is_to_run(progress: Progress) -> bool:
+    return progress.workflow is not None and not progress.begun
+
+
+def _untold(restored: Restored) -> str:
+    """The workflow that an agent found lost, and died before the server had heard what there was to tell of it; ""."""
+    told = [event for _, event in restored.pending if not isinstance(event, WorkflowRejected)]
+    for event in reversed(told):
+        if restored.progress.ended.get(event.workflow_id) is WorkflowOutcome.FAILED:
+            return "" if isinstance(event, ActionFailed) else event.workflow_id
+    return ""
 
 
 def _dump(record: Mapping[str, Any]) -> bytes:

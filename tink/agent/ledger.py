@@ -13,6 +13,8 @@ What a reader may find, and what is made of it:
 
 When the disk is full (or broken) the ledger says so once, marks itself blind, which takes no new block, and lets the
 agent go on without it; each later `append` tries to write the whole anew, so that it heals when there is room again.
+Where not even the mark can be written, because the disk is read-only by now, the file *misleads*: who reads it takes it
+for the whole. What would be wrong to do twice must not be done then.
 """
 
 from __future__ import annotations
@@ -91,6 +93,8 @@ class Ledger:
         self._least = 0
         self.kept = True
         """Whether the file has everything. False: the agent goes on in memory."""
+        self.misleads = False
+        """Whether the file looks as if it had everything, and has not."""
 
     def read(self) -> Content:
         """What an earlier writer has left; nothing when there is no file. Never raises."""
@@ -151,7 +155,8 @@ class Ledger:
         self.close()
         if not self.kept:
             log.warning("%s: can be written again, and has everything", self._path)
-        self._descriptor, self._length, self._least, self.kept = descriptor, len(content), len(content), True
+        self._descriptor, self._length, self._least = descriptor, len(content), len(content)
+        self.kept, self.misleads = True, False
         return True
 
     def close(self) -> None:
@@ -176,15 +181,20 @@ class Ledger:
                 "as lost. Make room there, or give it another --state-dir",
                 *(self._path, error.strerror or error),
             )
-        self.kept = False
+        self.kept, self.misleads = False, True
         self.close()
         try:
             descriptor = self._disk.open(self._path, new=False)
-        except OSError:
-            return  # the directory is gone, and the file with it
+        except FileNotFoundError:  # the directory is gone, and the file with it
+            self.misleads = False
+            return
+        except OSError as worse:
+            log.error("%s cannot even be marked as incomplete: %s", self._path, worse.strerror or worse)
+            return
         try:
             self._write(descriptor, BLIND, 0)
             self._disk.sync(descriptor)
+            self.misleads = False
         except OSError as worse:
             log.error("%s cannot even be marked as incomplete: %s", self._path, worse.strerror or worse)
         finally:
@@ -210,4 +220,8 @@ def parse(raw: bytes) -> Content:
             return Content(tuple(records), length, whole=False)
         records.append(record)
         length = end + 1
-    return Content(tuple(records), length, whole=header == WHOLE)
+    tail = raw[length:]
+    # A writer that died leaves a part of a line. A record that is right, and a byte behind it that is no line feed, is
+    # none: that record counted.
+    torn = not tail or line_of(tail[9:-1]) != tail[:-1] + b"\n"
+    return Content(tuple(records), length, whole=torn and header == WHOLE)

@@ -3,7 +3,8 @@
 `child.Output` hands every line over as it comes (`action` says whose it is); `run` sends what has gathered, and never
 holds an action up. It is for looking at, not for keeping: the newest lines are sent, the ones that have no room are
 counted, and the server is told how many they were. The last lines of an action that failed go with its event, whatever
-becomes of these.
+becomes of these. The event that an action has ended waits for its last piece, two seconds at most, so that whoever
+reads along sees both in their order; the next action does not wait.
 
 An action's first piece leaves a second after its first line, the next when another tenth of the action's time has
 passed (at least a second, at most a minute), the last when it has ended. So an action of a minute has up to 29 pieces,
@@ -16,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -47,14 +48,18 @@ class OutputPace:
     share: float = 0.1
     timeout: float = 15.0
     retry: float = 10.0
+    last: float = 2.0
+    """How long the end of an action is not told for its last piece's sake."""
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
-    """The lines of one action that wait to be sent."""
+class Printed:
+    """The lines of one action that wait to be sent. `sent` is done soon after the action's end: when the server has
+    them all, or will not have them in time."""
 
     workflow_id: str
     action_id: str
+    sent: asyncio.Future[None]
     lines: deque[str] = field(default_factory=deque)
     characters: int = 0
     dropped: int = 0
@@ -62,6 +67,11 @@ class _Waiting:
     ended: bool = False
     first: float = 0.0
     due: float = 0.0
+
+    def settle(self) -> None:
+        """Nobody has to wait for them any more."""
+        if not self.sent.done():
+            self.sent.set_result(None)
 
     @property
     def empty(self) -> bool:
@@ -98,27 +108,32 @@ class OutputSender:
     def __init__(self, channel: grpc.aio.Channel, pace: OutputPace | None = None) -> None:
         self._stub = OutputServiceStub(channel)
         self._pace = pace or OutputPace()
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[Printed] = []
         self._news = asyncio.Event()
         self._wanted = True
 
     @contextmanager
-    def action(self, workflow_id: str, action_id: str) -> Iterator[None]:
+    def action(self, workflow_id: str, action_id: str) -> Iterator[Printed]:
         """While this lasts, the lines that the current task's action prints are this action's."""
-        waiting = _Waiting(workflow_id, action_id)
+        loop = asyncio.get_running_loop()
+        waiting = Printed(workflow_id, action_id, loop.create_future())
         token = lines_to.set(lambda line: self._take(waiting, line))
         try:
-            yield
+            yield waiting
         finally:
             lines_to.reset(token)
             waiting.ended = True
-            self._news.set()
+            if waiting in self._waiting:
+                self._news.set()
+                loop.call_later(self._pace.last, waiting.settle)
+            else:
+                waiting.settle()
 
     async def run(self) -> None:
         """Send what there is, when it is time."""
         while True:
             self._news.clear()
-            self._waiting = [waiting for waiting in self._waiting if not (waiting.ended and waiting.empty)]
+            self._forget(lambda waiting: waiting.ended and waiting.empty)
             due = [waiting.due if not waiting.ended else 0.0 for waiting in self._waiting if not waiting.empty]
             delay = min(due, default=float("inf")) - asyncio.get_running_loop().time()
             if delay <= 0:
@@ -130,7 +145,13 @@ class OutputSender:
             except TimeoutError:
                 continue
 
-    def _take(self, waiting: _Waiting, line: str) -> None:
+    def _forget(self, over: Callable[[Printed], bool]) -> None:
+        for waiting in self._waiting:
+            if over(waiting):
+                waiting.settle()
+        self._waiting = [waiting for waiting in self._waiting if not over(waiting)]
+
+    def _take(self, waiting: Printed, line: str) -> None:
         if not self._wanted:
             return
         if waiting not in self._waiting:
@@ -139,12 +160,13 @@ class OutputSender:
             self._news.set()
         waiting.add(line[:LINE_CHARACTERS])
 
-    def _begin(self, waiting: _Waiting) -> None:
+    def _begin(self, waiting: Printed) -> None:
         if not waiting.first:
             waiting.first = asyncio.get_running_loop().time()
             waiting.due = waiting.first + self._pace.least
         if len(self._waiting) >= ACTIONS_WAITING:
             oldest = self._waiting.pop(0)
+            oldest.settle()
             log.warning("the output of action %s of workflow %s is dropped", oldest.action_id, oldest.workflow_id)
         self._waiting.append(waiting)
 
@@ -164,7 +186,7 @@ class OutputSender:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 log.info("the server does not take the output of actions; it is in this log only")
                 self._wanted = False
-                self._waiting.clear()
+                self._forget(lambda _: True)
                 return
             log.debug("output not delivered: %s: %s", error.code().name, error.details())
             if error.code() is grpc.StatusCode.INVALID_ARGUMENT or error.code() is grpc.StatusCode.NOT_FOUND:

@@ -4,6 +4,8 @@ The agent appends as actions begin and end; the transport's publisher takes the 
 acknowledged (or refused for good) and settles it. Executing never waits for it, so a workflow goes on through a
 broken connection. `journal` keeps what waits here on disk: the agent writes it there in the same step, before the
 publisher can see the event, and a new agent's spool begins with it.
+
+An event may have to wait for something else to be told first; those behind it wait with it.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice, takewhile
 
 from tink.agent.model import Event, WorkflowRejected
 
@@ -33,7 +36,9 @@ class Spool:
         self._count = pending[-1][0] if pending else 0
         self._arrived = asyncio.Event()
         self._waiting: dict[int, asyncio.Future[bool]] = {number: loop.create_future() for number, _ in pending}
+        self._after: dict[int, asyncio.Future[None]] = {}
         self._settled: Callable[[], None] = lambda: None
+        self._appended: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
         return len(self._events)
@@ -47,6 +52,10 @@ class Spool:
         """Have `settled` called whenever an event has left the spool."""
         self._settled = settled
 
+    def on_append(self, appended: Callable[[], None]) -> None:
+        """Have `appended` called whenever an event has come, or may be sent now."""
+        self._appended = appended
+
     def last_of(self, workflow_id: str) -> asyncio.Future[bool]:
         """What `append` gave for the workflow's newest event that waits; if none does, the server has them all."""
         for number, event in reversed(self._events):
@@ -56,10 +65,10 @@ class Spool:
         taken.set_result(True)
         return taken
 
-    def append(self, event: Event) -> asyncio.Future[bool]:
+    def append(self, event: Event, *, after: asyncio.Future[None] | None = None) -> asyncio.Future[bool]:
         """Queue `event`. The future ends when it is settled: True, the server has it; False, it will never take it.
 
-        A rejection that is already queued is not queued again.
+        The publisher does not see it before `after` is done. A rejection that is already queued is not queued again.
         """
         if isinstance(event, WorkflowRejected):
             rejections = [(number, queued) for number, queued in self._events if isinstance(queued, WorkflowRejected)]
@@ -72,19 +81,31 @@ class Spool:
         self._count += 1
         self._events.append((self._count, event))
         self._waiting[self._count] = asyncio.get_running_loop().create_future()
-        self._arrived.set()
+        if after is not None and not after.done():
+            self._after[self._count] = after
+            after.add_done_callback(lambda _: self._news())
+        self._news()
         return self._waiting[self._count]
 
     async def head(self) -> tuple[int, Event]:
-        """The oldest event that is not settled, and its number; waits for one."""
-        while not self._events:
+        """The oldest event that is not settled, and its number; waits for one that may be sent."""
+        while not self.first(1):
             self._arrived.clear()
             await self._arrived.wait()
         return self._events[0]
 
-    def next(self) -> tuple[int, Event] | None:
-        """The event after the head, and its number; None if there is none."""
-        return self._events[1] if len(self._events) > 1 else None
+    def first(self, count: int) -> list[tuple[int, Event]]:
+        """The oldest events that may be sent, at most `count`, with their numbers."""
+        return list(takewhile(lambda each: self._may_be_sent(each[0]), islice(self._events, count)))
+
+    def _may_be_sent(self, number: int) -> bool:
+        after = self._after.get(number)
+        return after is None or after.done()
+
+    def _news(self) -> None:
+        if self.first(1):
+            self._arrived.set()
+            self._appended()
 
     def settle(self, number: int, *, delivered: bool) -> None:
         """The head, `number`, has been acknowledged, or will never be taken (`delivered` False)."""
@@ -92,6 +113,7 @@ class Spool:
         if head != number:
             raise RuntimeError(f"event {number} is settled while {head} is the oldest")
         future = self._waiting.pop(number)
+        self._after.pop(number, None)
         self._settled()
         if not future.done():
             future.set_result(delivered)

@@ -23,6 +23,7 @@ import logging
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Final
 
 import grpc
 import grpc.aio
@@ -45,6 +46,10 @@ REFUSALS = frozenset(
     }
 )
 """Statuses that say that the server was reached and does not want to."""
+
+
+WINDOW: Final = 8
+"""Events that are under way at once. The server lets 16 of one machine wait (`tink.server.events`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,8 @@ class Transport:
         self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
         self._stub = WorkflowServiceStub(channel)
         self._condition = ""
+        self._ahead: dict[int, asyncio.Task[bool]] = {}
+        """Events, by their number, that were sent before they were the oldest: whether they were acknowledged."""
 
     async def commands(self, handle: Callable[[Command], None]) -> None:
         """Call `handle` for every command of the server, for ever."""
@@ -128,21 +135,33 @@ class Transport:
     async def publish(self) -> None:
         """Send the spool's events, for ever, each until it is acknowledged or refused for good.
 
-        One after the other; but the end of an action and the start of the next, which happen at once, go together.
+        One after the other; but what a workflow's actions begin and end with goes ahead as it comes, up to `WINDOW`
+        events. So a server that has much to do finds several that it can store together.
         """
-        while True:
-            number, event = await self._spool.head()
-            after = self._spool.next()
-            if after is None or not _together(event, after[1]):
-                self._spool.settle(number, delivered=await self._deliver(event))
-                continue
-            following = asyncio.create_task(self._try(after[1]))
-            try:
-                self._spool.settle(number, delivered=await self._deliver(event))
-                if await following:
-                    self._spool.settle(after[0], delivered=True)
-            finally:
-                following.cancel()
+        self._spool.on_append(self._send_ahead)
+        try:
+            while True:
+                number, event = await self._spool.head()
+                self._send_ahead()
+                sent = self._ahead.pop(number, None)
+                delivered = (sent is not None and await sent) or await self._deliver(event)
+                self._spool.settle(number, delivered=delivered)
+        finally:
+            self._spool.on_append(lambda: None)
+            for sent in self._ahead.values():
+                sent.cancel()
+            self._ahead.clear()
+
+    def _send_ahead(self) -> None:
+        """Send what need not wait until the oldest event is acknowledged, each once."""
+        if self._channel.get_state() is not grpc.ChannelConnectivity.READY:
+            return  # gRPC would let them wait, and send them in any order
+        (_, oldest), *others = self._spool.first(WINDOW)
+        for number, event in others:
+            if not _together(oldest, event):
+                return
+            if number not in self._ahead:
+                self._ahead[number] = asyncio.create_task(self._try(event))
 
     async def _stream(self, handle: Callable[[Command], None], backoff: Backoff) -> None:
         told = holding(self._holds())
@@ -234,11 +253,8 @@ class Transport:
 
 def _together(event: Event, after: Event) -> bool:
     """Whether it does no harm if the server hears `after` first: it knows of such reports in any order."""
-    return (
-        isinstance(event, ActionSucceeded)
-        and isinstance(after, ActionStarted)
-        and event.workflow_id == after.workflow_id
-    )
+    harmless = ActionStarted | ActionSucceeded
+    return isinstance(event, harmless) and isinstance(after, harmless) and event.workflow_id == after.workflow_id
 
 
 def _story(event: Event) -> str:

@@ -34,6 +34,15 @@ FINALIZER = "tinkerbell.org/workflow"
 INSTANCE_ID_ANNOTATION = "tinkerbell.org/instance-id"
 """Overrides the instance id that the metadata service gives for a Hardware (default: the Hardware's name)."""
 
+SSH_PUBLIC_KEYS_ANNOTATION = "tinkerbell.org/ssh-public-keys"
+"""SSH keys that the metadata service gives for a Hardware: one a line, as in OpenSSH's authorized_keys."""
+
+USERDATA_SECRET_ANNOTATION = "tinkerbell.org/userdata-secret"  # noqa: S105 - the name of an annotation
+"""The Secret that holds a Hardware's user-data, in the Hardware's namespace: `NAME` or `NAME/KEY`."""
+
+VENDORDATA_SECRET_ANNOTATION = "tinkerbell.org/vendordata-secret"  # noqa: S105 - the name of an annotation
+"""The Secret that holds a Hardware's vendor-data, in the Hardware's namespace: `NAME` or `NAME/KEY`."""
+
 KERNEL_SHA256_ANNOTATION = "tinkerbell.org/kernel-sha256"
 """SHA-256 of an OSIE's kernel, in hex: what is fetched from `kernelUrl` must have it to be served."""
 
@@ -509,6 +518,12 @@ class WorkflowStatus(Model):
         default=None,
         json_schema_extra={"format": "date-time"},
         description="Before that moment the Workflow is not offered to its agent again, which has rejected it.",
+    )
+    agent_seen_at: str | None = Field(
+        default=None,
+        json_schema_extra={"format": "date-time"},
+        description="When a server last had a stream of the agent while the last action, which reboots the machine, ran. "
+        "Written only where that action takes longer than a moment, or its agent connects anew.",
     )
     conditions: list[Condition] | None = Field(
         default=None,

@@ -15,6 +15,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -161,6 +162,7 @@ async def _messages(raw: AsyncIterator[bytes], read: Callable[[bytes], Any], con
     return parsed()
 
 
+@lru_cache(256)
 def _is_loopback(address: str) -> bool:
     try:
         return ipaddress.ip_address(address).is_loopback

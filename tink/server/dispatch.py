@@ -8,6 +8,9 @@ Several servers may serve one agent for a while, of which all but one talk to a 
 it yet. A claim is each Workflow's own, so they may claim two; the one that the living stream finds while its agent is
 at work is given back.
 
+An agent that does not say what it holds may run whatever is Running, or has ended without its word: that is stopped
+each time it comes.
+
 An agent that says what it holds, and holds and was sent nothing of a Workflow that is Running, is asked to come again:
 either it has lost the Workflow, and what this server knew when it came was too old to see that; or the agent is with
 another server, and this stream is the dead one. What it says then decides.
@@ -79,29 +82,37 @@ Move = Claim | Start | GiveBack | Stop | Recall | Wait
 class Told:
     """What one agent knows, as far as its stream tells. `says`: it told what it held when it came. `started` are the
     uids of the Workflows that it was sent or that it held when it came, `stopped` those that it was told to stop,
-    `offered` (uid to seconds since the epoch) when it was sent them. `orphans` (uid to name) are those that vanished
-    while it ran them, because somebody took their finalizer away. `unsendable` (uid to resourceVersion) are those that
-    no message can be made of."""
+    `offered` (uid to seconds since the epoch) when it was sent them. `given` are all that ever were in `started`, also
+    if they are Pending again: nobody knows whether the agent has heard of that. `orphans` (uid to name) are those that
+    vanished while it ran them, because somebody took their finalizer away. `unsendable` (uid to resourceVersion) are
+    those that no message can be made of."""
 
     says: bool = False
     started: set[str] = field(default_factory=set)
+    given: set[str] = field(default_factory=set)
     stopped: set[str] = field(default_factory=set)
     offered: dict[str, float] = field(default_factory=dict)
     orphans: dict[str, str] = field(default_factory=dict)
     unsendable: dict[str, str] = field(default_factory=dict)
 
+    def runs(self, uids: Iterable[str]) -> None:
+        """The agent has these, or is about to."""
+        self.started.update(uids)
+        self.given.update(uids)
+
     def sent(self, workflow: Raw, now: float) -> None:
         """The agent is sent the Workflow."""
         uid = uid_of(workflow)
-        self.started.add(uid)
+        self.runs([uid])
         self.stopped.discard(uid)
         self.offered[uid] = now
 
     def forget(self, workflow: Raw) -> None:
         """The Workflow is gone from the API. Raises InvalidStatusError, but forgets it."""
         uid = uid_of(workflow)
-        runs = uid in self.started and uid not in self.stopped
+        runs = (uid in self.started or uid in self.given) and uid not in self.stopped
         self.started.discard(uid)
+        self.given.discard(uid)
         self.stopped.discard(uid)
         self.offered.pop(uid, None)
         self.unsendable.pop(uid, None)
@@ -120,7 +131,7 @@ class Told:
         """What the states of its machine's Workflows say about the agent. Raises InvalidStatusError."""
         for workflow in workflows:
             state = state_of(workflow)
-            if state is WorkflowState.RUNNING and not self.says:
+            if not self.says and (state is WorkflowState.RUNNING or unconfirmed(workflow)):
                 self.started.add(uid_of(workflow))
             elif state is WorkflowState.PENDING:
                 # Rejected, or given back: whoever claims it next, it has to be sent anew.

@@ -4,7 +4,8 @@ Every write goes through the state machine, and on top of the version that it wa
 the Workflow is read again and decided again. What one machine's agent causes is done one after the other, and only so
 much of it may wait: an agent that floods its server keeps itself waiting, and nobody else. What is said of one Workflow
 while a write is under way is stored together, with one write; only so many are under way at once, so the more there is
-to do, the more goes into each. An event is answered when its write is done.
+to do, the more goes into each. What no agent waits for gives way for a while to what one waits for. An event is
+answered when its write is done.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tink.kube.resources import WORKFLOW
 from tink.once_per import OncePer
 from tink.server.agents import HardwareKey
 from tink.server.dispatch import rejection_delay
+from tink.server.turns import Ticket, Turns
 from tink.server.workflows import WorkflowIndex, hardware_of, uid_of
 from tink.workflow import machine
 from tink.workflow.machine import Author
@@ -50,11 +52,14 @@ WRITES: Final = 16
 GATHER = 0.005
 """Seconds that the end of an action waits for the start of the next one, which agents send with it."""
 
+PATIENCE = 1.0
+"""Seconds that a report gives way to others, when the agent goes on without the answer."""
+
 _ATTEMPTS = 8
 _SAY_AGAIN = 60.0
 """Seconds after which it is worth another line that the API is away; it is away for all machines."""
 
-ServerEvent = machine.AgentEvent | machine.AgentLost | machine.AgentAway
+ServerEvent = machine.AgentEvent | machine.AgentLost | machine.AgentSeen | machine.AgentAway
 """What agents report, and what the server concludes when they do not."""
 
 
@@ -72,10 +77,12 @@ class BusyError(RuntimeError):
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """An event of the Workflow `uid` whose caller waits for `outcome`: whether it changed anything."""
+    """An event of the Workflow `uid` whose caller waits for `outcome`: whether it changed anything. `due` is when its
+    turn should come, on the loop's clock."""
 
     uid: str
     event: ServerEvent
+    due: float
     outcome: bool | Exception | None = None
 
 
@@ -85,6 +92,8 @@ class _Line:
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: list[_Waiting] = field(default_factory=list)
+    ticket: Ticket | None = None
+    """Of the write that is due next."""
 
     def first(self) -> list[_Waiting]:
         """The oldest that has no outcome, with those after it that are of the same Workflow."""
@@ -116,7 +125,7 @@ class EventStore:
         self._longest = rejection_longest
         self._chance = chance
         self._lines: dict[HardwareKey, _Line] = {}
-        self._writes = asyncio.Semaphore(WRITES)
+        self._writes = Turns(WRITES)
         self._said = OncePer(_SAY_AGAIN, 8)
 
     async def take(self, workflow: Raw, event: ServerEvent) -> bool:
@@ -125,14 +134,16 @@ class EventStore:
         Raises BusyError, WorkflowGoneError, StaleError, UnknownActionError, InvalidStatusError, ApiError.
         """
         key = hardware_of(workflow) or ("", "")
-        mine = _Waiting(uid_of(workflow), event)
+        due = asyncio.get_running_loop().time() + (PATIENCE if _can_wait(workflow, event) else 0.0)
+        mine = _Waiting(uid_of(workflow), event, due)
         async with self._in_line(key, mine) as line:
             while mine.outcome is None:
                 async with line.lock:
                     if mine.outcome is None:  # else another has stored this one with its own
                         if len(line.waiting) == 1 and _another_follows(workflow, event):
                             await asyncio.sleep(GATHER)
-                        async with self._writes:
+                        line.ticket = Ticket(min(each.due for each in line.waiting if each.outcome is None))
+                        async with self._writes.turn(line.ticket):
                             await self._take_first(line)
         if isinstance(mine.outcome, Exception):
             raise mine.outcome
@@ -183,6 +194,8 @@ class EventStore:
                 f"{MAX_WAITING} events of Hardware {'/'.join(key)} wait already: publish one after the other"
             )
         line.waiting.append(mine)
+        if line.ticket is not None:
+            self._writes.hurry(line.ticket, mine.due)
         try:
             yield line
         finally:
@@ -285,10 +298,21 @@ class EventStore:
 
 def _another_follows(workflow: Raw, event: ServerEvent) -> bool:
     """Whether an agent that reports this goes on with another action."""
-    if not isinstance(event, machine.ActionSucceeded):
-        return False
+    return isinstance(event, machine.ActionSucceeded) and not _is_of(workflow, event, -1)
+
+
+def _can_wait(workflow: Raw, event: ServerEvent) -> bool:
+    """Whether the agent goes on without the answer: it waits before the first action and before the last, and after
+    that others wait for what becomes of the Workflow."""
+    if isinstance(event, machine.ActionStarted):
+        return not _is_of(workflow, event, 0) and not _is_of(workflow, event, -1)
+    return _another_follows(workflow, event)
+
+
+def _is_of(workflow: Raw, event: machine.ActionStarted | machine.ActionSucceeded, index: int) -> bool:
+    """Whether an event is of the action at `index`, or of a Workflow that seems to have none."""
     actions = actions_of(status_of(workflow))
-    return bool(actions) and actions[-1].get("id") != event.action_id
+    return not actions or actions[index].get("id") == event.action_id
 
 
 def _settled(state: WorkflowState | None, event: ServerEvent) -> bool:

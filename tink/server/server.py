@@ -252,6 +252,8 @@ class WorkflowServer:
         """Wait until it is known what there is: before that, nothing can be said to be unknown."""
         if self._stopping:
             await _abort(context, grpc.StatusCode.UNAVAILABLE, "the server is stopping")
+        if self._hardware.synced and self._workflows.synced:
+            return
         try:
             async with asyncio.timeout(_SYNC_PATIENCE):
                 await self._hardware.wait_synced()
@@ -321,7 +323,7 @@ class WorkflowServer:
             older.end(grpc.StatusCode.ABORTED, message)
         self._streams[key] = stream
         self._shown[key] = shown
-        self._reboots.opened(key)
+        self._reboots.opened(key, hello.holds)
         log.info("agent %s connected from %s, for Hardware %s/%s", agent_id, peer, *key)
         self._tell(stream, ObservationKind.CONNECTED, f"agent connected from {peer}")
         return stream
@@ -380,7 +382,7 @@ class WorkflowServer:
 
     async def take_event(self, message: pb.Event, context: Context) -> pb.PublishEventResponse:
         """Write an agent's event into its Workflow; answered when it is stored."""
-        peer = shown_by(context).peer
+        shown = shown_by(context)
         try:
             event = wire.event_of(message)
         except wire.MalformedEventError as error:
@@ -391,7 +393,7 @@ class WorkflowServer:
             if self._index.is_gone(message.workflow_id):
                 return pb.PublishEventResponse()  # it ended, and was deleted: nothing changes any more
             await _abort(context, grpc.StatusCode.NOT_FOUND, f"there is no Workflow {message.workflow_id[:64]!r}")
-        key, agent_id = await self._agent_of(workflow, context)
+        key, agent_id = await self._agent_of(workflow, shown, context)
         try:
             changed = await self._events.take(workflow, event)
         except WorkflowGoneError:
@@ -414,16 +416,15 @@ class WorkflowServer:
             story = wire.describe(workflow, event)
             log.info("Workflow %s: agent %s: %s", name_of(workflow), agent_id, story)
             self._observe(
-                AgentObservation(agent_id, peer, ObservationKind.EVENT, story, "/".join(key), name_of(workflow))
+                AgentObservation(agent_id, shown.peer, ObservationKind.EVENT, story, "/".join(key), name_of(workflow))
             )
         stream = self._streams.get(key)
         if stream is not None:
             stream.heard(message.workflow_id, event)
         return pb.PublishEventResponse()
 
-    async def _agent_of(self, workflow: Raw, context: Context) -> tuple[HardwareKey, str]:
+    async def _agent_of(self, workflow: Raw, shown: Shown, context: Context) -> tuple[HardwareKey, str]:
         """The machine that a Workflow is for, and its agent's id; ends the call of anybody else."""
-        shown = shown_by(context)
         key = hardware_of(workflow) or ("", "")
         stream = self._streams.get(key)
         agent_id = stream.agent_id if stream is not None else self._agents.id_of(key)
@@ -440,9 +441,10 @@ class WorkflowServer:
         workflow = self._index.get(workflow_id)
         if workflow is None:
             await _abort(context, grpc.StatusCode.NOT_FOUND, f"there is no Workflow {workflow_id[:64]!r}")
-        key, agent_id = await self._agent_of(workflow, context)
+        shown = shown_by(context)
+        key, agent_id = await self._agent_of(workflow, shown, context)
         actions = {str(action.get("id")): action_name(action) for action in actions_of(status_of(workflow))}
-        return Speaker(agent_id, shown_by(context).peer, "/".join(key), name_of(workflow), actions)
+        return Speaker(agent_id, shown.peer, "/".join(key), name_of(workflow), actions)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -128,7 +128,7 @@ class Stream:
         """The agent reported `event` of the Workflow with that uid: it runs what it says it has begun, even if the
         Workflow has ended for everybody else."""
         if isinstance(event, machine.ActionStarted | machine.ActionSucceeded) and uid not in self._told.started:
-            self._told.started.add(uid)
+            self._told.runs([uid])
             self._changed.set()
 
     def end(self, code: grpc.StatusCode, message: str) -> None:
@@ -199,7 +199,7 @@ class Stream:
         """Draw the conclusions from what the agent holds; end the stream if that can't be done in time."""
         if self._holds is None:
             return
-        self._told.started |= self._holds
+        self._told.runs(self._holds)
         for uid in self._holds:
             name = self._workflows.name_of_gone(uid)
             if name is not None:

@@ -62,10 +62,17 @@ class AgentLost:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentSeen:
+    """The agent is connected to the server that says so."""
+
+
+@dataclass(frozen=True, slots=True)
 class AgentAway:
-    """The agent has been gone for `seconds`, without a word of its coming back."""
+    """The agent has been gone for `seconds`, without a word of its coming back. `seen` is when a server last saw it, as
+    the status said for all that time (`status.agent_seen`)."""
 
     seconds: float
+    seen: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +139,7 @@ AgentEvent = ActionStarted | ActionSucceeded | ActionFailed | Rejected
 Event = (
     AgentEvent
     | AgentLost
+    | AgentSeen
     | AgentAway
     | Prepared
     | PreparationFailed

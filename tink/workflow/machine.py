@@ -18,6 +18,7 @@ status, or None if the event changes nothing. It is the only way to a new status
 - A last action that `reboots` the machine takes the agent with it, so nobody may be left to report its end. While it
   runs and all others have succeeded, an agent that comes back without the Workflow, or not at all, and a time that is
   up, mean that it has succeeded. For any other action the first is a loss, the second nothing, the third a timeout.
+  That it does not come back is said by one of several servers: it counts only if no other has seen the agent since.
 - A rejection counts, and holds the Workflow back for a while; when it starts, both are forgotten. An agent that rejects
   a Workflow because it has ended it already will never run it, and has nothing to report any more: that is a loss.
 
@@ -40,6 +41,7 @@ from tink.workflow.events import (
     AgentAway,
     AgentEvent,
     AgentLost,
+    AgentSeen,
     CancelRequested,
     CancelTimedOut,
     Dispatched,
@@ -59,6 +61,7 @@ from tink.workflow.status import (
     action_name,
     action_state,
     actions_of,
+    agent_seen,
     condition,
     name_of,
     rejections,
@@ -80,6 +83,7 @@ __all__ = [
     "AgentAway",
     "AgentEvent",
     "AgentLost",
+    "AgentSeen",
     "Author",
     "CancelRequested",
     "CancelTimedOut",
@@ -337,8 +341,12 @@ class _Transition:
                 self._report(event)
             case AgentLost():
                 self._lose()
+            case AgentSeen():
+                if self._state is WorkflowState.RUNNING and self._rebooting():
+                    self._after["agentSeenAt"] = self._time
             case AgentAway():
-                if self._rebooting() and self._move(Cause.REBOOTED):
+                gone = event.seen == agent_seen(self._before)  # else another server saw it meanwhile
+                if gone and self._rebooting() and self._move(Cause.REBOOTED):
                     self._rebooted(REASON_REBOOTED, f"the agent has been gone for {event.seconds:g} s")
             case CancelRequested():
                 self._cancel(event)

@@ -105,6 +105,15 @@ def dispatch_after(status: Mapping[str, Any]) -> float:
     return parse_timestamp(status.get("dispatchAfter")) or 0.0
 
 
+def agent_seen(status: Mapping[str, Any]) -> str:
+    """When a server last said that the agent is connected while the last action reboots its machine; "" for never.
+
+    It is compared with itself only: clocks of servers need not agree.
+    """
+    value = status.get("agentSeenAt")
+    return value if isinstance(value, str) else ""
+
+
 def outdated(workflow: Raw) -> bool:
     """Whether the spec changed since the actions were rendered from it: what is prepared must not run any more."""
     observed = status_of(workflow).get("observedGeneration")

@@ -32,7 +32,7 @@ W2 = Workflow("w2", (FIRST,))
 OK = RunResult(0)
 BAD = RunResult(3, "DiskNotFound", "no disk")
 
-STARTED_FIRST = [Publish(ActionStarted("w1", "a1")), RunAction("w1", FIRST)]
+STARTED_FIRST = [Publish(ActionStarted("w1", "a1")), RunAction("w1", FIRST, first=True)]
 STARTED_SECOND = [Publish(ActionStarted("w1", "a2")), RunAction("w1", SECOND, last=True)]
 
 
@@ -84,13 +84,13 @@ SCRIPTS = {
     "another_workflow_follows_an_ended_one": [
         (StartWorkflow(W1), STARTED_FIRST),
         (BAD, None),
-        (StartWorkflow(W2), [Publish(ActionStarted("w2", "a1")), RunAction("w2", FIRST, last=True)]),
+        (StartWorkflow(W2), [Publish(ActionStarted("w2", "a1")), RunAction("w2", FIRST, first=True, last=True)]),
     ],
     "a_rejected_workflow_may_come_again_later": [
         (StartWorkflow(W1), STARTED_FIRST),
         (StartWorkflow(W2), ("w2", "AlreadyRunning")),
         (BAD, None),
-        (StartWorkflow(W2), [Publish(ActionStarted("w2", "a1")), RunAction("w2", FIRST, last=True)]),
+        (StartWorkflow(W2), [Publish(ActionStarted("w2", "a1")), RunAction("w2", FIRST, first=True, last=True)]),
     ],
     "stop_ends_the_action_and_reports_canceled": [
         (StartWorkflow(W1), STARTED_FIRST),
@@ -155,8 +155,8 @@ def test_server_that_takes_no_events_gets_no_new_workflow_done():
     ("progress", "effects"),
     [
         (Progress(), []),
-        (Progress(W1), [RunAction("w1", FIRST)]),
-        (Progress(W1, begun=True), [RunAction("w1", FIRST, resumed=True)]),
+        (Progress(W1), [RunAction("w1", FIRST, first=True)]),
+        (Progress(W1, begun=True), [RunAction("w1", FIRST, first=True, resumed=True)]),
         (Progress(W1, index=1), [RunAction("w1", SECOND, last=True)]),
         (Progress(W1, index=1, stopping=True), [RunAction("w1", SECOND, last=True), StopAction()]),
         (

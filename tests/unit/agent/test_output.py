@@ -10,8 +10,9 @@ import pytest
 
 from proto import output_pb2 as pb
 from proto.output_pb2_grpc import OutputServiceServicer, add_OutputServiceServicer_to_server
+from tink.agent.agent import Agent
 from tink.agent.child import Output
-from tink.agent.model import Action
+from tink.agent.model import Action, ActionSucceeded, StartWorkflow, Workflow
 from tink.agent.output import (
     ACTIONS_WAITING,
     LINE_CHARACTERS,
@@ -22,6 +23,7 @@ from tink.agent.output import (
     OutputSender,
 )
 from tink.agent.process import ProcessRuntime
+from tink.agent.spool import Spool
 
 FAST = OutputPace(least=0.02, most=0.05, share=0.1, timeout=1.0, retry=0.02)
 
@@ -254,3 +256,59 @@ async def test_server_that_does_not_answer_is_given_up_after_a_while():
         await until(lambda: server.calls >= 2)
         server.gate.set()
         await until(lambda: "one" in server.lines())
+
+
+async def test_end_of_an_action_waits_for_its_last_piece():
+    server = Server()
+    async with sending(server) as sender:
+        server.gate.clear()
+        with sender.action("w", "a") as printed:
+            say("one")
+            await asyncio.sleep(0.05)
+            say("two")
+        await asyncio.sleep(0.05)
+        assert not printed.sent.done()
+        server.gate.set()
+        await asyncio.wait_for(printed.sent, 1)
+        assert server.lines() == ["one", "two"]
+
+
+async def test_end_of_an_action_waits_only_a_while():
+    server = Server()
+    async with sending(server, OutputPace(least=0.02, last=0.1)) as sender:
+        server.gate.clear()
+        with sender.action("w", "a") as printed:
+            say("one")
+        await asyncio.wait_for(printed.sent, 1)
+        assert server.lines() == []
+        server.gate.set()
+
+
+async def test_end_of_an_action_waits_for_no_output_that_there_is_not_or_that_nobody_takes():
+    server = Server()
+    async with sending(server) as sender:
+        with sender.action("w", "silent") as printed:
+            pass
+        assert printed.sent.done()
+        server.refuse = [grpc.StatusCode.UNIMPLEMENTED]
+        with sender.action("w", "a") as printed:
+            say("one")
+        await asyncio.wait_for(printed.sent, 1)
+
+
+async def test_agent_tells_the_end_of_an_action_after_what_it_printed(tmp_path):
+    server = Server()
+    async with sending(server) as sender:
+        server.gate.clear()
+        spool = Spool()
+        agent = Agent(ProcessRuntime(tmp_path), spool, output=sender)
+        action = Action("a", "act", "", cmd="/bin/sh", args=("-c", "echo out"))
+        agent.handle(StartWorkflow(Workflow("w", (action,))))
+        spool.settle((await spool.head())[0], delivered=True)
+        await until(lambda: len(spool.pending) == 1)
+        await asyncio.sleep(0.05)
+        assert spool.first(8) == []
+        server.gate.set()
+        assert (await asyncio.wait_for(spool.head(), 1))[1] == ActionSucceeded("w", "a")
+        assert server.lines() == ["out"]
+        await agent.close()

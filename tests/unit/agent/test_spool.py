@@ -82,3 +82,20 @@ async def test_server_that_repeats_a_command_and_takes_no_answer_does_not_fill_m
     assert len(spool) == REJECTION_LIMIT
     spool.append(ActionStarted("w", "1"))
     assert len(spool) == REJECTION_LIMIT + 1, "what an action did is never dropped"
+
+
+async def test_event_that_waits_for_something_is_not_sent_before_nor_are_those_behind_it():
+    spool, news = Spool(), []
+    spool.on_append(lambda: news.append(len(spool.first(8))))
+    printed = asyncio.get_running_loop().create_future()
+    spool.append(ActionSucceeded("w", "a"), after=printed)
+    spool.append(ActionSucceeded("w", "b"))
+    assert (spool.first(8), news, len(spool.pending)) == ([], [], 2)
+    head = asyncio.create_task(spool.head())
+    await asyncio.sleep(0.01)
+    assert not head.done()
+    printed.set_result(None)
+    assert (await asyncio.wait_for(head, 1))[1] == ActionSucceeded("w", "a")
+    assert news == [2]
+    spool.settle(1, delivered=True)
+    assert spool.first(8) == [(2, ActionSucceeded("w", "b"))]

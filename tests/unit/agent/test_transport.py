@@ -23,7 +23,7 @@ from proto.workflow_pb2_grpc import WorkflowServiceServicer, WorkflowServiceStub
 from tink.agent.channel import CHANNEL_OPTIONS, open_channel
 from tink.agent.model import ActionFailed, ActionStarted, ActionSucceeded, StopWorkflow, WorkflowRejected
 from tink.agent.spool import Spool
-from tink.agent.transport import Backoff, Pace, Transport
+from tink.agent.transport import WINDOW, Backoff, Pace, Transport
 from tink.agent.wire import event_to_wire
 
 FAST = Pace(
@@ -208,25 +208,71 @@ class Slow(Server):
 async def test_the_end_of_an_action_and_the_start_of_the_next_go_together_and_the_first_is_settled_first():
     port, spool, server = free_port(), Spool(), Slow("a1")
     async with serving(server, port), transporting(port, spool, []):
+        await asyncio.wait_for(spool.append(ActionStarted("w1", "before")), 5)
+        server.seen.clear()
+        server.events.clear()
         first, second = [spool.append(event) for event in pair()]
-        third = spool.append(ActionSucceeded("w1", "a2"))
         async with asyncio.timeout(5):
             while not server.events:
                 await asyncio.sleep(0.01)
-        assert server.seen == ["a1", "a2"], "sent in order"
+        third = spool.append(ActionSucceeded("w1", "a2"))
+        async with asyncio.timeout(5):
+            while len(server.events) < 2:
+                await asyncio.sleep(0.01)
+        assert server.seen == ["a1", "a2", "a2"], "sent in order"
         assert not first.done()
         assert not second.done(), "it is known to the server, but what was before it is not"
+        assert not third.done()
         assert len(spool) == 3
         server.go.set()
         assert await asyncio.wait_for(asyncio.gather(first, second, third), 5) == [True] * 3
         assert server.seen == ["a1", "a2", "a2"], "each once"
 
 
+async def test_no_more_events_are_under_way_than_the_server_lets_wait_and_all_come_in_order():
+    port, spool, server = free_port(), Spool(), Slow("a0")
+    names = [f"a{number}" for number in range(3 * WINDOW)]
+    async with serving(server, port), transporting(port, spool, []):
+        await asyncio.wait_for(spool.append(ActionStarted("w1", "before")), 5)
+        server.seen.clear()
+        taken = [spool.append(ActionStarted("w1", name)) for name in names]
+        async with asyncio.timeout(5):
+            while len(server.seen) < WINDOW:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        assert server.seen == names[:WINDOW]
+        server.go.set()
+        assert await asyncio.wait_for(asyncio.gather(*taken), 5) == [True] * len(names)
+        assert server.seen == names
+        await asyncio.wait_for(spool.append(ActionFailed("w1", "a3", "R", "m")), 5)
+
+
+async def test_a_transport_that_ends_takes_what_it_had_under_way_along():
+    port, spool, server = free_port(), Spool(), Slow("a1", "a2")
+    async with serving(server, port):
+        async with transporting(port, spool, []):
+            await asyncio.wait_for(spool.append(ActionStarted("w1", "before")), 5)
+            server.seen.clear()
+            for event in pair():
+                spool.append(event)
+            async with asyncio.timeout(5):
+                while len(server.seen) < 2:
+                    await asyncio.sleep(0.01)
+        server.go.set()
+        spool.append(ActionSucceeded("w1", "a2"))
+        assert len(spool) == 3, "they wait for the next transport"
+        async with transporting(port, spool, []), asyncio.timeout(5):
+            while len(spool):
+                await asyncio.sleep(0.01)
+
+
 @pytest.mark.parametrize(
     "events",
     [
         pair("w1", "w2"),
-        (ActionStarted("w1", "a1"), ActionSucceeded("w1", "a2")),
+        (ActionStarted("w1", "a1"), ActionStarted("w2", "a1"), ActionStarted("w1", "a2")),
+        (ActionSucceeded("w1", "a1"), ActionFailed("w1", "a2", "R", "m"), ActionStarted("w1", "a3")),
+        (ActionFailed("w1", "a1", "R", "m"), ActionStarted("w1", "a2")),
         (ActionSucceeded("w1", "a1"), ActionFailed("w1", "a2", "R", "m")),
         (ActionSucceeded("w1", "a1"), WorkflowRejected("w1", "AlreadyFinished", "m")),
     ],
@@ -235,6 +281,8 @@ async def test_anything_else_waits_until_the_one_before_it_is_acknowledged(event
     """A failure or a rejection that overtakes a success would end what has not ended."""
     port, spool, server = free_port(), Spool(), Slow("a1")
     async with serving(server, port), transporting(port, spool, []):
+        await asyncio.wait_for(spool.append(ActionStarted("w1", "before")), 5)
+        server.seen.clear()
         last = [spool.append(event) for event in events][-1]
         await asyncio.sleep(0.2)
         assert server.seen == ["a1"]

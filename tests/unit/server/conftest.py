@@ -35,8 +35,8 @@ class FakeInformer:
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str], Raw] = {}
         self.version = 100
-        self.synced = asyncio.Event()
-        self.synced.set()
+        self.listed = asyncio.Event()
+        self.listed.set()
         self._change: list[Any] = []
         self._delete: list[Any] = []
         self._held: list[Callable[[], None]] | None = None
@@ -50,8 +50,12 @@ class FakeInformer:
     def get(self, namespace: str, name: str) -> Raw | None:
         return self.objects.get((namespace, name))
 
+    @property
+    def synced(self) -> bool:
+        return self.listed.is_set()
+
     async def wait_synced(self) -> None:
-        await self.synced.wait()
+        await self.listed.wait()
 
     def hold(self) -> None:
         """From now on handlers hear nothing, until `release`."""

@@ -115,11 +115,11 @@ async def health(rig: Any, service: str = "") -> Any:
 
 
 async def test_a_server_is_healthy_when_it_knows_the_machines(rig: Any) -> None:
-    rig.workflows.synced.clear()
+    rig.workflows.listed.clear()
     await rig.start()
     service = pb.DESCRIPTOR.services_by_name["WorkflowService"].full_name
     assert [await health(rig), await health(rig, service)] == [NOT_SERVING, NOT_SERVING]
-    rig.workflows.synced.set()
+    rig.workflows.listed.set()
     async with asyncio.timeout(5):
         while await health(rig) != SERVING:
             await asyncio.sleep(0.02)

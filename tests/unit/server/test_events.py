@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tink.workflow import machine as m
 from tink.workflow.status import InvalidStatusError, parse_timestamp
 
 FIRST, LONGEST = 5.0, 60.0
+THREE = [{"id": f"a{number}", "state": "Pending", "rendered": {"name": f"n{number}"}} for number in range(3)]
 
 
 class Bench:
@@ -346,6 +348,75 @@ async def test_only_so_many_writes_are_under_way_at_once(bench: Bench) -> None:
     bench.rig.api.gate.set()
     assert await asyncio.gather(*calls, late) == [True] * (WRITES + 5)
     assert bench.rig.api.patches == WRITES + 4, "what waited went together"
+
+
+async def test_what_an_agent_waits_for_is_stored_before_what_none_waits_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent waits before its first action and before its last; in between it goes on without the answer."""
+    monkeypatch.setattr("tink.server.events.WRITES", 1)
+    monkeypatch.setattr("tink.server.events.PATIENCE", 30.0)
+    bench = Bench(bench.rig)
+    for name in ("w0", "patient", "second", "hurried"):
+        bench.rig.workflow(name, state="Running", hardware=f"h-{name}", actions=THREE)
+    bench.rig.workflow("new", state="Scheduled", hardware="h-new", actions=THREE)
+    bench.rig.api.gate = asyncio.Event()
+    done: list[str] = []
+
+    async def take(name: str, event: Any) -> None:
+        await bench.take(event, name)
+        done.append(f"{name} {event.action_id}")
+
+    calls = []
+    for name, event in (
+        ("w0", m.ActionStarted("a1")),
+        ("patient", m.ActionStarted("a1")),
+        ("second", m.ActionStarted("a1")),
+        ("hurried", m.ActionStarted("a1")),
+        ("hurried", m.ActionStarted("a2")),
+        ("new", m.ActionStarted("a0")),
+        ("second", m.ActionSucceeded("a2")),
+    ):
+        calls.append(asyncio.ensure_future(take(name, event)))
+        await asyncio.sleep(0.005)
+    bench.rig.api.gate.set()
+    await asyncio.wait_for(asyncio.gather(*calls), 5)
+    assert [each.split()[0] for each in done] == ["w0", "hurried", "hurried", "new", "second", "second", "patient"]
+
+
+async def test_what_none_waits_for_is_stored_at_its_time_however_much_is_in_a_hurry(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tink.server.events.WRITES", 1)
+    monkeypatch.setattr("tink.server.events.PATIENCE", 0.03)
+    bench = Bench(bench.rig)
+    names = [f"w{number}" for number in range(6)]
+    for name in names:
+        bench.rig.workflow(name, state="Running", hardware=f"h-{name}", actions=THREE)
+    bench.rig.api.gate = asyncio.Event()
+    calls = [asyncio.ensure_future(bench.take(m.ActionStarted("a2"), "w0"))]
+    await asyncio.sleep(0)
+    calls.append(asyncio.ensure_future(bench.take(m.ActionStarted("a1"), "w1")))
+    await asyncio.sleep(0.06)
+    late = [asyncio.ensure_future(bench.take(m.ActionStarted("a2"), name)) for name in names[2:]]
+    await asyncio.sleep(0)
+    bench.rig.api.gate.set()
+    await asyncio.wait_for(calls[1], 5)
+    assert not any(call.done() for call in late)
+    await asyncio.wait_for(asyncio.gather(*calls, *late), 5)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+async def test_reports_that_were_under_way_together_come_to_the_same_in_any_order(
+    bench: Bench, order: tuple[int, ...]
+) -> None:
+    """An agent sends them without waiting for answers, and each goes its own way to the server."""
+    reports = [m.ActionStarted("a0"), m.ActionSucceeded("a0"), m.ActionStarted("a1"), m.ActionSucceeded("a1")]
+    bench.rig.workflow(state="Scheduled")
+    await asyncio.gather(*(bench.take(reports[index]) for index in order))
+    assert bench.status()["state"] == "Succeeded"
+    assert [action["state"] for action in bench.status()["actions"]] == ["Succeeded", "Succeeded"]
+    assert all(action["startedAt"] for action in bench.status()["actions"])
 
 
 async def test_a_caller_that_leaves_gives_up_its_turn(bench: Bench) -> None:

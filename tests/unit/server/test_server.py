@@ -396,14 +396,14 @@ async def test_a_claim_that_the_api_could_not_take_is_tried_again(rig: Any) -> N
 
 
 async def test_an_agent_that_comes_before_the_first_list_waits_and_is_not_refused(rig: Any) -> None:
-    rig.hardware.synced.clear()
+    rig.hardware.listed.clear()
     await rig.start()
     agent = rig.agent()
     agent.connect()
     await asyncio.sleep(0.05)
     rig.machine()
     rig.workflow()
-    rig.hardware.synced.set()
+    rig.hardware.listed.set()
     assert await agent.command() == ("start", "uid-w")
 
 
@@ -411,7 +411,7 @@ async def test_without_the_api_agents_are_told_to_try_again(
     rig: Any, started: Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tink.server.server._SYNC_PATIENCE", 0.05)
-    rig.workflows.synced.clear()
+    rig.workflows.listed.clear()
     await rig.start()
     agent = rig.agent()
     agent.connect()

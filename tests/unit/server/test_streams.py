@@ -377,12 +377,29 @@ async def test_a_workflow_that_timed_out_and_was_deleted_at_once_is_stopped(rig:
 
 async def test_an_agent_that_still_reports_of_a_workflow_that_is_over_is_told_to_stop(rig: Any, side: Make) -> None:
     rig.workflow(state="Failed", conditions=OVER)
-    there = side(says=False)
+    there = side()
     assert await there.calm() == []
     there.stream.heard("uid-w", m.Rejected("UnknownWorkflow", "m"))
     there.stream.heard("uid-w", m.ActionFailed("a0", "R", "m"))
     assert await there.calm() == [], "it has stopped"
     there.stream.heard("uid-w", m.ActionStarted("a1"))
+    assert await there.calm() == [("stop", "uid-w")]
+
+
+async def test_an_agent_that_does_not_say_what_it_runs_is_told_to_stop_what_is_over_without_its_word(
+    rig: Any, side: Make
+) -> None:
+    """It may have been away when the time was up."""
+    rig.workflow(state="Failed", conditions=OVER)
+    assert await side(says=False).calm() == [("stop", "uid-w")]
+
+
+async def test_a_workflow_that_is_deleted_while_its_agent_holds_it_unheard_is_stopped(rig: Any, side: Make) -> None:
+    """The claim was taken back, but the command had arrived."""
+    rig.workflow(dispatchAfter="2027-01-15T08:00:30Z")
+    there = side("uid-w")
+    assert await there.calm() == []
+    there.stream.gone(rig.workflows.objects["d", "w"])
     assert await there.calm() == [("stop", "uid-w")]
 
 

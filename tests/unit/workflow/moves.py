@@ -30,7 +30,7 @@ from tests.unit.workflow.world import (
 )
 from tink.agent.executor import Executor
 from tink.server.dispatch import Claim, GiveBack, Recall, Start, Stop, Told
-from tink.workflow import machine
+from tink.workflow import machine, status
 from tink.workflow.machine import Author
 
 CLOCKS = ((NOW, ""), (LATE, ", late"))
@@ -43,6 +43,7 @@ def steps(state: State) -> Iterator[Step]:
     for index, stream in enumerate(state.servers):
         if stream is not None:
             yield from of_server(state, index, stream)
+    yield from of_waiting(state)
     yield from of_agent(state)
     yield from of_network(state)
 
@@ -123,6 +124,7 @@ def of_server(state: State, index: int, stream: Stream) -> Iterator[Step]:
     """One stream's next step."""
     if not stream.live:
         yield f"server {index} ends its dead stream", ended(state, index, stream)
+    yield from of_sight(state, index, stream)
     if stream.holds is not None:
         for ages in all_ages(state, stream):
             yield f"server {index}, {ages} behind, hears {stream.holds}", accounted(state, index, stream, ages)
@@ -145,6 +147,45 @@ def of_server(state: State, index: int, stream: Stream) -> Iterator[Step]:
                 yield f"server {index}, {ages} behind{when}: {describe(move)}", after
 
 
+def of_sight(state: State, index: int, stream: Stream) -> Iterator[Step]:
+    """RebootWatch.opened, of the server with the agent: in time, for every server that waits begins anew then."""
+    for workflow, versions in enumerate(state.api):
+        if stream.live and not stream.seen and rebooting(versions[-1]):
+            after = stored(versions, 0, machine.AgentSeen())
+            seen = with_stream(state, index, stream._replace(seen=True))
+            yield f"server {index} says that it sees the agent", with_versions(seen, workflow, after)
+
+
+def of_waiting(state: State) -> Iterator[Step]:
+    """RebootWatch._conclude, of a server without the agent, whose time is up."""
+    live = live_of(state)
+    stream = state.servers[live] if live is not None else None
+    for workflow, versions in enumerate(state.api):
+        for age, version in enumerate(reversed(versions)):
+            if not rebooting(version):
+                continue
+            away = machine.AgentAway(30, sight(version))
+            after = stored(versions, age, away)
+            if stream is None:
+                yield f"a server, {age} behind, takes the agent for gone", with_versions(state, workflow, after)
+            elif stream.seen and sight(version) != sight(versions[-1]) and after != versions:
+                # If it knew, it would have begun anew.
+                raise ViolationError(f"w{workflow}: the agent is taken for gone although another server has seen it")
+
+
+def rebooting(version: int) -> bool:
+    return version != GONE and machine.rebooting(OBJECTS.see(version))
+
+
+def reboots(version: int) -> bool:
+    return version != GONE and OBJECTS.see(version)["spec"]["templateRef"]["name"] == world.REBOOTS
+
+
+def sight(version: int) -> str:
+    """When an agent was last seen."""
+    return "" if version == GONE else status.agent_seen(OBJECTS.see(version).get("status", {}))
+
+
 def all_ages(state: State, stream: Stream) -> Iterator[tuple[int, ...]]:
     """How far behind a stream may be with each Workflow."""
     return product(*(range(min(len(v), lag + 1)) for v, lag in zip(state.api, stream.lag, strict=True)))
@@ -162,6 +203,9 @@ def accounted(state: State, index: int, stream: Stream, ages: tuple[int, ...]) -
         if workflow in stream.missing:
             after = stored(versions, age, machine.AgentLost())
             state = spoken(state, workflow, after, "AgentLost")
+            went = reboots(versions[-1]) and (workflow, world.ACTIONS - 1) in state.agent.done
+            if went and after != versions and state_of(after[-1]) == "Failed":
+                raise ViolationError(f"w{workflow} failed, although its machine did what its last action wanted")
             state = with_versions(state, workflow, after)
             ages = replaced(ages, workflow, 0)
     return with_stream(state, index, stream._replace(told=told, lag=ages, holds=None, missing=()))
@@ -181,7 +225,7 @@ def describe(move: object) -> str:
 
 
 def knows_of(known: Told, workflow: int) -> bool:
-    return uid(workflow) in known.started or uid(workflow) in known.stopped
+    return any(uid(workflow) in uids for uids in (known.started, known.given, known.stopped))
 
 
 def moved(state: State, index: int, stream: Stream, move: object) -> State | None:
@@ -205,11 +249,14 @@ def moved(state: State, index: int, stream: Stream, move: object) -> State | Non
             if after is None:
                 return None
             state = with_versions(state, claimed, after)
+            # What it has written it sees. WorkflowIndex.refresh.
+            stream = stream._replace(lag=replaced(stream.lag, claimed, 0))
             return with_stream(state, index, stream._replace(claimed=claimed, fresh=True))
         case Recall():
             return ended(state, index, stream)
-        case _:
-            return None
+        case _:  # it may have learnt something
+            before = state.servers[index]
+            return with_stream(state, index, stream) if before is None or before.told != stream.told else None
 
 
 def age_of(versions: tuple[int, ...], workflow: world.Raw) -> int:
@@ -270,6 +317,8 @@ def of_agent(state: State) -> Iterator[Step]:
             yield "action fails", action_ended(state, succeeded=False)
             if agent.runs and not agent.lost:
                 yield "action succeeds", action_ended(state, succeeded=True)
+        if at_its_reboot(state):
+            yield "action reboots the machine", rebooted_by_its_action(state)
     if agent.spool:
         workflow = world.number(EVENTS.see(agent.spool[0]).workflow_id)
         known = state.servers[live] if live is not None else None
@@ -279,13 +328,29 @@ def of_agent(state: State) -> Iterator[Step]:
 
 
 def may_begin(state: State) -> bool:
-    """Agent._is_known: before the last action the server has heard of everything."""
+    """Agent._is_known: before the first action and the last one the server has heard of everything."""
     agent = state.agent
     if agent.action is None or agent.runs or agent.lost or agent.stopping:
         return False
     workflow, index = agent.action
     pending = any(EVENTS.see(event).workflow_id == uid(workflow) for event in agent.spool)
-    return index + 1 < world.ACTIONS or not pending
+    return 0 < index < world.ACTIONS - 1 or not pending
+
+
+def at_its_reboot(state: State) -> bool:
+    """Whether the agent runs an action that reboots the machine."""
+    agent = state.agent
+    if agent.action is None or not agent.runs or agent.lost:
+        return False
+    workflow, index = agent.action
+    last = next((version for version in reversed(state.api[workflow]) if version != GONE), GONE)
+    return index == world.ACTIONS - 1 and reboots(last)
+
+
+def rebooted_by_its_action(state: State) -> State:
+    agent = state.agent
+    assert agent.action is not None
+    return rebooted(state._replace(agent=agent._replace(done=agent.done | {agent.action})))
 
 
 def connected(state: State, index: int, ages: tuple[int, ...]) -> State:
@@ -293,6 +358,8 @@ def connected(state: State, index: int, ages: tuple[int, ...]) -> State:
     older = state.servers[index]
     if older is not None:
         state = ended(state, index, older)
+    if not state.agent.says:
+        return with_stream(state, index, Stream(TOLDS.put(Told()), True, ages))
     holds = held(state.agent)
     under_way = (
         workflow
@@ -410,20 +477,10 @@ def disconnected(state: State) -> State:
 
 
 def rebooted(state: State) -> State:
-    """Nothing is left at the machine. Only an action whose start nobody reported may begin again. A reboot takes longer
-    than any call that the agent still had under way."""
+    """Nothing is left at the machine. A reboot takes longer than any call that the agent still had under way."""
     agent = state.agent
-    excused = {(w, i) for w, i in agent.begun if not reported(state.api[w][-1], i)}
-    fresh = Agent(EXECUTORS.put(Executor()), begun=agent.begun, done=agent.done, excused=frozenset(excused))
+    fresh = Agent(EXECUTORS.put(Executor()), says=agent.says, begun=agent.begun, done=agent.done)
     return disconnected(state)._replace(agent=fresh, ghosts=())
-
-
-def reported(version: int, index: int) -> bool:
-    """Whether the API says that the action began."""
-    if version == GONE:
-        return True
-    actions = OBJECTS.see(version).get("status", {}).get("actions", ())
-    return len(actions) > index and actions[index]["state"] != "Pending"
 
 
 # --- nothing goes wrong any more -------------------------------------------------------------------
@@ -490,6 +547,8 @@ def fair_action(state: State, *, hangs: bool) -> tuple[str, State] | None:
     agent = state.agent
     if may_begin(state):
         return "action begins", world.begun(state)
+    if hangs and not agent.stopping and at_its_reboot(state):
+        return "action reboots the machine in the end", rebooted_by_its_action(state)
     if agent.action is not None and (agent.stopping or agent.lost or not hangs):
         return "action ends", action_ended(state, succeeded=not agent.stopping and not agent.lost)
     return None
@@ -508,7 +567,8 @@ def settled(state: State) -> None:
             raise ViolationError(f"w{workflow} keeps its finalizer")
         if metadata.get("deletionTimestamp"):
             raise ViolationError(f"w{workflow} was deleted and stays")
-    if state.agent.action is not None:
+    # Of a Workflow that is gone nobody knows any more, but the agent, and one that does not say what it holds.
+    if state.agent.action is not None and (state.agent.says or state.api[state.agent.action[0]][-1] != GONE):
         raise ViolationError(f"the agent runs {state.agent.action} for ever")
     if state.agent.spool:
         raise ViolationError("the agent keeps events for ever")

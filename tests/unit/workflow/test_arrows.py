@@ -57,6 +57,7 @@ CASES = [
         frozenset({"Cancelling"}),  # somebody else had set it: from now on the agent has its time
     ),
     Case(m.AgentLost(), SERVER, {"Running": "Failed", "Cancelling": "Canceled"}),
+    Case(m.AgentSeen(), SERVER),
     Case(m.AgentAway(30), SERVER),
     Case(m.StartTimedOut(1), CONTROLLER, {"Scheduled": "Failed"}),
     Case(m.CancelTimedOut(1), CONTROLLER, {"Cancelling": "Canceled"}),
@@ -97,6 +98,7 @@ REBOOTS = [
         SERVER,
         {"Scheduled": "Failed", "Running": "Succeeded", "Cancelling": "Canceled"},
     ),
+    Case(m.AgentSeen(), SERVER, {}, frozenset({"Running"})),
     Case(m.AgentAway(30), SERVER, {"Running": "Succeeded"}),
     Case(m.ActionTimedOut("a0", 1), CONTROLLER, {"Running": "Succeeded"}),
     Case(m.WorkflowTimedOut(1), CONTROLLER, {"Running": "Succeeded"}),

@@ -28,9 +28,11 @@ from tink.server.dispatch import Claim, GiveBack, Recall, Start, Stop, Told, nex
 from tink.server.events import ServerEvent, _settled
 from tink.workflow import machine
 from tink.workflow.machine import Author
-from tink.workflow.status import name_of, rejections, state_of, status_of, status_patch, timestamp
+from tink.workflow.status import agent_seen, name_of, rejections, state_of, status_of, status_patch, timestamp
 
-MACHINES = 2
+MACHINES = 3
+SILENT = 2
+"""The machine whose agent does not say what it holds."""
 LONGEST = 60.0
 """Seconds that a rejected Workflow waits at most."""
 SETTINGS = ControllerSettings(scheduled_timeout=30, cancelling_timeout=20, action_timeout=40)
@@ -49,10 +51,10 @@ class Api:
         self.versions: dict[str, list[Raw | None]] = {}
         self.seen: dict[tuple[str, str], int] = {}
 
-    def create(self, uid: str, machine_name: str, actions: int, timeout: int) -> None:
+    def create(self, uid: str, machine_name: str, template: str, timeout: int) -> None:
         metadata = {"name": uid, "namespace": "d", "uid": uid, "generation": 1}
         metadata |= {"resourceVersion": "0", "creationTimestamp": timestamp(self.now)}
-        spec = {"hardwareRef": {"name": machine_name}, "templateRef": {"name": f"{actions}"}, "timeout": timeout}
+        spec = {"hardwareRef": {"name": machine_name}, "templateRef": {"name": template}, "timeout": timeout}
         self.versions[uid] = [{"metadata": metadata, "spec": spec}]
 
     def get(self, uid: str) -> Raw | None:
@@ -93,23 +95,25 @@ class Api:
 class Stream:
     """One server's stream to a machine; the agent has the other end while it is `open`."""
 
-    def __init__(self) -> None:
-        self.told = Told(says=True)
+    def __init__(self, *, says: bool) -> None:
+        self.told = Told(says=says)
         self.open = True
+        self.seen = False  # the server has said that the agent is here, while it reboots its machine
         self.wire: list[agent_model.Command] = []
 
 
 class Agent:
     """A machine: what its agent remembers, and what truly ran on it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, says: bool) -> None:
         self.executor = Executor()
+        self.says = says  # what it holds, when it connects
         self.lost = self.runs = False  # the action that the agent is at has begun; ended with the agent
         self.spool: list[agent_model.Event] = []
         self.action: agent_model.Action | None = None
         self.stopping = False
         self.stream: Stream | None = None
-        self.begun: dict[str, bool] = {}  # action id: whether it may begin again
+        self.begun: set[str] = set()  # ids of actions
 
     def carry_out(self, effects: list[Any]) -> None:
         for effect in effects:
@@ -125,15 +129,16 @@ class Agent:
                     self.stopping = True
 
     def begin(self) -> bool:
-        """Agent._attempt: the last action waits until the server has heard of its start."""
+        """Agent._is_known: the first action and the last one wait until the server has heard of their start."""
         progress = self.executor.progress
         if self.action is None or self.runs or self.lost or self.stopping or progress.workflow is None:
             return False
-        if self.action is progress.workflow.actions[-1] and progress.workflow.id in self.unheard():
+        first, *_, last = (progress.workflow.actions[0], *progress.workflow.actions)
+        if self.action in (first, last) and progress.workflow.id in self.unheard():
             return False
-        if not self.begun.get(self.action.id, True):
+        if self.action.id in self.begun:
             raise ViolationError("an action began twice")
-        self.begun[self.action.id] = False
+        self.begun.add(self.action.id)
         self.runs = True
         self.executor.action_begins()
         return True
@@ -164,18 +169,21 @@ class Journeys(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.api = Api()
-        self.agents = [Agent() for _ in range(MACHINES)]
+        self.agents = [Agent(says=at != SILENT) for at in range(MACHINES)]
         self.streams: dict[tuple[int, int], Stream] = {}  # by server and machine
         self.delayed: list[agent_model.Event] = []
 
     # --- users -------------------------------------------------------------------
 
     @rule(
-        target=workflows, at=st.integers(0, MACHINES - 1), actions=st.integers(1, 3), timeout=st.sampled_from([0, 90])
+        target=workflows,
+        at=st.integers(0, MACHINES - 1),
+        template=st.sampled_from(["1", "2", "3", "1 reboots", "3 reboots"]),
+        timeout=st.sampled_from([0, 90]),
     )
-    def somebody_creates(self, at: int, actions: int, timeout: int) -> str:
+    def somebody_creates(self, at: int, template: str, timeout: int) -> str:
         uid = f"u{len(self.api.versions)}"
-        self.api.create(uid, f"h{at}", actions, timeout)
+        self.api.create(uid, f"h{at}", template, timeout)
         return uid
 
     @rule(uid=workflows)
@@ -298,7 +306,7 @@ class Journeys(RuleBasedStateMachine):
         for (server, _), stream in self.streams.items():
             at_work = isinstance(happened, machine.ActionStarted | machine.ActionSucceeded)
             if server == which and at_work and self._machine_of(event.workflow_id) == _:
-                stream.told.started.add(event.workflow_id)
+                stream.told.runs([event.workflow_id])
 
     def _machine_of(self, uid: str) -> int:
         first = self.api.versions[uid][0]
@@ -324,13 +332,14 @@ class Journeys(RuleBasedStateMachine):
         agent = self.agents[at]
         if agent.stream is not None:
             agent.stream.open = False
-        self.streams[which, at] = agent.stream = Stream()
-        self._account(which, at, agent.holds())
+        self.streams[which, at] = agent.stream = Stream(says=agent.says)
+        if agent.says:
+            self._account(which, at, agent.holds())
 
     def _account(self, which: int, at: int, holds: set[str]) -> None:
         """Stream._account."""
         told = self.streams[which, at].told
-        told.started |= holds
+        told.runs(holds)
         for uid in self.api.versions:
             workflow = self.api.of(f"server {which}", uid)
             if self._machine_of(uid) != at:
@@ -404,18 +413,39 @@ class Journeys(RuleBasedStateMachine):
     @rule(at=st.integers(0, MACHINES - 1))
     def a_machine_reboots(self, at: int) -> None:
         old = self.agents[at]
-        new = self.agents[at] = Agent()
-        new.begun = {action: again or not self._reported(action) for action, again in old.begun.items()}
+        new = self.agents[at] = Agent(says=old.says)
+        new.begun = old.begun
         if old.stream is not None:
             old.stream.open = False
 
-    def _reported(self, action_id: str) -> bool:
-        for versions in self.api.versions.values():
-            for version in versions:
-                for action in (version or {}).get("status", {}).get("actions", ()):
-                    if action["id"] == action_id and action["state"] != "Pending":
-                        return True
-        return False
+    @rule(at=st.integers(0, MACHINES - 1))
+    def an_action_reboots_its_machine(self, at: int) -> None:
+        agent = self.agents[at]
+        workflow = self.api.get(agent.executor.running) if agent.executor.running else None
+        if agent.runs and not agent.lost and workflow is not None and machine.rebooting(workflow):
+            self.a_machine_reboots(at)
+
+    @rule(which=st.integers(0, 1), at=st.integers(0, MACHINES - 1), uid=workflows)
+    def a_server_sees_an_agent_whose_machine_reboots(self, which: int, at: int, uid: str) -> None:
+        """RebootWatch._say."""
+        workflow, stream = self.api.of(f"server {which}", uid), self.streams.get((which, at))
+        if stream is not None and workflow is not None and self._machine_of(uid) == at and machine.rebooting(workflow):
+            self._take(which, uid, machine.AgentSeen())
+            stream.seen = True
+
+    @rule(which=st.integers(0, 1), uid=workflows)
+    def a_server_takes_an_agent_for_gone(self, which: int, uid: str) -> None:
+        """RebootWatch._conclude. The agent is with nobody; or the server has not heard yet that another sees it."""
+        workflow, now = self.api.of(f"server {which}", uid), self.api.get(uid)
+        at = self._machine_of(uid)
+        if workflow is None or now is None or (which, at) in self.streams or not machine.rebooting(workflow):
+            return
+        seen, stream = agent_seen(status_of(workflow)), self.agents[at].stream
+        if stream is None:
+            self._take(which, uid, machine.AgentAway(30, seen))
+        elif stream.seen and seen != agent_seen(status_of(now)):
+            self._take(which, uid, machine.AgentAway(30, seen))
+            assert self.api.get(uid) is now, "another server sees the agent"
 
     # --- time -------------------------------------------------------------------
 
@@ -482,7 +512,10 @@ class Journeys(RuleBasedStateMachine):
 
 
 def _render(template: Raw, _hardware: Raw, _params: object) -> list[Raw]:
-    return [{"name": f"n{i}", "image": "image"} for i in range(int(template["metadata"]["name"]))]
+    count, *reboots = template["metadata"]["name"].split()
+    actions: list[Raw] = [{"name": f"n{i}", "image": "image"} for i in range(int(count))]
+    actions[-1]["reboots"] = bool(reboots)
+    return actions
 
 
 TestJourneys = Journeys.TestCase

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tink.api.v1alpha2 import ActionState, Raw, WorkflowState, WorkflowStatus
 from tink.workflow import machine as m
 from tink.workflow.machine import AUTHOR, WORKFLOW, Author, Cause, apply
-from tink.workflow.status import InvalidStatusError, parse_timestamp
+from tink.workflow.status import InvalidStatusError, agent_seen, parse_timestamp
 
 NOW = 1_800_000_000.0
 STAMP = "2027-01-15T08:00:00.000Z"
@@ -81,6 +81,7 @@ EFFECTS: list[tuple[m.Event, Author, dict[str | None, str]]] = [
         {"Scheduled": "Failed", "Running": "Failed", "Cancelling": "Canceled"},
     ),
     (m.AgentLost(), Author.SERVER, {"Running": "Failed", "Cancelling": "Canceled"}),
+    (m.AgentSeen(), Author.SERVER, {}),
     (m.AgentAway(30), Author.SERVER, {}),
     (
         m.CancelRequested("m"),
@@ -349,6 +350,7 @@ def test_anything_else_that_falls_silent_has_not_succeeded(
     workflow = make_workflow("Running", actions, reboots=reboots)
     assert not m.rebooting(workflow)
     assert apply(workflow, m.AgentAway(30), NOW, Author.SERVER) is None
+    assert apply(workflow, m.AgentSeen(), NOW, Author.SERVER) is None
     for event, author in ((m.AgentLost(), Author.SERVER), (m.WorkflowTimedOut(5), Author.CONTROLLER)):
         status = apply(workflow, event, NOW, author)
         assert status is not None
@@ -357,6 +359,22 @@ def test_anything_else_that_falls_silent_has_not_succeeded(
         status = apply(workflow, m.ActionTimedOut("a1", 5), NOW, Author.CONTROLLER)
         assert status is not None
         assert status["state"] == "Failed"
+
+
+def test_agent_that_another_server_has_seen_meanwhile_is_not_gone(make_workflow: Any) -> None:
+    workflow = make_workflow("Running", ("Succeeded", "Running"), reboots=True)
+    status = apply(workflow, m.AgentSeen(), NOW, Author.SERVER)
+    assert status is not None
+    assert {field for field in status if status[field] != workflow["status"].get(field)} == {"agentSeenAt"}
+    seen = {**workflow, "status": status}
+    first = agent_seen(status)
+    assert first
+    assert apply(seen, m.AgentAway(30), NOW, Author.SERVER) is None
+    assert (apply(seen, m.AgentAway(30, first), NOW, Author.SERVER) or {})["state"] == "Succeeded"
+    later = {**workflow, "status": apply(seen, m.AgentSeen(), NOW - 5, Author.SERVER)}
+    assert apply(later, m.AgentAway(30, first), NOW, Author.SERVER) is None
+    by_hand = {**workflow, "status": {**status, "agentSeenAt": 7}}
+    assert (apply(by_hand, m.AgentAway(30), NOW, Author.SERVER) or {})["state"] == "Succeeded"
 
 
 @pytest.mark.parametrize("value", ["true", 1, None, []])
@@ -373,6 +391,7 @@ def test_a_workflow_that_does_not_run_does_not_reboot(make_workflow: Any, state:
     workflow = make_workflow(state, ("Succeeded", "Running"), reboots=True)
     assert not m.rebooting(workflow)
     assert apply(workflow, m.AgentAway(30), NOW, Author.SERVER) is None
+    assert apply(workflow, m.AgentSeen(), NOW, Author.SERVER) is None
 
 
 @pytest.mark.parametrize(

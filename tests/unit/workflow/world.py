@@ -12,6 +12,7 @@ What makes the number of states finite, and why nothing is lost by it:
 - Lag. A component may see each Workflow as it is or as it was up to `LAG` versions ago; a stream does not go back.
   Controllers keep nothing between two looks, so one that may see any version and may die between any two writes is any
   number of them.
+- What a server says that it sees of the agent has a time; three are enough to tell it from those that lag.
 - Servers are interchangeable: they are kept sorted. The agent is connected to the one whose stream is `live`.
 - Faults (a message lost or repeated, a stream broken, a crash, a reboot) are counted; `faults` are left.
 """
@@ -48,6 +49,8 @@ SETTINGS = ControllerSettings()
 DELAY = 10.0
 LONGEST = 300.0
 """Seconds that a rejected Workflow waits, and could wait at most."""
+REBOOTS = "reboots"
+"""The name of the Template whose last action reboots the machine."""
 
 
 class ViolationError(AssertionError):
@@ -114,11 +117,12 @@ class Stream(NamedTuple):
     wire: tuple[tuple[str, int], ...] = ()
     claimed: int = -1  # the Workflow that was claimed and is still to be sent
     fresh: bool = False  # nobody wrote to it since
+    seen: bool = False  # it has said of a machine that reboots that its agent is here
 
 
 class Agent(NamedTuple):
     """`action`: what the agent is at, as (Workflow, index); `runs`: it has truly begun; `lost`: it ran when the agent
-    died, and nobody knows its end. The last three are what a god would know."""
+    died, and nobody knows its end. `says`: what it holds, when it connects. The last two are what a god would know."""
 
     executor: int
     spool: tuple[int, ...] = ()
@@ -126,9 +130,9 @@ class Agent(NamedTuple):
     runs: bool = False
     lost: bool = False
     stopping: bool = False
+    says: bool = True
     begun: frozenset[tuple[int, int]] = frozenset()
     done: frozenset[tuple[int, int]] = frozenset()
-    excused: frozenset[tuple[int, int]] = frozenset()
 
 
 class State(NamedTuple):
@@ -165,14 +169,14 @@ def start_command(workflow: int) -> agent_model.StartWorkflow:
     return agent_model.StartWorkflow(agent_model.Workflow(uid(workflow), actions))
 
 
-def first(workflows: int, servers: int, faults: int) -> State:
-    """New Workflows, of which nobody has taken notice yet."""
+def first(workflows: int, servers: int, faults: int, *, reboots: bool = False, says: bool = True) -> State:
+    """New Workflows, of which nobody has taken notice yet; of an agent that says what it holds, or does not."""
     created = []
     for index in range(workflows):
         metadata = {"name": f"w{index}", "namespace": "default", "uid": uid(index), "creationTimestamp": STAMP}
-        spec = {"hardwareRef": {"name": "h"}, "templateRef": {"name": "t"}, "timeout": 60}
+        spec = {"hardwareRef": {"name": "h"}, "templateRef": {"name": REBOOTS if reboots else "t"}, "timeout": 60}
         created.append((OBJECTS.put({"metadata": metadata, "spec": spec}),))
-    return State(tuple(created), (None,) * servers, Agent(EXECUTORS.put(Executor())), (), faults)
+    return State(tuple(created), (None,) * servers, Agent(EXECUTORS.put(Executor()), says=says), (), faults)
 
 
 # --- the API -------------------------------------------------------------------
@@ -249,14 +253,18 @@ def lawful(before: Raw, after: Raw, author: Author) -> None:
 # --- the controller: Controller._look_at and _write -------------------------------------------------------------------
 
 
-def render(_template: Raw, _hardware: Raw, _params: object) -> list[Raw]:
-    return [{"name": f"n{i}", "image": "image"} for i in range(ACTIONS)]
+def render(template: Raw, _hardware: Raw, _params: object) -> list[Raw]:
+    actions: list[Raw] = [{"name": f"n{i}", "image": "image"} for i in range(ACTIONS)]
+    if template["metadata"]["name"] == REBOOTS:
+        actions[-1]["reboots"] = True
+    return actions
 
 
 @cache
 def decide(version: int, now: float) -> tuple[controller.Patch, ...]:
     workflow = obj_of((version,))
-    return controller.reconcile(workflow, {"metadata": {}}, {"metadata": {}}, SETTINGS, now, render).patches
+    template = {"metadata": {"name": workflow["spec"]["templateRef"]["name"]}}
+    return controller.reconcile(workflow, {"metadata": {}}, template, SETTINGS, now, render).patches
 
 
 @cache
@@ -298,7 +306,7 @@ def stored(versions: tuple[int, ...], age: int, event: ServerEvent) -> tuple[int
             return versions
         workflow = obj_of(versions, seen)
         try:
-            after = machine.apply(workflow, event, NOW, Author.SERVER)
+            after = machine.apply(workflow, event, NOW + _stamps(workflow), Author.SERVER)
         except machine.UnknownActionError:
             continue
         if after is None:
@@ -311,6 +319,12 @@ def stored(versions: tuple[int, ...], age: int, event: ServerEvent) -> tuple[int
             if fresh:
                 raise
     return versions
+
+
+def _stamps(workflow: Raw) -> int:
+    """Another second than that in which a server last said that it sees the agent."""
+    at = status.parse_timestamp(status.agent_seen(status.status_of(workflow)))
+    return 0 if at is None else int(at - NOW + 1) % (LAG + 1)
 
 
 @cache
@@ -337,7 +351,7 @@ def told_after(told: int, what: str, workflow: int, last: int = GONE) -> int:
             knows.orphans.pop(uid(workflow), None)
             knows.stopped.add(uid(workflow))
         case "heard":  # Stream.heard
-            knows.started.add(uid(workflow))
+            knows.runs([uid(workflow)])
         case "orphan":  # Stream._account
             knows.orphans[uid(workflow)] = f"default/w{workflow}"
         case "gone":  # Stream.gone
@@ -413,7 +427,7 @@ def begun(state: State) -> State:
     agent = state.agent
     assert agent.action is not None
     workflow, index = agent.action
-    if agent.action in agent.begun and agent.action not in agent.excused:
+    if agent.action in agent.begun:
         raise ViolationError(f"action {agent.action} begins a second time")
     if index and (workflow, index - 1) not in agent.done:
         raise ViolationError(f"action {agent.action} begins before the one before it has succeeded")

@@ -1,0 +1,112 @@
+"""What the runc runtime reads from the machine and from runc, and corners of what it unpacks."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tink.agent.oci.mounts import mount_overlay, root_is_initramfs, unmount
+from tink.agent.oci.runc import complaint_of
+from tink.agent.oci.unpack import Budget, UnpackError, apply_layer
+
+INITRAMFS = "rootfs / rootfs rw,size=100k 0 0"
+TMPFS = "tmpfs / tmpfs rw 0 0"
+
+
+@pytest.mark.parametrize(
+    ("mounts", "expected"),
+    [
+        ([INITRAMFS, "proc /proc proc rw 0 0"], True),
+        (["none / ramfs rw 0 0"], True),
+        ([INITRAMFS, TMPFS], False),
+        ([TMPFS, "rootfs /mnt rootfs rw 0 0"], False),
+        (["rootfs /mnt rootfs rw 0 0"], False),
+        (["rootfs /", "rootfs", "", TMPFS], False),
+        ([], False),
+    ],
+)
+def test_root_that_can_not_be_pivoted_away_from_is_known_by_what_is_mounted_last(
+    mounts: list[str], expected: bool
+) -> None:
+    assert root_is_initramfs("\n".join(mounts)) is expected
+
+
+def test_mount_that_fails_is_an_error_with_its_path_and_not_an_empty_container(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="nothing") as caught:
+        mount_overlay(tmp_path, tmp_path, tmp_path, tmp_path / "nothing")
+    assert caught.value.filename == str(tmp_path / "nothing")
+    assert caught.value.errno
+
+
+def test_unmounting_what_is_not_mounted_is_an_error_for_who_would_remove_it_next(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=str(tmp_path)) as caught:
+        unmount(tmp_path)
+    assert caught.value.errno
+
+
+def entry(level: str, message: str) -> str:
+    return json.dumps({"level": level, "msg": message})
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([entry("error", "first"), entry("error", "no such file"), entry("info", "bye")], "no such file"),
+        ([entry("fatal", "two\nlines")], "two"),
+        ([entry("error", "kept"), "{", "[]", '{"level": "error"}', "7"], "kept"),
+        ([entry("warning", "slow"), entry("debug", "x")], ""),
+        ([], ""),
+    ],
+)
+def test_operator_reads_the_last_error_of_runc_and_nothing_less(tmp_path: Path, lines: list[str], said: str) -> None:
+    log = tmp_path / "log"
+    log.write_text("\n".join(lines))
+    complaint = complaint_of(log)
+    assert complaint.startswith(said)
+    assert bool(complaint) == bool(said)
+    assert "\n" not in complaint
+    assert "(" not in complaint, "a hint is for what it belongs to"
+
+
+def test_runc_that_wrote_no_log_has_no_complaint(tmp_path: Path) -> None:
+    assert complaint_of(tmp_path / "log") == ""
+
+
+def layer(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
+    with tarfile.open(path, "w") as archive:
+        for info, content in members:
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return path
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.mode = kind, target, 0o644
+    info.uid, info.gid = 0, 0
+    return info
+
+
+def test_hard_link_to_a_symbolic_link_is_that_link_and_not_what_it_points_to(tmp_path: Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "secret"
+    root.mkdir()
+    outside.write_text("the machine's own")
+    archive = layer(
+        tmp_path / "layer",
+        (member("link", tarfile.SYMTYPE, str(outside)), b""),
+        (member("hard", tarfile.LNKTYPE, "link"), b""),
+    )
+    apply_layer(root, archive, Budget(10**6), lambda: None)
+    assert (root / "hard").is_symlink()
+    assert outside.stat().st_nlink == 1
+
+
+def test_hard_link_to_nothing_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    archive = layer(tmp_path / "layer", (member("hard", tarfile.LNKTYPE, "./"), b""))
+    with pytest.raises(UnpackError, match="hard link to nothing"):
+        apply_layer(tmp_path / "root", archive, Budget(10**6), lambda: None)
