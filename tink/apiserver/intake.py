@@ -20,6 +20,10 @@ from tink.apiserver.storage import Stored
 
 _HARMLESS = {"name", "generateName", "namespace", "resourceVersion", "labels", "annotations"}
 
+_SAYS_WHICH = {"name", "namespace", "uid", "resourceVersion"}
+"""Metadata that only say which object is meant: they are compared with what it has, and never change it."""
+_NOTHING: Raw = {}
+
 
 def _is_text(value: Any) -> bool:
     return value is None or isinstance(value, str | dict)
@@ -126,6 +130,18 @@ def check_current(resource: Resource, stored: Stored, fields: Raw, before: Raw) 
         raise errors.invalid(resource.group, resource.kind, stored.name, wrong)
 
 
+def keeps_metadata(resource: Resource, kind: str, change: Any) -> bool:
+    """Whether a patch of media type `kind` leaves the metadata of a custom resource as they were read before."""
+    if kind != MERGE_PATCH or resource.rules.typed or not isinstance(change, dict):
+        return False
+    fields = change.get("metadata", _NOTHING)
+    return (
+        isinstance(fields, dict)
+        and fields.keys() <= _SAYS_WHICH
+        and all(isinstance(value, str) for value in fields.values())
+    )
+
+
 def patched(resource: Resource, old: Raw, kind: str, change: Any) -> Raw:
     """Apply a patch of media type `kind` to a copy of `old`. Raises StatusError (400, 422)."""
     try:
@@ -155,7 +171,10 @@ def patched(resource: Resource, old: Raw, kind: str, change: Any) -> Raw:
     if fields is None:
         fields = new["metadata"] = {}
     try:
-        _struct(resource).read(new) if resource.rules.typed else structs.METADATA.read(fields)
+        if resource.rules.typed:
+            _struct(resource).read(new)
+        elif not keeps_metadata(resource, kind, change):
+            structs.METADATA.read(fields)
     except structs.MistypedError as error:
         raise _invalid_patch(new, str(error)) from error
     check_name(fields, before["name"])
@@ -200,12 +219,12 @@ def _read(resource: Resource, new: Raw) -> list[str]:
     return [f"metadata.{name}" for name in unknown]
 
 
-def walk(resource: Resource, new: Raw) -> walks.Walk:
-    """Prune, complete and check an object.
+def walk(resource: Resource, new: Raw, *, known: bool = False) -> walks.Walk:
+    """Prune, complete and check an object; `known`: its metadata are those of the stored one.
 
     Raises StatusError (400) when what Kubernetes reads into Go types has other types.
     """
-    unknown = _read(resource, new)
+    unknown = [] if known else _read(resource, new)
     found = walks.Walk()
     resource.node(new, None, found)
     if resource.rules.typed and found.errors:  # types and formats are Go's business there

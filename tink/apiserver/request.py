@@ -185,10 +185,16 @@ def _decode_json(raw: bytes, *, strict: bool) -> Body:
     except jsontext.JsonError as error:
         raise UnreadableError(f"couldn't get version/kind; json parse error: {error}") from error
     _check_depth(raw, value)
-    return Body(value, _repeated(raw) if strict else ())
+    return Body(value, _repeated(raw, value) if strict else ())
 
 
-def _repeated(raw: bytes) -> tuple[str, ...]:
+def _repeated(raw: bytes, value: Any) -> tuple[str, ...]:
+    """Say which fields stand twice in a text; `value` is what it was read as."""
+    try:
+        if orjson.dumps(value) == raw:
+            return ()  # as programs write it: what stood twice would not be there twice
+    except orjson.JSONEncodeError:
+        pass
     return tuple(f'duplicate field "{path}"' for path in jsontext.duplicates(raw))
 
 
@@ -210,7 +216,7 @@ def decode_patch(kind: str, raw: bytes, *, strict: bool = False) -> Body:
             STRATEGIC_PATCH: "",
         }.get(kind, "error decoding patch: ")
         raise errors.bad_request(f"{prefix}{error}") from error
-    return Body(value, _repeated(raw) if strict else ())
+    return Body(value, _repeated(raw, value) if strict else ())
 
 
 def _depth(value: Any) -> int:
@@ -220,8 +226,8 @@ def _depth(value: Any) -> int:
         level = [
             child
             for item in level
-            for child in (item.values() if isinstance(item, dict) else item)
-            if isinstance(child, dict | list)
+            for child in (item.values() if type(item) is dict else item)
+            if type(child) is dict or type(child) is list
         ]
         if depth > MAX_DEPTH:
             break

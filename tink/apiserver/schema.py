@@ -18,6 +18,7 @@ import re2
 from tink.apiserver import errors, meta, structs
 from tink.apiserver.checks import VALUE_CHECKS
 from tink.apiserver.errors import FieldError
+from tink.apiserver.faultless import Faultless, text_of
 from tink.apiserver.walks import NOWHERE, Node, Path, Walk, render
 
 _LOW, _HIGH = -(1 << 63), (1 << 63) - 1
@@ -301,8 +302,11 @@ def _check_embedded(value: dict[str, Any], path: Path, found: Walk) -> None:
 
 def _array(schema: Mapping[str, Any], *, prune: bool) -> Node:
     items = _compile(schema["items"], prune=prune) if "items" in schema else None
+    if items is not None and prune and schema["items"].get("type") == "object":
+        items = _remembering(items)
     kind = schema.get("x-kubernetes-list-type", "atomic")
     keys = tuple(schema.get("x-kubernetes-list-map-keys") or ())
+    only = keys[0] if kind == "map" and len(keys) == 1 else None
 
     def walk(value: Any, path: Path, found: Walk) -> None:
         if not isinstance(value, list):
@@ -312,6 +316,11 @@ def _array(schema: Mapping[str, Any], *, prune: bool) -> Node:
                 items(item, (path, index), found)
         if kind == "atomic":
             return
+        if only is not None:
+            # Most lists are told apart by one text, and nothing stands twice.
+            texts = [item.get(only) if type(item) is dict else None for item in value]
+            if all(type(text) is str for text in texts) and len(set(texts)) == len(texts):
+                return
         seen: dict[bytes, int] = {}
         for index, item in enumerate(value):
             if kind == "map":
@@ -324,6 +333,22 @@ def _array(schema: Mapping[str, Any], *, prune: bool) -> Node:
             count = seen[mark] = seen.get(mark, 0) + 1
             if count == 2:  # Kubernetes tells of the first repetition only
                 found.report(errors.duplicate(render((path, index)), item))
+
+    return walk
+
+
+def _remembering(node: Node) -> Node:
+    """Walk objects of one schema, but not those that it had nothing to say of."""
+    known = Faultless()
+
+    def walk(value: Any, path: Path, found: Walk) -> None:
+        text = text_of(value)
+        if text is None:
+            node(value, path, found)
+        elif text not in known:
+            node(value, path, found)
+            if not (found.errors or found.unknown or found.late) and text_of(value) == text:
+                known.note(text)
 
     return walk
 

@@ -135,7 +135,10 @@ _NAMES = {"01": "month", "02": "day", "15": "hour", "04": "minute", "05": "secon
 _ZONE = re.compile(r"Z|[+-]\d\d:\d\d")
 
 
-@lru_cache(4096)
+_LONGEST_TIME = 64
+"""Longer texts are no times that anybody writes twice, and are not kept."""
+
+
 def _parse_time(text: str, layout: str, fraction: str) -> datetime:
     """Read a time as Go's time.Parse does. Raises MistypedError with its words."""
 
@@ -165,10 +168,16 @@ def _parse_time(text: str, layout: str, fraction: str) -> datetime:
 
 
 def _time(layout: str, fraction: str, written: str) -> Read:
+    def rewritten(text: str) -> str:
+        return _parse_time(text, layout, fraction).strftime(written)
+
+    # An object is written again and again with the times that it had before.
+    remembered = lru_cache(4096)(rewritten)
+
     def read(value: Any, at: _At, _: str, __: list[str]) -> str:
         if not isinstance(value, str):
             raise MistypedError(f"json: cannot unmarshal {seen(value)} into Go value of type string")
-        return _parse_time(value, layout, fraction).strftime(written)
+        return remembered(value) if len(value) <= _LONGEST_TIME else rewritten(value)
 
     return read
 

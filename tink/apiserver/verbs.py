@@ -53,6 +53,8 @@ class _Change:
     duplicates: tuple[str, ...] = ()
     patched: bool = False
     applied: bool = False
+    known: bool = False
+    """Whether the metadata are those of the object before, which need not be read again."""
 
 
 class Verbs:
@@ -121,7 +123,8 @@ class Verbs:
                 stored = await self._stored(resource, target)
                 old: Raw = orjson.loads(await _served(resource, stored))
                 new = intake.patched(resource, old, kind, body.value)
-                change = _Change(stored, old, new, body.duplicates, patched=True)
+                known = intake.keeps_metadata(resource, kind, body.value)
+                change = _Change(stored, old, new, body.duplicates, patched=True, known=known)
                 return await self._replace(resource, target, change, options)
             except MismatchError:
                 continue
@@ -307,7 +310,7 @@ class Verbs:
         submitted = orjson.dumps(new) if change.patched else b""
         new = resource.rules.limit(new, old, target.subresource, resource.status)
         intake.finish_metadata(new, old)
-        found = intake.walk(resource, new)
+        found = intake.walk(resource, new, known=change.known)
         warnings = intake.unknown_fields(resource, found, change.duplicates, options.validation, submitted)
         warnings += intake.metadata_warnings(resource, new["metadata"])
         if not change.applied:

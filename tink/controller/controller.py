@@ -45,6 +45,12 @@ log = logging.getLogger(__name__)
 Key = tuple[str, str]
 """Namespace and name of a Workflow."""
 
+_LOOKS = 4
+"""Workflows that are looked at in one turn of the event loop, however many workers there are."""
+
+_FOR_BOTH = 3
+"""Workers that look at what has been in trouble, too."""
+
 _NEVER_ACCEPTED = (400, 413, 422)
 """Bad Request, Request Entity Too Large, Unprocessable Entity: the same write will not do another time, either."""
 
@@ -93,6 +99,7 @@ class Controller:
         self._sightings = Sightings(clock, elapsed)
         self._complaints = Complaints(log, elapsed)
         self._announcer = Announcer(client, now=clock, clock=elapsed)
+        self._looks = asyncio.Semaphore(_LOOKS)
         self._following = False
         self._waiters: dict[Reference, set[Key]] = {}
         self._waits_for: dict[Key, tuple[Reference, ...]] = {}
@@ -121,8 +128,8 @@ class Controller:
             if self._settings.events:
                 group.create_task(self._announcer.run())
             for index in range(self._settings.workers):
-                # One for what has just happened, while the others may be busy with what has been in trouble for long.
-                group.create_task(self._work(reserved=index == 1))
+                # Most for what has just happened, while some may be busy with what has been in trouble for long.
+                group.create_task(self._work(reserved=index >= _FOR_BOTH))
 
     # --- what wakes a Workflow up -----------------------------------------------------------------------------------
 
@@ -167,8 +174,6 @@ class Controller:
             key = await self._queue.take(reserved=reserved)
             try:
                 await self._look_at(key)
-                # Most looks find nothing to write; thousands of them must not keep the event loop.
-                await asyncio.sleep(0)
             except asyncio.CancelledError:
                 self._queue.add(key)  # for the next time that this replica leads
                 raise
@@ -181,6 +186,9 @@ class Controller:
                 self._queue.done(key)
 
     async def _look_at(self, key: Key) -> None:
+        async with self._looks:
+            # Most looks find nothing to write; thousands of them must not keep the event loop.
+            await asyncio.sleep(0)
         workflow = self._workflows.get(*key)
         if workflow is None:
             return

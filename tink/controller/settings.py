@@ -25,7 +25,9 @@ class ControllerSettings:
     """How long it waits before it says so in its conditions: mostly the next object of the same file is the one."""
     events: bool = True
     """Whether changes of state are told as Kubernetes Events, too."""
-    workers: int = 4
+    workers: int = 32
+    """Workflows that are looked at at once. Each waits for its writes, so of hundreds that are made together so many at
+    a time are stored: with four it was the controller that they waited for."""
     retry_first: float = 0.05
     retry_longest: float = 30.0
     """Delays before a Workflow is looked at again after the API refused a write."""

@@ -23,6 +23,7 @@ from tink.kube.resources import ResourceType
 
 MERGE_PATCH = "application/merge-patch+json"
 """RFC 7386: null removes a field, a list is replaced whole."""
+_APPLY_PATCH = "application/apply-patch+yaml"
 
 _CALL_TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=10)
 _MESSAGE_LIMIT = 2000
@@ -96,12 +97,15 @@ class KubeClient:
         self._close = close
         # Like Go's clients, never ask a proxy of the environment for the way to this machine itself.
         self._session = aiohttp.ClientSession(
-            connector=connector, connector_owner=close is None, trust_env=not _loopback(url)
+            connector=connector,
+            connector_owner=close is None,
+            trust_env=not _loopback(url),
+            cookie_jar=aiohttp.DummyCookieJar(),  # an API sets none, and each request would look for them
         )
 
     @classmethod
-    async def connect(cls, kubeconfig: Path | None) -> KubeClient:
-        """A client for the current context of `kubeconfig`, or for the cluster whose pod this is (None).
+    async def connect(cls, kubeconfig: Path | None, context: str | None = None) -> KubeClient:
+        """A client for a context of `kubeconfig` (None: its current one), or for the cluster whose pod this is (None).
 
         Nothing is sent yet. Raises KubeConfigError.
         """
@@ -118,7 +122,10 @@ class KubeClient:
                     raise KubeConfigError(f"kubeconfig {kubeconfig}: no such file")
                 # persist_config writes refreshed tokens back to the file, as kubectl does; ours is only read.
                 await k8s_config.load_kube_config(
-                    config_file=str(kubeconfig), client_configuration=configuration, persist_config=False
+                    config_file=str(kubeconfig),
+                    context=context,
+                    client_configuration=configuration,
+                    persist_config=False,
                 )
             api = k8s.ApiClient(configuration)
         except k8s_config.ConfigException as error:
@@ -191,6 +198,18 @@ class KubeClient:
         Raises NotFoundError, ConflictError, ApiError.
         """
         return await self._call("PATCH", resource.path(namespace, name, subresource), body=patch, content=MERGE_PATCH)
+
+    async def apply(
+        self, resource: ResourceType, name: str, namespace: str | None, obj: Raw, *, manager: str, force: bool = False
+    ) -> Raw:
+        """Server-side apply: `obj` is all that the field manager `manager` wants of the object, which is created if it
+        is not there.
+
+        Raises ConflictError for fields that another manager wants otherwise, unless `force` takes them; ApiError.
+        """
+        query = {"fieldManager": manager, "force": "true" if force else "false"}
+        path = resource.path(namespace, name)
+        return await self._call("PATCH", path, query=query, body=obj, content=_APPLY_PATCH)
 
     async def delete(self, resource: ResourceType, name: str, namespace: str | None) -> Raw:
         """Delete an object; with finalizers it is only marked. Raises NotFoundError, ApiError."""

@@ -49,7 +49,10 @@ _PAGE = 500
 _TURN = 25
 """Objects that are taken in at once; in between the event loop has time for others, and for the next page."""
 _AT_HAND = 256
-"""Objects that are kept unpacked, too: those that changed or were asked for last."""
+"""Objects that are kept unpacked, too, where handlers keep packed ones: those that changed or were asked for last."""
+_UNPACKED = 1024
+"""Objects that are kept unpacked elsewhere. They are packed when others take their place, so that what changes all the
+time is not packed all the time."""
 
 
 class _ExpiredError(Exception):
@@ -81,7 +84,10 @@ class Informer:
         self._namespace = namespace
         self._backoff = backoff or Backoff(0.2, 10.0)
         self._packer = packer or Packer()
+        self._packs_at_once = packer is not None
+        self._most_at_hand = _AT_HAND if self._packs_at_once else _UNPACKED
         self._objects: dict[Key, bytes] = {}
+        """All objects packed; empty for those that are at hand and have not been packed since they changed."""
         self._at_hand: dict[Key, Raw] = {}
         self._version: str | None = None
         self._synced = asyncio.Event()
@@ -122,8 +128,8 @@ class Informer:
     def items(self) -> Iterator[Raw]:
         """All objects as last seen, of those that are there now; one after the other, for together they take much
         memory."""
-        for packed in list(self._objects.values()):
-            yield self._packer.unpack(packed)
+        for obj in [packed or self._at_hand[key] for key, packed in self._objects.items()]:
+            yield self._packer.unpack(obj) if isinstance(obj, bytes) else obj
 
     @property
     def synced(self) -> bool:
@@ -280,7 +286,7 @@ class Informer:
             old = None
         if old is not None and _meta(old, "resourceVersion") == _meta(obj, "resourceVersion"):
             return
-        self._objects[key] = self._packer.pack(obj)
+        self._objects[key] = self._packer.pack(obj) if self._packs_at_once else b""
         self._lay_out(key, obj)
         for handler in self._on_change:
             self._notify(handler, obj, old)
@@ -299,8 +305,11 @@ class Informer:
         """Have an object at hand, in the place of the one that is there for longest."""
         self._at_hand.pop(key, None)
         self._at_hand[key] = obj
-        if len(self._at_hand) > _AT_HAND:
-            del self._at_hand[next(iter(self._at_hand))]
+        if len(self._at_hand) > self._most_at_hand:
+            oldest = next(iter(self._at_hand))
+            unused = self._at_hand.pop(oldest)
+            if not self._objects[oldest]:
+                self._objects[oldest] = self._packer.pack(unused)
 
     def _notify(self, handler: Callable[..., None], obj: Raw, *old: Raw | None) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import quote
 
 from tink.api.v1alpha2 import GROUP, VERSION
@@ -35,7 +36,13 @@ class ResourceType:
             parts += ["namespaces", namespace]
         parts.append(self.plural)
         parts += [part for part in (name, subresource) if part is not None]
-        return "/" + "/".join(quote(part, safe="") for part in parts)
+        return "/" + "/".join(map(_escaped, parts))
+
+
+@lru_cache(4096)
+def _escaped(part: str) -> str:
+    """A part of a path; the same ones again and again, and to look whether there is anything to escape takes long."""
+    return quote(part, safe="")
 
 
 HARDWARE = ResourceType(GROUP, VERSION, "hardware", "Hardware")

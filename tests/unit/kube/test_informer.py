@@ -15,6 +15,7 @@ from tink.api.v1alpha2 import Raw
 from tink.kube.backoff import Backoff
 from tink.kube.client import KubeClient
 from tink.kube.informer import Informer
+from tink.kube.packing import Packer
 from tink.kube.resources import WORKFLOW
 
 GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}}
@@ -57,8 +58,8 @@ class Ear:
 
 
 @asynccontextmanager
-async def running(client: KubeClient) -> AsyncIterator[tuple[Informer, Ear]]:
-    informer = Informer(client, WORKFLOW, backoff=Backoff(0.001, 0.01))
+async def running(client: KubeClient, packer: Packer | None = None) -> AsyncIterator[tuple[Informer, Ear]]:
+    informer = Informer(client, WORKFLOW, backoff=Backoff(0.001, 0.01), packer=packer)
     ear = Ear(informer)
     task = asyncio.create_task(informer.run())
     try:
@@ -370,13 +371,24 @@ async def test_objects_come_without_what_only_api_servers_read(
         assert "managedFields" not in deleted[0]["metadata"]
 
 
-async def test_any_of_many_objects_is_given_as_it_is_now(api: Any, client: KubeClient, obj: Callable[..., Raw]) -> None:
+@pytest.mark.parametrize("shared", [True, False])
+async def test_any_of_many_objects_is_given_as_it_is_now(
+    api: Any, client: KubeClient, obj: Callable[..., Raw], monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
     """More than are kept unpacked, and each with what the others don't have."""
+    monkeypatch.setattr("tink.kube.informer._AT_HAND", 100)
+    monkeypatch.setattr("tink.kube.informer._UNPACKED", 150)
     many = [obj(f"o{i}", i + 1, spec={"n": i, "text": "é" * i}) for i in range(600)]
     api.lists = [listed(1000, *many)]
-    api.script(event("MODIFIED", obj("o0", 2000, spec={})), event("DELETED", obj("o599", 2001)))
-    async with running(client) as (informer, ear):
-        await ear.until(602)
+    api.script(
+        event("MODIFIED", obj("o0", 2000, spec={})),
+        event("DELETED", obj("o599", 2001)),
+        event("MODIFIED", obj("o300", 2002, spec={"n": 300, "text": "é" * 300})),
+    )
+    packer = Packer()
+    async with running(client, packer=packer if shared else None) as (informer, ear):
+        await ear.until(603)
+        assert all(informer._objects.values()) is shared, "what is shared is packed at once"
         for i in (*range(1, 599), *range(598, 0, -1)):
             found = informer.get("d", f"o{i}")
             assert found is not None
@@ -384,6 +396,9 @@ async def test_any_of_many_objects_is_given_as_it_is_now(api: Any, client: KubeC
             assert found is informer.get("d", f"o{i}")
         changed = informer.get("d", "o0")
         assert changed is not None
-        assert len(informer._at_hand) < 300
+        assert len(informer._at_hand) <= (100 if shared else 150)
         assert (changed["spec"], informer.get("d", "o599"), informer.get("d", "o600")) == ({}, None, None)
-        assert len(informer) == len(list(informer.items())) == 599
+        items = {item["metadata"]["name"]: item["spec"] for item in informer.items()}
+        assert len(informer) == len(items) == 599
+        assert items["o7"] == {"n": 7, "text": "é" * 7}
+        assert items["o0"] == {}

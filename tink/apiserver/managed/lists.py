@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tink.apiserver.faultless import Faultless, text_of
 from tink.apiserver.managed import golang
 from tink.apiserver.managed.fields import (
     MAX_CACHED,
@@ -34,6 +35,7 @@ class List:
         self._only_key = keys[0] if len(keys) == 1 else None
         self.settles = element.settles
         self.loose = element.loose
+        self._settled = Faultless()
 
     def item(self, item: Any) -> str:
         """Give the path element of an item. Raises ItemError."""
@@ -79,6 +81,22 @@ class List:
             raise ItemError(f"element {sum(map(len, groups.values()))}: {error}") from error
         return groups
 
+    def _grouped_where_different(self, old: list[Any], new: list[Any]) -> tuple[dict[str, list[Any]], ...]:
+        """Group the items of two lists; of lists with the same items in the same places only those that differ."""
+        texts = self._texts(old)
+        if texts is not None and texts == self._texts(new):
+            pairs = [(was, item) for was, item in zip(old, new, strict=True) if was != item or self.loose]
+            old, new = [was for was, _ in pairs], [item for _, item in pairs]
+        return self._grouped(old), self._grouped(new)
+
+    def _texts(self, items: list[Any]) -> list[str] | None:
+        """Give what tells items apart if it is one text of each, and no two have the same; None otherwise."""
+        if self._only_key is None:
+            return None
+        keys = [item.get(self._only_key) if type(item) is dict else None for item in items]
+        texts = [key for key in keys if type(key) is str]
+        return texts if len(texts) == len(keys) == len(set(texts)) else None
+
     def everything(self, value: Any) -> Fields:
         if not value or not isinstance(value, list):
             return {}
@@ -107,7 +125,7 @@ class List:
         old, new = old or [], new or []
         if not isinstance(old, list) or not isinstance(new, list):
             return {}, None
-        before, after = self._grouped(old), self._grouped(new)
+        before, after = self._grouped_where_different(old, new)
         changed: Fields = {}
         removed: Fields = {}
         for element, items in after.items():
@@ -214,8 +232,13 @@ class List:
             return fields
         out = None
         for element, below in fields.items():
-            settled = self.element.settle(below) if below else below
-            if settled is not below:
+            text = text_of(below)
+            if not below or text is None or text in self._settled:
+                continue  # most items own what others do
+            settled = self.element.settle(below)
+            if settled is below:
+                self._settled.note(text)
+            else:
                 out = out or dict(fields)
                 out[element] = settled
         return out or fields
