@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import socket
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import uvloop
@@ -11,6 +12,7 @@ import uvloop
 from edge.tftp.blocks import NetasciiBlocks, OctetBlocks
 from edge.tftp.packets import Agreed
 from edge.tftp.transfer import Burst, ReadTransfer
+from tests.unit.tftp.loopback import udp
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
@@ -18,9 +20,15 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, LoopFactory]:
     """The server runs on both loops: uvloop, which serves, has its own way with sockets that had an error."""
     loops: dict[str, LoopFactory] = {"asyncio": asyncio.new_event_loop}
-    if item.path.name == "test_server.py":
+    if item.path.name.startswith("test_server"):
         loops["uvloop"] = uvloop.new_event_loop
     return loops
+
+
+@pytest.fixture
+def client() -> Iterator[socket.socket]:
+    with udp() as sock:
+        yield sock
 
 
 def packets_of(burst: Burst) -> list[bytes]:
