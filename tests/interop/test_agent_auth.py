@@ -1,4 +1,4 @@
-"""Who may speak for a machine, through the whole stack: `tinkedge up` with tokens and TLS, real agents, kubectl.
+"""Who may speak for a machine, through the whole stack: `tinkedge up` with tokens and with mtls, real agents, kubectl.
 
 Two machines with a Hardware each, of which one is a thief: it knows the other's MAC, and sits on the same network.
 """
@@ -8,15 +8,12 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
+from tests.interop.authority import Authority
 from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Process, until
 from tests.interop.test_edge_modes import ADDRESSES, MACS, Edge, dashed, manifest, running
 
@@ -26,49 +23,40 @@ ADDRESSES["thief"] = "172.31.77.66"
 TOKEN = re.compile(r"v1\.[0-9a-f]{12}\.\d+\.[A-Za-z0-9_-]{43}")
 
 
-def certificate(directory: Path) -> list[str | Path]:
-    """The options of a server with a certificate for its address, of an authority of its own."""
-    now, authority_key, key = (
-        datetime.now(UTC),
-        ec.generate_private_key(ec.SECP256R1()),
-        ec.generate_private_key(ec.SECP256R1()),
-    )
-    authority = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rack authority")])
-
-    def builder(subject: x509.Name, of: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-        return (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(authority)
-            .public_key(of.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(hours=1))
-            .not_valid_after(now + timedelta(days=1))
-        )
-
-    root = builder(authority, authority_key).add_extension(x509.BasicConstraints(True, None), critical=True)
-    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(ADDRESS))])
-    leaf = builder(x509.Name([]), key).add_extension(names, critical=True)
-    chain = [leaf.sign(authority_key, hashes.SHA256()), root.sign(authority_key, hashes.SHA256())]
-    encoding = serialization.Encoding.PEM
-    (directory / "tls.crt").write_bytes(b"".join(each.public_bytes(encoding) for each in chain))
-    (directory / "tls.key").write_bytes(
-        key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return ["--grpc-tls-cert", directory / "tls.crt", "--grpc-tls-key", directory / "tls.key"]
+def of_the_edge(authority: Authority) -> list[str | Path]:
+    """The options of a server with a certificate for its address."""
+    chain, key = authority.sign("tls", x509.IPAddress(ipaddress.ip_address(ADDRESS)))
+    return ["--grpc-tls-cert", chain, "--grpc-tls-key", key]
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
     directory = tmp_path_factory.mktemp("guarded")
-    with running(directory, "--agent-auth", "token", *certificate(directory), "--log-level", "debug") as edge:
-        for name in ("near", "thief"):
-            edge.register(name, ADDRESSES[name])
-            edge.machine(name, address=ADDRESSES[name])
+    with running(
+        directory, "--agent-auth", "token", *of_the_edge(Authority(directory)), "--log-level", "debug"
+    ) as edge:
+        with_machines(edge)
         yield edge
         secrets = [*TOKEN.findall(edge.process.err), (edge.data_dir / "agent-token.key").read_text().strip()]
         assert len(secrets) == 1, "a token is in the log"
         assert secrets[0] not in edge.process.err
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Edge, Authority]]:
+    """An edge that asks for certificates, and who signs them."""
+    directory = tmp_path_factory.mktemp("certified")
+    authority = Authority(directory)
+    options = ["--agent-auth", "mtls", *of_the_edge(authority), "--grpc-client-ca", authority.file]
+    with running(directory, *options) as edge:
+        with_machines(edge)
+        yield edge, authority
+
+
+def with_machines(edge: Edge) -> None:
+    for name in ("near", "thief"):
+        edge.register(name, ADDRESSES[name])
+        edge.machine(name, address=ADDRESSES[name])
 
 
 def command_line(script: str) -> str:
@@ -78,13 +66,20 @@ def command_line(script: str) -> str:
     return re.sub(r"\$\{(tinkerbell-[^}]+)\}", lambda match: settings[match[1]], line)
 
 
-def agent(edge: Edge, where: str, line: str) -> Process:
-    """The agent on a machine that booted with this command line."""
+def agent(edge: Edge, where: str, line: str, *more: str | Path) -> Process:
+    """The agent on a machine that booted with this command line; `more` are options that its OSIE gives it."""
     name = f"{where}-{len(list(edge.directory.glob('cmdline-*')))}"
     file = edge.directory / f"cmdline-{name}"
     file.write_text(line)
-    options = ["--kernel-command-line", file, "--runtime", "process", "--state-dir", edge.directory / f"state-{name}"]
-    return edge.start(where, *TINKEDGE, "agent", *options)
+    options: list[str | Path] = [
+        "--kernel-command-line",
+        file,
+        "--runtime",
+        "process",
+        "--state-dir",
+        edge.directory / f"state-{name}",
+    ]
+    return edge.start(where, *TINKEDGE, "agent", *options, *more)
 
 
 def test_machine_boots_with_a_token_and_runs_its_workflow_over_tls(guarded: Edge) -> None:
@@ -93,15 +88,20 @@ def test_machine_boots_with_a_token_and_runs_its_workflow_over_tls(guarded: Edge
     assert f" tinkerbell_tls_ca=http://{ADDRESS}:7080/agent/ca.pem#sha256=" in line
     assert TOKEN.search(line)
     running_agent = agent(guarded, "near", line)
-    guarded.kubectl.apply(manifest("Template", "one", {"actions": [{"name": "a", "image": "i", "cmd": "/bin/true"}]}))
-    workflow = {"hardwareRef": {"name": "near"}, "templateRef": {"name": "one"}}
-    guarded.kubectl.apply(manifest("Workflow", "first", workflow))
-    until(
-        lambda: guarded.kubectl.state("first") == "Succeeded",
-        lambda: running_agent.err + guarded.process.err[-3000:],
-    )
+    run_workflow(guarded, running_agent)
     assert not TOKEN.search(running_agent.err)
     assert running_agent.terminate() == 0
+
+
+def run_workflow(edge: Edge, running_agent: Process) -> None:
+    """Have the agent of the machine "near" run a Workflow, to its good end."""
+    edge.kubectl.apply(manifest("Template", "one", {"actions": [{"name": "a", "image": "i", "cmd": "/bin/true"}]}))
+    workflow = {"hardwareRef": {"name": "near"}, "templateRef": {"name": "one"}}
+    edge.kubectl.apply(manifest("Workflow", "first", workflow))
+    until(
+        lambda: edge.kubectl.state("first") == "Succeeded",
+        lambda: running_agent.err + edge.process.err[-3000:],
+    )
 
 
 def test_script_with_a_token_is_not_for_who_merely_names_the_machine(guarded: Edge) -> None:
@@ -140,6 +140,64 @@ def test_thief_is_refused_and_the_machine_it_names_hears_of_it(guarded: Edge, sh
             "can't speak for Hardware default/near" in each for each in guarded.journey(MACS["near"], "refused")
         )
     )
+
+
+NAMES = {
+    "its MAC": x509.DNSName(MACS["near"].replace(":", "-")),
+    "its Hardware": x509.UniformResourceIdentifier("tinkerbell:default/near"),
+}
+
+
+def shown(authority: Authority, file: str, name: x509.GeneralName) -> list[str | Path]:
+    """The options of an agent with a certificate in this name."""
+    chain, key = authority.sign(file, name)
+    return ["--tls-cert", chain, "--tls-key", key]
+
+
+def test_machine_with_a_certificate_in_its_name_runs_its_workflow(certified: tuple[Edge, Authority]) -> None:
+    edge, authority = certified
+    line = command_line(edge.script("near"))
+    assert " tinkerbell_tls=true " in line
+    assert not TOKEN.search(line)
+    first = agent(edge, "near", line, *shown(authority, "mac", NAMES["its MAC"]))
+    run_workflow(edge, first)
+    assert first.terminate() == 0
+    # By its other name it is the same machine: there is nothing that it would be refused for.
+    second = agent(edge, "near", line, *shown(authority, "name", NAMES["its Hardware"]))
+    edge.kubectl.apply(
+        manifest("Workflow", "second", {"hardwareRef": {"name": "near"}, "templateRef": {"name": "one"}})
+    )
+    until(lambda: edge.kubectl.state("second") == "Succeeded", lambda: second.err)
+    assert second.terminate() == 0
+    assert edge.journey(MACS["near"], "refused") == []
+
+
+def test_certificate_of_another_machine_is_refused_and_the_machine_it_names_hears_of_it(
+    certified: tuple[Edge, Authority],
+) -> None:
+    edge, authority = certified
+    line = command_line(edge.script("near"))
+    thief = agent(edge, "thief", line, *shown(authority, "thief", x509.DNSName("thief")))
+    until(lambda: "its certificate names 'thief'" in thief.err, lambda: thief.err)
+    thief.terminate()
+    assert "refuses this machine" in thief.err
+    told = f"{ADDRESSES['thief']} can't speak for Hardware default/near: its certificate names 'thief'"
+    until(lambda: any(told in each for each in edge.journey(MACS["near"], "refused")))
+
+
+@pytest.mark.parametrize("signed", ["by nobody", "by a foreign authority"])
+def test_agent_without_a_certificate_of_this_authority_does_not_get_in_and_keeps_trying(
+    certified: tuple[Edge, Authority], signed: str, tmp_path: Path
+) -> None:
+    edge, _ = certified
+    more = shown(Authority(tmp_path), "own", NAMES["its MAC"]) if signed == "by a foreign authority" else []
+    before = edge.journey(MACS["near"], "refused")
+    stranger = agent(edge, "thief", command_line(edge.script("near")), *more)
+    # The handshake fails, so nobody was named.
+    until(lambda: "cannot reach the server" in stranger.err, lambda: stranger.err)
+    assert stranger.popen.poll() is None
+    assert stranger.terminate() == 0
+    assert edge.journey(MACS["near"], "refused") == before
 
 
 def test_server_without_the_right_key_says_so_at_the_start(guarded: Edge, tmp_path: Path) -> None:

@@ -1,0 +1,50 @@
+"""A certificate authority for tests of TLS between agents and servers."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+
+class Authority:
+    """Signs certificates, in files of one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rack authority")])
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        root = self._builder(self._name, self._key).add_extension(x509.BasicConstraints(True, None), critical=True)
+        self._pem = root.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        self.file = self._directory / "authority.crt"
+        self.file.write_bytes(self._pem)
+
+    def sign(self, file: str, name: x509.GeneralName) -> tuple[Path, Path]:
+        """A certificate in that name, with those that lead to this authority, and its key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        names = x509.SubjectAlternativeName([name])
+        leaf = self._builder(x509.Name([]), key).add_extension(names, critical=True).sign(self._key, hashes.SHA256())
+        chain, private = self._directory / f"{file}.crt", self._directory / f"{file}.key"
+        chain.write_bytes(leaf.public_bytes(serialization.Encoding.PEM) + self._pem)
+        private.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
+        return chain, private
+
+    def _builder(self, subject: x509.Name, of: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+        now = datetime.now(UTC)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(of.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(hours=1))
+            .not_valid_after(now + timedelta(days=1))
+        )
