@@ -1,7 +1,7 @@
 """Simulated agents: ten thousand in one process, each on a connection of its own, that cost next to nothing.
 
-They speak what `tinkedge agent` speaks: gRPC over HTTP/2, one command stream, events in order and one by one (but the
-end of an action goes with the start of the next), a ping every 20 s. Of answers only the frames are read, not the
+They speak what `tinkedge agent` speaks: gRPC over HTTP/2, one command stream, events in order, as many at once as the
+agent sends, a ping every 20 s. Of answers only the frames are read, not the
 headers, so that the server is what is measured. An action is a pause of as many seconds as its first argument says.
 
 Run as `python -m tests.bench.agents JSON`; the JSON names what to `do`, the kubeconfig, the port and what else is
@@ -18,6 +18,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,6 +28,7 @@ import uvloop
 from proto import workflow_pb2 as pb
 from proto.metadata import WORKFLOW as HOLDS
 from tests.bench.wire import Account, Connection, WireError
+from tink.agent.transport import WINDOW
 from tink.api.v1alpha2 import API_VERSION, Raw
 
 GROUP = "/apis/tinkerbell.org/v1alpha2/namespaces/default"
@@ -85,7 +87,8 @@ class Agent(asyncio.Protocol):
         self._stream = bytearray()
         self._next_id = 3
         self._calls: dict[int, bool] = {}
-        """Events under way, by their stream: whether a message has come back."""
+        """Events under way, by their stream, the oldest first: whether a message has come back."""
+        self._answered: set[int] = set()
         self._sent = 0
         self._events: deque[tuple[pb.Event, Callable[[], None] | None]] = deque()
 
@@ -183,7 +186,7 @@ class Agent(asyncio.Protocol):
             self._send()
 
         started = pb.Event.ActionStarted(action_id=action.id)
-        if index + 1 == len(workflow.actions):  # before the last, which may restart the machine, an agent waits
+        if index in (0, len(workflow.actions) - 1):  # before these an agent waits until the server knows
             self._publish(workflow, lambda: loop.call_later(seconds, done), action_started=started)
         else:
             self._publish(workflow, action_started=started)
@@ -195,24 +198,27 @@ class Agent(asyncio.Protocol):
         self._events.append((pb.Event(workflow_id=workflow.workflow_id, **event), then))
 
     def _send(self) -> None:
-        """Send the oldest event; with the end of an action the start of the next. One more when they are answered."""
-        if self._transport is None or self._calls or not self._events:
+        """Send what waits, as far as the window goes."""
+        if self._transport is None or self._sent == len(self._events) or self._sent == WINDOW:
             return
         calls = []
-        for event, _ in list(self._events)[: 1 + self._events[0][0].HasField("action_succeeded")]:
+        for event, _ in islice(self._events, self._sent, WINDOW):
             request = pb.PublishEventRequest(event=event)
             calls.append(_call(self._next_id, _EVENT_HEADERS, request.SerializeToString()))
             self._calls[self._next_id] = False
             self._next_id += 2
-        self._sent = len(calls)
+        self._sent += len(calls)
         self._transport.write(b"".join(calls))
 
     def _taken(self, stream: int) -> None:
         """An event was answered; a refusal has no message."""
-        self.refused += not self._calls.pop(stream)
-        if self._calls:
-            return
-        for _, then in [self._events.popleft() for _ in range(self._sent)]:
+        self.refused += not self._calls[stream]
+        self._answered.add(stream)
+        while self._calls and (oldest := next(iter(self._calls))) in self._answered:
+            del self._calls[oldest]
+            self._answered.remove(oldest)
+            self._sent -= 1
+            _, then = self._events.popleft()
             if then is not None:
                 then()
         self._send()
@@ -407,7 +413,7 @@ def main(arguments: dict[str, Any]) -> None:
     }
     found = uvloop.run(cast(Any, do[arguments.pop("do")](account, **arguments)))
     if found is not None:
-        print(json.dumps(found))
+        print(json.dumps({**found, "agents": time.process_time()}))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ from typing import Any
 
 SERVER_IP = "10.67.0.1"
 NETWORK, NETMASK = "10.64.0.0/12", "255.240.0.0"
+_CROWD = ("10.64.0.0/12", "10.67.0.0/17", "10.67.128.0/17")
+"""NETWORK, and more narrowly than the cable's own route all that would go by that."""
 HTTP_PORT = 7080
 CLIENTS = 8
 """How many machines the client can be: so many addresses it has, see `machine_ip`."""
@@ -150,6 +152,14 @@ class Cable:
                 server.stop()
         for namespace in (self._server, self._client):
             subprocess.run(["ip", "netns", "del", namespace], check=False, capture_output=True)
+
+    def crowd(self) -> None:
+        """From now on the client has all addresses of NETWORK (`machine_ip` of any number)."""
+        _ip("-n", self._client, "route", "add", f"{SERVER_IP}/32", "dev", "eth0")
+        _ip("-n", self._server, "route", "add", f"{machine_ip(0)}/32", "dev", "srv0")
+        for network in _CROWD:
+            _ip("-n", self._client, "route", "add", "local", network, "dev", "lo")
+            _ip("-n", self._server, "route", "add", network, "via", machine_ip(0))
 
     def serve(
         self,

@@ -65,8 +65,9 @@ def _table(held: list[Round], receipt: list[Round], batches: dict[int, list[Roun
     together = f"{BATCH} Workflows of {ACTIONS} actions of 1 s"
 
     def note(rounds: list[Round]) -> str:
-        cpu = max(found.ours["cpu"] for found in rounds)
-        return f"from the first create to the last Succeeded; the engine took {cpu:.1f} s of processor time; {NO_PEER}"
+        cpu, agents = (max(found.ours[key] for found in rounds) for key in ("cpu", "agents"))
+        took = f"the engine took {cpu:.1f} s of processor time, those that play the agents {agents:.1f} s"
+        return f"from the first create to the last Succeeded; {took}; {NO_PEER}"
 
     def line(what: str, unit: str, rounds: list[Round], key: str, peer: str = "", note: str = NO_PEER) -> Row:
         return row("workflows", what, unit, rounds, key, peer, less_is_better=True, note=note)
