@@ -1,29 +1,35 @@
 """What a machine's installed operating system may know about itself, compiled from its Hardware.
 
-`compile_tree` turns one Hardware into two dictionaries of bytes, the EC2 tree and the NoCloud files; serving is a
-look-up (`edge.http.metadata` does it, and knows who is asking). Nothing here does I/O.
+`compile_tree` turns one Hardware into dictionaries of bytes, the EC2 tree and the NoCloud files, and Hegel's old JSON;
+serving is a look-up (`edge.http.metadata` does it, and knows who is asking). Nothing here does I/O.
 
 The shapes are those that released versions of cloud-init accept, which is less than their documentation suggests:
   * a name in a listing that answers 404 makes cloud-init throw all metadata away, so only what exists is listed;
-  * a value with a trailing newline becomes a list, and cloud-init has no instance id then, so values have none;
+  * a value with a trailing newline becomes a list, and one in braces is read as JSON: cloud-init has no instance id
+    then, so values have neither;
   * DataSourceEc2 asks for `meta-data/` with the slash, other clients without it: both mean the same;
   * the NoCloud files must all be there, even if empty: a 404 costs ten tries, one second each.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hegel.annotations import instance_id, public_keys, secret_reference
+from hegel.documents import document
+from hegel.ec2 import ec2_tree, facts_of
+from hegel.interfaces import links
+from hegel.legacy import legacy_metadata
 from hegel.network import network_config
-from hegel.yamltext import to_yaml
-from tink.api.v1alpha2 import INSTANCE_ID_ANNOTATION, Hardware
+from hegel.secret import SecretReference
+from hegel.yamltext import quoted
+from tink.api.v1alpha2 import USERDATA_SECRET_ANNOTATION, VENDORDATA_SECRET_ANNOTATION, Hardware
 
-log = logging.getLogger(__name__)
-
-EC2_VERSIONS = ("2009-04-04", "latest")
-"""The first path segments under which the EC2 tree stands. All others must be 404: cloud-init probes for newer ones."""
+EC2_VERSIONS = ("2009-04-04", "2019-10-01", "2021-01-03", "latest")
+"""The first path segments under which the EC2 tree stands: cloud-init's, Ignition's, Afterburn's, and everybody's. All
+others must be 404: cloud-init probes for newer ones, and expects more of them.
+"""
 
 NOCLOUD_FILES = ("meta-data", "user-data", "vendor-data", "network-config")
 
@@ -33,89 +39,64 @@ class MetadataTree:
     """The answers for one Hardware.
 
     `ec2` by path below the version, without slashes at its ends ("" is the root, "meta-data/instance-id" a value);
-    `nocloud` by file name.
+    `nocloud` by file name; `legacy` is the JSON of the old `/metadata`. `secrets` by document name ("user-data",
+    "vendor-data"): those that a Secret holds, listed in the root of `ec2`, but in neither mapping.
     """
 
     instance_id: str
     ec2: Mapping[str, bytes]
     nocloud: Mapping[str, bytes]
+    legacy: bytes
+    secrets: Mapping[str, SecretReference]
 
 
 def compile_tree(hardware: Hardware) -> MetadataTree:
-    """Everything that can be asked about `hardware`."""
+    """Everything that can be asked about `hardware`. Never fails: what annotations say wrongly is logged."""
     identity = instance_id(hardware)
-    facts = {"instance-id": identity} | _addresses(hardware)
+    keys = public_keys(hardware)
+    all_links = links(hardware)
+    documents, secrets = _documents(hardware)
+
+    facts = facts_of(identity, all_links)
+    nocloud = {
+        "meta-data": _nocloud_metadata(facts, keys),
+        "user-data": b"",
+        "vendor-data": b"",
+        "network-config": network_config(all_links),
+    } | documents
+    for name in secrets:
+        del nocloud[name]
+    return MetadataTree(
+        instance_id=identity,
+        ec2=ec2_tree(facts, hardware.metadata.namespace, all_links, keys, documents, secrets),
+        nocloud=nocloud,
+        legacy=legacy_metadata(hardware, facts, all_links, keys),
+        secrets=secrets,
+    )
+
+
+def _documents(hardware: Hardware) -> tuple[dict[str, bytes], dict[str, SecretReference]]:
+    """User-data and vendor-data, by name: those that the Hardware holds, and those that a Secret does."""
     instance = hardware.spec.instance
     userdata = instance.userdata if instance is not None else None
     vendordata = instance.vendordata if instance is not None else None
-
-    ec2 = {f"meta-data/{name}": value.encode() for name, value in facts.items()}
-    if userdata is not None:
-        ec2["user-data"] = userdata.encode()
-    if vendordata is not None:
-        ec2["vendor-data"] = vendordata.encode()
-    ec2 |= _listings(ec2)
-
-    nocloud_facts: dict[str, object] = {
-        name: facts[name] for name in ("instance-id", "local-hostname") if name in facts
-    }
-    nocloud = {
-        "meta-data": to_yaml(nocloud_facts),
-        "user-data": (userdata or "").encode(),
-        "vendor-data": (vendordata or "").encode(),
-        "network-config": network_config(hardware),
-    }
-    return MetadataTree(instance_id=identity, ec2=ec2, nocloud=nocloud)
+    documents: dict[str, bytes] = {}
+    secrets: dict[str, SecretReference] = {}
+    for name, text, annotation, field in (
+        ("user-data", userdata, USERDATA_SECRET_ANNOTATION, "spec.instance.userdata"),
+        ("vendor-data", vendordata, VENDORDATA_SECRET_ANNOTATION, "spec.instance.vendordata"),
+    ):
+        reference = secret_reference(hardware, annotation, replaces=text, field=field)
+        if reference is not None:
+            secrets[name] = reference
+        elif text is not None:
+            documents[name] = document(text)
+    return documents, secrets
 
 
-def instance_id(hardware: Hardware) -> str:
-    """Names this installation of the machine: cloud-init runs its per-instance modules again when it changes.
-
-    The annotation `tinkerbell.org/instance-id`, else the Hardware's name.
-    """
-    name = hardware.metadata.name
-    given = hardware.metadata.annotations.get(INSTANCE_ID_ANNOTATION)
-    if given is None:
-        return name
-    identity = given.strip()
-    if identity and identity.isprintable() and " " not in identity:
-        return identity
-    log.error(
-        "Hardware %s/%s: annotation %s is ignored: it must be one word; the instance id is %s",
-        hardware.metadata.namespace,
-        name,
-        INSTANCE_ID_ANNOTATION,
-        name,
-    )
-    return name
-
-
-def _addresses(hardware: Hardware) -> dict[str, str]:
-    """Names and addresses: of the first interface that has an address, as EC2 does it."""
-    interfaces = hardware.spec.network_interfaces
-    mac = next((mac for mac, one in interfaces.items() if one.dhcp is not None and one.dhcp.ip is not None), None)
-    if mac is None:
-        mac = next(iter(interfaces), None)
-    if mac is None:
-        return {}
-    facts = {"mac": mac}
-    dhcp = interfaces[mac].dhcp
-    if dhcp is not None:
-        if dhcp.hostname is not None:
-            facts |= {"hostname": dhcp.hostname, "local-hostname": dhcp.hostname}
-        if dhcp.ip is not None:
-            facts["local-ipv4"] = dhcp.ip
-    return facts
-
-
-def _listings(leaves: Mapping[str, bytes]) -> dict[str, bytes]:
-    """A listing for each directory above `leaves`: sorted names, directories with a slash, no newline at the end."""
-    children: dict[str, set[str]] = {"": set()}
-    for path in leaves:
-        parent, _, name = path.rpartition("/")
-        children.setdefault(parent, set()).add(name)
-        while parent:
-            above, _, name = parent.rpartition("/")
-            children.setdefault(above, set()).add(f"{name}/")
-            parent = above
-    return {directory: "\n".join(sorted(names)).encode() for directory, names in children.items()}
+def _nocloud_metadata(facts: Mapping[str, str], keys: list[str]) -> bytes:
+    """NoCloud's `meta-data`, YAML."""
+    lines = [f"{name}: {quoted(facts[name])}\n" for name in ("instance-id", "local-hostname") if name in facts]
+    if keys:
+        lines += ["public-keys:\n", *(f"- {quoted(key)}\n" for key in keys)]
+    return "".join(lines).encode()

@@ -1,54 +1,83 @@
 """cloud-init's network configuration, version 2, derived from a Hardware's interfaces.
 
-Version 2 of NoCloud's `network-config` has the shape of netplan. Interfaces are matched by MAC address, for their
-names are the operating system's own affair.
+Version 2 of NoCloud's `network-config` has the shape of netplan; cloud-init renders it for netplan, systemd-networkd,
+NetworkManager, ifupdown and sysconfig. What all of them render rightly is less than the shape allows:
+  * interfaces are matched by MAC address and keep the names they have. A new name would need an idle interface, and the
+    one that fetched this document is busy. Only the interface below a VLAN gets one (`set-name`), for ifupdown and
+    sysconfig know it by its name alone;
+  * the default route is `0.0.0.0/0`: netplan before 0.103 does not know `default`;
+  * several default routes need metrics, or netplan refuses them: 100, 200, ... in the Hardware's order;
+  * a gateway outside the subnet is reached by DHCP clients, which know how, but by no static route of ifupdown or
+    sysconfig. Such an interface is left to DHCP, if that is answered there.
 """
 
 from __future__ import annotations
 
-import ipaddress
+import re
 
-from hegel.yamltext import to_yaml
-from tink.api.v1alpha2 import DHCP, Hardware
+from hegel.interfaces import Link
+from tink.api.v1alpha2 import DHCP
+
+_IPV4 = re.compile(r"\d+\.\d+\.\d+\.\d+", re.ASCII)
 
 
-def network_config(hardware: Hardware) -> bytes:
-    """The document; empty if the Hardware says nothing about addresses (cloud-init then uses DHCP on one interface)."""
-    ethernets: dict[str, object] = {}
-    vlans: dict[str, object] = {}
-    for number, (mac, interface) in enumerate(hardware.spec.network_interfaces.items()):
-        dhcp = interface.dhcp
-        if dhcp is None or dhcp.ip is None:
-            continue
-        name = f"nic{number}"
-        link: dict[str, object] = {"match": {"macaddress": mac}}
-        if dhcp.vlan_id is None:
-            ethernets[name] = link | _addressing(dhcp)
+def network_config(all_links: list[Link]) -> bytes:
+    """The document; empty if no interface can be configured (cloud-init then uses DHCP on one interface)."""
+    configured = [link for link in all_links if _can_be_configured(link)]
+    gateways = [link for link in configured if link.dhcp.gateway is not None]
+    metrics = {link.mac: 100 * place for place, link in enumerate(gateways, 1)} if len(gateways) > 1 else {}
+    ethernets: list[str] = []
+    vlans: list[str] = []
+    for link in configured:
+        name = f"nic{link.number}"
+        ethernets += [f"  {name}:", "    match:", f'      macaddress: "{link.mac}"']
+        addressing = _addressing(link, metrics.get(link.mac))
+        vlan = link.dhcp.vlan_id
+        if vlan is None:
+            ethernets += addressing
         else:
-            ethernets[name] = link
-            vlans[f"{name}.{dhcp.vlan_id}"] = {"id": int(dhcp.vlan_id), "link": name} | _addressing(dhcp)
+            # At most 15 characters fit into a name (Linux, IFNAMSIZ): "nic63.4094" does.
+            ethernets += [f"    set-name: {name}"]
+            vlans += [f"  {name}.{vlan}:", f"    id: {vlan}", f"    link: {name}", *addressing]
     if not ethernets:
         return b""
-    return to_yaml({"version": 2, "ethernets": ethernets} | ({"vlans": vlans} if vlans else {}))
+    lines = ["version: 2", "ethernets:", *ethernets, *(["vlans:", *vlans] if vlans else []), ""]
+    return "\n".join(lines).encode()
 
 
-def _addressing(dhcp: DHCP) -> dict[str, object]:
-    """The address as DHCP would give it, but static; without a netmask only DHCP itself can tell."""
-    if dhcp.netmask is None:
-        return {"dhcp4": True}
-    prefix = ipaddress.IPv4Network(f"0.0.0.0/{dhcp.netmask}").prefixlen
-    addressing: dict[str, object] = {"dhcp4": False, "addresses": [f"{dhcp.ip}/{prefix}"]}
+def _can_be_configured(link: Link) -> bool:
+    """Whether there is an address, and either a netmask for it or a DHCP server to tell one."""
+    return link.dhcp.ip is not None and (link.dhcp.netmask is not None or link.by_dhcp)
+
+
+def _addressing(link: Link, metric: int | None) -> list[str]:
+    """The lines below an interface: the address as DHCP would give it, but static where that can be said."""
+    dhcp = link.dhcp
+    is_on_link = dhcp.gateway is None or _same_subnet(dhcp)
+    if dhcp.netmask is None or (not is_on_link and link.by_dhcp):
+        lines = ["    dhcp4: true"]
+        return lines if metric is None else [*lines, "    dhcp4-overrides:", f"      route-metric: {metric}"]
+    lines = ["    addresses:", f'    - "{dhcp.ip}/{_number(dhcp.netmask).bit_count()}"']
     if dhcp.gateway is not None:
-        addressing["routes"] = [{"to": "0.0.0.0/0", "via": dhcp.gateway}]
-    nameservers = [server for server in dhcp.nameservers or [] if _is_address(server)]
-    if nameservers:
-        addressing["nameservers"] = {"addresses": nameservers}
-    return addressing
+        lines += ["    routes:", '    - to: "0.0.0.0/0"', f'      via: "{dhcp.gateway}"']
+        if metric is not None:
+            lines.append(f"      metric: {metric}")
+        if not is_on_link:
+            lines.append("      on-link: true")
+    # Host names of nameservers are for DHCP's readers: a resolver takes addresses only.
+    if servers := [server for server in dict.fromkeys(dhcp.nameservers or ()) if _IPV4.fullmatch(server)]:
+        lines += ["    nameservers:", "      addresses:", *(f'      - "{server}"' for server in servers)]
+    return lines
 
 
-def _is_address(server: str) -> bool:
-    try:
-        ipaddress.ip_address(server)
-    except ValueError:
+def _same_subnet(dhcp: DHCP) -> bool:
+    """Whether gateway and address differ in no bit of the netmask."""
+    if dhcp.netmask is None or dhcp.ip is None or dhcp.gateway is None:
         return False
-    return True
+    return not (_number(dhcp.ip) ^ _number(dhcp.gateway)) & _number(dhcp.netmask)
+
+
+def _number(address: str) -> int:
+    """An IPv4 address as a number; the API has checked its form."""
+    first, second, third, fourth = address.split(".")
+    return int(first) << 24 | int(second) << 16 | int(third) << 8 | int(fourth)

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import orjson
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from hegel.metadata import compile_tree, instance_id
+from hegel.annotations import instance_id
+from hegel.metadata import compile_tree
+from hegel.secret import SecretReference
 from tink.api.v1alpha2 import Hardware
 
 MAC = "52:54:00:00:00:01"
+SECOND = "52:54:00:00:00:02"
 FULL = {
     "ip": "10.0.0.5",
     "netmask": "255.255.255.0",
@@ -19,12 +26,14 @@ FULL = {
     "hostname": "web-1",
     "nameservers": ["10.0.0.53", "dns.example.org"],
 }
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ1Pvk3mNqvWnNIdW4C6Cw3qL2vJYV7cVY5M2z5dJQ0e ops@example"
 
 
 def hardware(
     *,
     interfaces: dict[str, Any] | None = None,
     annotations: dict[str, str] | None = None,
+    devices: list[str] | None = None,
     **instance: str,
 ) -> Hardware:
     return Hardware.model_validate(
@@ -33,35 +42,51 @@ def hardware(
             "spec": {
                 "networkInterfaces": {MAC: {"dhcp": FULL}} if interfaces is None else interfaces,
                 "instance": instance or None,
+                "storageDevices": devices,
             },
         }
     )
 
 
-def crawl(tree: dict[str, bytes], directory: str = "meta-data") -> dict[str, Any]:
+def crawl(tree: Mapping[str, bytes], directory: str = "meta-data") -> dict[str, Any]:
     """Walk as cloud-init's MetadataMaterializer does (cloudinit/sources/helpers/ec2.py); KeyError is its 404."""
     joined: dict[str, Any] = {}
-    for line in tree[directory].decode().split("\n"):
+    for line in tree[directory].decode().splitlines():
         if line.endswith("/"):
             joined[line.rstrip("/")] = crawl(tree, f"{directory}/{line.rstrip('/')}")
             continue
-        leaf = tree[f"{directory}/{line}"].decode()
-        try:
-            value = json.loads(leaf)
-            joined[line] = value if isinstance(value, dict) else leaf
-        except ValueError:
-            joined[line] = leaf.split("\n") if "\n" in leaf else leaf
+        name, path = line, line
+        number, equals, rest = line.partition("=")
+        if equals and number.isdigit():
+            name, path = rest, f"{number}/openssh-key"
+        assert name not in joined, "cloud-init keeps one of two values with one name"
+        leaf = tree[f"{directory}/{path}"].decode()
+        if leaf.strip().startswith("{") and leaf.strip().endswith("}"):
+            joined[name] = json.loads(leaf)
+        else:
+            joined[name] = leaf.splitlines() if "\n" in leaf else leaf
     return joined
 
 
+def leaves(joined: dict[str, Any]) -> Iterator[Any]:
+    for value in joined.values():
+        if isinstance(value, dict):
+            yield from leaves(value)
+        else:
+            yield value
+
+
 def test_crawl_finds_everything_listed_and_each_value_is_one_string() -> None:
-    tree = compile_tree(hardware(userdata="#cloud-config\n"))
-    assert crawl(dict(tree.ec2)) == {
+    tree = compile_tree(hardware(userdata="#cloud-config\n", annotations={"tinkerbell.org/ssh-public-keys": KEY}))
+    interface = {"device-number": "0", "local-ipv4s": "10.0.0.5", "mac": MAC, "vpc-id": "default"}
+    assert crawl(tree.ec2) == {
         "instance-id": "m1",
         "local-hostname": "web-1",
         "hostname": "web-1",
         "local-ipv4": "10.0.0.5",
         "mac": MAC,
+        "network": {"interfaces": {"macs": {MAC: interface}}},
+        "public-keys": {"ops@example": KEY},
     }
 
 
@@ -95,7 +120,7 @@ def test_user_data_is_served_byte_for_byte(userdata: str) -> None:
 def test_nocloud_files_are_all_there_even_if_empty() -> None:
     tree = compile_tree(hardware(interfaces={MAC: {}}))
     assert tree.nocloud == {
-        "meta-data": b"instance-id: m1\n",
+        "meta-data": b'instance-id: "m1"\n',
         "user-data": b"",
         "vendor-data": b"",
         "network-config": b"",
@@ -105,6 +130,14 @@ def test_nocloud_files_are_all_there_even_if_empty() -> None:
 def test_address_is_that_of_the_first_interface_that_has_one() -> None:
     tree = compile_tree(hardware(interfaces={"52:54:00:00:00:09": {"disableDhcp": True}, MAC: {"dhcp": FULL}}))
     assert (tree.ec2["meta-data/mac"], tree.ec2["meta-data/local-ipv4"]) == (MAC.encode(), b"10.0.0.5")
+
+
+def test_machine_has_a_name_even_if_another_interface_than_the_first_with_an_address_says_it() -> None:
+    unnamed = {"dhcp": {"ip": "10.0.0.5"}}
+    tree = compile_tree(hardware(interfaces={MAC: unnamed, SECOND: {"dhcp": {"hostname": "web-2"}}}))
+    assert tree.ec2["meta-data/local-hostname"] == tree.ec2["meta-data/hostname"] == b"web-2"
+    both = {SECOND: {"dhcp": {"hostname": "bmc"}}, MAC: {"dhcp": FULL}}
+    assert compile_tree(hardware(interfaces=both)).ec2["meta-data/hostname"] == b"web-1"
 
 
 # --- instance id ---
@@ -118,7 +151,7 @@ def test_annotation_gives_a_reinstalled_machine_a_new_id() -> None:
     assert yaml.safe_load(tree.nocloud["meta-data"])["instance-id"] == "i-2"
 
 
-@pytest.mark.parametrize("bad", ["", " \n", "two words", "i-1\ni-2", "i-\x00"])
+@pytest.mark.parametrize("bad", ["", " \n", "two words", "i-1\ni-2", "i-\x00", '{"id":1}'])
 def test_id_that_would_break_cloud_init_is_ignored_with_a_reason(bad: str, caplog: pytest.LogCaptureFixture) -> None:
     assert instance_id(hardware(annotations={"tinkerbell.org/instance-id": bad})) == "m1"
     assert "Hardware default/m1: annotation tinkerbell.org/instance-id is ignored" in caplog.text
@@ -131,38 +164,214 @@ def test_id_stays_a_string_in_yaml(odd: str) -> None:
     assert yaml.safe_load(tree.nocloud["meta-data"])["instance-id"] == identity
 
 
-# --- network-config ---
+# --- network/ ---
 
 
-def network(interfaces: dict[str, Any]) -> Any:
-    return yaml.safe_load(compile_tree(hardware(interfaces=interfaces)).nocloud["network-config"])
+def macs(interfaces: dict[str, Any]) -> Any:
+    return crawl(compile_tree(hardware(interfaces=interfaces)).ec2).get("network")
 
 
-def test_network_config_is_static_and_matches_by_mac() -> None:
-    assert network({MAC: {"dhcp": FULL}}) == {
-        "version": 2,
-        "ethernets": {
-            "nic0": {
-                "match": {"macaddress": MAC},
-                "dhcp4": False,
-                "addresses": ["10.0.0.5/24"],
-                "routes": [{"to": "0.0.0.0/0", "via": "10.0.0.1"}],
-                "nameservers": {"addresses": ["10.0.0.53"]},
+def test_interfaces_are_numbered_in_order_so_that_the_first_has_the_default_route() -> None:
+    network = macs({SECOND: {"dhcp": FULL}, MAC: {"dhcp": FULL | {"ip": "10.0.0.6"}}})
+    numbers = {mac: values["device-number"] for mac, values in network["interfaces"]["macs"].items()}
+    assert numbers == {SECOND: "0", MAC: "1"}
+
+
+def test_cloud_init_is_not_told_of_subnets_for_it_would_ask_for_leases_itself() -> None:
+    network = macs({MAC: {"dhcp": FULL}, SECOND: {"dhcp": FULL | {"ip": "10.0.0.6"}}})
+    assert not any("subnet" in name for values in network["interfaces"]["macs"].values() for name in values)
+
+
+@pytest.mark.parametrize("unreserved", [{}, {"disableDhcp": True}, {"dhcp": {"hostname": "x"}}])
+def test_interface_without_an_address_does_not_make_the_boot_wait_for_dhcp(unreserved: dict[str, Any]) -> None:
+    assert list(macs({MAC: {"dhcp": FULL}, SECOND: unreserved})["interfaces"]["macs"]) == [MAC]
+
+
+@pytest.mark.parametrize("other", [{"dhcp": FULL | {"vlanId": "7"}}, {"dhcp": FULL, "disableDhcp": True}])
+def test_network_is_not_listed_where_untagged_dhcp_is_not_the_whole_truth(other: dict[str, Any]) -> None:
+    assert macs({MAC: {"dhcp": FULL}, SECOND: other | {"dhcp": other["dhcp"] | {"ip": "10.0.0.6"}}}) is None
+
+
+def test_network_is_not_listed_without_an_address() -> None:
+    assert macs({MAC: {}}) is None
+
+
+def test_listing_writes_macs_as_aws_does() -> None:
+    tree = compile_tree(hardware())
+    assert tree.ec2["meta-data/network/interfaces/macs"] == f"{MAC}/".encode()
+
+
+# --- public-keys ---
+
+
+def test_public_keys_are_listed_in_ec2s_shape_and_in_nocloud() -> None:
+    tree = compile_tree(hardware(annotations={"tinkerbell.org/ssh-public-keys": f"{KEY}\n{KEY}-2\n"}))
+    assert tree.ec2["meta-data/public-keys"] == b"0=ops@example\n1=ops@example-2"
+    assert tree.ec2["meta-data/public-keys/1"] == b"openssh-key"
+    assert tree.ec2["meta-data/public-keys/1/openssh-key"] == f"{KEY}-2".encode()
+    assert yaml.safe_load(tree.nocloud["meta-data"])["public-keys"] == [KEY, f"{KEY}-2"]
+
+
+def test_comment_of_a_key_means_nothing_to_yaml() -> None:
+    odd = f'{KEY}: "a" # \\ \U0001f511'
+    tree = compile_tree(hardware(annotations={"tinkerbell.org/ssh-public-keys": odd}))
+    assert yaml.safe_load(tree.nocloud["meta-data"])["public-keys"] == [odd]
+
+
+def test_bad_key_is_named_by_its_line_and_the_others_are_served(caplog: pytest.LogCaptureFixture) -> None:
+    keys = "\n".join([KEY, "ssh-ed25519 secret-typo", *["x"] * 20])
+    tree = compile_tree(hardware(annotations={"tinkerbell.org/ssh-public-keys": keys}))
+    assert tree.ec2["meta-data/public-keys"] == b"0=ops@example"
+    assert "Hardware default/m1: annotation tinkerbell.org/ssh-public-keys has no SSH key in line 2, 3," in caplog.text
+    assert "11, ...: left out" in caplog.text
+    assert "secret-typo" not in caplog.text
+
+
+def test_annotation_without_any_key_lists_none() -> None:
+    tree = compile_tree(hardware(annotations={"tinkerbell.org/ssh-public-keys": "# nobody\n"}))
+    assert b"public-keys" not in tree.ec2["meta-data"]
+    assert b"public-keys" not in tree.nocloud["meta-data"]
+
+
+# --- documents of Secrets ---
+
+
+def test_document_of_a_secret_is_listed_but_the_hardwares_is_not_served(caplog: pytest.LogCaptureFixture) -> None:
+    annotations = {"tinkerbell.org/userdata-secret": "m1-userdata"}
+    tree = compile_tree(hardware(userdata="old", vendordata="v", annotations=annotations))
+    assert tree.secrets == {"user-data": SecretReference("m1-userdata", ("userData", "value"))}
+    assert tree.ec2[""] == b"meta-data/\nuser-data\nvendor-data"
+    assert "user-data" not in tree.ec2
+    assert set(tree.nocloud) == {"meta-data", "vendor-data", "network-config"}
+    assert tree.ec2["vendor-data"] == tree.nocloud["vendor-data"] == b"v"
+    assert "spec.instance.userdata is not served, because annotation tinkerbell.org/userdata-secret" in caplog.text
+
+
+def test_vendor_data_of_a_secret_with_a_key_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    tree = compile_tree(hardware(annotations={"tinkerbell.org/vendordata-secret": "vendor/cloud.cfg\n"}))
+    assert tree.secrets == {"vendor-data": SecretReference("vendor", ("cloud.cfg",))}
+    assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    "bad", ["", "/", "a/", "/b", "A", "a/b/c", "../x", "a b", "a/..", "a/.", "a..b", "-a", "x" * 254]
+)
+def test_reference_that_could_name_something_else_is_ignored_with_a_reason(
+    bad: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    tree = compile_tree(hardware(userdata="u", annotations={"tinkerbell.org/userdata-secret": bad}))
+    assert not tree.secrets
+    assert tree.ec2["user-data"] == b"u"
+    assert "Hardware default/m1: annotation tinkerbell.org/userdata-secret is ignored" in caplog.text
+
+
+# --- the old /metadata ---
+
+
+def test_actions_of_v1alpha1_find_disks_and_names_where_they_look_for_them() -> None:
+    tree = compile_tree(
+        hardware(devices=["/dev/sda", "/dev/nvme0n1"], annotations={"tinkerbell.org/ssh-public-keys": KEY})
+    )
+    assert orjson.loads(tree.legacy) == {
+        "metadata": {
+            "instance": {
+                "id": "m1",
+                "hostname": "web-1",
+                "ips": [{"address": "10.0.0.5", "netmask": "255.255.255.0", "gateway": "10.0.0.1", "family": 4}],
+                "ssh_keys": [KEY],
+                "storage": {
+                    "disks": [
+                        {"device": "/dev/sda", "partitions": [], "wipe_table": False},
+                        {"device": "/dev/nvme0n1", "partitions": [], "wipe_table": False},
+                    ],
+                    "filesystems": [],
+                },
             }
-        },
+        }
     }
 
 
-def test_network_config_without_netmask_leaves_it_to_dhcp() -> None:
-    assert network({MAC: {"dhcp": {"ip": "10.0.0.5"}}})["ethernets"]["nic0"]["dhcp4"] is True
+def test_old_metadata_says_nothing_that_the_hardware_does_not() -> None:
+    document = orjson.loads(compile_tree(hardware(interfaces={MAC: {}, SECOND: {"dhcp": {"ip": "10.0.0.5"}}})).legacy)
+    storage: dict[str, list[str]] = {"disks": [], "filesystems": []}
+    ips = [{"address": "10.0.0.5", "family": 4}]
+    assert document == {"metadata": {"instance": {"id": "m1", "ips": ips, "ssh_keys": [], "storage": storage}}}
 
 
-def test_network_config_of_a_tagged_network_has_the_vlan() -> None:
-    config = network({MAC: {"dhcp": {"ip": "10.0.0.5", "netmask": "255.255.0.0", "vlanId": "100"}}})
-    assert config["ethernets"] == {"nic0": {"match": {"macaddress": MAC}}}
-    assert config["vlans"] == {"nic0.100": {"id": 100, "link": "nic0", "dhcp4": False, "addresses": ["10.0.0.5/16"]}}
+# --- whatever the Hardware ---
+
+_mac = st.integers(0, (1 << 48) - 1).map(lambda n: n.to_bytes(6).hex(":"))
+_ip = st.integers(0, (1 << 32) - 1).map(lambda n: ".".join(map(str, n.to_bytes(4))))
+_netmask = st.integers(0, 32).map(lambda n: ".".join(map(str, ((1 << 32) - (1 << 32 - n)).to_bytes(4))))
+_hostname = st.sampled_from(["web-1", "a.example.org", "on", "1e3", "0x1f", "null", "1", "a" * 63])
+_dhcp = st.fixed_dictionaries(
+    {},
+    optional={
+        "ip": _ip,
+        "netmask": _netmask,
+        "gateway": _ip,
+        "hostname": _hostname,
+        "vlanId": st.integers(1, 4094).map(str),
+        "nameservers": st.lists(_ip | st.just("dns.example.org"), max_size=3),
+    },
+)
+_interface = st.fixed_dictionaries({}, optional={"dhcp": _dhcp, "disableDhcp": st.booleans()})
+_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+_annotation = st.one_of(
+    _text,
+    st.lists(st.sampled_from([KEY, KEY + "2", KEY + " a b", 'from="a b" ' + KEY, "x"]) | _text).map("\n".join),
+    st.sampled_from(["name", "name/key", "on", "{}", "1:30"]),
+)
+_names = [
+    f"tinkerbell.org/{name}" for name in ("instance-id", "ssh-public-keys", "userdata-secret", "vendordata-secret")
+]
+_hardware = st.builds(
+    lambda interfaces, annotations, instance: hardware(interfaces=interfaces, annotations=annotations, **instance),
+    st.dictionaries(_mac | _text, _interface, min_size=1, max_size=4),
+    st.dictionaries(st.sampled_from(_names), _annotation),
+    st.fixed_dictionaries({}, optional={"userdata": _text, "vendordata": _text}),
+)
 
 
-def test_mac_of_digits_only_stays_a_string() -> None:
-    mac = "10:20:30:40:50:59"
-    assert network({mac: {"dhcp": FULL}})["ethernets"]["nic0"]["match"]["macaddress"] == mac
+@settings(max_examples=60, deadline=None)
+@given(_hardware)
+def test_whatever_the_hardware_cloud_init_finds_everything_listed(machine: Hardware) -> None:
+    tree = compile_tree(machine)
+    joined = crawl(tree.ec2)
+    assert all(isinstance(value, str) and value for value in leaves(joined))
+    assert joined["instance-id"] == tree.instance_id
+    for name in tree.ec2[""].decode().splitlines():
+        assert name.rstrip("/") in tree.ec2 or name in tree.secrets
+    assert all(not path.startswith("/") and "//" not in path and not path.endswith("/") for path in tree.ec2)
+
+
+@settings(max_examples=60, deadline=None)
+@given(_hardware)
+def test_whatever_the_hardware_nocloud_says_what_the_ec2_tree_says(machine: Hardware) -> None:
+    tree = compile_tree(machine)
+    joined = crawl(tree.ec2)
+    facts = yaml.safe_load(tree.nocloud["meta-data"])
+    assert facts.pop("public-keys", []) == list(joined.get("public-keys", {}).values())
+    assert facts == {name: joined[name] for name in ("instance-id", "local-hostname") if name in joined}
+    assert {*tree.nocloud, *tree.secrets} == {"meta-data", "user-data", "vendor-data", "network-config"}
+    assert orjson.loads(tree.legacy)["metadata"]["instance"]["id"] == tree.instance_id
+
+
+@settings(max_examples=60, deadline=None)
+@given(_hardware)
+def test_whatever_the_hardware_each_address_is_configured_once(machine: Hardware) -> None:
+    config = yaml.safe_load(compile_tree(machine).nocloud["network-config"]) or {"ethernets": {}}
+    ethernets, vlans = config["ethernets"], config.get("vlans", {})
+    known = machine.spec.network_interfaces
+    for name, link in ethernets.items():
+        dhcp = known[link["match"]["macaddress"]].dhcp
+        assert dhcp is not None
+        assert dhcp.ip is not None
+        carrier = link if dhcp.vlan_id is None else vlans[f"{name}.{dhcp.vlan_id}"]
+        assert carrier.get("dhcp4") or [one.partition("/")[0] for one in carrier["addresses"]] == [dhcp.ip]
+        assert ("set-name" in link) == (dhcp.vlan_id is not None)
+    metrics = [
+        (one.get("routes") or [one.get("dhcp4-overrides", {})])[0] for one in (*ethernets.values(), *vlans.values())
+    ]
+    chosen = [metric.get("metric") or metric.get("route-metric") for metric in metrics if metric]
+    assert len(set(chosen)) == len(chosen)

@@ -1,0 +1,51 @@
+"""The bytes of user-data and vendor-data, from what a Hardware or a Secret holds.
+
+A document is served byte for byte: a script, a `#cloud-config`, a MIME multi-part are text that a Hardware holds as it
+is. gzip is not text, so a Hardware holds it as base64, and that alone is decoded: NoCloud would take the base64 itself
+for the document. No other base64 is touched, for it may be meant so.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from hegel.secret import SecretReference, SecretUnusableError
+from tink.api.v1alpha2 import Raw
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_BASE64_WHITESPACE = b" \t\r\n"
+
+
+def document(text: str) -> bytes:
+    """What is served for the `userdata` or `vendordata` of a Hardware."""
+    return _unwrapped(text.encode(errors="replace"))
+
+
+def document_of_secret(reference: SecretReference, secret: Raw) -> bytes:
+    """What is served for the user-data or vendor-data that `secret`, as the Kubernetes API gives it, holds.
+
+    Raises SecretUnusableError, which names Secret, keys and what to do, and never a value.
+    """
+    held = secret.get("data")
+    values = held if isinstance(held, dict) else {}
+    key = next((key for key in reference.keys if values.get(key) is not None), None)
+    if key is None:
+        raise SecretUnusableError(f"Secret {reference.name} has no key {' or '.join(reference.keys)}: add it")
+    try:
+        return _unwrapped(base64.b64decode(values[key], validate=True))
+    except (TypeError, ValueError):
+        # "from None": the error's text would quote what it could not decode.
+        raise SecretUnusableError(f"Secret {reference.name}: the value of {key} is not base64: write it anew") from None
+
+
+def _unwrapped(content: bytes) -> bytes:
+    """`content`, or the gzip that it is the base64 of."""
+    # In base64 the magic begins with "H4": no text needs more than this look.
+    if not content.lstrip(_BASE64_WHITESPACE).startswith(b"H4"):
+        return content
+    try:
+        decoded = binascii.a2b_base64(content.translate(None, _BASE64_WHITESPACE), strict_mode=True)
+    except binascii.Error:
+        return content
+    return decoded if decoded.startswith(_GZIP_MAGIC) else content

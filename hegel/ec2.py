@@ -1,0 +1,94 @@
+"""The EC2 tree of a machine: values, and the listings that lead to them.
+
+`network/` describes interfaces as AWS does, and cloud-init makes of it: DHCP on each interface listed, found by its
+MAC address, with the metrics 100, 200, ... in the order of `device-number`. Without it, cloud-init uses DHCP on one
+interface of its choice, and warns, so that `cloud-init status` ends with 2, "degraded". So the tree is there for a
+Hardware that it describes wholly: each interface that has an address is given it by DHCP, untagged. If one is not (a
+VLAN, DHCP disabled), the tree would take away what cloud-init's choice may give, or make the boot wait for an answer
+that does not come; then it is left out. An interface without an address is not listed, for the same reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from hegel.interfaces import Link, primary
+from hegel.sshkeys import names
+
+_MACS = "meta-data/network/interfaces/macs"
+_KEYS = "meta-data/public-keys"
+_INTERFACE = b"device-number\nlocal-ipv4s\nmac\nvpc-id"
+
+
+def ec2_tree(
+    facts: Mapping[str, str],
+    namespace: str,
+    all_links: list[Link],
+    keys: list[str],
+    documents: Mapping[str, bytes],
+    elsewhere: Iterable[str],
+) -> dict[str, bytes]:
+    """All answers by path: values are one line, listings are sorted and name directories with a slash.
+
+    `facts` are the values right below `meta-data/`, `documents` stand beside it, and `elsewhere` names documents that
+    are listed, but not held here.
+    """
+    tree = {f"meta-data/{name}": value.encode() for name, value in facts.items()}
+    network = _network(namespace, all_links)
+    public_keys = _public_keys(keys)
+    tree |= network | public_keys
+    tree.update(documents)
+    listed = [*facts, *(["network/"] if network else ()), *(["public-keys/"] if public_keys else ())]
+    tree["meta-data"] = _listing(listed)
+    tree[""] = _listing(["meta-data/", *documents, *elsewhere])
+    return tree
+
+
+def facts_of(instance_id: str, all_links: list[Link]) -> dict[str, str]:
+    """The names and addresses of a machine, by EC2's names."""
+    facts = {"instance-id": instance_id}
+    first = primary(all_links)
+    if first is not None:
+        facts["mac"] = first.mac
+        hostname = next((link.dhcp.hostname for link in (first, *all_links) if link.dhcp.hostname is not None), None)
+        if hostname is not None:
+            facts["hostname"] = facts["local-hostname"] = hostname
+        if first.dhcp.ip is not None:
+            facts["local-ipv4"] = first.dhcp.ip
+    return facts
+
+
+def _public_keys(keys: list[str]) -> dict[str, bytes]:
+    """EC2's exception: the listing has `NUMBER=NAME` for the directory `NUMBER/`."""
+    if not keys:
+        return {}
+    tree = {_KEYS: "\n".join(f"{number}={name}" for number, name in enumerate(names(keys))).encode()}
+    for number, key in enumerate(keys):
+        tree[f"{_KEYS}/{number}"] = b"openssh-key"
+        tree[f"{_KEYS}/{number}/openssh-key"] = key.encode()
+    return tree
+
+
+def _network(namespace: str, all_links: list[Link]) -> dict[str, bytes]:
+    addressed = [link for link in all_links if link.dhcp.ip is not None]
+    if not addressed or not all(link.by_dhcp and link.dhcp.vlan_id is None for link in addressed):
+        return {}
+    # Without this, cloud-init takes the machine for EC2-Classic and writes its network configuration at every boot.
+    vpc = (namespace or "default").encode()
+    tree = {"meta-data/network": b"interfaces/", "meta-data/network/interfaces": b"macs/"}
+    tree[_MACS] = _listing(f"{link.mac}/" for link in addressed)
+    for number, link in enumerate(addressed):
+        directory = f"{_MACS}/{link.mac}"
+        mac = link.mac.encode()
+        tree[directory] = _INTERFACE
+        # cloud-init before 21.2 fails without the number. It gets no subnet-ipv4-cidr-block: from 24.2 on, it would ask
+        # for a lease on each further interface for the sake of policy routing, and fail if that has no router.
+        tree[f"{directory}/device-number"] = b"%d" % number
+        tree[f"{directory}/local-ipv4s"] = (link.dhcp.ip or "").encode()
+        tree[f"{directory}/mac"] = mac
+        tree[f"{directory}/vpc-id"] = vpc
+    return tree
+
+
+def _listing(names_: Iterable[str]) -> bytes:
+    return "\n".join(sorted(names_)).encode()
