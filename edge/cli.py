@@ -22,7 +22,9 @@ COMMANDS = {
     "lab": ("lab", "An isolated virtual rack: boots a real QEMU machine through the whole path."),
     "crds": ("crds", "Print the CustomResourceDefinitions."),
     "render": ("render", "Show what a Workflow would run, without running it."),
+    "convert": ("convert", "Older and foreign resources to those of today."),
     "watch": ("watch", "The journey of machines, live."),
+    "metadata-url": ("metadata_url", "Signed URLs of a machine's metadata, for machines behind NAT."),
     "doctor": ("doctor", "What would keep this host from serving, and how to mend it."),
 }
 
@@ -39,7 +41,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"edge.commands.{COMMANDS[cmd_name][0]}")
-        command: click.Command = getattr(module, cmd_name)
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         # Every flag is TINKEDGE_<FLAG>, whatever the subcommand.
         command.context_settings.setdefault("auto_envvar_prefix", "TINKEDGE")
         command.context_settings.setdefault("show_default", True)

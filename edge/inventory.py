@@ -101,6 +101,10 @@ class Inventory:
         found = self._by_ip.get(ip)
         return found if isinstance(found, Machine) else None
 
+    def claimants_of_ip(self, ip: str) -> tuple[Machine, ...]:
+        """All machines whose Hardware reserves this IPv4 address: more than one is an operator's mistake."""
+        return _all(self._by_ip, ip)
+
     def by_name(self, name: str, namespace: str = "default") -> tuple[Machine, ...]:
         """All network interfaces of a Hardware, in the order of the object; empty if there is none of that name."""
         return self._by_object.get((namespace, name), ())

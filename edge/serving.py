@@ -28,13 +28,17 @@ from edge.dhcp.server import DhcpServer
 from edge.host import Network
 from edge.http.admin import build_admin_app
 from edge.http.app import build_app, machine_runner
+from edge.http.asking import Rules
+from edge.http.metadata import MetadataSettings
 from edge.inventory import Inventory
 from edge.journey.recorder import Journey
 from edge.machine_scripts import MachineScripts
+from edge.metadata_tokens import MetadataTokens, token_keys
 from edge.neighbour.router_advertisement import RouterAdvertiser
 from edge.neighbour.table import NeighbourTable
 from edge.osie_files import OsieFiles
 from edge.policy import DhcpMode, NetbootPolicy
+from edge.secret_documents import ReadSecret
 from edge.settings import EdgeSettings, Service, StackSettings
 from edge.tftp.files import BootFiles
 from edge.tftp.server import TftpServer
@@ -68,10 +72,12 @@ class Serving:
         journey: Journey,
         declined: Changed,
         not_ready: Callable[[], str],
+        read_secret: ReadSecret,
     ) -> None:
         """`declined` hears when an address goes into quarantine and comes out of it.
 
-        `not_ready()` says why machines can't be served yet; empty: they can. Raises BinariesError, SettingsError.
+        `not_ready()` says why machines can't be served yet; empty: they can. `read_secret` asks the Kubernetes API.
+        Raises BinariesError, SettingsError, KeyFileError.
         """
         self._settings = settings
         self._exit = exit_stack
@@ -83,7 +89,8 @@ class Serving:
         self._policy = NetbootPolicy(edge.dhcp_mode, edge.netboot_when, work.has_work, work.why_none)
         self._callers = Callers(inventory, edge.dhcp_mode, self._neighbours())
         self._quarantine = Quarantine(time.time, edge.decline_quarantine, declined)
-        self._boot = _boot_settings(settings)
+        self._metadata = _metadata_settings(settings, read_secret) if Service.HTTP in settings.services else None
+        self._boot = _boot_settings(settings, self._metadata)
         self._binaries = BootBinaries(edge.ipxe_dir)
         # Before the inventory is filled, so that a reservation is compiled while its Hardware is at hand.
         self._dhcp: list[DhcpServer] = []
@@ -94,8 +101,8 @@ class Serving:
         """Start those that the settings name. `osies` is needed for HTTP and TFTP. Raises each part's own error."""
         edge, wanted = self._settings.edge, self._settings.services
         cache = await self._start_cache(edge) if osies is not None else None
-        if Service.HTTP in wanted and osies is not None and cache is not None:
-            await self._start_http(osies, cache)
+        if self._metadata is not None and osies is not None and cache is not None:
+            await self._start_http(osies, cache, self._metadata)
         for network in self._settings.networks:
             if Service.TFTP in wanted and osies is not None and cache is not None:
                 await self._start_tftp(network, osies, cache)
@@ -167,7 +174,7 @@ class Serving:
         )
         return DhcpServer(responder, network.interface)
 
-    async def _start_http(self, osies: Informer, cache: ArtifactCache) -> None:
+    async def _start_http(self, osies: Informer, cache: ArtifactCache, metadata: MetadataSettings) -> None:
         app = build_app(
             inventory=self._inventory,
             callers=self._callers,
@@ -177,6 +184,7 @@ class Serving:
             binaries=self._binaries,
             record=self._journey.record,
             settings=self._boot,
+            metadata=metadata,
             default_osie=self._settings.edge.default_osie,
             ready=self._not_ready,
         )
@@ -211,9 +219,22 @@ class Serving:
             log.info("%s on %s:%d", what, address, port)
 
 
-def _boot_settings(settings: StackSettings) -> BootSettings:
+def _metadata_settings(settings: StackSettings, read_secret: ReadSecret) -> MetadataSettings:
+    """How metadata is served. Raises KeyFileError."""
+    edge = settings.edge
+    return MetadataSettings(
+        keys=token_keys(settings.data_dir, edge.metadata_token_key, create=True),
+        read_secret=read_secret,
+        rules=Rules(proxies=edge.trusted_proxies, nat=edge.metadata_nat),
+        token_lifetime=edge.metadata_token_lifetime,
+        imds_required=edge.imds_required,
+    )
+
+
+def _boot_settings(settings: StackSettings, metadata: MetadataSettings | None = None) -> BootSettings:
     """What all machines are told. Raises TlsError, TokenKeyError."""
     edge, server = settings.edge, settings.server
+    tokens = MetadataTokens(metadata.keys, metadata.token_lifetime) if metadata is not None else None
     authority = authority_of(server.tls, server.tls_ca)
     keys = TokenKeys(server.tokens) if server.tokens is not None else None
     return BootSettings(
@@ -223,6 +244,7 @@ def _boot_settings(settings: StackSettings) -> BootSettings:
         tinkerbell_tls=bool(authority),
         tls_ca=authority,
         token=(lambda mac: keys.mint(mac, time.time())) if keys is not None else None,
+        metadata_token=tokens.mint if tokens is not None and edge.metadata_tokens else None,
         insecure_registries=edge.insecure_registries,
     )
 

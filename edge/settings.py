@@ -7,6 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from edge.host import Network
+from edge.http.addresses import Networks
 from edge.policy import DhcpMode, NetbootWhen
 from tink.controller.settings import ControllerSettings, WebhookSettings
 from tink.server.settings import ServerSettings
@@ -35,7 +36,8 @@ class EdgeSettings:
     """How machines are served.
 
     `default_osie` is a namespace and a name; `cache_bytes` None: what the disk has room for; `decline_quarantine` is in
-    seconds; `grpc_authority` empty: the address of ours that the machine reached, and `grpc_port`.
+    seconds; `grpc_authority` empty: the address of ours that the machine reached, and `grpc_port`;
+    `metadata_token_lifetime` in seconds, 0: for ever.
     """
 
     dhcp_mode: DhcpMode = DhcpMode.RESERVATION
@@ -53,6 +55,12 @@ class EdgeSettings:
     grpc_authority: str = ""
     insecure_registries: tuple[str, ...] = ()
     router_advertisements: bool = False
+    trusted_proxies: Networks = ()
+    metadata_nat: Networks = ()
+    metadata_tokens: bool = False
+    metadata_token_key: Path | None = None
+    metadata_token_lifetime: float = 0.0
+    imds_required: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from edge.inventory import Inventory
 from edge.journey.agents import AgentJourney
 from edge.journey.recorder import Journey
 from edge.journey.workflows import WorkflowJourney
+from edge.secret_documents import SECRET
 from edge.serving import Serving, tcp_advice
 from edge.settings import EDGE, Service, StackSettings
 from edge.work import Work
@@ -145,6 +146,7 @@ class Stack:
                 journey=self.journey,
                 declined=conditions.changed,
                 not_ready=lambda: self._not_ready,
+                read_secret=lambda namespace, name: client.get(SECRET, name, namespace),
             )
         if Service.CONTROLLER in wanted:
             controller = Controller(

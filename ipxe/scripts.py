@@ -13,7 +13,8 @@ iPXE shows no more of an HTTP or TFTP error than its number. So a script whose f
 reason (`Origin.why_url`), and gets it as a script that shows it.
 
 Where agents need a token, the script that is sent begins by setting `tinkerbell-token` (`Scripts.to_send`), which the
-kernel's command line and the operators' own scripts can name. The token is of that moment and not kept with the script.
+kernel's command line and the operators' own scripts can name, and `tinkerbell-metadata-token` where machines get a URL
+of their metadata. Tokens are of that moment and not kept with the script.
 
 A machine whose Hardware names a VLAN has a trunk on its network card: its script makes the tagged interface, gets a
 lease there and goes on from there. It does so once: the setting `vlan-ready` stays for the scripts that follow.
@@ -40,6 +41,9 @@ CA_PATH = "/agent/ca.pem"
 TOKEN_SETTING = "tinkerbell-token"  # noqa: S105 - the name of a setting
 """The iPXE setting that has the agent's token."""
 
+METADATA_SETTING = "tinkerbell-metadata-token"
+"""The iPXE setting that has the token of the machine's metadata."""
+
 _TOKEN_BYTES = 80
 """The most that a token takes on the command line."""
 
@@ -61,6 +65,7 @@ class BootSettings:
 
     `tls_ca` are the certificates (PEM) that an agent trusts its server by; empty: those that its OSIE brings. This
     edge's HTTP has them at CA_PATH. `token(mac)` makes the token of a machine's agent; None: it needs none.
+    `metadata_token(mac)` makes that of the URL of its metadata; None: it is told none.
     """
 
     http_port: int = 7080
@@ -69,6 +74,7 @@ class BootSettings:
     tinkerbell_tls: bool = False
     tls_ca: bytes = b""
     token: Callable[[str], str] | None = field(default=None, compare=False)
+    metadata_token: Callable[[str], str] | None = field(default=None, compare=False)
     insecure_registries: tuple[str, ...] = ()
     consoles: tuple[str, ...] = ("tty0", "ttyS0,115200")
     attempts: int = 5
@@ -144,7 +150,7 @@ class Scripts:
         if not osie:
             raise _error(hardware, "spec.osie.name", "is not set: name the OSIE that the machine is to boot")
         script = self._boot(plan, hardware.metadata.namespace, osie)
-        length = len(self._command_line(plan).encode()) + (_TOKEN_BYTES if self._settings.token is not None else 0)
+        length = len(self._command_line(plan).encode()) + _TOKEN_BYTES * len(self._tokens())
         if length > MAX_COMMAND_LINE:
             raise _error(
                 hardware,
@@ -154,11 +160,13 @@ class Scripts:
         return script
 
     def to_send(self, mac: str, script: Script) -> str:
-        """The text of a script for the registered machine `mac` as it is now: with a token if its agent needs one."""
-        if self._settings.token is None:
+        """The text of a script for the registered machine `mac` as it is now: with the tokens that it needs."""
+        tokens = self._tokens()
+        if not tokens:
             return script.text
         first, end_of_line, rest = script.text.partition("\n")
-        return f"{first}{end_of_line}set {TOKEN_SETTING} {self._settings.token(mac)}\n{rest}"
+        lines = "".join(f"set {setting} {token(mac)}\n" for setting, token in tokens.items())
+        return f"{first}{end_of_line}{lines}{rest}"
 
     def unregistered(self, mac: str, osie: tuple[str, str], origin: Origin) -> Script:
         """The script of a machine that no Hardware describes: it boots `osie`, a namespace and a name."""
@@ -180,6 +188,11 @@ class Scripts:
         return f"http://{address}:{self._settings.http_port}/ipxe/script/{mac}/auto.ipxe"
 
     # --- the kinds of script --------------------------------------------------------------------------------------
+
+    def _tokens(self) -> dict[str, Callable[[str], str]]:
+        """What makes them, by iPXE setting."""
+        made = {TOKEN_SETTING: self._settings.token, METADATA_SETTING: self._settings.metadata_token}
+        return {setting: token for setting, token in made.items() if token is not None}
 
     def _plan(self, mac: str, hardware: Hardware, origin: Origin) -> _Plan:
         interface = hardware.spec.network_interfaces.get(mac)
@@ -221,6 +234,9 @@ class Scripts:
         words += [f"worker_id={plan.mac}", f"hw_addr={plan.mac}"]
         if settings.token is not None and plan.registered:
             words.append(f"tinkerbell_token=${{{TOKEN_SETTING}}}")
+        if settings.metadata_token is not None and plan.registered:
+            url = f"http://{plan.origin.address}:{settings.http_port}/machine/${{{METADATA_SETTING}}}"
+            words.append(f"tinkerbell_metadata={url}")
         if settings.insecure_registries:
             words.append(f"insecure_registries={','.join(settings.insecure_registries)}")
         words.append("initrd=initrd")

@@ -21,6 +21,7 @@ from edge.dhcp.server import DhcpServerError
 from edge.dhcp.settings import SettingsError
 from edge.heap import settle
 from edge.host import HostError, Network, default_interface, interface_address
+from edge.http.addresses import Networks
 from edge.logs import set_up
 from edge.neighbour.router_advertisement import RouterAdvertiserError
 from edge.policy import DhcpMode, NetbootWhen
@@ -31,6 +32,7 @@ from edge.tftp.server import TftpServerError
 from ipxe.binaries import BinariesError
 from tink.apiserver.errors import ApiServerError
 from tink.controller.settings import ControllerSettings, WebhookSettings
+from tink.key_file import KeyFileError
 from tink.kube.client import ApiError, KubeConfigError
 from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError
 from tink.server.auth import AgentAuth
@@ -47,6 +49,7 @@ _EXPECTED = (
     BinariesError,
     DhcpServerError,
     DirectoryInUseError,
+    KeyFileError,
     KubeConfigError,
     ManifestError,
     RouterAdvertiserError,
@@ -134,6 +137,24 @@ class _Osie(click.ParamType[tuple[str, str]]):
         if not name or (slash and not namespace) or "/" in namespace:
             self.fail(f"{value!r} must be like hook or provisioning/hook", param, ctx)
         return namespace or DEFAULT_NAMESPACE, name
+
+
+class _Networks(click.ParamType[Networks]):
+    """Networks and single addresses, IPv4 or IPv6, with commas in between: `10.1.0.0/16,192.0.2.7`."""
+
+    name = "cidr,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Networks:
+        """The networks."""
+        if isinstance(value, tuple):
+            return value
+        networks = []
+        for part in filter(None, (part.strip() for part in value.split(","))):
+            try:
+                networks.append(ipaddress.ip_network(part))
+            except ValueError as error:
+                self.fail(f"{part!r} is no network such as 10.1.0.0/16: {error}", param, ctx)
+        return tuple(networks)
 
 
 _DATA_DIR = click.option(
@@ -244,6 +265,45 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
             is_flag=True,
             help="Tell IPv6 router solicitations that there is no router: iPXE boots 13 s sooner where none answers.",
         ),
+        click.option(
+            "--trusted-proxies",
+            type=_Networks(),
+            default="",
+            help="HTTP proxies in front of the edge: where a request comes from is what their X-Forwarded-For says.",
+        ),
+        click.option(
+            "--metadata-nat",
+            type=_Networks(),
+            default="",
+            help="Addresses that NAT gives to machines: whoever comes from there gets the metadata of the MAC in the "
+            "path, /machine/MAC/... or /nocloud/MAC/...",
+        ),
+        click.option(
+            "--metadata-tokens",
+            is_flag=True,
+            help="Give each machine's OSIE a signed URL of its metadata on the kernel command line: "
+            "tinkerbell_metadata=URL.",
+        ),
+        click.option(
+            "--metadata-token-key",
+            type=_PATH,
+            default=None,
+            help="File with the keys that sign such URLs, the newest first, the same for all edges. Default: "
+            "DATA_DIR/metadata-token.key, which is made.",
+        ),
+        click.option(
+            "--metadata-token-lifetime",
+            type=click.FloatRange(0, 10 * 365 * 86_400),
+            default=0.0,
+            help="Seconds that such a URL is good for; 0: for ever.",
+        ),
+        click.option(
+            "--imds-tokens",
+            type=click.Choice(["optional", "required"]),
+            default="optional",
+            help="Whether metadata is for requests with a session token only (IMDSv2: PUT /latest/api/token). Signed "
+            "URLs need none.",
+        ),
     ),
     Service.ADMIN: (
         click.option("--admin-address", default="127.0.0.1", help="Where operators' HTTP listens."),
@@ -323,7 +383,8 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
 _EDGE = (
     *("dhcp_mode", "netboot_when", "decline_quarantine", "default_osie", "tftp_dir", "tftp_single_port"),
     *("ipxe_dir", "osie_dir", "cache_size", "http_port", "insecure_registry", "grpc_authority"),
-    *("router_advertisements", "admin_address", "admin_port"),
+    *("router_advertisements", "admin_address", "admin_port", "trusted_proxies", "metadata_nat", "imds_tokens"),
+    *("metadata_tokens", "metadata_token_key", "metadata_token_lifetime"),
 )
 _AGENT_OPTIONS = (
     *("agent_auth", "agent_token_key", "agent_token_lifetime"),
@@ -426,6 +487,8 @@ def _edge(given: dict[str, Any]) -> EdgeSettings:
         given["netboot_when"] = NetbootWhen(given["netboot_when"])
     if given.get("default_osie") is not None and given["dhcp_mode"] is not DhcpMode.AUTO_PROXY:
         raise click.UsageError("--default-osie is for --dhcp-mode auto-proxy: in other modes a Hardware names the OSIE")
+    if "imds_tokens" in given:
+        given["imds_required"] = given.pop("imds_tokens") == "required"
     renamed = {"cache_size": "cache_bytes", "insecure_registry": "insecure_registries"}
     return EdgeSettings(**{renamed.get(name, name): value for name, value in given.items()})
 

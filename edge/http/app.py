@@ -9,21 +9,27 @@ another one.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 
 from aiohttp import web
 
 from edge.artifacts.cache import ArtifactCache
 from edge.callers import Callers
+from edge.http.addresses import ForwardedError, Networks, dotted
+from edge.http.asking import Asker, Asking
 from edge.http.body import BodySender
 from edge.http.boot import BootScripts
+from edge.http.compiled import not_to_keep
 from edge.http.connections import Limits, MachineServer
-from edge.http.context import Binaries, Context, text
-from edge.http.metadata import MetadataService
+from edge.http.context import Binaries, Context, not_found, text
+from edge.http.express import Ready
+from edge.http.metadata import MetadataService, MetadataSettings
 from edge.http.osie import OsieDownloads
 from edge.http.routes import Place, Route, route
 from edge.inventory import Inventory
 from edge.journey.events import Recorder
+from edge.metadata_tokens import MetadataTokens
 from edge.osie_files import OsieFiles, OsieLookup
 from edge.policy import NetbootPolicy
 from ipxe.scripts import BootSettings, Scripts
@@ -32,28 +38,38 @@ from tink.once_per import OncePer
 SAY_AGAIN_SECONDS = 60.0
 """After which time the same refusal, or the same document for the same machine, is worth another line."""
 
-Answer = Callable[[web.Request, Route], Awaitable[web.StreamResponse]]
+Answer = Callable[[web.Request, Route, Asker], Awaitable[web.StreamResponse]]
+
+_METHODS = {Place.PHONE_HOME: ("POST",), Place.IMDS_TOKEN: ("PUT",)}
+_METADATA = frozenset({Place.EC2, Place.IMDS_TOKEN, Place.LEGACY, Place.NOCLOUD, Place.PHONE_HOME})
+"""Where the path may say who asks."""
 
 
 class MachineApp:
     """From a request to its handler."""
 
-    def __init__(self, context: Context, scripts: Scripts, sender: BodySender, agent_ca: bytes) -> None:
+    def __init__(
+        self, context: Context, scripts: Scripts, sender: BodySender, agent_ca: bytes, metadata: MetadataSettings
+    ) -> None:
         self._context = context
         self._agent_ca = agent_ca
         self._sender = sender
-        metadata = MetadataService(context)
+        self._metadata = MetadataService(context, metadata)
         osie = OsieDownloads(context, sender)
         boot = BootScripts(context, scripts, osie.failure)
         self._answers: dict[Place, Answer] = {
             Place.SCRIPT: boot.answer,
             Place.BINARY: boot.binary,
             Place.OSIE: osie.answer,
-            Place.EC2: metadata.ec2,
-            Place.NOCLOUD: metadata.nocloud,
-            Place.PHONE_HOME: metadata.phone_home,
+            Place.EC2: self._metadata.ec2,
+            Place.IMDS_TOKEN: self._metadata.session,
+            Place.LEGACY: self._metadata.legacy,
+            Place.NOCLOUD: self._metadata.nocloud,
+            Place.PHONE_HOME: self._metadata.phone_home,
+        }
+        self._for_anybody: dict[Place, Callable[[], web.Response]] = {
             Place.AGENT_CA: self._ca,
-            Place.HEALTH: self._health,
+            Place.HEALTH: lambda: text("ok"),
             Place.READY: self._ready,
         }
 
@@ -66,29 +82,43 @@ class MachineApp:
         """Break off the bodies that are being sent."""
         self._sender.close()
 
+    def table(self, address: str) -> Mapping[bytes, Ready] | None:
+        """What plain requests on connections from `address` get, for `edge.http.express`."""
+        return self._metadata.table(address)
+
+    @property
+    def proxies(self) -> Networks:
+        """From where connections bring the requests of many machines."""
+        return self._context.asking.proxies
+
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Any request."""
         found = route(request.rel_url.raw_path)
         if found is None:
-            return text("not found", status=404)
-        methods = ("POST",) if found.place is Place.PHONE_HOME else ("GET", "HEAD")
+            return not_found()
+        methods = _METHODS.get(found.place, ("GET", "HEAD"))
         if request.method not in methods:
             response = text(f"the method must be {' or '.join(methods)}", status=405)
             response.headers["Allow"] = ", ".join(methods)
             return response
-        return await self._answers[found.place](request, found)
+        if found.place in self._for_anybody:
+            return self._for_anybody[found.place]()
+        of_metadata = found.place in _METADATA
+        try:
+            asker = self._context.asking.asker(request, found.who if of_metadata else "")
+        except ForwardedError as error:
+            seen = dotted(request.remote or "")
+            return self._context.refuse(400, str(error), seen=seen, why=f"a trusted proxy's request: {error}")
+        answer = await self._answers[found.place](request, found, asker)
+        return not_to_keep(answer) if of_metadata and isinstance(answer, web.Response) else answer
 
-    async def _ca(self, _request: web.Request, _found: Route) -> web.StreamResponse:
+    def _ca(self) -> web.Response:
         """What an agent trusts the gRPC server by; no secret."""
         if not self._agent_ca:
             return text("the gRPC server of this edge has no certificate", status=404)
         return web.Response(body=self._agent_ca, content_type="application/x-pem-file")
 
-    async def _health(self, _request: web.Request, _found: Route) -> web.StreamResponse:
-        """The process answers."""
-        return text("ok")
-
-    async def _ready(self, _request: web.Request, _found: Route) -> web.StreamResponse:
+    def _ready(self) -> web.Response:
         """It can serve machines."""
         problem = self._context.ready()
         return text("ok") if not problem else text(f"not ready: {problem}", status=503)
@@ -104,6 +134,7 @@ def build_app(
     binaries: Binaries,
     record: Recorder,
     settings: BootSettings,
+    metadata: MetadataSettings,
     default_osie: tuple[str, str] | None = None,
     ready: Callable[[], str] = lambda: "",
     clock: Callable[[], float] = time.monotonic,
@@ -115,9 +146,10 @@ def build_app(
     a Hardware may have; `ready()` gives why the edge can't serve yet, or an empty string; `clock` gives monotonic
     seconds.
     """
+    tokens = MetadataTokens(metadata.keys, metadata.token_lifetime)
     context = Context(
         inventory=inventory,
-        callers=callers,
+        asking=Asking(inventory, callers, tokens, metadata.rules),
         policy=policy,
         osie=osie,
         osie_files=OsieFiles(osie, cache),
@@ -129,12 +161,13 @@ def build_app(
         said=OncePer(SAY_AGAIN_SECONDS, 16384),
         refusals=OncePer(SAY_AGAIN_SECONDS, 1024),
     )
-    return MachineApp(context, Scripts(settings), sender or BodySender(), settings.tls_ca)
+    return MachineApp(context, Scripts(settings), sender or BodySender(), settings.tls_ca, metadata)
 
 
 def machine_runner(app: MachineApp, limits: Limits | None = None) -> web.BaseRunner:
     """A runner of the application, for any number of sites. Needs a running loop; `cleanup` takes a second at most."""
-    return _Runner(app, MachineServer(app.answer, limits or Limits(), app.clock))
+    limits = replace(limits or Limits(), proxies=app.proxies)
+    return _Runner(app, MachineServer(app.answer, limits, app.clock, app.table))
 
 
 class _Runner(web.ServerRunner):

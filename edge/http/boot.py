@@ -1,8 +1,8 @@
 """Scripts and boot programs over HTTP: the step of the boot between DHCP and the kernel.
 
 A script is served to its own machine only: the request must come from the address where the machine is known to be
-(`edge.callers`). Whoever may not netboot gets a script that says why. All that a script names is on the address of ours
-that the machine has reached.
+(`edge.http.asking`). Whoever may not netboot gets a script that says why. All that a script names is on the address of
+ours that the machine has reached.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from edge.http.context import Context, client_name, local_address, seen_address, size_text, text
+from edge.http.asking import Asker
+from edge.http.context import Context, client_name, local_address, size_text, text
 from edge.http.file_answer import requested
 from edge.http.routes import Route
 from edge.inventory import Machine
@@ -42,11 +43,12 @@ class BootScripts:
             context.inventory, context.policy, context.osie, scripts, context.record, context.default_osie
         )
 
-    async def answer(self, request: web.Request, route: Route) -> web.StreamResponse:
+    async def answer(self, request: web.Request, route: Route, asker: Asker) -> web.StreamResponse:
         """GET /ipxe/script/<mac>/auto.ipxe; with `?failed`, why the kernel or initrd did not come."""
-        mac, seen = route.who, seen_address(request)
+        mac, seen = route.who, asker.address
         machine = self._context.inventory.by_mac(mac)
-        if not self._is_at(mac, machine, seen):
+        # Of one that nobody registered: as far as is known.
+        if not asker.is_from(machine) if machine is not None else asker.mac not in (None, mac):
             return self._wrong_address(mac, machine, seen)
         if machine is None:
             decision = self._context.policy.decide(None)
@@ -61,11 +63,11 @@ class BootScripts:
             return _script(self._scripts.why(mac, self._failure(mac) or NO_FAILURE))
         return _script(self._scripts.script(mac, Origin(local_address(request)), client=client_name(request)))
 
-    async def binary(self, request: web.Request, route: Route) -> web.StreamResponse:
+    async def binary(self, request: web.Request, route: Route, asker: Asker) -> web.StreamResponse:
         """GET /ipxe/binary/[<mac>/]<name>: a boot program, to a machine that may netboot."""
-        context, seen = self._context, seen_address(request)
-        machine = context.inventory.by_mac(route.who) if route.who else context.callers.machine(seen)
-        mac = machine.mac if machine is not None else context.callers.mac(seen)
+        context, seen = self._context, asker.address
+        machine = context.inventory.by_mac(route.who) if route.who else asker.machine
+        mac = machine.mac if machine is not None else asker.mac
         decision = context.policy.decide(machine)
         if not decision.allowed:
             why = f"boot program {route.name} asked for by {route.who or seen}: {decision.reason}"
@@ -91,12 +93,6 @@ class BootScripts:
             context.record(mac, Step.BINARY, Outcome.OK, message, size_bytes=part.length)
         body = found.content[part.start : part.end]
         return web.Response(body=body, status=206 if part.partial else 200, headers=headers)
-
-    def _is_at(self, mac: str, machine: Machine | None, seen: str) -> bool:
-        """Whether the request comes from where the machine is; of one that nobody registered, as far as is known."""
-        if machine is not None:
-            return self._context.callers.is_at(machine, seen)
-        return self._context.callers.mac(seen) in (None, mac)
 
     def _wrong_address(self, mac: str, machine: Machine | None, seen: str) -> web.Response:
         if machine is not None and self._context.first_refusal("script address", mac, seen):

@@ -1,9 +1,10 @@
 """Connections of machines, and what strangers can do with them: how many there may be, how long, and saying what.
 
-aiohttp bounds the size of a request's head and the time that it may take to arrive; here is what it leaves open. A new
-connection is never refused while an old one only waits: the one that has waited longest is closed for it, so neither a
-flood nor a machine that was reset in the middle of its last boot keeps anybody out. A connection whose buffered answer
-nobody takes is closed. What is no HTTP is answered with one line, and heard of in the log once in a while.
+A connection begins in `edge.http.express`, and becomes aiohttp's at the first request that is not plain; all of them
+are counted here. aiohttp bounds the size of a request's head and the time that it may take to arrive; here is what it
+leaves open. A new connection is never refused while an old one only waits: the one that has waited longest goes, so
+neither a flood nor a machine that was reset in the middle of its last boot keeps anybody out. A connection whose
+buffered answer nobody takes is closed. What is no HTTP is answered with one line, and heard of in the log now and then.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import logging
 import resource
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import HttpVersion10, web
 from yarl import URL
 
-from edge.http.context import dotted, text
+from edge.http.addresses import Networks, dotted, inside
+from edge.http.context import text
+from edge.http.express import Heads, Lane, Table
 from tink.once_per import OncePer
 
 log = logging.getLogger(__name__)
@@ -31,6 +34,15 @@ DESCRIPTORS_EACH = 5
 """File descriptors that a connection may take: its socket, three times while a body is sent, and the file, twice."""
 
 
+def _nothing(_address: str) -> None:
+    """No request is plain."""
+
+
+def _spelled(address: str) -> str:
+    """As the inventory spells it; that of an IPv4 socket is."""
+    return dotted(address) if ":" in address else address
+
+
 def _affordable() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(64, min(4096, soft // (2 * DESCRIPTORS_EACH)))
@@ -41,6 +53,7 @@ class Limits:
     """What strangers may take. `connections` in all and `per_address`; times in seconds; sizes in bytes.
 
     `idle`: for a whole request head, and between two requests. `unread`: for an answer of which nothing is taken.
+    `proxies`: from there come the connections of many machines, which only `connections` bounds.
     """
 
     connections: int = field(default_factory=_affordable)
@@ -51,102 +64,165 @@ class Limits:
     header: int = 4096
     headers: int = 64
     body: int = 64 * 1024  # only cloud-init's report has one; it holds three public keys
-
-
-@dataclass(slots=True)
-class _Connection:
-    """One that is open. `unread`: bytes that were in its buffer when it was looked at last."""
-
-    address: str
-    transport: asyncio.Transport
-    unread: int = 0
+    proxies: Networks = ()
 
 
 class MachineServer(web.Server):
-    """aiohttp's server of one `answer`, with `Limits`."""
+    """aiohttp's server of one `answer`, with `Limits`, and lanes in front (`edge.http.express.Server`)."""
 
-    def __init__(self, answer: Answer, limits: Limits, clock: Callable[[], float]) -> None:
-        """`clock` gives monotonic seconds. Needs a running loop."""
+    def __init__(self, answer: Answer, limits: Limits, clock: Callable[[], float], table: Table = _nothing) -> None:
+        """`clock` gives monotonic seconds; `table(address)` what needs no aiohttp. Needs a running loop."""
         super().__init__(self._handle, request_factory=self._request)  # type: ignore[arg-type]  # Request, not its base
         self._answer = answer
         self._limits = limits
         self._clock = clock
         self._said = OncePer(60.0, 256)
         self._running = asyncio.get_running_loop()
-        self._open: dict[web.RequestHandler, _Connection] = {}
+        self._heads: dict[str, Any] = {
+            "max_line_size": limits.line,
+            "max_field_size": limits.header,
+            "max_headers": limits.headers,
+        }
+        self.table = table
+        self.heads = Heads(self._running, self._heads)
+        self._open: dict[Lane, None] = {}
         # Both in this order: the one that has been idle for longest first.
-        self._idle: dict[web.RequestHandler, None] = {}
-        self._by_address: dict[str, dict[web.RequestHandler, None]] = {}
+        self._idle: dict[Lane, None] = {}
+        self._by_address: dict[str, dict[Lane, None]] = {}
         self._sweep: asyncio.TimerHandle | None = None
+        self._aging: asyncio.TimerHandle | None = None
 
-    def __call__(self) -> web.RequestHandler:
+    def __call__(self) -> Lane:  # type: ignore[override]  # a light one at first
         """The protocol of a new connection."""
-        limits = self._limits
+        return Lane(self)
+
+    def handler(self, lane: Lane) -> asyncio.Protocol:
+        """aiohttp's protocol, for what is left of a connection."""
         return _Protocol(
             self,
+            lane,
             loop=self._running,
             access_log=None,  # the journey says it better
-            keepalive_timeout=limits.idle,
-            max_line_size=limits.line,
-            max_field_size=limits.header,
-            max_headers=limits.headers,
+            keepalive_timeout=self._limits.idle,
             lingering_time=2.0,
             auto_decompress=False,
+            **self._heads,
         )
 
-    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+    # --- places: who may stay ----------------------------------------------------------------------------------------
+
+    def admit(self, lane: Lane) -> bool:
         """A connection begins; where it is one too many, an idle one is closed for it, or it is itself."""
-        super().connection_made(handler, transport)
-        name = transport.get_extra_info("peername")
-        address = dotted(str(name[0])) if isinstance(name, tuple) else ""
+        name = lane.transport.get_extra_info("peername")
+        if not isinstance(name, tuple):
+            return False  # it was reset before we could look
+        lane.address = address = _spelled(name[0])
         neighbours = self._by_address.get(address, {})
         fits = True
-        if len(neighbours) >= self._limits.per_address:
+        if len(neighbours) >= self._limits.per_address and not inside(address, self._limits.proxies):
             fits = self._close_idle([other for other in neighbours if other in self._idle], address)
         elif len(self._open) >= self._limits.connections:
             fits = self._close_idle(self._idle, "many addresses")
         if not fits:
             self.say(address, "too many connections, none of them idle: a new one is closed")
-            transport.abort()
-            return
-        self._open[handler] = _Connection(address, transport)
-        self._idle[handler] = None
-        self._by_address.setdefault(address, {})[handler] = None
+            return False
+        self._open[lane] = self._idle[lane] = None
+        self._by_address.setdefault(address, {})[lane] = None
+        lane.since = self._running.time()
         if self._sweep is None:
             self._sweep = self._running.call_later(self._limits.unread / 2, self._close_unread)
+        if self._aging is None:
+            self._aging = self._running.call_later(self._limits.idle, self._close_aged)
+        return True
 
-    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+    def rest(self, lane: Lane) -> None:
+        """From now on it is idle, the youngest of all."""
+        if lane in self._open:
+            self._idle.pop(lane, None)
+            self._idle[lane] = None
+            neighbours = self._by_address[lane.address]
+            if len(neighbours) > 1:
+                del neighbours[lane]
+                neighbours[lane] = None
+            lane.since = self._running.time()
+
+    def leave(self, lane: Lane) -> None:
         """A connection has ended."""
-        super().connection_lost(handler, exc)
-        self._forget(handler)
+        if lane not in self._open:
+            return
+        del self._open[lane]
+        self._idle.pop(lane, None)
+        neighbours = self._by_address[lane.address]
+        del neighbours[lane]
+        if not neighbours:
+            del self._by_address[lane.address]
 
     def say(self, address: str, what: str) -> None:
         """A line about a sender, once in a while for each."""
         if self._said.due(address, self._clock()):
             log.warning("%s: %s", address, what)
 
+    def _close_idle(self, among: Iterable[Lane], whose: str) -> bool:
+        """Close the first of these that does not even have an answer to send, if there is one."""
+        for lane in among:
+            if lane.transport.get_write_buffer_size() == 0:
+                self.say(whose, "too many connections: idle ones are closed for new ones")
+                self.leave(lane)
+                lane.transport.abort()
+                return True
+        return False
+
+    def _close_aged(self) -> None:
+        """Close lanes that have been idle for too long; aiohttp does so with its own."""
+        self._aging = None
+        now, limit = self._running.time(), self._limits.idle
+        for lane in [*self._idle]:
+            if not lane.light:
+                continue
+            if now - lane.since < limit:
+                # Not for each of them at its own instant: a sixteenth later is soon enough.
+                wait = max(lane.since + limit - now, limit / 16)
+                self._aging = self._running.call_later(wait, self._close_aged)
+                return
+            lane.transport.close()
+
+    def _close_unread(self) -> None:
+        """Close connections with an answer in their buffer that nobody takes."""
+        for lane in [*self._open]:
+            unread = lane.transport.get_write_buffer_size()
+            if unread and unread == lane.unread:
+                self.say(lane.address, f"took no byte of an answer for {self._limits.unread / 2:g} s")
+                lane.transport.abort()
+            lane.unread = unread
+        again = bool(self._open)
+        self._sweep = self._running.call_later(self._limits.unread / 2, self._close_unread) if again else None
+
+    # --- what aiohttp calls ------------------------------------------------------------------------------------------
+
+    def pre_shutdown(self) -> None:
+        """No further requests on connections that are open."""
+        super().pre_shutdown()
+        for lane in [*self._open]:
+            if lane.light:
+                lane.transport.close()
+
     async def shutdown(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - aiohttp's own
         """End all connections; requests that run have `timeout` seconds, twice."""
-        if self._sweep is not None:
-            self._sweep.cancel()
+        for timer in (self._sweep, self._aging):
+            if timer is not None:
+                timer.cancel()
         await super().shutdown(timeout)
+        for lane in [*self._open]:
+            if lane.light:
+                lane.transport.abort()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        handler = request.protocol
-        self._idle.pop(handler, None)
+        lane = cast(_Protocol, request.protocol).lane
+        self._idle.pop(lane, None)
         try:
             return await self._answer(request)
         finally:
-            self._rest(handler)
-
-    def _rest(self, handler: web.RequestHandler) -> None:
-        """From now on it is idle, the youngest of all."""
-        connection = self._open.get(handler)
-        if connection is not None:
-            self._idle[handler] = None
-            neighbours = self._by_address[connection.address]
-            del neighbours[handler]
-            neighbours[handler] = None
+            self.rest(lane)
 
     def _request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.Request:
         # aiohttp's parser lets a request without a target through, and would answer in versions that it does not speak.
@@ -157,47 +233,26 @@ class MachineServer(web.Server):
         size = self._limits.body
         return web.Request(message, payload, protocol, writer, task, self._running, client_max_size=size)
 
-    def _forget(self, handler: web.RequestHandler) -> None:
-        connection = self._open.pop(handler, None)
-        if connection is None:
-            return
-        self._idle.pop(handler, None)
-        neighbours = self._by_address[connection.address]
-        del neighbours[handler]
-        if not neighbours:
-            del self._by_address[connection.address]
-
-    def _close_idle(self, among: Iterable[web.RequestHandler], whose: str) -> bool:
-        """Close the first of these that does not even have an answer to send, if there is one."""
-        for handler in among:
-            transport = self._open[handler].transport
-            if transport.get_write_buffer_size() == 0:
-                self.say(whose, "too many connections: idle ones are closed for new ones")
-                self._forget(handler)
-                transport.abort()
-                return True
-        return False
-
-    def _close_unread(self) -> None:
-        """Close connections with an answer in their buffer that nobody takes."""
-        for connection in [*self._open.values()]:
-            unread = connection.transport.get_write_buffer_size()
-            if unread and unread == connection.unread:
-                self.say(connection.address, f"took no byte of an answer for {self._limits.unread / 2:g} s")
-                connection.transport.abort()
-            connection.unread = unread
-        again = bool(self._open)
-        self._sweep = self._running.call_later(self._limits.unread / 2, self._close_unread) if again else None
-
 
 class _Protocol(web.RequestHandler):
     """aiohttp's protocol, with one line for what is no HTTP and for what goes wrong."""
 
-    __slots__ = ("_server",)
+    __slots__ = ("_server", "lane")
 
-    def __init__(self, server: MachineServer, **settings: Any) -> None:
+    def __init__(self, server: MachineServer, lane: Lane, **settings: Any) -> None:
         super().__init__(server, **settings)
         self._server = server
+        self.lane = lane
+
+    async def start(self) -> None:
+        """Answer requests; none if the machine has gone before this task began, which aiohttp takes for a mistake."""
+        if self.transport is not None:
+            await super().start()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The connection has ended."""
+        super().connection_lost(exc)
+        self._server.leave(self.lane)
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
@@ -211,7 +266,7 @@ class _Protocol(web.RequestHandler):
         first_line = (message or "").strip().partition("\n")[0].rstrip(":")
         line = "".join(c if c.isascii() and c.isprintable() else "?" for c in first_line)[:120]
         if status == 400:
-            self._server.say(dotted(request.remote or ""), f"a bad request: {line}")
+            self._server.say(self.lane.address, f"a bad request: {line}")
             line = f"bad request: {line}"
         response = text(line, status=status)
         response.force_close()

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import functools
-import ipaddress
 import logging
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -14,7 +12,8 @@ from typing import Protocol
 
 from aiohttp import web
 
-from edge.callers import Callers
+from edge.http.addresses import dotted
+from edge.http.asking import Asker, Asking
 from edge.inventory import Inventory
 from edge.journey.events import Recorder
 from edge.osie_files import OsieFiles, OsieLookup
@@ -47,7 +46,7 @@ class Context:
     """
 
     inventory: Inventory
-    callers: Callers
+    asking: Asking
     policy: NetbootPolicy
     osie: OsieLookup
     osie_files: OsieFiles
@@ -75,15 +74,21 @@ class Context:
             log.warning("%s: %d: %s", seen, status, why)
         return text(body, status=status)
 
+    def refuse_asker(self, asker: Asker, what: str, *, status: int = 0) -> web.Response:
+        """The answer to somebody who is no machine and asked for `what`; `status` 0: as the asker has it."""
+        return self.refuse(
+            status or asker.status, asker.reason, seen=asker.address, why=f"{what} asked for {asker.why}"
+        )
+
 
 def text(body: str, *, status: int = 200) -> web.Response:
     """A line of plain text."""
     return web.Response(text=body + "\n", status=status, content_type="text/plain")
 
 
-def seen_address(request: web.Request) -> str:
-    """The address that the connection comes from. No header can change it."""
-    return dotted(request.remote or "")
+def not_found() -> web.Response:
+    """For a path that nothing is at."""
+    return text("not found", status=404)
 
 
 def local_address(request: web.Request) -> str:
@@ -96,20 +101,14 @@ def local_address(request: web.Request) -> str:
     return dotted(str(name[0])) if isinstance(name, tuple) else ""
 
 
-@functools.lru_cache(maxsize=4096)
-def dotted(text: str) -> str:
-    """An address as the inventory spells it."""
-    try:
-        address = ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return text
-    mapped = getattr(address, "ipv4_mapped", None)  # of a socket that serves IPv4 and IPv6 alike
-    return str(mapped or address)
-
-
 def client_name(request: web.Request) -> str:
     """The first word of the User-Agent, `Cloud-Init/22.4.2`, fit for a log line."""
-    words = request.headers.get("User-Agent", "").split()
+    return agent_name(request.headers.get("User-Agent", ""))
+
+
+def agent_name(user_agent: str) -> str:
+    """The same, of the header's value."""
+    words = user_agent.split()
     word = words[0] if words else "an unnamed client"
     return "".join(character if character.isascii() and character.isprintable() else "?" for character in word)[:60]
 

@@ -1,66 +1,123 @@
-"""Metadata over HTTP: who is asking, and what `hegel.metadata` has compiled for that machine.
+"""Metadata over HTTP: what `hegel.metadata` has compiled for the machine that asks.
 
-The EC2 tree has no machine in its paths: the address of the connection says who is asking, no header does. The NoCloud
-files and the phone-home report have one; they are served to that machine's own addresses only, and to everybody else
-the answer is the same whether such a machine exists or not.
+Who asks is known before (`edge.http.asking`); here is what they get: the EC2 tree, the NoCloud files, the old
+`/metadata`, session tokens (`hegel.imds`), documents that stand in Secrets (`edge.secret_documents`), and what becomes
+of cloud-init's report. What a plain request needs stands ready in a table for each machine (`edge.http.compiled`),
+which `edge.http.express` sends without coming here.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from urllib.parse import parse_qs
 
 from aiohttp import web
 
-from edge.http.context import Context, client_name, seen_address, text
+from edge.http.addresses import FORWARDED
+from edge.http.asking import NOBODY_ELSE, Asker, Rules
+from edge.http.compiled import JSON, NOCLOUD, TEXT, Compiled, Shelf, document, missing
+from edge.http.context import Context, client_name, text
+from edge.http.express import Ready
 from edge.http.routes import Route
 from edge.inventory import Machine
 from edge.journey.events import Outcome, Step
-from hegel.metadata import MetadataTree, compile_tree
+from edge.secret_documents import ReadSecret, SecretDocuments, no_api
+from hegel.imds import TOKEN_HEADER, TTL_HEADER, SessionTokenError, TtlError, check, mint, ttl
+from hegel.secret import SecretUnusableError
+from tink.key_file import KeyFile
 
 PHONE_HOME_SECONDS = 10.0
 MAX_FORM_FIELDS = 32
 
-_DOCUMENTS = ("instance-id", "user-data", "vendor-data", "network-config")
+_DOCUMENTS = ("instance-id", "user-data", "vendor-data", "network-config", "metadata")
 """What gets a journey entry of its own; all else that a crawl reads is one entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataSettings:
+    """`keys` sign tokens, those in paths and those of sessions; `token_lifetime` of the former in seconds, 0: for ever.
+
+    `imds_required`: whoever has no token in the path needs one of a session. `read_secret` is the Kubernetes API's.
+    """
+
+    keys: KeyFile
+    read_secret: ReadSecret = no_api
+    rules: Rules = NOBODY_ELSE
+    token_lifetime: float = 0.0
+    imds_required: bool = False
 
 
 class MetadataService:
     """The handlers of metadata."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, settings: MetadataSettings, clock: Callable[[], float] = time.time) -> None:
+        """`clock` gives Unix seconds."""
         self._context = context
-        self._trees: dict[str, tuple[Machine, MetadataTree]] = {}
-        context.inventory.on_change(self._forget)
+        self._settings = settings
+        self._clock = clock
+        self._secrets = SecretDocuments(settings.read_secret, context.clock)
+        self._shelf = Shelf(context.inventory, self.note)
+        self._crawled: dict[str, str] = {}  # the datasource whose user-data a machine was given last, by MAC
 
-    async def ec2(self, request: web.Request, route: Route) -> web.StreamResponse:
+    def table(self, address: str) -> Mapping[bytes, Ready] | None:
+        """What plain requests on a connection from `address` get, by target; None: each request has to be looked at."""
+        if self._settings.imds_required:
+            return None
+        machine = self._context.asking.machine_at(address)
+        return self._shelf.of(machine).table if machine is not None else None
+
+    async def ec2(self, request: web.Request, route: Route, asker: Asker) -> web.StreamResponse:
         """GET /2009-04-04/... and /latest/...."""
-        seen = seen_address(request)
-        machine = self._context.callers.machine(seen)
-        if machine is None:
-            return self._unknown(seen)
-        body = self._tree(machine).ec2.get(route.name)
+        machine = self._admitted(request, asker)
+        if isinstance(machine, web.Response):
+            return machine
+        compiled = self._shelf.of(machine)
+        if route.name in compiled.tree.secrets:
+            return await self._secret(request, machine, compiled, route.name, "")
+        body = compiled.tree.ec2.get(route.name)
         if body is None:
-            return text(f"the Hardware of {seen} has no {route.name}", status=404)
-        self._note(request, machine, route.name.rpartition("/")[2], "")
-        return web.Response(body=body, content_type="text/plain", charset="utf-8")
+            return missing(machine.name, route.name)
+        return self._document(request, machine, route.name.rpartition("/")[2], "", body)
 
-    async def nocloud(self, request: web.Request, route: Route) -> web.StreamResponse:
-        """GET /nocloud/<mac-or-name>/<file>."""
-        seen = seen_address(request)
-        machine = self._own(seen, route.who)
+    async def nocloud(self, request: web.Request, route: Route, asker: Asker) -> web.StreamResponse:
+        """GET /nocloud/<who>/<file>."""
+        machine = self._admitted(request, asker)
         if isinstance(machine, web.Response):
             return machine
-        self._note(request, machine, route.name, " (NoCloud)")
-        body = self._tree(machine).nocloud[route.name]
-        return web.Response(body=body, content_type="text/plain", charset="utf-8")
+        compiled = self._shelf.of(machine)
+        if route.name in compiled.tree.secrets:
+            return await self._secret(request, machine, compiled, route.name, NOCLOUD)
+        return self._document(request, machine, route.name, NOCLOUD, compiled.tree.nocloud[route.name])
 
-    async def phone_home(self, request: web.Request, route: Route) -> web.StreamResponse:
-        """POST /phone-home/<mac-or-name>: cloud-init's module phone_home says that it has finished."""
-        seen = seen_address(request)
-        machine = self._own(seen, route.who)
+    async def legacy(self, request: web.Request, route: Route, asker: Asker) -> web.StreamResponse:
+        """GET /metadata: what actions of Tinkerbell's first years read."""
+        machine = self._admitted(request, asker)
         if isinstance(machine, web.Response):
             return machine
+        return self._document(request, machine, route.name, "", self._shelf.of(machine).tree.legacy, JSON)
+
+    async def session(self, request: web.Request, _route: Route, asker: Asker) -> web.StreamResponse:
+        """PUT /latest/api/token: a session token of this machine."""
+        if asker.machine is None:
+            return self._context.refuse_asker(asker, "a session token")
+        if FORWARDED in request.headers and not asker.proxied:
+            # As on EC2: an open proxy on the machine must not fetch tokens for whoever uses it.
+            return text(f"no session token for a request with {FORWARDED}", status=403)
+        try:
+            seconds = ttl(request.headers.get(TTL_HEADER))
+        except TtlError as error:
+            return text(str(error), status=400)
+        token = mint(self._settings.keys, _identity(asker.machine), int(self._clock()) + seconds)
+        return web.Response(text=token, content_type="text/plain", headers={TTL_HEADER: str(seconds)})
+
+    async def phone_home(self, request: web.Request, _route: Route, asker: Asker) -> web.StreamResponse:
+        """POST /phone-home/<who>: cloud-init's module phone_home says that it has finished."""
+        machine = asker.machine
+        if machine is None:
+            return self._context.refuse_asker(asker, "a place for a report")
         if request.content_type != "application/x-www-form-urlencoded":
             return text("the report must be a form: application/x-www-form-urlencoded", status=415)
         try:
@@ -74,41 +131,65 @@ class MetadataService:
         detail = {"hostname": hostname, "instance_id": form.get("instance_id", [""])[0][:253]}
         if self._context.first("phone home", machine.mac, detail["instance_id"]):
             message = f"cloud-init finished on {hostname}"
+            if detail["instance_id"]:
+                message += f", instance {detail['instance_id']}"
+            # The report does not say where cloud-init had its metadata from.
+            datasource = self._crawled.pop(machine.mac, "")
+            if datasource:
+                message += f", datasource {datasource}"
+                detail["datasource"] = datasource
             self._context.record(machine.mac, Step.METADATA, Outcome.OK, message, **detail)
         return text("thank you")
 
-    def _own(self, seen: str, who: str) -> Machine | web.Response:
-        """The machine that asks, if it is the one named `who` (MAC or Hardware name)."""
-        machine = self._context.callers.machine(seen)
-        if machine is None:
-            return self._unknown(seen)
-        own = self._context.inventory.by_name(machine.name, machine.namespace)
-        if who == machine.name or any(who == interface.mac for interface in own):
-            return machine
-        why = f"asked for the metadata of {who}, but this address is that of {machine.namespace}/{machine.name}"
-        return self._context.refuse(403, f"{seen} is not an address of the machine asked for", seen=seen, why=why)
-
-    def _unknown(self, seen: str) -> web.Response:
-        why = "asked for metadata, but no Hardware has this address, or more than one"
-        return self._context.refuse(404, f"no Hardware has the address {seen}", seen=seen, why=why)
-
-    def _note(self, request: web.Request, machine: Machine, name: str, how: str) -> None:
+    def note(self, machine: Machine, name: str, how: str, client: str) -> None:
         """One journey entry for each document and crawl, not for each of its requests."""
-        if request.method != "GET":
-            return
         document = name if name in _DOCUMENTS else "meta-data"
+        if document == "user-data":
+            self._crawled[machine.mac] = "NoCloud" if how == NOCLOUD else "Ec2"
         if self._context.first("metadata", machine.mac, document, how):
             outcome = Outcome.INFO if document == "meta-data" else Outcome.OK
-            message = f"{document} to {client_name(request)}{how}"
-            self._context.record(machine.mac, Step.METADATA, outcome, message, document=document)
+            self._context.record(machine.mac, Step.METADATA, outcome, f"{document} to {client}{how}", document=document)
 
-    def _tree(self, machine: Machine) -> MetadataTree:
-        compiled = self._trees.get(machine.mac)
-        # Two Hardware may claim one MAC by mistake; each is still known by its own address.
-        if compiled is None or compiled[0] is not machine:
-            compiled = (machine, compile_tree(machine.hardware))
-            self._trees[machine.mac] = compiled
-        return compiled[1]
+    def _admitted(self, request: web.Request, asker: Asker) -> Machine | web.Response:
+        """The machine that asks; not if it shows a session token that is not its own, or none where it must."""
+        machine = asker.machine
+        if machine is None:
+            return self._context.refuse_asker(asker, "metadata")
+        shown = request.headers.getall(TOKEN_HEADER, [])
+        if not shown and (asker.signed or not self._settings.imds_required):
+            return machine
+        try:
+            if not shown:
+                raise SessionTokenError("a session token is needed: PUT /latest/api/token gives one")
+            for token in shown:
+                check(self._settings.keys, token, _identity(machine), self._clock())
+        except SessionTokenError as error:
+            return self._context.refuse(401, str(error), seen=asker.address, why=f"metadata asked for, but {error}")
+        return machine
 
-    def _forget(self, mac: str) -> None:
-        self._trees.pop(mac, None)
+    async def _secret(
+        self, request: web.Request, machine: Machine, compiled: Compiled, name: str, how: str
+    ) -> web.Response:
+        """A document that stands in a Secret. Where it can't be had, the machine must ask again, and not go without."""
+        try:
+            body = await self._secrets.document(machine.namespace, compiled.tree.secrets[name])
+        except SecretUnusableError as error:
+            if self._context.first("secret", machine.mac, name, str(error)):
+                message = f"no {name}: {error}"
+                self._context.record(machine.mac, Step.METADATA, Outcome.FAILED, message, document=name)
+            response = text(f"there is no {name} yet: {error}", status=503)
+            response.headers["Retry-After"] = "10"
+            return response
+        return self._document(request, machine, name, how, body)
+
+    def _document(
+        self, request: web.Request, machine: Machine, name: str, how: str, body: bytes, content_type: str = TEXT
+    ) -> web.Response:
+        if request.method == "GET":
+            self.note(machine, name, how, client_name(request))
+        return document(body, content_type)
+
+
+def _identity(machine: Machine) -> str:
+    """Whose a session token is: all interfaces of a Hardware are one machine."""
+    return f"{machine.namespace}/{machine.name}"

@@ -17,12 +17,12 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from edge.artifacts.cache import Artifact, ArtifactError, NotFoundError, StorageError, UpstreamTimeoutError
+from edge.http.asking import Asker
 from edge.http.body import BodySender, MachineGoneError
-from edge.http.context import Context, seen_address, size_text, text
+from edge.http.context import Context, size_text, text
 from edge.http.file_answer import requested
 from edge.http.ranges import Span
 from edge.http.routes import Route
-from edge.inventory import Machine
 from edge.journey.events import Outcome, Step, Value
 from edge.osie_files import Located, NoArtifactError
 
@@ -66,12 +66,10 @@ class OsieDownloads:
         """Why the file that this machine asked for last did not come; empty if it did."""
         return self._failures.get(mac, "")
 
-    async def answer(self, request: web.Request, route: Route) -> web.StreamResponse:
+    async def answer(self, request: web.Request, route: Route, asker: Asker) -> web.StreamResponse:
         """GET, HEAD."""
-        seen = seen_address(request)
-        machine = self._context.callers.machine(seen)
-        mac = machine.mac if machine is not None else self._context.callers.mac(seen) or ""
-        refusal = self._refusal(seen, mac, machine, route)
+        machine, mac = asker.machine, asker.mac or ""
+        refusal = self._refusal(asker, route)
         if refusal is not None:
             return refusal
         namespace = machine.namespace if machine is not None else (self._context.default_osie or ("", ""))[0]
@@ -90,19 +88,18 @@ class OsieDownloads:
 
     # --- who may have it ---
 
-    def _refusal(self, seen: str, mac: str, machine: Machine | None, route: Route) -> web.Response | None:
+    def _refusal(self, asker: Asker, route: Route) -> web.Response | None:
+        machine = asker.machine
         decision = self._context.policy.decide(machine)
-        what = f"{route.name} of OSIE {route.who}"
         if machine is None:
             default = self._context.default_osie
             if decision.allowed and default is not None and default[1] == route.who:
                 return None
-            why = f"{what} asked for, but no Hardware has this address, or more than one"
-            return self._context.refuse(403, f"no Hardware has the address {seen}", seen=seen, why=why)
+            return self._context.refuse_asker(asker, f"{route.name} of OSIE {route.who}", status=403)
         if decision.allowed:
             return None
-        if self._context.first("osie", mac, route.name, decision.reason):
-            self._context.record(mac, _STEP[route.name], Outcome.REFUSED, f"no {route.name}: {decision.reason}")
+        if self._context.first("osie", machine.mac, route.name, decision.reason):
+            self._context.record(machine.mac, _STEP[route.name], Outcome.REFUSED, f"no {route.name}: {decision.reason}")
         return text(f"no netboot: {decision.reason}", status=403)
 
     # --- what is told ---

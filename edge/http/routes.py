@@ -27,6 +27,8 @@ class Place(Enum):
     BINARY = auto()
     OSIE = auto()
     EC2 = auto()
+    IMDS_TOKEN = auto()
+    LEGACY = auto()
     NOCLOUD = auto()
     PHONE_HOME = auto()
     AGENT_CA = auto()
@@ -36,7 +38,8 @@ class Place(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`who` is the MAC (lower case, colons) or name in the path, or empty; `name` what is asked for there."""
+    """`who` is whom the path names, or empty: a MAC (lower case, colons), a name, or a token of `edge.metadata_tokens`,
+    which is a secret. `name` is what is asked for there."""
 
     place: Place
     name: str = ""
@@ -70,8 +73,20 @@ def route(raw_path: str) -> Route | None:
             return Route(Place.AGENT_CA)
         case ["phone-home", who]:
             return Route(Place.PHONE_HOME, who=spelled(who))
+        case ["machine", who, *rest]:
+            return _metadata(rest, spelled(who))
+    return _metadata(segments, "")
+
+
+def _metadata(segments: list[str], who: str) -> Route | None:
+    """What has no machine in its path of its own: with `/machine/<who>` in front, whose it is."""
+    match segments:
+        case ["metadata"]:
+            return Route(Place.LEGACY, name="metadata", who=who)
+        case ["latest", "api", "token"]:
+            return Route(Place.IMDS_TOKEN, who=who)
         case [version, *rest] if version in EC2_VERSIONS:
-            return Route(Place.EC2, name="/".join(rest))
+            return Route(Place.EC2, name="/".join(rest), who=who)
     return None
 
 

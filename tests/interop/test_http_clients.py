@@ -22,8 +22,10 @@ from aiohttp import web
 from edge.artifacts.cache import ArtifactCache, Timeouts
 from edge.callers import Callers
 from edge.http.app import build_app, machine_runner
+from edge.http.metadata import MetadataSettings
 from edge.inventory import Inventory
 from edge.journey.recorder import Journey
+from edge.metadata_tokens import token_keys
 from edge.policy import NetbootPolicy
 from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings
@@ -81,6 +83,7 @@ async def edge(tmp_path: Path) -> AsyncIterator[Edge]:
         binaries=BootBinaries(tmp_path / "boot"),
         record=Journey(time.time).record,
         settings=BootSettings(),
+        metadata=MetadataSettings(token_keys(tmp_path, None, create=True)),
     )
     runner = machine_runner(app)
     await runner.setup()

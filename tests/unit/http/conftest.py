@@ -26,11 +26,15 @@ from edge.callers import Callers
 from edge.http.app import build_app, machine_runner
 from edge.http.body import BodySender
 from edge.http.connections import Limits
+from edge.http.metadata import MetadataSettings
 from edge.inventory import Inventory
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
+from edge.metadata_tokens import token_keys
 from edge.policy import DhcpMode, NetbootPolicy
 from ipxe.scripts import BootSettings
+from tink.key_file import KeyFile
+from tink.kube.client import NotFoundError
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
@@ -104,6 +108,10 @@ class Rack:
     upstream: Upstream
     osies: dict[tuple[str, str], dict[str, Any]]
     binaries: dict[str, Binary]
+    keys: KeyFile
+    secrets: dict[tuple[str, str], Any] = field(default_factory=dict)
+    """Secrets by namespace and name, or errors to raise."""
+    secrets_read: int = 0
     problem: str = ""
     runner: Any = None
     sessions: dict[str, aiohttp.ClientSession] = field(default_factory=dict)
@@ -119,6 +127,13 @@ class Rack:
                 "spec": {"networkInterfaces": {mac: interface}, "osie": {"name": "lab"}} | spec,
             }
         )
+
+    async def read_secret(self, namespace: str, name: str) -> Any:
+        self.secrets_read += 1
+        found = self.secrets.get((namespace, name), NotFoundError(404, "NotFound", f'secrets "{name}" not found'))
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     async def ask(self, path: str, *, ip: str = IP, method: str = "GET", data: Any = None, **headers: str) -> Reply:
         """One request from `ip`; `If_Match="x"` is the header If-Match."""
@@ -154,7 +169,9 @@ async def serving(
     mode: DhcpMode = DhcpMode.RESERVATION,
     default_osie: tuple[str, str] | None = None,
     limits: Limits | None = None,
+    **metadata: Any,
 ) -> AsyncIterator[Rack]:
+    """`metadata`: settings of the metadata service."""
     upstream = Upstream()
     upstream_app = web.Application()
     upstream_app.router.add_get("/{path:.*}", upstream.answer)
@@ -172,7 +189,8 @@ async def serving(
 
     inventory = Inventory()
     callers = Callers(inventory, mode)
-    rack = Rack("", 0, inventory, callers, Journey(time.time), upstream, {}, {})
+    keys = token_keys(tmp_path, None, create=True)
+    rack = Rack("", 0, inventory, callers, Journey(time.time), upstream, {}, {}, keys)
     rack.osies["default", "lab"] = {"metadata": {"name": "lab", "namespace": "default"}, "spec": osie_spec}
     rack.binaries["snponly.efi"] = Binary(b"MZ" + bytes(1000), '"b1"')
     app = build_app(
@@ -184,6 +202,7 @@ async def serving(
         binaries=rack.binaries,
         record=rack.journey.record,
         settings=BootSettings(),
+        metadata=MetadataSettings(keys, rack.read_secret, **metadata),
         default_osie=default_osie,
         ready=lambda: rack.problem,
         sender=BodySender(threads=2, idle_seconds=0.6),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import yaml
 
 from edge.journey.events import Outcome, Step
 
@@ -85,7 +86,7 @@ async def test_changed_hardware_is_served_at_once(machines: Any) -> None:
 async def test_nocloud_files_are_all_there(machines: Any) -> None:
     for who in (MAC, MAC.upper(), MAC.replace(":", "-"), "m1"):
         meta_data = await machines.ask(f"/nocloud/{who}/meta-data", **CLOUD_INIT)
-        assert meta_data.text == "instance-id: m1\nlocal-hostname: m1\n"
+        assert yaml.safe_load(meta_data.text) == {"instance-id": "m1", "local-hostname": "m1"}
     assert (await machines.ask("/nocloud/m1/user-data")).text == "#cloud-config\n# of m1\n"
     assert (await machines.ask("/nocloud/m1/vendor-data")).text == "v1"
     assert "version: 2" in (await machines.ask("/nocloud/m1/network-config")).text
@@ -130,8 +131,20 @@ async def test_cloud_init_that_finished_is_on_the_journey(machines: Any) -> None
     form = {"hostname": "web-1", "instance_id": "m1", "fqdn": "web-1.example.org", "pub_key_rsa": "ssh-rsa AAAA"}
     reply = await machines.ask("/phone-home/m1", method="POST", data=form)
     assert reply.status == 200
-    assert machines.lines() == [(Step.METADATA, Outcome.OK, "cloud-init finished on web-1")]
+    assert machines.lines() == [(Step.METADATA, Outcome.OK, "cloud-init finished on web-1, instance m1")]
     assert machines.journey.events(MAC)[0].detail == {"hostname": "web-1", "instance_id": "m1"}
+
+
+@pytest.mark.parametrize(
+    ("path", "datasource"), [("/2009-04-04/user-data", "Ec2"), ("/nocloud/m1/user-data", "NoCloud")]
+)
+async def test_report_of_cloud_init_says_on_the_journey_which_datasource_it_had(
+    machines: Any, path: str, datasource: str
+) -> None:
+    await machines.ask(path)
+    await machines.ask("/phone-home/m1", method="POST", data={"hostname": "web-1", "instance_id": "i-1"})
+    expected = f"cloud-init finished on web-1, instance i-1, datasource {datasource}"
+    assert machines.lines()[-1] == (Step.METADATA, Outcome.OK, expected)
 
 
 @pytest.mark.parametrize(

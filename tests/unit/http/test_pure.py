@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from edge.http.context import dotted, size_text
+from edge.http.addresses import dotted
+from edge.http.context import size_text
 from edge.http.ranges import ChangedError, NotModifiedError, Span, UnsatisfiableError, select, span
 from edge.http.routes import Place, Route, route
 

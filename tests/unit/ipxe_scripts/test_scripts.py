@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -329,6 +330,21 @@ def test_agents_are_told_what_to_trust_the_server_by() -> None:
     digest = "f0aeace912cf19dc1c6fffd41de6e395daeb5462f1221945706bd0674c3005eb"
     (pin,) = (word for word in words if word.startswith("tinkerbell_tls_ca="))
     assert pin == f"tinkerbell_tls_ca=http://10.0.0.1:81/agent/ca.pem#sha256={digest}"
+
+
+def test_osie_is_told_the_signed_url_of_its_metadata_where_machines_get_one() -> None:
+    settings = BootSettings(http_port=80, metadata_token=lambda mac: f"M1.{mac.replace(':', '')}.0.x")
+    scripts = Scripts(settings)
+    script = scripts.compile(MAC, hardware(), HERE)
+    text = scripts.to_send(MAC, script)
+    assert text.splitlines()[:2] == ["#!ipxe", "set tinkerbell-metadata-token M1.525400000001.0.x"]
+    url = f"http://{HERE.address}:80/machine/${{tinkerbell-metadata-token}}"
+    assert f"tinkerbell_metadata={url}" in kernel_words(text)
+    assert "M1.525400000001" not in script.text, "what is kept has no token in it"
+    assert "metadata" not in scripts.unregistered(MAC, ("default", "any"), HERE).text
+    both = Scripts(replace(settings, token=lambda _mac: "v1.t"))
+    lines = both.to_send(MAC, both.compile(MAC, hardware(), HERE)).splitlines()
+    assert lines[1:3] == ["set tinkerbell-token v1.t", "set tinkerbell-metadata-token M1.525400000001.0.x"]
 
 
 def test_room_for_the_token_is_kept_on_the_command_line() -> None:

@@ -1,0 +1,141 @@
+"""A file of keys that sign what this program hands out: one key a line, so that they can be changed without a gap.
+
+The first key signs, all are accepted: to change keys, put a new line on top and remove the old one when what it signed
+has ended. The file is read again when it changes. Keys are never logged.
+
+What is signed has a label, so that a signature for one purpose is worth nothing for another one.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import logging
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+SIGNATURE_CHARACTERS = 43
+"""Of a signature: HMAC-SHA256 as base64url without padding."""
+
+_LEAST_KEY = 32
+"""Characters: 128 bits, were they hexadecimal digits; ours have 256."""
+_MOST_KEYS = 16
+_LARGEST_FILE = 64 << 10
+_LOOK_AGAIN = 1.0
+"""Seconds for which the file is taken to be as it was."""
+
+
+class KeyFileError(Exception):
+    """The key file can't be used; the message says which and what to do."""
+
+
+class KeyFile:
+    """Signs and checks with the keys of one file."""
+
+    def __init__(
+        self, path: Path, what: str, *, create: bool = False, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`what` names the file for people ("metadata token key"); `create`: make one where there is none.
+
+        `monotonic` (seconds) says when to look at the file again. Raises KeyFileError.
+        """
+        self._path = path
+        self._what = f"{what} {path}"
+        self._monotonic = monotonic
+        self._complaint = ""
+        if create:
+            self._create()
+        self._state = self._stat()
+        self._keys = self._read()
+        self._looked = monotonic()
+
+    def sign(self, label: str, claims: str) -> str:
+        """The signature of `claims` for the purpose `label`, which has no NUL in it."""
+        self._look()
+        return _signature(self._keys[0], label, claims)
+
+    def signed(self, label: str, claims: str, signature: str) -> bool:
+        """Whether `signature` (ASCII) is that of `claims` with one of the keys."""
+        self._look()
+        # All keys, and each in constant time: how long it takes says nothing about any of them.
+        good = [hmac.compare_digest(_signature(key, label, claims), signature) for key in self._keys]
+        return any(good)
+
+    def _look(self) -> None:
+        """Read the file again if it changed. One that can't be used changes nothing, and is said once."""
+        now = self._monotonic()
+        if 0 <= now - self._looked < _LOOK_AGAIN:
+            return
+        self._looked = now
+        try:
+            state = self._stat()
+            if state == self._state:
+                return
+            self._keys = self._read()
+        except KeyFileError as error:
+            if str(error) != self._complaint:
+                log.error("the keys stay as they were: %s", error)
+            self._complaint = str(error)
+            return
+        self._state, self._complaint = state, ""
+        log.info("%s read again: it now has %d keys", self._what, len(self._keys))
+
+    def _stat(self) -> tuple[int, ...]:
+        try:
+            found = self._path.stat()
+        except OSError as error:
+            raise KeyFileError(f"{self._what}: {error.strerror}; 'openssl rand -hex 32' makes a key") from error
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+    def _read(self) -> tuple[bytes, ...]:
+        try:
+            with self._path.open("rb") as file:
+                content = file.read(_LARGEST_FILE + 1)
+                mode = os.fstat(file.fileno()).st_mode
+        except OSError as error:
+            raise KeyFileError(f"{self._what}: {error.strerror}") from error
+        lines = [line.strip() for line in content.splitlines()]
+        keys = tuple(line for line in lines if line and not line.startswith(b"#"))
+        if len(content) > _LARGEST_FILE or len(keys) > _MOST_KEYS:
+            raise KeyFileError(f"{self._what}: has more than {_MOST_KEYS} keys")
+        if not keys:
+            raise KeyFileError(f"{self._what}: has no key in it; 'openssl rand -hex 32' makes one")
+        if any(len(key) < _LEAST_KEY for key in keys):
+            raise KeyFileError(f"{self._what}: a key has less than {_LEAST_KEY} characters")
+        if mode & 0o007:
+            log.warning("%s can be read by everybody on this host: chmod 600 it", self._what)
+        return keys
+
+    def _create(self) -> None:
+        """A file with a new key, unless there is one. Another process may be at it too: the first wins."""
+        path = self._path
+        if path.exists():
+            return
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # 0600 from its first moment on, and complete when it gets its name.
+            descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+            try:
+                with os.fdopen(descriptor, "w") as file:
+                    file.write(secrets.token_hex(32) + "\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+                with suppress(FileExistsError):
+                    os.link(name, path)
+                    log.info("%s made", self._what)
+            finally:
+                Path(name).unlink()
+        except OSError as error:
+            raise KeyFileError(f"{self._what} can't be made: {error.strerror}") from error
+
+
+def _signature(key: bytes, label: str, claims: str) -> str:
+    digest = hmac.digest(key, f"{label}\0{claims}".encode(), "sha256")
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
