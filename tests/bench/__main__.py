@@ -19,20 +19,22 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from tests.bench import api, dhcp, http_files, kubernetes, memory, templates, tftp, workflows
+from tests.bench import api, convert, dhcp, http_files, kubernetes, memory, metadata, templates, tftp, workflows
 from tests.bench.bed import BenchError, cores
 from tests.bench.results import Row, say, table
 
 SUBJECTS: dict[str, Callable[[Path], list[Row]]] = {
     "http": http_files.run,
+    "metadata": metadata.run,
     "tftp": tftp.run,
     "dhcp": dhcp.run,
     "memory": memory.run,
     "templates": templates.run,
+    "convert": convert.run,
     "api": api.run,
     "workflows": workflows.run,
 }
-LIMIT_SECONDS = 1800
+LIMIT_SECONDS = 2400
 
 
 def main() -> int:

@@ -25,9 +25,11 @@ from edge.dhcp.responder import DhcpSettings, Responder
 from edge.dhcp.server import DhcpServer
 from edge.heap import settle
 from edge.http.app import build_app, machine_runner
+from edge.http.metadata import MetadataSettings
 from edge.inventory import Inventory
 from edge.journey.recorder import Journey
 from edge.logs import set_up
+from edge.metadata_tokens import token_keys
 from edge.policy import NetbootPolicy
 from edge.tftp.files import BootFiles
 from edge.tftp.server import TftpServer
@@ -111,11 +113,36 @@ async def http(exit_stack: AsyncExitStack, journey: Journey, *, directory: str) 
         binaries=_binaries(directory),
         record=journey.record,
         settings=BootSettings(http_port=HTTP_PORT),
+        metadata=MetadataSettings(token_keys(Path(directory), None, create=True)),
     )
     machines = machine_runner(app)
     await machines.setup()
     exit_stack.push_async_callback(machines.cleanup)
     await web.TCPSite(machines, SERVER_IP, HTTP_PORT).start()
+
+
+async def metadata(exit_stack: AsyncExitStack, journey: Journey, *, directory: str, count: int) -> None:
+    """The machines' HTTP server for `count` of them; the cache is empty, for they ask for metadata only."""
+    cache = ArtifactCache(Path(directory) / "cache")
+    await cache.start()
+    exit_stack.push_async_callback(cache.stop)
+    known = inventory(range(count))
+    settle()
+    app = build_app(
+        inventory=known,
+        callers=Callers(known),
+        policy=NetbootPolicy(),
+        osie=lambda _namespace, _name: None,
+        cache=cache,
+        binaries=_binaries(directory),
+        record=journey.record,
+        settings=BootSettings(http_port=HTTP_PORT),
+        metadata=MetadataSettings(token_keys(Path(directory), None, create=True)),
+    )
+    machines = machine_runner(app)
+    await machines.setup()
+    exit_stack.push_async_callback(machines.cleanup)
+    await web.TCPSite(machines, SERVER_IP, HTTP_PORT, backlog=1024).start()
 
 
 async def tftp(exit_stack: AsyncExitStack, journey: Journey, *, directory: str, clients: int = CLIENTS) -> None:
@@ -177,6 +204,7 @@ def main(arguments: dict[str, Any]) -> None:
     set_up("info", "text")
     servers: dict[str, Callable[..., Awaitable[None]]] = {
         "http": http,
+        "metadata": metadata,
         "tftp": tftp,
         "dhcp": dhcp,
         "tftp_and_dhcp": tftp_and_dhcp,
