@@ -27,6 +27,7 @@ test: venv
 	@deploy/setup.sh packages lab test
 	@deploy/setup.sh kubectl
 	@deploy/setup.sh ipxe
+	@deploy/setup.sh cloud-init
 	python -m pytest
 
 check: venv

@@ -7,6 +7,8 @@
 #   setup.sh tftpd             unpack the server tftpd-hpa into .venv/bin, as a peer of the benchmarks
 #   setup.sh kubectl           use the kubectl on PATH, else unpack Debian 13's into .venv/bin; unpack Debian 12's there
 #                              as kubectl-1.20: the tests speak to the API server with an old one, too
+#   setup.sh cloud-init        make a small Debian 12 and unpack the cloud-init of four Debians beside it, in the cache
+#                              directory ($XDG_CACHE_HOME/tinkedge/cloud-init): the tests let each speak to the servers
 #
 # Without root it installs nothing: it says what is missing and the command that brings it.
 set -euo pipefail
@@ -96,6 +98,30 @@ unpack_tftpd() { # its package and atftpd's exclude each other
     echo "setup: the benchmarks will do without tftpd-hpa" >&2
 }
 
+make_cloud_init() { # a root file system without cloud-init, and its releases, each to be laid over it
+  local cache=${XDG_CACHE_HOME:-$HOME/.cache}/tinkedge recipe=tests/interop/cloud_init/base.sh key suite
+  local base=$cache/cloud-init/base stamp=$cache/cloud-init/base.made-from
+  mkdir -p "$cache/cloud-init"
+  key=$(sha256sum <"$recipe")
+  if [ ! -d "$base" ] || [ "$(cat "$stamp" 2>/dev/null)" != "$key" ]; then
+    [ "$(id -u)" = 0 ] || die "as root only: the tests start cloud-init in a root file system of its own"
+    install_packages lab # mmdebstrap
+    echo "setup: making the Debian 12 that the tests start cloud-init in" >&2
+    rm -f "$stamp"
+    bash "$recipe" "$cache/debs" "$base"
+    echo "$key" >"$stamp"
+  fi
+  for suite in bullseye bookworm trixie forky; do
+    [ ! -e "$cache/cloud-init/$suite" ] || continue
+    if ! (unpack "$suite" cloud-init . "$cache/cloud-init/$suite"); then
+      [ "$suite" != bookworm ] || die "Debian 12's cloud-init is missing"
+      echo "setup: the tests will do without the cloud-init of Debian $suite" >&2
+    fi
+    # Units of systemd; and in the system below, /lib is a link.
+    rm -rf "$cache/cloud-init/$suite/lib"
+  done
+}
+
 unpack() { # SUITE PACKAGE PATH TARGET: a file or directory of another Debian's package, without installing it
   local suite=$1 package=$2 path=$3 target=$4 mirror
   work=$(mktemp -d) # not local: the trap runs after this function
@@ -129,5 +155,6 @@ case ${1:-} in
   kubectl) unpack_kubectl ;;
   ipxe) unpack_ipxe ;;
   tftpd) unpack_tftpd ;;
-  *) die "usage: setup.sh packages SET... | venv | kubectl | ipxe | tftpd" ;;
+  cloud-init) make_cloud_init ;;
+  *) die "usage: setup.sh packages SET... | venv | kubectl | ipxe | tftpd | cloud-init" ;;
 esac

@@ -50,7 +50,7 @@ def test_installed_machine_boots_its_disk_and_its_cloud_init_gets_the_user_data(
     assert in_order(("power", "initrd", "agent", "action", "workflow", "metadata"), steps(outcome.shown)), outcome.shown
     assert re.search(r"✓ metadata +instance-id to Cloud-Init/", outcome.shown)
     assert re.search(r"✓ metadata +user-data to ", outcome.shown)
-    assert "✓ metadata  cloud-init finished on lab-machine" in outcome.shown
+    assert "✓ metadata  cloud-init finished on lab-machine, instance lab-machine, datasource Ec2" in outcome.shown
 
 
 def test_unknown_image_fails_the_workflow_with_reason_and_message(lab: Any, manifests: Callable[..., Path]) -> None:

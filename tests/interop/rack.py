@@ -87,10 +87,11 @@ class Namespaces:
         ip("-n", edge, "link", "set", port, "master", bridge, "up")
         ip("-n", machine, "link", "set", card, "up")
 
-    def address(self, where: str, address: str, card: str = "eth0") -> None:
-        """Give a machine this address, and its prefix, and no other."""
+    def address(self, where: str, *addresses: str, card: str = "eth0") -> None:
+        """Give a machine these addresses, with their prefixes, and no others."""
         ip("-4", "-n", self.namespaces[where], "address", "flush", "dev", card)
-        ip("-n", self.namespaces[where], "address", "add", address, "dev", card)
+        for address in addresses:
+            ip("-n", self.namespaces[where], "address", "add", address, "dev", card)
 
     def start(self, where: str, *command: str | Path, **env: str) -> Process:
         prefix = ["ip", "netns", "exec", self.namespaces[where]]
@@ -103,7 +104,7 @@ class Namespaces:
         process.status(timeout)
         return process
 
-    def ready(self, *services: Process) -> None:
+    def ready(self, *services: Process, within: float = 20) -> None:
         url = f"http://{ADDRESS}:7080/readyz"
 
         def answered() -> bool:
@@ -111,7 +112,7 @@ class Namespaces:
                 assert service.popen.poll() is None, service.err
             return self.run(IN_EDGE, "curl", "-sf", "--max-time", "2", url).popen.returncode == 0
 
-        until(answered, lambda: "".join(service.err for service in services), every=0.15)
+        until(answered, lambda: "".join(service.err for service in services), within, every=0.15)
 
     def listening(self) -> set[str]:
         """Sockets of servers, as `udp:67`."""

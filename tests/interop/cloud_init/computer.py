@@ -1,0 +1,126 @@
+"""A machine whose operating system starts a real cloud-init: a root file system of its own, a disk, boots.
+
+`deploy/setup.sh cloud-init` makes a small Debian 12 without cloud-init and unpacks releases of cloud-init beside it; a
+boot lays a release and the machine's own disk over that, in mount, UTS and PID namespaces that end with the boot, so
+that nothing of this host can change. Any other directory there with the files of a package of cloud-init is taken for
+one more release.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.lab.build import default_cache
+from tests.interop.rack import Namespaces
+
+HERE = Path(__file__).parent
+KEPT = default_cache() / "cloud-init"
+DEBIANS = ("bullseye", "bookworm", "trixie", "forky")
+"""The releases of Debian whose cloud-init `deploy/setup.sh cloud-init` fetches: of 2020, 2022, 2025, and the newest."""
+
+BOOT = (
+    "/usr/lib/cloud-init/ds-identify",
+    "cloud-init init --local",
+    "cloud-init init",
+    "cloud-init modules --mode=config",
+    "cloud-init modules --mode=final",
+)
+"""The stages of a boot: which datasource to use; without a network, whether the instance is still the same; with a
+network, which instance it is; and the rest."""
+
+_MODULES = """\
+# What distributions run at boot, less what a machine of a test has no use for (packages, disks, locales).
+ssh_genkeytypes: [ed25519]
+cloud_init_modules: [bootcmd, write-files, set_hostname, update_hostname, users-groups, ssh]
+cloud_config_modules: [runcmd]
+cloud_final_modules: [scripts-vendor, scripts-per-boot, scripts-per-instance, scripts-user, phone-home]
+"""
+
+
+def releases() -> list[str]:
+    """What there is, and what there should be."""
+    found = {path.name for path in KEPT.glob("*") if (path / "usr/bin/cloud-init").exists()}
+    return [*DEBIANS, *sorted(found - set(DEBIANS))]
+
+
+def release(name: str) -> Path:
+    """Its files. The test fails without any, and is skipped without those that no mirror may have any more."""
+    directory = KEPT / name
+    if not directory.exists():
+        (pytest.fail if name == "bookworm" else pytest.skip)(f"no {directory}: deploy/setup.sh cloud-init")
+    return directory
+
+
+def version(directory: Path) -> tuple[int, int]:
+    """Of a release: year and number."""
+    package = directory / "usr/lib/python3/dist-packages/cloudinit"
+    # The newer ones are built by meson.
+    files = [package / name for name in ("version.py", "meson_versions.py")]
+    found = re.search(r'VERSION(?:__)? = "(\d+)\.(\d+)', "".join(file.read_text() for file in files if file.exists()))
+    assert found, directory
+    return int(found[1]), int(found[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """How a boot ended: the status of the last stage that failed, what was said, and cloud-init's own result."""
+
+    status: int
+    said: str
+    hostname: str
+    result: dict[str, Any]
+
+
+class Computer:
+    """One machine with one release of cloud-init; `where` is its namespace in `rack`."""
+
+    def __init__(self, rack: Namespaces, where: str, system: Path, disk: Path, renderer: str = "netplan") -> None:
+        self._rack, self._where, self.system, self.disk = rack, where, system, disk
+        (disk / "changes").mkdir(parents=True)
+        self.configure("05-modules", _MODULES)
+        self.configure("06-renderer", f"system_info: {{network: {{renderers: [{renderer}]}}}}\n")
+
+    def configure(self, name: str, text: str) -> None:
+        """A file of its image, as those who build images put it there."""
+        self.write(f"etc/cloud/cloud.cfg.d/{name}.cfg", text)
+
+    def write(self, path: str, text: str) -> None:
+        file = self.disk / "changes" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def read(self, path: str) -> str:
+        """A file that a boot wrote; empty if it did not."""
+        file = self.disk / "changes" / path
+        return file.read_text() if file.exists() else ""
+
+    def log(self) -> str:
+        return self.read("var/log/cloud-init.log")
+
+    def boot(self, cmdline: str = "", stages: tuple[str, ...] = BOOT) -> Boot:
+        """From power-on to the end of the last stage."""
+        (self.disk / "cmdline").write_text(f"BOOT_IMAGE=/vmlinuz root=LABEL=root ro {cmdline}\n")
+        status, said = self.run(*stages)
+        report = self.disk / "report"
+        result = report / "result.json"
+        return Boot(
+            status=status,
+            said=said,
+            hostname=(report / "hostname").read_text().strip(),
+            result=json.loads(result.read_text())["v1"] if result.exists() else {},
+        )
+
+    def run(self, *commands: str) -> tuple[int, str]:
+        """Run commands on it; status and output."""
+        (self.disk / "cmdline").touch()
+        alone = ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--propagation", "private"]
+        process = self._rack.run(
+            self._where, *alone, "bash", HERE / "boot.sh", self.disk, self.system, KEPT / "base", *commands, timeout=100
+        )
+        return process.popen.returncode, process.out + process.err

@@ -1,0 +1,215 @@
+"""How cloud-init comes to ask us, release by release: what ds-identify makes of a machine's configuration, and what the
+code of DataSourceEc2 makes of our tree in every shape that a Hardware gives it, by every URL that leads to it.
+
+The crawls are those that were once measured against servers made to fail: a listing that names what is not there, no
+listing at all, values with a newline, keys that are no directory, an answer to every version, an empty instance id.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interop.cloud_init.computer import HERE, Computer, release, releases
+from tests.interop.cloud_init.rack import BASE, MetadataRack, Registered, documented
+from tests.interop.rack import IN_EDGE, TINKEDGE
+
+pytestmark = pytest.mark.timeout(300)  # what a fixture boots counts for the first test that uses it
+
+CRAWLER = "crawler"
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBJmHi2b0lmbUaodGcZfYcKqm6dSYYFVxvEYCwNbmTLn"
+NAT = "172.31.77.99"
+"""Where machines behind NAT seem to come from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A Hardware, and what cloud-init should make of it."""
+
+    name: str
+    hardware: Registered
+    instance_id: str
+    hostname: str | None = None
+    keys: tuple[str, ...] = ()
+    userdata: str = ""
+
+
+def shapes() -> list[Shape]:
+    def at(number: int, name: str, **more: Any) -> Registered:
+        return Registered(name, f"52:54:00:00:0b:{number:02x}", f"172.31.77.{110 + number}", **more)
+
+    several = "\n".join([f"{KEY} =odd= name/with slash", f"  {KEY[:-1]}m  ", "no key at all", f"{KEY[:-1]}k {{json}}"])
+    return [
+        Shape("plain", at(1, "plain"), "plain", "plain"),
+        Shape("without hostname", at(2, "nameless", hostname=None), "nameless"),
+        Shape("user-data", at(3, "script", userdata="#!/bin/sh\n\n"), "script", "script", userdata="#!/bin/sh\n\n"),
+        Shape("vendor-data", at(4, "vendor", vendordata="#!/bin/sh\n"), "vendor", "vendor"),
+        Shape("instance id with a newline", at(5, "line", annotations={"instance-id": "i-5\n"}), "i-5", "line"),
+        Shape("instance id of digits", at(6, "digits", annotations={"instance-id": "0123"}), "0123", "digits"),
+        Shape("instance id like JSON", at(7, "json", annotations={"instance-id": '{"a":1}'}), "json", "json"),
+        Shape("instance id of words", at(8, "words", annotations={"instance-id": "a b\nc"}), "words", "words"),
+        Shape("empty instance id", at(9, "empty", annotations={"instance-id": ""}), "empty", "empty"),
+        Shape(
+            "keys", at(10, "keys", annotations={"ssh-public-keys": several}), "keys", "keys",
+            keys=(f"{KEY} =odd= name/with slash", f"{KEY[:-1]}m", f"{KEY[:-1]}k {{json}}"),
+        ),
+        Shape("VLAN", at(11, "vlan", vlan="100"), "vlan", "vlan"),
+        Shape("two cards", at(12, "cards", more=("52:54:00:00:0b:ff",)), "cards", "cards"),
+    ]  # fmt: skip
+
+
+SHAPES = shapes()
+
+
+@pytest.fixture(scope="module")
+def rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetadataRack]:
+    running = MetadataRack(tmp_path_factory.mktemp("rack"))
+    try:
+        running.up("--disable", "dhcp", "--disable", "tftp", "--metadata-nat", f"{NAT}/32")
+        running.register(*(shape.hardware for shape in SHAPES), namespaces=False)
+        running.add(CRAWLER)
+        running.card(CRAWLER, "eth0", "52:54:00:00:0b:fe", "rack0")
+        running.address(CRAWLER, f"{NAT}/24", *(f"{shape.hardware.address}/24" for shape in SHAPES))
+        yield running
+    finally:
+        running.remove()
+
+
+@pytest.fixture(params=releases())
+def computer(request: pytest.FixtureRequest, rack: MetadataRack, tmp_path: Path) -> Computer:
+    """A fresh one, with each release."""
+    return Computer(rack, CRAWLER, release(request.param), tmp_path)
+
+
+def crawled(computer: Computer, *cases: tuple[str, str]) -> list[dict[str, Any]]:
+    """What came of crawls by this release, of cases of an address and a URL."""
+    computer.write("srv/crawl.py", (HERE / "crawl.py").read_text())
+    computer.write("srv/cases.json", json.dumps([{"address": address, "url": url} for address, url in cases]))
+    status, said = computer.run("python3 /srv/crawl.py /srv/cases.json")
+    assert status == 0, said
+    answers: list[dict[str, Any]] = json.loads(next(line for line in said.splitlines() if line.startswith("[{")))
+    return answers
+
+
+def test_every_shape_of_a_hardware_is_taken_whole_and_without_a_retry(computer: Computer) -> None:
+    answers = crawled(computer, *((shape.hardware.address, BASE) for shape in SHAPES))
+    for shape, answer in zip(SHAPES, answers, strict=True):
+        assert answer["found"], (shape.name, answer)
+        assert answer["instance-id"] == shape.instance_id, shape.name
+        assert answer["keys"] == sorted(shape.keys), shape.name
+        assert answer["user-data"] == shape.userdata, shape.name
+        if shape.hostname is not None:
+            assert answer["hostname"].partition(".")[0] == shape.hostname, shape.name
+        values = {name: value for name, value in answer["metadata"].items() if name not in ("network", "public-keys")}
+        assert all(isinstance(value, str) for value in values.values()), (shape.name, values)
+        assert f"GET {BASE}/2009-04-04/meta-data/ 200" in answer["asked"], shape.name
+        refused = [line for line in answer["asked"] if not line.endswith(" 200")]
+        expected = r"GET \S+/(20(16-09-02|18-09-24|21-03-23)/meta-data/instance-id|2009-04-04/user-data) 404"
+        assert all(re.fullmatch(expected, line) for line in refused), (shape.name, refused)
+        assert len(refused) == len(set(refused)), (shape.name, refused)
+
+
+def test_network_is_dhcp_by_mac_where_every_card_has_it_and_else_is_left_to_cloud_init(computer: Computer) -> None:
+    answers = dict(
+        zip(
+            (shape.name for shape in SHAPES),
+            crawled(computer, *((shape.hardware.address, BASE) for shape in SHAPES)),
+            strict=True,
+        )
+    )
+    assert "network" in answers["plain"]["metadata"]
+    assert not any("network" in warning for warning in answers["plain"]["warnings"])
+    assert "network" not in answers["VLAN"]["metadata"]
+
+
+def test_urls_with_a_path_lead_to_the_same_metadata_from_behind_nat(rack: MetadataRack, computer: Computer) -> None:
+    machine = SHAPES[0].hardware
+    signed = signed_urls(rack, machine)["ec2"]
+    by_mac = f"{BASE}/machine/{machine.mac}"
+    urls = [signed, signed.rstrip("/"), by_mac, f"{by_mac}/", f"{BASE}/machine/{machine.mac.replace(':', '-')}"]
+    for url, answer in zip(urls, crawled(computer, *((NAT, url) for url in urls)), strict=True):
+        assert answer["found"], (url, answer)
+        assert answer["instance-id"] == machine.name
+
+
+def test_without_a_hardware_or_a_good_token_there_is_no_datasource(rack: MetadataRack, computer: Computer) -> None:
+    signed = signed_urls(rack, SHAPES[0].hardware)["ec2"].rstrip("/")
+    forged = signed[:-2] + ("A" if signed[-2] != "A" else "B") + signed[-1]
+    stranger = f"{BASE}/machine/52:54:00:99:99:99"
+    for answer in crawled(computer, (NAT, BASE), (NAT, forged), (NAT, stranger)):
+        assert not answer["found"]
+        assert "error" not in answer
+
+
+def signed_urls(rack: MetadataRack, machine: Registered) -> dict[str, str]:
+    """What an operator gets of `tinkedge metadata-url`."""
+    urls: dict[str, str] = json.loads(metadata_url(rack, machine, "json"))[0]
+    return urls
+
+
+def metadata_url(rack: MetadataRack, machine: Registered, output: str) -> str:
+    data = ["--data-dir", rack.directory / "data", "--public-ip", "172.31.77.1"]
+    process = rack.run(IN_EDGE, *TINKEDGE, "metadata-url", machine.mac, *data, "-o", output, timeout=60)
+    assert process.popen.returncode == 0, process.err
+    return process.out
+
+
+# --- what images and kernel command lines say -------------------------------------------------------------------------
+
+
+def test_file_that_metadata_url_prints_lets_the_machine_find_itself_from_anywhere(
+    rack: MetadataRack, computer: Computer
+) -> None:
+    machine = SHAPES[0].hardware
+    computer.configure("90_tinkedge", metadata_url(rack, machine, "cloud-init"))
+    boot = computer.boot(stages=("cloud-init init",))
+    assert boot.hostname == machine.name, computer.log()
+    assert computer.read("var/lib/cloud/data/instance-id").strip() == machine.name
+
+
+@pytest.mark.parametrize(
+    ("cmdline", "files", "sources"),
+    [
+        (f"ds=nocloud;s={BASE}/nocloud/plain/", (), "NoCloud"),
+        (f"ds=nocloud-net;s={BASE}/nocloud/plain/", (), "NoCloud"),
+        ("ci.ds=Ec2", (), "Ec2"),
+        ("", ("90_tinkedge.cfg",), "NoCloud"),
+        ("", ("90_tinkedge_ec2.cfg",), "Ec2"),
+        ("", ("ds-identify.cfg",), "Ec2"),
+    ],
+    ids=["nocloud", "nocloud-net", "ci.ds", "file-nocloud", "file-ec2", "image"],
+)
+def test_ds_identify_enables_cloud_init(computer: Computer, cmdline: str, files: tuple[str, ...], sources: str) -> None:
+    for name in files:
+        if name == "ds-identify.cfg":
+            computer.write("etc/cloud/ds-identify.cfg", (IMAGE / name).read_text())
+        else:
+            computer.configure(name.removesuffix(".cfg"), documented(name, "plain"))
+    status, said = identify(computer, cmdline)
+    assert status == 0, said
+    # The newer ones write what the command line calls it; cloud-init does not care for its case.
+    assert re.match(rf"datasource_list: \[ {sources}\b", report(computer), re.IGNORECASE), report(computer)
+
+
+def test_ds_identify_leaves_cloud_init_off_on_metal_that_says_nothing(computer: Computer) -> None:
+    status, said = identify(computer, "")
+    assert status == 1, said
+
+
+IMAGE = Path(__file__).resolve().parents[2] / "deploy/image/cloud/rootfs/etc/cloud"
+
+
+def identify(computer: Computer, cmdline: str) -> tuple[int, str]:
+    """As systemd's generator does, early in each boot."""
+    (computer.disk / "cmdline").write_text(f"BOOT_IMAGE=/vmlinuz ro {cmdline}\n")
+    return computer.run("/usr/lib/cloud-init/ds-identify --force")
+
+
+def report(computer: Computer) -> str:
+    return (computer.disk / "report/cloud.cfg").read_text()
