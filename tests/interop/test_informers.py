@@ -19,7 +19,7 @@ from kubernetes_asyncio.leaderelection.resourcelock.leaselock import LeaseLock
 
 from tink.api.crds import generate
 from tink.apiserver import ApiServer
-from tink.kube.backoff import Backoff
+from tink.backoff import Backoff
 from tink.kube.client import KubeClient
 from tink.kube.informer import Informer
 from tink.kube.resources import HARDWARE, ResourceType

@@ -33,6 +33,7 @@ from proto.workflow_pb2_grpc import WorkflowServiceStub
 from tink.agent.model import ActionStarted, ActionSucceeded, Command, Event
 from tink.agent.spool import Spool
 from tink.agent.wire import UnusableCommandError, command_from_wire, event_to_wire, holding
+from tink.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -63,26 +64,6 @@ class Pace:
     refusal_patience: float = 300.0
     established_after: float = 1.0
     """A stream that has lived this long without a word is taken to be accepted."""
-
-
-class Backoff:
-    """Growing pauses with jitter, so that a rack of agents does not come back in step."""
-
-    def __init__(self, first: float, last: float, rng: random.Random) -> None:
-        self._first = first
-        self._last = last
-        self._rng = rng
-        self._next = first
-
-    def pause(self) -> float:
-        """Seconds to wait now: between half and all of a value that doubles each time up to the last."""
-        seconds = self._next * self._rng.uniform(0.5, 1.0)
-        self._next = min(self._next * 2, self._last)
-        return seconds
-
-    def reset(self) -> None:
-        """It worked: begin again with the first."""
-        self._next = self._first
 
 
 class Transport:
@@ -116,19 +97,19 @@ class Transport:
 
     async def commands(self, handle: Callable[[Command], None]) -> None:
         """Call `handle` for every command of the server, for ever."""
-        backoff = Backoff(self._pace.first_backoff, self._pace.last_backoff, self._rng)
+        backoff = Backoff(self._pace.first_backoff, self._pace.last_backoff, self._rng.uniform)
         while True:
             try:
                 await self._stream(handle, backoff)
             except grpc.aio.AioRpcError as error:
                 refused = error.code() in REFUSALS
                 self._report_break(error, refused=refused)
-                pause = self._rng.uniform(0.5, 1.0) * self._pace.refused_backoff if refused else backoff.pause()
+                pause = self._rng.uniform(0.5, 1.0) * self._pace.refused_backoff if refused else backoff.next()
             else:
                 self._report(
                     "ended", logging.WARNING, f"the server {self._server} ended the command stream; reconnecting"
                 )
-                pause = backoff.pause()
+                pause = backoff.next()
             await asyncio.sleep(pause)
             await self._reachable()
 
@@ -202,7 +183,7 @@ class Transport:
 
     async def _deliver(self, event: Event) -> bool:
         """True when the server has acknowledged `event`, False when it never will."""
-        backoff = Backoff(self._pace.first_backoff, self._pace.last_backoff, self._rng)
+        backoff = Backoff(self._pace.first_backoff, self._pace.last_backoff, self._rng.uniform)
         loop = asyncio.get_running_loop()
         refused_since: float | None = None
         reported = None
@@ -224,7 +205,7 @@ class Transport:
                     pause = self._rng.uniform(0.5, 1.0) * self._pace.refused_backoff
                 else:
                     refused_since = None
-                    pause = backoff.pause()
+                    pause = backoff.next()
                 if code is not reported:
                     log.warning("not delivered yet, trying again: %s", story)
                     reported = code

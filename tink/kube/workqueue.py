@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from tink.kube.backoff import Backoff
+from tink.backoff import Backoff
 
 K = TypeVar("K", bound=Hashable)
 

@@ -23,8 +23,9 @@ from proto.workflow_pb2_grpc import WorkflowServiceServicer, WorkflowServiceStub
 from tink.agent.channel import CHANNEL_OPTIONS, open_channel
 from tink.agent.model import ActionFailed, ActionStarted, ActionSucceeded, StopWorkflow, WorkflowRejected
 from tink.agent.spool import Spool
-from tink.agent.transport import WINDOW, Backoff, Pace, Transport
+from tink.agent.transport import WINDOW, Pace, Transport
 from tink.agent.wire import event_to_wire
+from tink.backoff import Backoff
 
 FAST = Pace(
     first_backoff=0.02,
@@ -487,12 +488,12 @@ async def test_tls_is_spoken_only_to_a_server_that_the_roots_vouch_for(certifica
 def test_pauses_grow_to_ten_seconds_and_differ_between_agents():
     pauses = []
     for seed in range(50):
-        backoff = Backoff(0.2, 10.0, random.Random(seed))
-        pauses.append([backoff.pause() for _ in range(12)])
+        backoff = Backoff(0.2, 10.0, random.Random(seed).uniform)
+        pauses.append([backoff.next() for _ in range(12)])
     assert all(0.1 <= row[0] <= 0.2 and 5.0 <= row[-1] <= 10.0 for row in pauses)
     assert len({row[-1] for row in pauses}) == 50
-    backoff = Backoff(0.2, 10.0, random.Random(0))
+    backoff = Backoff(0.2, 10.0, random.Random(0).uniform)
     for _ in range(10):
-        backoff.pause()
+        backoff.next()
     backoff.reset()
-    assert backoff.pause() <= 0.2
+    assert backoff.next() <= 0.2

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tink.api.v1alpha2 import Raw
-from tink.kube.backoff import Backoff
+from tink.backoff import Backoff
 from tink.kube.client import KubeClient
 from tink.kube.informer import Informer
 from tink.kube.packing import Packer
