@@ -35,8 +35,9 @@ class ProcessRuntime:
     async def run(self, action: Action, stop: asyncio.Event) -> RunResult:
         if not action.cmd:
             raise ActionError(Reason.INVALID_ACTION, f"action {action.name}: cmd: the process runtime needs one")
-        if action.volumes or action.pid_namespace or action.network_namespace:
-            message = f"action {action.name}: the process runtime has neither volumes nor namespaces"
+        # "host" is what a process has anyway.
+        if action.volumes or {action.pid_namespace, action.network_namespace} - {"", "host"}:
+            message = f"action {action.name}: the process runtime has neither volumes nor namespaces of its own"
             raise ActionError(Reason.INVALID_ACTION, message)
         output = Output(action.name)
         with tempfile.TemporaryDirectory(dir=self._state_dir, prefix="process-") as directory:

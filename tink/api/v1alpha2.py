@@ -372,7 +372,8 @@ class Action(Model):
     reboots: bool | None = Field(
         default=None,
         description="Whether the action restarts the machine, or starts another kernel on it, so that nobody is left "
-        "to report its end: it has succeeded when the agent is gone, or comes back anew. For the last action only.",
+        "to report its end: it has succeeded when the agent is gone, or comes back anew. For the last action only, which "
+        "is run in the machine's own PID namespace: no container can restart the machine from another one.",
     )
 
 

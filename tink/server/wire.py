@@ -77,6 +77,9 @@ def _action(action: dict[str, Any]) -> pb.Workflow.Action:
         message.cmd = str(rendered["cmd"])
     if rendered.get("networkNamespace"):
         message.ns.net = str(rendered["networkNamespace"])
+    if rendered.get("reboots"):
+        # reboot(2) in a PID namespace of its own restarts but the container, and kexec is refused there.
+        message.ns.pid = "host"
     return message
 
 

@@ -33,6 +33,15 @@ def test_start_command_carries_all_of_an_action() -> None:
     assert not message.actions[1].HasField("ns")
 
 
+def test_an_action_that_restarts_the_machine_is_in_the_machines_own_pid_namespace() -> None:
+    """In one of its own, reboot(2) ends the container, and kexec is refused."""
+    rendered = {"name": "n", "image": "i", "reboots": True}
+    workflow = {"metadata": {"uid": "u"}, "status": {"actions": [{"id": "a", "rendered": rendered}]}}
+    assert start_command(workflow).start_workflow.workflow.actions[0].ns.pid == "host"
+    rendered["reboots"] = False
+    assert not start_command(workflow).start_workflow.workflow.actions[0].HasField("ns")
+
+
 def test_stop_command() -> None:
     assert stop_command("u").stop_workflow.workflow_id == "u"
 
