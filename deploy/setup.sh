@@ -99,7 +99,7 @@ unpack_tftpd() { # its package and atftpd's exclude each other
 }
 
 make_cloud_init() { # a root file system without cloud-init, and its releases, each to be laid over it
-  local cache=${XDG_CACHE_HOME:-$HOME/.cache}/tinkedge recipe=tests/interop/cloud_init/base.sh key suite
+  local cache=${XDG_CACHE_HOME:-$HOME/.cache}/tinkedge recipe=tests/interop/cloud_init/base.sh key suite release package
   local base=$cache/cloud-init/base stamp=$cache/cloud-init/base.made-from
   mkdir -p "$cache/cloud-init"
   key=$(sha256sum <"$recipe")
@@ -112,13 +112,20 @@ make_cloud_init() { # a root file system without cloud-init, and its releases, e
     echo "$key" >"$stamp"
   fi
   for suite in bullseye bookworm trixie forky; do
-    [ ! -e "$cache/cloud-init/$suite" ] || continue
-    if ! (unpack "$suite" cloud-init . "$cache/cloud-init/$suite"); then
+    release=$cache/cloud-init/$suite
+    package=$release/usr/lib/python3/dist-packages/cloudinit
+    if [ ! -e "$release" ] && ! (unpack "$suite" cloud-init . "$release"); then
       [ "$suite" != bookworm ] || die "Debian 12's cloud-init is missing"
       echo "setup: the tests will do without the cloud-init of Debian $suite" >&2
+      continue
     fi
+    [ ! -e "$package/__pycache__" ] || continue
     # Units of systemd; and in the system below, /lib is a link.
-    rm -rf "$cache/cloud-init/$suite/lib"
+    rm -rf "$release/lib"
+    # As its package does when it is installed: else every stage of every boot would begin with it.
+    rm -rf "$base/tmp/cloudinit" && cp -a "$package" "$base/tmp/cloudinit"
+    chroot "$base" python3 -m compileall -q -d /usr/lib/python3/dist-packages/cloudinit /tmp/cloudinit >/dev/null || true
+    rm -rf "$package" && mv "$base/tmp/cloudinit" "$package"
   done
 }
 

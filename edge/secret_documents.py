@@ -17,9 +17,6 @@ from hegel.documents import document_of_secret
 from hegel.secret import SecretReference, SecretUnusableError
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError, NotFoundError, UnreachableError
-from tink.kube.resources import ResourceType
-
-SECRET = ResourceType("", "v1", "secrets", "Secret")
 
 KEPT_SECONDS, PROBLEM_SECONDS = 10.0, 1.0
 """How long a document is kept, and what was wrong with one."""

@@ -40,14 +40,22 @@ class KeyFile:
     """Signs and checks with the keys of one file."""
 
     def __init__(
-        self, path: Path, what: str, *, create: bool = False, monotonic: Callable[[], float] = time.monotonic
+        self,
+        path: Path,
+        what: str,
+        *,
+        create: bool = False,
+        advice: str = "",
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`what` names the file for people ("metadata token key"); `create`: make one where there is none.
+        """`what` names the file for people ("metadata token key"); `create`: make one where there is none; else
+        `advice` says what to do with a new one.
 
         `monotonic` (seconds) says when to look at the file again. Raises KeyFileError.
         """
         self._path = path
         self._what = f"{what} {path}"
+        self._advice = f"; {advice}" if advice else ""
         self._monotonic = monotonic
         self._complaint = ""
         if create:
@@ -91,7 +99,8 @@ class KeyFile:
         try:
             found = self._path.stat()
         except OSError as error:
-            raise KeyFileError(f"{self._what}: {error.strerror}; 'openssl rand -hex 32' makes a key") from error
+            advice = f"'openssl rand -hex 32' makes a key{self._advice}"
+            raise KeyFileError(f"{self._what}: {error.strerror}; {advice}") from error
         return found.st_mtime_ns, found.st_size, found.st_ino
 
     def _read(self) -> tuple[bytes, ...]:

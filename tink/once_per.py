@@ -6,6 +6,7 @@ disk or push other machines' history out of memory.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable
 
 
@@ -18,21 +19,26 @@ class OncePer:
     def __init__(self, interval: float, capacity: int) -> None:
         self._interval = interval
         self._capacity = capacity
-        # A key is put in when it passes and taken out when its time is up, so the order is that of time.
-        self._passed: dict[Hashable, float] = {}
+        self._passed: set[Hashable] = set()
+        # When each of them passed, in the order of time. A dictionary has that order, too, but from one that many keys
+        # were taken out of at its front, the first takes as long to find as there were keys.
+        self._order: deque[tuple[float, Hashable]] = deque()
 
     def __len__(self) -> int:
         return len(self._passed)
 
     def due(self, key: Hashable, now: float) -> bool:
         """Whether `key` may pass at `now` (seconds)."""
-        while self._passed:
-            oldest = next(iter(self._passed))
+        order = self._order
+        while order:
+            since, oldest = order[0]
             # A clock that was set back makes every entry look young for ever; such entries go too.
-            if 0 <= now - self._passed[oldest] < self._interval:
+            if 0 <= now - since < self._interval:
                 break
-            del self._passed[oldest]
-        if key in self._passed or len(self._passed) >= self._capacity:
+            order.popleft()
+            self._passed.remove(oldest)
+        if key in self._passed or len(order) >= self._capacity:
             return False
-        self._passed[key] = now
+        self._passed.add(key)
+        order.append((now, key))
         return True

@@ -87,19 +87,57 @@ def computer(request: pytest.FixtureRequest, rack: MetadataRack, tmp_path: Path)
     return Computer(rack, CRAWLER, release(request.param), tmp_path)
 
 
-def crawled(computer: Computer, *cases: tuple[str, str]) -> list[dict[str, Any]]:
-    """What came of crawls by this release, of cases of an address and a URL."""
+@dataclass(frozen=True, slots=True)
+class Crawls:
+    """What one release made of everything, in one process: of each shape, of URLs, and of what is no datasource."""
+
+    shapes: dict[str, dict[str, Any]]
+    urls: dict[str, dict[str, Any]]
+    strangers: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module", params=releases())
+def crawls(request: pytest.FixtureRequest, rack: MetadataRack, tmp_path_factory: pytest.TempPathFactory) -> Crawls:
+    machine = SHAPES[0].hardware
+    signed = signed_urls(rack, machine)["ec2"]
+    by_mac = f"{BASE}/machine/{machine.mac}"
+    urls = [signed, signed.rstrip("/"), by_mac, f"{by_mac}/", f"{BASE}/machine/{machine.mac.replace(':', '-')}"]
+    token = signed.rstrip("/")
+    forged = token[:-2] + ("A" if token[-2] != "A" else "B") + token[-1]
+    strangers = [BASE, forged, f"{BASE}/machine/52:54:00:99:99:99"]
+
+    cases = [(shape.hardware.address, BASE) for shape in SHAPES] + [(NAT, url) for url in (*urls, *strangers)]
+    computer = Computer(rack, CRAWLER, release(request.param), tmp_path_factory.mktemp(f"crawls-{request.param}"))
     computer.write("srv/crawl.py", (HERE / "crawl.py").read_text())
     computer.write("srv/cases.json", json.dumps([{"address": address, "url": url} for address, url in cases]))
     status, said = computer.run("python3 /srv/crawl.py /srv/cases.json")
     assert status == 0, said
     answers: list[dict[str, Any]] = json.loads(next(line for line in said.splitlines() if line.startswith("[{")))
-    return answers
+    assert len(answers) == len(cases)
+    found = iter(answers)
+    return Crawls(
+        shapes={shape.name: next(found) for shape in SHAPES},
+        urls={url: next(found) for url in urls},
+        strangers=list(found),
+    )
 
 
-def test_every_shape_of_a_hardware_is_taken_whole_and_without_a_retry(computer: Computer) -> None:
-    answers = crawled(computer, *((shape.hardware.address, BASE) for shape in SHAPES))
-    for shape, answer in zip(SHAPES, answers, strict=True):
+def signed_urls(rack: MetadataRack, machine: Registered) -> dict[str, str]:
+    """What an operator gets of `tinkedge metadata-url`."""
+    urls: dict[str, str] = json.loads(metadata_url(rack, machine, "json"))[0]
+    return urls
+
+
+def metadata_url(rack: MetadataRack, machine: Registered, output: str) -> str:
+    data = ["--data-dir", rack.directory / "data", "--public-ip", "172.31.77.1"]
+    process = rack.run(IN_EDGE, *TINKEDGE, "metadata-url", machine.mac, *data, "-o", output, timeout=60)
+    assert process.popen.returncode == 0, process.err
+    return process.out
+
+
+def test_every_shape_of_a_hardware_is_taken_whole_and_without_a_retry(crawls: Crawls) -> None:
+    for shape in SHAPES:
+        answer = crawls.shapes[shape.name]
         assert answer["found"], (shape.name, answer)
         assert answer["instance-id"] == shape.instance_id, shape.name
         assert answer["keys"] == sorted(shape.keys), shape.name
@@ -115,49 +153,23 @@ def test_every_shape_of_a_hardware_is_taken_whole_and_without_a_retry(computer: 
         assert len(refused) == len(set(refused)), (shape.name, refused)
 
 
-def test_network_is_dhcp_by_mac_where_every_card_has_it_and_else_is_left_to_cloud_init(computer: Computer) -> None:
-    answers = dict(
-        zip(
-            (shape.name for shape in SHAPES),
-            crawled(computer, *((shape.hardware.address, BASE) for shape in SHAPES)),
-            strict=True,
-        )
-    )
-    assert "network" in answers["plain"]["metadata"]
-    assert not any("network" in warning for warning in answers["plain"]["warnings"])
-    assert "network" not in answers["VLAN"]["metadata"]
+def test_network_is_dhcp_by_mac_where_every_card_has_it_and_else_is_left_to_cloud_init(crawls: Crawls) -> None:
+    assert "network" in crawls.shapes["plain"]["metadata"]
+    assert not any("network" in warning for warning in crawls.shapes["plain"]["warnings"])
+    assert "network" not in crawls.shapes["VLAN"]["metadata"]
 
 
-def test_urls_with_a_path_lead_to_the_same_metadata_from_behind_nat(rack: MetadataRack, computer: Computer) -> None:
-    machine = SHAPES[0].hardware
-    signed = signed_urls(rack, machine)["ec2"]
-    by_mac = f"{BASE}/machine/{machine.mac}"
-    urls = [signed, signed.rstrip("/"), by_mac, f"{by_mac}/", f"{BASE}/machine/{machine.mac.replace(':', '-')}"]
-    for url, answer in zip(urls, crawled(computer, *((NAT, url) for url in urls)), strict=True):
+def test_urls_with_a_path_lead_to_the_same_metadata_from_behind_nat(crawls: Crawls) -> None:
+    for url, answer in crawls.urls.items():
         assert answer["found"], (url, answer)
-        assert answer["instance-id"] == machine.name
+        assert answer["instance-id"] == SHAPES[0].instance_id
 
 
-def test_without_a_hardware_or_a_good_token_there_is_no_datasource(rack: MetadataRack, computer: Computer) -> None:
-    signed = signed_urls(rack, SHAPES[0].hardware)["ec2"].rstrip("/")
-    forged = signed[:-2] + ("A" if signed[-2] != "A" else "B") + signed[-1]
-    stranger = f"{BASE}/machine/52:54:00:99:99:99"
-    for answer in crawled(computer, (NAT, BASE), (NAT, forged), (NAT, stranger)):
+def test_without_a_hardware_or_a_good_token_there_is_no_datasource(crawls: Crawls) -> None:
+    assert len(crawls.strangers) == 3
+    for answer in crawls.strangers:
         assert not answer["found"]
         assert "error" not in answer
-
-
-def signed_urls(rack: MetadataRack, machine: Registered) -> dict[str, str]:
-    """What an operator gets of `tinkedge metadata-url`."""
-    urls: dict[str, str] = json.loads(metadata_url(rack, machine, "json"))[0]
-    return urls
-
-
-def metadata_url(rack: MetadataRack, machine: Registered, output: str) -> str:
-    data = ["--data-dir", rack.directory / "data", "--public-ip", "172.31.77.1"]
-    process = rack.run(IN_EDGE, *TINKEDGE, "metadata-url", machine.mac, *data, "-o", output, timeout=60)
-    assert process.popen.returncode == 0, process.err
-    return process.out
 
 
 # --- what images and kernel command lines say -------------------------------------------------------------------------

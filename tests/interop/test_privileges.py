@@ -33,20 +33,24 @@ from tink.api.crds import generate
 from tink.api.v1alpha2 import API_VERSION, FINALIZER, Raw
 from tink.apiserver import ApiServer
 from tink.controller.announcer import EVENT
-from tink.controller.webhooks.certificates import AUTHORITY_LIFE, SECRET, renewed
+from tink.controller.webhooks.certificates import AUTHORITY_LIFE, renewed
 from tink.controller.webhooks.registration import CONFIGURATION, NAME
 from tink.kube.client import ApiError, KubeClient, NotFoundError
 from tink.kube.leader import LEASE
 from tink.kube.manifests import apply_object
-from tink.kube.resources import CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
+from tink.kube.resources import CRD, HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW, ResourceType
 
 ROLES = Path(__file__).parents[2] / "deploy" / "rbac.yaml"
+ROLES_FOR_SECRETS = ROLES.with_name("rbac-secrets.yaml")
+"""Applied to a namespace, for an edge."""
 CLUSTER = os.environ.get("TINKEDGE_CLUSTER", "")
 HOME = "tinkedge"
 """The namespace of the service accounts, and of the Lease."""
 WORK = "privileges"
 """The namespace of the Workflows: the roles are for all namespaces."""
 MAC = "52:54:00:00:00:01"
+USERDATA = "machine-userdata"
+"""A Secret."""
 TAKEOVER = 60.0
 """Seconds: the Lease's fifteen, a retry, and a slow machine."""
 RBAC = "rbac.authorization.k8s.io"
@@ -103,9 +107,9 @@ def wish(method: str, path: str, query: dict[str, str]) -> Wish:
     return Wish(verb, group, f"{plural}/{subresource}" if subresource else plural, namespace, name)
 
 
-def grants(account: str) -> set[Grant]:
-    """Everything that a service account may do."""
-    objects = list(yaml.safe_load_all(ROLES.read_text()))
+def grants(account: str, roles: Path = ROLES, namespace: str = "") -> set[Grant]:
+    """Everything that a service account may do by these roles; those without a namespace are applied to `namespace`."""
+    objects = list(yaml.safe_load_all(roles.read_text()))
     rules = {(obj["kind"], obj["metadata"]["name"]): obj["rules"] for obj in objects if "rules" in obj}
     found = set()
     for obj in objects:
@@ -113,7 +117,7 @@ def grants(account: str) -> set[Grant]:
             continue
         for rule in rules[obj["roleRef"]["kind"], obj["roleRef"]["name"]]:
             found |= {
-                Grant(verb, group, resource, obj["metadata"].get("namespace", ""), name)
+                Grant(verb, group, resource, obj["metadata"].get("namespace", namespace), name)
                 for verb in rule["verbs"]
                 for group in rule["apiGroups"]
                 for resource in rule["resources"]
@@ -178,6 +182,10 @@ class Gate:
     async def stop(self) -> None:
         await self._runner.cleanup()
         await self._session.close()
+
+    def allow(self, more: set[Grant]) -> None:
+        """From now on, these too."""
+        self._grants |= more
 
     def unused(self) -> list[Grant]:
         return sorted(
@@ -292,9 +300,10 @@ class Site:
                 with contextlib.suppress(ApiError):
                     await self.client.patch(resource, name, WORK, {"metadata": {"finalizers": None}})
                     await self.client.delete(resource, name, WORK)
-        for resource, name in ((SECRET, "tinkedge-webhook-ca"), (LEASE, "tinkedge-controller")):
+        kept = (SECRET, "tinkedge-webhook-ca", HOME), (LEASE, "tinkedge-controller", HOME), (SECRET, USERDATA, WORK)
+        for resource, name, namespace in kept:
             with contextlib.suppress(NotFoundError):
-                await self.client.delete(resource, name, HOME)
+                await self.client.delete(resource, name, namespace)
         with contextlib.suppress(NotFoundError):
             await self.client.delete(CONFIGURATION, NAME, None)
 
@@ -461,6 +470,47 @@ async def test_edge_serves_with_its_role_and_needs_all_of_it(site: Site) -> None
 
     await site.until(ended, edge)
     check(gate, edge)
+
+
+async def test_edge_reads_a_secret_for_a_machine_where_the_role_for_that_is_and_says_so_where_not(site: Site) -> None:
+    body = {"data": {"userData": base64.b64encode(b"#cloud-config\n").decode()}}
+    await site.client.create(SECRET, {"metadata": {"name": USERDATA, "namespace": WORK}, **body})
+    await site.references()
+    refer = {"metadata": {"annotations": {"tinkerbell.org/userdata-secret": USERDATA}}}
+    await site.client.patch(HARDWARE, "machine", WORK, refer)
+    gate = await site.gate("tinkedge-edge")
+    port = free_port()
+    edge = site.start(
+        "edge", "--kubeconfig", gate.kubeconfig, "--disable", "dhcp", "--disable", "tftp",
+        "--interface", "lo=127.0.0.1", "--http-port", str(port), "--admin-port", str(free_port()),
+        "--data-dir", site.directory / "edge",
+    )  # fmt: skip
+    await site.ready(edge)
+
+    async def user_data() -> tuple[int, str]:
+        machine = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))
+        url = f"http://127.0.0.1:{port}/latest/user-data"
+        async with aiohttp.ClientSession(connector=machine) as session, session.get(url) as answer:
+            return answer.status, await answer.text()
+
+    async def served_it() -> bool:
+        return await user_data() == (200, "#cloud-config\n")
+
+    status, said = await user_data()
+    assert status == 503
+    assert f"Secret {WORK}/{USERDATA}" in said
+    assert "deploy/rbac-secrets.yaml" in said
+    await site.until(lambda: "deploy/rbac-secrets.yaml" in edge.err, edge)
+    needed = {(wish.verb, wish.resource, wish.namespace, wish.name) for wish in gate.refused}
+    assert CLUSTER or needed == {("get", "secrets", WORK, USERDATA)}
+
+    granted = grants("tinkedge-edge", ROLES_FOR_SECRETS, WORK)
+    for obj in yaml.safe_load_all(ROLES_FOR_SECRETS.read_text()) if CLUSTER else ():
+        obj["metadata"]["namespace"] = WORK
+        await apply_object(site.client, KINDS[obj["kind"]], obj, "test")
+    gate.allow(granted)
+    await site.until(served_it, edge)
+    assert [grant for grant in gate.unused() if grant in granted] == []
 
 
 def test_accounts_of_the_roles_are_bound_where_they_are() -> None:

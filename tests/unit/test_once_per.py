@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from tink.once_per import OncePer
 
 
@@ -21,3 +23,21 @@ def test_a_clock_that_was_set_back_does_not_silence_for_ever() -> None:
     once = OncePer(60, 2)
     assert once.due("a", 1000)
     assert once.due("a", 10)
+
+
+def test_many_keys_whose_time_is_up_do_not_slow_down_those_that_come_later() -> None:
+    def fastest(once: OncePer) -> float:
+        def seconds() -> float:
+            before = time.perf_counter()
+            for _ in range(1000):
+                once.due("late", 61.5)
+            return time.perf_counter() - before
+
+        return min(seconds() for _ in range(5))
+
+    crowded, empty = OncePer(60.0, 1 << 17), OncePer(60.0, 1 << 17)
+    for number in range(100_000):
+        crowded.due(number, 0.0)
+    for once in (crowded, empty):
+        once.due("late", 61.0)
+    assert fastest(crowded) < 10 * fastest(empty)

@@ -49,6 +49,7 @@ HARDWARE = ResourceType(GROUP, VERSION, "hardware", "Hardware")
 OSIE = ResourceType(GROUP, VERSION, "osies", "OSIE")
 TEMPLATE = ResourceType(GROUP, VERSION, "templates", "Template")
 WORKFLOW = ResourceType(GROUP, VERSION, "workflows", "Workflow")
+SECRET = ResourceType("", "v1", "secrets", "Secret")
 CRD = ResourceType(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )

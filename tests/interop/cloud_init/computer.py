@@ -106,7 +106,7 @@ class Computer:
     def boot(self, cmdline: str = "", stages: tuple[str, ...] = BOOT) -> Boot:
         """From power-on to the end of the last stage."""
         (self.disk / "cmdline").write_text(f"BOOT_IMAGE=/vmlinuz root=LABEL=root ro {cmdline}\n")
-        status, said = self.run(*stages)
+        status, said = self.run(*self._together(stages))
         report = self.disk / "report"
         result = report / "result.json"
         return Boot(
@@ -115,6 +115,16 @@ class Computer:
             hostname=(report / "hostname").read_text().strip(),
             result=json.loads(result.read_text())["v1"] if result.exists() else {},
         )
+
+    def _together(self, commands: tuple[str, ...]) -> list[str]:
+        """The same, with `stages.py` for several stages of cloud-init."""
+        stages = [command for command in commands if command.startswith("cloud-init ")]
+        if len(stages) < 2:
+            return [*commands]
+        self.write("srv/stages.py", (HERE / "stages.py").read_text())
+        arguments = [stage.removeprefix("cloud-init ").replace(" ", ",") for stage in stages]
+        others = [command for command in commands if command not in stages]
+        return [*others, " ".join(["python3 /srv/stages.py", *arguments])]
 
     def run(self, *commands: str) -> tuple[int, str]:
         """Run commands on it; status and output."""

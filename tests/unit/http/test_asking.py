@@ -285,6 +285,12 @@ async def test_smuggled_request_is_the_senders_own(machines: Any) -> None:
         assert b"secret-of-m1" not in await raw(machines, request)
 
 
+async def test_log_says_whose_metadata_was_asked_for_in_vain(machines: Any, caplog: pytest.LogCaptureFixture) -> None:
+    for whom, ip, who in ((OTHER_MAC, IP, "m1"), ("m1", OTHER_IP, "m2")):
+        assert (await machines.ask(f"/nocloud/{whom}/user-data", ip=ip)).status == 403
+        assert f"asked for as {whom}, but this address is that of default/{who}" in caplog.text
+
+
 async def test_connection_that_stays_open_does_not_keep_an_address_that_was_taken_away(machines: Any) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", machines.port, local_addr=(IP, 0))
 
@@ -572,6 +578,15 @@ async def test_session_token_is_made_and_taken(machines: Any) -> None:
         assert (await machines.ask(path, X_aws_ec2_metadata_token=reply.text)).status == 200
 
 
+async def test_session_token_is_good_on_all_interfaces_of_its_machine(machines: Any) -> None:
+    two = {MAC: {"dhcp": {"ip": IP}}, SPARE_MAC: {"dhcp": {"ip": STRANGER}}}
+    machines.inventory.remove(hardware("spare", SPARE_MAC, None))
+    machines.inventory.apply(hardware("m1", MAC, IP) | {"spec": {"networkInterfaces": two}})
+    token = (await session(machines)).text
+    for ip, status in ((STRANGER, 200), (OTHER_IP, 401)):
+        assert (await machines.ask("/latest/meta-data/", ip=ip, X_aws_ec2_metadata_token=token)).status == status
+
+
 @pytest.mark.parametrize("mode", MODES)
 async def test_session_token_of_another_machine_is_worth_nothing(other_rack: OtherRack, mode: DhcpMode) -> None:
     async with other_rack(mode=mode, imds_required=True) as rack:
@@ -602,6 +617,16 @@ async def test_where_session_tokens_are_required_nothing_is_served_without(other
         assert (await rack.ask(f"/nocloud/{token}/user-data", ip=STRANGER)).text == "secret-of-m1"
         assert "secret-of-m1" in (await rack.ask(f"/ipxe/script/{MAC}/auto.ipxe")).text
         assert (await rack.ask("/phone-home/m1", method="POST", data={"hostname": "h"})).status == 200
+
+
+async def test_wrong_session_token_is_refused_where_none_would_do(other_rack: OtherRack) -> None:
+    async with other_rack(rules=RULES) as rack:
+        fill(rack)
+        signed = f"/machine/{tokens(rack).mint(MAC)}/latest/user-data"
+        foreign = (await session(rack, OTHER_IP)).text
+        for bad in ("", "x", foreign):
+            assert (await rack.ask("/latest/user-data", X_aws_ec2_metadata_token=bad)).status == 401
+            assert (await rack.ask(signed, ip=STRANGER, X_aws_ec2_metadata_token=bad)).status == 401
 
 
 @pytest.mark.parametrize("ttl", ["", "0", "-1", "21601", "1.5", "abc", "99999999999999999999", "\u0661", "1 1"])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
 
 from edge.journey.events import Outcome, Step
+from edge.policy import DhcpMode
 
 MAC, IP = "52:54:00:00:00:01", "127.0.0.5"
 OTHER_MAC, OTHER_IP = "52:54:00:00:00:02", "127.0.0.6"
@@ -17,6 +20,7 @@ async def test_registered_machine_gets_its_script(rack: Any) -> None:
     rack.register()
     reply = await rack.ask(SCRIPT, User_Agent="iPXE/1.21.1 (x)")
     assert (reply.status, reply.headers["Content-Type"]) == (200, "text/plain; charset=utf-8")
+    assert reply.headers["Cache-Control"] == "no-store"  # it may have a token in it
     # The address of ours that the machine has reached.
     assert "\nkernel http://127.0.0.1:7080/osie/lab/kernel grpc_authority=127.0.0.1:42113 " in reply.text
     assert " worker_id=52:54:00:00:00:01 " in reply.text
@@ -59,6 +63,17 @@ async def test_unregistered_machine_at_anothers_address_gets_nothing(rack: Any) 
     assert (await rack.ask(SCRIPT, ip=OTHER_IP)).status == 403
 
 
+async def test_unregistered_machine_whose_address_is_known_gets_its_own_script_and_no_other(
+    other_rack: Callable[..., AbstractAsyncContextManager[Any]],
+) -> None:
+    async with other_rack(mode=DhcpMode.AUTO_PROXY, default_osie=("default", "lab")) as rack:
+        rack.callers.learn(MAC, IP)
+        own = await rack.ask(SCRIPT)
+        assert own.status == 200
+        assert "/osie/lab/kernel" in own.text
+        assert (await rack.ask(f"/ipxe/script/{OTHER_MAC}/auto.ipxe")).status == 403
+
+
 async def test_script_of_another_machine_is_refused_and_the_attempt_shown(rack: Any) -> None:
     rack.register(kernelParams=["secret=1"])
     rack.register("m2", OTHER_MAC, OTHER_IP)
@@ -67,6 +82,12 @@ async def test_script_of_another_machine_is_refused_and_the_attempt_shown(rack: 
         assert (reply.status, reply.text) == (403, "this script is served to its own machine only\n")
     message = "script asked for from 127.0.0.6, but its address is 127.0.0.5"
     assert rack.lines() == [(Step.SCRIPT, Outcome.REFUSED, message)]
+
+
+async def test_script_of_one_interface_is_not_for_another_one_of_the_same_machine(rack: Any) -> None:
+    rack.register(networkInterfaces={MAC: {"dhcp": {"ip": IP}}, OTHER_MAC: {"dhcp": {"ip": OTHER_IP}}})
+    # It names the interface that the installation goes on with.
+    assert [(await rack.ask(SCRIPT, ip=ip)).status for ip in (IP, OTHER_IP)] == [200, 403]
 
 
 async def test_machine_without_an_address_is_nobody(rack: Any) -> None:
@@ -126,6 +147,7 @@ async def test_uefi_http_boot_gets_what_it_insists_on(rack: Any, path: str) -> N
     assert head.headers["Content-Length"] == reply.headers["Content-Length"] == str(len(reply.body)) == "1002"
     assert reply.headers["Content-Type"] == "application/efi"
     assert head.headers["ETag"] == reply.headers["ETag"] == '"b1"'
+    assert "Cache-Control" not in reply.headers  # the same for all: a proxy may keep it
     assert rack.lines() == [(Step.BINARY, Outcome.OK, "boot program snponly.efi sent over HTTP: 1.0 kB")]
 
 
@@ -138,6 +160,14 @@ async def test_uefi_http_boot_resumes_where_it_broke_off(rack: Any) -> None:
     beyond = await rack.ask(path, Range="bytes=2000-")
     assert (beyond.status, beyond.headers["Content-Range"]) == (416, "bytes */1002")
     assert (await rack.ask(path, If_None_Match='"b1"')).status == 304
+
+
+async def test_boot_program_is_for_the_machine_that_the_path_names_wherever_it_asks_from(rack: Any) -> None:
+    rack.register()
+    rack.register("m2", OTHER_MAC, OTHER_IP, interface={"disableNetboot": True})
+    for mac, status in ((MAC, 200), (OTHER_MAC, 403)):
+        for ip in ("127.0.0.77", IP):
+            assert (await rack.ask(f"/ipxe/binary/{mac}/snponly.efi", ip=ip)).status == status
 
 
 async def test_boot_program_for_nobody_and_for_the_refused(rack: Any) -> None:

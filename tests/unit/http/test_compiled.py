@@ -98,6 +98,7 @@ def test_what_is_not_there_stands_ready_too_for_every_cloud_init_asks(shelf: She
     table = shelf.of(machine(shelf.inventory)).table
     for path in ("2021-03-23/meta-data/instance-id", "latest/user-data", "2009-04-04/vendor-data"):
         assert table.get(f"/{path}".encode()).head.startswith(b"HTTP/1.1 404 ")
+    assert b"no-store" in table.get(b"/latest/user-data").head  # it may be there soon
 
 
 def test_document_of_a_secret_never_stands_ready(shelf: Shelf) -> None:

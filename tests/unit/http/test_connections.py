@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -95,7 +96,9 @@ async def test_machine_that_was_reset_again_and_again_gets_in(other_rack: OtherR
             assert b"ok" in await asked(connection)
 
 
-async def test_connection_that_is_used_is_not_closed_for_a_new_one(other_rack: OtherRack) -> None:
+async def test_connection_that_is_used_is_not_closed_for_a_new_one(
+    other_rack: OtherRack, caplog: pytest.LogCaptureFixture
+) -> None:
     async with other_rack(limits=Limits(connections=4, per_address=2)) as rack:
         rack.register()
         busy = [await connect(rack, IP, receive_buffer=4096) for _ in range(2)]
@@ -108,6 +111,17 @@ async def test_connection_that_is_used_is_not_closed_for_a_new_one(other_rack: O
         assert b"ok" in await asked(another)
         assert [await closed(one) for one in idle] == [True, False]
         assert not any([await closed(one) for one in busy])
+    assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+async def test_connection_that_was_reset_before_anybody_looked_takes_no_place(other_rack: OtherRack) -> None:
+    async with other_rack() as rack:
+        lane = rack.runner.server()
+        transport = mock.create_autospec(asyncio.Transport)
+        transport.get_extra_info.return_value = None  # nobody is at the other end
+        lane.connection_made(transport)
+        transport.abort.assert_called_once_with()
+        lane.connection_lost(None)
 
 
 async def test_connection_that_was_used_last_is_closed_last(other_rack: OtherRack) -> None:

@@ -119,6 +119,11 @@ async def test_existing_and_invented_machines_look_the_same_from_outside(machine
     assert (real.status, real.text) == (invented.status, invented.text)
 
 
+async def test_look_at_the_headers_alone_is_no_document_on_the_journey(machines: Any) -> None:
+    assert (await machines.ask("/latest/user-data", method="HEAD")).headers["Content-Length"] == "22"
+    assert machines.lines() == []
+
+
 async def test_client_name_cannot_fill_the_journey(machines: Any) -> None:
     await machines.ask("/latest/user-data", User_Agent="x" * 3000)
     assert len(machines.lines()[0][2]) < 100
@@ -145,6 +150,9 @@ async def test_report_of_cloud_init_says_on_the_journey_which_datasource_it_had(
     await machines.ask("/phone-home/m1", method="POST", data={"hostname": "web-1", "instance_id": "i-1"})
     expected = f"cloud-init finished on web-1, instance i-1, datasource {datasource}"
     assert machines.lines()[-1] == (Step.METADATA, Outcome.OK, expected)
+    # The next instance may have had its user-data from elsewhere.
+    await machines.ask("/phone-home/m1", method="POST", data={"hostname": "web-1", "instance_id": "i-2"})
+    assert machines.lines()[-1][2] == "cloud-init finished on web-1, instance i-2"
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,20 @@ def test_path_means_what_the_table_says(path: str, expected: Route | None) -> No
     assert route(path) == expected
 
 
+_OF_EC2 = (
+    *("1.0", "2007-01-19", "2007-03-01", "2007-08-29", "2007-10-10", "2007-12-15", "2008-02-01", "2008-09-01"),
+    *("2009-04-04", "2011-01-01", "2011-05-01", "2012-01-12", "2014-02-25", "2014-11-05", "2015-10-20", "2016-04-19"),
+    *("2016-06-30", "2016-09-02", "2018-03-28", "2018-08-17", "2018-09-24", "2019-10-01", "2020-10-27", "2021-01-03"),
+    *("2021-03-23", "2021-07-15", "2022-09-24", "2024-04-11", "latest"),
+)
+
+
+def test_only_those_versions_of_ec2_are_there_whose_readers_are_known() -> None:
+    # Whoever finds a newer one expects what only Amazon has there, and cloud-init probes for three of them.
+    served = {version for version in _OF_EC2 if route(f"/{version}/meta-data/instance-id") is not None}
+    assert served == {"2009-04-04", "2019-10-01", "2021-01-03", "latest"}
+
+
 @given(st.text())
 def test_no_path_crashes_the_router(path: str) -> None:
     route(path)

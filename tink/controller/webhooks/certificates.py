@@ -27,14 +27,12 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from tink.kube.certificates import builder, common_name, new_key, private_pem
 from tink.kube.client import ConflictError, KubeClient, NotFoundError
-from tink.kube.resources import ResourceType
+from tink.kube.resources import SECRET
 
 AUTHORITY_LIFE = timedelta(days=3650)
 SERVING_LIFE = timedelta(days=90)
 _CLOCKS_DIFFER = timedelta(hours=24)
 """A certificate is valid from before it was made: the API server's clock may be behind, or in another zone."""
-
-SECRET = ResourceType("", "v1", "secrets", "Secret")
 
 
 class CertificateError(Exception):

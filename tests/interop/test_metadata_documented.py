@@ -1,0 +1,109 @@
+"""The commands of docs/metadata.md, with the real kubectl against a running `tinkedge up`, and what machines get then.
+
+The configuration files of that page are tried with the real cloud-init: `test_cloud_init`, `test_cloud_init_asking`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shlex
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interop.cloud_init.rack import BASE, MetadataRack, Registered
+from tests.interop.rack import ADDRESS, IN_EDGE, until
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs/metadata.md").read_text()
+FIRST = Registered("machine-1", "52:54:00:00:0d:01", "172.31.77.51")
+SECOND = Registered("machine-2", "52:54:00:00:0d:02", "172.31.77.52")
+SECRET = "machine-1-userdata"
+KEPT_SECONDS = 10.0
+WORD = "#cloud-config\n# of the Secret\n"
+
+
+@pytest.fixture(scope="module")
+def rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetadataRack]:
+    running = MetadataRack(tmp_path_factory.mktemp("rack"))
+    try:
+        running.up("--disable", "dhcp", "--disable", "tftp")
+        running.register(FIRST, SECOND)
+        yield running
+    finally:
+        running.remove()
+
+
+def documented(start: str) -> str:
+    """The command of the page that begins so."""
+    (line,) = (line for line in PAGE.splitlines() if line.startswith(f"    {start}"))
+    return line.strip()
+
+
+def typed(rack: MetadataRack, command: str, userdata: bytes) -> None:
+    """As an operator types it, in a directory with a file `user-data`."""
+    (rack.directory / "user-data").write_bytes(userdata)
+    said = rack.run(
+        *(IN_EDGE, "env", f"KUBECONFIG={rack.directory}/data/kubeconfig", f"HOME={rack.directory}"),
+        *("bash", "-euc", f"cd {shlex.quote(str(rack.directory))}; {command}"),
+    )
+    assert said.popen.returncode == 0, said.err
+
+
+def asked(rack: MetadataRack, machine: Registered, path: str) -> tuple[int, bytes]:
+    """Status and body of what this machine gets there."""
+    body = rack.directory / "body"
+    process = rack.run(machine.name, "curl", "-s", "-o", body, "-w", "%{http_code}", "--max-time", "15", BASE + path)
+    return int(process.out), body.read_bytes()
+
+
+def test_gzip_of_the_page_arrives_as_gzip(rack: MetadataRack) -> None:
+    userdata = b"#cloud-config\n" + b"# many words\n" * 1000
+    typed(rack, documented("kubectl patch hw"), userdata)
+    until(lambda: asked(rack, FIRST, "/latest/user-data")[0] == 200)
+    status, body = asked(rack, FIRST, "/latest/user-data")
+    assert (status, body[:2], gzip.decompress(body)) == (200, b"\x1f\x8b", userdata)
+
+
+def test_secret_of_the_page_reaches_its_machine_only_and_a_changed_one_within_seconds(rack: MetadataRack) -> None:
+    typed(rack, documented("kubectl annotate hw"), b"")
+
+    def answer() -> tuple[int, bytes]:
+        return asked(rack, FIRST, "/2009-04-04/user-data")
+
+    # The machine is not left to come up without what its Hardware promises it.
+    until(lambda: answer()[0] == 503)
+    assert f"Secret default/{SECRET} (key userData or value) does not exist: create it" in answer()[1].decode()
+    assert "user-data" in asked(rack, FIRST, "/2009-04-04/")[1].decode().split("\n")
+    (refused,) = (event for event in rack.journey(FIRST) if event["outcome"] == "failed")
+    assert SECRET in refused["message"]
+    until(lambda: SECRET in rack.process.err)
+
+    typed(rack, documented("kubectl create secret"), WORD.encode())
+    until(lambda: answer() == (200, WORD.encode()), within=5)
+    assert asked(rack, FIRST, "/nocloud/machine-1/user-data") == (200, WORD.encode())
+    assert asked(rack, SECOND, "/nocloud/machine-1/user-data")[0] == 403
+    assert asked(rack, SECOND, "/2009-04-04/user-data")[0] == 404
+
+    rack.kubectl("patch", "secret", SECRET, "-p", json.dumps({"stringData": {"userData": "#!/bin/true"}}))
+    changed = time.monotonic()
+    until(lambda: answer() == (200, b"#!/bin/true"), answer, within=KEPT_SECONDS + 5, every=0.3)
+    assert time.monotonic() - changed < KEPT_SECONDS + 2
+    assert "of the Secret" not in rack.process.err + json.dumps(rack.journey(FIRST))
+
+
+def test_listing_and_old_metadata_are_as_the_page_shows_them(rack: MetadataRack) -> None:
+    rack.kubectl("patch", "hw", "machine-1", "--type=merge", "-p", '{"spec":{"storageDevices":["/dev/nvme0n1"]}}')
+    until(lambda: b"nvme0n1" in asked(rack, FIRST, "/metadata")[1])
+    (shown,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
+    for theirs, ours in (("192.168.1.10", FIRST.address), ("192.168.1.1", ADDRESS)):
+        shown = shown.replace(f'"{theirs}"', f'"{ours}"')
+    found: Any = json.loads(asked(rack, FIRST, "/metadata")[1])
+    assert found == json.loads(shown)
+
+    (url,) = re.findall(r"`curl http://192\.168\.1\.1:7080(\S*)`", PAGE)
+    assert asked(rack, FIRST, url)[1].decode().split("\n")[:2] == ["hostname", "instance-id"]
