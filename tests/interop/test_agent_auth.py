@@ -195,6 +195,7 @@ def test_agent_without_a_certificate_of_this_authority_does_not_get_in_and_keeps
     stranger = agent(edge, "thief", command_line(edge.script("near")), *more)
     # The handshake fails, so nobody was named.
     until(lambda: "cannot reach the server" in stranger.err, lambda: stranger.err)
+    assert ("give --tls-cert and --tls-key" in stranger.err) is (signed == "by nobody")
     assert stranger.popen.poll() is None
     assert stranger.terminate() == 0
     assert edge.journey(MACS["near"], "refused") == before

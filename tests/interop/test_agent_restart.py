@@ -7,6 +7,7 @@ import random
 import signal
 import sys
 from collections import Counter
+from pathlib import Path
 
 import grpc
 import grpc.aio
@@ -27,6 +28,7 @@ class Server(WorkflowServiceServicer, OutputServiceServicer):
         self.events = []
         self.lines = []
         self.held = []
+        self.hears = True
 
     def add(self, workflow_id, *scripts):
         workflow = pb.Workflow(workflow_id=workflow_id)
@@ -60,6 +62,8 @@ class Server(WorkflowServiceServicer, OutputServiceServicer):
             await asyncio.sleep(0.02)
 
     async def PublishEvent(self, request, context):  # noqa: N802
+        if not self.hears:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "away")
         event = request.event
         self.events.append(event)
         kind = event.WhichOneof("event")
@@ -87,10 +91,12 @@ class Rig:
         self.state_dir = state_dir
         self.port = port
         self.processes = []
+        self.within = ()
 
     async def start(self, *more):
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "edge.cli", "agent", "--runtime", "process", "--agent-id", "52:54:00:00:00:01"),
+            *(*self.within, sys.executable, "-m", "edge.cli", "agent", "--runtime", "process"),
+            *("--agent-id", "52:54:00:00:00:01"),
             *("--server", f"127.0.0.1:{self.port}", "--state-dir", str(self.state_dir), *more),
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
@@ -228,3 +234,58 @@ async def test_lock_of_an_agent_that_was_killed_is_free_although_its_action_stil
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+
+@pytest.fixture
+async def small_disk(rig, tmp_path):
+    """The state directory is a file system of 64 kB, in a mount namespace that only agents see. Gives its path here."""
+    rig.state_dir.mkdir()
+    mounting = f"mount -t tmpfs -o size=64k tmpfs {rig.state_dir} && echo mounted && exec sleep 600"
+    keeper = await asyncio.create_subprocess_exec(
+        *("unshare", "--mount", "--propagation", "private", "sh", "-c", mounting), stdout=asyncio.subprocess.PIPE
+    )
+    assert await keeper.stdout.readline() == b"mounted\n"
+    rig.within = ("nsenter", "--mount", f"--target={keeper.pid}", f"--wd={Path.cwd()}")
+    yield Path(f"/proc/{keeper.pid}/root{rig.state_dir}")
+    await rig.close()
+    keeper.kill()
+    await keeper.communicate()
+
+
+def fill(directory):
+    """Leave no block of a file system of 64 kB."""
+    with pytest.raises(OSError, match="No space left"):
+        (directory / "filler").write_bytes(b"x" * 65536)
+
+
+@pytest.mark.parametrize("heard", ["nothing", "the first action"])
+async def test_full_disk_an_absent_server_and_a_kill_9_run_no_action_twice(server, rig, small_disk, tmp_path, heard):
+    """Of what it would begin next the agent can tell neither its disk nor the server: it has to wait."""
+    agent = await rig.start()
+    await until(lambda: server.held)
+    fill(small_disk)
+    server.hears = heard != "nothing"
+    longer_than_a_block = "true " + "x" * 5000  # else there would be room for it in the file that is there
+    held_up = f"until test -e {tmp_path}/go; do sleep 0.02; done"
+    server.add("w", *(f"echo begun-{index} >>{tmp_path}/runs; {held_up}; {longer_than_a_block}" for index in range(3)))
+    if server.hears:
+        await until(lambda: runs(tmp_path))
+        server.hears = False
+        (tmp_path / "go").touch()
+    await asyncio.sleep(1.5)
+    assert runs(tmp_path) == ({"begun-0": 1} if heard != "nothing" else {})
+    agent.kill()
+    _, said = await agent.communicate()
+    assert "cannot be written: No space left on device" in said.decode()
+
+    (tmp_path / "go").touch()
+    await rig.start()
+    await asyncio.sleep(0.5)
+    server.hears = True
+    await until(server.ended)
+    if heard == "nothing":
+        assert server.states == {"w": "Succeeded"}, "it had not begun, and needs no disk while the server hears of it"
+        assert runs(tmp_path) == {"begun-0": 1, "begun-1": 1, "begun-2": 1}
+    else:
+        assert server.states == {"w": "Failed AgentLost"}
+        assert runs(tmp_path) == {"begun-0": 1}

@@ -324,6 +324,20 @@ async def test_registry_that_stays_broken_is_given_up(fake, store):
     assert len(fake.requests) == 5
 
 
+async def test_layer_that_never_comes_is_given_up(fake, store):
+    _, _, path, _ = fake.image()
+    fake.paths[path] = (503, {}, b"busy")
+    assert "503" in await refusal(store, f"{fake.host}/x:1")
+    assert [asked for asked, _ in fake.requests].count(path) == 5
+
+
+async def test_configuration_that_is_too_large_is_not_fetched(fake, store, monkeypatch):
+    _, path, _, _ = fake.image(config=json.dumps({"architecture": "amd64", "x": "x" * 2000}).encode())
+    monkeypatch.setattr(store_module, "MANIFEST_LIMIT_BYTES", 1000)
+    assert "its configuration has 2" in await refusal(store, f"{fake.host}/x:1")
+    assert path not in [asked for asked, _ in fake.requests]
+
+
 async def test_layer_with_other_content_is_refused(fake, store):
     _, _, path, _ = fake.image(tar(file=b"content"))
     fake.paths[path] = (200, {}, tar(file=b"evilent"))

@@ -334,7 +334,14 @@ async def _serve(settings: AgentSettings, channel: grpc.aio.Channel, asked_to_en
         runtime, spool, journal=journal, restored=restored, output=output, after_workflow=settings.after_workflow
     )
     await agent.prepare()
-    transport = Transport(channel, server=settings.server, agent_id=settings.agent_id, spool=spool, holds=agent.holds)
+    transport = Transport(
+        channel,
+        server=settings.server,
+        agent_id=settings.agent_id,
+        spool=spool,
+        holds=agent.holds,
+        anonymous=settings.tls and settings.tls_cert is None,
+    )
 
     async def commands() -> None:
         await agent.lost_is_told()

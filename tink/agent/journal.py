@@ -67,7 +67,6 @@ class Journal:
         self._boot = boot
         self._ledger = Ledger(state_dir / FILE_NAME, self._snapshot, disk)
         self._progress = Progress()
-        self._repeats = False  # whether a reader of what may be on disk would run an action
         self._pending: Sequence[Numbered] = ()
 
     @property
@@ -77,9 +76,9 @@ class Journal:
 
     @property
     def misleads(self) -> bool:
-        """Whether an agent that reads it would run an action which this one may have run already: what stands there is
-        old, and can't be changed."""
-        return self._ledger.misleads and self._repeats
+        """Whether an agent that reads it might run an action which this one has run already: what stands there is old,
+        and can't be changed."""
+        return self._ledger.misleads
 
     def restore(self) -> Restored:
         """What an earlier agent has left; an empty beginning when there was none. Never raises."""
@@ -95,14 +94,9 @@ class Journal:
             restored = _without_what_ran(restored, "the journal is incomplete")
         elif state["boot"] not in ("", self._boot):
             restored = _without_what_ran(restored, "the machine has booted since")
-        else:
-            self._repeats = _is_to_run(restored.progress)
-        self._keep(restored.progress, restored.pending)
-        if self._ledger.rewrite():
-            self._repeats = _is_to_run(restored.progress)
-        elif self._ledger.misleads:
+        self._progress, self._pending = restored.progress, restored.pending
+        if not self._ledger.rewrite() and self._ledger.misleads:
             restored = _without_what_ran(restored, "the journal can't be written, and may be old")
-            self._keep(restored.progress, restored.pending)
         return replace(restored, lost=restored.lost or _untold(restored))
 
     def write(self, progress: Progress, pending: Sequence[Numbered], *, sync: bool = True) -> None:
@@ -111,18 +105,13 @@ class Journal:
         Without `sync` it may be lost when the machine loses power.
         """
         change = self._change(progress, pending)
-        self._keep(progress, pending)
+        self._progress, self._pending = progress, pending
         if change or not self.kept:
-            kept = self._ledger.append(_dump(change), sync=sync)
-            # A record that could not be kept may stand there all the same.
-            self._repeats = _is_to_run(progress) or (self._repeats and not kept)
+            self._ledger.append(_dump(change), sync=sync)
 
     def close(self) -> None:
         """Let go of the file."""
         self._ledger.close()
-
-    def _keep(self, progress: Progress, pending: Sequence[Numbered]) -> None:
-        self._progress, self._pending = progress, pending
 
     def _snapshot(self) -> bytes:
         return _dump({"boot": self._boot, **_differences(Progress(), (), self._progress, self._pending)})
@@ -218,10 +207,6 @@ def _without_what_ran(restored: Restored, why: str) -> Restored:
         return Restored(progress, restored.pending)
     log.warning("workflow %s ran here, but %s: it is not gone on with; the server decides", workflow.id, why)
     return Restored(progress.with_ended(workflow.id, WorkflowOutcome.FAILED), restored.pending, workflow.id)
-
-
-def _is_to_run(progress: Progress) -> bool:
-    return progress.workflow is not None and not progress.begun
 
 
 def _untold(restored: Restored) -> str:

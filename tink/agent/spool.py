@@ -81,7 +81,7 @@ class Spool:
         self._count += 1
         self._events.append((self._count, event))
         self._waiting[self._count] = asyncio.get_running_loop().create_future()
-        if after is not None and not after.done():
+        if after is not None:
             self._after[self._count] = after
             after.add_done_callback(lambda _: self._news())
         self._news()

@@ -49,6 +49,9 @@ REFUSALS = frozenset(
 """Statuses that say that the server was reached and does not want to."""
 
 
+_HUNG_UP: Final = ("Socket closed", "Connection reset", "CERTIFICATE_REQUIRED")
+"""gRPC's words for a server that went when all seemed well; the last one's is a server that says why."""
+
 WINDOW: Final = 8
 """Events that are under way at once. The server lets 16 of one machine wait (`tink.server.events`)."""
 
@@ -70,6 +73,7 @@ class Transport:
     """One agent's connection. `commands` and `publish` run for ever, side by side, until they are cancelled.
 
     `holds` gives the workflows that the agent runs or has events of; the server is told with each command stream.
+    `anonymous`: the channel speaks TLS, and has no certificate to show.
     """
 
     def __init__(
@@ -80,6 +84,7 @@ class Transport:
         agent_id: str,
         spool: Spool,
         holds: Callable[[], Iterable[str]] = tuple,
+        anonymous: bool = False,
         pace: Pace | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -88,6 +93,7 @@ class Transport:
         self._agent_id = agent_id
         self._spool = spool
         self._holds = holds
+        self._anonymous = anonymous
         self._pace = pace or Pace()
         self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
         self._stub = WorkflowServiceStub(channel)
@@ -223,8 +229,15 @@ class Transport:
         elif self._condition == "connected":
             self._report("broken", logging.WARNING, f"lost the server {self._server}: {cause}; reconnecting")
         elif self._condition not in ("broken", "ended"):
-            message = f"cannot reach the server {self._server} yet: {cause}; waiting for it"
+            message = f"cannot reach the server {self._server} yet: {cause}{self._hint(error)}; waiting for it"
             self._report("broken", logging.WARNING, message)
+
+    def _hint(self, error: grpc.aio.AioRpcError) -> str:
+        """In TLS 1.3 a server refuses who shows no certificate when that one takes the handshake for done (RFC 8446,
+        section 4.4.2.4), and gRPC says no more of it than that the connection is gone."""
+        if not self._anonymous or not any(words in (error.details() or "") for words in _HUNG_UP):
+            return ""
+        return " (if the server asks for a certificate, as with its --agent-auth=mtls, give --tls-cert and --tls-key)"
 
     def _report(self, condition: str, level: int, message: str) -> None:
         if condition != self._condition:

@@ -38,9 +38,10 @@ class Faultless:
         """Keep the text of a value that a walk left as it was and found nothing wrong with."""
         if len(text) > MAX_TEXT:
             return
-        self._size += len(text) + _ENTRY_BYTES
-        if self._size > GENERATION_BYTES:
-            self._old, self._young, self._size = self._young, set(), len(text) + _ENTRY_BYTES
+        cost = len(text) + _ENTRY_BYTES
+        if self._size + cost > GENERATION_BYTES:
+            self._old, self._young, self._size = self._young, set(), 0
+        self._size += cost
         self._young.add(text)
 
 

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from tink.api.v1alpha2 import API_VERSION, ConditionStatus, Raw, WorkflowState
+from tink.api.v1alpha2 import ConditionStatus, Raw, WorkflowState
 from tink.kube.client import ApiError, ConflictError, KubeClient
-from tink.kube.resources import ResourceType
+from tink.kube.resources import WORKFLOW, ResourceType
 from tink.workflow.machine import REASON_CANCEL_TIMEOUT
 from tink.workflow.status import ConditionType, actions_of, condition, status_of
 
@@ -84,20 +84,29 @@ def announcement(new: Raw, old: Raw) -> Announcement | None:
             return None
 
 
-def event(workflow: Raw, told: Announcement, now: float, host: str) -> Raw:
-    """The Event (core/v1) that tells it of `workflow`; `now` is in seconds since the epoch."""
+def event(
+    workflow: Raw,
+    told: Announcement,
+    now: float,
+    host: str,
+    *,
+    about: ResourceType = WORKFLOW,
+    component: str = COMPONENT,
+) -> Raw:
+    """The Event (core/v1) in which `component` tells it of `workflow`, or an object of another type (`about`); `now`
+    is in seconds since the epoch."""
     metadata = workflow["metadata"]
     stamp = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     since = status_of(workflow).get("lastTransitioned")
-    about = "\n".join(map(str, (metadata.get("uid"), told.reason, told.message, since)))
-    name = f"{metadata['name'][:220]}.{hashlib.sha256(about.encode('utf-8', 'replace')).hexdigest()[:16]}"
+    identity = "\n".join(map(str, (metadata.get("uid"), told.reason, told.message, since)))
+    name = f"{metadata['name'][:220]}.{hashlib.sha256(identity.encode('utf-8', 'replace')).hexdigest()[:16]}"
     return {
         "apiVersion": EVENT.api_version,
         "kind": EVENT.kind,
         "metadata": {"name": name, "namespace": metadata["namespace"]},
         "involvedObject": {
-            "apiVersion": API_VERSION,
-            "kind": "Workflow",
+            "apiVersion": about.api_version,
+            "kind": about.kind,
             **{
                 field: metadata[field] for field in ("namespace", "name", "uid", "resourceVersion") if field in metadata
             },
@@ -105,8 +114,8 @@ def event(workflow: Raw, told: Announcement, now: float, host: str) -> Raw:
         "type": "Warning" if told.warning else "Normal",
         "reason": told.reason,
         "message": told.message[:_LONGEST_MESSAGE],
-        "source": {"component": COMPONENT, "host": host},
-        "reportingComponent": COMPONENT,
+        "source": {"component": component, "host": host},
+        "reportingComponent": component,
         "reportingInstance": host,
         "firstTimestamp": stamp,
         "lastTimestamp": stamp,
@@ -123,8 +132,10 @@ class Announcer:
         *,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
+        component: str = COMPONENT,
     ) -> None:
         self._client = client
+        self._component = component
         self._now = now
         self._clock = clock
         self._host = socket.gethostname()
@@ -139,14 +150,15 @@ class Announcer:
         if self._running and old is not None and (told := announcement(new, old)) is not None:
             self.tell(new, told)
 
-    def tell(self, workflow: Raw, told: Announcement) -> None:
-        """Have it written down some time."""
+    def tell(self, workflow: Raw, told: Announcement, about: ResourceType = WORKFLOW) -> None:
+        """Have it written down some time; `workflow` may be an object of another type."""
         if not self._running:
             return
         if len(self._waiting) >= _BACKLOG:
             self._drop("there are too many")
             return
-        self._waiting.append(event(workflow, told, self._now(), self._host))
+        component = self._component
+        self._waiting.append(event(workflow, told, self._now(), self._host, about=about, component=component))
         self._wakeup.set()
 
     async def run(self) -> None:
@@ -168,6 +180,11 @@ class Announcer:
             self._running = False
             self._waiting.clear()
 
+    async def flush(self) -> None:
+        """Write what waits, at once."""
+        while self._waiting:
+            await self._write(self._waiting.popleft())
+
     async def _write(self, body: Raw) -> None:
         try:
             async with asyncio.timeout(_TIMEOUT):
@@ -187,4 +204,4 @@ class Announcer:
         now = self._clock()
         if self._complained_at is None or now - self._complained_at >= _COMPLAINT_SECONDS:
             self._complained_at = now
-            log.warning("Events of Workflows are not written, %d so far: %s", self._dropped, why)
+            log.warning("Events are not written, %d so far: %s", self._dropped, why)

@@ -96,9 +96,9 @@ class _Line:
     """Of the write that is due next."""
 
     def first(self) -> list[_Waiting]:
-        """The oldest that has no outcome, with those after it that are of the same Workflow."""
-        left = [each for each in self.waiting if each.outcome is None]
-        return list(takewhile(lambda each: each.uid == left[0].uid, left))
+        """The oldest, with those after it that are of the same Workflow. None has an outcome yet: who has one leaves
+        before the lock, which is fair, comes to who has none."""
+        return list(takewhile(lambda each: each.uid == self.waiting[0].uid, self.waiting))
 
 
 class EventStore:
@@ -142,7 +142,7 @@ class EventStore:
                     if mine.outcome is None:  # else another has stored this one with its own
                         if len(line.waiting) == 1 and _another_follows(workflow, event):
                             await asyncio.sleep(GATHER)
-                        line.ticket = Ticket(min(each.due for each in line.waiting if each.outcome is None))
+                        line.ticket = Ticket(min(each.due for each in line.waiting))
                         async with self._writes.turn(line.ticket):
                             await self._take_first(line)
         if isinstance(mine.outcome, Exception):

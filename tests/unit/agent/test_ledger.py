@@ -258,3 +258,49 @@ def test_no_descriptor_is_left_open(tmp_path):
 def test_headers_are_alike_so_that_marking_needs_no_room():
     assert len(WHOLE) == len(BLIND)
     assert Path("journal").with_suffix(".new") == Path("journal.new")
+
+
+class Odd(Disk):
+    """With `stuck`, a write takes nothing and says so; with `lossy`, nothing that was written is known to stay."""
+
+    stuck = lossy = False
+
+    def write(self, descriptor, content, offset):
+        return 0 if self.stuck else super().write(descriptor, content, offset)
+
+    def sync(self, descriptor):
+        if self.lossy:
+            raise OSError(errno.EIO, "Input/output error")
+
+
+def test_disk_that_takes_nothing_and_calls_it_no_error_does_not_hang_the_agent(tmp_path):
+    disk = Odd()
+    ledger = Ledger(tmp_path / "l", lambda: b"{}", disk)
+    assert ledger.rewrite()
+    disk.stuck = True
+    assert not ledger.append(b"{}")
+    assert ledger.misleads
+
+
+def test_mark_that_may_be_lost_with_the_power_is_none(tmp_path):
+    disk = Odd()
+    ledger = Ledger(tmp_path / "l", lambda: b"{}", disk)
+    assert ledger.rewrite()
+    disk.lossy = True
+    assert not ledger.append(b"{}")
+    assert ledger.misleads
+    disk.lossy = False
+    assert ledger.append(b"{}")
+    assert (ledger.kept, ledger.misleads) == (True, False)
+
+
+def test_file_that_is_gone_misleads_nobody(tmp_path):
+    directory = tmp_path / "state"
+    directory.mkdir()
+    ledger = Ledger(directory / "l", lambda: b"{}")
+    assert ledger.rewrite()
+    ledger.close()
+    (directory / "l").unlink()
+    directory.rmdir()
+    assert not ledger.append(b"{}")
+    assert (ledger.kept, ledger.misleads) == (False, False)

@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tink.agent.model import AgentError
+from tink.agent.oci import reference
 from tink.agent.oci.mounts import mount_overlay, root_is_initramfs, unmount
+from tink.agent.oci.registry import AbortedError, Registries, RegistryError, Session
 from tink.agent.oci.runc import complaint_of
+from tink.agent.oci.store import _blob
 from tink.agent.oci.unpack import Budget, UnpackError, apply_layer
 
 INITRAMFS = "rootfs / rootfs rw,size=100k 0 0"
@@ -110,3 +114,55 @@ def test_hard_link_to_nothing_is_refused(tmp_path: Path) -> None:
     archive = layer(tmp_path / "layer", (member("hard", tarfile.LNKTYPE, "./"), b""))
     with pytest.raises(UnpackError, match="hard link to nothing"):
         apply_layer(tmp_path / "root", archive, Budget(10**6), lambda: None)
+
+
+@pytest.mark.parametrize(
+    "descriptor",
+    [
+        {"digest": "sha256:" + "0" * 64, "size": -1},
+        {"digest": "sha256:" + "0" * 64, "size": "1"},
+        {"digest": "sha256:" + "0" * 64},
+        {"digest": "sha256:../../../etc", "size": 1},
+        {"digest": "md5:" + "0" * 32, "size": 1},
+        {"digest": 7, "size": 1},
+        [],
+        None,
+    ],
+)
+def test_what_a_manifest_names_without_digest_and_size_is_not_fetched(descriptor: object) -> None:
+    with pytest.raises(RegistryError, match="without a sha256 or sha512 digest and a size"):
+        _blob(descriptor)
+
+
+def session(pauses: list[float]) -> Session:
+    return Session(reference.parse("127.0.0.1:1/x:1"), Registries(), pauses.append)
+
+
+def test_registry_in_trouble_is_left_alone_for_longer_each_time() -> None:
+    pauses: list[float] = []
+    asking = session(pauses)
+    for attempt in (1, 2, 3, 4):
+        asking.retry_pause(attempt)
+    assert pauses == [0.5, 1.0, 2.0, 4.0]
+    asking.abort()
+    with pytest.raises(AbortedError):
+        asking.retry_pause(1)
+
+
+@pytest.mark.parametrize("realm", ["http://127.0.0.1:1/token", "http://127.0.0.1:1/token?account=me"])
+def test_token_service_is_asked_at_its_own_address_whatever_stands_in_it(
+    realm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def get(url: str, _: object) -> None:
+        asked.append(url)
+        raise AgentError("asked")
+
+    asking = session([])
+    monkeypatch.setattr(asking, "_get", get)
+    with pytest.raises(AgentError, match="asked"):
+        asking._authorize(f'Bearer realm="{realm}"')
+    assert asked[0].startswith(realm)
+    assert asked[0].count("?") == 1
+    assert asked[0][len(realm)] == ("&" if "?" in realm else "?")

@@ -21,6 +21,7 @@ from tink.agent.output import (
     PIECES_PER_ACTION,
     OutputPace,
     OutputSender,
+    Printed,
 )
 from tink.agent.process import ProcessRuntime
 from tink.agent.spool import Spool
@@ -312,3 +313,15 @@ async def test_agent_tells_the_end_of_an_action_after_what_it_printed(tmp_path):
         assert (await asyncio.wait_for(spool.head(), 1))[1] == ActionSucceeded("w", "a")
         assert server.lines() == ["out"]
         await agent.close()
+
+
+async def test_lines_that_were_not_taken_wait_again_all_of_them():
+    waiting = Printed("w", "a", asyncio.get_running_loop().create_future())
+    lines = [str(number) * LINE_CHARACTERS for number in range(PIECE_CHARACTERS // LINE_CHARACTERS)]
+    for line in lines:
+        waiting.add(line)
+    waiting.put_back(waiting.take())
+    assert (list(waiting.lines), waiting.dropped) == (lines, 0)
+    waiting.put_back(waiting.take())
+    waiting.add("more")
+    assert (list(waiting.lines), waiting.dropped) == ([*lines[1:], "more"], 1)

@@ -6,11 +6,23 @@ import errno
 import pytest
 
 import tink.agent.agent as agent_module
-from tests.unit.agent.lives import MemoryDisk, World, lives, restart, settle_all, until
-from tink.agent.model import Action, ActionFailed, StartWorkflow, StopWorkflow, Workflow
+from tests.unit.agent.lives import STATE, MemoryDisk, World, lives, restart, settle_all, until
+from tink.agent.executor import REMEMBERED_WORKFLOWS, Progress
+from tink.agent.journal import Journal
+from tink.agent.model import (
+    Action,
+    ActionError,
+    ActionFailed,
+    ActionStarted,
+    StartWorkflow,
+    StopWorkflow,
+    Workflow,
+    WorkflowOutcome,
+    WorkflowRejected,
+)
 
 
-async def test_last_action_waits_until_the_server_knows_of_it(monkeypatch):
+async def test_last_action_waits_until_the_server_knows_of_it(monkeypatch, caplog):
     monkeypatch.setattr(agent_module, "KNOWN_WITHIN_SECONDS", 60.0)
     world = World(actions=2)
     agent, spool = await restart(world)
@@ -22,6 +34,8 @@ async def test_last_action_waits_until_the_server_knows_of_it(monkeypatch):
     await settle_all(spool)
     await until(lambda: not agent._tasks)
     assert world.runs == {"a0": 1, "a1": 1}
+    assert "heard of it" not in caplog.text, "a server that answers is no news"
+    assert asyncio.all_tasks() == {asyncio.current_task()}, "nobody goes on waiting"
     await agent.close()
 
 
@@ -83,7 +97,7 @@ async def test_workflow_whose_first_action_the_server_refuses_is_not_begun(actio
     assert "act0 was not begun" in failed.message
 
 
-async def test_stop_while_the_last_action_waits_runs_nothing(monkeypatch):
+async def test_stop_while_the_last_action_waits_runs_nothing(monkeypatch, caplog):
     monkeypatch.setattr(agent_module, "KNOWN_WITHIN_SECONDS", 60.0)
     world = World(actions=1)
     agent, spool = await restart(world)
@@ -93,7 +107,37 @@ async def test_stop_while_the_last_action_waits_runs_nothing(monkeypatch):
     await until(lambda: not agent._tasks)
     assert not world.runs
     assert spool.pending[-1][1].reason == "Canceled"
+    assert "heard of it" not in caplog.text
     await agent.close()
+
+
+async def test_action_that_is_stopped_before_it_begins_never_counts_as_begun():
+    """An agent that died in that moment would say that nobody knows how it ended."""
+    world, begun = World(actions=2), []
+    agent, spool = await restart(world)
+    agent._executor.action_begins = lambda: begun.append(1)
+    agent.handle(StartWorkflow(world.workflow))
+    agent.handle(StopWorkflow("w"))
+    await settle_all(spool)
+    await until(lambda: not agent._tasks)
+    assert not begun
+    assert not world.runs
+
+
+async def test_action_whose_image_can_not_be_had_leaves_nobody_waiting_for_the_server():
+    world = World(actions=1)
+
+    async def pull(image, stop):
+        await asyncio.sleep(0)
+        raise ActionError("ImagePullFailed", "no such image")
+
+    world.pull = pull
+    agent, spool = await restart(world)
+    agent.handle(StartWorkflow(world.workflow))
+    await until(lambda: not agent._tasks)
+    assert spool.pending[-1][1].reason == "ImagePullFailed"
+    await asyncio.sleep(0.01)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 @pytest.fixture
@@ -263,3 +307,84 @@ async def test_disk_that_can_be_written_again_serves_the_next_workflow():
     await until(lambda: world.runs["b0"])
     assert not agent._journal.misleads
     await agent.close()
+
+
+async def test_agent_that_finds_its_disk_full_goes_on_with_what_it_reads():
+    """It was whole when it was read, and the mark that it is so no more can be set."""
+    world = World(actions=3)
+    world.filled = False
+    agent, _ = await restart(world, disk=Full(world))
+    agent.handle(StartWorkflow(world.workflow))
+    for task in agent._tasks:
+        task.cancel()
+    world.filled = True
+    agent, spool = await restart(world, disk=Full(world))
+    assert agent._executor.running == "w"
+    await settle_all(spool)
+    await until(lambda: world.runs)
+    await agent.close()
+
+
+async def test_agent_that_dies_right_after_it_has_read_leaves_all_of_it_to_the_next():
+    world = World(actions=3)
+    agent, _ = await restart(world)
+    agent.handle(StartWorkflow(world.workflow))
+    for task in agent._tasks:
+        task.cancel()
+    first, second = (Journal(STATE, world.boot, MemoryDisk(world)).restore() for _ in range(2))
+    assert first == second
+    assert first.progress.workflow == world.workflow
+    assert len(first.pending) == 1
+
+
+async def test_what_was_lost_is_told_by_the_second_agent_that_finds_it_so_if_the_first_one_dies():
+    """Before that neither may say that it does not hold the Workflow: the server would judge by less."""
+    world = World(actions=3)
+    agent, _ = await restart(world)
+    agent.handle(StartWorkflow(world.workflow))
+    for task in agent._tasks:
+        task.cancel()
+    for _ in range(2):
+        restored = Journal(STATE, "the next boot", MemoryDisk(world)).restore()
+        assert (restored.lost, restored.progress.workflow, len(restored.pending)) == ("w", None, 1)
+
+
+async def test_disk_is_left_alone_while_nothing_changes():
+    world = World(actions=1)
+    agent, _ = await restart(world)
+    agent._write()
+    steps = world.steps
+    agent._write()
+    assert world.steps == steps
+
+
+async def test_as_many_workflows_are_known_to_have_ended_after_a_restart_as_before():
+    journal, progress = Journal(STATE, "boot", MemoryDisk(world := World())), Progress()
+    for number in range(2 * REMEMBERED_WORKFLOWS):
+        progress = progress.with_ended(f"w{number}", WorkflowOutcome.SUCCEEDED)
+        journal.write(progress, ())
+    restored = Journal(STATE, "boot", MemoryDisk(world)).restore()
+    assert restored.progress.ended == progress.ended
+    assert len(progress.ended) == REMEMBERED_WORKFLOWS
+
+
+STARTED, FAILED = (ActionStarted("w", "a0"), ActionFailed("w", "a0", "R", "m"))
+OTHER, ANSWER = (ActionStarted("w2", "a0"), WorkflowRejected("w", "AlreadyFinished", "m"))
+
+
+@pytest.mark.parametrize(
+    ("events", "lost"),
+    [
+        ([STARTED], "w"),
+        ([STARTED, FAILED], ""),
+        ([STARTED, FAILED, ANSWER], ""),
+        ([STARTED, FAILED, OTHER], "w2"),
+        ([ANSWER], ""),
+        ([ActionStarted("unknown", "a0")], ""),
+    ],
+)
+async def test_workflow_whose_end_an_agent_had_not_found_out_is_the_one_that_it_still_has_to_tell_of(events, lost):
+    ended = Progress().with_ended("w", WorkflowOutcome.FAILED).with_ended("w2", WorkflowOutcome.FAILED)
+    journal = Journal(STATE, "boot", MemoryDisk(world := World()))
+    journal.write(ended, list(enumerate(events, 1)))
+    assert Journal(STATE, "boot", MemoryDisk(world)).restore().lost == lost

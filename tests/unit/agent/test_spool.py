@@ -99,3 +99,11 @@ async def test_event_that_waits_for_something_is_not_sent_before_nor_are_those_b
     assert news == [2]
     spool.settle(1, delivered=True)
     assert spool.first(8) == [(2, ActionSucceeded("w", "b"))]
+    spool.settle(2, delivered=True)
+    assert not spool._after, "nothing is kept of what has been told"
+
+
+async def test_publisher_that_settles_another_than_the_oldest_is_a_fault_of_this_program():
+    spool = Spool([(1, ActionStarted("w", "a")), (2, ActionSucceeded("w", "a"))])
+    with pytest.raises(RuntimeError, match="event 2 is settled while 1 is the oldest"):
+        spool.settle(2, delivered=True)

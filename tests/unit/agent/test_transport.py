@@ -26,6 +26,7 @@ from tink.agent.spool import Spool
 from tink.agent.transport import WINDOW, Pace, Transport
 from tink.agent.wire import event_to_wire
 from tink.backoff import Backoff
+from tink.server.events import MAX_WAITING
 
 FAST = Pace(
     first_backoff=0.02,
@@ -94,10 +95,14 @@ async def serving(servicer, port):
         yield
     finally:
         await server.stop(None)
+        # What gRPC finishes after this event loop is closed fails in the loop, and the log, of the next test.
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        if left:
+            await asyncio.wait(left, timeout=1)
 
 
 @contextlib.asynccontextmanager
-async def transporting(port, spool, received, pace=FAST, holds=tuple, channel=None):
+async def transporting(port, spool, received, pace=FAST, holds=tuple, channel=None, anonymous=False):
     channel = channel or open_channel(f"127.0.0.1:{port}", None)
     transport = Transport(
         channel,
@@ -105,6 +110,7 @@ async def transporting(port, spool, received, pace=FAST, holds=tuple, channel=No
         agent_id="52:54:00:00:00:01",
         spool=spool,
         holds=holds,
+        anonymous=anonymous,
         pace=pace,
         rng=random.Random(1),
     )
@@ -483,6 +489,133 @@ async def test_tls_is_spoken_only_to_a_server_that_the_roots_vouch_for(certifica
     finally:
         await channel.close()
         await server.stop(None)
+
+
+@contextlib.asynccontextmanager
+async def asking_for_certificates(pair):
+    server = grpc.aio.server()
+    add_WorkflowServiceServicer_to_server(Server(), server)
+    credentials = grpc.ssl_server_credentials([pair], root_certificates=pair[1], require_client_auth=True)
+    port = server.add_secure_port("127.0.0.1:0", credentials)
+    await server.start()
+    try:
+        yield port
+    finally:
+        await server.stop(None)
+
+
+async def test_agent_without_a_certificate_says_that_the_server_may_want_one(certificate, log):
+    """All that gRPC says is that the socket is closed."""
+    pair, roots = certificate
+    async with asking_for_certificates(pair) as port:
+        channel = open_channel(f"127.0.0.1:{port}", roots)
+        async with transporting(port, Spool(), [], channel=channel, anonymous=True):
+            await until(lambda: log.records)
+    assert "cannot reach the server" in log.records[0].message
+    assert "give --tls-cert and --tls-key" in log.records[0].message
+
+
+@pytest.mark.parametrize("trouble", ["it shows one", "nobody is there", "it does not trust the server"])
+async def test_nobody_looks_for_a_certificate_where_that_is_not_what_is_missing(certificate, tmp_path, log, trouble):
+    pair, roots = certificate
+    async with asking_for_certificates(pair) as port:
+        port = free_port() if trouble == "nobody is there" else port
+        channel = open_channel(f"127.0.0.1:{port}", tmp_path / "none" if "trust" in trouble else roots)
+        async with transporting(port, Spool(), [], channel=channel, anonymous=trouble != "it shows one"):
+            await until(lambda: log.records)
+    assert "cannot reach the server" in log.records[0].message
+    assert "--tls-cert" not in log.text
+
+
+class Gathering(Server):
+    """Answers no event but the first before `expected` are with it at once; `most` is how many were."""
+
+    def __init__(self, expected):
+        super().__init__()
+        self.expected, self.here, self.most = expected, 0, 0
+        self.full = asyncio.Event()
+
+    async def PublishEvent(self, request, context):  # noqa: N802
+        if self.events:
+            self.here += 1
+            self.most = max(self.most, self.here)
+            if self.here == self.expected:
+                self.full.set()
+            await self.full.wait()
+            self.here -= 1
+        return await super().PublishEvent(request, context)
+
+
+async def test_what_an_earlier_agent_has_left_is_sent_together_though_nothing_new_comes():
+    left = [(number, ActionStarted("w", f"a{number}")) for number in range(1, 6)]
+    server, port, spool = Gathering(4), free_port(), Spool(left)
+    async with serving(server, port), transporting(port, spool, []):
+        await until(lambda: not len(spool))
+    assert server.most == 4
+
+
+class Refusing(Server):
+    """Refuses a3 once, and answers a2 after that."""
+
+    def __init__(self):
+        super().__init__()
+        self.refused = asyncio.Event()
+
+    async def PublishEvent(self, request, context):  # noqa: N802
+        action = request.event.action_started.action_id
+        if action == "a3" and not self.refused.is_set():
+            self.refused.set()
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
+        if action == "a2":
+            await self.refused.wait()
+        return await super().PublishEvent(request, context)
+
+
+async def test_event_that_was_sent_ahead_and_not_taken_is_sent_again():
+    left = [(number, ActionStarted("w", f"a{number}")) for number in range(1, 4)]
+    server, port, spool = Refusing(), free_port(), Spool(left)
+    async with serving(server, port), transporting(port, spool, []):
+        await until(lambda: not len(spool))
+    assert [event.action_started.action_id for event in server.events] == ["a1", "a2", "a3"]
+
+
+async def test_nothing_is_sent_ahead_while_the_server_is_away():
+    """gRPC would send what waits for a connection in any order."""
+    spool = Spool([(number, ActionStarted("w", f"a{number}")) for number in range(1, 4)])
+    channel = open_channel(f"127.0.0.1:{free_port()}", None)
+    transport = Transport(channel, server="s", agent_id="a", spool=spool, pace=FAST)
+    publishing = asyncio.create_task(transport.publish())
+    for number in range(5):
+        await asyncio.sleep(0.02)
+        spool.append(ActionStarted("w", f"b{number}"))
+        assert not transport._ahead
+    publishing.cancel()
+    await asyncio.gather(publishing, return_exceptions=True)
+    await channel.close()
+
+
+async def test_transport_that_has_ended_sends_nothing_any_more():
+    server, port, spool = Gathering(9), free_port(), Spool()
+    async with serving(server, port):
+        channel = open_channel(f"127.0.0.1:{port}", None)
+        transport = Transport(channel, server="s", agent_id="a", spool=spool, pace=FAST)
+        publishing = asyncio.create_task(transport.publish())
+        for number in range(3):
+            spool.append(ActionStarted("w", f"a{number}"))
+            await until(lambda number=number: server.events and server.here >= min(number, 1))
+        under_way = list(transport._ahead.values())
+        publishing.cancel()
+        await asyncio.gather(publishing, *under_way, return_exceptions=True)
+        assert under_way
+        assert all(task.cancelled() for task in under_way)
+        assert not transport._ahead
+        spool.append(ActionStarted("w", "a9"))
+        assert not transport._ahead
+        await channel.close()
+
+
+def test_server_lets_as_many_events_of_a_machine_wait_as_its_agent_sends_at_once():
+    assert 2 * WINDOW <= MAX_WAITING, "those that the server still has when the agent comes again among them"
 
 
 def test_pauses_grow_to_ten_seconds_and_differ_between_agents():

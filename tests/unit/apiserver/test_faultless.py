@@ -99,6 +99,41 @@ def test_an_item_that_was_right_is_not_walked_again() -> None:
     assert walks == 4, "what is wrong is found each time"
 
 
+def test_the_one_item_among_many_that_has_changed_is_looked_at() -> None:
+    """As in a patch of a status, with which all the others come again."""
+    node = compile_schema(SCHEMA)
+    many = [{"id": f"{number:x}", "size": 1} for number in range(200)]
+    assert walked(node, {"items": many})[1] == []
+    many[150] = {**many[150], "size": 0}
+    (error,) = walked(node, {"items": many})[1]
+    assert "items[150].size" in str(error)
+
+
+def test_an_item_that_can_not_be_remembered_is_looked_at_each_time() -> None:
+    node = compile_schema(SCHEMA)
+    for _ in range(2):
+        found = Walk()
+        node({"items": [{"id": "long", "size": 1 << 70}]}, None, found)
+        assert any("items[0].id" in str(error) for error in found.errors)
+
+
+def test_an_item_that_lacks_a_default_is_given_it_each_time() -> None:
+    node = compile_schema(SCHEMA)
+    for _ in range(2):
+        value = {"items": [{"id": "a"}]}
+        node(value, None, Walk())
+        assert value == {"items": [{"id": "a", "on": True}]}
+
+
+def test_what_an_older_definition_found_right_the_newer_one_looks_at_again() -> None:
+    item = {"id": "a", "size": 7}
+    older, newer = copy.deepcopy(SCHEMA), copy.deepcopy(SCHEMA)
+    newer["properties"]["items"]["items"]["properties"]["size"]["maximum"] = 5  # type: ignore[index]
+    for node, wrong in ((compile_schema(older), 0), (compile_schema(newer), 1), (compile_schema(older), 0)):
+        for _ in range(2):
+            assert len(walked(node, {"items": [item]})[1]) == wrong
+
+
 def test_an_item_that_stands_twice_is_told_and_one_that_does_not_is_not() -> None:
     for ids, wrong in ((["a", "b"], 0), (["a", "a"], 1), (["a", "b", "a", "a"], 1), ([1, 1], 3)):
         found = Walk()
@@ -116,6 +151,9 @@ def test_values_are_forgotten_when_nobody_asks_for_them_and_kept_when_somebody_d
         assert asked in known
     assert unasked not in known
     assert sum(map(len, known._young | known._old)) <= 2 * GENERATION_BYTES
+    for number in range(20_000):
+        known.note(b"%d" % number)
+    assert len(known._young | known._old) <= 2 * GENERATION_BYTES // _ENTRY_BYTES, "small ones take room, too"
     known.note(b"x" * (MAX_TEXT + 1))
     assert b"x" * (MAX_TEXT + 1) not in known
     assert text_of({"n": 1 << 70}) is None
@@ -175,6 +213,15 @@ def test_metadata_are_read_again_unless_a_patch_only_says_which_object_it_means(
     assert intake.keeps_metadata(custom, MERGE_PATCH, {"status": {}})
     assert not intake.keeps_metadata(typed, MERGE_PATCH, means)
     assert not intake.keeps_metadata(custom, JSON_PATCH, means)
-    for metadata in (None, [], "m", {"name": 1}, {"uid": None}, {"labels": {"a": "b"}}, {"managedFields": []}):
+    odd: tuple[Any, ...] = (
+        None,
+        [],
+        "m",
+        {"name": 1},
+        {"uid": None},
+        {"labels": {"a": "b"}},
+        {"creationTimestamp": "x"},
+    )
+    for metadata in odd:
         assert not intake.keeps_metadata(custom, MERGE_PATCH, {"metadata": metadata}), metadata
     assert not intake.keeps_metadata(custom, MERGE_PATCH, [])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
 from tink.api.v1alpha2 import FINALIZER, Raw, WorkflowStatus
-from tink.controller.reconcile import Outcome, Reference, action_id, reconcile, refused, timestamps
+from tink.controller.reconcile import MAX_OBJECT_BYTES, Outcome, Reference, action_id, reconcile, refused, timestamps
 from tink.controller.settings import ControllerSettings
 from tink.template.errors import TemplateError
 from tink.workflow.status import InvalidStatusError
@@ -245,6 +246,20 @@ def test_a_workflow_that_would_outgrow_what_the_api_stores_fails_before_the_api_
     message = condition(status, "Succeeded")["message"]
     assert "bytes, and the API stores 1400000" in message
     assert f"{len(actions)} rendered actions" in message
+
+
+def test_a_workflow_that_just_fits_is_run(make_workflow: Make, hardware: Raw, template: Raw) -> None:
+    workflow = make_workflow(spec={"templateParams": {"k": "x" * 900_000}})
+
+    def prepared(length: int) -> Raw:
+        actions = rendering(plain(0, cmd="x" * length))
+        return status_in(reconcile(workflow, hardware, template, SETTINGS, CREATED, actions))
+
+    message = condition(prepared(600_000), "Succeeded")["message"]
+    found = re.search(r"would have (\d+) bytes", message)
+    assert found is not None
+    fits = 600_000 - (int(found[1]) - MAX_OBJECT_BYTES)
+    assert [prepared(length)["state"] for length in (fits, fits + 1)] == ["Pending", "Failed"]
 
 
 def test_a_megabyte_of_nonsense_in_the_spec_does_not_come_back_in_the_message(make_workflow: Make) -> None:

@@ -193,6 +193,11 @@ class Rig:
             await self.server.stop()
         for agent in self._agents:
             await agent.channel.close()
+        # gRPC has one queue of what its calls have come to, for all event loops: what it finishes after this one is
+        # closed fails in the loop, and the log, of the next test.
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        if left:
+            await asyncio.wait(left, timeout=1)
 
     def agent(self) -> ScriptedAgent:
         agent = ScriptedAgent(self.server.port)

@@ -103,14 +103,15 @@ def test_a_workflow_that_somebody_ended_by_hand_is_stopped() -> None:
 
 
 def test_a_workflow_that_vanished_while_it_ran_is_stopped() -> None:
-    told = Told(started={"a", "b", "c", "e"}, stopped={"e"}, offered={"a": 1.0}, unsendable={"a": "1"})
+    told = Told(stopped={"e"}, offered={"a": 1.0}, unsendable={"a": "1"})
+    told.runs(["a", "b", "c", "e"])
     done = workflow("b", "Succeeded")
     done["status"]["actions"][0]["state"] = "Succeeded"
     timed_out = workflow("c", "Failed", conditions=[{"type": "Succeeded", "status": "False", "reason": "StartTimeout"}])
     for gone in (workflow("a", "Running"), done, timed_out, workflow("never", "Running"), workflow("e", "Cancelling")):
         told.forget(gone)
     assert told.orphans == {"a": "d/a", "c": "d/c"}
-    assert (told.started, told.stopped, told.offered, told.unsendable) == (set(), set(), {}, {})
+    assert (told.started, told.given, told.stopped, told.offered, told.unsendable) == (set(), set(), set(), {}, {})
     assert decide(told=told) == Stop("a", "d/a")
 
 

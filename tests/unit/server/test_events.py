@@ -10,9 +10,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tink.agent.transport import Pace
 from tink.api.v1alpha2 import Raw, WorkflowState
 from tink.kube.client import ConflictError, NotFoundError, UnreachableError
-from tink.server.events import MAX_WAITING, WRITES, BusyError, EventStore, StaleError, WorkflowGoneError
+from tink.server.events import (
+    GATHER,
+    MAX_WAITING,
+    PATIENCE,
+    WRITES,
+    BusyError,
+    EventStore,
+    StaleError,
+    WorkflowGoneError,
+    _can_wait,
+)
 from tink.server.workflows import WorkflowIndex
 from tink.workflow import machine as m
 from tink.workflow.status import InvalidStatusError, parse_timestamp
@@ -404,6 +415,55 @@ async def test_what_none_waits_for_is_stored_at_its_time_however_much_is_in_a_hu
     await asyncio.wait_for(calls[1], 5)
     assert not any(call.done() for call in late)
     await asyncio.wait_for(asyncio.gather(*calls, *late), 5)
+
+
+async def test_machine_whose_agent_waits_for_one_of_its_reports_is_in_a_hurry_whatever_else_it_reports(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have gathered while an earlier one was written, and go together."""
+    monkeypatch.setattr("tink.server.events.WRITES", 1)
+    monkeypatch.setattr("tink.server.events.PATIENCE", 30.0)
+    bench = Bench(bench.rig)
+    for name in ("w0", "other", "patient"):
+        bench.rig.workflow(name, state="Running", hardware=f"h-{name}", actions=THREE)
+    bench.rig.api.gate = asyncio.Event()
+    done: list[str] = []
+
+    async def take(name: str, event: Any) -> None:
+        await bench.take(event, name)
+        done.append(name)
+
+    calls = []
+    for name, action in (("w0", "a0"), ("other", "a1"), ("patient", "a1"), ("w0", "a1"), ("w0", "a2")):
+        calls.append(asyncio.ensure_future(take(name, m.ActionStarted(action))))
+        await asyncio.sleep(0.005)
+    bench.rig.api.gate.set()
+    await asyncio.wait_for(asyncio.gather(*calls), 5)
+    assert done == ["w0", "other", "w0", "w0", "patient"]
+
+
+async def test_end_of_an_action_waits_for_nothing_when_there_is_more_to_write_already(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.rig.workflow(state="Scheduled", actions=THREE)
+    bench.rig.api.gate = asyncio.Event()
+    calls = [asyncio.ensure_future(bench.take(m.ActionStarted("a0")))]
+    await bench.rig.until(lambda: bench.status()["state"] == "Running")
+    calls += [asyncio.ensure_future(bench.take(event)) for event in (m.ActionSucceeded("a0"), m.ActionStarted("a1"))]
+    await asyncio.sleep(0)
+    monkeypatch.setattr("tink.server.events.GATHER", 60)
+    bench.rig.api.gate.set()
+    assert await asyncio.wait_for(asyncio.gather(*calls), 5) == [True] * 3
+
+
+def test_a_report_of_actions_that_this_server_has_not_heard_of_is_in_a_hurry(bench: Bench) -> None:
+    bench.rig.workflow(state="Running", actions=[])
+    assert not _can_wait(bench.seen(), m.ActionStarted("a1"))
+    assert not _can_wait(bench.seen(), m.ActionSucceeded("a1"))
+
+
+def test_a_report_that_gives_way_comes_long_before_its_agent_takes_it_for_lost() -> None:
+    assert 10 * GATHER <= PATIENCE <= Pace().publish_timeout / 5
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))

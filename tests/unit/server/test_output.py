@@ -138,6 +138,8 @@ async def test_piece_without_lines_tells_what_was_left_out(desk: Desk) -> None:
         (["x" * 10_000], lambda kept: kept == ("x" * LINE_CHARACTERS,)),
         ([str(n) for n in range(1000)], lambda kept: len(kept) == LINES and kept[-1] == "999"),
         (["x" * 300] * 90, lambda kept: 0 < sum(map(len, kept)) <= PIECE_CHARACTERS),
+        (["x" * (PIECE_CHARACTERS // 13 - 1)] * 20, lambda kept: len(kept) == 13),  # each with its line feed
+        (["", *["x" * (PIECE_CHARACTERS // 13 - 1)] * 13], lambda kept: len(kept) == 13),
         (["tab\there", ""], lambda kept: kept == ("tab\there", "")),
     ],
 )

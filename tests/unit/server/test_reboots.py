@@ -11,11 +11,11 @@ import pytest
 
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import UnreachableError
-from tink.server.events import BusyError, ServerEvent
+from tink.server.events import BusyError, ServerEvent, StaleError, WorkflowGoneError
 from tink.server.reboots import ELSEWHERE, SAID, RebootWatch
 from tink.server.workflows import WorkflowIndex
 from tink.workflow.machine import AgentAway, AgentSeen, Author, apply
-from tink.workflow.status import agent_seen
+from tink.workflow.status import InvalidStatusError, agent_seen
 
 KEY = ("d", "h")
 GRACE = 30.0
@@ -282,8 +282,93 @@ async def test_what_changed_while_it_waited_is_seen(bench: Bench) -> None:
     bench.put(workflow("Failed"))
     bench.put(workflow())
     bench.connected = True
+    await bench.passes(GRACE * (ELSEWHERE + SAID))
+    assert bench.taken == [AgentSeen()]
+
+
+async def test_news_tell_who_sees_the_agent_when_nothing_else_has(bench: Bench) -> None:
+    """The Workflow was given to another machine, whose agent comes and goes with other servers' streams."""
+    bench.put(workflow())
+    bench.connected = True
+    bench.put(workflow())
+    await bench.passes(GRACE * SAID)
+    assert bench.taken == [AgentSeen()]
+    bench.connected = False
+    bench.put(workflow())
+    await bench.passes(GRACE * ELSEWHERE)
+    assert bench.taken == [AgentSeen(), AgentAway(GRACE * ELSEWHERE)]
+
+
+async def test_that_an_agent_is_here_is_said_several_times_in_each_grace(bench: Bench) -> None:
+    """One that fails must not make others take the agent for gone."""
+    bench.opens("u")
+    bench.put(workflow())
+    await bench.passes(GRACE)
+    assert len(bench.taken) >= 3
+
+
+@pytest.mark.parametrize("fault", [StaleError("again"), InvalidStatusError("odd"), BusyError("busy")])
+async def test_saying_that_fails_is_made_good_whatever_was_wrong(bench: Bench, fault: Exception) -> None:
+    bench.faults = [fault]
+    bench.opens("u")
+    bench.put(workflow())
+    await bench.passes(GRACE * SAID * 2)
+    assert bench.taken == [AgentSeen()] * 2
+
+
+@pytest.mark.parametrize("fault", [WorkflowGoneError("w"), InvalidStatusError("odd")])
+@pytest.mark.parametrize("here", [True, False])
+async def test_of_a_workflow_that_is_gone_or_odd_nothing_is_judged_and_nothing_breaks(
+    bench: Bench, fault: Exception, here: bool
+) -> None:
+    bench.faults = [fault]
+    bench.put(workflow())
+    if here:
+        bench.opens("u")
+    await bench.passes(GRACE * ELSEWHERE)
+    assert bench.rebooted == []
+    bench.watch.forget(workflow())
+    bench.index.remove(workflow())
+    said = len(bench.taken)
     await bench.passes(1000)
-    assert AgentAway not in map(type, bench.taken)
+    assert len(bench.taken) == said
+
+
+@pytest.mark.parametrize("here", [True, False])
+async def test_a_workflow_that_goes_while_something_is_said_of_it_is_not_looked_at_again(
+    bench: Bench, here: bool
+) -> None:
+    async def gone(_: Raw, event: ServerEvent) -> bool:
+        bench.taken.append(event)
+        bench.index.remove(workflow())
+        if not here:
+            bench.watch.forget(workflow())
+            raise UnreachableError("away")
+        return True
+
+    bench.watch._take = gone
+    bench.put(workflow())
+    if here:
+        bench.opens("u")
+    await bench.passes(1000)
+    assert len(bench.taken) == 1
+    assert not [alarm for alarm in bench.alarms if not alarm.cancelled]
+
+
+async def test_judgement_is_by_what_the_status_said_while_it_waited(bench: Bench) -> None:
+    """This server may have read newer news for another's sake, and they say that the agent is there."""
+    bench.put(workflow())
+    bench.index.apply(seen(workflow(), 1e9))
+    await bench.passes(GRACE * ELSEWHERE)
+    assert bench.taken == [AgentAway(GRACE * ELSEWHERE, "")]
+
+
+async def test_a_server_that_stops_waits_for_nothing(bench: Bench) -> None:
+    bench.put(workflow())
+    bench.watch.close()
+    assert [alarm.cancelled for alarm in bench.alarms] == [True]
+    await bench.passes(1000)
+    assert bench.taken == []
 
 
 async def test_without_the_api_it_is_tried_again(bench: Bench) -> None:

@@ -375,14 +375,17 @@ async def test_a_workflow_that_timed_out_and_was_deleted_at_once_is_stopped(rig:
     assert await there.calm() == [("stop", "uid-w")]
 
 
-async def test_an_agent_that_still_reports_of_a_workflow_that_is_over_is_told_to_stop(rig: Any, side: Make) -> None:
+@pytest.mark.parametrize("report", [m.ActionStarted("a1"), m.ActionSucceeded("a0")])
+async def test_an_agent_that_still_reports_of_a_workflow_that_is_over_is_told_to_stop(
+    rig: Any, side: Make, report: Any
+) -> None:
     rig.workflow(state="Failed", conditions=OVER)
     there = side()
     assert await there.calm() == []
     there.stream.heard("uid-w", m.Rejected("UnknownWorkflow", "m"))
     there.stream.heard("uid-w", m.ActionFailed("a0", "R", "m"))
     assert await there.calm() == [], "it has stopped"
-    there.stream.heard("uid-w", m.ActionStarted("a1"))
+    there.stream.heard("uid-w", report)
     assert await there.calm() == [("stop", "uid-w")]
 
 
@@ -398,6 +401,17 @@ async def test_a_workflow_that_is_deleted_while_its_agent_holds_it_unheard_is_st
     """The claim was taken back, but the command had arrived."""
     rig.workflow(dispatchAfter="2027-01-15T08:00:30Z")
     there = side("uid-w")
+    assert await there.calm() == []
+    there.stream.gone(rig.workflows.objects["d", "w"])
+    assert await there.calm() == [("stop", "uid-w")]
+
+
+async def test_a_workflow_that_is_deleted_after_its_agent_was_heard_of_it_is_stopped(rig: Any, side: Make) -> None:
+    """This server's copy is behind: another one has sent it."""
+    rig.workflow(dispatchAfter="2027-01-15T08:00:30Z")
+    there = side()
+    assert await there.calm() == []
+    there.stream.heard("uid-w", m.ActionStarted("a0"))
     assert await there.calm() == []
     there.stream.gone(rig.workflows.objects["d", "w"])
     assert await there.calm() == [("stop", "uid-w")]

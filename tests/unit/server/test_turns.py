@@ -46,8 +46,11 @@ async def test_who_is_in_a_hurry_is_next_and_of_others_who_came_first() -> None:
         await bench.come(number, time)
     assert bench.had == [0]
     bench.turns.hurry(bench.tickets[1], 0.5)
+    standing = len(bench.turns._line)
     bench.turns.hurry(bench.tickets[2], 4.0)
+    bench.turns.hurry(bench.tickets[1], 0.5)
     bench.turns.hurry(bench.tickets[0], 0.0)
+    assert len(bench.turns._line) == standing, "what changes nothing takes no memory"
     bench.go.set()
     await asyncio.gather(*bench.tasks.values())
     assert bench.had == [0, 1, 2, 3, 4]
