@@ -6,6 +6,7 @@ The difference is not academic: PyYAML reads the unquoted MAC address 52:54:00:1
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -27,6 +28,8 @@ _BOOLEANS = {
 _NULLS = ("", "~", "null", "Null", "NULL")
 _INTEGER = re.compile(r"^[-+]?(0b[01_]+|0o?[0-7_]*|0x[0-9a-fA-F_]+|[1-9][0-9_]*)$")
 _FLOAT = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$")
+_NOT_FINITE = re.compile(r"^([-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$")
+_NUMERIC = frozenset("-+.0123456789")
 
 
 class YamlError(ValueError):
@@ -53,12 +56,36 @@ def _construct_integer(loader: yaml.CSafeLoader, node: yaml.ScalarNode) -> int:
 
 
 def _construct_float(loader: yaml.CSafeLoader, node: yaml.ScalarNode) -> float | int:
-    text = str(loader.construct_scalar(node))
-    if text.lstrip("+-").lower() in (".inf", ".nan"):
-        raise yaml.constructor.ConstructorError(None, None, f"{text} has no place in JSON", node.start_mark)
+    try:
+        return _float(str(loader.construct_scalar(node)))
+    except ValueError as error:
+        raise yaml.constructor.ConstructorError(None, None, str(error), node.start_mark) from error
+
+
+def _float(text: str) -> float | int:
+    if _NOT_FINITE.match(text):
+        raise ValueError(f"{text} has no place in JSON")
     number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text} is too large a number")
     # JSON knows one kind of number: 1e3 is the integer 1000 for Kubernetes.
     return int(number) if number.is_integer() and abs(number) < 2**53 else number
+
+
+def plain_scalar(text: str) -> Any:
+    """What a scalar without quotes and without a tag means: a boolean, null, a number, or the text itself.
+
+    Raises ValueError for what JSON can't say, such as .inf.
+    """
+    if text in _BOOLEANS:
+        return _BOOLEANS[text]
+    if text in _NULLS:
+        return None
+    if text[0] not in _NUMERIC:
+        return text
+    if _INTEGER.match(text):
+        return _integer(text)
+    return _float(text) if _FLOAT.match(text) or _NOT_FINITE.match(text) else text
 
 
 def _construct_bool(loader: yaml.CSafeLoader, node: yaml.ScalarNode) -> bool:
@@ -69,16 +96,20 @@ def _construct_bool(loader: yaml.CSafeLoader, node: yaml.ScalarNode) -> bool:
 
 
 def _construct_mapping(loader: yaml.CSafeLoader, node: yaml.MappingNode) -> dict[str, Any]:
-    loader.flatten_mapping(node)
+    own = {id(key_node) for key_node, _ in node.value}
+    loader.flatten_mapping(node)  # puts what `<<` brings in front
     mapping: dict[str, Any] = {}
+    given: set[str] = set()
     for key_node, value_node in node.value:
         key = loader.construct_object(key_node, deep=True)
         key = _key(key)
-        if key in mapping:
+        if key in given:
             repeated = getattr(loader, "repeated", None)
             if repeated is None:
                 raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", key_node.start_mark)
             repeated.append((key, key_node.start_mark.line + 1))
+        if id(key_node) in own:
+            given.add(key)
         mapping[key] = loader.construct_object(value_node, deep=True)
     return mapping
 
@@ -100,9 +131,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(f"^({'|'.join
 _Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile("^(~|null|Null|NULL|)$"), ["~", "n", "N", ""])
 _Loader.add_implicit_resolver("tag:yaml.org,2002:int", _INTEGER, _first("-+0123456789"))
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, _first("-+0123456789."))
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^([-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"), _first("-+.")
-)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _NOT_FINITE, _first("-+."))
 _Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile("^<<$"), ["<"])
 _Loader.add_constructor("tag:yaml.org,2002:int", _construct_integer)
 _Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
@@ -110,7 +139,7 @@ _Loader.add_constructor("tag:yaml.org,2002:bool", _construct_bool)
 _Loader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
 
 
-def _check_depth(text: str | bytes) -> None:
+def check_depth(text: str | bytes) -> None:
     """Refuse deep nesting before anything recurses over it: PyYAML's composer would overrun the stack of C."""
     depth = 0
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
@@ -149,7 +178,7 @@ def document_and_repeated(text: str | bytes) -> tuple[Any, list[tuple[str, int]]
         raise YamlError(f"larger than {MAX_BYTES} bytes")
     repeated: list[tuple[str, int]] = []
     try:
-        _check_depth(text)
+        check_depth(text)
         loader = _Loader(text)
         loader.repeated = repeated  # type: ignore[attr-defined]
         try:
@@ -167,7 +196,7 @@ def documents(text: str | bytes) -> Iterator[Any]:
     if len(text) > MAX_BYTES:
         raise YamlError(f"larger than {MAX_BYTES} bytes")
     try:
-        _check_depth(text)
+        check_depth(text)
         for document in yaml.load_all(text, Loader=_Loader):
             _check_size(document)
             yield document

@@ -1,4 +1,4 @@
-"""Go's builtin template functions, and the four that Tinkerbell adds (Go: text/template, funcs.go).
+"""Go's builtin template functions, and the five that Tinkerbell adds (Go: text/template, funcs.go).
 
 `FUNCTIONS` is everything that a template can call: these and those of `sprig`. Where a name is in both, ours wins:
 `contains`, `hasPrefix` and `hasSuffix` take the text first, as Go's strings package does and as the Tinkerbell renderer
@@ -7,6 +7,7 @@ always has.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import Final
 from urllib.parse import quote_plus
@@ -281,6 +282,19 @@ def format_partition(device: str, partition: int) -> str:
     return f"{device}{partition}"
 
 
+def netmask_to_prefix_length(netmask: str) -> str:
+    """How many bits a netmask has: `255.255.255.0` -> `24`; 0 if its ones are not all before its zeros, as in Go.
+
+    Raises CallError for what is no IPv4 address.
+    """
+    try:
+        bits = int(ipaddress.IPv4Address(netmask))
+    except ValueError:
+        raise CallError(f"invalid netmask format: {shortened(netmask)}") from None
+    ones = bits.bit_count()
+    return str(ones if bits == (1 << 32) - (1 << (32 - ones)) else 0)
+
+
 _OWN: Final = table(
     Function("and", _and_or, (ANY,), ANY),
     Function("or", _and_or, (ANY,), ANY),
@@ -305,6 +319,7 @@ _OWN: Final = table(
     Function("hasPrefix", _has_prefix, (STRING, STRING)),
     Function("hasSuffix", _has_suffix, (STRING, STRING)),
     Function("formatPartition", format_partition, (STRING, INT)),
+    Function("netmaskToPrefixLength", netmask_to_prefix_length, (STRING,)),
 )
 
 FUNCTIONS: Final[Functions] = {**SPRIG, **_OWN}

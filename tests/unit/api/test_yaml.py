@@ -96,3 +96,17 @@ def test_objects_takes_lists_apart_and_passes_over_empty_documents() -> None:
 def test_a_document_without_kind_is_named_by_its_number() -> None:
     with pytest.raises(YamlError, match="document 2"):
         objects("apiVersion: v1\nkind: A\n---\nfoo: bar\n")
+
+
+def test_what_a_merge_brings_gives_way_to_the_mappings_own_keys() -> None:
+    text = "base: &x {a: 1, b: 2}\nother: &y {b: 3, c: 4}\nmine: {<<: [*x, *y], b: own}\nlast: {b: own, <<: *x}\n"
+    assert list(documents(text)) == [
+        {
+            "base": {"a": 1, "b": 2},
+            "other": {"b": 3, "c": 4},
+            "mine": {"a": 1, "b": "own", "c": 4},
+            "last": {"a": 1, "b": "own"},
+        }
+    ]
+    with pytest.raises(YamlError, match="given twice"):
+        list(documents("base: &x {a: 1}\nmine: {<<: *x, b: 1, b: 2}\n"))

@@ -1,0 +1,278 @@
+"""`tinkedge convert`: older and foreign resources to those of today, and a report of what could not come along.
+
+Reads with `tink.convert.sources` or `tink.convert.cluster`, converts with `tink.convert.run`, writes with
+`tink.convert.writer` or applies. Manifests go to standard output, all else to standard error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import click
+
+from edge.commands.hosts import host_options, osies_by_architecture
+from edge.commands.metal3_options import empty_checksum_type
+from tink.convert.baremetalhost import ConversionSettings
+from tink.convert.documents import Document
+from tink.convert.report import Finding, Kind
+from tink.convert.run import DEFAULT_NAMESPACE, METAL3_VERSIONS, TARGETS, TO_HARDWARE, Result, convert_documents
+from tink.convert.sources import read_all
+from tink.convert.table import report_json, summary, table
+from tink.convert.to_hardware import HostOptions
+from tink.convert.writer import file_name, json_text, to_json, to_yaml, write_whole, yaml_document
+
+_PROGRESS_SECONDS = 0.2
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Cluster:
+    """How to reach the cluster that is read or written."""
+
+    kubeconfig: Path | None
+    context: str | None
+    namespace: str | None
+
+
+@click.command()
+@click.option(
+    "-f",
+    "--filename",
+    "files",
+    multiple=True,
+    metavar="FILE|DIR|-",
+    help="What to convert: a file, a directory with all that is below it, or - for standard input. Repeatable.",
+)
+@click.option("--from-cluster", is_flag=True, help="Convert what a cluster serves. With -n or -A.")
+@click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar=["TINKEDGE_KUBECONFIG", "KUBECONFIG"],
+    default=None,
+    help="For --from-cluster and --apply.  [default: $KUBECONFIG, ~/.kube/config, or the service account of the pod]",
+)
+@click.option("--context", default=None, help="A context of the kubeconfig.  [default: its current one]")
+@click.option("-n", "--namespace", default=None, help="The namespace to read, and to apply to what names none.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Read all namespaces.")
+@click.option("--to", type=click.Choice(TARGETS), default=None, help="What to make of Metal3's BareMetalHosts.")
+@empty_checksum_type
+@host_options
+@click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", help="Format.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), default=None, help="Write to this file, whole or not."
+)
+@click.option(
+    "--output-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=None,
+    help="Write one file an object into this directory.",
+)
+@click.option("--apply", is_flag=True, help="Apply the result instead of writing it (server-side apply).")
+@click.option(
+    "--force-conflicts", is_flag=True, help="With --apply: take over fields that another field manager has set."
+)
+@click.option("--report", type=click.Choice(["table", "json"]), default="table", help="Form of the report.")
+@click.option(
+    "--report-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    help="Write the report here, not to standard error.",
+)
+@click.option("--allow-loss", is_flag=True, help="Exit with 0 even if fields were dropped.")
+def convert(
+    files: tuple[str, ...],
+    from_cluster: bool,
+    kubeconfig: Path | None,
+    context: str | None,
+    namespace: str | None,
+    all_namespaces: bool,
+    to: str | None,
+    empty_checksum_type: Literal["md5", "auto"],
+    osies: tuple[tuple[str, str], ...],
+    bmc: bool,
+    consumed: bool,
+    unmanaged: bool,
+    output: str,
+    out: Path | None,
+    output_dir: Path | None,
+    apply: bool,
+    force_conflicts: bool,
+    report: str,
+    report_file: Path | None,
+    allow_loss: bool,
+) -> None:
+    """Convert older and foreign resources to those of today.
+
+    Reads Tinkerbell's v1alpha1, the early revision of v1alpha2 and Metal3's BareMetalHost. What could not be carried
+    over is reported field by field. Exits with 0 if all came through, with 2 if something was dropped, with 1 if
+    something could not be converted; what could be is written all the same.
+    """
+    if bool(files) == from_cluster:
+        raise click.UsageError("give -f FILE, DIR or - (or --from-cluster, but not both)")
+    if sum((out is not None, output_dir is not None, apply)) > 1:
+        raise click.UsageError("--out, --output-dir and --apply exclude each other")
+    if from_cluster and (namespace is None) != all_namespaces:
+        raise click.UsageError("with --from-cluster, give -n NAMESPACE or -A")
+    if force_conflicts and not apply:
+        raise click.UsageError("--force-conflicts goes with --apply")
+    if (osies or bmc or consumed or unmanaged) and to != TO_HARDWARE:
+        raise click.UsageError("--osie, --bmc, --consumed and --netboot-unmanaged go with --to hardware")
+    hosts = HostOptions(osies_by_architecture(osies), bmc, consumed, unmanaged, namespace or DEFAULT_NAMESPACE)
+    cluster = _Cluster(kubeconfig or _own_kubeconfig(), context, namespace)
+    try:
+        with _uncollected(), _progress() as progress:
+            if from_cluster:
+                found: Iterable[Document | Finding] = asyncio.run(_read(cluster, to, progress))
+            else:
+                found = progress.each("read", read_all(files))
+            result = convert_documents(found, to=to, hosts=hosts, versions=ConversionSettings(empty_checksum_type))
+            if apply:
+                result = asyncio.run(_apply(cluster, result, progress, force=force_conflicts))
+            else:
+                _write(result, output, out, output_dir, progress)
+    except BrokenPipeError:
+        # Whoever read the manifests has gone (`| head`): nothing more to say to anybody.
+        sys.stdout = None  # else Python complains about it at exit
+        sys.exit(1)
+    except OSError as error:
+        raise click.ClickException(f"{error.filename or 'standard output'}: {error.strerror or error}") from error
+    _tell(result, report, report_file)
+    sys.exit(result.exit_code(allow_loss=allow_loss))
+
+
+def _own_kubeconfig() -> Path | None:
+    """Where kubectl looks."""
+    path = Path.home() / ".kube" / "config"
+    return path if path.is_file() else None
+
+
+def _write(result: Result, output: str, out: Path | None, directory: Path | None, progress: _Progress) -> None:
+    """Write the manifests. Raises OSError."""
+    suffix = f".{output}"
+    if directory is not None:
+        directory.mkdir(parents=True, exist_ok=True)
+        for converted in progress.each("written", result.converted):
+            text = json_text(converted.obj) if output == "json" else yaml_document(converted)
+            write_whole(directory / file_name(converted.obj, suffix), [text])
+        return
+    texts = [to_json(result.objects)] if output == "json" else progress.each("written", to_yaml(result.converted))
+    if out is not None:
+        write_whole(out, texts)
+        return
+    stream = sys.stdout.buffer
+    for text in texts:
+        stream.write(text.encode())
+    stream.flush()
+
+
+async def _read(cluster: _Cluster, to: str | None, progress: _Progress) -> list[Document | Finding]:
+    from tink.convert.cluster import read_cluster
+    from tink.kube.client import ApiError, KubeClient, KubeConfigError
+
+    try:
+        client = await KubeClient.connect(cluster.kubeconfig, cluster.context)
+        try:
+            return await read_cluster(
+                client, cluster.namespace, metal3=to in (TO_HARDWARE, *METAL3_VERSIONS), seen=progress.say("read")
+            )
+        finally:
+            await client.close()
+    except (ApiError, KubeConfigError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+async def _apply(cluster: _Cluster, result: Result, progress: _Progress, *, force: bool) -> Result:
+    """The result with a finding for each object that was refused."""
+    from tink.convert.cluster import apply_all
+    from tink.kube.client import ApiError, KubeClient, KubeConfigError
+
+    refused: list[Finding] = []
+    try:
+        client = await KubeClient.connect(cluster.kubeconfig, cluster.context)
+        try:
+            async for finding in apply_all(
+                client, result.converted, cluster.namespace, force=force, done=progress.say("applied")
+            ):
+                refused.append(finding)
+        finally:
+            await client.close()
+    except (ApiError, KubeConfigError) as error:
+        raise click.ClickException(str(error)) from error
+    return replace(result, findings=[*result.findings, *refused])
+
+
+def _tell(result: Result, report: str, file: Path | None) -> None:
+    """The report: to its file, or to standard error, where a summary stands in any case."""
+    terminal = file is None and sys.stderr.isatty()
+    width = shutil.get_terminal_size().columns if terminal else 120
+    text = report_json(result) if report == "json" else "".join(f"{line}\n" for line in table(result.findings, width))
+    if file is not None:
+        try:
+            write_whole(file, [text])
+        except OSError as error:
+            raise click.ClickException(f"{file}: {error.strerror or error}") from error
+    else:
+        click.echo(text, nl=False, err=True)
+    if report == "table" or file is not None:
+        failed = any(finding.kind is Kind.ERROR for finding in result.findings)
+        click.secho(summary(result), err=True, fg="red" if failed else None)
+
+
+class _Progress:
+    """A line on a terminal's standard error that counts what is done, and goes when all is."""
+
+    def __init__(self, shown: bool) -> None:
+        self._shown = shown
+        self._next = time.monotonic() + _PROGRESS_SECONDS
+        self._drawn = False
+
+    def say(self, what: str) -> Callable[[int], None]:
+        """A function to tell how many are done."""
+        return lambda count: self._say(what, count)
+
+    def each(self, what: str, items: Iterable[_T]) -> Iterator[_T]:
+        """The same items, counted as they pass."""
+        for count, item in enumerate(items, start=1):
+            self._say(what, count)
+            yield item
+
+    def _say(self, what: str, count: int) -> None:
+        if self._shown and time.monotonic() >= self._next:
+            click.echo(f"\r{count} {what}\x1b[K", nl=False, err=True)
+            self._drawn = True
+            self._next = time.monotonic() + _PROGRESS_SECONDS
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._drawn:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without garbage collection: there are hundreds of thousands of values, all of them needed until the end."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[_Progress]:
+    progress = _Progress(sys.stderr.isatty() and not sys.stdout.isatty())
+    try:
+        yield progress
+    finally:
+        progress.clear()

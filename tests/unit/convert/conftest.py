@@ -1,0 +1,63 @@
+"""What conversion tests share: the API's own verdict about an object, and short ways to run a conversion."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+
+from tink.api.crds import generate
+from tink.api.v1alpha2 import Raw
+from tink.apiserver.schema import compile_schema
+from tink.apiserver.validations import compile_rules
+from tink.apiserver.walks import Walk
+from tink.convert.documents import Document, read
+from tink.convert.report import Finding
+from tink.convert.run import Result, convert_documents
+
+
+@cache
+def _checks(kind: str) -> tuple[Any, Any]:
+    definition = next(crd for crd in generate() if crd["spec"]["names"]["kind"] == kind)
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return compile_schema(schema), compile_rules(schema)
+
+
+def refusals(obj: Raw) -> list[str]:
+    """What the embedded API would refuse an object of v1alpha2 for, or leave away."""
+    assert obj["apiVersion"] == "tinkerbell.org/v1alpha2"
+    walk, rules = _checks(obj["kind"])
+    obj = copy.deepcopy({**obj, "metadata": {}})
+    found = Walk()
+    walk(obj, None, found)
+    errors = [str(error) for error in found.errors] + [f"unknown: {path}" for path in found.unknown]
+    return errors + ([str(error) for error in rules.check(obj)] if rules is not None else [])
+
+
+@pytest.fixture
+def refused() -> Callable[[Raw], list[str]]:
+    return refusals
+
+
+def documents(text: str | bytes, file: str = "in.yaml") -> list[Document | Finding]:
+    return list(read(file, text.encode() if isinstance(text, str) else text))
+
+
+@pytest.fixture
+def reading() -> Callable[..., list[Document | Finding]]:
+    return documents
+
+
+@pytest.fixture
+def converting() -> Callable[..., Result]:
+    """Convert a text, or objects."""
+
+    def run(*sources: str | Raw, to: str | None = None, **settings: Any) -> Result:
+        texts = [source if isinstance(source, str) else json.dumps(source) for source in sources]
+        return convert_documents(documents("\n---\n".join(texts)), to=to, **settings)
+
+    return run

@@ -1,0 +1,211 @@
+"""A cursor over the fields of an object that remembers which were read: what nobody asked for is reported as dropped.
+
+A converter asks for the fields that it knows, by name and type, and calls `rest()` at the end. A field of the wrong
+type is reported where it is read and counts as absent, so that no converter has to guard itself:
+
+    spec = Fields(obj, findings).fields("spec")
+    hostname = spec.text("hostname")
+    spec.drop("tinkVersion", "it had no use")
+    spec.rest()
+
+Fields that say nothing (null, "", [], {}) are never reported: there is nothing to lose.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any
+
+from tink.api.v1alpha2 import Raw
+from tink.convert.report import Findings
+
+UNKNOWN = "there is no such field, and v1alpha2 has no place for it"
+
+_PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
+_LONGEST_KEY = 80
+
+_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
+
+
+@lru_cache(8192)  # the same ones for every object of a kind
+def join(path: str, key: str | int) -> str:
+    """The path of a child: `spec` and `disks` -> `spec.disks`, `a` and 0 -> `a[0]`, odd keys in quotes: `a["b/c"]`."""
+    if isinstance(key, int):
+        return f"{path}[{key}]"
+    if not _PLAIN_KEY.match(key):
+        if len(key) > _LONGEST_KEY:
+            key = key[:_LONGEST_KEY] + "…"
+        return f'{path}["{key.encode("unicode_escape").decode()}"]'
+    return f"{path}.{key}" if path else key
+
+
+def says_nothing(value: Any) -> bool:
+    """Whether a value holds nothing that could be lost: null, "", [], {}, and containers of only such."""
+    if isinstance(value, dict):
+        return all(says_nothing(item) for item in value.values())
+    if isinstance(value, list):
+        return all(says_nothing(item) for item in value)
+    return value is None or value == ""
+
+
+def type_name(value: Any) -> str:
+    """A JSON-like value's type in words: `a list`."""
+    return "null" if value is None else _NAMES.get(type(value), type(value).__name__)
+
+
+class Fields:
+    """The fields of one mapping inside an object.
+
+    `path` is where the mapping stands in its object (empty: it is the object). All readers mark a field as read.
+    """
+
+    __slots__ = ("_findings", "_left", "_value", "path")
+
+    def __init__(self, value: Any, findings: Findings, path: str = "") -> None:
+        """A value that is no mapping is reported and counts as an empty one; null is an empty one."""
+        self.path = path
+        self._findings = findings
+        if not isinstance(value, dict):
+            if value is not None:
+                findings.dropped(path, f"must be an object, is {type_name(value)}")
+            value = {}
+        self._value: Raw = value
+        self._left = dict.fromkeys(value)
+
+    def __contains__(self, key: str) -> bool:
+        """Whether the field is there, even if null. Does not mark it as read."""
+        return key in self._value
+
+    def __bool__(self) -> bool:
+        """Whether there is any field."""
+        return bool(self._value)
+
+    def at(self, key: str | int) -> str:
+        """The path of a field of this mapping."""
+        return join(self.path, key)
+
+    def peek(self, key: str) -> Any:
+        """The value of a field, of any type; None if absent. Does not mark it as read."""
+        return self._value.get(key)
+
+    def take(self, key: str) -> Any:
+        """The value of a field, of any type; None if absent."""
+        self._left.pop(key, None)
+        return self._value.get(key)
+
+    def text(self, key: str) -> str | None:
+        """A string; None if absent, null or of another type (reported)."""
+        value: str | None = self._typed(key, str, "a string")
+        return value
+
+    def flag(self, key: str) -> bool | None:
+        """A boolean; None if absent, null or of another type (reported)."""
+        value: bool | None = self._typed(key, bool, "a boolean")
+        return value
+
+    def integer(self, key: str) -> int | None:
+        """An integer; None if absent, null or of another type (reported)."""
+        value = self.take(key)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        if value is not None:
+            self._wrong(self.at(key), "an integer", value)
+        return None
+
+    def fields(self, key: str) -> Fields:
+        """The mapping under a key: an empty one if absent, null or of another type (reported)."""
+        return Fields(self.take(key), self._findings, self.at(key))
+
+    def array(self, key: str) -> list[tuple[str, Any]]:
+        """The items of a list with their paths; none if absent, null or of another type (reported)."""
+        value = self._typed(key, list, "a list")
+        path = self.at(key)
+        return [(join(path, index), item) for index, item in enumerate(value or ())]
+
+    def each(self, key: str) -> list[Fields]:
+        """The items of a list of mappings; items of another type are reported and left out."""
+        return [
+            Fields(item, self._findings, path)
+            for path, item in self.array(key)
+            if isinstance(item, dict) or self._wrong(path, "an object", item)
+        ]
+
+    def texts(self, key: str) -> list[tuple[str, str]]:
+        """The items of a list of strings with their paths; items of another type are reported and left out."""
+        return [
+            (path, item)
+            for path, item in self.array(key)
+            if isinstance(item, str) or self._wrong(path, "a string", item)
+        ]
+
+    def mapping(self, key: str) -> list[tuple[str, str, Any]]:
+        """Path, key and value of each entry of a mapping with free keys (labels, env); none if absent (or reported)."""
+        value = self._typed(key, dict, "an object")
+        path = self.at(key)
+        return [(join(path, name), name, item) for name, item in (value or {}).items()]
+
+    def drop(self, key: str, reason: str) -> None:
+        """Report a field as lost if it says anything. False and 0 are, as in Go, the same as absent."""
+        if key not in self._value:
+            return
+        value = self.take(key)
+        if not says_nothing(value) and value is not False and value != 0:
+            self._findings.dropped(self.at(key), reason)
+
+    def ignore(self, *keys: str) -> None:
+        """Mark fields as read that need no word, such as `metadata.uid`."""
+        for key in keys:
+            self._left.pop(key, None)
+
+    def unread(self) -> Iterator[tuple[str, Any]]:
+        """The fields that nobody has read yet and that say something, with their paths."""
+        for key in self._left:
+            value = self._value[key]
+            if not says_nothing(value):
+                yield self.at(key), value
+
+    def rest(self, reason: str = UNKNOWN) -> None:
+        """Report all that nobody has read as dropped, one finding a field, whatever is below it."""
+        for path, _ in self.unread():
+            self._findings.dropped(path, reason)
+        self._left.clear()
+
+    def _typed(self, key: str, kind: type, name: str) -> Any:
+        value = self.take(key)
+        if value is None or isinstance(value, kind):
+            return value
+        self._wrong(self.at(key), name, value)
+        return None
+
+    def _wrong(self, path: str, wanted: str, value: Any) -> bool:
+        """Always False, to stand in a condition. Null items say nothing."""
+        if value is not None:
+            self._findings.dropped(path, f"must be {wanted}, is {type_name(value)}")
+        return False
+
+
+Check = Callable[[str], str | None]
+"""Gives the reason why a value is refused; None if it is good (`tink.convert.accepted`)."""
+
+
+def put_checked(findings: Findings, path: str, value: Any, check: Check, result: Raw, at: str, key: str) -> bool:
+    """Put a value into `result[key]`, which stands at the path `at`, if it is there and good; whether it was put.
+
+    A value that is not good is reported as dropped, with the check's reason; one that is put as moved.
+    """
+    if value is None or value == "":
+        return False
+    refusal = check(value) if isinstance(value, str) else f"must be a string, is {type_name(value)}"
+    if refusal:
+        findings.dropped(path, refusal)
+        return False
+    result[key] = value
+    findings.moved(path, join(at, key))
+    return True
+
+
+def put_text(findings: Findings, fields: Fields, name: str, check: Check, result: Raw, at: str, key: str) -> bool:
+    """`put_checked` for a field of `fields` that is a string."""
+    return put_checked(findings, fields.at(name), fields.text(name), check, result, at, key)

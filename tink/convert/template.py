@@ -1,0 +1,339 @@
+"""Templates of v1alpha1, a text of YAML with expressions, to v1alpha2's typed actions.
+
+`templated` reads the text, `expressions` rewrites what is in its fields; here the fields get their new places. What
+they did is what the Tink controller, server and workers did with them (tinkerbell/tinkerbell, tink/):
+
+- A task is the Template now. Its volumes and environment go to the Template's own, which actions take precedence over
+  as they did over the task's.
+- `command` followed the image's entrypoint, as `args` do; v1alpha2's `cmd` would replace the entrypoint.
+- `worker` named the machine; the Workflow's hardwareRef does.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tink.api import rules
+from tink.api.v1alpha2 import API_VERSION, Raw
+from tink.api.yaml import plain_scalar
+from tink.convert.expressions import rewrite
+from tink.convert.fields import Fields, says_nothing, type_name
+from tink.convert.metadata import carried
+from tink.convert.report import Findings
+from tink.convert.templated import Content, read
+from tink.template import engine
+from tink.template.errors import TemplateError
+
+DATA = "spec.data"
+_FORMAT_VERSION = "0.1"
+_LONGEST_TEXT = 131072
+_LONGEST = {"name": 253, "image": 1024, "volume": 512, "network": 1024}
+_MOST = {"actions": 128, "volumes": 32, "environment": 256, "command": 1024}
+_LONGEST_TIMEOUT = 2**63 - 1
+# The rule of `tink.api.rules.VOLUME`.
+_VOLUME = re.compile(r"(?:/[^:]*|[^\W_][\w.-]*):/[^:]+(?::[^:]*)?\Z", re.ASCII)
+_PARAM = re.compile(r"\{\{-?\s*\.(?:Params\.)?\w+\s*-?\}\}\Z", re.ASCII)
+_RESTARTS = re.compile(r"(?:^|[^a-z])(?:kexec|reboot)(?:[^a-z]|\Z)")
+_WAITS = "waitdaemon"
+"""An image that starts the one in $IMAGE when the agent has reported."""
+_PID = (
+    "v1alpha2 has no PID namespaces: the action gets its own. One that restarts the machine can do it by "
+    "/proc/sysrq-trigger"
+)
+_REACTION = "v1alpha2 has no reactions to failures: let the action itself clean up"
+
+
+def convert(obj: Raw, findings: Findings) -> list[Raw]:
+    """The Template; nothing if there is an error."""
+    return _Conversion(obj, findings).result()
+
+
+def global_timeout(obj: Raw) -> int | None:
+    """Seconds that a v1alpha1 Template gives the whole of a Workflow; None if it says nothing that can be read."""
+    spec = obj.get("spec")
+    data = spec.get("data") if isinstance(spec, dict) else None
+    found = read(data).value if isinstance(data, str) else None
+    seconds = _seconds(found.get("global_timeout")) if isinstance(found, dict) else None
+    return seconds or None
+
+
+class _Conversion:
+    """The conversion of one Template."""
+
+    def __init__(self, obj: Raw, findings: Findings) -> None:
+        self._top = Fields(obj, findings)
+        self._findings = findings
+        self._content = Content(None)
+
+    def result(self) -> list[Raw]:
+        top = self._top
+        top.ignore("apiVersion", "kind")
+        metadata = carried(top, self._findings)
+        spec = top.fields("spec")
+        data = spec.take("data")
+        spec.rest()
+        if not says_nothing(top.take("status")):
+            self._findings.changed("status", "it is written by services, not by users: v1alpha2's have their own")
+        top.rest()
+        result = self._text(data, metadata) if self._is_text(data) else {}
+        if self._findings.failed:
+            return []
+        self._findings.moved(DATA, "spec")
+        return [{"apiVersion": API_VERSION, "kind": "Template", "metadata": metadata, "spec": result}]
+
+    def _is_text(self, data: Any) -> bool:
+        if isinstance(data, str) and data.strip():
+            return True
+        what = "empty" if says_nothing(data) or isinstance(data, str) else type_name(data)
+        self._findings.error(DATA, f"must be a text with the Template's tasks, is {what}")
+        return False
+
+    def _text(self, data: str, metadata: Raw) -> Raw:
+        self._content = read(data)
+        for problem in self._content.problems:
+            self._findings.error(DATA, str(problem))
+        if self._findings.failed:
+            return {}
+        if not isinstance(self._content.value, dict):
+            self._findings.error(DATA, f"must have a list of tasks, is {type_name(self._content.value)}")
+            return {}
+        if self._content.comments:
+            lines = "1 comment" if self._content.comments == 1 else f"{self._content.comments} comments"
+            self._findings.changed(DATA, f"{lines} in the text did not come along")
+        return self._workflow(Fields(self._content.value, self._findings, DATA), metadata)
+
+    # --- the text's own levels
+
+    def _workflow(self, body: Fields, metadata: Raw) -> Raw:
+        if body.peek("version") == _FORMAT_VERSION:
+            body.ignore("version")
+        self._name(body, metadata["name"])
+        seconds = _seconds(body.peek("global_timeout"))
+        if seconds is None:
+            body.drop("global_timeout", "must be a number of seconds")
+        elif seconds:
+            self._findings.changed(
+                body.at("global_timeout"),
+                f"it belongs to the Workflow in v1alpha2, as spec.timeout: {seconds}. Workflows that are converted "
+                "together with this Template get it",
+            )
+        body.ignore("global_timeout")
+        tasks = body.each("tasks") if self._is(body, "tasks", list, "a list") else []
+        body.rest()
+        if len(tasks) != 1:
+            names = ", ".join(str(task.peek("name") or "?") for task in tasks)
+            self._findings.error(
+                body.at("tasks"),
+                f"there are {len(tasks)} tasks ({names}): v1alpha2's Template is for one machine, make one of each"
+                if tasks
+                else "there is no task",
+            )
+            return {}
+        return self._task(tasks[0], {metadata["name"], body.peek("name")})
+
+    def _name(self, body: Fields, name: str) -> None:
+        if body.peek("name") == name:
+            body.ignore("name")
+        elif body.peek("name") is not None:
+            self._findings.changed(body.at("name"), f"the Template's only name is metadata.name, {name}")
+            body.ignore("name")
+
+    def _task(self, task: Fields, names: set[Any]) -> Raw:
+        name = task.take("name")
+        if name is not None and name not in names:
+            self._findings.changed(task.at("name"), "the Template itself is the task now: the name did not come along")
+        worker = task.take("worker")
+        if worker is not None and not (isinstance(worker, str) and _PARAM.match(worker.strip())):
+            self._findings.changed(
+                task.at("worker"), f"{worker}: the Workflow's hardwareRef decides which machine it runs on"
+            )
+        result: Raw = {"actions": []}
+        actions = task.each("actions") if self._is(task, "actions", list, "a list") else []
+        for index, action in enumerate(actions):
+            result["actions"].append(self._action(action, last=index == len(actions) - 1))
+        self._unique(actions)
+        if not actions:
+            self._findings.error(task.at("actions"), "there must be at least one action")
+        self._bound(task.at("actions"), "actions", len(actions))
+        self._shared(task, result)
+        task.rest()
+        return result
+
+    def _unique(self, actions: list[Fields]) -> None:
+        seen: set[Any] = set()
+        for action in actions:
+            name = action.peek("name")
+            if name in seen:
+                self._findings.error(action.at("name"), f"another action has this name, too: {name}")
+            seen.add(name)
+
+    def _shared(self, fields: Fields, result: Raw) -> None:
+        """What tasks and actions have alike."""
+        if volumes := self._volumes(fields):
+            result["volumes"] = volumes
+        if env := self._env(fields):
+            result["env"] = env
+
+    # --- actions
+
+    def _action(self, action: Fields, *, last: bool) -> Raw:
+        result: Raw = {"name": self._action_name(action), "image": self._image(action)}
+        if command := self._command(action):
+            result["args"] = command
+        self._shared(action, result)
+        self._timeout(action, result)
+        namespaces = action.fields("namespaces")
+        network = namespaces.peek("network")
+        if text := self._text_of(namespaces, "network", _LONGEST["network"]):
+            result["networkNamespace"] = text
+        elif network is None:
+            namespaces.ignore("network")
+        namespaces.drop("pid", _PID)
+        namespaces.rest()
+        action.drop("pid", _PID)
+        for key in ("on-timeout", "on-failure"):
+            action.drop(key, _REACTION)
+        action.rest()
+        if last and _restarts(result):
+            result["reboots"] = True
+            self._findings.changed(
+                action.path,
+                "the last action seems to restart the machine: reboots: true was set, so that the Workflow succeeds "
+                "though nobody reports its end. Take it out if the action does not",
+            )
+        return result
+
+    def _action_name(self, action: Fields) -> str:
+        """The name, which is no template any more; what does not depend on any data is rendered."""
+        at, name = action.at("name"), action.take("name")
+        if not isinstance(name, str) or not name:
+            self._findings.error(at, "an action must have a name")
+            return ""
+        if "{{" in name:
+            try:
+                name = engine.render(rewrite(name).text, {}, at)
+            except TemplateError:
+                self._findings.error(at, f"{name}: names of actions are not rendered in v1alpha2: write it out")
+                return ""
+        if not name or len(name) > _LONGEST["name"] or "{{" in name:
+            self._findings.error(at, f"must have 1 to {_LONGEST['name']} characters and no {{{{")
+        return name
+
+    def _image(self, action: Fields) -> str:
+        image = self._text_of(action, "image", _LONGEST["image"])
+        if not image:
+            self._findings.error(action.at("image"), "an action must have an image")
+        elif "{{" not in image and re.search(r"\s", image):
+            self._findings.error(action.at("image"), rules.IMAGE.message)
+        return image
+
+    def _command(self, action: Fields) -> list[str]:
+        """`command`: the arguments of the image's entrypoint."""
+        at, command = action.at("command"), action.take("command")
+        if command is None:
+            return []
+        if not isinstance(command, list) or not all(isinstance(part, str | None) for part in command):
+            self._findings.error(at, "must be a list of texts")
+            return []
+        self._bound(at, "command", len(command))
+        return [self._rendered(f"{at}[{index}]", part or "", _LONGEST_TEXT) for index, part in enumerate(command)]
+
+    def _timeout(self, action: Fields, result: Raw) -> None:
+        timeout = action.peek("timeout")
+        if timeout is None:
+            action.ignore("timeout")
+            return
+        seconds = _seconds(timeout)
+        if seconds is not None:
+            action.ignore("timeout")
+            result["timeout"] = seconds
+        else:
+            action.drop("timeout", "must be a number of seconds; v1alpha2 does not render it")
+
+    # --- texts
+
+    def _volumes(self, fields: Fields) -> list[str]:
+        found: list[str] = []
+        if not self._is(fields, "volumes", list, "a list"):
+            return found
+        for at, volume in fields.texts("volumes"):
+            if "{{" not in volume and not _VOLUME.match(volume):
+                self._findings.dropped(at, rules.VOLUME.message)
+            else:
+                found.append(self._rendered(at, volume, _LONGEST["volume"]))
+        self._bound(fields.at("volumes"), "volumes", len(found))
+        return found
+
+    def _env(self, fields: Fields) -> dict[str, str]:
+        found: dict[str, str] = {}
+        if not self._is(fields, "environment", dict, "an object"):
+            return found
+        for at, name, text in fields.mapping("environment"):
+            if text is not None and not isinstance(text, str):
+                self._findings.error(at, f"must be a text, is {type_name(text)}")
+                continue
+            new = self._rendered(at, name, _LONGEST_TEXT)
+            if not new or ("=" in new and "{{" not in new):
+                self._findings.error(at, rules.ENV_NAMES.message)
+            found[new] = self._rendered(at, text or "", _LONGEST_TEXT)
+        self._bound(fields.at("environment"), "environment", len(found))
+        return found
+
+    def _is(self, fields: Fields, key: str, kind: type, name: str) -> bool:
+        """Whether a field is of its type, or absent. Else it is an error: nobody wants a machine to run without it."""
+        value = fields.peek(key)
+        if value is None or isinstance(value, kind):
+            return True
+        self._findings.error(fields.at(key), f"must be {name}, is {type_name(value)}")
+        fields.ignore(key)
+        return False
+
+    def _text_of(self, fields: Fields, key: str, longest: int) -> str:
+        value = fields.take(key)
+        if value is not None and not isinstance(value, str):
+            self._findings.error(fields.at(key), f"must be a text, is {type_name(value)}")
+            return ""
+        return self._rendered(fields.at(key), value or "", longest)
+
+    def _rendered(self, at: str, text: str, longest: int) -> str:
+        """A field's text with today's expressions."""
+        found = rewrite(text)
+        line = self._content.lines.get(text, 0)
+        for error in found.errors:
+            self._findings.error(at, f"line {line} of the text: {error}")
+        for notice in found.notices:
+            self._findings.changed(at, notice)
+        if loose := self._content.edges.get(text):
+            where = "in it" if loose == "line breaks" else "at its ends"
+            self._findings.changed(
+                at,
+                f"{loose} {where} may stay: YAML cut them off after rendering; v1alpha2 renders the field by itself",
+            )
+        if len(found.text) > longest:
+            self._findings.error(at, f"longer than {longest} characters, the most that v1alpha2 takes")
+        return found.text
+
+    def _bound(self, at: str, what: str, count: int) -> None:
+        if count > _MOST[what]:
+            self._findings.error(at, f"v1alpha2 takes {_MOST[what]} of them, here are {count}")
+
+
+def _seconds(text: Any) -> int | None:
+    """A number of seconds as YAML writes it; None for anything else."""
+    if not isinstance(text, str) or not text.strip():
+        return None
+    try:
+        number = plain_scalar(text.strip())
+    except ValueError:
+        return None
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= _LONGEST_TIMEOUT:
+        return None
+    return number
+
+
+def _restarts(action: Raw) -> bool:
+    """Whether an action seems to restart the machine, or to start another kernel on it."""
+    image = str(action["image"]).rpartition("/")[2].partition("@")[0].partition(":")[0]
+    name = str(action["name"]).lower()
+    return bool(_RESTARTS.search(image.lower()) or _RESTARTS.search(name)) or image == _WAITS
