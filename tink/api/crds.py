@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import yaml
+from pydantic import BaseModel
 
 from tink.api.schema import RULES, Schema, structural
 from tink.api.v1alpha2 import GROUP, OSIE, VERSION, Hardware, Resource, Template, Workflow
@@ -39,8 +40,20 @@ class Column:
     type: str = "string"
     priority: int = 0
 
+    def entry(self) -> dict[str, Any]:
+        """The column as it stands in a CustomResourceDefinition."""
+        entry: dict[str, Any] = {
+            "name": self.name,
+            "type": self.type,
+            "jsonPath": self.path,
+            "description": self.description,
+        }
+        if self.priority:
+            entry["priority"] = self.priority
+        return entry
 
-_AGE = Column("Age", ".metadata.creationTimestamp", "Time since the object was created.", type="date")
+
+AGE = Column("Age", ".metadata.creationTimestamp", "Time since the object was created.", type="date")
 
 
 @dataclass(frozen=True)
@@ -68,7 +81,7 @@ _DEFINITIONS = (
                 "Whether another host uses one of its addresses.",
                 priority=1,
             ),
-            _AGE,
+            AGE,
         ),
         (".spec.osie.name", ".spec.bmcRef.name"),
         status=True,
@@ -80,14 +93,14 @@ _DEFINITIONS = (
         (
             Column("Kernel", ".spec.kernelUrl", "URL of the kernel."),
             Column("Initrd", ".spec.initrdUrl", "URL of the initrd.", priority=1),
-            _AGE,
+            AGE,
         ),
     ),
     _Definition(
         Template,
         "templates",
         ("tpl",),
-        (Column("First Action", ".spec.actions[0].name", "Name of the first action.", priority=1), _AGE),
+        (Column("First Action", ".spec.actions[0].name", "Name of the first action.", priority=1), AGE),
     ),
     _Definition(
         Workflow,
@@ -105,7 +118,7 @@ _DEFINITIONS = (
                 "Why the Workflow failed.",
                 priority=1,
             ),
-            _AGE,
+            AGE,
         ),
         (".spec.hardwareRef.name", ".spec.templateRef.name", ".status.state"),
         status=True,
@@ -142,8 +155,8 @@ def _definition(definition: _Definition) -> dict[str, Any]:
         "name": VERSION,
         "served": True,
         "storage": True,
-        "additionalPrinterColumns": [_column(column) for column in definition.columns],
-        "schema": {"openAPIV3Schema": _schema(definition)},
+        "additionalPrinterColumns": [column.entry() for column in definition.columns],
+        "schema": {"openAPIV3Schema": object_schema(definition.model)},
     }
     if definition.selectable:
         version["selectableFields"] = [{"jsonPath": path} for path in definition.selectable]
@@ -169,8 +182,12 @@ def _definition(definition: _Definition) -> dict[str, Any]:
     }
 
 
-def _schema(definition: _Definition) -> Schema:
-    source = structural(definition.model)
+def object_schema(model: type[BaseModel]) -> Schema:
+    """Give the schema of a whole object: what the model says of spec and status, and what every object has.
+
+    Raises SchemaError for a model without a structural schema.
+    """
+    source = structural(model)
     properties = source["properties"]
     schema: Schema = {
         "description": source["description"],
@@ -186,15 +203,3 @@ def _schema(definition: _Definition) -> Schema:
     if RULES in source:
         schema[RULES] = source[RULES]
     return schema
-
-
-def _column(column: Column) -> dict[str, Any]:
-    out: dict[str, Any] = {
-        "name": column.name,
-        "type": column.type,
-        "jsonPath": column.path,
-        "description": column.description,
-    }
-    if column.priority:
-        out["priority"] = column.priority
-    return out

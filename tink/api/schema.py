@@ -23,6 +23,7 @@ _KEPT = (
     "format",
     "pattern",
     "enum",
+    "nullable",
     "minimum",
     "maximum",
     "minLength",

@@ -1,0 +1,204 @@
+"""The definitions of metal3.io: up to date in `deploy/crds-metal3/`, and what hosts need of the API."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from edge.commands.crds import crds
+from tests.unit.metal3.hosts import V1ALPHA1, V1BETA1, Raw, full, hardware
+from tink.api.crds import to_yaml
+from tink.api.metal3 import v1alpha1, v1beta1
+from tink.api.metal3.crds import generate
+from tink.api.metal3.hardwaredata import HardwareData
+
+DEPLOY = Path(__file__).parents[3] / "deploy" / "crds-metal3"
+
+
+def definition(kind: str) -> Raw:
+    return next(crd for crd in generate() if crd["spec"]["names"]["kind"] == kind)
+
+
+def version(name: str) -> Raw:
+    versions: list[Raw] = definition("BareMetalHost")["spec"]["versions"]
+    return next(version for version in versions if version["name"] == name)
+
+
+def properties(version: Raw) -> Raw:
+    found: Raw = version["schema"]["openAPIV3Schema"]["properties"]
+    return found
+
+
+def test_deploy_holds_what_the_models_say() -> None:
+    """Out of date? tinkedge crds --metal3 --out deploy/crds-metal3"""
+    expected = {f"{crd['spec']['names']['plural']}.yaml": to_yaml([crd]) for crd in generate()}
+    assert {path.name: path.read_text() for path in DEPLOY.iterdir()} == expected
+
+
+def test_command_prints_them(tmp_path: Path) -> None:
+    shown = CliRunner().invoke(crds, ["--metal3"])
+    assert shown.exit_code == 0
+    assert list(yaml.safe_load_all(shown.output)) == generate()
+    assert "metal3.io" not in CliRunner().invoke(crds, []).output
+    assert CliRunner().invoke(crds, ["--metal3", "--out", str(tmp_path)]).exit_code == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"baremetalhosts.yaml", "hardwaredata.yaml"}
+
+
+def test_names_are_those_of_the_baremetal_operator() -> None:
+    assert [
+        (crd["metadata"]["name"], crd["spec"]["names"]["shortNames"], crd["spec"]["scope"]) for crd in generate()
+    ] == [
+        ("baremetalhosts.metal3.io", ["bmh", "bmhost"], "Namespaced"),
+        ("hardwaredata.metal3.io", ["hd"], "Namespaced"),
+    ]
+
+
+def test_hosts_are_stored_as_v1alpha1_and_served_as_both() -> None:
+    versions = definition("BareMetalHost")["spec"]["versions"]
+    assert [(each["name"], each["served"], each["storage"]) for each in versions] == [
+        ("v1alpha1", True, True),
+        ("v1beta1", True, False),
+    ]
+    assert all(each["subresources"] == {"status": {}} for each in versions)
+
+
+def test_v1alpha1_warns_in_words_that_kubernetes_takes() -> None:
+    old, new = version("v1alpha1"), version("v1beta1")
+    assert old["deprecated"] is True
+    assert len(old["deprecationWarning"]) <= 256
+    assert old["deprecationWarning"].isprintable()
+    assert "deprecated" not in new
+
+
+def test_conversion_is_not_turned_off_by_applying_the_file_again() -> None:
+    assert "conversion" not in definition("BareMetalHost")["spec"]
+    webhook = {"strategy": "Webhook"}
+    hosts, found = generate(webhook)
+    assert hosts["spec"]["conversion"] == webhook
+    assert "conversion" not in found["spec"]
+
+
+def test_operators_see_the_columns_that_they_know() -> None:
+    columns = {name: version(name)["additionalPrinterColumns"] for name in ("v1alpha1", "v1beta1")}
+    assert [column["name"] for column in columns["v1alpha1"]] == [
+        *("Status", "State", "Consumer", "BMC", "Online", "Error", "Age")
+    ]
+    assert [column["name"] for column in columns["v1alpha1"] if column.get("priority")] == ["Status", "BMC"]
+    assert [column["jsonPath"] for column in columns["v1beta1"]] == [
+        *(".status.operationalStatus", ".status.provisioning.state", ".spec.consumerRef.name", ".spec.bmc.address"),
+        *(".spec.poweredOn", ".status.errorType", ".metadata.creationTimestamp"),
+    ]
+
+
+def names(node: Any, path: str = "") -> set[str]:
+    found = set()
+    for name, child in node.get("properties", {}).items():
+        found |= {f"{path}.{name}"} | names(child, f"{path}.{name}")
+    return found | (names(node["items"], path) if "items" in node else set())
+
+
+def test_versions_differ_in_what_the_proposal_changes_and_in_nothing_else() -> None:
+    old, new = (names(version(name)["schema"]["openAPIV3Schema"]) for name in ("v1alpha1", "v1beta1"))
+    assert new - old == {
+        ".spec.poweredOn",
+        *(
+            f"{place}.{name}"
+            for place in (
+                *(".spec.rootDeviceHints", ".status.provisioning.rootDeviceHints"),
+                *(f"{raid}.raid.softwareRAIDVolumes.physicalDisks" for raid in (".spec", ".status.provisioning")),
+            )
+            for name in ("devicePath", "modelContains", "vendorContains")
+        ),
+    }
+    gone = {path for path in old - new if not path.startswith(".status.hardware.")}
+    assert {path.rpartition(".")[2] for path in gone} == {
+        *("online", "deviceName", "model", "vendor", "hardwareProfile", "hardware")
+    }
+    assert len(gone) == 1 + 4 * 3 + 3
+    images = [properties(version("v1beta1"))["spec"]["properties"]["image"]["properties"]["checksumType"]]
+    status = properties(version("v1beta1"))["status"]["properties"]
+    images += [status["lastAttemptedImage"]["properties"]["checksumType"]]
+    images += [status["provisioning"]["properties"]["image"]["properties"]["checksumType"]]
+    assert {image["default"] for image in images} == {"auto"}
+    assert "default" not in properties(version("v1alpha1"))["spec"]["properties"]["image"]["properties"]["checksumType"]
+
+
+def test_hardware_of_a_host_is_that_of_hardware_data() -> None:
+    inside = properties(version("v1alpha1"))["status"]["properties"]["hardware"]
+    apart = properties(definition("HardwareData")["spec"]["versions"][0])["spec"]["properties"]["hardware"]
+    assert apart["properties"] == inside["properties"]
+
+
+def defaults(node: Any, path: str = "") -> dict[str, Any]:
+    found = {path: node["default"]} if "default" in node else {}
+    for name, child in node.get("properties", {}).items():
+        found |= defaults(child, f"{path}.{name}")
+    return found | (defaults(node["items"], path) if "items" in node else {})
+
+
+def test_api_writes_no_default_but_those_of_the_baremetal_operator() -> None:
+    """With any other one, converting a stored host there and back would change it."""
+    assert defaults(version("v1alpha1")["schema"]["openAPIV3Schema"]) == {
+        ".spec.automatedCleaningMode": "metadata",
+        ".spec.raid.softwareRAIDVolumes.rootVolume": False,
+        ".status.provisioning.raid.softwareRAIDVolumes.rootVolume": False,
+        ".status.errorCount": 0,
+        ".status.provisioningFailCount": 0,
+    }
+    assert defaults(definition("HardwareData")["spec"]["versions"][0]["schema"]["openAPIV3Schema"]) == {}
+
+
+def undescribed(node: Any, path: str) -> list[str]:
+    found = []
+    for name, child in node.get("properties", {}).items():
+        if not child.get("description", "").endswith("."):
+            found.append(f"{path}.{name}")
+        found += undescribed(child, f"{path}.{name}")
+    return found + (undescribed(node["items"], path) if "items" in node else [])
+
+
+@pytest.mark.parametrize("part", ["spec", "status"])
+def test_every_field_explains_itself(part: str) -> None:
+    for crd in generate():
+        for each in crd["spec"]["versions"]:
+            if part in properties(each):
+                assert undescribed(properties(each)[part], part) == []
+
+
+def test_nulls_that_go_writes_are_taken() -> None:
+    """Times that are not there, and lists of volumes: null is not the same as an empty list there."""
+    for name in ("v1alpha1", "v1beta1"):
+        parts = properties(version(name))
+        raid = parts["spec"]["properties"]["raid"]["properties"]
+        assert raid["hardwareRAIDVolumes"]["nullable"] is raid["softwareRAIDVolumes"]["nullable"] is True
+        history = parts["status"]["properties"]["operationHistory"]["properties"]
+        assert all(
+            operation["properties"][end]["nullable"] is True
+            for operation in history.values()
+            for end in ("start", "end")
+        )
+        assert set(history) == {"register", "inspect", "provision", "deprovision"}
+
+
+def test_mac_addresses_may_be_upper_case() -> None:
+    pattern = properties(version("v1beta1"))["spec"]["properties"]["bootMACAddress"]["pattern"]
+    assert re.search(pattern, "00:5C:52:31:3A:9C")
+
+
+def test_models_read_hosts() -> None:
+    assert v1alpha1.BareMetalHost.model_validate(full(V1ALPHA1)).model_dump(by_alias=True)["spec"]["online"] is True
+    host = v1beta1.BareMetalHost.model_validate(full(V1BETA1))
+    assert host.spec is not None
+    assert host.spec.powered_on is True
+    assert host.spec.root_device_hints is not None
+    assert host.spec.root_device_hints.model_contains == "PERC"
+    found = {"metadata": {"name": "n"}, "spec": {"hardware": hardware(3)}}
+    read = HardwareData.model_validate(found)
+    assert read.spec is not None
+    assert read.spec.hardware is not None
+    assert read.spec.hardware.model_dump(by_alias=True, exclude_none=True) == hardware(3)

@@ -1,0 +1,14 @@
+"""Metal3's hosts: BareMetalHost in both of its versions, and HardwareData.
+
+`v1alpha1` and `v1beta1` hold the models of BareMetalHost, `hardwaredata` what inspection found, `parts` what the
+versions have in common, `profiles` the hardware profiles that v1beta1 left behind. `crds` makes the
+CustomResourceDefinitions of them. How one version becomes the other: `tink.convert.baremetalhost`.
+"""
+
+from __future__ import annotations
+
+GROUP = "metal3.io"
+V1ALPHA1 = f"{GROUP}/v1alpha1"
+"""The version in which hosts are stored, and which Metal3's own controller uses."""
+V1BETA1 = f"{GROUP}/v1beta1"
+"""What users see who ask for it: without hardware profiles and hardware details, with clearer names."""

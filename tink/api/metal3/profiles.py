@@ -1,0 +1,60 @@
+"""Hardware profiles: names for where a host's root disk is, which v1alpha1 has and v1beta1 has not.
+
+The table and the order in which a profile is looked for are the baremetal-operator's (profile.go, and
+getHardwareProfileName and updateRootDeviceHints of its host controller): a host without a profile has one all the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tink.api.v1alpha2 import Raw
+
+EMPTY = "empty"
+"""The profile that says nothing: what every host of v1beta1 has."""
+
+_UNKNOWN = "unknown"
+_LIBVIRT = "libvirt"
+
+_HINTS: dict[str, dict[str, str]] = {
+    _UNKNOWN: {"deviceName": "/dev/sda"},
+    _LIBVIRT: {"deviceName": "/dev/vda"},
+    "dell": {"hctl": "0:0:0:0"},
+    "dell-raid": {"hctl": "0:2:0:0"},
+    "openstack": {"deviceName": "/dev/vdb"},
+    EMPTY: {},
+}
+
+
+def effective_profile(host: Raw) -> str:
+    """The profile of a v1alpha1 host: what the controller settled on, else what the user asked for, else a guess.
+
+    May be a name that nobody knows.
+    """
+    spec = _mapping(host.get("spec"))
+    for part in (_mapping(host.get("status")), spec):
+        name = part.get("hardwareProfile")
+        if isinstance(name, str) and name:
+            return name
+    address = _mapping(spec.get("bmc")).get("address")
+    return _LIBVIRT if isinstance(address, str) and address.startswith("libvirt") else _UNKNOWN
+
+
+def profile_hints(host: Raw) -> Raw | None:
+    """The v1alpha1 root device hints that the profile of a host without hints stands for; None if for none.
+
+    None also where a software RAID volume is the root device: both together are refused by the baremetal-operator.
+    """
+    if has_root_volume(host):
+        return None
+    return dict(_HINTS.get(effective_profile(host), {})) or None
+
+
+def has_root_volume(host: Raw) -> bool:
+    """Whether a software RAID volume of a host, of either version, is its root device."""
+    volumes = _mapping(_mapping(host.get("spec")).get("raid")).get("softwareRAIDVolumes")
+    return isinstance(volumes, list) and any(_mapping(volume).get("rootVolume") is True for volume in volumes)
+
+
+def _mapping(value: Any) -> Raw:
+    return value if isinstance(value, dict) else {}
