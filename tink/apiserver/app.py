@@ -351,17 +351,18 @@ class Api:
             return _rendered(orjson.dumps(made), accepted)
         head = _list_head(resource, metadata)
         if accepted.media == YAML:
-            return await self._yaml_list(request, head + b"]}", listing.parts)
+            return await self._yaml_list(request, head + b"]}", await _begun(listing.parts))
         if accepted != Accepted():
             whole = b",".join([body async for body in _each(listing.parts)])
             made_body = await asyncio.to_thread(rendered, head + whole + b"]}", accepted)
             return web.Response(body=made_body, content_type=accepted.media)
         # A list may be larger than memory should hold twice: it goes out part by part, as it is read.
+        parts = await _begun(listing.parts)
         response = web.StreamResponse(headers={"Content-Type": JSON})
         await response.prepare(request)
         await response.write(head)
         comma = b""
-        async for part in listing.parts:
+        async for part in parts:
             if part:
                 await response.write(comma + b",".join(part))
                 comma = b","
@@ -420,6 +421,25 @@ class Api:
                 made = self._formed(request, resource, [obj], obj["metadata"], accepted)
             body = orjson.dumps(made)
         return b'{"type":"' + change.type.encode() + b'","object":' + body + b"}\n"
+
+
+async def _begun(parts: AsyncIterator[list[bytes]]) -> AsyncIterator[list[bytes]]:
+    """Read the first part of a list: objects that can't be converted are refused before an answer begins.
+
+    Afterwards there is no other way to tell than to break off.
+    """
+    first = await anext(parts, None)
+
+    async def rest() -> AsyncIterator[list[bytes]]:
+        if first is not None:
+            yield first
+        try:
+            async for part in parts:
+                yield part
+        except StatusError as error:
+            raise ConnectionAbortedError(str(error)) from error
+
+    return rest()
 
 
 def _write_options(request: web.Request, kind: OptionsKind, *, apply: bool = False) -> WriteOptions:
