@@ -232,7 +232,7 @@ def _metadata_settings(settings: StackSettings, read_secret: ReadSecret) -> Meta
 
 
 def _boot_settings(settings: StackSettings, metadata: MetadataSettings | None = None) -> BootSettings:
-    """What all machines are told. Raises TlsError, TokenKeyError."""
+    """What all machines are told. Raises TlsError, KeyFileError."""
     edge, server = settings.edge, settings.server
     tokens = MetadataTokens(metadata.keys, metadata.token_lifetime) if metadata is not None else None
     authority = authority_of(server.tls, server.tls_ca)

@@ -10,6 +10,7 @@ from edge.host import Network
 from edge.http.addresses import Networks
 from edge.policy import DhcpMode, NetbootWhen
 from tink.controller.settings import ControllerSettings, WebhookSettings
+from tink.convert.baremetalhost import ConversionSettings
 from tink.server.settings import ServerSettings
 
 
@@ -19,12 +20,16 @@ class Service(StrEnum):
     APISERVER = "apiserver"
     CONTROLLER = "controller"
     WEBHOOKS = "webhooks"
+    CONVERSION = "conversion"
     SERVER = "server"
     DHCP = "dhcp"
     TFTP = "tftp"
     HTTP = "http"
     ADMIN = "admin"
 
+
+ON_REQUEST = frozenset({Service.CONVERSION})
+"""For those who have Metal3's hosts: `tinkedge up` serves it only with --metal3."""
 
 EDGE = frozenset({Service.DHCP, Service.TFTP, Service.HTTP, Service.ADMIN})
 
@@ -80,6 +85,7 @@ class StackSettings:
     edge: EdgeSettings = field(default_factory=EdgeSettings)
     controller: ControllerSettings = field(default_factory=ControllerSettings)
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
+    conversion: ConversionSettings = field(default_factory=ConversionSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     leader_elect: bool = False
     """Whether of several replicas of the controller one works, agreed by a Lease."""

@@ -24,7 +24,6 @@ from edge.inventory import Inventory
 from edge.journey.agents import AgentJourney
 from edge.journey.recorder import Journey
 from edge.journey.workflows import WorkflowJourney
-from edge.secret_documents import SECRET
 from edge.serving import Serving, tcp_advice
 from edge.settings import EDGE, Service, StackSettings
 from edge.work import Work
@@ -32,20 +31,24 @@ from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw
 from tink.apiserver import ApiServer
 from tink.controller.controller import Controller
+from tink.controller.webhooks.admission import Admission
 from tink.controller.webhooks.registration import remove
-from tink.controller.webhooks.server import SERVICE_PORT, Webhooks
+from tink.controller.webhooks.server import SERVICE_PORT, Hook, Webhooks
 from tink.kube.client import ApiError, KubeClient, KubeConfigError
 from tink.kube.informer import Informer
 from tink.kube.leader import Leader, LeaseSettings, pod_namespace
 from tink.kube.manifests import DEFAULT_NAMESPACE, apply, apply_object, load, resource_type
 from tink.kube.packing import Packer
-from tink.kube.resources import CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
+from tink.kube.resources import CRD, HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW, ResourceType
+from tink.metal3.webhook import HostConversion
 from tink.server.server import WorkflowServer
 
 log = logging.getLogger(__name__)
 
 Manifests = list[tuple[Path, Raw]]
 """Objects, each with the file that it came from."""
+
+_HOOKS = frozenset({Service.WEBHOOKS, Service.CONVERSION})
 
 _SYNC_TIMEOUT = 30.0  # seconds without a further object of a list; an API that answers lists thousands in far less
 
@@ -129,7 +132,7 @@ class Stack:
             WORKFLOW: EDGE | {Service.CONTROLLER, Service.SERVER, Service.WEBHOOKS},
         }
         if not self._reviews():
-            wanted -= {Service.WEBHOOKS}
+            wanted -= _HOOKS
         informers = {
             resource: Informer(client, resource, packer=self._packer if resource is HARDWARE else None)
             for resource, users in needed.items()
@@ -193,24 +196,37 @@ class Stack:
     def _reviews(self) -> bool:
         """Whether the API can reach our webhooks: the embedded one can, a cluster's must be told where they are."""
         wanted, webhooks = self._settings.services, self._settings.webhooks
-        return Service.WEBHOOKS in wanted and bool(Service.APISERVER in wanted or webhooks.url or webhooks.service)
+        return bool(wanted & _HOOKS and (Service.APISERVER in wanted or webhooks.url or webhooks.service))
 
     async def _start_webhooks(self, client: KubeClient, informers: dict[ResourceType, Informer]) -> None:
-        if not self._reviews():
-            if Service.APISERVER in self._settings.services:
-                # Of an earlier run that did not end well: nobody answers there now.
-                with suppress(ApiError):
-                    await remove(client)
-            elif Service.WEBHOOKS in self._settings.services:
-                log.info("writes are not reviewed: the cluster can't reach this; see --webhook-service, --webhook-url")
-            return
-        webhooks = Webhooks(
-            client,
-            hardware=informers[HARDWARE],
-            templates=informers[TEMPLATE],
-            workflows=informers[WORKFLOW],
-            settings=self._settings.webhooks,
-        )
+        services, reached = self._settings.services, self._reviews()
+        if Service.CONVERSION in services and not reached:
+            raise StackError(
+                "the cluster can't reach the conversion webhook: give --webhook-service or --webhook-url, where it does"
+            )
+        hooks: list[Hook] = []
+        if Service.WEBHOOKS in services and reached:
+            hooks.append(
+                Admission(
+                    client,
+                    hardware=informers[HARDWARE],
+                    templates=informers[TEMPLATE],
+                    workflows=informers[WORKFLOW],
+                    failure_policy=self._settings.webhooks.failure_policy,
+                )
+            )
+        elif Service.APISERVER in services:
+            # Of an earlier run that did not end well: nobody answers there now.
+            with suppress(ApiError):
+                await remove(client)
+        elif Service.WEBHOOKS in services:
+            log.info("writes are not reviewed: the cluster can't reach this; see --webhook-service, --webhook-url")
+        if Service.CONVERSION in services:
+            hooks.append(HostConversion(self._settings.conversion, install=Service.APISERVER in services))
+        if hooks:
+            await self._serve(Webhooks(client, hooks, self._settings.webhooks))
+
+    async def _serve(self, webhooks: Webhooks) -> None:
         self._exit.push_async_callback(webhooks.stop)
         try:
             await webhooks.start()

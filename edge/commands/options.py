@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import click
 
 from edge.artifacts.store import DirectoryInUseError
+from edge.commands.metal3_options import empty_checksum_type
 from edge.dhcp.server import DhcpServerError
 from edge.dhcp.settings import SettingsError
 from edge.heap import settle
@@ -32,13 +33,14 @@ from edge.tftp.server import TftpServerError
 from ipxe.binaries import BinariesError
 from tink.apiserver.errors import ApiServerError
 from tink.controller.settings import ControllerSettings, WebhookSettings
+from tink.convert.baremetalhost import ConversionSettings
 from tink.key_file import KeyFileError
 from tink.kube.client import ApiError, KubeConfigError
 from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError
 from tink.server.auth import AgentAuth
 from tink.server.settings import ServerSettings
 from tink.server.tls import TlsError, TlsFiles
-from tink.server.tokens import DEFAULT_LIFETIME, TokenKeyError, TokenSettings
+from tink.server.tokens import DEFAULT_LIFETIME, TokenSettings
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +59,6 @@ _EXPECTED = (
     SettingsError,
     TftpServerError,
     TlsError,
-    TokenKeyError,
     OSError,
 )
 """The parts' own errors: they say what is wrong and what to do, so a trace would only hide that."""
@@ -200,6 +201,18 @@ _AGENTS = (
         help="Certificates (PEM) that agents are to trust the gRPC server by. Default: the last of --grpc-tls-cert.",
     ),
 )
+_WEBHOOK_ADDRESS = (
+    click.option("--webhook-url", default="", help="https://HOST:PORT where a cluster's API reaches the webhooks."),
+    click.option(
+        "--webhook-service", default="", help="NAMESPACE/NAME[:PORT] of the Service in front of the webhooks."
+    ),
+    click.option(
+        "--webhook-port",
+        type=click.IntRange(0, 65535),
+        default=0,
+        help="Where the webhooks listen. 0: any free port on loopback, 9443 with a URL or a Service.",
+    ),
+)
 _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
     Service.APISERVER: (
         click.option("--api-port", type=_PORT, default=6443, help="Port of the embedded API, on loopback."),
@@ -326,16 +339,6 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         ),
     ),
     Service.WEBHOOKS: (
-        click.option("--webhook-url", default="", help="https://HOST:PORT where a cluster's API reaches the webhooks."),
-        click.option(
-            "--webhook-service", default="", help="NAMESPACE/NAME[:PORT] of the Service in front of the webhooks."
-        ),
-        click.option(
-            "--webhook-port",
-            type=click.IntRange(0, 65535),
-            default=0,
-            help="Where the webhooks listen. 0: any free port on loopback, 9443 with a URL or a Service.",
-        ),
         click.option(
             "--webhook-failure-policy",
             type=click.Choice(["Ignore", "Fail"]),
@@ -343,6 +346,7 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
             help="What becomes of writes while no webhook answers: Ignore lets them in.",
         ),
     ),
+    Service.CONVERSION: (empty_checksum_type,),
     Service.SERVER: (
         click.option("--grpc-port", type=_PORT, default=42113, help="Port of the gRPC server for agents."),
         click.option(
@@ -405,6 +409,8 @@ def serving(*groups: Service | str) -> Callable[[Command], Command]:
             options = [*_NETWORK, *options]
         if {Service.HTTP, Service.SERVER} & set(groups):
             options = [*options, *_AGENTS]
+        if {Service.WEBHOOKS, Service.CONVERSION} & set(groups):
+            options = [*options, *_WEBHOOK_ADDRESS]
         for option in reversed(options):
             command = option(command)
         return command
@@ -424,6 +430,7 @@ def settings(services: frozenset[Service], options: dict[str, Any]) -> StackSett
     if not controller.get("action_timeout"):
         controller["action_timeout"] = None
     webhooks = {name: given.pop(f"webhook_{name}") for name in _WEBHOOKS if f"webhook_{name}" in given}
+    conversion = {name: given.pop(name) for name in ("empty_checksum_type",) if name in given}
     agents = {name: given.pop(name) for name in _AGENT_OPTIONS if name in given}
     elect = given.pop("leader_elect", None)
     try:
@@ -434,6 +441,7 @@ def settings(services: frozenset[Service], options: dict[str, Any]) -> StackSett
             edge=_edge(edge),
             controller=ControllerSettings(**controller),
             webhooks=WebhookSettings(**webhooks),
+            conversion=ConversionSettings(**conversion),
             server=_server(services, given.get("data_dir"), agents),
             **given,
         )

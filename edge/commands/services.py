@@ -43,6 +43,17 @@ def controller(disable: tuple[str, ...], **options: Any) -> None:
 
 
 @click.command()
+@serving("client", Service.CONVERSION, "process")
+def metal3_webhook(**options: Any) -> None:
+    """The conversion webhook of Metal3's BareMetalHost, at --webhook-service or --webhook-url.
+
+    It registers itself in the definition of BareMetalHost (tinkedge crds --metal3). Without --kubeconfig: as the
+    service account of this pod.
+    """
+    run(frozenset({Service.CONVERSION}), options)
+
+
+@click.command()
 @serving("client", Service.SERVER, "process")
 def server(**options: Any) -> None:
     """The gRPC server of the agents. Without --kubeconfig: as the service account of this pod."""

@@ -7,21 +7,29 @@ from typing import Any
 import click
 
 from edge.commands.options import run, serving
-from edge.settings import Service
+from edge.settings import ON_REQUEST, Service
+
+_ALWAYS = frozenset(Service) - ON_REQUEST
 
 
 @click.command()
 @serving("client", *Service, "process")
 @click.option(
-    "--disable", type=click.Choice([service.value for service in Service]), multiple=True, help="Leave out. Repeatable."
+    "--disable",
+    type=click.Choice([service.value for service in Service if service in _ALWAYS]),
+    multiple=True,
+    help="Leave out. Repeatable.",
 )
-def up(disable: tuple[str, ...], **options: Any) -> None:
+@click.option(
+    "--metal3", is_flag=True, help="Serve Metal3's BareMetalHost in both of its versions: definitions and conversion."
+)
+def up(disable: tuple[str, ...], metal3: bool, **options: Any) -> None:
     """The whole stack in one process: API, controller, gRPC server, DHCP, TFTP, HTTP with metadata, admin HTTP.
 
     Without --kubeconfig it brings its own Kubernetes API on loopback, and writes DATA_DIR/kubeconfig for kubectl. With
     --kubeconfig everything runs against that cluster, whose CRDs must be installed (tinkedge crds).
     """
-    services = frozenset(Service) - {Service(name) for name in disable}
+    services = (_ALWAYS | (ON_REQUEST if metal3 else frozenset())) - {Service(name) for name in disable}
     if options["kubeconfig"] is not None:
         services -= {Service.APISERVER}
     run(services, options)

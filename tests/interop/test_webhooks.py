@@ -107,7 +107,8 @@ class Asked:
 
 @pytest.fixture
 async def ask(webhooks: Webhooks) -> Asked:
-    return Asked(configuration(webhooks.address, webhooks._bundle, "Ignore"))
+    [hook] = webhooks._hooks
+    return Asked(configuration(webhooks.address(hook), webhooks._bundle, "Ignore"))
 
 
 # --- through the embedded API ---------------------------------------------------------------------------------------

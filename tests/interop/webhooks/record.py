@@ -18,6 +18,7 @@ from typing import Any
 import aiohttp
 
 from tink.api.v1alpha2 import Raw
+from tink.controller.webhooks.admission import Admission
 from tink.controller.webhooks.server import Webhooks
 from tink.kube.client import KubeClient
 from tink.kube.informer import Informer
@@ -119,9 +120,10 @@ async def play(session: aiohttp.ClientSession, server: str, headers: dict[str, s
 async def serve(client: KubeClient) -> tuple[Webhooks, list[asyncio.Task[None]]]:
     """The webhooks with informers of their own; the caller stops and cancels."""
     informers = {resource: Informer(client, resource) for resource in (HARDWARE, TEMPLATE, WORKFLOW)}
-    webhooks = Webhooks(
+    admission = Admission(
         client, hardware=informers[HARDWARE], templates=informers[TEMPLATE], workflows=informers[WORKFLOW]
     )
+    webhooks = Webhooks(client, [admission])
     tasks = [asyncio.create_task(informer.run()) for informer in informers.values()]
     await webhooks.start()
     return webhooks, tasks

@@ -15,12 +15,12 @@ import pytest
 from tink.api.v1alpha2 import Raw
 from tink.controller.settings import WebhookSettings
 from tink.controller.webhooks import certificates
+from tink.controller.webhooks.admission import respond
 from tink.controller.webhooks.certificates import CertificateError, MemoryKeeper, SecretKeeper
 from tink.controller.webhooks.claims import MOST_REMEMBERED, REMEMBERED_SECONDS, Claims, Kind, claims_of
 from tink.controller.webhooks.references import References
 from tink.controller.webhooks.registration import Address, configuration, register, remove
 from tink.controller.webhooks.reviewer import Request, Reviewer, Verdict
-from tink.controller.webhooks.server import respond
 from tink.kube.client import ConflictError, NotFoundError, UnreachableError
 
 NOW = datetime(2027, 1, 15, 8, tzinfo=UTC)

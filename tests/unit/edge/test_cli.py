@@ -18,7 +18,7 @@ from edge.cli import COMMANDS, main
 from edge.commands import options
 from edge.host import Network
 from edge.policy import DhcpMode, NetbootWhen
-from edge.settings import EDGE, LOOPBACK, EdgeSettings, Service, StackSettings
+from edge.settings import EDGE, LOOPBACK, ON_REQUEST, EdgeSettings, Service, StackSettings
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 HEAVY = ("aiohttp", "cryptography", "grpc", "jinja2", "kubernetes_asyncio", "orjson", "pydantic", "rich", "uvloop")
@@ -110,19 +110,29 @@ def test_every_flag_is_also_an_environment_variable(monkeypatch: pytest.MonkeyPa
 
 def test_up_without_options_is_what_the_stack_defaults_to(served: dict[str, StackSettings]) -> None:
     assert run("up", "--interface", "lo").exit_code == 0
-    assert served["settings"] == StackSettings(services=frozenset(Service))
+    assert served["settings"] == StackSettings(services=frozenset(Service) - ON_REQUEST)
 
 
 def test_up_with_a_kubeconfig_brings_no_api_of_its_own(served: dict[str, StackSettings]) -> None:
     run("up", "--interface", "lo", "--kubeconfig", "k")
-    assert served["settings"].services == frozenset(Service) - {Service.APISERVER}
+    assert served["settings"].services == frozenset(Service) - ON_REQUEST - {Service.APISERVER}
     assert served["settings"].kubeconfig == Path("k")
+
+
+def test_conversion_of_hosts_is_served_only_on_request(served: dict[str, StackSettings]) -> None:
+    run("up", "--interface", "lo", "--metal3", "--empty-checksum-type", "auto")
+    assert served["settings"].services == frozenset(Service)
+    assert served["settings"].conversion.empty_checksum_type == "auto"
+    run("metal3-webhook", "--webhook-service", "n/s", "--webhook-port", "9444")
+    assert served["settings"].services == {Service.CONVERSION}
+    assert (served["settings"].webhooks.service, served["settings"].webhooks.port) == ("n/s", 9444)
+    assert "No such option" in run("metal3-webhook", "--webhook-failure-policy", "Fail").output
 
 
 def test_environment_disables_several_services_and_flags_win_over_it(served: dict[str, StackSettings]) -> None:
     run("up", "--http-port", "81", TINKEDGE_INTERFACE="lo", TINKEDGE_DISABLE="dhcp tftp", TINKEDGE_HTTP_PORT="80")
     settings = served["settings"]
-    assert frozenset(Service) - settings.services == {Service.DHCP, Service.TFTP}
+    assert frozenset(Service) - ON_REQUEST - settings.services == {Service.DHCP, Service.TFTP}
     assert settings.edge.http_port == 81
 
 

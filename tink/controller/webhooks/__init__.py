@@ -1,7 +1,10 @@
 """Admission webhooks: what one object cannot decide about itself, said when it is written.
 
-    informers -> `claims`, `references` (indexes) -> `reviewer` (decides) <- `server` (HTTPS) <- the API server
-    `certificates` (own authority) -> `server`, `registration` (tells the API server where to ask, and whom to trust)
+    informers -> `claims`, `references` (indexes) -> `reviewer` (decides) -> `admission` (answers)
+    API server -> `server` (HTTPS) -> `admission`; `certificates` (own authority) -> `server`
+    `server` -> `registration` (tells the API server where to ask, and whom to trust)
+
+`server` serves other hooks beside `admission`: `tink.metal3.webhook` converts Metal3's hosts.
 
 Two Hardware must not have one MAC or one IPv4 address; a Template must parse; and whoever deletes what others refer to,
 or refers to what is not there, is warned. Everything else is in the schemas (`tink.api.rules`).

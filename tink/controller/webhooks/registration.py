@@ -95,7 +95,7 @@ async def register(client: KubeClient, wanted: Raw) -> bool:
         except ConflictError:  # another replica was faster, with the same content
             return False
         return True
-    if _holds(found, wanted):
+    if holds(found, wanted):
         return False
     await client.patch(CONFIGURATION, NAME, None, {"metadata": wanted["metadata"], "webhooks": wanted["webhooks"]})
     return True
@@ -109,10 +109,10 @@ async def remove(client: KubeClient) -> None:
         return
 
 
-def _holds(found: Any, wanted: Any) -> bool:
+def holds(found: Any, wanted: Any) -> bool:
     """Whether `found` says all that `wanted` says; the API server adds defaults."""
     if isinstance(wanted, dict):
-        return isinstance(found, dict) and all(_holds(found.get(key), value) for key, value in wanted.items())
+        return isinstance(found, dict) and all(holds(found.get(key), value) for key, value in wanted.items())
     if isinstance(wanted, list):
-        return isinstance(found, list) and len(found) == len(wanted) and all(map(_holds, found, wanted))
+        return isinstance(found, list) and len(found) == len(wanted) and all(map(holds, found, wanted))
     return bool(found == wanted)

@@ -1,0 +1,97 @@
+"""`tinkedge metal3`: keeps Hardware in step with Metal3's BareMetalHosts, on the cluster where these are."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from edge.commands.hosts import host_options, osies_by_architecture
+from edge.logs import set_up
+
+if TYPE_CHECKING:
+    from tink.metal3.following import Follower
+
+log = logging.getLogger(__name__)
+
+
+@click.command()
+@click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    help="The API with the hosts, where the Hardware goes, too.  [default: the service account of this pod]",
+)
+@click.option("--context", default=None, help="A context of the kubeconfig.  [default: its current one]")
+@click.option("-n", "--namespace", default=None, help="Hosts of this namespace only.  [default: of all]")
+@click.option("--once", is_flag=True, help="Bring every host in step once, and exit: with 1 if one could not be.")
+@click.option(
+    "--resync",
+    type=click.FloatRange(1, 86_400),
+    default=300.0,
+    help="Seconds after which a host is looked at again though it has not changed: its Secrets may have.",
+)
+@host_options
+@click.option(
+    "--leader-elect/--no-leader-elect", default=True, help="Of several replicas one works, agreed by a Lease."
+)
+@click.option("--lease-namespace", default="", help="Where the Lease is.  [default: this pod's namespace, or default]")
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", help="Verbosity."
+)
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="Lines for people or programs.")
+def metal3(
+    kubeconfig: Path | None,
+    context: str | None,
+    namespace: str | None,
+    once: bool,
+    resync: float,
+    osies: tuple[tuple[str, str], ...],
+    bmc: bool,
+    consumed: bool,
+    unmanaged: bool,
+    leader_elect: bool,
+    lease_namespace: str,
+    log_level: str,
+    log_format: str,
+) -> None:
+    """Keep a Hardware in step with each BareMetalHost of Metal3's.
+
+    A host that is provisioned, paused, detached, powered off, in use or in an unknown state never netboots. Hardware
+    that was not made from a host is never touched.
+    """
+    import uvloop
+
+    from tink.convert.to_hardware import HostOptions
+    from tink.kube.client import ApiError, KubeConfigError
+    from tink.kube.leader import LeaseSettings, pod_namespace
+    from tink.metal3.controller import Metal3Settings
+    from tink.metal3.following import Follower
+
+    set_up(log_level, log_format)
+    hosts = HostOptions(osies_by_architecture(osies), bmc, consumed, unmanaged)
+    lease = None
+    if leader_elect and not once:
+        lease = LeaseSettings("tinkedge-metal3", lease_namespace or pod_namespace())
+    follower = Follower(kubeconfig, context, namespace, Metal3Settings(hosts, resync), lease)
+    try:
+        sys.exit(uvloop.run(follower.once() if once else _until_stopped(follower)))
+    except (ApiError, KubeConfigError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+async def _until_stopped(follower: Follower) -> int:
+    running = asyncio.create_task(follower.run())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, running.cancel)
+    try:
+        await running
+    except asyncio.CancelledError:
+        log.info("stopped")
+    return 0

@@ -1,0 +1,167 @@
+"""`tinkedge metal3-migrate`: move what is stored of Metal3's BareMetalHosts from v1alpha1 to v1beta1.
+
+The plan goes to standard output, what is done and how far it is to standard error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+
+from edge.commands.metal3_options import empty_checksum_type
+from tink.convert.baremetalhost import ConversionSettings
+from tink.kube.client import ApiError, KubeClient, KubeConfigError
+from tink.metal3.migration import plan, report
+from tink.metal3.migration.carry_out import Done, carry_out
+from tink.metal3.migration.plan import MigrationSettings, Phase, Plan
+from tink.metal3.migration.report import EXIT_CODES, Outcome
+from tink.metal3.migration.survey import Survey, survey
+
+_PHASES = tuple(phase.value for phase in Phase if phase is not Phase.SERVED)
+_DRAWN_EVERY = 0.2  # seconds, on a terminal
+_LOGGED_EVERY = 10.0  # seconds, elsewhere
+
+
+@click.command("metal3-migrate")
+@click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar=["TINKEDGE_KUBECONFIG", "KUBECONFIG"],
+    default=None,
+    help="The cluster's.  [default: $KUBECONFIG, ~/.kube/config, or the service account of the pod]",
+)
+@click.option("--context", default=None, help="A context of the kubeconfig.  [default: its current one]")
+@click.option("--apply", is_flag=True, help="Do it. Without, the plan is printed and nothing is changed.")
+@click.option(
+    "--through",
+    type=click.Choice(_PHASES),
+    default=Phase.STORED_VERSIONS.value,
+    help="The last phase to do, in this order.",
+)
+@click.option(
+    "--stop-serving-v1alpha1",
+    is_flag=True,
+    help="When all is done, take v1alpha1 away from whoever still uses it.",
+)
+@click.option("--accept-differences", is_flag=True, help="Go on even if the conversion changes fields.")
+@empty_checksum_type
+@click.option(
+    "--settle",
+    type=click.FloatRange(0, 3600),
+    default=5.0,
+    help="Seconds to wait before hosts are rewritten, for API servers that hear late of the new storage version.",
+)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Form of the report.")
+def metal3_migrate(
+    kubeconfig: Path | None,
+    context: str | None,
+    apply: bool,
+    through: str,
+    stop_serving_v1alpha1: bool,
+    accept_differences: bool,
+    empty_checksum_type: str,
+    settle: float,
+    output: str,
+) -> None:
+    """Move what is stored of Metal3's BareMetalHosts to v1beta1.
+
+    Prints what would be done, with every field that the conversion would change; --apply does it. It can be stopped at
+    any time and started again. The conversion webhook must run, with the same --empty-checksum-type.
+
+    Exits with 0 if it is finished or could be done, with 2 if something stands in the way, with 1 if it failed.
+    """
+    last = Phase(through)
+    if stop_serving_v1alpha1:
+        if last is not Phase.STORED_VERSIONS:
+            raise click.UsageError("--stop-serving-v1alpha1 comes after all phases: leave --through out")
+        last = Phase.SERVED
+    settings = MigrationSettings(
+        ConversionSettings("auto" if empty_checksum_type == "auto" else "md5"), last, accept_differences, settle
+    )
+    own = Path.home() / ".kube" / "config"
+    run = _Run(settings, apply, text=output == "text")
+    run.outcome = asyncio.run(run.all(kubeconfig or (own if own.is_file() else None), context))
+    if output == "json":
+        click.echo(report.as_json(run.survey, run.plan, run.done, run.outcome, run.error, applied=apply), nl=False)
+    else:
+        click.echo(report.closing_line(run.outcome, run.error), err=run.outcome is Outcome.FAILED)
+    sys.exit(EXIT_CODES[run.outcome])
+
+
+@dataclass(slots=True)
+class _Run:
+    """One run and what came of it, as far as it got."""
+
+    settings: MigrationSettings
+    apply: bool
+    text: bool
+    survey: Survey | None = None
+    plan: Plan | None = None
+    done: list[Done] = field(default_factory=list)
+    outcome: Outcome = Outcome.FAILED
+    error: str = ""
+
+    async def all(self, kubeconfig: Path | None, context: str | None) -> Outcome:
+        """Look, plan, and do it if that is wanted and nothing stands in the way."""
+        progress = _Progress()
+        try:
+            client = await KubeClient.connect(kubeconfig, context)
+            try:
+                return await self._all(client, progress)
+            finally:
+                progress.clear()
+                await client.close()
+        except (ApiError, KubeConfigError) as error:
+            self.error = str(error)
+            return Outcome.FAILED
+
+    async def _all(self, client: KubeClient, progress: _Progress) -> Outcome:
+        self.survey = await survey(client, self.settings.conversion, progress)
+        progress.clear()
+        self.plan = plan.make(self.survey, self.settings)
+        if self.text:
+            for line in report.plan_lines(self.survey, self.plan):
+                click.echo(line)
+        if self.plan.problems:
+            return Outcome.REFUSED
+        if self.plan.finished:
+            return Outcome.FINISHED
+        if not self.apply:
+            return Outcome.PLANNED
+        async for done in carry_out(client, self.plan, self.survey, self.settings, progress):
+            progress.clear()
+            self.done.append(done)
+            for line in report.done_lines(done):
+                click.echo(line, err=True)
+        return Outcome.FAILED if any(done.failures for done in self.done) else Outcome.FINISHED
+
+
+class _Progress:
+    """How far it is, on standard error: a line that is drawn again on a terminal, a line now and then elsewhere."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._every = _DRAWN_EVERY if self._terminal else _LOGGED_EVERY
+        self._next = time.monotonic() + self._every
+        self._drawn = False
+
+    def __call__(self, what: str, count: int, total: int) -> None:
+        """Told after each object, or a few of them."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + self._every
+        text = f"{what}: {count} of {total}" if total else f"{what}: {count}"
+        click.echo(f"\r{text}\x1b[K" if self._terminal else text, nl=not self._terminal, err=True)
+        self._drawn = self._terminal
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._drawn:
+            click.echo("\r\x1b[K", nl=False, err=True)
+        self._drawn = False

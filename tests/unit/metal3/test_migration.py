@@ -1,0 +1,201 @@
+"""The pure parts of the migration: what differs, what is planned, what a definition becomes, what is reported."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit.metal3.hosts import V1ALPHA1, hosts
+from tink.api.metal3.crds import generate
+from tink.controller.webhooks.registration import Address
+from tink.convert.baremetalhost import ConversionSettings
+from tink.metal3 import definition
+from tink.metal3.definition import Definition
+from tink.metal3.migration import plan, report
+from tink.metal3.migration.carry_out import Done, details
+from tink.metal3.migration.compare import Trip, differences
+from tink.metal3.migration.plan import MigrationSettings, Phase, Plan
+from tink.metal3.migration.report import Outcome
+from tink.metal3.migration.survey import MOST_KEPT, Survey
+
+WEBHOOK = definition.conversion(Address("/convert", url="https://h"), b"pem")
+
+
+def defined(*, storage: str = "v1alpha1", stored: Any = ("v1alpha1",), served: Any = ("v1alpha1", "v1beta1")) -> Any:
+    raw = copy.deepcopy(generate(WEBHOOK)[0])
+    raw["metadata"]["resourceVersion"] = "7"
+    raw["status"] = {"storedVersions": list(stored)}
+    for version in raw["spec"]["versions"]:
+        version |= {"storage": version["name"] == storage, "served": version["name"] in served}
+    return raw
+
+
+def surveyed(raw: Any = None, **fields: Any) -> Survey:
+    return Survey(Definition.of(raw or defined()), details_defined=True, **{"hosts": 5, **fields})
+
+
+def planned(survey: Survey, **settings: Any) -> Plan:
+    return plan.make(survey, MigrationSettings(**settings))
+
+
+def todo(made: Plan) -> dict[str, int]:
+    return {step.phase.value: step.todo for step in made.steps}
+
+
+# --- the plan ---------------------------------------------------------------------------------------------------------
+
+
+def test_each_state_of_the_cluster_leads_to_what_is_left() -> None:
+    missing = [("m", f"h{number}") for number in range(5)]
+    first = planned(surveyed(missing=missing))
+    assert todo(first) == {"hardware-data": 5, "storage": 1, "rewrite": 5, "stored-versions": 1}
+    assert first.steps[0].text == "create 5 HardwareData: m/h0, m/h1, m/h2 and 2 more"
+    assert first.problems == ()
+    flipped = defined(storage="v1beta1", stored=("v1alpha1", "v1beta1"))
+    assert todo(planned(surveyed(flipped))) == {"hardware-data": 0, "storage": 0, "rewrite": 5, "stored-versions": 1}
+    done = defined(storage="v1beta1", stored=("v1beta1",))
+    assert planned(surveyed(done)).finished
+    stopping = planned(surveyed(done), through=Phase.SERVED)
+    assert (todo(stopping)["served"], stopping.finished) == (1, False)
+    stopped = defined(storage="v1beta1", stored=("v1beta1",), served=("v1beta1",))
+    assert planned(surveyed(stopped), through=Phase.SERVED).finished
+
+
+def test_flip_back_by_somebody_else_is_migrated_again() -> None:
+    back = defined(storage="v1alpha1", stored=("v1beta1",))
+    assert todo(planned(surveyed(back)))["rewrite"] == 5
+
+
+@pytest.mark.parametrize(
+    ("survey", "said"),
+    [
+        (Survey(None), "there is no CustomResourceDefinition baremetalhosts.metal3.io"),
+        (surveyed(defined(served=("v1alpha1",))), "does not serve v1beta1"),
+        (surveyed(defined(stored=("v1alpha1", "v1alpha0"))), "has hosts stored as v1alpha0, which is not known here"),
+        (surveyed(defined(served=("v1beta1",))), "does not serve v1alpha1, so hosts can't be compared"),
+        (surveyed(fault="refused"), "hosts can't be converted: refused. Does the webhook run?"),
+        (surveyed(more_differences=3), "changes 3 fields"),
+    ],
+)
+def test_dangerous_states_are_problems_that_say_what_to_do(survey: Survey, said: str) -> None:
+    assert any(said in problem for problem in planned(survey).problems)
+
+
+def test_differences_can_be_accepted_and_nothing_else_can() -> None:
+    survey = surveyed(more_differences=3, fault="refused")
+    assert len(planned(survey).problems) == 2
+    assert len(planned(survey, accept_differences=True).problems) == 1
+
+
+def test_fault_of_the_webhook_is_told_even_when_nothing_is_left_to_do() -> None:
+    made = planned(surveyed(defined(storage="v1beta1", stored=("v1beta1",)), fault="refused"))
+    assert made.finished
+    assert made.notes == ("hosts can't be converted: refused",)
+
+
+# --- what differs -----------------------------------------------------------------------------------------------------
+
+
+def test_hosts_of_every_shape_come_back_without_a_difference() -> None:
+    settings = ConversionSettings("auto")
+    for host in hosts(V1ALPHA1, 500, 3):
+        assert Trip.of(host, settings).differences(settings) == []
+
+
+def test_difference_names_the_innermost_field_on_either_side_and_is_cut_short() -> None:
+    before = {"metadata": {"name": "n", "resourceVersion": "1"}, "spec": {"a": [{"b": 1}, 2], "c": "x" * 500, "t": 1}}
+    after = {"metadata": {"name": "n", "resourceVersion": "2"}, "spec": {"a": [{"b": 3}, 2], "t": True, "d": 4}}
+    found = {each.path: (each.before[:6], each.after) for each in differences(before, after, "r")}
+    assert found.pop("spec.c") == ('"xxxxx', "")
+    assert found == {"spec.a[0].b": ("1", "3"), "spec.t": ("1", "true"), "spec.d": ("", "4")}
+    assert all(len(each.before) <= 120 for each in differences(before, after, "r"))
+    many = {"metadata": {"name": "n"}, "spec": {str(number): number for number in range(100)}}
+    assert len(differences(many, {"spec": {}}, "r")) == 20
+
+
+def test_labels_and_annotations_count_and_what_the_server_writes_does_not() -> None:
+    before = {"metadata": {"name": "n", "labels": {"a": "b"}, "uid": "1"}}
+    [found] = differences(before, {"metadata": {"name": "n", "uid": "2"}}, "r")
+    assert found.path == "metadata.labels"
+
+
+def test_differences_of_very_many_hosts_are_counted_and_not_kept() -> None:
+    before = {"metadata": {"name": "n"}, "spec": 1}
+    survey = surveyed()
+    for _ in range(MOST_KEPT + 5):
+        survey.add(differences(before, {"spec": 2}, "r"))
+    assert (len(survey.differences), survey.more_differences) == (MOST_KEPT, 5)
+    lines = list(report.plan_lines(survey, planned(survey)))
+    assert len(lines) < 70
+    assert f"... and {MOST_KEPT + 5 - 50} more differences" in lines
+
+
+# --- the definition ---------------------------------------------------------------------------------------------------
+
+
+def test_patches_of_the_definition_change_one_thing_of_the_state_that_was_read() -> None:
+    now = Definition.of(defined())
+    flipped = now.with_storage("v1beta1")
+    assert flipped["metadata"] == {"resourceVersion": "7"}
+    assert [each["storage"] for each in flipped["spec"]["versions"]] == [False, True]
+    assert [each["schema"] for each in flipped["spec"]["versions"]] == [
+        v["schema"] for v in now.raw["spec"]["versions"]
+    ]
+    stopped = now.without_served("v1alpha1")
+    assert [each["served"] for each in stopped["spec"]["versions"]] == [False, True]
+    assert [each["storage"] for each in stopped["spec"]["versions"]] == [True, False]
+    assert now.with_stored("v1beta1")["status"] == {"storedVersions": ["v1beta1"]}
+
+
+def test_update_keeps_versions_that_others_brought_and_what_is_served_and_stored() -> None:
+    found = defined(storage="v1beta1", served=("v1beta1",))
+    found["spec"]["versions"].append({"name": "v1", "served": True, "storage": False})
+    updated = definition.updated(found, generate(WEBHOOK)[0])
+    assert {each["name"]: (each["served"], each["storage"]) for each in updated["spec"]["versions"]} == {
+        "v1alpha1": (False, False),
+        "v1beta1": (True, True),
+        "v1": (True, False),
+    }
+    assert "conversion" not in updated["spec"], "it is registered apart"
+    found["spec"]["versions"] = [{**generate()[0]["spec"]["versions"][0], "storage": True}]
+    added = definition.updated(found, generate()[0])["spec"]["versions"]
+    assert [each["storage"] for each in added] == [True, False]
+
+
+def test_registration_with_a_service_takes_the_url_away_and_the_other_way_round() -> None:
+    service = definition.conversion(Address("/convert", namespace="n", name="s"), b"pem")
+    patched = definition.conversion_patch(service)["spec"]["conversion"]["webhook"]
+    assert patched["clientConfig"]["url"] is None
+    assert patched["clientConfig"]["service"]["name"] == "s"
+    assert patched["conversionReviewVersions"] == ["v1"]
+    patched = definition.conversion_patch(WEBHOOK)["spec"]["conversion"]["webhook"]
+    assert (patched["clientConfig"]["url"], patched["clientConfig"]["service"]) == ("https://h/convert", None)
+
+
+# --- HardwareData and the report --------------------------------------------------------------------------------------
+
+
+def test_hardware_data_belongs_to_its_host_and_goes_with_it() -> None:
+    made = details({"metadata": {"name": "n", "namespace": "m", "uid": "u"}}, {"hostname": "x"})
+    assert made["metadata"]["namespace"] == "m"
+    [owner] = made["metadata"]["ownerReferences"]
+    assert (owner["uid"], owner["controller"]) == ("u", True)
+    assert made["spec"] == {"hardware": {"hostname": "x"}}
+
+
+def test_failures_are_shown_the_first_ten_and_all_in_json() -> None:
+    failed = Done(Phase.REWRITE, done=3, unneeded=2, failures=[f"f{number}" for number in range(30)])
+    lines = list(report.done_lines(failed))
+    assert lines[0] == "rewrite: 3 done, 2 were so already, 30 failed"
+    assert len(lines) == 11
+    survey = surveyed(missing=[("m", "h")])
+    made = json.loads(report.as_json(survey, planned(survey), [failed], Outcome.FAILED, "why", applied=True))
+    assert len(made["done"][0]["failures"]) == 30
+    assert (made["outcome"], made["error"], made["applied"]) == ("failed", "why", True)
+    assert made["before"]["storedVersions"] == ["v1alpha1"]
+    assert made["hardwareDataMissing"] == ["m/h"]
+    assert [step["phase"] for step in made["plan"]] == ["hardware-data", "storage", "rewrite", "stored-versions"]
+    assert json.loads(report.as_json(None, None, [], Outcome.FAILED, "why", applied=False))["done"] == []

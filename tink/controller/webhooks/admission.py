@@ -1,0 +1,102 @@
+"""The hook that reviews writes: AdmissionReviews in, the reviewer's verdicts out, and the informers that feed it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from tink.api.v1alpha2 import Raw
+from tink.controller.webhooks.registration import Address, configuration, register, remove
+from tink.controller.webhooks.reviewer import Request, Reviewer, Verdict
+from tink.kube.client import KubeClient, NotFoundError
+from tink.kube.informer import Informer
+
+
+class Admission:
+    """`hardware`, `templates` and `workflows` are informers that somebody else runs."""
+
+    path = "/admission"
+    missed = "writes are not reviewed"
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        hardware: Informer,
+        templates: Informer,
+        workflows: Informer,
+        failure_policy: str = "Ignore",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._failure_policy = failure_policy
+        self._informers = {"Hardware": hardware, "Template": templates}
+        self._synced = (hardware, templates, workflows)
+        self._reviewer = Reviewer(self._look_up, self._cached, clock)
+        for informer in (hardware, workflows):
+            informer.on_change(lambda new, _: self._reviewer.references.apply(new))
+            informer.on_delete(self._reviewer.references.remove)
+        hardware.on_change(lambda new, _: self._reviewer.claims.apply(new))
+        hardware.on_delete(self._reviewer.claims.remove)
+
+    async def ready(self) -> None:
+        """Return when the informers know all that there is."""
+        for informer in self._synced:
+            await informer.wait_synced()
+
+    async def register(self, client: KubeClient, address: Address, bundle: bytes) -> bool:
+        """Write the ValidatingWebhookConfiguration. Raises ApiError."""
+        return await register(client, configuration(address, bundle, self._failure_policy))
+
+    async def unregister(self, client: KubeClient) -> None:
+        """Delete it: nobody waits for a review that can't be held. Raises ApiError."""
+        await remove(client)
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """Review a write."""
+        try:
+            review = orjson.loads(await request.read())
+            asked = review["request"]
+            uid = asked["uid"]
+            if not isinstance(uid, str) or not isinstance(asked, dict):
+                raise TypeError("request.uid is no string")
+        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+            return web.Response(status=400, text=f"no AdmissionReview: {error}\n")
+        verdict = await self._reviewer.review(Request.read(asked))
+        body = {
+            "apiVersion": "admission.k8s.io/v1",
+            "kind": "AdmissionReview",
+            "response": {"uid": uid, **respond(verdict, asked)},
+        }
+        return web.Response(body=orjson.dumps(body), content_type="application/json")
+
+    async def _look_up(self, kind: str, namespace: str, name: str) -> Raw | None:
+        try:
+            return await self._client.get(self._informers[kind].resource, name, namespace)
+        except NotFoundError:
+            return None
+
+    def _cached(self, kind: str, namespace: str, name: str) -> bool:
+        return self._informers[kind].get(namespace, name) is not None
+
+
+def respond(verdict: Verdict, request: Mapping[str, Any]) -> Raw:
+    """An AdmissionResponse without its uid; a refusal has the Status that an invalid object gets."""
+    response: Raw = {"allowed": not verdict.causes}
+    if verdict.warnings:
+        response["warnings"] = list(verdict.warnings)
+    if verdict.causes:
+        asked = Request.read(request)
+        causes = [{"reason": c.reason, "message": c.message, "field": c.field} for c in verdict.causes]
+        response["status"] = {
+            "status": "Failure",
+            "code": 422,
+            "reason": "Invalid",
+            "message": "; ".join(f"{cause.field}: {cause.message}" for cause in verdict.causes),
+            "details": {"group": "tinkerbell.org", "kind": asked.kind, "name": asked.key[1], "causes": causes},
+        }
+    return response

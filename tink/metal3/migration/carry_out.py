@@ -1,0 +1,187 @@
+"""Does what is planned, phase by phase. Whatever is done already is found done, and done again it does nothing.
+
+Hosts are written by an empty patch: the API server reads the host, converts it and stores it, and starts again by
+itself if somebody else was faster, so nobody's change is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+
+from tink.api.metal3 import V1ALPHA1, V1BETA1
+from tink.api.v1alpha2 import Raw
+from tink.convert.baremetalhost import convert
+from tink.kube import pages
+from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError, UnreachableError
+from tink.kube.resources import CRD
+from tink.metal3.definition import NAME, NEW, OLD, Definition
+from tink.metal3.migration.plan import MigrationSettings, Phase, Plan
+from tink.metal3.migration.survey import DETAILS, HOSTS_NEW, HOSTS_OLD, Key, Progress, Survey, key
+
+_AT_ONCE = 8
+_ATTEMPTS = 6
+_FIRST_DELAY = 0.2
+_WORTH_ANOTHER = frozenset({0, 409, 429, 500, 503, 504})
+MOST_FAILURES = 100
+"""Failures of single hosts that are kept; after so many in one phase it is given up."""
+
+_Act = Callable[[Key, str], Awaitable[bool]]
+"""Does something to a host, and says whether there was anything to do."""
+
+
+@dataclass(slots=True)
+class Done:
+    """What a phase did: how many, how many needed nothing, and what failed."""
+
+    phase: Phase
+    done: int = 0
+    unneeded: int = 0
+    failures: list[str] = field(default_factory=list)
+
+
+async def carry_out(
+    client: KubeClient, plan: Plan, survey: Survey, settings: MigrationSettings, progress: Progress
+) -> AsyncIterator[Done]:
+    """Do the phases of a plan without problems, and give each when it is done; none after one with failures.
+
+    Raises ApiError: the API can't be asked at all, or refused to change the definition.
+    """
+    for step in plan.steps:
+        if not step.todo:
+            continue
+        done = await _phase(client, step.phase, survey, settings, progress)
+        yield done
+        if done.failures:
+            return
+
+
+async def _phase(
+    client: KubeClient, phase: Phase, survey: Survey, settings: MigrationSettings, progress: Progress
+) -> Done:
+    match phase:
+        case Phase.HARDWARE_DATA:
+            hosts = dict.fromkeys(survey.missing, "")
+            return await _for_all(phase, hosts, lambda at, _: _give_details(client, survey, settings, at), progress)
+        case Phase.STORAGE:
+            return await _change(client, phase, lambda now: now.storage == NEW, lambda now: now.with_storage(NEW))
+        case Phase.REWRITE:
+            await asyncio.sleep(settings.settle)
+            hosts = {key(host): host["metadata"]["resourceVersion"] async for host in pages.each(client, HOSTS_NEW)}
+            return await _for_all(phase, hosts, lambda at, version: _rewrite(client, at, version), progress)
+        case Phase.STORED_VERSIONS:
+            return await _change(
+                client, phase, lambda now: now.stored == (NEW,), lambda now: now.with_stored(NEW), subresource="status"
+            )
+        case Phase.SERVED:
+            return await _change(client, phase, lambda now: OLD not in now.served, lambda now: now.without_served(OLD))
+
+
+async def _for_all(phase: Phase, hosts: dict[Key, str], act: _Act, progress: Progress) -> Done:
+    """Do it to each host, with its resourceVersion, some at a time."""
+    found, waiting = Done(phase), list(hosts.items())
+    for start in range(0, len(waiting), _AT_ONCE):
+        batch = waiting[start : start + _AT_ONCE]
+        for result in await asyncio.gather(*(_tried(act, *each) for each in batch)):
+            if isinstance(result, str):
+                found.failures.append(result)
+            elif result:
+                found.done += 1
+            else:
+                found.unneeded += 1
+        progress(phase.value, start + len(batch), len(waiting))
+        if len(found.failures) >= MOST_FAILURES:
+            break
+    return found
+
+
+async def _tried(act: _Act, at: Key, version: str) -> bool | str:
+    """Whether there was anything to do, or why it failed. Raises UnreachableError."""
+    delay = _FIRST_DELAY
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            return await act(at, version)
+        except ApiError as error:
+            if error.status not in _WORTH_ANOTHER or attempt == _ATTEMPTS:
+                if isinstance(error, UnreachableError):
+                    raise
+                return f"BareMetalHost {at[0]}/{at[1]}: {error}"
+        await asyncio.sleep(delay * random.uniform(0.5, 1.0))  # noqa: S311 - so that not all come back at once
+        delay *= 2
+    raise AssertionError
+
+
+# --- single objects -------------------------------------------------------------------------------------------------
+
+
+async def _give_details(client: KubeClient, survey: Survey, settings: MigrationSettings, at: Key) -> bool:
+    """Write a host's hardware details, as they are now, into a HardwareData of its name."""
+    namespace, name = at
+    resource = HOSTS_OLD if OLD in survey.served else HOSTS_NEW
+    try:
+        host = convert(await client.get(resource, name, namespace), V1ALPHA1, settings.conversion)
+    except NotFoundError:
+        return False
+    hardware = (host.get("status") or {}).get("hardware")
+    if not hardware:
+        return False
+    try:
+        await client.create(DETAILS, details(host, hardware))
+    except ConflictError:
+        there = await client.get(DETAILS, name, namespace)
+        if (there.get("spec") or {}).get("hardware"):
+            return False
+        await client.patch(DETAILS, name, namespace, {"spec": {"hardware": hardware}})
+    return True
+
+
+def details(host: Raw, hardware: Raw) -> Raw:
+    """The HardwareData of a host; it goes with it."""
+    metadata = host["metadata"]
+    owner = {
+        "apiVersion": V1BETA1,  # v1alpha1 may not be served any more when the host is deleted
+        "kind": "BareMetalHost",
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    return {
+        "apiVersion": DETAILS.api_version,
+        "kind": DETAILS.kind,
+        "metadata": {"name": metadata["name"], "namespace": metadata["namespace"], "ownerReferences": [owner]},
+        "spec": {"hardware": hardware},
+    }
+
+
+async def _rewrite(client: KubeClient, at: Key, version: str) -> bool:
+    """Have a host stored again; whether it was not stored so already."""
+    namespace, name = at
+    try:
+        written = await client.patch(HOSTS_NEW, name, namespace, {})
+    except NotFoundError:
+        return False
+    return bool(written["metadata"]["resourceVersion"] != version)
+
+
+async def _change(
+    client: KubeClient,
+    phase: Phase,
+    is_so: Callable[[Definition], bool],
+    patch: Callable[[Definition], Raw],
+    *,
+    subresource: str | None = None,
+) -> Done:
+    """Change the definition as it is now. Raises ApiError."""
+    for _ in range(_ATTEMPTS):
+        now = Definition.of(await client.get(CRD, NAME, None))
+        if is_so(now):
+            return Done(phase, unneeded=1)
+        try:
+            await client.patch(CRD, NAME, None, patch(now), subresource=subresource)
+        except ConflictError:
+            continue
+        return Done(phase, done=1)
+    raise ConflictError(409, "Conflict", f"{NAME} was changed by somebody else again and again")

@@ -1,0 +1,202 @@
+"""What there is: the definitions, every host in both versions, every HardwareData. Reads only, page by page.
+
+Of 100,000 hosts no more is kept than a digest each, so that both versions of them can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tink.api.metal3 import GROUP, V1ALPHA1
+from tink.api.v1alpha2 import Raw
+from tink.convert.baremetalhost import ConversionSettings, convert
+from tink.kube import pages
+from tink.kube.client import ApiError, KubeClient, NotFoundError, UnreachableError
+from tink.kube.resources import CRD, ResourceType
+from tink.metal3.definition import HARDWARE_DATA, NAME, NEW, OLD, Definition
+from tink.metal3.migration.compare import Difference, Trip, differences, digest, state
+
+HOSTS_OLD = ResourceType(GROUP, OLD, "baremetalhosts", "BareMetalHost")
+HOSTS_NEW = ResourceType(GROUP, NEW, "baremetalhosts", "BareMetalHost")
+DETAILS = ResourceType(GROUP, "v1alpha1", "hardwaredata", "HardwareData")
+
+Key = tuple[str, str]
+"""Namespace and name of a host."""
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, how many of it are done, and of how many (0: nobody knows)."""
+
+MOST_KEPT = 1000
+"""Differences that are kept; the others are counted."""
+_ATTEMPTS = 5
+_NAMED = 3
+_FORBIDDEN = (401, 403)
+
+
+@dataclass(slots=True)
+class Survey:
+    """`definition` None: there is none of BareMetalHost, and nothing else is known then.
+
+    `missing`: hosts with hardware details and without a HardwareData. `differing`: those whose HardwareData says
+    something else than the host. `fault`: why hosts can't be read as v1beta1.
+    """
+
+    definition: Definition | None
+    details_defined: bool = False
+    hosts: int = 0
+    missing: list[Key] = field(default_factory=list)
+    differing: list[Key] = field(default_factory=list)
+    differences: list[Difference] = field(default_factory=list)
+    more_differences: int = 0
+    compared: int = 0
+    fault: str = ""
+
+    @property
+    def served(self) -> frozenset[str]:
+        """The versions that hosts can be read in."""
+        return frozenset() if self.definition is None else self.definition.served
+
+    def add(self, found: list[Difference]) -> None:
+        """Keep differences, or count them."""
+        room = MOST_KEPT - len(self.differences)
+        self.differences += found[:room]
+        self.more_differences += len(found[room:])
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A host as it was read: its resourceVersion, and digests of what it is as v1beta1, and as v1alpha1 again."""
+
+    resource_version: str
+    up: bytes
+    back: bytes
+
+
+async def survey(client: KubeClient, settings: ConversionSettings, progress: Progress) -> Survey:
+    """Look at all there is. Raises ApiError if the API does not answer, or may not be asked."""
+    found = Survey(await _definition(client, NAME))
+    if found.definition is None:
+        return found
+    found.details_defined = await _definition(client, HARDWARE_DATA) is not None
+    if not found.served & {OLD, NEW}:
+        return found
+    details = await _details(client, progress) if found.details_defined else {}
+    seen = await _hosts(client, settings, found, details, progress)
+    if seen and found.definition.by_webhook and NEW in found.served:
+        await _compare(client, settings, found, seen, progress)
+    return found
+
+
+async def _definition(client: KubeClient, name: str) -> Definition | None:
+    try:
+        return Definition.of(await client.get(CRD, name, None))
+    except NotFoundError:
+        return None
+
+
+async def _details(client: KubeClient, progress: Progress) -> dict[Key, bytes]:
+    """Digests of all hardware details that HardwareData have."""
+    found = {}
+    async for each in pages.each(client, DETAILS):
+        hardware = (each.get("spec") or {}).get("hardware")
+        if hardware:
+            found[key(each)] = digest(hardware)
+        progress("HardwareData read", len(found), 0)
+    return found
+
+
+async def _hosts(
+    client: KubeClient, settings: ConversionSettings, found: Survey, details: dict[Key, bytes], progress: Progress
+) -> dict[Key, _Seen]:
+    """Read all hosts as v1alpha1; give what there is to compare with, if that version is served."""
+    seen = {}
+    served = OLD in found.served
+    try:
+        async for host in pages.each(client, HOSTS_OLD if served else HOSTS_NEW):
+            found.hosts += 1
+            progress("hosts read", found.hosts, 0)
+            old = convert(host, V1ALPHA1, settings)
+            _look_for_details(found, details, old)
+            if served:
+                trip = Trip.of(old, settings)
+                found.add(trip.differences(settings))
+                version = host["metadata"]["resourceVersion"]
+                seen[key(host)] = _Seen(version, digest(state(trip.up)), digest(state(trip.back)))
+    except ApiError as error:
+        _note_fault(found, error)
+    return seen
+
+
+def _look_for_details(found: Survey, details: dict[Key, bytes], host: Raw) -> None:
+    hardware = (host.get("status") or {}).get("hardware")
+    if not hardware:
+        return
+    there = details.get(key(host))
+    if there is None:
+        found.missing.append(key(host))
+    elif there != digest(hardware):
+        found.differing.append(key(host))
+
+
+async def _compare(
+    client: KubeClient, settings: ConversionSettings, found: Survey, seen: dict[Key, _Seen], progress: Progress
+) -> None:
+    """Read all hosts as v1beta1, and compare them with what they should be."""
+    try:
+        async for host in pages.each(client, HOSTS_NEW):
+            was = seen.get(key(host))
+            if was is None:
+                continue
+            found.compared += 1
+            progress("hosts compared", found.compared, len(seen))
+            if host["metadata"]["resourceVersion"] != was.resource_version or not _is(host, was, settings):
+                found.add(await _look_closer(client, settings, key(host)))
+    except ApiError as error:
+        _note_fault(found, error)
+
+
+def _is(host: Raw, was: _Seen, settings: ConversionSettings) -> bool:
+    return digest(state(host)) == was.up and digest(state(convert(host, V1ALPHA1, settings))) == was.back
+
+
+async def _look_closer(client: KubeClient, settings: ConversionSettings, at: Key) -> list[Difference]:
+    """One host, read in both versions until nobody has changed it in between."""
+    namespace, name = at
+    for _ in range(_ATTEMPTS):
+        try:
+            old = await client.get(HOSTS_OLD, name, namespace)
+            new = await client.get(HOSTS_NEW, name, namespace)
+        except NotFoundError:
+            return []
+        if old["metadata"]["resourceVersion"] == new["metadata"]["resourceVersion"]:
+            break
+    trip = Trip.of(old, settings)
+    found = differences(
+        {"metadata": {"name": name, "namespace": namespace}, **state(trip.up)},
+        state(new),
+        "v1beta1 as it is served: another webhook or setting converts, or its schema lacks the field",
+    )
+    back = convert(new, V1ALPHA1, settings)
+    return found or differences(
+        {"metadata": {"name": name, "namespace": namespace}, **state(trip.back)},
+        state(back),
+        "v1beta1 as it is served does not lead back: another webhook or setting converts",
+    )
+
+
+def _note_fault(found: Survey, error: ApiError) -> None:
+    """A conversion that fails is what the survey is about; an API that can't be asked at all is not."""
+    if isinstance(error, UnreachableError) or error.status in _FORBIDDEN:
+        raise error
+    found.fault = found.fault or str(error)
+
+
+def key(obj: Raw) -> Key:
+    """Of an object that the API gave."""
+    return obj["metadata"]["namespace"], obj["metadata"]["name"]
+
+
+def names(keys: list[Key]) -> str:
+    """The first few, and how many more."""
+    shown = ", ".join(f"{namespace}/{name}" for namespace, name in keys[:_NAMED])
+    return shown if len(keys) <= _NAMED else f"{shown} and {len(keys) - _NAMED} more"

@@ -1,0 +1,79 @@
+"""A ConversionReview in, a ConversionReview out (apiextensions.k8s.io/v1): hosts in the version that was asked for.
+
+As many objects as were sent, in their order, whatever version each is in. The API server takes back nothing of an
+object's metadata but labels and annotations, and refuses objects whose metadata is missing.
+
+Pure, and deterministic. A review that can't be read is a ReviewError. An object, however odd, is never a reason to
+refuse: one that can't be converted would make all hosts unreadable, and none of them could be deleted.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+
+from tink.api.metal3 import V1ALPHA1, V1BETA1
+from tink.api.v1alpha2 import Raw
+from tink.convert.baremetalhost import ConversionSettings, convert
+
+API_VERSION = "apiextensions.k8s.io/v1"
+KIND = "ConversionReview"
+
+_SHOWN = 200
+
+
+class ReviewError(ValueError):
+    """What was sent is no ConversionReview; the message says in which way."""
+
+
+def answer(body: bytes, settings: ConversionSettings) -> bytes:
+    """Convert what a review asks for and give the review to answer with. Raises ReviewError."""
+    request = _request(body)
+    desired, objects = request["desiredAPIVersion"], request.get("objects") or []
+    if desired in (V1ALPHA1, V1BETA1):
+        converted = [_converted(obj, desired, settings) for obj in objects]
+        response: Raw = {"convertedObjects": converted, "result": {"status": "Success"}}
+    else:
+        message = f"BareMetalHost has the versions {V1ALPHA1} and {V1BETA1}, not {desired[:_SHOWN]}"
+        response = {"result": {"status": "Failure", "message": message}}
+    try:
+        return orjson.dumps({"apiVersion": API_VERSION, "kind": KIND, "response": {"uid": request["uid"], **response}})
+    except orjson.JSONEncodeError as error:  # more levels than any schema has: orjson reads more than it writes
+        raise ReviewError(f"an object is nested too deeply: {error}") from error
+
+
+def _request(body: bytes) -> Raw:
+    """The request of a review, with fields of the right types. Raises ReviewError."""
+    try:
+        review = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ReviewError(f"it is not JSON: {error}") from error
+    if not isinstance(review, dict):
+        raise ReviewError("it is not an object")
+    for field, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if review.get(field) != wanted:
+            raise ReviewError(f"{field} must be {wanted}, not {_shown(review.get(field))}")
+    request = review.get("request")
+    if not isinstance(request, dict):
+        raise ReviewError("request is missing")
+    for field in ("uid", "desiredAPIVersion"):
+        if not isinstance(request.get(field), str) or not request[field]:
+            raise ReviewError(f"request.{field} must be a string, not {_shown(request.get(field))}")
+    objects = request.get("objects")
+    if objects is not None and not isinstance(objects, list):
+        raise ReviewError(f"request.objects must be a list, not {_shown(objects)}")
+    return request
+
+
+def _converted(obj: Any, desired: str, settings: ConversionSettings) -> Any:
+    if not isinstance(obj, dict):
+        return obj
+    made = convert(obj, desired, settings)
+    # Seen with partial objects, as the API server makes them of managed fields (kubernetes issue 117356).
+    return made if isinstance(made.get("metadata"), dict) else {**made, "metadata": {}}
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value)[:_SHOWN] if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
