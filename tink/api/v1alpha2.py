@@ -372,8 +372,8 @@ class Action(Model):
     reboots: bool | None = Field(
         default=None,
         description="Whether the action restarts the machine, or starts another kernel on it, so that nobody is left "
-        "to report its end: it has succeeded when the agent is gone, or comes back anew. For the last action only, which "
-        "is run in the machine's own PID namespace: no container can restart the machine from another one.",
+        "to report its end: it has succeeded when the agent is gone, or comes back anew. For the last action only, "
+        "which is run in the machine's own PID namespace: no container can restart the machine from another one.",
     )
 
 
@@ -523,8 +523,8 @@ class WorkflowStatus(Model):
     agent_seen_at: str | None = Field(
         default=None,
         json_schema_extra={"format": "date-time"},
-        description="When a server last had a stream of the agent while the last action, which reboots the machine, ran. "
-        "Written only where that action takes longer than a moment, or its agent connects anew.",
+        description="When a server last had a stream of the agent while the last action, which reboots the machine, "
+        "ran. Written only where that action takes longer than a moment, or its agent connects anew.",
     )
     conditions: list[Condition] | None = Field(
         default=None,

@@ -50,6 +50,10 @@ class WorkQueue(Generic[K]):
         """Have `key` looked at as soon as a worker is free: something has happened to it."""
         self._add(key, first=True)
 
+    def add_behind(self, key: K) -> None:
+        """The same in the second line: something has happened to it that can wait for what can't."""
+        self._add(key, first=False)
+
     def _add(self, key: K, *, first: bool) -> None:
         timer = self._timers.pop(key, None)
         if timer is not None:

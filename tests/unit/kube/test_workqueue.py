@@ -154,3 +154,18 @@ async def test_a_passed_over_place_in_the_line_does_not_hand_a_key_to_two_worker
     assert not taking.done()
     q.done("a")
     assert await asyncio.wait_for(taking, 1) == "a"
+
+
+async def test_a_key_added_behind_waits_for_no_timer_that_is_set_later() -> None:
+    q = queue()
+    q.add_behind("a")
+    assert await q.take() == "a"
+    q.add_behind("a")  # while it is worked on
+    q.add_after("a", 300)
+    q.done("a")
+    assert await asyncio.wait_for(q.take(), 1) == "a"
+    q.done("a")
+    q.add_behind("b")
+    q.add("c")
+    assert await asyncio.wait_for(q.take(reserved=True), 1) == "c"
+    q.close()

@@ -1,0 +1,462 @@
+"""Metal3's hosts and their Hardware on the embedded API: the controller as a process that is killed, with its role,
+with kubectl; and as a part of the test where the order of its writes matters."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.interop.rack import TINKEDGE, Process, clean_environment
+from tests.interop.test_privileges import Gate, Grant, Upstream
+from tink.api.crds import generate
+from tink.api.metal3.crds import generate as generate_metal3
+from tink.api.v1alpha2 import API_VERSION, Raw
+from tink.apiserver import ApiServer
+from tink.controller.announcer import EVENT
+from tink.convert.to_hardware import HOST_LABEL, REFUSED_ANNOTATION, HostOptions
+from tink.kube.client import KubeClient, NotFoundError
+from tink.kube.manifests import apply_object
+from tink.kube.resources import CRD, HARDWARE, WORKFLOW, ResourceType
+from tink.metal3.controller import SECRET, Metal3Settings
+from tink.metal3.following import Follower
+from tink.metal3.ownership import MANAGER, SAFETY_MANAGER, SECURED_ANNOTATION
+from tink.metal3.served import HARDWARE_DATA, HOSTS, MACHINE
+
+ROLES = Path(__file__).parents[2] / "deploy" / "rbac-metal3.yaml"
+ACCOUNT = "tinkedge-metal3"
+HOME, NAMESPACE = "tinkedge", "metal3"
+HOST = HOSTS[0]
+NETWORK = (
+    b'{"links": [{"id": "a", "ethernet_mac_address": "%s"}], "networks": [{"link": "a", "ip_address": "10.0.0.5"}]}'
+)
+RUFIO: Raw = {
+    "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+    "metadata": {"name": "machines.bmc.tinkerbell.org"},
+    "spec": {
+        "group": "bmc.tinkerbell.org", "scope": "Namespaced",
+        "names": {"plural": "machines", "singular": "machine", "kind": "Machine", "listKind": "MachineList"},
+        "versions": [{
+            "name": "v1alpha1", "served": True, "storage": True,
+            "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+        }],
+    },
+}  # fmt: skip
+
+
+def mac(number: int) -> str:
+    return f"52:54:00:00:{number >> 8:02x}:{number & 255:02x}"
+
+
+def host(name: str, number: int, **spec: Any) -> Raw:
+    return {
+        "apiVersion": HOST.api_version, "kind": HOST.kind, "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"online": True, "bootMACAddress": mac(number).upper(), **spec},
+    }  # fmt: skip
+
+
+def status(state: str) -> Raw:
+    return {
+        "provisioning": {"state": state, "ID": ""}, "operationalStatus": "OK", "errorMessage": "", "poweredOn": True,
+        "errorCount": 0,
+    }  # fmt: skip
+
+
+class Site:
+    """An API with our definitions and Metal3's."""
+
+    def __init__(self, api: ApiServer, client: KubeClient, directory: Path, exits: contextlib.AsyncExitStack) -> None:
+        self.api = api
+        self.client = client
+        self.directory = directory
+        self._exits = exits
+
+    async def gate(self, *bound: str) -> Gate:
+        """With what the controller's account may do, and these roles that somebody has bound to it."""
+        objects = [obj for obj in yaml.safe_load_all(ROLES.read_text()) if "rules" in obj]
+        upstream = Upstream.read(self.api.kubeconfig)
+        made = Gate(ACCOUNT, upstream, self.directory)
+        made.allow({
+            Grant(verb, group, resource, obj["metadata"].get("namespace", ""), name)
+            for obj in objects if obj["metadata"]["name"] in (ACCOUNT, *bound)
+            for rule in obj["rules"] for verb in rule["verbs"] for group in rule["apiGroups"]
+            for resource in rule["resources"] for name in rule.get("resourceNames", [""])
+        })  # fmt: skip
+        self._exits.push_async_callback(made.stop)
+        await made.start()
+        return made
+
+    def start(self, *words: str | Path, kubeconfig: Path | None = None) -> Process:
+        options = ["metal3", "--kubeconfig", str(kubeconfig or self.api.kubeconfig), *map(str, words)]
+        process = Process(["setpriv", "--pdeathsig", "KILL", *TINKEDGE, *options], self.directory, clean_environment())
+        self._exits.callback(process.end)
+        return process
+
+    async def follow(self, settings: Metal3Settings | None = None) -> None:
+        """Run the controller in this process."""
+        follower = Follower(self.api.kubeconfig, None, None, settings or Metal3Settings(), None, look_seconds=0.3)
+        task = asyncio.create_task(follower.run())
+
+        async def stop() -> None:
+            task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled(), task.exception()
+
+        self._exits.push_async_callback(stop)
+
+    async def host(self, name: str, number: int, state: str = "available", **spec: Any) -> None:
+        await self.client.create(HOST, host(name, number, **spec))
+        if state:
+            await self.state(name, state)
+
+    async def state(self, name: str, state: str) -> None:
+        await self.client.patch(HOST, name, NAMESPACE, {"status": status(state)}, subresource="status")
+
+    async def hardware(self, name: str) -> Raw | None:
+        try:
+            return await self.client.get(HARDWARE, name, NAMESPACE)
+        except NotFoundError:
+            return None
+
+    async def netboots(self, name: str) -> bool | None:
+        """None: there is no Hardware."""
+        found = await self.hardware(name)
+        if found is None:
+            return None
+        interfaces = found["spec"]["networkInterfaces"].values()
+        return any(each.get("disableNetboot") is not True for each in interfaces)
+
+    async def until(self, holds: Callable[[], Awaitable[Any]], *processes: Process, within: float = 20.0) -> None:
+        give_up = time.monotonic() + within
+        while not await holds():
+            assert time.monotonic() < give_up, "\n".join(process.err for process in processes)
+            await asyncio.sleep(0.05)
+
+    async def becomes(self, name: str, netboots: bool | None, *processes: Process) -> None:
+        async def holds() -> bool:
+            return await self.netboots(name) is netboots
+
+        await self.until(holds, *processes)
+
+    async def told(self, name: str, reason: str) -> str:
+        """What Events say of a host."""
+        events = (await self.client.list(EVENT, NAMESPACE))["items"]
+        return " | ".join(
+            event["message"] for event in events
+            if event["reason"] == reason and event["involvedObject"]["name"] == name
+        )  # fmt: skip
+
+    async def is_told(self, name: str, reason: str, part: str = "") -> None:
+        async def holds() -> bool:
+            said = await self.told(name, reason)
+            return bool(said) and part in said
+
+        await self.until(holds)
+
+    async def secret(self, name: str, **values: bytes) -> None:
+        data = {key: base64.b64encode(value).decode() for key, value in values.items()}
+        body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": NAMESPACE}, "data": data}
+        await self.client.create(SECRET, body)
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    async with contextlib.AsyncExitStack() as exits:
+        api = ApiServer(tmp_path / "api", port=0)
+        await api.start()
+        exits.push_async_callback(api.stop)
+        client = await KubeClient.connect(api.kubeconfig)
+        exits.push_async_callback(client.close)
+        for definition in [*generate(), *generate_metal3()]:
+            await apply_object(client, CRD, definition, "test")
+        for namespace in (HOME, NAMESPACE):
+            body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+            await client.create(ResourceType("", "v1", "namespaces", "Namespace", namespaced=False), body)
+        yield Site(api, client, tmp_path, exits)
+
+
+# --- as a process ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.since(30)
+async def test_hosts_applied_by_kubectl_are_in_step_before_and_after_a_kill(site: Site, program: Any) -> None:
+    process = site.start("--no-leader-elect", "--osie", "x86_64=hook")
+    manifest = site.directory / "hosts.yaml"
+    manifest.write_text(yaml.safe_dump_all([host(f"n{number}", number, architecture="x86_64") for number in range(4)]))
+    command = [program.path, "--kubeconfig", str(site.api.kubeconfig), "apply", "-f", str(manifest)]
+    ran = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=30, check=False)
+    assert ran.returncode == 0, ran.stderr
+    for number in range(4):
+        await site.becomes(f"n{number}", False, process)  # nobody has said that it is free
+    for number in range(3):
+        await site.state(f"n{number}", "available")
+        await site.becomes(f"n{number}", True, process)
+    made = await site.hardware("n0")
+    assert made is not None
+    assert made["spec"]["osie"] == {"name": "hook"}
+    assert made["metadata"]["labels"][HOST_LABEL] == f"{NAMESPACE}.n0"
+
+    process.popen.send_signal(signal.SIGKILL)
+    process.status()
+    await site.state("n0", "provisioned")
+    await site.client.delete(HOST, "n1", NAMESPACE)
+    await site.state("n3", "available")
+    await site.client.patch(
+        HOST, "n2", NAMESPACE, {"metadata": {"annotations": {"baremetalhost.metal3.io/paused": ""}}}
+    )
+    again = site.start("--no-leader-elect", "--osie", "x86_64=hook")
+    for name, netboots in (("n0", False), ("n1", None), ("n2", False), ("n3", True)):
+        await site.becomes(name, netboots, again)
+    assert again.terminate() == 0
+    assert "Traceback" not in process.err + again.err
+
+
+async def test_controller_works_with_its_role_and_needs_all_of_it(site: Site) -> None:
+    await apply_object(site.client, CRD, RUFIO, "test")
+    gate = await site.gate("tinkedge-metal3-secrets", "tinkedge-metal3-bmc")
+    process = site.start("--lease-namespace", HOME, "--bmc", kubeconfig=gate.kubeconfig)
+    await site.secret("net", networkData=NETWORK % mac(1).encode())
+    bmc = {"address": "redfish://192.0.2.7", "credentialsName": "bmc"}
+    await site.host("n0", 1, networkData={"name": "net"}, userData={"name": "user"}, bmc=bmc)
+    await site.becomes("n0", True, process)
+    made = await site.hardware("n0")
+    assert made is not None
+    assert made["spec"]["networkInterfaces"][mac(1)]["dhcp"]["ip"] == "10.0.0.5"
+    assert made["metadata"]["annotations"]["tinkerbell.org/userdata-secret"] == "user"
+
+    async def machine_gone() -> bool:
+        with contextlib.suppress(NotFoundError):
+            await site.client.get(MACHINE, "n0", NAMESPACE)
+            return False
+        return True
+
+    async def machine_there() -> bool:
+        return not await machine_gone()
+
+    await site.until(machine_there, process)
+    machine = await site.client.get(MACHINE, "n0", NAMESPACE)
+    assert machine["spec"]["connection"]["authSecretRef"] == {"name": "bmc", "namespace": NAMESPACE}
+    await site.state("n0", "provisioned")
+    await site.becomes("n0", False, process)
+    await site.is_told("n0", "NetbootRefused", "provisioned")
+    await site.client.delete(HOST, "n0", NAMESPACE)
+    await site.becomes("n0", None, process)
+    await site.until(machine_gone, process)
+    assert await asyncio.to_thread(process.terminate) == 0
+    assert gate.refused == []
+    assert {wish.name for wish in gate.wishes if wish.resource == "secrets"} == {"net"}
+    # An API asks for `create` besides `patch` where what is applied is not there.
+    assert {(grant.verb, grant.resource) for grant in gate.unused()} == {("create", "hardware"), ("create", "machines")}
+
+
+async def test_once_brings_all_in_step_and_says_if_it_could_not(site: Site) -> None:
+    await site.host("good", 1)
+    await site.host("waits", 2, networkData={"name": "missing"})
+    ran = site.start("--once")
+    assert await asyncio.to_thread(ran.status) == 1
+    assert "Secret metal3/missing does not exist: create it" in ran.err
+    assert await site.netboots("good") is True
+    assert await site.netboots("waits") is None
+    await site.is_told("waits", "NotInStep", "missing")
+    await site.secret("missing", value=NETWORK % mac(2).encode())
+    ran = site.start("--once")
+    assert await asyncio.to_thread(ran.status) == 0, ran.err
+    assert await site.netboots("waits") is True
+
+
+# --- what is whose ---------------------------------------------------------------------------------------------------
+
+
+async def test_hardware_that_somebody_else_made_is_left_alone(site: Site) -> None:
+    theirs = {
+        "apiVersion": API_VERSION, "kind": "Hardware", "metadata": {"name": "n0", "namespace": NAMESPACE},
+        "spec": {"networkInterfaces": {mac(1): {}}},
+    }  # fmt: skip
+    before = await site.client.create(HARDWARE, theirs)
+    await site.host("n0", 1, "provisioned")
+    await site.follow()
+    await site.is_told("n0", "NotOurs", "left alone")
+    await site.client.delete(HOST, "n0", NAMESPACE)
+    await site.host("n1", 2)
+    await site.becomes("n1", True)
+    after = await site.hardware("n0")
+    assert after is not None
+    assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+
+
+async def test_field_that_a_user_sets_stays_and_is_told_but_no_user_lets_a_provisioned_host_netboot(site: Site) -> None:
+    await site.host("n0", 1, architecture="x86_64")
+    await site.follow(Metal3Settings(HostOptions({"x86_64": "hook"})))
+    await site.becomes("n0", True)
+    patch = {"spec": {"osie": {"name": "theirs"}, "networkInterfaces": {mac(9): {"disableNetboot": False}}}}
+    await site.client.patch(HARDWARE, "n0", NAMESPACE, patch)
+    await site.is_told("n0", "NotInStep", "osie")
+    await site.state("n0", "provisioned")
+    await site.becomes("n0", False)
+    interfaces = {each: {"disableNetboot": False} for each in (mac(1), mac(9))}
+    await site.client.patch(HARDWARE, "n0", NAMESPACE, {"spec": {"networkInterfaces": interfaces}})
+    await site.becomes("n0", False)
+    made = await site.hardware("n0")
+    assert made is not None
+    assert made["spec"]["osie"] == {"name": "theirs"}
+    await site.client.patch(HARDWARE, "n0", NAMESPACE, {"spec": {"osie": {"name": "hook"}}})
+    await site.state("n0", "available")
+
+    async def free() -> bool:
+        found = await site.hardware("n0")
+        assert found is not None
+        interface = found["spec"]["networkInterfaces"][mac(1)]
+        return not interface.get("disableNetboot") and REFUSED_ANNOTATION not in found["metadata"]["annotations"]
+
+    await site.until(free)
+    made = await site.hardware("n0")
+    assert made is not None
+    assert SECURED_ANNOTATION not in made["metadata"]["annotations"]
+
+
+async def test_hardware_of_a_deleted_host_stays_until_no_workflow_runs_on_it(site: Site) -> None:
+    await site.host("n0", 1)
+    await site.follow()
+    await site.becomes("n0", True)
+    work = {
+        "apiVersion": API_VERSION, "kind": "Workflow", "metadata": {"name": "w", "namespace": NAMESPACE},
+        "spec": {"hardwareRef": {"name": "n0"}, "templateRef": {"name": "t"}},
+    }  # fmt: skip
+    await site.client.create(WORKFLOW, work)
+    await site.client.patch(WORKFLOW, "w", NAMESPACE, {"status": {"state": "Running"}}, subresource="status")
+    await site.client.delete(HOST, "n0", NAMESPACE)
+    await site.is_told("n0", "DeletionWaits", ": w")
+    assert await site.netboots("n0") is False
+    await site.client.patch(WORKFLOW, "w", NAMESPACE, {"status": {"state": "Failed"}}, subresource="status")
+    await site.becomes("n0", None)
+
+
+async def test_host_that_cluster_api_takes_keeps_its_hardware_and_gets_none_if_it_had_none(site: Site) -> None:
+    consumer = {
+        "consumerRef": {"kind": "Metal3Machine", "name": "m", "apiVersion": "infrastructure.cluster.x-k8s.io/v1"}
+    }
+    await site.host("n0", 1)
+    await site.host("n1", 2, **consumer)
+    await site.follow()
+    await site.becomes("n0", True)
+    await site.client.patch(HOST, "n0", NAMESPACE, {"spec": consumer})
+    await site.becomes("n0", False)
+
+    async def says_who() -> bool:
+        found = await site.hardware("n0")
+        assert found is not None
+        return "Metal3Machine m" in found["metadata"]["annotations"].get(REFUSED_ANNOTATION, "")
+
+    await site.until(says_who)
+    await site.is_told("n1", "NotCarriedOver", "--consumed")
+    assert await site.hardware("n1") is None
+
+
+async def test_host_whose_secret_goes_keeps_its_address_and_still_stops_netbooting(site: Site) -> None:
+    await site.secret("net", networkData=NETWORK % mac(1).encode())
+    await site.host("n0", 1, networkData={"name": "net"})
+    await site.follow(Metal3Settings(resync=1.0))
+    await site.becomes("n0", True)
+    await site.client.delete(SECRET, "net", NAMESPACE)
+    await site.is_told("n0", "NotInStep", "net")
+    await site.state("n0", "provisioned")
+    await site.becomes("n0", False)
+    made = await site.hardware("n0")
+    assert made is not None
+    assert made["spec"]["networkInterfaces"][mac(1)]["dhcp"]["ip"] == "10.0.0.5"
+    await site.secret("net", networkData=NETWORK.replace(b"10.0.0.5", b"10.0.0.6") % mac(1).encode())
+
+    async def moved() -> bool:
+        found = await site.hardware("n0")
+        return found is not None and found["spec"]["networkInterfaces"][mac(1)]["dhcp"]["ip"] == "10.0.0.6"
+
+    await site.until(moved)
+
+
+# --- order, versions -------------------------------------------------------------------------------------------------
+
+
+async def test_machines_that_must_not_netboot_come_first_at_the_start(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(40):
+        await site.host(f"n{number:02}", number)
+    assert await Follower(site.api.kubeconfig, None, None, Metal3Settings(), None).once() == 0
+    unsafe = [f"n{number:02}" for number in range(30, 35)]
+    for number in range(40):
+        name = f"n{number:02}"
+        if name in unsafe:
+            await site.state(name, "provisioned")
+        else:
+            await site.client.patch(HOST, name, NAMESPACE, {"metadata": {"labels": {"changed": "yes"}}})
+    written: list[tuple[str, str]] = []
+    apply = KubeClient.apply
+
+    async def recorded(self: KubeClient, *words: Any, **options: Any) -> Raw:
+        written.append((words[1], options["manager"]))
+        return await apply(self, *words, **options)
+
+    monkeypatch.setattr(KubeClient, "apply", recorded)
+    await site.follow()
+    await site.becomes("n39", True)
+    await site.until(lambda: _all_applied(written, 40))
+    assert sorted(written[:5]) == [(name, SAFETY_MANAGER) for name in unsafe]
+    assert {name for name, manager in written if manager == SAFETY_MANAGER} == set(unsafe)
+    assert {name for name, manager in written if manager == MANAGER} == {f"n{number:02}" for number in range(40)}
+
+
+async def _all_applied(written: list[tuple[str, str]], count: int) -> bool:
+    return len({name for name, manager in written if manager == MANAGER}) == count
+
+
+async def test_hosts_are_followed_in_the_version_that_is_served_and_in_the_other_one_after_that(site: Site) -> None:
+    await site.host("n0", 1)
+    await site.follow()
+    await site.becomes("n0", True)
+    hosts = generate_metal3()[0]
+    await site.client.delete(HOST, "n0", NAMESPACE)
+    await site.becomes("n0", None)
+    versions = [
+        {**each, "served": each["name"] == "v1beta1", "storage": each["name"] == "v1beta1"}
+        for each in hosts["spec"]["versions"]
+    ]
+    await site.client.patch(CRD, hosts["metadata"]["name"], None, {"spec": {"versions": versions}})
+    new = HOSTS[1]
+    body = {**host("n1", 2), "apiVersion": new.api_version}
+    body["spec"] = {"poweredOn": True, "bootMACAddress": mac(2), "rootDeviceHints": {"devicePath": "/dev/sdb"}}
+    await site.client.create(new, body)
+    await site.client.patch(new, "n1", NAMESPACE, {"status": status("available")}, subresource="status")
+    await site.becomes("n1", True)
+    made = await site.hardware("n1")
+    assert made is not None
+    assert made["spec"]["storageDevices"] == ["/dev/sdb"]
+    details = {
+        "apiVersion": HARDWARE_DATA.api_version, "kind": "HardwareData",
+        "metadata": {"name": "n1", "namespace": NAMESPACE},
+        "spec": {"hardware": {"nics": [{"mac": mac(3)}], "storage": [{"name": "/dev/sdb"}, {"name": "/dev/sdc"}]}},
+    }  # fmt: skip
+    await site.client.create(HARDWARE_DATA, details)
+
+    async def inspected() -> bool:
+        found = await site.hardware("n1")
+        return found is not None and found["spec"].get("storageDevices") == ["/dev/sdb", "/dev/sdc"]
+
+    await site.until(inspected)
+
+
+def test_account_of_the_role_is_bound_where_it_is() -> None:
+    objects = list(yaml.safe_load_all(ROLES.read_text()))
+    bound = {subject["name"] for obj in objects for subject in obj.get("subjects", [])}
+    assert bound == {ACCOUNT}
+    for obj in objects:
+        for rule in obj.get("rules", []):
+            assert "*" not in [*rule["verbs"], *rule["resources"], *rule["apiGroups"]]

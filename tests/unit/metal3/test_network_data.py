@@ -1,0 +1,169 @@
+"""OpenStack's network data: what DHCP serves to which interface, and what is reported because it can't."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tink.api.v1alpha2 import Raw
+from tink.convert.network_data import parsed, served
+from tink.convert.report import Findings, Source
+
+ONE, TWO = "52:54:00:aa:00:01", "52:54:00:aa:00:02"
+DEFAULT = {"network": "0.0.0.0", "netmask": "0.0.0.0", "gateway": "10.0.0.1"}
+
+
+def phy(name: str, mac: str) -> Raw:
+    return {"id": name, "type": "phy", "ethernet_mac_address": mac}
+
+
+def network(link: str = "eno1", address: str = "10.0.0.5", **more: Any) -> Raw:
+    return {"id": "n", "link": link, "type": "ipv4", "ip_address": address, "netmask": "255.255.255.0", **more}
+
+
+def serve(
+    networks: list[Any], links: list[Any] | None = None, boot: str = ONE, **top: Any
+) -> tuple[dict[str, Raw], list[tuple[str, str]]]:
+    findings = Findings(Source("f", 1, "BareMetalHost", "m", "n"))
+    links = [phy("eno1", ONE.upper()), phy("eno2", TWO)] if links is None else links
+    found = served({"links": links, "networks": networks, **top}, "data", boot, findings)
+    return found, [(each.path, each.reason) for each in findings]
+
+
+def test_address_gateway_and_servers_are_served_to_the_link() -> None:
+    services = [{"type": "dns", "address": "10.0.0.2"}, {"type": "ntp", "address": "ntp.example.org"}]
+    found, said = serve([network(routes=[DEFAULT])], services=services)
+    assert found == {
+        ONE: {
+            "ip": "10.0.0.5",
+            "netmask": "255.255.255.0",
+            "gateway": "10.0.0.1",
+            "nameservers": ["10.0.0.2"],
+            "timeservers": ["ntp.example.org"],
+        },
+        TWO: {},
+    }
+    assert said == []
+
+
+def test_yaml_and_json_are_read_and_nothing_else_is_quoted() -> None:
+    document = {"links": [phy("eno1", ONE)]}
+    assert parsed(json.dumps(document)) == document
+    assert parsed(f"links:\n- id: eno1\n  type: phy\n  ethernet_mac_address: {ONE}\n") == document
+    for bad in ("a: [", "a: 1\n---\nb: 2\n", "&a [*a]", "[" * 100_000, "secret: *x"):
+        with pytest.raises(ValueError) as caught:
+            parsed(bad)
+        assert "secret" not in str(caught.value)
+        assert len(str(caught.value)) < 100
+    assert parsed("") is None
+
+
+@pytest.mark.parametrize(
+    ("said", "netmask"),
+    [("255.255.255.0", "255.255.255.0"), ("24", "255.255.255.0"), (24, "255.255.255.0"), ("/24", "255.255.255.0")],
+)
+def test_netmask_may_be_a_number_of_bits(said: Any, netmask: str) -> None:
+    found, complaints = serve([network(netmask=said)])
+    assert found[ONE]["netmask"] == netmask
+    assert complaints == []
+    found, _ = serve([network(address="10.0.0.5/24", netmask="")])
+    assert (found[ONE]["ip"], found[ONE]["netmask"]) == ("10.0.0.5", "255.255.255.0")
+
+
+@pytest.mark.parametrize("netmask", ["255.0.255.0", 0, 33, "x", [], True])
+def test_bad_netmask_is_dropped_and_the_address_stays(netmask: Any) -> None:
+    found, said = serve([network(netmask=netmask)])
+    assert found[ONE] == {"ip": "10.0.0.5"}
+    assert [path for path, _ in said] == ["data.networks[0].netmask"]
+
+
+def test_second_network_of_a_link_is_dropped_and_the_one_that_leads_out_is_kept() -> None:
+    found, said = serve([network(address="192.168.0.5"), network(routes=[DEFAULT])])
+    assert found[ONE]["ip"] == "10.0.0.5"
+    assert said == [("data.networks[0]", f"DHCP serves one address to {ONE}, and another network's is taken")]
+
+
+def test_ipv6_and_other_routes_are_dropped_with_their_reason() -> None:
+    other = {"network": "10.9.0.0", "netmask": "255.255.0.0", "gateway": "10.0.0.9"}
+    six = {"id": "s", "link": "eno1", "type": "ipv6", "ip_address": "2001:db8::5"}
+    found, said = serve([network(routes=[other, DEFAULT]), six], services=[{"type": "dns", "address": "2001:db8::2"}])
+    assert found[ONE]["gateway"] == "10.0.0.1"
+    assert "nameservers" not in found[ONE]
+    assert [path for path, _ in said] == ["data.networks[0].routes[0]", "data.networks[1]", "data.services[0].address"]
+    assert all("IPv4 only" in reason for _, reason in said[1:])
+
+
+@pytest.mark.parametrize(
+    ("gateway", "why"), [("10.0.1.1", "not in the subnet"), ("x", "IPv4"), ("2001:db8::1", "IPv4")]
+)
+def test_gateway_that_the_api_would_refuse_is_dropped(gateway: str, why: str) -> None:
+    found, said = serve([network(routes=[{**DEFAULT, "gateway": gateway}])])
+    assert "gateway" not in found[ONE]
+    assert why in said[0][1]
+
+
+def test_bond_is_served_to_the_member_that_netboots() -> None:
+    bond = {
+        "id": "bond0",
+        "type": "bond",
+        "bond_links": ["eno1", "eno2"],
+        "ethernet_mac_address": ONE,
+        "bond_mode": "x",
+    }
+    links = [phy("eno1", ONE), phy("eno2", TWO), bond]
+    found, said = serve([network("bond0")], links, boot=TWO)
+    assert found[TWO]["ip"] == "10.0.0.5"
+    assert found[ONE] == {}
+    assert [path for path, _ in said] == ["data.links[2].bond_mode", "data.networks[0]"]
+    assert serve([network("bond0")], links, boot="")[0][ONE]["ip"] == "10.0.0.5"
+    links[2] = {"id": "bond0", "type": "bond", "bond_links": ["eno2", "eno1"]}
+    assert serve([network("bond0")], links, boot="")[0][TWO]["ip"] == "10.0.0.5"
+    assert serve([network("bond0")], [{"id": "bond0", "type": "bond", "ethernet_mac_address": ONE}])[0] == {}
+
+
+def test_vlan_is_served_where_nothing_untagged_is() -> None:
+    vlan = {"id": "v", "type": "vlan", "vlan_link": "eno1", "vlan_id": 100, "vlan_mac_address": ONE}
+    links = [phy("eno1", ONE), vlan]
+    found, said = serve([network("v")], links)
+    assert (found[ONE]["ip"], found[ONE]["vlanId"]) == ("10.0.0.5", "100")
+    assert "VLAN 100" in said[0][1]
+    found, said = serve([network("v", "10.1.0.5"), network()], links)
+    assert found[ONE] == {"ip": "10.0.0.5", "netmask": "255.255.255.0"}
+    assert "tagged" in said[0][1]
+    for odd in ({"vlan_id": 5000}, {"vlan_link": "x"}, {"vlan_mac_address": TWO}, {"vlan_id": None}):
+        found, said = serve([network("v")], [phy("eno1", ONE), {**vlan, **odd}])
+        assert found[ONE] == {}
+        assert said[0][0] == "data.networks[0]"
+
+
+def test_one_address_is_served_once() -> None:
+    found, said = serve([network("eno1"), network("eno2")])
+    assert found[ONE]["ip"] == "10.0.0.5"
+    assert "ip" not in found[TWO]
+    assert said[0][0] == "data.networks[1].ip_address"
+
+
+def test_dhcp_network_has_no_address_and_no_gateway() -> None:
+    found, said = serve([{"id": "n", "link": "eno1", "type": "ipv4_dhcp", "routes": [DEFAULT]}])
+    assert found[ONE] == {}
+    assert said == [("data.networks[0].routes[0].gateway", "there is no address that it could be the gateway of")]
+
+
+@pytest.mark.parametrize(
+    "document", [1, "x", [], {"links": 1}, {"links": [1], "networks": [None, 1]}, {"networks": [network("nowhere")]}]
+)
+def test_odd_document_serves_nothing_and_says_so(document: Any) -> None:
+    findings = Findings(Source("f", 1, "BareMetalHost", "m", "n"))
+    assert served(document, "data", ONE, findings) == {}
+    assert document == [] or len(findings)
+
+
+def test_second_gateway_and_an_ipv6_address_called_ipv4_are_dropped() -> None:
+    found, said = serve([network(routes=[DEFAULT, {**DEFAULT, "gateway": "10.0.0.254"}])])
+    assert found[ONE]["gateway"] == "10.0.0.1"
+    assert said == [("data.networks[0].routes[1].gateway", "DHCP serves one gateway, and 10.0.0.1 is taken")]
+    found, said = serve([network(address="2001:db8::5")])
+    assert found[ONE] == {}
+    assert said == [("data.networks[0]", "v1alpha2 serves IPv4 only")]

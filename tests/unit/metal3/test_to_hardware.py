@@ -1,0 +1,454 @@
+"""BareMetalHost to Hardware: what of a host arrives, where, and what is said about the rest."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from edge.cli import main
+from hegel.documents import document_of_secret
+from hegel.secret import SecretReference
+from tink.api.crds import generate
+from tink.api.metal3.crds import generate as generate_metal3
+from tink.api.v1alpha2 import Hardware, Raw
+from tink.apiserver.schema import compile_schema
+from tink.apiserver.validations import compile_rules
+from tink.apiserver.walks import Walk
+from tink.convert.host_surroundings import secrets_to_read
+from tink.convert.report import Findings, Source
+from tink.convert.to_hardware import HOST_LABEL, REFUSED_ANNOTATION, HostOptions, convert, label_of
+
+BOOT, OTHER = "52:54:00:aa:00:01", "52:54:00:aa:00:02"
+CLUSTER_API = {
+    "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta1", "kind": "Metal3Machine", "name": "cp-0", "namespace": "m",
+}  # fmt: skip
+DETAILS: Raw = {
+    "hostname": "found-0",
+    "cpu": {"arch": "x86_64"},
+    "nics": [
+        {"name": "eno1", "mac": BOOT, "pxe": True, "ip": "192.0.2.50"},
+        {"name": "eno1", "mac": BOOT, "pxe": True, "ip": "fe80::1"},
+        {"name": "eno2", "mac": OTHER.upper(), "vlanId": 7},
+        {"name": "bond0"},
+    ],
+    "storage": [{"name": "/dev/sda", "sizeBytes": 10**12}, {"name": "/dev/sdb", "hctl": "1:0:0:0"}],
+}
+NETWORK = f"""
+links:
+- {{id: eno1, type: phy, ethernet_mac_address: "{BOOT}"}}
+networks:
+- id: n
+  link: eno1
+  type: ipv4
+  ip_address: 10.77.0.58
+  netmask: 255.255.255.0
+  routes: [{{network: 0.0.0.0, netmask: 0.0.0.0, gateway: 10.77.0.1}}]
+"""
+USER_DATA = b"#cloud-config\nhostname: x\n\xc3\xa4"
+
+
+def host(version: str = "v1alpha1", **spec: Any) -> Raw:
+    power = "online" if version == "v1alpha1" else "poweredOn"
+    return {
+        "apiVersion": f"metal3.io/{version}",
+        "kind": "BareMetalHost",
+        "metadata": {"name": "n0", "namespace": "m", "uid": "0f0f", "labels": {"rack": "1"}},
+        "spec": {power: True, "bootMACAddress": BOOT.upper(), **spec},
+        "status": {"operationalStatus": "OK", "provisioning": {"state": "available", "ID": ""}},
+    }
+
+
+def secret(name: str, namespace: str = "m", **values: bytes) -> Raw:
+    data = {key: base64.b64encode(value).decode() for key, value in values.items()}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": namespace}, "data": data}
+
+
+def details(**more: Any) -> Raw:
+    return {
+        "apiVersion": "metal3.io/v1alpha1", "kind": "HardwareData", "metadata": {"name": "n0", "namespace": "m"},
+        "spec": {"hardware": {**DETAILS, **more}},
+    }  # fmt: skip
+
+
+class Result:
+    def __init__(self, obj: Raw, *others: Raw, **options: Any) -> None:
+        known = {(each["kind"], each["metadata"]["namespace"], each["metadata"]["name"]): each for each in others}
+        before = copy.deepcopy(obj)
+        findings = Findings(Source("in.yaml", 1, "BareMetalHost", "m", "n0"))
+        self.made = convert(obj, findings, lambda *what: known.get(what), HostOptions(**options))
+        assert obj == before
+        self.findings = [(str(each.kind), each.path) for each in findings]
+        self.reasons = {each.path: each.reason for each in findings}
+        for each in self.made:
+            assert not refused(each)
+
+    @property
+    def hardware(self) -> Raw:
+        return self.made[0]
+
+    @property
+    def spec(self) -> Raw:
+        spec: Raw = self.hardware["spec"]
+        return spec
+
+    @property
+    def interfaces(self) -> Raw:
+        interfaces: Raw = self.spec["networkInterfaces"]
+        return interfaces
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        found: dict[str, str] = self.hardware["metadata"].get("annotations", {})
+        return found
+
+
+def _checks() -> tuple[Any, Any]:
+    crd = next(crd for crd in generate() if crd["spec"]["names"]["kind"] == "Hardware")
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return compile_schema(schema), compile_rules(schema)
+
+
+WALK, RULES = _checks()
+
+
+def refused(obj: Raw) -> list[str]:
+    """What the API would refuse a Hardware for."""
+    if obj["kind"] != "Hardware":
+        return []
+    obj = copy.deepcopy({**obj, "metadata": {}})
+    found = Walk()
+    WALK(obj, None, found)
+    return [str(each) for each in [*found.errors, *RULES.check(obj)]] + [str(each) for each in found.unknown]
+
+
+# --- interfaces and names
+
+
+@pytest.mark.parametrize("version", ["v1alpha1", "v1beta1"])
+def test_host_gives_name_label_uid_and_a_lower_case_mac_that_netboots(version: str) -> None:
+    made = Result(host(version))
+    assert made.interfaces == {BOOT: {"dhcp": {"hostname": "n0"}}}
+    metadata = made.hardware["metadata"]
+    assert (metadata["name"], metadata["namespace"]) == ("n0", "m")
+    assert metadata["labels"] == {"rack": "1", HOST_LABEL: "m.n0"}
+    assert made.annotations["tinkerbell.org/instance-id"] == "0f0f"
+    assert Hardware.model_validate(made.hardware)
+
+
+def test_inspected_interfaces_come_along_and_only_those_with_pxe_netboot() -> None:
+    made = Result(host(), details())
+    assert list(made.interfaces) == [BOOT, OTHER]
+    assert made.interfaces[BOOT] == {"dhcp": {"ip": "192.0.2.50", "hostname": "found-0"}}
+    assert made.interfaces[OTHER] == {"dhcp": {"vlanId": "7"}, "disableNetboot": True}
+    assert "192.0.2.50" in made.reasons["HardwareData.spec.hardware.nics"]
+
+
+def test_details_are_found_in_status_and_annotation_too() -> None:
+    old = host()
+    old["status"]["hardware"] = DETAILS
+    assert OTHER in Result(old).interfaces
+    by_hand = host()
+    by_hand["metadata"]["annotations"] = {"inspect.metal3.io/hardwaredetails": json.dumps(DETAILS)}
+    assert OTHER in Result(by_hand).interfaces
+    assert list(Result(by_hand).annotations) == ["tinkerbell.org/instance-id"]
+    by_hand["metadata"]["annotations"] = {"inspect.metal3.io/hardwaredetails": "{"}
+    assert ("dropped", 'metadata.annotations["inspect.metal3.io/hardwaredetails"]') in Result(by_hand).findings
+
+
+def test_without_a_boot_mac_the_inspected_pxe_interface_netboots() -> None:
+    made = Result(host(bootMACAddress=None), details())
+    assert "disableNetboot" not in made.interfaces[BOOT]
+    nics = [{"mac": BOOT}, {"mac": OTHER}]
+    made = Result(host(bootMACAddress=None), details(nics=nics))
+    assert all(each["disableNetboot"] for each in made.interfaces.values())
+    assert "cannot netboot by MAC" in made.reasons["spec.bootMACAddress"]
+
+
+@pytest.mark.parametrize("mac", [None, "", "52:54", "x52:54:00:aa:00:01", "52:54:00:aa:00:01:02"])
+def test_host_without_a_usable_mac_is_an_error(mac: str | None) -> None:
+    made = Result(host(bootMACAddress=mac))
+    assert made.made == []
+    assert ("error", "spec.bootMACAddress") in made.findings
+
+
+def test_network_data_is_served_by_dhcp_and_beats_what_inspection_saw() -> None:
+    made = Result(host(networkData={"name": "net"}), details(), secret("net", networkData=NETWORK.encode()))
+    assert made.interfaces[BOOT]["dhcp"] == {
+        "ip": "10.77.0.58", "netmask": "255.255.255.0", "gateway": "10.77.0.1", "hostname": "found-0",
+    }  # fmt: skip
+    for spec, key in (
+        ({"networkData": {"name": "net"}}, "value"),
+        ({"preprovisioningNetworkDataName": "net"}, "networkData"),
+    ):
+        made = Result(host(**spec), secret("net", **{key: NETWORK.encode()}))
+        assert made.interfaces[BOOT]["dhcp"]["ip"] == "10.77.0.58"
+
+
+@pytest.mark.parametrize(
+    ("spec", "others", "path", "why"),
+    [
+        ({"networkData": {"name": "net"}}, [], "spec.networkData", "Secret m/net is not there"),
+        ({"networkData": {"name": "net"}}, [secret("net", other=b"")], "spec.networkData", "no key networkData"),
+        ({"networkData": {"name": "net"}}, [secret("net", networkData=b"\xff")], "spec.networkData", "is not UTF-8"),
+        ({"networkData": {"name": "net"}}, [secret("net", networkData=b"a: [")], "spec.networkData", "neither"),
+        ({"networkData": {"name": "net", "namespace": "x"}}, [secret("net", "x", networkData=NETWORK.encode())],
+         "spec.networkData.namespace", "own namespace, m"),
+        ({"userData": {"name": "u", "namespace": "x"}}, [], "spec.userData.namespace", "own namespace, m"),
+        ({"metaData": {"name": "../x"}}, [], "spec.metaData.name", ""),
+    ],
+)  # fmt: skip
+def test_secret_that_cannot_be_used_is_a_finding_and_no_other_is_read(
+    spec: Raw, others: list[Raw], path: str, why: str
+) -> None:
+    made = Result(host(**spec), *others)
+    assert ("dropped", path) in made.findings
+    assert why in made.reasons[path]
+    assert "ip" not in made.interfaces[BOOT]["dhcp"]
+    assert "tinkerbell.org/userdata-secret" not in made.annotations
+
+
+def test_meta_data_gives_name_instance_id_and_keys_and_the_rest_is_told_without_its_value() -> None:
+    data = b"local-hostname: web-1\nuuid: abc\npublic_keys: {a: ssh-ed25519 AAAA x}\nprovider: s3cret\n"
+    made = Result(host(metaData={"name": "meta"}), details(), secret("meta", metaData=data))
+    assert made.interfaces[BOOT]["dhcp"]["hostname"] == "web-1"
+    assert made.annotations["tinkerbell.org/instance-id"] == "abc"
+    assert made.annotations["tinkerbell.org/ssh-public-keys"] == "ssh-ed25519 AAAA x"
+    assert ("dropped", "spec.metaData.provider") in made.findings
+    assert "s3cret" not in str(made.made) + str(made.reasons)
+
+
+def test_name_that_every_machine_has_is_not_served() -> None:
+    for name in ("localhost", "localhost.localdomain", "LOCALHOST4"):
+        assert Result(host(), details(hostname=name)).interfaces[BOOT]["dhcp"]["hostname"] == "n0"
+    made = Result(host(), details(hostname="a_b"))
+    assert made.interfaces[BOOT]["dhcp"]["hostname"] == "n0"
+    assert ("dropped", "HardwareData.spec.hardware.hostname") in made.findings
+
+
+# --- user-data, disks, OSIE, BMC
+
+
+def test_user_data_is_named_and_never_copied_and_hegel_serves_its_bytes() -> None:
+    for key in ("userData", "value"):
+        stored = secret("user", **{key: USER_DATA})
+        made = Result(host(userData={"name": "user", "namespace": "m"}), stored)
+        said = made.annotations["tinkerbell.org/userdata-secret"]
+        assert said == f"user/{key}"
+        assert document_of_secret(SecretReference.parse(said), stored) == USER_DATA
+        assert "instance" not in made.spec
+        assert stored["data"][key] not in str(made.made)
+    made = Result(host(userData={"name": "user"}))
+    assert made.annotations["tinkerbell.org/userdata-secret"] == "user"
+    assert list(secrets_to_read(host(userData={"name": "user"}), "m")) == []
+
+
+def test_secrets_of_network_and_meta_data_are_all_that_is_read() -> None:
+    spec = {
+        "userData": {"name": "u"},
+        "networkData": {"name": "n"},
+        "metaData": {"name": "n"},
+        "bmc": {"credentialsName": "b"},
+    }
+    assert list(secrets_to_read(host(**spec), "m")) == [("m", "n")]
+    assert list(secrets_to_read(host(preprovisioningNetworkDataName="p"), "m")) == [("m", "p")]
+    assert list(secrets_to_read(host(networkData={"name": "n"}, preprovisioningNetworkDataName="p"), "m")) == [
+        ("m", "n")
+    ]
+    assert list(secrets_to_read(host(networkData={"name": "n", "namespace": "other"}), "m")) == []
+    assert list(secrets_to_read(host(networkData="n", metaData={"name": 1}), "m")) == []
+    assert list(secrets_to_read({}, "m")) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "hints", "devices"),
+    [
+        ("v1alpha1", {"hctl": "1:0:0:0"}, ["/dev/sdb", "/dev/sda"]),
+        ("v1alpha1", {"deviceName": "/dev/sdb"}, ["/dev/sdb", "/dev/sda"]),
+        ("v1beta1", {"devicePath": "/dev/sdb"}, ["/dev/sdb", "/dev/sda"]),
+        ("v1alpha1", {}, None),
+        ("v1beta1", None, None),
+        ("v1alpha1", {"model": "nothing"}, None),
+        ("v1alpha1", "sda", None),
+        ("v1alpha1", None, ["/dev/sda", "/dev/sdb"]),  # as the profile that every host has, and the disk is there
+    ],
+)
+def test_root_disk_is_the_one_that_metal3_means_or_none(version: str, hints: Any, devices: list[str] | None) -> None:
+    made = Result(host(version, rootDeviceHints=hints), details())
+    assert made.spec.get("storageDevices") == devices
+    if devices is None:
+        assert any(path in ("spec.rootDeviceHints", "spec.hardwareProfile") for _, path in made.findings)
+    if hints and isinstance(hints, dict):
+        assert json.loads(made.annotations["tinkerbell.org/metal3-root-device-hints"]) == hints
+
+
+def test_profile_nobody_wrote_is_no_root_disk_without_an_inventory() -> None:
+    assert "storageDevices" not in Result(host()).spec
+    assert Result(host(hardwareProfile="unknown")).spec["storageDevices"] == ["/dev/sda"]
+    assert "storageDevices" not in Result(host(hardwareProfile="empty")).spec
+    assert Result(host(hardwareProfile="dell"), details(storage=[{"name": "/dev/sdx", "hctl": "0:0:0:0"}])).spec[
+        "storageDevices"
+    ] == ["/dev/sdx"]
+
+
+def test_software_raid_root_is_no_disk() -> None:
+    raid = {"softwareRAIDVolumes": [{"level": "1", "rootVolume": True}]}
+    made = Result(host(raid=raid), details())
+    assert "storageDevices" not in made.spec
+    assert ("dropped", "spec.raid") in made.findings
+    made = Result(host(raid=raid, rootDeviceHints={"hctl": "1:0:0:0"}), details())
+    assert "storageDevices" not in made.spec
+
+
+def test_interfaces_beyond_what_the_api_takes_are_dropped_and_told() -> None:
+    nics = [{"mac": f"52:54:00:bb:00:{number:02x}"} for number in range(70)]
+    made = Result(host(), details(nics=nics))
+    assert len(made.interfaces) == 64
+    assert BOOT in made.interfaces
+    assert made.findings.count(("dropped", "HardwareData.spec.hardware.nics")) == 7
+
+
+def test_address_that_two_inspected_interfaces_had_is_served_to_one() -> None:
+    made = Result(host(), details(nics=[{"mac": BOOT, "ip": "192.0.2.50"}, {"mac": OTHER, "ip": "192.0.2.50"}]))
+    assert made.interfaces[BOOT]["dhcp"]["ip"] == "192.0.2.50"
+    assert "dhcp" not in made.interfaces[OTHER]
+
+
+@pytest.mark.parametrize(
+    ("arch", "inspected", "osie"),
+    [("x86_64", None, "hook"), ("arm64", "x86_64", "hook-arm"), (None, "aarch64", "hook-arm"), (None, "amd64", "hook"),
+     ("riscv64", None, None), (None, None, None)],
+)  # fmt: skip
+def test_osie_is_chosen_by_architecture(arch: str | None, inspected: str | None, osie: str | None) -> None:
+    osies = {"x86_64": "hook", "aarch64": "hook-arm"}
+    made = Result(host(architecture=arch), details(cpu={"arch": inspected}), osies=osies)
+    assert made.spec.get("osie") == ({"name": osie} if osie else None)
+    assert (osie is None) == any("spec.osie is empty" in reason for reason in made.reasons.values())
+
+
+def test_bmc_becomes_a_machine_with_the_same_secret_if_asked_for() -> None:
+    bmc = {"address": "redfish://192.0.2.7", "credentialsName": "n0-bmc", "disableCertificateVerification": True}
+    made = Result(host(bmc=bmc))
+    assert len(made.made) == 1
+    assert ("dropped", "spec.bmc") in made.findings
+    made = Result(host(bmc=bmc), bmc=True)
+    machine = made.made[1]
+    assert made.spec["bmcRef"] == {"name": machine["metadata"]["name"]}
+    assert machine["spec"]["connection"]["authSecretRef"] == {"name": "n0-bmc", "namespace": "m"}
+    assert machine["metadata"]["labels"][HOST_LABEL] == "m.n0"
+    made = Result(host(bmc={**bmc, "address": "irmc://x"}), bmc=True)
+    assert len(made.made) == 1
+    assert "bmcRef" not in made.spec
+
+
+# --- what is not carried over
+
+
+def test_host_of_cluster_api_is_taken_only_if_asked_for_and_never_netboots() -> None:
+    made = Result(host(consumerRef=CLUSTER_API))
+    assert made.made == []
+    assert made.findings == [("dropped", "spec.consumerRef")]
+    made = Result(host(consumerRef=CLUSTER_API), consumed=True)
+    assert made.interfaces[BOOT]["disableNetboot"] is True
+    assert "Metal3Machine cp-0" in made.annotations[REFUSED_ANNOTATION]
+    assert Result(host(consumerRef={"kind": "Team", "name": "x"})).interfaces[BOOT]["disableNetboot"] is True
+
+
+def test_every_field_without_a_place_is_told() -> None:
+    unmapped = {
+        "raid": {"hardwareRAIDVolumes": [{"level": "1"}]}, "automatedCleaningMode": "disabled",
+        "customDeploy": {"method": "x"}, "disablePowerOff": True, "inspectionMode": "agent",
+        "firmware": {"sriovEnabled": True}, "taints": [{"key": "a", "effect": "NoSchedule"}],
+        "networkInterfaces": [{"name": "eno1"}], "invented": 1, "bootMode": "UEFISecureBoot",
+        "image": {"url": "http://user:pw@x/i.qcow2", "checksum": "c", "checksumType": "sha256", "format": "qcow2"},
+    }  # fmt: skip
+    made = Result(host(**unmapped))
+    assert {path for _, path in made.findings} >= {f"spec.{key}" for key in unmapped}
+    params = made.reasons["spec.image"]
+    assert "image_url=http://…@x/i.qcow2 image_checksum=c image_checksum_type=sha256 image_format=qcow2" in params
+    assert "pw" not in str(made.reasons)
+    quiet = Result(host(automatedCleaningMode="metadata", bootMode="UEFI", description="rack 1"))
+    assert quiet.findings == [("changed", "spec.rootDeviceHints"), ("changed", "status")]
+    assert quiet.annotations["kubernetes.io/description"] == "rack 1"
+
+
+def test_annotations_of_metal3_stay_behind_and_others_come_along() -> None:
+    obj = host()
+    obj["metadata"]["annotations"] = {
+        "reboot.metal3.io": "", "inspect.metal3.io": "", "baremetalhost.metal3.io/status": "{}", "site": "a",
+        "cluster.x-k8s.io/conversion-data": "{}", REFUSED_ANNOTATION: "old",
+    }  # fmt: skip
+    made = Result(obj)
+    assert made.annotations == {"site": "a", "tinkerbell.org/instance-id": "0f0f"}
+    assert [path for kind, path in made.findings if kind == "dropped"] == [
+        'metadata.annotations["reboot.metal3.io"]',
+        'metadata.annotations["inspect.metal3.io"]',
+    ]
+
+
+def test_long_names_fit_into_the_label() -> None:
+    label = label_of("n" * 40, "h" * 60)
+    assert len(label) <= 63
+    assert label != label_of("n" * 40, "h" * 61)
+    obj = host()
+    obj["metadata"]["labels"] = {HOST_LABEL: "somebody.else"}
+    assert Result(obj).hardware["metadata"]["labels"] == {HOST_LABEL: "m.n0"}
+
+
+@pytest.mark.parametrize("change", [{"apiVersion": "metal3.io/v9"}, {"metadata": {"name": "a/b"}}, {"spec": None}])
+def test_object_that_is_no_host_is_an_error(change: Raw) -> None:
+    made = Result({**host(), **change})
+    assert made.made == []
+    assert "error" in [kind for kind, _ in made.findings]
+
+
+# --- the command
+
+
+def run(tmp_path: Path, *objects: Raw, options: tuple[str, ...] = ()) -> Any:
+    file = tmp_path / "in.json"
+    file.write_text("\n---\n".join(json.dumps(obj) for obj in objects))
+    words = ["convert", "--to", "hardware", "-f", str(file), "-o", "json", *options]
+    return CliRunner().invoke(main, words, catch_exceptions=False)
+
+
+def test_command_finds_data_and_secrets_wherever_they_stand_in_the_input(tmp_path: Path) -> None:
+    obj = host(networkData={"name": "net"}, rootDeviceHints={"hctl": "1:0:0:0"})
+    parts = [obj, details(), secret("net", networkData=NETWORK.encode())]
+    first = run(tmp_path, *parts, options=("--osie", "x86_64=hook"))
+    assert first.exit_code == 0, first.stderr
+    assert first.stdout == run(tmp_path, *reversed(parts), options=("--osie", "x86_64=hook")).stdout
+    assert '"10.77.0.58"' in first.stdout
+    assert '"hook"' in first.stdout
+    assert "Secret" not in first.stdout
+
+
+def test_command_refuses_options_that_mean_nothing(tmp_path: Path) -> None:
+    assert run(tmp_path, host(), options=("--osie", "x86=hook")).exit_code == 2
+    assert run(tmp_path, host(), options=("--osie", "x86_64=a", "--osie", "x86_64=b")).exit_code == 2
+    file = tmp_path / "in.json"
+    result = CliRunner().invoke(main, ["convert", "--to", "v1beta1", "--bmc", "-f", str(file)])
+    assert result.exit_code == 2
+    assert "--to hardware" in result.stderr
+    assert run(tmp_path, host(consumerRef=CLUSTER_API)).exit_code == 2
+    assert run(tmp_path, host(consumerRef=CLUSTER_API), options=("--consumed",)).exit_code == 0
+    bare = host()
+    del bare["status"]
+    assert '"disableNetboot": true' in run(tmp_path, bare).stdout
+    assert '"disableNetboot"' not in run(tmp_path, bare, options=("--netboot-unmanaged",)).stdout
+
+
+def test_definitions_of_the_hosts_are_those_that_the_controller_follows() -> None:
+    from tink.metal3.served import HARDWARE_DATA, HOSTS
+
+    served = {
+        (crd["spec"]["names"]["plural"], version["name"])
+        for crd in generate_metal3()
+        for version in crd["spec"]["versions"]
+    }
+    assert served == {(each.plural, each.version) for each in (*HOSTS, HARDWARE_DATA)}

@@ -1,0 +1,157 @@
+"""Follows Metal3's hosts on a live API, in whichever version they are served, for `tink.metal3.controller`.
+
+The version is looked for at the start, and again when it is gone: after a migration v1alpha1 may be served no more.
+Until there are hosts at all, it waits: the definitions may be installed later than this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from tink.backoff import Backoff
+from tink.kube.client import ApiError, KubeClient
+from tink.kube.informer import Informer
+from tink.kube.leader import Leader, LeaseSettings
+from tink.kube.resources import HARDWARE, WORKFLOW, ResourceType
+from tink.metal3.controller import Metal3Controller, Metal3Settings
+from tink.metal3.served import HARDWARE_DATA, is_served, served_hosts
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 60.0
+"""How often it is looked whether the version is still served."""
+_SYNC_SECONDS = 120.0
+"""How long a single run waits for lists."""
+
+
+class _OtherVersionError(Exception):
+    """What is followed is served no more."""
+
+
+class Follower:
+    """One API's hosts. `namespace` None: those of all namespaces; `lease` None: there is one replica only."""
+
+    def __init__(
+        self,
+        kubeconfig: Path | None,
+        context: str | None,
+        namespace: str | None,
+        settings: Metal3Settings,
+        lease: LeaseSettings | None,
+        *,
+        look_seconds: float = _LOOK_SECONDS,
+    ) -> None:
+        self._kubeconfig = kubeconfig
+        self._context = context
+        self._namespace = namespace
+        self._settings = settings
+        self._lease = lease
+        self._look_seconds = look_seconds
+
+    async def run(self) -> None:
+        """Keep Hardware in step until cancelled. Raises KubeConfigError."""
+        client = await KubeClient.connect(self._kubeconfig, self._context)
+        try:
+            leader = Leader(client, self._lease) if self._lease is not None else None
+            while True:
+                hosts, details = await self._served(client)
+                informers, controller = self._controller(client, hosts, details, leader)
+                try:
+                    await _together(
+                        controller.run(), self._watch(client, hosts, details), *(each.run() for each in informers)
+                    )
+                except _OtherVersionError as error:
+                    log.warning("%s; looking for what is", error)
+        finally:
+            await client.close()
+
+    async def once(self) -> int:
+        """Bring every host in step once: 0, or 1 if one could not be. Raises KubeConfigError, ApiError."""
+        client = await KubeClient.connect(self._kubeconfig, self._context)
+        try:
+            hosts = await served_hosts(client, self._namespace)
+            if hosts is None:
+                log.error("the API serves no BareMetalHosts: nothing to do (`tinkedge crds --metal3`)")
+                return 1
+            details = await is_served(client, HARDWARE_DATA, self._namespace)
+            informers, controller = self._controller(client, hosts, details, None)
+            following = [asyncio.create_task(each.run()) for each in informers]
+            try:
+                async with asyncio.timeout(_SYNC_SECONDS):
+                    for informer in informers:
+                        await informer.wait_synced()
+                failed = await controller.once()
+            except TimeoutError:
+                log.error("the API did not give its lists within %g s", _SYNC_SECONDS)
+                return 1
+            finally:
+                for task in following:
+                    task.cancel()
+            if failed:
+                log.error("%d hosts are not in step", failed)
+            return 1 if failed else 0
+        finally:
+            await client.close()
+
+    async def _served(self, client: KubeClient) -> tuple[ResourceType, bool]:
+        """The version of the hosts, as soon as there is one, and whether there are HardwareData."""
+        backoff, told = Backoff(0.5, 15.0), ""
+        while True:
+            try:
+                hosts = await served_hosts(client, self._namespace)
+                if hosts is not None:
+                    return hosts, await is_served(client, HARDWARE_DATA, self._namespace)
+                problem = "the API serves no BareMetalHosts yet (`tinkedge crds --metal3`)"
+            except ApiError as error:
+                problem = str(error)
+            if problem != told:
+                log.warning("%s; waiting", problem)
+                told = problem
+            await asyncio.sleep(backoff.next())
+
+    def _controller(
+        self, client: KubeClient, hosts: ResourceType, details: bool, leader: Leader | None
+    ) -> tuple[list[Informer], Metal3Controller]:
+        following, hardware, workflows = (
+            Informer(client, resource, self._namespace) for resource in (hosts, HARDWARE, WORKFLOW)
+        )
+        data = Informer(client, HARDWARE_DATA, self._namespace) if details else None
+        controller = Metal3Controller(
+            client,
+            hosts=following,
+            hardware_data=data,
+            hardware=hardware,
+            workflows=workflows,
+            settings=self._settings,
+            leader=leader,
+        )
+        return [each for each in (data, hardware, workflows, following) if each is not None], controller
+
+    async def _watch(self, client: KubeClient, hosts: ResourceType, details: bool) -> None:
+        """Raises _OtherVersionError when something else is served than is followed."""
+        while True:
+            await asyncio.sleep(self._look_seconds)
+            try:
+                if not await is_served(client, hosts, self._namespace):
+                    raise _OtherVersionError(f"BareMetalHosts of {hosts.api_version} are served no more")
+                if not details and await is_served(client, HARDWARE_DATA, self._namespace):
+                    raise _OtherVersionError("the API serves HardwareData now")
+            except ApiError as error:
+                log.debug("whether %s is served: %s", hosts.api_version, error)
+
+
+async def _together(*parts: Coroutine[Any, Any, None]) -> None:
+    """Run all until one ends, then end the others; raises what that one raised."""
+    tasks = [asyncio.create_task(part) for part in parts]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
