@@ -18,9 +18,9 @@ import yaml
 from tink.api.crds import generate
 from tink.api.v1alpha2 import FINALIZER, Raw
 from tink.apiserver import ApiServer
-from tink.controller.announcer import EVENT
 from tink.controller.controller import Controller
 from tink.controller.settings import ControllerSettings
+from tink.kube.announcer import EVENT
 from tink.kube.client import ConflictError, KubeClient
 from tink.kube.informer import Informer
 from tink.kube.leader import LEASE, Leader, LeaseSettings

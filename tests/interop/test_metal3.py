@@ -22,8 +22,8 @@ from tink.api.crds import generate
 from tink.api.metal3.crds import generate as generate_metal3
 from tink.api.v1alpha2 import API_VERSION, Raw
 from tink.apiserver import ApiServer
-from tink.controller.announcer import EVENT
 from tink.convert.to_hardware import HOST_LABEL, REFUSED_ANNOTATION, HostOptions
+from tink.kube.announcer import EVENT
 from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.manifests import apply_object
 from tink.kube.resources import CRD, HARDWARE, WORKFLOW, ResourceType

@@ -32,9 +32,9 @@ from tests.interop.rack import TINKEDGE, Process, clean_environment
 from tink.api.crds import generate
 from tink.api.v1alpha2 import API_VERSION, FINALIZER, Raw
 from tink.apiserver import ApiServer
-from tink.controller.announcer import EVENT
 from tink.controller.webhooks.certificates import AUTHORITY_LIFE, renewed
 from tink.controller.webhooks.registration import CONFIGURATION, NAME
+from tink.kube.announcer import EVENT
 from tink.kube.client import ApiError, KubeClient, NotFoundError
 from tink.kube.leader import LEASE
 from tink.kube.manifests import apply_object

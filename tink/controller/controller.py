@@ -17,8 +17,8 @@ from collections.abc import Callable
 from functools import partial
 
 from tink.api.v1alpha2 import Raw, WorkflowState
-from tink.controller.announcer import Announcement, Announcer
-from tink.controller.complaints import Complaints
+from tink.complaints import Complaints
+from tink.controller.announcements import COMPONENT, announcement
 from tink.controller.reconcile import (
     Outcome,
     Patch,
@@ -31,6 +31,7 @@ from tink.controller.reconcile import (
 )
 from tink.controller.settings import ControllerSettings
 from tink.controller.sightings import Sightings
+from tink.kube.announcer import Announcement, Announcer
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError, UnreachableError
 from tink.kube.informer import Informer
 from tink.kube.leader import Leader, steady
@@ -98,7 +99,7 @@ class Controller:
         self._leader = leader
         self._sightings = Sightings(clock, elapsed)
         self._complaints = Complaints(log, elapsed)
-        self._announcer = Announcer(client, now=clock, clock=elapsed)
+        self._announcer = Announcer(client, COMPONENT, now=clock, clock=elapsed)
         self._looks = asyncio.Semaphore(_LOOKS)
         self._following = False
         self._waiters: dict[Reference, set[Key]] = {}
@@ -136,7 +137,8 @@ class Controller:
     def _changed(self, new: Raw, old: Raw | None) -> None:
         key = _key(new)
         self._queue.add(key)
-        self._announcer.changed(new, old)
+        if (told := announcement(new, old)) is not None:
+            self._announcer.tell(new, WORKFLOW, told)
         try:
             state = state_of(new)
             if state is not None and state.terminal:
@@ -196,7 +198,7 @@ class Controller:
             outcome = self._decide(workflow)
         except (InvalidStatusError, UnknownActionError) as error:
             self._complaints.warn("%s; it is left alone until that is mended", error, level=logging.ERROR)
-            self._announcer.tell(workflow, Announcement("InvalidStatus", str(error), warning=True))
+            self._announcer.tell(workflow, WORKFLOW, Announcement("InvalidStatus", str(error), warning=True))
             return
         self._wait_for(key, outcome.waits_for)
         if outcome.patient and outcome.patches and self._queue.postpone(key):

@@ -23,8 +23,7 @@ from dataclasses import dataclass, field, replace
 import orjson
 
 from tink.api.v1alpha2 import Raw
-from tink.controller.announcer import Announcement, Announcer
-from tink.controller.complaints import Complaints
+from tink.complaints import Complaints
 from tink.convert.host_safety import Refusal, refusals
 from tink.convert.host_surroundings import secrets_to_read
 from tink.convert.report import Findings, Kind, Source
@@ -34,10 +33,11 @@ from tink.convert.to_hardware import (
     convert,
     is_consumed_by_cluster_api,
 )
+from tink.kube.announcer import Announcement, Announcer
 from tink.kube.client import ApiError, KubeClient, NotFoundError, UnreachableError
 from tink.kube.informer import Informer
 from tink.kube.leader import Leader, steady
-from tink.kube.resources import HARDWARE, ResourceType
+from tink.kube.resources import HARDWARE, SECRET
 from tink.kube.workqueue import WorkQueue
 from tink.metal3.ownership import MANAGER, SAFETY_MANAGER, is_ours, is_secured, netboots, released, secured
 from tink.metal3.served import MACHINE, complete
@@ -47,8 +47,6 @@ log = logging.getLogger(__name__)
 
 Key = tuple[str, str]
 """Namespace and name: of a host, its HardwareData and its Hardware alike."""
-
-SECRET = ResourceType("", "v1", "secrets", "Secret")
 
 _URGENT_ONLY = 2
 """Workers that look only at what has just become unsafe."""
@@ -109,7 +107,7 @@ class Metal3Controller:
         self._leader = leader
         self._queue: WorkQueue[Key] = WorkQueue(self._settings.retry_first, self._settings.retry_longest)
         self._complaints = Complaints(log, elapsed)
-        self._announcer = Announcer(client, now=clock, clock=elapsed, component=MANAGER)
+        self._announcer = Announcer(client, MANAGER, now=clock, clock=elapsed)
         self._following = False
         self._workflow_on: dict[Key, Key] = {}
         """Workflow that has not ended -> its Hardware."""
@@ -435,7 +433,7 @@ class Metal3Controller:
         if about is None:
             about, resource = self._hardware.get(*key), HARDWARE
         if about is not None:
-            self._announcer.tell(about, Announcement(reason, message, warning), resource)
+            self._announcer.tell(about, resource, Announcement(reason, message, warning))
 
 
 def _hardware_of(workflow: Raw) -> Key | None:

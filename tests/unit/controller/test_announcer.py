@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from tink.api.v1alpha2 import Raw
-from tink.controller.announcer import Announcement, Announcer, announcement, event
+from tink.controller.announcements import COMPONENT, announcement
+from tink.kube.announcer import Announcement, Announcer, event
 from tink.kube.client import ApiError, ConflictError
+from tink.kube.resources import WORKFLOW
 
 Make = Callable[..., Raw]
 ACTIONS = [{"id": "a"}, {"id": "b"}]
@@ -79,7 +81,9 @@ def test_each_change_of_state_has_its_words(
 
 def test_an_event_is_one_that_kubernetes_takes(make_workflow: Make) -> None:
     workflow = make_workflow("Failed", name="n" * 253)
-    made = event(workflow, Announcement("R", "m" * 5000, warning=True), 1_800_000_000, "host")
+    made = event(
+        workflow, WORKFLOW, Announcement("R", "m" * 5000, warning=True), component="c", host="host", now=1_800_000_000
+    )
     assert len(made["metadata"]["name"]) <= 253
     assert made["metadata"]["namespace"] == made["involvedObject"]["namespace"] == "d"
     assert made["involvedObject"]["uid"] == workflow["metadata"]["uid"]
@@ -89,7 +93,7 @@ def test_an_event_is_one_that_kubernetes_takes(make_workflow: Make) -> None:
 
 def test_the_same_news_has_the_same_name_and_other_news_another(make_workflow: Make) -> None:
     def name(workflow: Raw, reason: str, host: str = "h") -> Any:
-        return event(workflow, Announcement(reason, "m"), 1, host)["metadata"]["name"]
+        return event(workflow, WORKFLOW, Announcement(reason, "m"), component="c", host=host, now=1)["metadata"]["name"]
 
     workflow = make_workflow("Pending")
     assert name(workflow, "a") == name(workflow, "a", "other host")
@@ -122,11 +126,11 @@ async def test_a_flood_of_news_becomes_few_writes_and_one_warning(
     make_workflow: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     api = Api()
-    announcer = Announcer(api, clock=lambda: 0.0)  # type: ignore[arg-type]
+    announcer = Announcer(api, COMPONENT, clock=lambda: 0.0)  # type: ignore[arg-type]
     task = asyncio.create_task(announcer.run())
     await asyncio.sleep(0)
     for index in range(3000):
-        announcer.changed(make_workflow("Scheduled", name=f"w{index}"), make_workflow("Pending", name=f"w{index}"))
+        announcer.tell(make_workflow(name=f"w{index}"), WORKFLOW, Announcement("R", "m"))
     await until(lambda: len(api.events) >= 100)
     await asyncio.sleep(0.06)
     task.cancel()
@@ -147,38 +151,30 @@ async def test_events_that_can_not_be_written_stop_nothing(
 ) -> None:
     api = Api()
     api.error = error
-    announcer = Announcer(api)  # type: ignore[arg-type]
+    announcer = Announcer(api, COMPONENT)  # type: ignore[arg-type]
     task = asyncio.create_task(announcer.run())
     await asyncio.sleep(0)
     for index in range(5):
-        announcer.tell(make_workflow(name=f"w{index}"), Announcement("R", "m"))
+        announcer.tell(make_workflow(name=f"w{index}"), WORKFLOW, Announcement("R", "m"))
     await until(lambda: api.asked == 5)
     await asyncio.sleep(0)
     assert not task.done()
     assert len([r for r in caplog.records if r.levelno >= logging.WARNING]) == lines
     api.error = None
-    announcer.tell(make_workflow(), Announcement("R", "m"))
+    announcer.tell(make_workflow(), WORKFLOW, Announcement("R", "m"))
     await until(lambda: len(api.events) == 1)
     task.cancel()
 
 
 async def test_who_does_not_lead_says_nothing(make_workflow: Make) -> None:
     api = Api()
-    announcer = Announcer(api)  # type: ignore[arg-type]
-    announcer.changed(make_workflow("Scheduled"), make_workflow("Pending"))
-    announcer.tell(make_workflow(), Announcement("R", "m"))
+    announcer = Announcer(api, COMPONENT)  # type: ignore[arg-type]
+    announcer.tell(make_workflow(), WORKFLOW, Announcement("R", "m"))
     task = asyncio.create_task(announcer.run())
     await asyncio.sleep(0.02)
     task.cancel()
     assert api.events == []
 
 
-async def test_what_there_was_before_is_no_news(make_workflow: Make) -> None:
-    api = Api()
-    announcer = Announcer(api)  # type: ignore[arg-type]
-    task = asyncio.create_task(announcer.run())
-    await asyncio.sleep(0)
-    announcer.changed(make_workflow("Scheduled"), None)
-    await asyncio.sleep(0.02)
-    task.cancel()
-    assert api.events == []
+def test_what_there_was_before_is_no_news(make_workflow: Make) -> None:
+    assert announcement(make_workflow("Scheduled"), None) is None

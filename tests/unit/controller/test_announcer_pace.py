@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from tink.api.v1alpha2 import Raw
-from tink.controller.announcer import Announcement, Announcer, event
+from tink.controller.announcements import COMPONENT
+from tink.kube.announcer import Announcement, Announcer, event
+from tink.kube.resources import WORKFLOW
 
 Make = Callable[..., Raw]
 
@@ -33,16 +35,17 @@ class Api:
 def test_what_an_operator_has_to_look_after_is_a_warning_and_nothing_else_is(
     make_workflow: Make, warning: bool, kind: str
 ) -> None:
-    assert event(make_workflow("Failed"), Announcement("R", "m", warning), 1.0, "host")["type"] == kind
+    told = Announcement("R", "m", warning)
+    assert event(make_workflow("Failed"), WORKFLOW, told, component="c", host="host", now=1.0)["type"] == kind
 
 
 async def test_twenty_a_second_may_follow_the_first_hundred(make_workflow: Make) -> None:
     now, api = 0.0, Api()
-    announcer = Announcer(api, clock=lambda: now)  # type: ignore[arg-type]
+    announcer = Announcer(api, COMPONENT, clock=lambda: now)  # type: ignore[arg-type]
     task = asyncio.create_task(announcer.run())
     await asyncio.sleep(0)
     for index in range(300):
-        announcer.tell(make_workflow(name=f"w{index}"), Announcement("R", "m"))
+        announcer.tell(make_workflow(name=f"w{index}"), WORKFLOW, Announcement("R", "m"))
     await _settled(api)
     assert api.taken == 100
     now = 2.0
@@ -58,13 +61,13 @@ async def test_thousand_that_wait_are_kept_and_the_next_is_dropped_and_said(
     make_workflow: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     api = Api()
-    announcer = Announcer(api, clock=lambda: 0.0)  # type: ignore[arg-type]
+    announcer = Announcer(api, COMPONENT, clock=lambda: 0.0)  # type: ignore[arg-type]
     task = asyncio.create_task(announcer.run())
     await asyncio.sleep(0)
     for index in range(1000):
-        announcer.tell(make_workflow(name=f"w{index}"), Announcement("R", "m"))
+        announcer.tell(make_workflow(name=f"w{index}"), WORKFLOW, Announcement("R", "m"))
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
-    announcer.tell(make_workflow(name="more"), Announcement("R", "m"))
+    announcer.tell(make_workflow(name="more"), WORKFLOW, Announcement("R", "m"))
     (said,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert "not written, 1 so far" in said
     task.cancel()

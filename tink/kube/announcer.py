@@ -1,6 +1,5 @@
-"""Tells of Workflows in Kubernetes Events, for `kubectl describe workflow` and `kubectl events`.
+"""Tells of objects in Kubernetes Events, for `kubectl describe` and `kubectl events`.
 
-`announcement` reads from two versions of a Workflow what is worth telling. The `Announcer` writes it down when it can:
 Events are a courtesy, so they come after the real work, at a bounded rate, and are dropped where they would pile up or
 the API does not take them.
 
@@ -19,16 +18,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from tink.api.v1alpha2 import ConditionStatus, Raw, WorkflowState
+from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError, ConflictError, KubeClient
-from tink.kube.resources import WORKFLOW, ResourceType
-from tink.workflow.machine import REASON_CANCEL_TIMEOUT
-from tink.workflow.status import ConditionType, actions_of, condition, status_of
+from tink.kube.resources import ResourceType
 
 log = logging.getLogger(__name__)
 
 EVENT = ResourceType("", "v1", "events", "Event")
-COMPONENT = "tinkedge-controller"
 
 _BURST = 100
 _PER_SECOND = 20.0
@@ -48,56 +44,13 @@ class Announcement:
     warning: bool = False
 
 
-def announcement(new: Raw, old: Raw) -> Announcement | None:
-    """What the change from `old` to `new` is, in a word and a sentence; None if it is not worth an Event."""
-    status = status_of(new)
-    before, after = status_of(old).get("state"), status.get("state")
-    prepared = condition(status, ConditionType.PREPARED)
-    if after == before:
-        waits = prepared.get("status") == ConditionStatus.FALSE
-        if waits and prepared != condition(status_of(old), ConditionType.PREPARED):
-            return Announcement(str(prepared.get("reason")), str(prepared.get("message", "")), warning=True)
-        return None
-    succeeded = condition(status, ConditionType.SUCCEEDED)
-    reason, message = str(succeeded.get("reason") or after), str(succeeded.get("message") or "")
-    actions = len(actions_of(status))
-    match after:
-        case WorkflowState.PENDING if before == WorkflowState.SCHEDULED:
-            why = condition(status, ConditionType.STARTED)
-            said = f"the agent does not take it now: {why.get('reason', '')}: {why.get('message', '')}".rstrip(": ")
-            return Announcement("Returned", said, warning=True)
-        case WorkflowState.PENDING:
-            return Announcement("Prepared", f"{actions} actions, waiting for the agent")
-        case WorkflowState.SCHEDULED:
-            return Announcement("Scheduled", "given to the agent")
-        case WorkflowState.RUNNING:
-            return Announcement("Running", f"the agent has started the first of {actions} actions")
-        case WorkflowState.SUCCEEDED:
-            return Announcement("Succeeded", message or f"all {actions} actions have succeeded")
-        case WorkflowState.FAILED:
-            return Announcement(reason, message or "the Workflow has failed", warning=True)
-        case WorkflowState.CANCELLING:
-            return Announcement("Cancelling", message or "the agent is told to stop")
-        case WorkflowState.CANCELED:
-            return Announcement(reason, message or "the Workflow was stopped", reason == REASON_CANCEL_TIMEOUT)
-        case _:
-            return None
-
-
-def event(
-    workflow: Raw,
-    told: Announcement,
-    now: float,
-    host: str,
-    *,
-    about: ResourceType = WORKFLOW,
-    component: str = COMPONENT,
-) -> Raw:
-    """The Event (core/v1) in which `component` tells it of `workflow`, or an object of another type (`about`); `now`
-    is in seconds since the epoch."""
-    metadata = workflow["metadata"]
+def event(obj: Raw, about: ResourceType, told: Announcement, *, component: str, host: str, now: float) -> Raw:
+    """The Event (core/v1) in which `component` tells it of `obj`, which is an `about`; `now` is in seconds since the
+    epoch."""
+    metadata = obj["metadata"]
     stamp = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    since = status_of(workflow).get("lastTransitioned")
+    status = obj.get("status")
+    since = status.get("lastTransitioned") if isinstance(status, dict) else None
     identity = "\n".join(map(str, (metadata.get("uid"), told.reason, told.message, since)))
     name = f"{metadata['name'][:220]}.{hashlib.sha256(identity.encode('utf-8', 'replace')).hexdigest()[:16]}"
     return {
@@ -129,10 +82,10 @@ class Announcer:
     def __init__(
         self,
         client: KubeClient,
+        component: str,
         *,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
-        component: str = COMPONENT,
     ) -> None:
         self._client = client
         self._component = component
@@ -145,20 +98,15 @@ class Announcer:
         self._dropped = 0
         self._complained_at: float | None = None
 
-    def changed(self, new: Raw, old: Raw | None) -> None:
-        """A handler of the Workflows' informer."""
-        if self._running and old is not None and (told := announcement(new, old)) is not None:
-            self.tell(new, told)
-
-    def tell(self, workflow: Raw, told: Announcement, about: ResourceType = WORKFLOW) -> None:
-        """Have it written down some time; `workflow` may be an object of another type."""
+    def tell(self, obj: Raw, about: ResourceType, told: Announcement) -> None:
+        """Have it written down some time; `obj` is an `about`."""
         if not self._running:
             return
         if len(self._waiting) >= _BACKLOG:
             self._drop("there are too many")
             return
-        component = self._component
-        self._waiting.append(event(workflow, told, self._now(), self._host, about=about, component=component))
+        made = event(obj, about, told, component=self._component, host=self._host, now=self._now())
+        self._waiting.append(made)
         self._wakeup.set()
 
     async def run(self) -> None:
