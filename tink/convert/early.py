@@ -171,7 +171,9 @@ def _params(spec: Raw, findings: Findings) -> None:
             found[key] = text
     there = spec.get("templateParams")
     if isinstance(there, dict):
-        for key, text in there.items():
+        for key, value in there.items():
+            if (text := param_text(value, f"spec.templateParams.{key}", findings)) is None:
+                continue
             if found.setdefault(key, text) != text:
                 findings.dropped(f"spec.templateData.{key}", "templateParams says otherwise, and is kept")
                 found[key] = text

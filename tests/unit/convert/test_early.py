@@ -151,6 +151,13 @@ def test_template_data_of_any_kind_are_strings() -> None:
     ]
 
 
+def test_params_beside_template_data_are_strings_too() -> None:
+    params = {"null": None, "n": 2, "s": "b"}
+    spec, found = convert(obj("Workflow", {"templateData": {"null": "a"}, "templateParams": params}))
+    assert spec == {"templateParams": {"null": "a", "n": "2", "s": "b"}}
+    assert found == [("changed", "spec.templateParams.n")]
+
+
 def test_severity_and_time_of_conditions_are_dropped_and_said() -> None:
     condition = {"type": "Started", "status": "True", "severity": "Info", "lastTransitionTime": "t", "reason": "R"}
     findings = Findings(SOURCE)
