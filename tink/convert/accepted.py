@@ -6,8 +6,8 @@ with the rules' own words, so that what a conversion writes is not refused when 
 
 from __future__ import annotations
 
-import ipaddress
 import re
+from functools import lru_cache
 
 from tink.api import rules
 from tink.api.v1alpha2 import IPV4_PATTERN, MAC_PATTERN, NETMASK_PATTERN
@@ -47,6 +47,7 @@ def ipv4(text: str) -> str | None:
     return None if _IPV4.match(text) else rules.IPV4.message
 
 
+@lru_cache(1024)
 def netmask(text: str) -> str | None:
     """A netmask, in dotted form."""
     return None if _NETMASK.match(text) else rules.NETMASK.message
@@ -62,6 +63,7 @@ def hostname(text: str) -> str | None:
     return None if len(text) <= 253 and _HOSTNAME.match(text) else rules.HOSTNAME.message
 
 
+@lru_cache(1024)
 def server(text: str) -> str | None:
     """A name server or a time server: an IPv4 address or a host name."""
     good = _IPV4.match(text) if _NUMERIC.match(text) else len(text) <= 253 and _HOSTNAME.match(text)
@@ -80,6 +82,7 @@ def http_url(text: str) -> str | None:
     )
 
 
+@lru_cache(1024)
 def artifact_url(text: str) -> str | None:
     """The URL of a kernel or an initrd."""
     good = len(text) <= 2048 and _ARTIFACT_URL.match(text)
@@ -119,5 +122,12 @@ def gateway_in_subnet(ip: str, mask: str, gateway: str) -> bool:
     """Whether the gateway of a good address with a good netmask can be reached, as `rules.GATEWAY_IN_SUBNET` asks."""
     if mask == "255.255.255.255":
         return True
-    bits = int(ipaddress.IPv4Address(mask))
-    return int(ipaddress.IPv4Address(ip)) & bits == int(ipaddress.IPv4Address(gateway)) & bits
+    bits = _number(mask)
+    return _number(ip) & bits == _number(gateway) & bits
+
+
+@lru_cache(1024)
+def _number(address: str) -> int:
+    """An address that `ipv4` or `netmask` has found good, as 32 bits."""
+    a, b, c, d = map(int, address.split("."))
+    return a << 24 | b << 16 | c << 8 | d

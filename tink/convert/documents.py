@@ -33,6 +33,7 @@ _NEXT_OBJECT = re.compile(r"^\{", re.MULTILINE)
 _JSON_START = re.compile(rb"(?:---)?[ \t\r\n]*[{\[]")
 _BOM = b"\xef\xbb\xbf"
 _DEEPEST = 100
+_COLLECTIONS = (dict, list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +84,12 @@ def checked(document: Document) -> Document | Finding:
 
 def _too_deep(obj: Raw) -> str | None:
     """The field that nests deeper than anything honest does; None if there is none. JSON may nest without end."""
-    level: list[tuple[str, Any]] = list(obj.items())
-    for _ in range(_DEEPEST):
+    level = [(key, item) for key, item in obj.items() if item and item.__class__ in _COLLECTIONS]
+    for _ in range(_DEEPEST - 1):
         below: list[tuple[str, Any]] = []
         for key, here in level:
-            if isinstance(here, dict):
-                below += [(key, item) for item in here.values()]
-            elif isinstance(here, list):
-                below += [(key, item) for item in here]
+            items = here.values() if here.__class__ is dict else here
+            below += [(key, item) for item in items if item and item.__class__ in _COLLECTIONS]
         if not below:
             return None
         level = below

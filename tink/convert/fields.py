@@ -97,8 +97,12 @@ class Fields:
 
     def text(self, key: str) -> str | None:
         """A string; None if absent, null or of another type (reported)."""
-        value: str | None = self._typed(key, str, "a string")
-        return value
+        self._left.pop(key, None)  # as `take` and `_typed` do: most fields by far are read here
+        value = self._value.get(key)
+        if value is None or isinstance(value, str):
+            return value
+        self._wrong(self.at(key), "a string", value)
+        return None
 
     def flag(self, key: str) -> bool | None:
         """A boolean; None if absent, null or of another type (reported)."""
