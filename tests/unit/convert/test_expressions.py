@@ -84,6 +84,15 @@ def test_what_means_the_same_stays_as_it_was_written(text: str) -> None:
             '{{ block "t" .Hardware }}{{ .Instance.Userdata }}{{ end }}',
         ),
         ("{{ if .Hardware.Interfaces }}a{{ end }}", "{{ if .Hardware.NetworkInterfaces }}a{{ end }}"),
+        ("{{ if .a }}x{{ else }}{{ .b }}{{ end }}", "{{ if .Params.a }}x{{ else }}{{ .Params.b }}{{ end }}"),
+        (
+            "{{ with .a }}{{ . }}{{ else }}{{ .b }}{{ end }}",
+            "{{ with .Params.a }}{{ . }}{{ else }}{{ .Params.b }}{{ end }}",
+        ),
+        (
+            "{{ range .a }}{{ . }}{{ else }}{{ .b }}{{ end }}",
+            "{{ range .Params.a }}{{ . }}{{ else }}{{ .Params.b }}{{ end }}",
+        ),
         ("{{ len .Hardware.Interfaces }}", "{{ len .Hardware.NetworkInterfaces }}"),
     ],
 )

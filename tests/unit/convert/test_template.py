@@ -462,6 +462,21 @@ def test_quotes_that_were_for_yaml_are_no_part_of_the_value() -> None:
     assert spec["actions"][0]["args"] == [quoted, plain, plain, f"a {quoted}", plain]
 
 
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ('"{{ .x }} \\x7b{ no }}"', '{{ .Params.x }} {{ "{{" }} no }}'),
+        ("a{{/* nothing */}}b", "ab"),
+        ("a {{- /* nothing */ -}} b", "ab"),
+        ("{{ .x -}} b", "{{ .Params.x }}b"),
+    ],
+)
+def test_what_stands_beside_an_expression_stays(written: str, text: str) -> None:
+    spec, _, _ = convert(action(f"environment:\n  A: {written}"))
+    assert spec
+    assert spec["actions"][0]["env"] == {"A": text}
+
+
 def test_function_for_netmasks_that_templates_use_is_there() -> None:
     assert engine.render('{{ netmaskToPrefixLength "255.255.254.0" }}', {}) == "23"
     assert engine.render('{{ netmaskToPrefixLength "255.0.255.0" }}', {}) == "0"
