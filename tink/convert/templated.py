@@ -436,8 +436,15 @@ def _strip_arms(inside: list[_Expression], parts: list[str]) -> bool:
 
     `parts` are texts and expressions in turn. True: there may be spaces left.
     """
-    loose = (not parts[0] and inside[0].role is Role.OPEN) or (not parts[-1] and inside[-1].role is Role.CLOSE)
-    if not loose or all(part == part.strip(" ") for part in parts[::2]):
+    # What prints nothing may stand before the first arm and behind the last.
+    first, last = 0, len(inside) - 1
+    while first < last and inside[first].role in _SILENT and not parts[2 * first]:
+        first += 1
+    while last > first and inside[last].role in _SILENT and not parts[2 * last + 2]:
+        last -= 1
+    opens = inside[first].role is Role.OPEN and not parts[2 * first]
+    closes = inside[last].role is Role.CLOSE and not parts[2 * last + 2]
+    if not (opens or closes) or all(part == part.strip(" ") for part in parts[::2]):
         return False
     edges, depth = [], 0
     for index, each in enumerate(inside):

@@ -477,6 +477,15 @@ def test_what_stands_beside_an_expression_stays(written: str, text: str) -> None
     assert spec["actions"][0]["env"] == {"A": text}
 
 
+@pytest.mark.parametrize("silent", ["{{/* nothing */}}", "{{ $y := .x }}"])
+def test_spaces_in_an_arm_are_told_also_beside_what_prints_nothing(silent: str) -> None:
+    arms = "{{ if .x }}{{ .x }} {{ else }}other{{ end }}"
+    for written in (f"x{arms}{silent}{silent}", f"{silent}{{{{ if .x }}}} a{{{{ end }}}}x"):
+        _, found, reasons = convert(action(f"environment:\n  A: {written}"))
+        assert [kind for kind, _ in found] == ["changed"], written
+        assert "may stay" in "".join(reasons.values())
+
+
 def test_function_for_netmasks_that_templates_use_is_there() -> None:
     assert engine.render('{{ netmaskToPrefixLength "255.255.254.0" }}', {}) == "23"
     assert engine.render('{{ netmaskToPrefixLength "255.0.255.0" }}', {}) == "0"
