@@ -21,9 +21,6 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-SIGNATURE_CHARACTERS = 43
-"""Of a signature: HMAC-SHA256 as base64url without padding."""
-
 _LEAST_KEY = 32
 """Characters: 128 bits, were they hexadecimal digits; ours have 256."""
 _MOST_KEYS = 16
