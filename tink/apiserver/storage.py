@@ -200,10 +200,13 @@ class Store:
             self._hand_over()
         self._singles.put(None)
         self._lists.put(None)
-        self._changes.put(None)
         self._checkpoint.set()
-        # The writer comes last: the last connection to close moves the write-ahead log into the file.
-        for thread in reversed(self._threads):
+        # The writer closes after all others: only the last connection to close moves the write-ahead log into the file,
+        # and of two that close at once neither is the last.
+        for thread in self._threads[1:]:
+            await asyncio.to_thread(thread.join)
+        self._changes.put(None)
+        for thread in self._threads[:1]:
             await asyncio.to_thread(thread.join)
         self._unlock_file()
 

@@ -521,6 +521,16 @@ async def test_refused_file_can_be_tried_again(desk: Open, tmp_path: Path) -> No
     assert await d.put(key("a")) == 1
 
 
+async def test_a_file_that_was_closed_is_whole_without_its_log(tmp_path: Path) -> None:
+    for number in range(60):
+        path = tmp_path / f"{number}.db"
+        d = Desk(path)
+        await d.store.open()
+        await d.put(key("a"))
+        await d.store.close()
+        assert not path.with_name(f"{number}.db-wal").exists(), f"round {number}"
+
+
 async def test_damaged_page_is_an_error_for_its_readers_only(desk: Open, tmp_path: Path) -> None:
     d = await desk(history=20)
     for number in range(200):
