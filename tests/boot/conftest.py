@@ -55,7 +55,8 @@ def lab() -> Run:
         done = subprocess.run(
             [*LAB, *map(str, arguments)], capture_output=True, text=True, timeout=timeout, check=False
         )
-        assert leftovers() == before
+        left = {what: found - before[what] for what, found in leftovers().items()}
+        assert not any(left.values()), left  # an older one may have been killed, and this one has cleared up after it
         return Outcome(done.returncode, done.stdout, done.stderr)
 
     return run

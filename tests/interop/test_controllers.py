@@ -28,8 +28,9 @@ from tink.kube.manifests import apply_object
 from tink.kube.resources import CRD, HARDWARE, TEMPLATE, WORKFLOW
 
 LEASE_SETTINGS = LeaseSettings("tinkedge-controller", "default", duration=3, renew=1.5, retry=0.3)
-LONGEST_TAKEOVER = LEASE_SETTINGS.duration + LEASE_SETTINGS.retry + 0.5
-"""Seconds; the last half is for a busy machine."""
+LONGEST_TAKEOVER = LEASE_SETTINGS.duration + 2 * LEASE_SETTINGS.retry + 1.5
+"""Seconds: the other looks once each period, so it may see the last renewal that much later, and that the Lease ran
+out; the rest is for a busy machine."""
 
 
 def obj(kind: str, name: str, spec: Raw) -> Raw:
@@ -237,7 +238,7 @@ async def test_a_controller_that_is_cut_off_has_stopped_writing_before_the_other
     assert a.writes
     assert b.writes
     assert max(ended for _, ended in a.writes) < min(begun for begun, _ in b.writes), "both wrote"
-    assert max(ended for _, ended in a.writes) - cut <= LEASE_SETTINGS.renew + 0.2
+    assert max(ended for _, ended in a.writes) - cut <= LEASE_SETTINGS.renew + 1
     assert begun <= LONGEST_TAKEOVER
     print(f"partition: the other led after {begun:.2f} s of a Lease of {LEASE_SETTINGS.duration} s")
 

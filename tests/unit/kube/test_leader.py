@@ -270,7 +270,8 @@ async def test_a_leader_that_is_cut_off_stops_before_another_begins(site: Site) 
         assert ended - cut <= SETTINGS.renew + 0.1
         begun = await site.until("b")
         assert begun - ended >= SETTINGS.duration - SETTINGS.renew
-        assert begun - cut <= SETTINGS.duration + SETTINGS.retry + 0.1
+        # The other looks once each period: it may see the last renewal that much later, and that the Lease ran out.
+        assert begun - cut <= SETTINGS.duration + 2 * SETTINGS.retry + 0.1
         site.clients["a"].stalled = False
         await asyncio.sleep(10)
         assert site.acting == {"b"}, "who comes back waits"
