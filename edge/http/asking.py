@@ -44,7 +44,8 @@ class Asker:
     """Who sent a request: `machine`; where that is None, why nobody: `status`, `reason` for them, `why` for the log.
 
     `address` is where it came from, as far as it can be told. `mac` is the machine's, or of whoever is known to be
-    there without a Hardware. `signed`: the path has a token. `proxied`: a trusted proxy brought it.
+    there without a Hardware. `signed`: the path has a token. `proxied`: a trusted proxy brought it. `rivals`: there are
+    several to whom the address may belong, so that nobody is at it.
     """
 
     address: str
@@ -55,6 +56,7 @@ class Asker:
     why: str = ""
     signed: bool = False
     proxied: bool = False
+    rivals: bool = False
 
     def is_from(self, machine: Machine) -> bool:
         """Whether it is this machine that asks, and through this interface."""
@@ -83,7 +85,8 @@ class Asking:
             return found
         if found.machine is not None:
             return found if self._is_own(found.machine, claim) else self._another(found, found.machine, claim)
-        if address is not None and inside(address, self._rules.nat) and _MAC.fullmatch(claim):
+        # One of the rivals is there: it is no third machine.
+        if address is not None and inside(address, self._rules.nat) and _MAC.fullmatch(claim) and not found.rivals:
             return self._behind_nat(found, claim)
         return found
 
@@ -104,12 +107,17 @@ class Asking:
         machine = self._callers.machine(address)
         if machine is not None:
             return Asker(address, machine, machine.mac, proxied=proxied)
-        reason, why = f"no Hardware has the address {address}", "from an address that no Hardware has"
-        rivals = sorted(f"{rival.namespace}/{rival.name}" for rival in self._inventory.claimants_of_ip(address))
-        if len(rivals) > 1:
-            reason = f"more than one Hardware has the address {address}"
-            why = f"from the address of {' and of '.join(rivals[:4])}: none is served until one has it alone"
-        return Asker(address, None, self._callers.mac(address), reason=reason, why=why, proxied=proxied)
+        mac = self._callers.mac(address)
+        same_mac = self._inventory.claimants(mac) if mac is not None else ()
+        same_ip = self._inventory.claimants_of_ip(address)
+        if len(same_mac) > 1:
+            reason, why = _contested(same_mac, f"MAC {mac}, which is at {address}")
+        elif len(same_ip) > 1:
+            reason, why = _contested(same_ip, f"address {address}")
+        else:
+            reason, why = f"no Hardware has the address {address}", "from an address that no Hardware has"
+        rivals = len(same_mac) > 1 or len(same_ip) > 1
+        return Asker(address, None, mac, reason=reason, why=why, proxied=proxied, rivals=rivals)
 
     def _bearer(self, found: Asker, token: str) -> Asker:
         """Whoever has the token is its machine."""
@@ -146,6 +154,19 @@ class Asking:
 
 def _nobody(found: Asker, status: int, reason: str, why: str) -> Asker:
     return Asker(found.address, None, None, status, reason, why, proxied=found.proxied)
+
+
+def _contested(rivals: tuple[Machine, ...], what: str) -> tuple[str, str]:
+    """Why nobody is served at an address, or with a MAC, that several interfaces have: for the sender, and the log."""
+    names = sorted({f"{rival.namespace}/{rival.name}" for rival in rivals})
+    if len(names) == 1:
+        reason = f"more than one interface of its Hardware has the {what}"
+        return reason, f"from {names[0]}, of which {len(rivals)} interfaces have the {what}: leave it to one"
+    named = " and of ".join(names[:4])
+    return (
+        f"more than one Hardware has the {what}",
+        f"with the {what} of {named}: none is served until one has it alone",
+    )
 
 
 def _unsaid(peer: str) -> Asker:

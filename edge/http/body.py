@@ -14,6 +14,7 @@ import time
 from aiohttp import web
 
 from edge.artifacts.cache import Artifact, StorageError
+from edge.http.connections import has_ended
 from edge.http.sendfile import FileEndsError, IdleError, Part, SendThread, StoppedError
 
 MAX_THREADS = 4
@@ -65,7 +66,7 @@ class BodySender:
             await response.prepare(request)
             await self._headers_gone(transport)
             while offset < end:
-                ready = min(await _filled(artifact, offset, transport), end)
+                ready = min(await _filled(artifact, offset, transport, request), end)
                 part = Part(sock.fileno(), artifact.fd, offset, ready)
                 try:
                     await thread.send(part)
@@ -101,7 +102,7 @@ class _ClosedError(Exception):
     """The connection is closed."""
 
 
-async def _filled(artifact: Artifact, offset: int, transport: asyncio.Transport) -> int:
+async def _filled(artifact: Artifact, offset: int, transport: asyncio.Transport, request: web.Request) -> int:
     """Up to where the file can be sent. Raises _ClosedError, ArtifactError."""
     if transport.is_closing():
         raise _ClosedError
@@ -110,7 +111,8 @@ async def _filled(artifact: Artifact, offset: int, transport: asyncio.Transport)
     waiting = asyncio.ensure_future(artifact.filled(offset))
     try:
         while not (await asyncio.wait([waiting], timeout=GONE_SECONDS))[0]:
-            if transport.is_closing():
+            # Whoever has closed its side can still take a file that is there, but is rather gone than waiting for one.
+            if transport.is_closing() or has_ended(request):
                 raise _ClosedError
         return waiting.result()
     finally:

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import resource
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from aiohttp import HttpVersion10, web
+from aiohttp.http_exceptions import BadHttpMethod, LineTooLong
 from yarl import URL
 
 from edge.http.addresses import Networks, dotted, inside
@@ -29,6 +31,8 @@ log = logging.getLogger(__name__)
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _NOWHERE = URL("/")
+_WELL_FORMED = re.compile(r"""^  b['"][!#$%&*+.^_`|~0-9A-Za-z-]+ \S+ HTTP/1\.[01]""", re.MULTILINE)
+"""A request line, as aiohttp's parser quotes it in what it says of a method that it does not know."""
 
 DESCRIPTORS_EACH = 5
 """File descriptors that a connection may take: its socket, three times while a body is sent, and the file, twice."""
@@ -53,14 +57,15 @@ class Limits:
     """What strangers may take. `connections` in all and `per_address`; times in seconds; sizes in bytes.
 
     `idle`: for a whole request head, and between two requests. `unread`: for an answer of which nothing is taken.
-    `proxies`: from there come the connections of many machines, which only `connections` bounds.
+    `proxies`: from there come the connections of many machines, which only `connections` bounds. `line` and `header`
+    differ, for by them it is told which of the two was too long.
     """
 
     connections: int = field(default_factory=_affordable)
     per_address: int = 64
     idle: float = 30.0
     unread: float = 30.0
-    line: int = 4096
+    line: int = 2048
     header: int = 4096
     headers: int = 64
     body: int = 64 * 1024  # only cloud-init's report has one; it holds three public keys
@@ -234,14 +239,24 @@ class MachineServer(web.Server):
         return web.Request(message, payload, protocol, writer, task, self._running, client_max_size=size)
 
 
-class _Protocol(web.RequestHandler):
-    """aiohttp's protocol, with one line for what is no HTTP and for what goes wrong."""
+def has_ended(request: web.Request) -> bool:
+    """Whether whoever asks has closed the connection, or at least its side of it."""
+    return cast(_Protocol, request.protocol).ended
 
-    __slots__ = ("_server", "lane")
+
+class _Protocol(web.RequestHandler):
+    """aiohttp's protocol, with one line for what is no HTTP and for what goes wrong.
+
+    `ended`: the machine has closed its side, or all of the connection; that looks the same.
+    """
+
+    __slots__ = ("_answered", "_server", "ended", "lane")
 
     def __init__(self, server: MachineServer, lane: Lane, **settings: Any) -> None:
         super().__init__(server, **settings)
         self._server = server
+        self._answered = 0
+        self.ended = False
         self.lane = lane
 
     async def start(self) -> None:
@@ -249,10 +264,34 @@ class _Protocol(web.RequestHandler):
         if self.transport is not None:
             await super().start()
 
+    def eof_received(self) -> bool:  # type: ignore[override]  # asyncio's own: true keeps it open
+        """The machine sends no more: what it has asked for is answered, as in the lane, and aiohttp would not.
+
+        `printf ... | nc` closes its side when it has sent its request. Of a request without its end nothing is owed.
+        """
+        self.ended = True
+        return self._answered < self._request_count and self._is_whole()
+
+    async def finish_response(self, request: Any, resp: Any, start_time: float | None) -> tuple[Any, bool]:
+        """An answer is sent."""
+        try:
+            return await super().finish_response(request, resp, start_time)
+        finally:
+            self._answered += 1
+            if self.ended and self._answered == self._request_count:
+                self.close()
+
     def connection_lost(self, exc: BaseException | None) -> None:
         """The connection has ended."""
         super().connection_lost(exc)
         self._server.leave(self.lane)
+
+    def _is_whole(self) -> bool:
+        """Whether the request that came last has come with all of its body."""
+        if self._messages:
+            return bool(self._messages[-1][1].is_eof())
+        request = self._current_request
+        return request is None or request.content.is_eof()
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
@@ -263,16 +302,29 @@ class _Protocol(web.RequestHandler):
         if status == 500:
             self.log_exception("a request failed", exc_info=exc)
             message = "internal error: see the log of the edge"
-        first_line = (message or "").strip().partition("\n")[0].rstrip(":")
-        line = "".join(c if c.isascii() and c.isprintable() else "?" for c in first_line)[:120]
+        line = message or ""
         if status == 400:
+            status, line = self._refusal(exc, line)
             self._server.say(self.lane.address, f"a bad request: {line}")
-            line = f"bad request: {line}"
+            line = line if status != 400 else f"bad request: {line}"
         response = text(line, status=status)
         response.force_close()
         if request.writer.output_size > 0:
             raise ConnectionResetError  # the answer has begun: only a broken connection tells
         return response
+
+    def _refusal(self, exc: BaseException | None, message: str) -> tuple[int, str]:
+        """Status and line for what aiohttp's parser does not take (RFC 9110 section 15.5 and 15.6.2, RFC 6585)."""
+        if isinstance(exc, LineTooLong):
+            if exc.args[1] == self.max_line_size:
+                return 414, f"the request line is longer than {self.max_line_size} bytes"
+            return 431, f"a header is longer than {exc.args[1]} bytes"
+        if message.startswith("Too many headers"):
+            return 431, f"more than {self.max_headers} headers"
+        if isinstance(exc, BadHttpMethod) and _WELL_FORMED.search(message):
+            return 501, "no such method"
+        first_line = message.strip().partition("\n")[0].rstrip(":")
+        return 400, "".join(c if c.isascii() and c.isprintable() else "?" for c in first_line)[:120]
 
     def log_exception(self, *args: Any, **kwargs: Any) -> None:
         """What is our own mistake, with its traceback; what is the sender's, in a line."""

@@ -61,6 +61,7 @@ class MetadataService:
         self._secrets = SecretDocuments(settings.read_secret, context.clock)
         self._shelf = Shelf(context.inventory, self.note)
         self._crawled: dict[str, str] = {}  # the datasource whose user-data a machine was given last, by MAC
+        context.inventory.on_change(self._forget)
 
     def table(self, address: str) -> Mapping[bytes, Ready] | None:
         """What plain requests on a connection from `address` get, by target; None: each request has to be looked at."""
@@ -149,6 +150,10 @@ class MetadataService:
         if self._context.first("metadata", machine.mac, document, how):
             outcome = Outcome.INFO if document == "meta-data" else Outcome.OK
             self._context.record(machine.mac, Step.METADATA, outcome, f"{document} to {client}{how}", document=document)
+
+    def _forget(self, mac: str) -> None:
+        if not self._context.inventory.claimants(mac):
+            self._crawled.pop(mac, None)
 
     def _admitted(self, request: web.Request, asker: Asker) -> Machine | web.Response:
         """The machine that asks; not if it shows a session token that is not its own, or none where it must."""

@@ -84,15 +84,15 @@ def test_secret_of_the_page_reaches_its_machine_only_and_a_changed_one_within_se
     until(lambda: SECRET in rack.process.err)
 
     typed(rack, documented("kubectl create secret"), WORD.encode())
-    until(lambda: answer() == (200, WORD.encode()), within=5)
+    until(lambda: answer() == (200, WORD.encode()))
     assert asked(rack, FIRST, "/nocloud/machine-1/user-data") == (200, WORD.encode())
     assert asked(rack, SECOND, "/nocloud/machine-1/user-data")[0] == 403
     assert asked(rack, SECOND, "/2009-04-04/user-data")[0] == 404
 
     rack.kubectl("patch", "secret", SECRET, "-p", json.dumps({"stringData": {"userData": "#!/bin/true"}}))
     changed = time.monotonic()
-    until(lambda: answer() == (200, b"#!/bin/true"), answer, within=KEPT_SECONDS + 5, every=0.3)
-    assert time.monotonic() - changed < KEPT_SECONDS + 2
+    until(lambda: answer() == (200, b"#!/bin/true"), answer, within=KEPT_SECONDS + 10, every=0.3)
+    assert time.monotonic() - changed < KEPT_SECONDS + 5
     assert "of the Secret" not in rack.process.err + json.dumps(rack.journey(FIRST))
 
 

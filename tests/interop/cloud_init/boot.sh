@@ -3,6 +3,7 @@
 # run in namespaces of its own (mount, UTS, PID), so that nothing of it is left when it ends; what it wrote is in DISK:
 #   DISK/changes   what differs from RELEASE and BASE (directories with cloud-init, and with the system around it)
 #   DISK/cmdline   the kernel's command line
+#   DISK/dmi       what the mainboard says of itself, in files as of /sys/class/dmi/id, if not what is said below
 #   DISK/report    written at the end: the hostname, and what of /run is worth keeping
 set -euo pipefail
 disk=$1 release=$2 base=$3
@@ -24,6 +25,7 @@ echo Supermicro >sys_vendor
 echo SYS-5019S >product_name
 echo 0123456789 | tee product_serial >chassis_serial
 echo 00000000-0000-0000-0000-3cecef123456 >product_uuid
+[ ! -d "$disk/dmi" ] || cp "$disk"/dmi/* .
 cd /
 mount -t tmpfs tmpfs "$root/dev"
 for device in null:3 zero:5 full:7 random:8 urandom:9; do mknod -m 666 "$root/dev/${device%:*}" c 1 "${device#*:}"; done

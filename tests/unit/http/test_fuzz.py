@@ -130,7 +130,7 @@ def test_nothing_that_is_sent_breaks_the_server(served: Served, heard: list[logg
     def check(sent: bytes, half_close: bool) -> None:
         answer = served.say(sent, half_close=half_close)
         for status in re.findall(rb"^HTTP/1\.[01] (\d+) ", answer, re.M):
-            assert status[:1] != b"5", (sent, answer[:500])
+            assert status[:1] != b"5" or status == b"501", (sent, answer[:500])  # 501: no such method
         assert answer == b"" or answer.startswith(b"HTTP/1."), (sent, answer[:500])
         assert heard == [], (sent, heard[0].getMessage())
 

@@ -169,6 +169,19 @@ async def test_report_is_bounded(machines: Any, data: bytes, status: int) -> Non
     assert (await machines.ask("/phone-home/m1", method="POST", data=b"{}", Content_Type="text/json")).status == 415
 
 
+async def test_report_of_a_machine_says_nothing_of_the_one_that_had_its_mac_before(machines: Any) -> None:
+    await machines.ask("/latest/user-data")
+    machines.register(instance={"userdata": "changed meanwhile"})
+    await machines.ask("/phone-home/m1", method="POST", data={"hostname": "m1", "instance_id": "1"})
+    assert machines.lines()[-1][2] == "cloud-init finished on m1, instance 1, datasource Ec2"
+
+    await machines.ask("/latest/user-data")
+    machines.inventory.remove({"metadata": {"name": "m1", "namespace": "default"}})
+    machines.register("m9")
+    await machines.ask("/phone-home/m9", method="POST", data={"hostname": "m9", "instance_id": "2"})
+    assert machines.lines()[-1][2] == "cloud-init finished on m9, instance 2"
+
+
 async def test_report_for_another_machine_is_refused(machines: Any) -> None:
     reply = await machines.ask("/phone-home/m1", ip=OTHER_IP, method="POST", data={"hostname": "evil"})
     assert reply.status == 403

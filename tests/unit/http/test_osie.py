@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import re
 import socket
 from typing import Any
 
@@ -21,7 +22,7 @@ KERNEL = "/osie/lab/kernel"
 
 async def until(rack: Any, count: int) -> None:
     """The journey entry comes after the last byte has left; wait for it."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while len(rack.lines()) < count:
             await asyncio.sleep(0.005)
 
@@ -41,8 +42,7 @@ async def test_kernel_comes_from_the_upstream_then_from_the_cache(rack: Any) -> 
     assert rack.upstream.requests == 1
     (step, outcome, line), (_, _, again) = rack.lines()
     assert (step, outcome) == (Step.KERNEL, Outcome.OK)
-    assert line.startswith("kernel of OSIE default/lab sent: 4.2 MB in 0.")
-    assert line.endswith(" s (upstream)")
+    assert re.fullmatch(r"kernel of OSIE default/lab sent: 4\.2 MB in \d+\.\d+ s \(upstream\)", line)
     assert again.endswith(" s (cache)")
     detail = rack.journey.events(MAC)[0].detail
     assert detail["size_bytes"] == len(rack.upstream.content)
@@ -226,6 +226,9 @@ async def test_journey_shows_how_far_a_slow_upstream_has_come(rack: Any, monkeyp
     await until(rack, 3)
     rack.upstream.gate.set()
     assert (await asking).body == rack.upstream.content
+    async with asyncio.timeout(20):
+        while rack.lines()[-1][1] is not Outcome.OK:
+            await asyncio.sleep(0.01)
     await asyncio.sleep(0.15)
     *progress, (step, outcome, last) = rack.lines()
     told = (Step.KERNEL, Outcome.INFO, "kernel of OSIE default/lab is being fetched from 127.0.0.1: 2.1 MB of 4.2 MB")
@@ -244,7 +247,8 @@ async def test_journey_shows_that_the_upstream_does_not_answer(rack: Any, monkey
         rack.osies["default", "lab"]["spec"]["kernelUrl"] = f"http://127.0.0.1:{deaf.getsockname()[1]}/kernel"
         assert (await rack.ask(KERNEL)).status == 504
     first, *_, last = rack.lines()
-    assert first == (Step.KERNEL, Outcome.INFO, "kernel of OSIE default/lab: waiting for 127.0.0.1 for 0 s")
+    assert first[:2] == (Step.KERNEL, Outcome.INFO)
+    assert re.fullmatch(r"kernel of OSIE default/lab: waiting for 127\.0\.0\.1 for \d+ s", first[2])
     assert last[:2] == (Step.KERNEL, Outcome.FAILED)
 
 
@@ -254,6 +258,7 @@ async def test_file_that_is_here_has_one_line(rack: Any, tmp_path: Any, monkeypa
     rack.osies["default", "lab"]["spec"]["kernelUrl"] = (tmp_path / "vmlinuz").as_uri()
     rack.register()
     await rack.ask(KERNEL)
+    await until(rack, 1)
     await asyncio.sleep(0.1)
     assert len(rack.lines()) == 1
 
@@ -379,7 +384,7 @@ async def test_machine_that_stops_reading_is_given_up_and_holds_no_thread(rack: 
     rack.register()
     rack.register("m2", "52:54:00:00:00:02", "127.0.0.6")
     stuck = [await raw(rack, GET, receive_buffer=4096) for _ in range(4)]  # twice as many as there are threads
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(20):
         assert (await rack.ask(KERNEL, ip="127.0.0.6")).body == rack.upstream.content
     await until(rack, 4)
     assert all(message.endswith("it took no byte for 0.6 s") for _, _, message in rack.lines())
@@ -438,7 +443,7 @@ async def test_pipelined_body_follows_a_large_one_in_order(rack: Any) -> None:
 async def test_small_requests_are_answered_while_kernels_are_sent(rack: Any) -> None:
     rack.register()
     stuck = [await raw(rack, GET, receive_buffer=4096) for _ in range(4)]
-    async with asyncio.timeout(0.5):
-        assert (await rack.ask("/healthz")).status == 200
+    assert (await rack.ask("/healthz")).status == 200
+    assert not rack.lines(), "it had to wait until one of them was given up"
     for _, writer in stuck:
         writer.close()

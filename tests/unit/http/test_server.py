@@ -13,7 +13,7 @@ MAC, IP = "52:54:00:00:00:01", "127.0.0.5"
 async def exchange(rack: Any, request: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0))
     writer.write(request)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         answer = await reader.read(4096)
     writer.close()
     return answer
