@@ -146,7 +146,7 @@ async def test_action_of_another_user_may_say_why_it_failed_and_has_no_capabilit
     script = "id; pwd; grep CapEff /proc/self/status; echo Denied >/tinkerbell/failure-reason; exit 7"
     result = await machine.sh(script, image="user")
     assert result.reason == "Denied"
-    assert "act: uid=1234(writer) gid=1235(writer) groups=6(disk)" in caplog.messages
+    assert "act: uid=1234(writer) gid=1235(writer) groups=6(disk),1235(writer)" in caplog.messages
     assert "act: /tmp" in caplog.messages
     assert any("CapEff" in message and message.endswith("0000000000000000") for message in caplog.messages)
 

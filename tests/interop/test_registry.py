@@ -17,7 +17,6 @@ import shutil
 import subprocess
 import tarfile
 import threading
-import time
 
 import pytest
 
@@ -248,8 +247,8 @@ async def test_index_gives_the_image_of_this_machine(fake, store):
     fake.paths["/v2/x/manifests/1"] = (200, {}, json.dumps(index).encode())
     assert ((await pull(store, f"{fake.host}/x:1")).rootfs / "file").read_bytes() == b"amd"
     del index["manifests"][1]
-    fake.paths["/v2/x/manifests/1"] = (200, {}, json.dumps(index).encode())
-    message = await refusal(store, f"{fake.host}/x:1")
+    fake.paths["/v2/x/manifests/2"] = (200, {}, json.dumps(index).encode())
+    message = await refusal(store, f"{fake.host}/x:2")
     assert "linux/amd64" in message
     assert "linux/arm64" in message
 
@@ -412,10 +411,8 @@ async def test_silent_registry_does_not_hold_up_a_cancel(fake, store, big_layer)
     pulling = asyncio.create_task(store.pull(f"{fake.host}/x:1", stop))
     while not asked.is_set():
         await asyncio.sleep(0.01)
-    begun = time.monotonic()
     stop.set()
-    await pulling
-    assert time.monotonic() - begun < 1.5
+    await asyncio.wait_for(pulling, 15)  # the registry is silent for 20 s
     release.set()
     assert list(store._work.iterdir()) == []
 
@@ -513,6 +510,63 @@ async def test_credentials_do_not_follow_a_redirect_to_another_host(fake, make_s
         elsewhere.close()
 
 
+@pytest.mark.parametrize("scheme", ["Bearer", "Basic"])
+async def test_password_does_not_go_to_the_realm_that_the_target_of_a_redirect_names(fake, make_store, scheme):
+    """Only the registry itself may say who checks the users of the registry."""
+    elsewhere = FakeRegistry()
+    try:
+        _, _, path, _ = fake.image()
+        demand(fake, 'Basic realm="r"', BASIC)
+        challenge = {"WWW-Authenticate": f'{scheme} realm="http://{elsewhere.host}/token"'}
+        elsewhere.paths["/storage"] = (401, challenge, b"{}")
+        elsewhere.paths["/token"] = (200, {}, b'{"token": "t"}')
+        fake.paths[path] = (307, {"Location": f"http://{elsewhere.host}/storage"}, b"")
+        said = await refusal(logged_in(fake, make_store), f"{fake.host}/x:1")
+        assert f"it redirects to {elsewhere.host}, which wants a login of its own" in said
+        assert elsewhere.requests
+        assert all("Authorization" not in headers for _, headers in elsewhere.requests)
+    finally:
+        elsewhere.close()
+
+
+@pytest.mark.parametrize(
+    "where", ["http://[bad", "ftp://h/x", "http://h:99999/x", "http://h:0/", "http://", "//[:/", ""]
+)
+async def test_redirect_or_realm_that_is_no_url_is_the_registrys_fault(fake, store, where):
+    """And not a fault of this program, with a traceback in the log."""
+    path, *_ = fake.image()
+    fake.paths[path] = (307, {"Location": where}, b"")
+    await refusal(store, f"{fake.host}/x:1")
+    fake.paths[path] = (401, {"WWW-Authenticate": f'Bearer realm="{where}"'}, b"")
+    await refusal(store, f"{fake.host}/x:1")
+
+
+@pytest.mark.parametrize(
+    ("told", "longest"), [("7", 7.0), ("86400", 60.0), ("0", 4.0), ("-5", 4.0), ("Sun, 06 Nov 1994 08:49:37 GMT", 4.0)]
+)
+async def test_registry_that_says_when_to_come_again_is_obeyed(fake, make_store, told, longest):
+    """A rack that boots at once meets a limit of requests a minute: five attempts in eight seconds are not enough."""
+    manifest, _, layer, _ = fake.image()
+    answers = [(manifest, 429), (manifest, 429), (manifest, 503), (layer, 429), (layer, 503), (layer, 429)]
+
+    def busy(handler):
+        path = handler.path.partition("?")[0]
+        for number, (busy_path, status) in enumerate(answers):
+            if busy_path == path:
+                del answers[number]
+                handler.reply(status, {"Retry-After": told}, b"slowly")
+                return True
+        return False
+
+    fake.hooks |= {manifest: busy, layer: busy}
+    pauses = []
+    store = make_store(architecture="amd64", sleep=pauses.append)
+    await pull(store, f"{fake.host}/x:1")
+    assert answers == []
+    assert len(pauses) == 6
+    assert max(pauses) == longest
+
+
 async def test_redirect_in_a_circle_ends(fake, store):
     path, *_ = fake.image()
     fake.paths[path] = (302, {"Location": path}, b"")
@@ -525,6 +579,35 @@ async def test_credentials_are_not_for_other_registries(fake, make_store):
     store = make_store(Registries((), Credentials("other.example", "user", "pass")))
     await refusal(store, f"{fake.host}/x:1")
     assert all("Authorization" not in headers for _, headers in fake.requests)
+
+
+async def test_credentials_for_another_registry_are_named_where_they_do_not_help(fake, make_store):
+    """Somebody wrote a path, or a scheme, into docker_registry= and wonders why nothing is shown."""
+    fake.image()
+    demand(fake, 'Basic realm="r"', BASIC)
+    store = make_store(Registries((), Credentials(f"https://{fake.host}", "user", "pass")))
+    said = await refusal(store, f"{fake.host}/x:1")
+    assert f"docker_registry={fake.host}," in said
+    assert f"the credentials given are for https://{fake.host}" in said
+    assert "pass)" not in said
+
+
+async def test_image_of_the_last_pull_is_used_when_the_registry_is_away(fake, store):
+    """As with an engine: the second action of a workflow does not fail because the registry is restarted."""
+    path, *_ = fake.image()
+    image = f"{fake.host}/x:1"
+    first = await pull(store, image)
+    told = []
+    for trouble in (503, 404):
+        fake.paths[path] = (trouble, {}, b"gone")
+        lines_to.set(told.append)
+        assert (await pull(store, image)).rootfs == first.rootfs
+        await asyncio.sleep(0)
+        assert f"HTTP {trouble}" in told[-1]
+        assert "the copy of the last pull is used" in told[-1]
+    shutil.rmtree(first.rootfs.parent)
+    await refusal(store, image)
+    await refusal(store, f"{fake.host}/x:other")
 
 
 @pytest.mark.parametrize(

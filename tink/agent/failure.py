@@ -14,6 +14,7 @@ import contextlib
 import os
 import re
 import signal
+import stat
 from pathlib import Path
 
 from tink.agent.model import Reason, RunResult
@@ -80,5 +81,9 @@ def _read(path: Path) -> str:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return ""  # the action removed it: it has nothing to say
-    with os.fdopen(descriptor, "rb") as file:
-        return file.read(2 * MESSAGE_LIMIT_BYTES).decode(errors="replace")
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return ""  # a directory, or a FIFO that may be empty for ever
+        return os.read(descriptor, 2 * MESSAGE_LIMIT_BYTES).decode(errors="replace")
+    finally:
+        os.close(descriptor)

@@ -21,7 +21,7 @@ RUNTIMES = ("runc", "crun", "docker", "process")
 
 _MAC = re.compile(r"[0-9a-f]{2}([:-][0-9a-f]{2}){5}", re.IGNORECASE)
 _PINNED = re.compile(r"https?://[!-~]+#sha256=[0-9a-fA-F]{64}")
-_KERNEL_ARGUMENT = re.compile(r'([^\s="]+)(?:=("[^"]*"|\S*))?')
+_KERNEL_ARGUMENT = re.compile(r'"([^\s="]+)=([^"]*)(?:"|$)|([^\s="]+)(?:=("[^"]*"|\S*))?')
 _TRUE = frozenset({"1", "t", "true", "y", "yes", "on"})
 _FALSE = frozenset({"", "0", "f", "false", "n", "no", "off"})
 
@@ -137,11 +137,13 @@ def from_kernel_command_line(
 
 
 def kernel_arguments(text: str) -> dict[str, str]:
-    """`name=value` pairs of a kernel command line; as in the kernel, the last wins and "..." keeps blanks together."""
+    """`name=value` pairs of a kernel command line.
+
+    As in the kernel, the last wins, and quotes keep blanks together, in name="a b" as in "name=a b".
+    """
     arguments = {}
-    for match in _KERNEL_ARGUMENT.finditer(text):
-        value = match[2] or ""
-        arguments[match[1]] = value[1:-1] if value.startswith('"') else value
+    for whole, whole_value, name, value in _KERNEL_ARGUMENT.findall(text):
+        arguments[whole or name] = whole_value if whole else value.strip('"') if value.startswith('"') else value
     return arguments
 
 

@@ -10,7 +10,9 @@ What a status means to the agent:
     PERMISSION_DENIED, NOT_FOUND, ...     the server does not know this machine, or not with this address. An operator
                                           can mend that while the machine waits, so it is tried again slowly. An event
                                           that stays refused belongs to a workflow that is gone, and would hold up
-                                          those behind it: it is dropped after five minutes
+                                          those behind it: it is dropped after five minutes, and after half a one if
+                                          the server says NOT_FOUND and takes the command stream, so that it knows the
+                                          machine. Then the others of that workflow are tried once each
     INVALID_ARGUMENT for an event         it will never be taken: dropped
 
 The log has one line for each change of the connection, not one for each attempt.
@@ -21,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -52,6 +55,8 @@ REFUSALS = frozenset(
 _HUNG_UP: Final = ("Socket closed", "Connection reset", "CERTIFICATE_REQUIRED")
 """gRPC's words for a server that went when all seemed well; the last one's is a server that says why."""
 
+_GONE_WORKFLOWS: Final = 64
+
 WINDOW: Final = 8
 """Events that are under way at once. The server lets 16 of one machine wait (`tink.server.events`)."""
 
@@ -65,6 +70,7 @@ class Pace:
     refused_backoff: float = 10.0
     publish_timeout: float = 15.0
     refusal_patience: float = 300.0
+    gone_patience: float = 30.0
     established_after: float = 1.0
     """A stream that has lived this long without a word is taken to be accepted."""
 
@@ -100,6 +106,8 @@ class Transport:
         self._condition = ""
         self._ahead: dict[int, asyncio.Task[bool]] = {}
         """Events, by their number, that were sent before they were the oldest: whether they were acknowledged."""
+        self._gone: deque[str] = deque(maxlen=_GONE_WORKFLOWS)
+        """Workflows whose last event was dropped because it was refused."""
 
     async def commands(self, handle: Callable[[Command], None]) -> None:
         """Call `handle` for every command of the server, for ever."""
@@ -205,8 +213,9 @@ class Transport:
                     return False
                 if code in REFUSALS:
                     refused_since = loop.time() if refused_since is None else refused_since
-                    if loop.time() - refused_since >= self._pace.refusal_patience:
+                    if loop.time() - refused_since >= self._patience(event, code):
                         log.error("the server keeps refusing %s; dropped", story)
+                        self._gone.append(event.workflow_id)
                         return False
                     pause = self._rng.uniform(0.5, 1.0) * self._pace.refused_backoff
                 else:
@@ -220,6 +229,15 @@ class Transport:
                 return True
             await asyncio.sleep(pause)
             await self._reachable()
+
+    def _patience(self, event: Event, refusal: grpc.StatusCode) -> float:
+        """Seconds for which `event` may be refused."""
+        if event.workflow_id in self._gone:
+            return 0.0
+        machine_is_known = self._condition == "connected"
+        if refusal is grpc.StatusCode.NOT_FOUND and machine_is_known:
+            return self._pace.gone_patience
+        return self._pace.refusal_patience
 
     def _report_break(self, error: grpc.aio.AioRpcError, *, refused: bool) -> None:
         cause = f"{error.code().name}: {error.details()}"

@@ -248,11 +248,11 @@ async def restart(world, *, disk=None, **more):
 
 
 async def until(condition):
-    for _ in range(500):
+    for _ in range(2000):
         if condition():
             return
         await asyncio.sleep(0.01)
-    pytest.fail("it did not happen within 5 s")
+    pytest.fail("it did not happen within 20 s")
 
 
 async def settle_all(spool):

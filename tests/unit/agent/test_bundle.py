@@ -6,7 +6,7 @@ import pytest
 
 from tink.agent.failure import FailureFiles
 from tink.agent.model import Action, ActionError
-from tink.agent.oci.bundle import DEFAULT_PATH, Host, container_config
+from tink.agent.oci.bundle import DEFAULT_PATH, Host, container_config, image_volumes
 
 
 @pytest.fixture
@@ -27,8 +27,10 @@ def describe(image_rootfs):
             {"config": settings},
             rootfs=Path("/state/run/c/rootfs"),
             image_rootfs=image_rootfs,
+            cgroup="c",
             volume_dir=Path("/state/volumes"),
             failure_files=FailureFiles(Path("/state/run/c")),
+            shared_files={"/etc/resolv.conf": Path("/state/run/c/resolv.conf")},
             host=host or Host((1 << 41) - 1),
         )
 
@@ -69,13 +71,13 @@ def test_images_path_wins_over_the_default(describe):
 @pytest.mark.parametrize(
     ("user", "expected"),
     [
-        ("", (0, 0, [6])),
-        ("root", (0, 0, [6])),
-        ("writer", (12, 34, [6])),
-        ("12", (12, 34, [6])),
-        ("99", (99, 0, [])),
-        ("99:98", (99, 98, [])),
-        ("writer:disk", (12, 6, [])),
+        ("", (0, 0, [0, 6])),
+        ("root", (0, 0, [0, 6])),
+        ("writer", (12, 34, [34, 6])),
+        ("12", (12, 34, [34, 6])),
+        ("99", (99, 0, [0])),
+        ("99:98", (99, 98, [98])),
+        ("writer:disk", (12, 6, [6])),
     ],
 )
 def test_user_is_looked_up_in_the_image(describe, user, expected):
@@ -83,7 +85,7 @@ def test_user_is_looked_up_in_the_image(describe, user, expected):
     assert (user["uid"], user["gid"], user["additionalGids"]) == expected
 
 
-@pytest.mark.parametrize("user", ["nobody-here", "writer:no-group", "odd", "broken"])
+@pytest.mark.parametrize("user", ["nobody-here", "writer:no-group", "odd", "broken", "²"])
 def test_unknown_user_is_named(describe, user):
     with pytest.raises(ActionError, match=user.split(":")[-1]):
         describe({"User": user})
@@ -107,6 +109,7 @@ def test_only_the_capabilities_that_the_agent_has_are_given(describe):
     [
         ({}, {"mount", "ipc", "pid"}),
         ({"network_namespace": "host", "pid_namespace": "host"}, {"mount", "ipc"}),
+        ({"network_namespace": "/proc/1/ns/net", "pid_namespace": "/proc/1/ns/pid"}, {"mount", "ipc"}),
         ({"network_namespace": "none"}, {"mount", "ipc", "pid", "network"}),
     ],
 )
@@ -115,9 +118,9 @@ def test_namespaces(describe, fields, types):
 
 
 def test_namespace_is_joined_by_path(describe):
-    namespaces = describe(network_namespace="/run/netns/x", pid_namespace="/proc/1/ns/pid")["linux"]["namespaces"]
+    namespaces = describe(network_namespace="/run/netns/x", pid_namespace="/proc/7/ns/pid")["linux"]["namespaces"]
     assert {"type": "network", "path": "/run/netns/x"} in namespaces
-    assert {"type": "pid", "path": "/proc/1/ns/pid"} in namespaces
+    assert {"type": "pid", "path": "/proc/7/ns/pid"} in namespaces
 
 
 @pytest.mark.parametrize("field", ["network_namespace", "pid_namespace"])
@@ -126,10 +129,13 @@ def test_unknown_namespace_is_refused_and_not_taken_for_the_hosts(describe, fiel
         describe(**{field: "bridge"})
 
 
-def test_resolver_goes_with_the_machines_network_only(describe):
-    host = Host(0, ("/etc/resolv.conf",))
-    assert "/etc/resolv.conf" in destinations(describe(host=host))
-    assert "/etc/resolv.conf" not in destinations(describe(host=host, network_namespace="none"))
+@pytest.mark.parametrize(("network", "has"), [("", True), ("host", True), ("/proc/1/ns/net", True), ("none", False)])
+def test_copy_of_the_resolver_goes_with_the_machines_network_only(describe, network, has):
+    mounts = {mount["destination"]: mount for mount in describe(network_namespace=network)["mounts"]}
+    assert ("/etc/resolv.conf" in mounts) == has
+    if has:
+        assert mounts["/etc/resolv.conf"]["source"] == "/state/run/c/resolv.conf"
+        assert "ro" not in mounts["/etc/resolv.conf"]["options"], "an engine lets an action write its own, too"
 
 
 def destinations(config):
@@ -142,6 +148,17 @@ def test_volumes_are_mounted_and_hide_neither_devices_nor_failure_files(describe
     assert mounts["/a"] == {"destination": "/a", "type": "none", "source": "/host/dir", "options": ["rbind", "ro"]}
     assert mounts["/b"]["source"] == "/state/volumes/cache"
     assert destinations(config)[-2:] == ["/tinkerbell/failure-reason", "/tinkerbell/failure-message"]
+
+
+def test_volume_inside_of_another_is_mounted_after_it_in_whatever_order_they_are_merged(describe):
+    volumes = ("/b:/m/n/o", "/c:/other", "/a:/m", "cache:/m/n")
+    places = [place for place in destinations(describe(volumes=volumes)) if place.startswith("/m")]
+    assert places == ["/m", "/m/n", "/m/n/o"]
+
+
+def test_directories_that_the_image_calls_volumes_are_named():
+    assert image_volumes({"config": {"Volumes": {"/data": {}, "var/lib": {}}}}) == ["/data", "/var/lib"]
+    assert image_volumes({}) == image_volumes({"config": {"Volumes": None}}) == []
 
 
 @pytest.mark.parametrize("settings", ["text", [1], {"Env": "x", "Cmd": {"a": 1}, "User": None, "WorkingDir": None}])

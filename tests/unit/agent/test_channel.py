@@ -176,10 +176,10 @@ async def test_the_authority_is_waited_for_and_only_the_right_one_is_taken(
     assert len(caplog.records) == 3, "one line for each thing that is wrong, not for each attempt"
     (root / "new").write_bytes(b"right")
     (root / "new").rename(root / "ca.pem")
-    assert await asyncio.wait_for(fetching, 5) == b"right"
+    assert await asyncio.wait_for(fetching, 20) == b"right"
 
     (root / "ca.pem").unlink()
-    assert await asyncio.wait_for(fetched(pinned, kept), 5) == b"right", "the next start does not need the edge"
+    assert await asyncio.wait_for(fetched(pinned, kept), 20) == b"right", "the next start does not need the edge"
 
 
 async def test_an_agent_that_is_asked_to_end_does_not_wait_for_the_authority(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ async def test_an_agent_that_is_asked_to_end_does_not_wait_for_the_authority(tmp
     connecting = asyncio.ensure_future(connect(settings, end))
     await asyncio.sleep(0.05)
     end.set()
-    assert await asyncio.wait_for(connecting, 5) is None
+    assert await asyncio.wait_for(connecting, 20) is None
 
 
 async def test_a_client_certificate_that_is_missing_is_named(tmp_path: Path) -> None:

@@ -339,7 +339,7 @@ async def test_stop_ends_a_pull_at_once_and_without_an_error(engine, runtime):
     pulling = asyncio.create_task(runtime.pull(IMAGE, stop))
     await begun.wait()
     stop.set()
-    await asyncio.wait_for(pulling, 5)
+    await asyncio.wait_for(pulling, 20)
     with pytest.raises(ActionError):
         await runtime.pull("BAD", asyncio.Event())
 
@@ -448,7 +448,7 @@ async def test_stopped_container_gets_term_then_kill(engine, runtime):
     engine.waits = [until_killed]
     stop = asyncio.Event()
     asyncio.get_running_loop().call_later(0.1, stop.set)
-    result = await asyncio.wait_for(runtime.run(ACTION, stop), 5)
+    result = await asyncio.wait_for(runtime.run(ACTION, stop), 20)
     assert (result.exit_code, signals[:2]) == (137, ["SIGTERM", "SIGKILL"])
 
 

@@ -1,5 +1,7 @@
 """What the server is told about an action that failed."""
 
+import os
+
 import pytest
 
 from tink.agent.failure import MESSAGE_LIMIT_BYTES, FailureFiles, judge, one_line
@@ -52,6 +54,14 @@ def test_failure_files_that_the_action_removed_or_made_links_are_ignored(tmp_pat
     (tmp_path / "secret").write_text("secret")
     files.message.symlink_to(tmp_path / "secret")
     assert files.judge(2, "") == RunResult(2, "NonZeroExit", "exit code 2")
+
+
+def test_failure_files_that_are_something_else_hold_nobody_up(tmp_path):
+    files = FailureFiles(tmp_path)
+    files.reason.mkdir()
+    os.mkfifo(files.message)
+    with os.fdopen(os.open(files.message, os.O_RDWR), "wb"):  # a writer that says nothing
+        assert files.judge(2, "") == RunResult(2, "NonZeroExit", "exit code 2")
 
 
 def test_message_is_bounded_and_stays_valid_text(tmp_path):

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import io
 import json
+import shutil
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from tink.agent.model import AgentError
+import tink.agent.oci.runc as runc_module
+from tink.agent.failure import FailureFiles
+from tink.agent.model import Action, ActionError, AgentError, SettingsError
 from tink.agent.oci import reference
+from tink.agent.oci.bundle import Host
 from tink.agent.oci.mounts import mount_overlay, root_is_initramfs, unmount
 from tink.agent.oci.registry import AbortedError, Registries, RegistryError, Session
-from tink.agent.oci.runc import complaint_of
-from tink.agent.oci.store import _blob
+from tink.agent.oci.runc import ContainerRuntime, complaint_of
+from tink.agent.oci.store import Image, ImageStore, _blob
 from tink.agent.oci.unpack import Budget, UnpackError, apply_layer
 
 INITRAMFS = "rootfs / rootfs rw,size=100k 0 0"
@@ -144,6 +150,9 @@ def test_registry_in_trouble_is_left_alone_for_longer_each_time() -> None:
     for attempt in (1, 2, 3, 4):
         asking.retry_pause(attempt)
     assert pauses == [0.5, 1.0, 2.0, 4.0]
+    asking.retry_pause(2, 30.0)
+    asking.retry_pause(4, 1.0)
+    assert pauses[4:] == [30.0, 4.0], "longer if the registry says so, never shorter"
     asking.abort()
     with pytest.raises(AbortedError):
         asking.retry_pause(1)
@@ -166,3 +175,84 @@ def test_token_service_is_asked_at_its_own_address_whatever_stands_in_it(
     assert asked[0].startswith(realm)
     assert asked[0].count("?") == 1
     assert asked[0][len(realm)] == ("&" if "?" in realm else "?")
+
+
+def runtime_in(state_dir: Path) -> ContainerRuntime:
+    return ContainerRuntime("/bin/false", state_dir, ImageStore(state_dir, Registries()), host=Host(0))
+
+
+async def test_state_directory_that_cannot_be_made_ready_is_named_and_not_shown_as_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("in the way")
+    with pytest.raises(SettingsError, match=f"state dir: {tmp_path}/run: .*make room there"):
+        await runtime_in(tmp_path).prepare()
+
+
+async def test_disk_that_is_full_when_a_container_is_made_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = runtime_in(tmp_path)
+    await runtime.prepare()
+    monkeypatch.setattr(ImageStore, "get", lambda *_: Image(tmp_path / "no-image", {}))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "run"))
+
+    monkeypatch.setattr(FailureFiles, "create", full)
+    action = Action("a", "act", "img:1", cmd="/x")
+    with pytest.raises(ActionError, match=f"action act: {tmp_path}/run: No space left on device") as caught:
+        await runtime.run(action, asyncio.Event())
+    assert caught.value.reason == "RuntimeError"
+    assert list((tmp_path / "run").iterdir()) == []
+    (tmp_path / "run").rmdir()
+    with pytest.raises(ActionError, match="No such file"):
+        await runtime.run(action, asyncio.Event())
+
+
+async def test_what_cannot_be_removed_is_told_and_does_not_undo_the_action(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file that the action made immutable, in an image that was copied."""
+    (tmp_path / "run" / "left").mkdir(parents=True)
+
+    def refuse(path: Path, **_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted", f"{path}/rootfs/x")
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    await runtime_in(tmp_path)._remove(tmp_path / "run" / "left")
+    assert f"cannot remove {tmp_path}/run/left/rootfs/x: Operation not permitted" in caplog.text
+
+
+def test_only_files_of_the_machine_that_are_there_are_copied_and_the_action_may_write_them(tmp_path: Path) -> None:
+    original = tmp_path / "resolv.conf"
+    original.write_text("nameserver 192.0.2.1")
+    original.chmod(0o400)
+    copies = runc_module._copies((str(original), str(tmp_path / "hosts")), tmp_path)
+    assert copies == {str(original): tmp_path / "shared-resolv.conf"}
+    assert copies[str(original)].read_text() == original.read_text()
+    assert copies[str(original)].stat().st_mode & 0o777 == 0o644
+
+
+async def test_what_the_first_process_leaves_is_ended_when_that_has_ended_and_not_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over: list[str] = []
+
+    async def end_all(name: str) -> int:
+        over.append(name)
+        return 0
+
+    monkeypatch.setattr(runc_module, "end_all", end_all)
+    first = await asyncio.create_subprocess_exec("sleep", "60")
+    watching = asyncio.create_task(runc_module._end_with_its_first_process("c", tmp_path / "pid"))
+    await asyncio.sleep(0.05)
+    (tmp_path / "pid").write_text("")  # crun is about to write it
+    await asyncio.sleep(0.05)
+    (tmp_path / "pid").write_text(str(first.pid))
+    await asyncio.sleep(0.2)
+    assert over == []
+    first.kill()
+    await asyncio.wait_for(watching, 5)
+    await first.wait()
+    assert over == ["c"]
+    await asyncio.wait_for(runc_module._end_with_its_first_process("gone", tmp_path / "pid"), 5)
+    assert over == ["c", "gone"], "a program that ended before anybody looked"

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from pathlib import Path
 
 import pytest
@@ -65,7 +64,7 @@ async def test_action_that_ignores_term_is_killed_with_its_children(runtime, tmp
     while not (tmp_path / "child").exists() or not (tmp_path / "child").read_text().strip():
         await asyncio.sleep(0.01)
     stop.set()
-    result = await asyncio.wait_for(running, 5)
+    result = await asyncio.wait_for(running, 20)
     assert result.exit_code == 137
     child = int((tmp_path / "child").read_text())
     for _ in range(100):
@@ -83,16 +82,12 @@ async def test_action_that_ignores_term_is_killed_with_its_children(runtime, tmp
 async def test_stop_before_the_start_is_not_lost(runtime):
     stop = asyncio.Event()
     stop.set()
-    begun = time.monotonic()
-    await runtime.run(shell("sleep 60"), stop)
-    assert time.monotonic() - begun < 5
+    await asyncio.wait_for(runtime.run(shell("sleep 60"), stop), 20)
 
 
 async def test_daemon_that_the_action_leaves_behind_does_not_hold_the_workflow_up(runtime):
-    begun = time.monotonic()
-    result = await runtime.run(shell("sleep 8 & exit 0"), asyncio.Event())
+    result = await asyncio.wait_for(runtime.run(shell("sleep 30 & exit 0"), asyncio.Event()), 20)
     assert result.succeeded
-    assert time.monotonic() - begun < 5
 
 
 async def test_nothing_is_left_in_the_state_dir(runtime, tmp_path):

@@ -51,6 +51,20 @@ def test_last_kernel_argument_wins_and_quotes_hold_blanks():
 
 
 @pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ('quiet "worker_id=52:54:00:00:00:01" a=1', {"quiet": "", "worker_id": "52:54:00:00:00:01", "a": "1"}),
+        ('"a=x y" "b=" c="" d=1', {"a": "x y", "b": "", "c": "", "d": "1"}),
+        ('a="cut off', {"a": "cut", "off": ""}),
+        ('"a=cut off', {"a": "cut off"}),
+        ('password=p"w# a=1', {"password": 'p"w#', "a": "1"}),
+    ],
+)
+def test_boot_loader_that_quotes_a_whole_argument_names_the_same_machine(text, arguments):
+    assert kernel_arguments(text) == arguments
+
+
+@pytest.mark.parametrize(
     ("told", "normal"),
     [("52-54-00-AA-BB-01", "52:54:00:aa:bb:01"), ("Node-A", "Node-A"), ("52:54:00:AA:BB:01", "52:54:00:aa:bb:01")],
 )

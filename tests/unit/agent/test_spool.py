@@ -95,7 +95,7 @@ async def test_event_that_waits_for_something_is_not_sent_before_nor_are_those_b
     await asyncio.sleep(0.01)
     assert not head.done()
     printed.set_result(None)
-    assert (await asyncio.wait_for(head, 1))[1] == ActionSucceeded("w", "a")
+    assert (await asyncio.wait_for(head, 20))[1] == ActionSucceeded("w", "a")
     assert news == [2]
     spool.settle(1, delivered=True)
     assert spool.first(8) == [(2, ActionSucceeded("w", "b"))]

@@ -25,7 +25,7 @@ from tink.agent.failure import MESSAGE_LIMIT_BYTES
 from tink.agent.model import Action, ActionError, Reason
 from tink.agent.oci.bundle import CAPABILITIES
 from tink.agent.oci.reference import parse
-from tink.agent.volume import parse_volume
+from tink.agent.volume import parse_volumes
 
 LABEL_AGENT = "tinkedge.agent"
 LABEL_ACTION = "tinkedge.action"
@@ -118,11 +118,9 @@ def _privileges(capability_mask: int | None) -> dict[str, Any]:
 
 
 def _binds(action: Action) -> list[str]:
-    volumes = [(parse_volume(text), text) for text in action.volumes]
-    binds = [text for _, text in volumes]
-    if not any(volume.target.rstrip("/") == "/dev" for volume, _ in volumes):
-        binds.insert(0, "/dev:/dev")
-    return binds
+    volumes = parse_volumes(action.volumes)
+    machines_own = [] if any(volume.target == "/dev" for volume in volumes) else ["/dev:/dev"]
+    return machines_own + [str(volume) for volume in volumes]
 
 
 def _network(action: Action) -> str:

@@ -47,6 +47,9 @@ log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 60.0
 """How long an engine may be away: when the agent starts (the OSIE starts both at once) and while an action runs."""
 
+_INVALID = ("no command or entrypoint", "unable to find user", "unable to find group")
+"""Signs of an action, or an image, that cannot be; engines answer with 500 to these."""
+
 _PAUSE_SECONDS = 0.5
 _STOP_PULL_SECONDS = 2.0
 _KILL_SECONDS = 10.0
@@ -310,6 +313,8 @@ class DockerRuntime:
             return  # it does not run
 
     def _failed(self, action: Action, error: BaseException) -> ActionError:
+        said = describe(error)
         invalid = isinstance(error, DockerError) and error.status == 400 and "OCI runtime" not in error.message
+        invalid = invalid or any(sign in said for sign in _INVALID)
         reason = Reason.INVALID_ACTION if invalid else Reason.RUNTIME_ERROR
-        return ActionError(reason, f"action {action.name}: {self._engine.name}: {describe(error)}")
+        return ActionError(reason, f"action {action.name}: {self._engine.name}: {said}")

@@ -9,9 +9,10 @@ What an action gets is what Tinkerbell's actions expect of Docker with `--privil
 - Volumes `SRC:DST[:OPTIONS]`. An absolute SRC is a path of the OSIE, made if it is missing; a name is a directory
   under `state_dir/volumes`, empty at first, that lasts until the machine goes down. Options: ro, rw, and the kernel's
   propagation words.
-- Network namespace: none named, or `host`: the machine's network, because actions fetch images and there is no bridge
-  in an OSIE. `none`: a network of its own with only loopback. An absolute path: that namespace is joined.
-- PID namespace: its own, or the machine's for `host`.
+- Network namespace: none named, or `host` or `/proc/1/ns/net`: the machine's network, because actions fetch images and
+  there is no bridge in an OSIE. `none`: a network of its own with only loopback. Another absolute path: that namespace
+  is joined. With the machine's network go copies of its /etc/resolv.conf and /etc/hosts, which the action may change.
+- PID namespace: its own, or the machine's for `host` and `/proc/1/ns/pid`. Another absolute path is joined.
 - No limits: none on memory, processors or open files.
 
 Sources: OCI runtime specification 1.0 (config.md, config-linux.md); image specification, config.md.
@@ -19,7 +20,7 @@ Sources: OCI runtime specification 1.0 (config.md, config-linux.md); image speci
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from typing import Any
 from tink.agent.failure import FailureFiles
 from tink.agent.model import Action, ActionError, Reason
 from tink.agent.oci.unpack import UnpackError, resolve
-from tink.agent.volume import parse_volume
+from tink.agent.volume import parse_volumes
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -71,13 +72,16 @@ def container_config(
     *,
     rootfs: Path,
     image_rootfs: Path,
+    cgroup: str,
     volume_dir: Path,
     failure_files: FailureFiles,
+    shared_files: Mapping[str, Path],
     host: Host,
 ) -> dict[str, Any]:
     """The runtime's `config.json` for `action`. Raises ActionError with what of the action or image cannot be.
 
-    `rootfs` is what the container gets; `image_rootfs` is only read, for the names of users.
+    `rootfs` is what the container gets; `image_rootfs` is only read, for the names of users. `shared_files`: by their
+    path in the container, the copies of the machine's files that go with its network.
     """
     settings = _mapping(image_config.get("config"))
     capabilities = [f"CAP_{name}" for number, name in enumerate(CAPABILITIES) if host.capability_mask & (1 << number)]
@@ -96,9 +100,10 @@ def container_config(
             "noNewPrivileges": False,
         },
         "root": {"path": str(rootfs), "readonly": False},
-        "mounts": _mounts(action, volume_dir, failure_files, host.shared_files if shares_network else ()),
+        "mounts": _mounts(action, volume_dir, failure_files, shared_files if shares_network else {}),
         "linux": {
             "namespaces": namespaces,
+            "cgroupsPath": f"/{cgroup}",
             "resources": {"devices": [{"allow": True, "access": "rwm"}]},
             # A file system that the OSIE mounts later is seen by an action that runs for long; not the reverse.
             "rootfsPropagation": "rslave",
@@ -128,25 +133,26 @@ def _environment(action: Action, settings: Mapping[str, Any]) -> list[str]:
 
 def _namespaces(action: Action) -> list[dict[str, str]]:
     found = []
+    # The machine's own are not joined, which may take more rights than an agent has; not leaving them does as well.
     if action.pid_namespace in ("", "private"):
         found.append({"type": "pid"})
-    elif action.pid_namespace.startswith("/"):
+    elif action.pid_namespace.startswith("/") and action.pid_namespace != "/proc/1/ns/pid":
         found.append({"type": "pid", "path": action.pid_namespace})
-    elif action.pid_namespace != "host":
+    elif action.pid_namespace not in ("host", "/proc/1/ns/pid"):
         message = f'PID namespace: {action.pid_namespace!r} is neither "host", "private" nor a path'
         raise ActionError(Reason.INVALID_ACTION, f"action {action.name}: {message}")
     if action.network_namespace == "none":
         found.append({"type": "network"})
-    elif action.network_namespace.startswith("/"):
+    elif action.network_namespace.startswith("/") and action.network_namespace != "/proc/1/ns/net":
         found.append({"type": "network", "path": action.network_namespace})
-    elif action.network_namespace not in ("", "host"):
+    elif action.network_namespace not in ("", "host", "/proc/1/ns/net"):
         message = f'networkNamespace: {action.network_namespace!r} is neither "host", "none" nor a path'
         raise ActionError(Reason.INVALID_ACTION, f"action {action.name}: {message}")
     return found
 
 
 def _mounts(
-    action: Action, volume_dir: Path, failure_files: FailureFiles, shared_files: Sequence[str]
+    action: Action, volume_dir: Path, failure_files: FailureFiles, shared_files: Mapping[str, Path]
 ) -> list[dict[str, Any]]:
     mounts: list[dict[str, Any]] = [
         {"destination": "/proc", "type": "proc", "source": "proc"},
@@ -154,9 +160,8 @@ def _mounts(
         {"destination": "/dev", "type": "none", "source": "/dev", "options": ["rbind"]},
         {"destination": "/sys", "type": "none", "source": "/sys", "options": ["rbind"]},
     ]
-    mounts += [_bind(path, path, "ro") for path in shared_files]
-    for text in action.volumes:
-        volume = parse_volume(text)
+    mounts += [_bind(str(copy), path) for path, copy in shared_files.items()]
+    for volume in parse_volumes(action.volumes):
         source = str(volume_dir / volume.source) if volume.named else volume.source
         mounts.append(_bind(source, volume.target, *volume.options))
     # Last, so that no volume hides them.
@@ -174,14 +179,14 @@ def _user(text: str, rootfs: Path) -> dict[str, Any]:
     user, _, group = text.partition(":")
     uid, gid, name = 0, 0, user or "root"
     entry = next((row for row in _rows(rootfs, "etc/passwd", 4) if row[0] == user or row[2] == user), None)
-    if user.isdigit():
+    if user.isdecimal():
         uid = int(user)
     elif user and entry is None and user != "root":
         raise ActionError(Reason.INVALID_ACTION, f"the image runs as user {user!r}, whom its /etc/passwd does not have")
     if entry is not None:
         uid, gid, name = int(entry[2]), int(entry[3]), entry[0]
     groups = _rows(rootfs, "etc/group", 3)
-    if group.isdigit():
+    if group.isdecimal():
         gid = int(group)
     elif group:
         found = next((row for row in groups if row[0] == group), None)
@@ -191,7 +196,8 @@ def _user(text: str, rootfs: Path) -> dict[str, Any]:
             )
         gid = int(found[2])
     more = [] if group else [int(row[2]) for row in groups if len(row) > 3 and name in row[3].split(",")]
-    return {"uid": uid, "gid": gid, "additionalGids": more}
+    # The group itself among them, as engines have it since CVE-2022-36109: a setgid program can't shed it.
+    return {"uid": uid, "gid": gid, "additionalGids": list(dict.fromkeys([gid, *more]))}
 
 
 def _rows(rootfs: Path, name: str, numeric_columns: int) -> list[list[str]]:
@@ -206,8 +212,14 @@ def _rows(rootfs: Path, name: str, numeric_columns: int) -> list[list[str]]:
         return []
     rows = [line.split(":") for line in lines]
     return [
-        row for row in rows if len(row) >= numeric_columns and all(cell.isdigit() for cell in row[2:numeric_columns])
+        row for row in rows if len(row) >= numeric_columns and all(cell.isdecimal() for cell in row[2:numeric_columns])
     ]
+
+
+def image_volumes(image_config: Mapping[str, Any]) -> list[str]:
+    """The directories that the image calls volumes: there, whether a layer brings them or not."""
+    volumes = _mapping(_mapping(image_config.get("config")).get("Volumes"))
+    return [_absolute(str(path)) for path in volumes]
 
 
 def _absolute(path: str) -> str:

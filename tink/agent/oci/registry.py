@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS = 30.0
 ATTEMPTS = 5
+LONGEST_WAIT_SECONDS = 60.0
+"""How long a registry that says when to come again (Retry-After) is obeyed."""
 CHUNK_BYTES = 128 * 1024
 MANIFEST_LIMIT_BYTES = 4 * 1024 * 1024
 """The distribution specification's own limit for a manifest."""
@@ -51,7 +53,11 @@ class RegistryError(AgentError):
 
 
 class TransientError(AgentError):
-    """The network or the registry failed in a way that may pass."""
+    """The network or the registry failed in a way that may pass, in `wait` seconds if the registry said so."""
+
+    def __init__(self, message: str, wait: float = 0.0) -> None:
+        super().__init__(message)
+        self.wait = wait
 
 
 class AbortedError(AgentError):
@@ -168,9 +174,12 @@ class Session:
             raise self._failure(response, f"blob {digest}")
         return (offset if resumed else 0), self._chunks(response)
 
-    def retry_pause(self, attempt: int) -> None:
-        """Wait before attempt number `attempt` (1, 2, ...): 0.5 s, 1 s, 2 s, ... Raises AbortedError."""
-        self._sleep(0.5 * 2 ** (attempt - 1))
+    def retry_pause(self, attempt: int, least: float = 0.0) -> None:
+        """Wait before attempt number `attempt` (1, 2, ...): 0.5 s, 1 s, 2 s, ..., but at least `least` seconds.
+
+        Raises AbortedError.
+        """
+        self._sleep(max(0.5 * 2 ** (attempt - 1), least))
         self.check_aborted()
 
     def _chunks(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
@@ -183,7 +192,7 @@ class Session:
                 return attempt()
             except TransientError as error:
                 self._note(f"{error}; trying again")
-                self.retry_pause(number)
+                self.retry_pause(number, error.wait)
         return attempt()
 
     def _manifest(self, version: str) -> bytes:
@@ -196,6 +205,9 @@ class Session:
         """GET `url` with what the registry wants for authentication, following redirects."""
         response = self._follow(url, headers)
         if response.status == 401:
+            if self._connected_to != _split(url)[:2]:
+                # Credentials are not for who the registry sends us to, nor for the realm that such a one names.
+                raise RegistryError(f"it redirects to {self._connected_to[1]}, which wants a login of its own")
             challenge = response.getheader("WWW-Authenticate", "")
             self.close()  # with the rest of the answer
             self._authorization = self._authorize(challenge)
@@ -203,16 +215,20 @@ class Session:
         return response
 
     def _follow(self, url: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
-        home = urllib.parse.urlsplit(url)[:2]
+        home = _split(url)[:2]
         for _ in range(6):
             extra = {}
-            if self._authorization and urllib.parse.urlsplit(url)[:2] == home:
+            if self._authorization and _split(url)[:2] == home:
                 extra["Authorization"] = self._authorization
             response = self._get(url, {**headers, **extra})
             if response.status not in _REDIRECTS:
                 return response
-            target = urllib.parse.urljoin(url, response.getheader("Location", ""))
+            location = response.getheader("Location", "")
             self.close()
+            try:
+                target = urllib.parse.urljoin(url, location)
+            except ValueError as error:
+                raise RegistryError(f"it redirects to {_printable(location)}, which is no URL") from error
             if not self._insecure and not target.startswith("https://"):
                 raise RegistryError(f"it redirects to {_printable(target)}, which is not https")
             url = target
@@ -220,16 +236,14 @@ class Session:
 
     def _get(self, url: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
         self.check_aborted()
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise RegistryError(f"it names {_printable(url)}, which is no http or https URL")
+        parts = _split(url)
         target = parts.path + (f"?{parts.query}" if parts.query else "")
         if self._connected_to != (parts.scheme, parts.netloc):
             self.close()
         kept = self._connection is not None
         try:
             if self._connection is None:
-                self._connection = _connect(parts.scheme, parts.hostname, parts.port)
+                self._connection = _connect(parts.scheme, parts.hostname or "", parts.port)
                 self._connected_to = (parts.scheme, parts.netloc)
             self._connection.request("GET", target, headers={"User-Agent": "tinkedge-agent", **headers})
             return self._connection.getresponse()
@@ -270,7 +284,7 @@ class Session:
         parameters = {name: quoted or bare for name, quoted, bare in _CHALLENGE_PARAMETER.findall(rest)}
         if scheme.lower() == "basic":
             if not self._credentials:
-                raise RegistryError(f"it wants a user and password; boot with {_HOW_TO_LOG_IN}")
+                raise RegistryError(f"it wants a user and password; {self._how_to_log_in()}")
             if self._authorization:
                 raise RegistryError(f"it refuses the user {self._credentials.username}")
             return self._credentials.basic
@@ -308,10 +322,16 @@ class Session:
         except (ValueError, KeyError, IndexError, TypeError, AttributeError):
             pass  # not every registry explains itself as the specification says; the status is in the text
         if status in _TRANSIENT:
-            return TransientError(_printable(text))
+            return TransientError(_printable(text), _seconds(response.getheader("Retry-After", "")))
+        text = _printable(text)
         if status in (401, 403) and not self._credentials:
-            text += f"; if it is private, boot with {_HOW_TO_LOG_IN}"
-        return RegistryError(_printable(text))
+            text += f"; if it is private, {self._how_to_log_in()}"
+        return RegistryError(text)
+
+    def _how_to_log_in(self) -> str:
+        given = self._registries.credentials
+        others = f" (the credentials given are for {_printable(given.host)})" if given else ""
+        return f"boot with docker_registry={self.reference.host}, registry_username= and registry_password={others}"
 
     def check_aborted(self) -> None:
         """Raise AbortedError if the pull was stopped."""
@@ -319,7 +339,21 @@ class Session:
             raise AbortedError("stopped")
 
 
-_HOW_TO_LOG_IN = "docker_registry=, registry_username= and registry_password="
+def _split(url: str) -> urllib.parse.SplitResult:
+    """The parts of `url`. Raises RegistryError."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise RegistryError(f"it names {_printable(url)}, which is no http or https URL")
+    return parts
+
+
+def _seconds(retry_after: str) -> float:
+    """What a Retry-After asks for; 0 for a date, which is right only where the clock is, and for nonsense."""
+    return min(float(retry_after), LONGEST_WAIT_SECONDS) if re.fullmatch(r"[0-9]{1,9}", retry_after) else 0.0
 
 
 def _connect(scheme: str, host: str, port: int | None) -> http.client.HTTPConnection:

@@ -12,8 +12,10 @@ output, nor an action's exit code for a failure of runc.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
+import os
 import re
 import secrets
 import shutil
@@ -23,17 +25,20 @@ from pathlib import Path
 
 from tink.agent.child import Output, Signals, run_child
 from tink.agent.failure import FailureFiles, one_line
-from tink.agent.model import Action, ActionError, Reason, RunResult
-from tink.agent.oci.bundle import Host, container_config
+from tink.agent.model import Action, ActionError, Reason, RunResult, SettingsError
+from tink.agent.oci.bundle import Host, container_config, image_volumes
+from tink.agent.oci.cgroups import end_all
 from tink.agent.oci.mounts import mount_overlay, root_is_initramfs, unmount
 from tink.agent.oci.store import Image, ImageStore
+from tink.agent.oci.unpack import UnpackError, resolve
 from tink.agent.runtime import STOP_GRACE_SECONDS
-from tink.agent.volume import parse_volume
+from tink.agent.volume import parse_volumes
 
 log = logging.getLogger(__name__)
 
 _KILL_ATTEMPTS = 25
 _KILL_PAUSE_SECONDS = 0.2
+_PID_PAUSE_SECONDS = 0.02
 
 _HINTS = (
     (
@@ -69,10 +74,15 @@ class ContainerRuntime:
 
     async def prepare(self, held: str = "") -> None:
         """Make the directories; remove the containers of an agent that was killed, which may still write the disk."""
-        self._state_dir.mkdir(parents=True, exist_ok=True)
-        self._store.prepare()
-        self._run_dir.mkdir(exist_ok=True)
-        for directory in self._run_dir.iterdir():
+        try:
+            self._state_dir.mkdir(parents=True, exist_ok=True)
+            self._store.prepare()
+            self._run_dir.mkdir(exist_ok=True)
+            left = list(self._run_dir.iterdir())
+        except OSError as error:
+            message = f"state dir: {error.filename}: {error.strerror}; make room there, or give another --state-dir"
+            raise SettingsError(message) from error
+        for directory in left:
             log.warning("removing the container %s that an earlier agent has left", directory.name)
             await self._remove(directory)
 
@@ -83,11 +93,15 @@ class ContainerRuntime:
         image = self._store.get(action.image)
         name = re.sub(r"[^a-zA-Z0-9_.-]", "-", action.name)[:40]
         directory = self._run_dir / f"tinkedge-{name}-{secrets.token_hex(4)}"
-        directory.mkdir()
         try:
+            directory.mkdir()
             return await self._run(action, image, directory, stop)
+        except OSError as error:  # the disk is full, most likely
+            message = f"action {action.name}: {error.filename or self._program}: {error.strerror or error}"
+            raise ActionError(Reason.RUNTIME_ERROR, message) from error
         finally:
-            await self._remove(directory)
+            if directory.exists():
+                await self._remove(directory)
 
     async def resume(self, action: Action, stop: asyncio.Event) -> RunResult | None:
         """Nothing is known: runc's exit code went to the agent that has died, and `prepare` has removed the rest."""
@@ -101,16 +115,20 @@ class ContainerRuntime:
             image.config,
             rootfs=directory / "rootfs",
             image_rootfs=image.rootfs,
+            cgroup=directory.name,
             volume_dir=self._state_dir / "volumes",
             failure_files=files,
+            shared_files=_copies(self._host.shared_files, directory),
             host=self._host,
         )
         self._make_volumes(action)
-        await asyncio.to_thread(_make_rootfs, image.rootfs, directory)
+        await asyncio.to_thread(_make_rootfs, image, directory)
         (directory / "config.json").write_text(json.dumps(config))
         output = Output(action.name)
         runtime_log = directory / "runtime.log"
+        pid_file = directory / "pid"
         argv = self._command("--log", str(runtime_log), "--log-format", "json", "run", "--bundle", str(directory))
+        argv += ["--pid-file", str(pid_file)]
         if self._no_pivot:
             argv.append("--no-pivot")
         name = directory.name
@@ -118,22 +136,25 @@ class ContainerRuntime:
             terminate=lambda pid: self._terminate(name, pid),
             kill=lambda pid: self._kill(name, pid),
         )
-        code = await run_child(
-            [*argv, name], output=output, stop=stop, signals=signals, grace_seconds=self._grace_seconds
-        )
+        watching = asyncio.create_task(_end_with_its_first_process(name, pid_file))
+        try:
+            code = await run_child(
+                [*argv, name], output=output, stop=stop, signals=signals, grace_seconds=self._grace_seconds
+            )
+        finally:
+            watching.cancel()
         if code != 0 and not stop.is_set() and (complaint := complaint_of(runtime_log)):
             raise ActionError(Reason.RUNTIME_ERROR, f"action {action.name}: {Path(self._program).name}: {complaint}")
         return files.judge(code, output.tail)
 
     def _make_volumes(self, action: Action) -> None:
-        for text in action.volumes:
-            volume = parse_volume(text)
+        for volume in parse_volumes(action.volumes):
             path = self._state_dir / "volumes" / volume.source if volume.named else Path(volume.source)
             try:
                 if not path.exists():
                     path.mkdir(parents=True)
             except OSError as error:
-                message = f"action {action.name}: volumes: {text!r}: {path}: {error.strerror}"
+                message = f"action {action.name}: volumes: {str(volume)!r}: {path}: {error.strerror}"
                 raise ActionError(Reason.INVALID_ACTION, message) from error
 
     def _command(self, *arguments: str) -> list[str]:
@@ -159,6 +180,7 @@ class ContainerRuntime:
         # `run` has removed a container that ended by itself. Asking runc costs half a second on an emulated machine.
         if (self._containers / directory.name).exists():
             await self._call("delete", "--force", directory.name)
+        await _end_all(directory.name)
         rootfs = directory / "rootfs"
         if rootfs.is_mount():
             try:
@@ -167,7 +189,11 @@ class ContainerRuntime:
                 # Removing what is under a mount that is still there could remove somebody's files.
                 log.error("container %s: cannot unmount %s: %s; it is left", directory.name, rootfs, error.strerror)
                 return
-        await asyncio.to_thread(shutil.rmtree, directory)
+        try:
+            await asyncio.to_thread(shutil.rmtree, directory)
+        except OSError as error:
+            # The action is over, and what it did stands: it does not fail because of what it has left.
+            log.error("container %s: cannot remove %s: %s", directory.name, error.filename, error.strerror)
 
     async def _call(self, *arguments: str) -> tuple[int, str]:
         process = await asyncio.create_subprocess_exec(
@@ -202,8 +228,17 @@ def complaint_of(runtime_log: Path) -> str:
     return ""
 
 
-def _make_rootfs(image_rootfs: Path, directory: Path) -> None:
-    rootfs = directory / "rootfs"
+def _copies(paths: Sequence[str], directory: Path) -> dict[str, Path]:
+    """Copies of files of this machine in `directory`, by the paths of the originals."""
+    copies = {path: directory / f"shared-{Path(path).name}" for path in paths if Path(path).is_file()}
+    for path, copy in copies.items():
+        copy.write_bytes(Path(path).read_bytes())
+        copy.chmod(0o644)
+    return copies
+
+
+def _make_rootfs(image: Image, directory: Path) -> None:
+    rootfs, image_rootfs = directory / "rootfs", image.rootfs
     made: Sequence[Path] = (rootfs, directory / "upper", directory / "work")
     for path in made:
         path.mkdir()
@@ -218,6 +253,44 @@ def _make_rootfs(image_rootfs: Path, directory: Path) -> None:
         if copied.returncode != 0:
             said = one_line(copied.stderr.decode(errors="replace"))
             raise ActionError(Reason.RUNTIME_ERROR, f"copying the image to {rootfs}: {said}") from error
+    for volume in image_volumes(image.config):
+        try:
+            resolve(rootfs, volume).mkdir(parents=True, exist_ok=True)
+        except (OSError, UnpackError) as error:
+            log.warning("the image's volume %s cannot be made: %s", volume, error)
+
+
+async def _end_with_its_first_process(name: str, pid_file: Path) -> None:
+    """End the container's other processes with its first one, whose id the runtime writes into `pid_file`.
+
+    The kernel does that in a PID namespace, and runc, as engines do, without one. `crun run` (1.8) waits for the last
+    of them there: an action would not be over before a daemon that it has started.
+    """
+    while (process := _process_in(pid_file)) is None:  # noqa: ASYNC110 - it is written by another program
+        await asyncio.sleep(_PID_PAUSE_SECONDS)
+    with contextlib.suppress(ProcessLookupError):  # it has ended already
+        descriptor = os.pidfd_open(process)
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(descriptor, ended.set)
+        try:
+            await ended.wait()
+        finally:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+    await _end_all(name)
+
+
+def _process_in(pid_file: Path) -> int | None:
+    try:
+        return int(pid_file.read_text())
+    except (FileNotFoundError, ValueError):
+        return None  # not written yet
+
+
+async def _end_all(name: str) -> None:
+    """End what the container has left running in the machine's PID namespace."""
+    if left := await end_all(name):
+        log.error("container %s: %d of its processes do not end", name, left)
 
 
 def _is_alive(pid: int) -> bool:

@@ -2,8 +2,9 @@
 
 `state_dir/images/<digest>/` holds `rootfs/` and `config.json` of one image, named by the digest of its manifest, so
 what is there is complete and true: it is renamed into place after every layer has been verified and unpacked. A tag
-is always asked for anew, because it may have moved; only then is the cache consulted. `runc` mounts a `rootfs` as the
-lower, read-only side of a container.
+is always asked for anew, because it may have moved; only then is the cache consulted. Where that is not answered, what
+the last pull of the same name brought is used, as with a container engine. `runc` mounts a `rootfs` as the lower,
+read-only side of a container.
 
 Layers are fetched one at a time into a file, continued where a broken connection left off, and checked against their
 digest before they are opened. When there is no room, the other images are removed and the pull is tried once more.
@@ -110,11 +111,19 @@ class ImageStore:
         except AbortedError:
             return
         except AgentError as error:
+            if self._is_here(image):
+                progress.note(f"cannot be pulled ({error}); the copy of the last pull is used")
+                return
             raise ActionError(Reason.IMAGE_PULL_FAILED, f"image {image}: {error}") from error
         except OSError as error:
             raise ActionError(Reason.IMAGE_PULL_FAILED, f"image {image}: {error.filename}: {error.strerror}") from error
         finally:
             stopped.cancel()
+
+    def _is_here(self, image: str) -> bool:
+        """Whether an earlier pull of `image` brought something that is still there."""
+        digest = self._by_name.get(image)
+        return digest is not None and (self._images / digest).exists()
 
 
 def _forget(work: asyncio.Task[str]) -> None:
@@ -266,7 +275,7 @@ class _Pull:
                     if attempt > ATTEMPTS:
                         raise
                     self._progress.note(f"{error}; continuing at byte {file.tell()}")
-                    self._session.retry_pause(attempt)
+                    self._session.retry_pause(attempt, error.wait)
             file.seek(0)
             found = hashlib.file_digest(file, blob.digest.partition(":")[0]).hexdigest()
         if found != blob.digest.partition(":")[2]:

@@ -6,8 +6,8 @@ followed as if the directory were `/`, so that no entry ends up outside, whateve
 (`.wh.NAME`, `.wh..wh..opq`) remove what lower layers brought. Nothing else writes to the directory meanwhile, so a
 path that has been checked stays checked.
 
-Limits: bytes and entries of the whole image, the headers of one entry, the depth of directories. Extended attributes
-are not applied.
+Limits: bytes and entries of the whole image, the headers of one entry, the depth of directories. Of the extended
+attributes only file capabilities are applied: others may mean something to overlayfs, or to nobody.
 Source: OCI image specification 1.0, "Image Layer Filesystem Changeset".
 """
 
@@ -339,4 +339,18 @@ def _set_attributes(path: Path, member: tarfile.TarInfo) -> None:
         return
     path.chmod(member.mode & 0o7777)
     if member.isreg():
+        _set_capability(path, member)
         os.utime(path, (member.mtime, member.mtime))
+
+
+def _set_capability(path: Path, member: tarfile.TarInfo) -> None:
+    """What setcap(8) gave a program. After the owner, whose change takes it away."""
+    value = member.pax_headers.get("SCHILY.xattr.security.capability")
+    if value is None:
+        return
+    try:
+        os.setxattr(path, "security.capability", value.encode(errors="surrogateescape"), follow_symlinks=False)
+    except OSError as error:
+        # A ramfs has no room for it, and without CAP_SETFCAP nobody may: root, whom actions run as, needs none.
+        if error.errno not in (errno.ENOTSUP, errno.EPERM):
+            raise
