@@ -22,12 +22,34 @@ from tink.api.metal3 import crds as metal3
     help="Those of metal3.io: BareMetalHost and HardwareData. Hosts must not be written as v1beta1 before the webhook "
     "that converts them runs.",
 )
-def crds(out: Path | None, of_metal3: bool) -> None:
+@click.option(
+    "--storage-version",
+    type=click.Choice(metal3.HOST_VERSIONS),
+    default=metal3.HOST_VERSIONS[0],
+    show_default=True,
+    help="With --metal3: what hosts are stored as; v1beta1 after tinkedge metal3-migrate.",
+)
+@click.option(
+    "--stop-serving-v1alpha1",
+    is_flag=True,
+    help="With --metal3: after tinkedge metal3-migrate --stop-serving-v1alpha1.",
+)
+def crds(out: Path | None, of_metal3: bool, storage_version: str, stop_serving_v1alpha1: bool) -> None:
     """Print the CustomResourceDefinitions of tinkerbell.org/v1alpha2 as YAML, or those of metal3.io.
 
     On a cluster: tinkedge crds | kubectl apply -f -
+
+    Those of metal3.io are applied with --server-side; see docs/metal3.md.
     """
-    definitions = metal3.generate() if of_metal3 else tinkerbell.generate()
+    old = metal3.HOST_VERSIONS[0]
+    if not of_metal3 and (stop_serving_v1alpha1 or storage_version != old):
+        raise click.UsageError("--storage-version and --stop-serving-v1alpha1 are about hosts: add --metal3")
+    if stop_serving_v1alpha1 and storage_version == old:
+        raise click.UsageError("--stop-serving-v1alpha1 is for hosts that are stored otherwise: see --storage-version")
+    if of_metal3:
+        definitions = metal3.generate(storage=storage_version, serve_v1alpha1=not stop_serving_v1alpha1)
+    else:
+        definitions = tinkerbell.generate()
     if out is None:
         click.echo(to_yaml(definitions), nl=False)
         return

@@ -23,11 +23,11 @@ from tink.api.metal3.crds import generate
 from tink.api.v1alpha2 import Raw
 from tink.convert.conversion_data import ANNOTATION
 from tink.kube.client import ApiError, KubeClient, UnreachableError
-from tink.kube.resources import CRD
+from tink.kube.resources import CRD, HARDWARE_DATA, HOST_V1ALPHA1, HOST_V1BETA1
 from tink.metal3.definition import NAME
 from tink.metal3.migration import carry_out, plan
 from tink.metal3.migration.plan import MigrationSettings, Phase
-from tink.metal3.migration.survey import DETAILS, HOSTS_NEW, HOSTS_OLD, survey
+from tink.metal3.migration.survey import survey
 
 ROLE = "tinkedge-metal3-migrate"
 
@@ -63,7 +63,7 @@ async def everything(site: Site) -> dict[str, Raw]:
     return {
         each["metadata"]["name"]: {key: each.get(key) for key in ("spec", "status")}
         | {key: each["metadata"].get(key) for key in ("labels", "annotations")}
-        for each in (await site.client.list(HOSTS_OLD))["items"]
+        for each in (await site.client.list(HOST_V1ALPHA1))["items"]
     }
 
 
@@ -96,7 +96,7 @@ async def test_hosts_are_moved_with_all_they_have_and_the_plan_alone_changes_not
         "nothing was changed; add --apply to do this",
     ]
     assert await site.definition() == definition
-    assert (await site.client.list(DETAILS))["items"] == []
+    assert (await site.client.list(HARDWARE_DATA))["items"] == []
 
     ran = await migrate(site, "--apply")
     assert (ran.code, ran.out.splitlines()[-1]) == (0, "finished: nothing is left to do")
@@ -109,8 +109,8 @@ async def test_hosts_are_moved_with_all_they_have_and_the_plan_alone_changes_not
     assert await stored(site) == ["v1beta1"]
     assert await everything(site) == before
     await site.stop_webhook()
-    assert len((await site.client.list(HOSTS_NEW))["items"]) == 13, "all can be read without the webhook"
-    for details in (await site.client.list(DETAILS))["items"]:
+    assert len((await site.client.list(HOST_V1BETA1))["items"]) == 13, "all can be read without the webhook"
+    for details in (await site.client.list(HARDWARE_DATA))["items"]:
         assert details["spec"]["hardware"] == HARDWARE
         [owner] = details["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["name"], owner["apiVersion"]) == (
@@ -118,6 +118,7 @@ async def test_hosts_are_moved_with_all_they_have_and_the_plan_alone_changes_not
             details["metadata"]["name"],
             NEW,
         )
+        assert "blockOwnerDeletion" not in owner, "OpenShift refuses it without rights on the host's finalizers"
 
 
 async def test_killed_migration_is_continued_and_one_that_is_done_does_nothing(site: Site) -> None:
@@ -142,7 +143,7 @@ async def test_killed_migration_is_continued_and_one_that_is_done_does_nothing(s
     assert json.loads(ran.out)["outcome"] == "finished"
     assert await stored(site) == ["v1beta1"]
     assert await everything(site) == before
-    assert len((await site.client.list(DETAILS))["items"]) == 20
+    assert len((await site.client.list(HARDWARE_DATA))["items"]) == 20
 
     version = (await site.definition())["metadata"]["resourceVersion"]
     ran = await migrate(site, "--apply", "-o", "json")
@@ -154,7 +155,7 @@ async def test_killed_migration_is_continued_and_one_that_is_done_does_nothing(s
 async def _reached(site: Site, phase: Phase, versions: dict[str, str]) -> bool:
     match phase:
         case Phase.HARDWARE_DATA:
-            return len((await site.client.list(DETAILS))["items"]) > 3
+            return len((await site.client.list(HARDWARE_DATA))["items"]) > 3
         case Phase.STORAGE:
             return len(await stored(site)) == 2
         case _:
@@ -163,7 +164,7 @@ async def _reached(site: Site, phase: Phase, versions: dict[str, str]) -> bool:
 
 
 async def resource_versions(site: Site) -> dict[str, str]:
-    hosts = (await site.client.list(HOSTS_OLD))["items"]
+    hosts = (await site.client.list(HOST_V1ALPHA1))["items"]
     return {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in hosts}
 
 
@@ -178,7 +179,7 @@ async def test_phases_can_be_done_one_by_one_and_the_old_version_goes_only_when_
         definition = await site.definition()
         assert [each["name"] for each in definition["spec"]["versions"] if each["storage"]] == [storage]
         assert definition["status"]["storedVersions"] == versions
-    assert len((await site.client.list(DETAILS))["items"]) == 2
+    assert len((await site.client.list(HARDWARE_DATA))["items"]) == 2
     ran = await migrate(site, "--apply", "--stop-serving-v1alpha1")
     assert ran.code == 0
     assert "whoever asks for v1alpha1 then gets 404" in ran.out
@@ -198,7 +199,7 @@ async def refused(site: Site, *options: str) -> str:
     ran = await migrate(site, "--apply", *options)
     assert ran.code == 2, ran.out + ran.err
     assert await site.definition() == definition
-    assert (await site.client.list(DETAILS))["items"] == []
+    assert (await site.client.list(HARDWARE_DATA))["items"] == []
     return ran.out
 
 
@@ -259,11 +260,11 @@ async def test_hardware_data_that_says_otherwise_is_noted_and_kept(site: Site) -
     mine = {"hardware": {"hostname": "other"}}
     metadata = {"name": "n0", "namespace": "default"}
     obj = {"apiVersion": "metal3.io/v1alpha1", "kind": "HardwareData", "metadata": metadata, "spec": mine}
-    await site.client.create(DETAILS, obj)
+    await site.client.create(HARDWARE_DATA, obj)
     ran = await migrate(site, "--apply")
     assert ran.code == 0
     assert "note: 1 HardwareData say something else than status.hardware of their host" in ran.out
-    assert (await site.client.get(DETAILS, "n0", "default"))["spec"] == mine
+    assert (await site.client.get(HARDWARE_DATA, "n0", "default"))["spec"] == mine
 
 
 async def test_hardware_too_large_for_the_annotation_is_a_note_and_is_in_hardware_data(site: Site) -> None:
@@ -273,7 +274,7 @@ async def test_hardware_too_large_for_the_annotation_is_a_note_and_is_in_hardwar
     ran = await migrate(site, "--apply")
     assert ran.code == 0, ran.out
     assert "note: default/a status.hardware: " in ran.out
-    assert len((await site.client.get(DETAILS, "a", "default"))["spec"]["hardware"]["storage"]) == 800
+    assert len((await site.client.get(HARDWARE_DATA, "a", "default"))["spec"]["hardware"]["storage"]) == 800
 
 
 async def test_broken_annotation_does_not_keep_a_host_from_being_moved(site: Site) -> None:
@@ -338,7 +339,7 @@ async def test_host_that_goes_meanwhile_and_calls_that_fail_at_first_cost_nothin
 
     async def meddle(name: str) -> None:
         if name == "n2":
-            await site.client.delete(HOSTS_NEW, "n2", "default")
+            await site.client.delete(HOST_V1BETA1, "n2", "default")
         if name == "n4" and failing:
             raise failing.pop()
 
@@ -355,11 +356,13 @@ async def test_hardware_data_that_the_operator_makes_meanwhile_is_left_to_it(sit
     seen = await survey(site.client, settings.conversion, _quiet)
     assert seen.missing == [("default", "n0")]
     mine: Raw = {"metadata": {"name": "n0", "namespace": "default"}, "spec": {"hardware": {"hostname": "newer"}}}
-    await site.client.create(DETAILS, {"apiVersion": DETAILS.api_version, "kind": DETAILS.kind, **mine})
+    await site.client.create(
+        HARDWARE_DATA, {"apiVersion": HARDWARE_DATA.api_version, "kind": HARDWARE_DATA.kind, **mine}
+    )
     made = plan.make(seen, settings)
     done = [each async for each in carry_out.carry_out(site.client, made, seen, settings, _quiet)]
     assert (done[0].done, done[0].unneeded) == (0, 1)
-    assert (await site.client.get(DETAILS, "n0", "default"))["spec"] == mine["spec"]
+    assert (await site.client.get(HARDWARE_DATA, "n0", "default"))["spec"] == mine["spec"]
 
 
 async def test_host_that_can_not_be_written_is_named_and_keeps_the_old_version_listed(
@@ -397,7 +400,9 @@ async def test_definition_that_somebody_changes_at_the_same_time_keeps_both_chan
 async def test_migration_is_done_with_its_role_and_needs_all_of_it(site: Site, tmp_path: Path) -> None:
     await fill(site, 4)
     nothing = {"metadata": {"name": "n0", "namespace": "default"}, "spec": {}}
-    await site.client.create(DETAILS, {"apiVersion": DETAILS.api_version, "kind": DETAILS.kind, **nothing})
+    await site.client.create(
+        HARDWARE_DATA, {"apiVersion": HARDWARE_DATA.api_version, "kind": HARDWARE_DATA.kind, **nothing}
+    )
     [role] = [each for each in yaml.safe_load_all(ROLES.read_text()) if each["metadata"]["name"] == ROLE]
     allowed = {
         Grant(verb, group, resource, "", name)
@@ -418,6 +423,6 @@ async def test_migration_is_done_with_its_role_and_needs_all_of_it(site: Site, t
     finally:
         await standing.stop()
     assert ran.exit_code == 0, ran.output
-    assert (await site.client.get(DETAILS, "n0", "default"))["spec"]["hardware"] == HARDWARE
+    assert (await site.client.get(HARDWARE_DATA, "n0", "default"))["spec"]["hardware"] == HARDWARE
     assert standing.refused == []
     assert standing.unused() == []

@@ -37,10 +37,9 @@ from tink.controller.webhooks.server import Webhooks
 from tink.convert.baremetalhost import ConversionSettings
 from tink.convert.conversion_data import ANNOTATION
 from tink.kube.client import KubeClient, NotFoundError
-from tink.kube.resources import CRD, SECRET, ResourceType
+from tink.kube.resources import CRD, HOST_V1ALPHA1, HOST_V1BETA1, SECRET, ResourceType
 from tink.metal3 import webhook
 from tink.metal3.definition import NAME
-from tink.metal3.migration.survey import HOSTS_NEW, HOSTS_OLD
 from tink.metal3.webhook import HostConversion
 
 __all__ = ["empty_site", "kubectl_there", "site"]
@@ -194,8 +193,8 @@ async def test_stack_brings_definitions_and_webhook_when_asked_and_not_else(tmp_
                     with pytest.raises(found):
                         await client.get(CRD, NAME, None)
                     continue
-                await client.create(HOSTS_OLD, host("a", image={"url": "x", "checksum": "0" * 32}))
-                seen = await client.get(HOSTS_NEW, "a", "default")
+                await client.create(HOST_V1ALPHA1, host("a", image={"url": "x", "checksum": "0" * 32}))
+                seen = await client.get(HOST_V1BETA1, "a", "default")
                 assert seen["spec"]["image"]["checksumType"] == "auto"
             finally:
                 await client.close()

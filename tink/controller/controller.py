@@ -28,13 +28,14 @@ from tink.controller.reconcile import (
     references,
     refused,
     timestamps,
+    to_be_rendered,
 )
 from tink.controller.settings import ControllerSettings
 from tink.controller.sightings import Sightings
 from tink.kube.announcer import Announcement, Announcer
-from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError, UnreachableError
+from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.informer import Informer
-from tink.kube.leader import Leader, steady
+from tink.kube.leader import DeposedError, Leader, steady, while_leading
 from tink.kube.resources import WORKFLOW
 from tink.kube.workqueue import WorkQueue
 from tink.template.fields import render_actions
@@ -48,6 +49,9 @@ Key = tuple[str, str]
 
 _LOOKS = 4
 """Workflows that are looked at in one turn of the event loop, however many workers there are."""
+
+_RENDERS = 2
+"""Workflows that are rendered at once, each in a thread: one more, and the event loop gets a smaller share of time."""
 
 _FOR_BOTH = 3
 """Workers that look at what has been in trouble, too."""
@@ -63,11 +67,6 @@ class _RefusedError(Exception):
         super().__init__(str(error))
         self.workflow = workflow
         """As it is after the writes that went well."""
-
-
-class _DeposedError(Exception):
-    """This replica leads no more, and whoever cancels its work has not had a turn yet: the process was held up for
-    longer than its Lease lasts."""
 
 
 class Controller:
@@ -101,6 +100,7 @@ class Controller:
         self._complaints = Complaints(log, elapsed)
         self._announcer = Announcer(client, COMPONENT, now=clock, clock=elapsed)
         self._looks = asyncio.Semaphore(_LOOKS)
+        self._renders = asyncio.Semaphore(_RENDERS)
         self._following = False
         self._waiters: dict[Reference, set[Key]] = {}
         self._waits_for: dict[Key, tuple[Reference, ...]] = {}
@@ -195,7 +195,7 @@ class Controller:
         if workflow is None:
             return
         try:
-            outcome = self._decide(workflow)
+            outcome = await self._decide(workflow)
         except (InvalidStatusError, UnknownActionError) as error:
             self._complaints.warn("%s; it is left alone until that is mended", error, level=logging.ERROR)
             self._announcer.tell(workflow, WORKFLOW, Announcement("InvalidStatus", str(error), warning=True))
@@ -210,7 +210,7 @@ class Controller:
             await self._carry_out(workflow, outcome)
         except NotFoundError:
             return  # it went meanwhile; the informer will say so
-        except _DeposedError:
+        except DeposedError:
             self._queue.retry(key)  # for the next time that it leads
         except ConflictError:
             delay = self._queue.retry(key)
@@ -220,14 +220,19 @@ class Controller:
         else:
             self._queue.settle(key)
 
-    def _decide(self, workflow: Raw) -> Outcome:
+    async def _decide(self, workflow: Raw) -> Outcome:
         named = references(workflow)
         hardware = template = None
         if named is not None:
             hardware = self._hardware.get(named[0].namespace, named[0].name)
             template = self._templates.get(named[1].namespace, named[1].name)
         age = partial(self._sightings.age, _key(workflow))
-        return reconcile(workflow, hardware, template, self._settings, self._clock(), self._render, age)
+        decide = partial(reconcile, workflow, hardware, template, self._settings, self._clock(), self._render, age)
+        if hardware is None or template is None or not to_be_rendered(workflow):
+            return decide()
+        async with self._renders:
+            # A template may take seconds; the event loop, which all of this process share, must not wait for it.
+            return await asyncio.to_thread(decide)
 
     async def _carry_out(self, workflow: Raw, outcome: Outcome) -> None:
         try:
@@ -243,25 +248,16 @@ class Controller:
             namespace, name = _key(current)
             body = {**patch.body, "metadata": {**patch.body["metadata"], "resourceVersion": _version(current)}}
             try:
-                current = await self._patch(name, namespace, body, patch.subresource)
+                current = await while_leading(
+                    self._leader,
+                    partial(self._client.patch, WORKFLOW, name, namespace, body, subresource=patch.subresource),
+                )
             except ApiError as error:
                 preparing = body.get("status", {}).get("state") == WorkflowState.PENDING
                 if preparing and error.status in _NEVER_ACCEPTED:
                     raise _RefusedError(current, error) from error
                 raise
             _log(current, patch, before)
-
-    async def _patch(self, name: str, namespace: str, body: Raw, subresource: str | None) -> Raw:
-        """Write, if this replica may, and for no longer than it may."""
-        if self._leader is None:
-            return await self._client.patch(WORKFLOW, name, namespace, body, subresource=subresource)
-        if not self._leader.leading:
-            raise _DeposedError
-        try:
-            async with asyncio.timeout(self._leader.write_timeout):
-                return await self._client.patch(WORKFLOW, name, namespace, body, subresource=subresource)
-        except TimeoutError as error:
-            raise UnreachableError(f"no answer within {self._leader.write_timeout:g} s") from error
 
 
 def _log(workflow: Raw, patch: Patch, before: str | None) -> None:

@@ -8,6 +8,7 @@ as much and name the wrong content type for patches of custom objects.
 from __future__ import annotations
 
 import ipaddress
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,6 +28,9 @@ _APPLY_PATCH = "application/apply-patch+yaml"
 
 _CALL_TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=10)
 _MESSAGE_LIMIT = 2000
+_PROBES = {socket.TCP_KEEPIDLE: 20, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
+"""Seconds of silence after which the other end of a watch is asked for a sign of life, seconds between two questions,
+and how many are left without an answer."""
 
 Authorize = Callable[[], Awaitable[Mapping[str, str]]]
 """Gives the headers that authenticate a request; asked before each, because tokens expire."""
@@ -101,6 +105,7 @@ class KubeClient:
             connector_owner=close is None,
             trust_env=not _loopback(url),
             cookie_jar=aiohttp.DummyCookieJar(),  # an API sets none, and each request would look for them
+            headers={"User-Agent": "tinkedge"},  # names the field manager of patches, and stands in audit logs
         )
 
     @classmethod
@@ -221,7 +226,8 @@ class KubeClient:
     ) -> AsyncIterator[aiohttp.StreamReader]:
         """The raw stream of a watch (a line of JSON per event) that the API ends after about `seconds`.
 
-        Silence longer than that is a dead connection and raises UnreachableError. Raises ApiError.
+        Silence longer than that, or 50 s without a sign of life, is a dead connection and raises UnreachableError.
+        Raises ApiError.
         """
         query = {
             "watch": "true",
@@ -231,6 +237,7 @@ class KubeClient:
         }
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=seconds + 15)
         async with self._request("GET", resource.path(namespace), timeout=timeout, query=query) as response:
+            _probe(response)
             yield response.content
 
     async def _call(
@@ -289,6 +296,18 @@ class KubeClient:
             if not self._session.closed:
                 raise
             raise UnreachableError(f"{method} {self.url}{path}: this client is closed") from error
+
+
+def _probe(response: aiohttp.ClientResponse) -> None:
+    """Have it noticed when the other end is gone without a word, as with a node that lost its power: until then what
+    is followed looks unchanged, such as a host that may netboot."""
+    connection = response.connection
+    if connection is None or connection.transport is None:
+        return  # the answer has ended already
+    reached = connection.transport.get_extra_info("socket")
+    reached.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _PROBES.items():
+        reached.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 async def _error(response: aiohttp.ClientResponse) -> ApiError:

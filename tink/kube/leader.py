@@ -11,9 +11,9 @@ years, as long as their seconds are about equally long.
 Never two at a time. A leader may act until `renew` seconds after it *sent* the last renewal that succeeded; a successor
 waits for `duration` seconds, which is longer, after it *saw* that renewal. In the gap between the two the old leader's
 work is cancelled, and no write of it lasts longer than `Leader.write_timeout`, which is shorter than the gap. A process
-that was frozen through all that asks `Leader.leading` before it writes. (What can't be excluded is a request that lies
-in a network for longer than the gap and arrives all the same: a write that depends on what was read before names the
-resourceVersion.)
+that was frozen through all that asks `Leader.leading` before it writes: `while_leading` does both. (What can't be
+excluded is a request that lies in a network for longer than the gap and arrives all the same: a write that depends on
+what was read before names the resourceVersion.)
 
 A leader that stops gives the Lease back when its work has ended, and the next one begins within `retry` seconds.
 """
@@ -27,17 +27,19 @@ import random
 import secrets
 import socket
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError, UnreachableError
 from tink.kube.resources import ResourceType
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 LEASE = ResourceType("coordination.k8s.io", "v1", "leases", "Lease")
 
@@ -79,6 +81,27 @@ class LeaseSettings:
                 f"Lease {self.namespace}/{self.name}: the duration ({self.duration:g} s) must be longer than the renew "
                 f"deadline ({self.renew:g} s), and that longer than 1.2 times the retry period ({self.retry:g} s)"
             )
+
+
+class DeposedError(Exception):
+    """This replica leads no more, and whoever cancels its work has not had a turn yet: the process was held up for
+    longer than its Lease lasts."""
+
+
+async def while_leading(leader: Leader | None, write: Callable[[], Awaitable[T]]) -> T:
+    """Write, if this replica may, and for no longer than it may; without a `leader` it is the only one.
+
+    Raises DeposedError; UnreachableError, if it took too long; and what `write` raises.
+    """
+    if leader is None:
+        return await write()
+    if not leader.leading:
+        raise DeposedError
+    try:
+        async with asyncio.timeout(leader.write_timeout):
+            return await write()
+    except TimeoutError as error:
+        raise UnreachableError(f"no answer within {leader.write_timeout:g} s") from error
 
 
 class Leader:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import quote
 
+from tink.api import metal3
 from tink.api.v1alpha2 import GROUP, VERSION
 
 
@@ -49,6 +50,11 @@ HARDWARE = ResourceType(GROUP, VERSION, "hardware", "Hardware")
 OSIE = ResourceType(GROUP, VERSION, "osies", "OSIE")
 TEMPLATE = ResourceType(GROUP, VERSION, "templates", "Template")
 WORKFLOW = ResourceType(GROUP, VERSION, "workflows", "Workflow")
+HOST_V1ALPHA1 = ResourceType(metal3.GROUP, "v1alpha1", "baremetalhosts", "BareMetalHost")
+HOST_V1BETA1 = ResourceType(metal3.GROUP, "v1beta1", "baremetalhosts", "BareMetalHost")
+HARDWARE_DATA = ResourceType(metal3.GROUP, "v1alpha1", "hardwaredata", "HardwareData")
+MACHINE = ResourceType("bmc.tinkerbell.org", "v1alpha1", "machines", "Machine")
+"""Rufio's."""
 SECRET = ResourceType("", "v1", "secrets", "Secret")
 CRD = ResourceType(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False

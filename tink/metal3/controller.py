@@ -3,9 +3,10 @@
 Level-based: a host is looked at when it, its HardwareData or its Hardware changes, and every `resync` seconds, because
 Secrets are only got, never watched. Each look starts from what is there now and ends with one apply.
 
-First of all comes safety. Before anything is read, and before all other hosts, a host that must not netboot gets a
-Hardware that does not (`tink.metal3.ownership`); a Hardware whose host is gone likewise. What can't be read, converted
-or written afterwards leaves the Hardware in that state.
+First of all comes safety. A host that must not netboot gets a Hardware that does not (`tink.metal3.ownership`), and so
+does one that is gone: in a queue and by workers of its own, which do nothing else, however many hosts wait to be looked
+at and however slow that is. What can't be read, converted or written afterwards leaves the Hardware in that state. The
+other way, netboot is turned on only for a host that was asked for just now: an informer may be behind.
 
 A Hardware that was not made from a host is never touched. With a `Leader`, of several replicas one writes.
 """
@@ -34,13 +35,13 @@ from tink.convert.to_hardware import (
     is_consumed_by_cluster_api,
 )
 from tink.kube.announcer import Announcement, Announcer
-from tink.kube.client import ApiError, KubeClient, NotFoundError, UnreachableError
+from tink.kube.client import ApiError, KubeClient, NotFoundError
 from tink.kube.informer import Informer
-from tink.kube.leader import Leader, steady
-from tink.kube.resources import HARDWARE, SECRET
+from tink.kube.leader import DeposedError, Leader, steady, while_leading
+from tink.kube.resources import HARDWARE, MACHINE, SECRET
 from tink.kube.workqueue import WorkQueue
 from tink.metal3.ownership import MANAGER, SAFETY_MANAGER, is_ours, is_secured, netboots, released, secured
-from tink.metal3.served import MACHINE, complete
+from tink.metal3.served import complete
 from tink.workflow.status import InvalidStatusError, state_of
 
 log = logging.getLogger(__name__)
@@ -48,14 +49,12 @@ log = logging.getLogger(__name__)
 Key = tuple[str, str]
 """Namespace and name: of a host, its HardwareData and its Hardware alike."""
 
-_URGENT_ONLY = 2
-"""Workers that look only at what has just become unsafe."""
+_URGENT_WORKERS = 2
+"""Of all workers: those that do nothing but turn netboot off."""
+_URGENT_RETRY = 5.0
+"""Seconds between two attempts at it, at most."""
 _TOLD_AT_MOST = 8
 """Findings in one Event."""
-
-
-class _DeposedError(Exception):
-    """This replica leads no more."""
 
 
 class _WaitingError(Exception):
@@ -77,8 +76,8 @@ class Metal3Settings:
         for name in ("resync", "retry_first", "retry_longest"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be a number of seconds above 0, not {getattr(self, name)}")
-        if self.workers <= _URGENT_ONLY:
-            raise ValueError(f"workers must be at least {_URGENT_ONLY + 1}, not {self.workers}")
+        if self.workers <= _URGENT_WORKERS:
+            raise ValueError(f"workers must be at least {_URGENT_WORKERS + 1}, not {self.workers}")
 
 
 class Metal3Controller:
@@ -105,7 +104,9 @@ class Metal3Controller:
         self._workflows = workflows
         self._settings = settings or Metal3Settings()
         self._leader = leader
-        self._queue: WorkQueue[Key] = WorkQueue(self._settings.retry_first, self._settings.retry_longest)
+        first, longest = self._settings.retry_first, self._settings.retry_longest
+        self._queue: WorkQueue[Key] = WorkQueue(first, longest)
+        self._urgent: WorkQueue[Key] = WorkQueue(min(first, _URGENT_RETRY), min(longest, _URGENT_RETRY))
         self._complaints = Complaints(log, elapsed)
         self._announcer = Announcer(client, MANAGER, now=clock, clock=elapsed)
         self._following = False
@@ -136,7 +137,7 @@ class Metal3Controller:
             else:
                 await self._leader.run(self._act)
         finally:
-            self._queue.close()
+            self._close()
 
     async def once(self) -> int:
         """Look at each host once, those first that must not netboot; how many could not be brought in step."""
@@ -145,25 +146,31 @@ class Metal3Controller:
         await asyncio.sleep(0)  # what is told before it runs is not written
         try:
             await self._secure_all()
-            failed = [key for key in self._all() if not await self._try(key)]
+            failed = [key for key in self._all() if not await self._try(self._bring_in_step, key, self._queue)]
             await self._announcer.flush()
         finally:
             telling.cancel()
-            self._queue.close()
+            self._close()
         return len(failed)
+
+    def _close(self) -> None:
+        self._queue.close()
+        self._urgent.close()
 
     async def _synced(self) -> None:
         for informer in self._informers:
             await informer.wait_synced()
 
     async def _act(self) -> None:
-        await self._secure_all()
-        for key in self._all():
-            self._wake(key)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._announcer.run())
-            for index in range(self._settings.workers):
-                group.create_task(self._work(urgent=index < _URGENT_ONLY))
+            for _ in range(_URGENT_WORKERS):
+                group.create_task(self._work(self._make_safe, self._urgent))
+            await self._secure_all()
+            for key in self._all():
+                self._wake(key)
+            for _ in range(self._settings.workers - _URGENT_WORKERS):
+                group.create_task(self._work(self._bring_in_step, self._queue))
 
     async def _secure_all(self) -> None:
         """Turn netboot off wherever it must not be on: before a replica that begins does anything else."""
@@ -171,11 +178,7 @@ class Metal3Controller:
 
         async def secure() -> None:
             for key in urgent:
-                hardware = self._hardware.get(*key)
-                if hardware is not None:
-                    # What fails here is tried again, and told, when the host is looked at.
-                    with contextlib.suppress(ApiError, _DeposedError):
-                        await self._secure(hardware)
+                await self._try(self._make_safe, key, self._urgent)
 
         await asyncio.gather(*(secure() for _ in range(self._settings.workers)))
 
@@ -190,9 +193,9 @@ class Metal3Controller:
         if not self._following:
             return
         if self._is_urgent(key):
-            self._queue.add(key)
+            self._urgent.add(key)
         else:
-            self._queue.add_behind(key)
+            self._queue.add(key)
 
     def _is_urgent(self, key: Key) -> bool:
         """Whether a machine may netboot at this moment that must not."""
@@ -225,40 +228,46 @@ class Metal3Controller:
 
     # --- looking at one ---------------------------------------------------------------------------------------------
 
-    async def _work(self, *, urgent: bool) -> None:
+    async def _work(self, act: Callable[[Key], Awaitable[None]], queue: WorkQueue[Key]) -> None:
         while True:
-            key = await self._queue.take(reserved=urgent)
+            key = await queue.take()
             try:
-                await self._try(key)
+                await self._try(act, key, queue)
             except asyncio.CancelledError:
-                self._queue.add(key)  # for the next time that this replica leads
+                queue.add(key)  # for the next time that this replica leads
                 raise
             finally:
-                self._queue.done(key)
+                queue.done(key)
 
-    async def _try(self, key: Key) -> bool:
-        """Look at a host; whether all is well. What went wrong is told, and tried again."""
+    async def _try(self, act: Callable[[Key], Awaitable[None]], key: Key, queue: WorkQueue[Key]) -> bool:
+        """Do it; whether all is well. What went wrong is told, and tried again."""
         try:
-            await self._look_at(key)
-        except _DeposedError:
-            self._queue.retry(key)
+            await act(key)
+        except DeposedError:
+            queue.retry(key)
             return False
         except (ApiError, _WaitingError) as error:
-            delay = self._queue.retry(key)
+            delay = queue.retry(key)
             self._tell(key, "NotInStep", f"its Hardware is not brought in step: {error}", warning=True)
             log.debug("host %s/%s: trying again in %.1f s", *key, delay)
             return False
         except Exception:
             # A mistake of ours about one host must not stop the work on all others.
-            delay = self._queue.retry(key)
+            delay = queue.retry(key)
             text = "host %s/%s: trying again in %.1f s"
             self._complaints.warn(text, *key, delay, level=logging.ERROR, exc_info=True)
             return False
-        self._queue.settle(key)
-        self._told.get(key, {}).pop("NotInStep", None)
+        queue.settle(key)
         return True
 
-    async def _look_at(self, key: Key) -> None:
+    async def _make_safe(self, key: Key) -> None:
+        """Turn netboot off, if it must not be on; everything else is looked at afterwards."""
+        hardware = self._hardware.get(*key)
+        if hardware is not None and self._is_urgent(key):
+            await self._secure(hardware)
+        self._queue.add(key)
+
+    async def _bring_in_step(self, key: Key) -> None:
         host, hardware = self._host(key), self._hardware.get(*key)
         if hardware is None and host is not None:
             hardware = await self._unseen(key)
@@ -266,16 +275,13 @@ class Metal3Controller:
             if host is not None:
                 what = "a Hardware of this name is there, and was not made from the host: it is left alone"
                 self._tell(key, "NotOurs", f"{what}; rename or delete one of them", warning=True)
-            return
-        against = self._against(host) if host is not None else []
-        if hardware is not None and (host is None or against):
-            hardware = await self._secure(hardware)
-        if host is not None:
-            await self._keep(key, host, hardware, against)
+        elif host is not None:
+            await self._keep(key, host, hardware)
         elif hardware is not None:
-            await self._give_up(key, hardware)
+            await self._give_up(key, await self._secure(hardware))
         else:
             self._forget(key)
+        self._told.get(key, {}).pop("NotInStep", None)
 
     async def _unseen(self, key: Key) -> Raw | None:
         """The Hardware of a host, if somebody has made it and the informer does not know it yet."""
@@ -284,12 +290,22 @@ class Metal3Controller:
         except NotFoundError:
             return None
 
-    async def _keep(self, key: Key, host: Raw, hardware: Raw | None, against: list[Refusal]) -> None:
+    async def _keep(self, key: Key, host: Raw, hardware: Raw | None) -> None:
         """Bring the Hardware of a host in step with it."""
+        off = hardware is None or not netboots(hardware)
+        if off and not self._against(host):
+            host = await self._as_it_is(key)
+        against = self._against(host)
+        if hardware is not None and against:
+            hardware = await self._secure(hardware)
         made = await self._converted(key, host, hardware)
         if not made:
             if hardware is not None:
                 await self._secure(hardware)
+            return
+        if off and not against and ((now := self._host(key)) is None or self._against(now)):
+            if now is not None:  # free when it was looked at, and no more
+                await self._keep(key, now, hardware)
             return
         if hardware is not None and not against and is_secured(hardware):
             hardware = await self._apply_hardware(released(hardware), SAFETY_MANAGER, force=True)
@@ -302,6 +318,13 @@ class Metal3Controller:
             log.info("Hardware %s/%s: netboot is on, the host is free", *key)
         if self._following:
             self._queue.add_after(key, self._settings.resync)
+
+    async def _as_it_is(self, key: Key) -> Raw:
+        """A host as the API has it at this moment: the informer may be behind. Raises _WaitingError: it is gone."""
+        try:
+            return await self._client.get(self._hosts.resource, key[1], key[0])
+        except NotFoundError as error:
+            raise _WaitingError("the host has just been deleted") from error
 
     async def _converted(self, key: Key, host: Raw, hardware: Raw | None) -> list[Raw]:
         """What the host is to become; empty for one that is not taken, or can't be converted: the findings say why.
@@ -351,7 +374,7 @@ class Metal3Controller:
             self._tell(key, "DeletionWaits", text, warning=True)
             return
         with contextlib.suppress(NotFoundError):
-            await self._write(lambda: self._client.delete(HARDWARE, key[1], key[0]))
+            await while_leading(self._leader, lambda: self._client.delete(HARDWARE, key[1], key[0]))
         log.info("Hardware %s/%s: deleted, its host is gone", *key)
         self._forget(key)
 
@@ -386,8 +409,9 @@ class Metal3Controller:
 
     async def _apply_hardware(self, body: Raw, manager: str, *, force: bool = False) -> Raw:
         namespace, name = _key(body)
-        return await self._write(
-            lambda: self._client.apply(HARDWARE, name, namespace, body, manager=manager, force=force)
+        return await while_leading(
+            self._leader,
+            lambda: self._client.apply(HARDWARE, name, namespace, body, manager=manager, force=force),
         )
 
     async def _apply_machine(self, key: Key, machine: Raw, hardware: Raw) -> None:
@@ -403,19 +427,7 @@ class Metal3Controller:
         owner = {"apiVersion": hardware["apiVersion"], "kind": "Hardware"}
         owner |= {field: hardware["metadata"][field] for field in ("name", "uid")}
         machine["metadata"] |= {"namespace": key[0], "ownerReferences": [owner]}
-        await self._write(lambda: self._client.apply(MACHINE, key[1], key[0], machine, manager=MANAGER))
-
-    async def _write(self, call: Callable[[], Awaitable[Raw]]) -> Raw:
-        """Write, if this replica may, and for no longer than it may."""
-        if self._leader is None:
-            return await call()
-        if not self._leader.leading:
-            raise _DeposedError
-        try:
-            async with asyncio.timeout(self._leader.write_timeout):
-                return await call()
-        except TimeoutError as error:
-            raise UnreachableError(f"no answer within {self._leader.write_timeout:g} s") from error
+        await while_leading(self._leader, lambda: self._client.apply(MACHINE, key[1], key[0], machine, manager=MANAGER))
 
     # --- what is said -----------------------------------------------------------------------------------------------
 

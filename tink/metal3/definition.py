@@ -13,7 +13,7 @@ from tink.api.v1alpha2 import Raw
 from tink.controller.webhooks.registration import Address
 
 NAME = f"baremetalhosts.{GROUP}"
-HARDWARE_DATA = f"hardwaredata.{GROUP}"
+HARDWARE_DATA_NAME = f"hardwaredata.{GROUP}"
 
 OLD = "v1alpha1"
 NEW = "v1beta1"

@@ -1,7 +1,8 @@
 """Follows Metal3's hosts on a live API, in whichever version they are served, for `tink.metal3.controller`.
 
-The version is looked for at the start, and again when it is gone: after a migration v1alpha1 may be served no more.
-Until there are hosts at all, it waits: the definitions may be installed later than this.
+The version is looked for at the start, and again when it is gone or can't be read: after a migration v1alpha1 may be
+served no more, or only while the conversion webhook is there. A watch says nothing of that: it is silent, as if no host
+had changed. Until there are hosts at all, it waits: the definitions may be installed later than this.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from tink.backoff import Backoff
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.informer import Informer
 from tink.kube.leader import Leader, LeaseSettings
-from tink.kube.resources import HARDWARE, WORKFLOW, ResourceType
+from tink.kube.resources import HARDWARE, HARDWARE_DATA, WORKFLOW, ResourceType
 from tink.metal3.controller import Metal3Controller, Metal3Settings
-from tink.metal3.served import HARDWARE_DATA, is_served, served_hosts
+from tink.metal3.served import is_served, served_hosts
 
 log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 60.0
-"""How often it is looked whether the version is still served."""
+_LOOK_SECONDS = 10.0
+"""How often it is looked whether the version is still served, and can be read: until then no change is noticed."""
 _SYNC_SECONDS = 120.0
 """How long a single run waits for lists."""
 
@@ -132,7 +133,8 @@ class Follower:
         return [each for each in (data, hardware, workflows, following) if each is not None], controller
 
     async def _watch(self, client: KubeClient, hosts: ResourceType, details: bool) -> None:
-        """Raises _OtherVersionError when something else is served than is followed."""
+        """Raises _OtherVersionError when something else is served, or can be read, than is followed."""
+        blind = False
         while True:
             await asyncio.sleep(self._look_seconds)
             try:
@@ -141,7 +143,19 @@ class Follower:
                 if not details and await is_served(client, HARDWARE_DATA, self._namespace):
                     raise _OtherVersionError("the API serves HardwareData now")
             except ApiError as error:
-                log.debug("whether %s is served: %s", hosts.api_version, error)
+                if await self._is_other_readable(client, hosts):
+                    raise _OtherVersionError(f"BareMetalHosts can't be read as {hosts.api_version}: {error}") from error
+                if not blind:
+                    log.warning("BareMetalHosts can't be read, and what changes is not noticed: %s", error)
+                blind = True
+            else:
+                blind = False
+
+    async def _is_other_readable(self, client: KubeClient, hosts: ResourceType) -> bool:
+        try:
+            return await served_hosts(client, self._namespace) not in (None, hosts)
+        except ApiError:
+            return False
 
 
 async def _together(*parts: Coroutine[Any, Any, None]) -> None:

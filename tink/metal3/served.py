@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from tink.api.metal3 import GROUP
 from tink.api.v1alpha2 import Raw
-from tink.kube.client import KubeClient, NotFoundError
-from tink.kube.resources import ResourceType
+from tink.kube.client import ApiError, KubeClient, NotFoundError
+from tink.kube.resources import HOST_V1ALPHA1, HOST_V1BETA1, ResourceType
 
-HOSTS = tuple(ResourceType(GROUP, version, "baremetalhosts", "BareMetalHost") for version in ("v1alpha1", "v1beta1"))
-"""In the order in which they are asked for: v1alpha1, while it is there, is mostly what is stored."""
-HARDWARE_DATA = ResourceType(GROUP, "v1alpha1", "hardwaredata", "HardwareData")
-MACHINE = ResourceType("bmc.tinkerbell.org", "v1alpha1", "machines", "Machine")
+HOSTS = (HOST_V1ALPHA1, HOST_V1BETA1)
+"""In the order in which they are asked for: v1alpha1, while it is there, is mostly what is stored. What is not stored
+can't be read while the conversion webhook is away."""
 
 
 async def is_served(client: KubeClient, resource: ResourceType, namespace: str | None) -> bool:
@@ -23,10 +21,19 @@ async def is_served(client: KubeClient, resource: ResourceType, namespace: str |
 
 
 async def served_hosts(client: KubeClient, namespace: str | None) -> ResourceType | None:
-    """The version of BareMetalHost to use; None if there is none. Raises ApiError."""
+    """The version of BareMetalHost to use: one that can be read at this moment; None if the API has none.
+
+    Raises ApiError: it has one, which can't be read.
+    """
+    failed: ApiError | None = None
     for resource in HOSTS:
-        if await is_served(client, resource, namespace):
-            return resource
+        try:
+            if await is_served(client, resource, namespace):
+                return resource
+        except ApiError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
     return None
 
 

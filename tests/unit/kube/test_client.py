@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -126,6 +127,22 @@ async def test_outside_a_cluster_there_is_no_service_account(monkeypatch: pytest
         await KubeClient.connect(None)
 
 
+async def test_an_api_that_is_gone_without_a_word_is_noticed_by_those_who_watch(api: Any, client: KubeClient) -> None:
+    """As Linux tells: a timer of this connection is set, for a probe of the other end."""
+    api.script({"type": "BOOKMARK"})
+
+    def timers() -> list[str]:
+        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        port = f"{urlsplit(client.url).port:04X}"
+        return [row[5] for row in rows if row[2].endswith(f":{port}") and row[3] == "01"]
+
+    async with client.watch(WORKFLOW, None, "1", 5):
+        [timer] = timers()
+    kind, when = timer.split(":")
+    assert kind == "02", "keepalive"
+    assert int(when, 16) <= 20 * 100  # hundredths of a second
+
+
 async def test_a_call_under_way_when_the_client_closes_ends(api: Any, client: KubeClient) -> None:
     api.script()
 
@@ -138,7 +155,7 @@ async def test_a_call_under_way_when_the_client_closes_ends(api: Any, client: Ku
         await asyncio.sleep(0.01)
     await client.close()
     with pytest.raises(UnreachableError):
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, 20)
 
 
 def test_importing_the_client_does_not_import_kubernetes_asyncio() -> None:

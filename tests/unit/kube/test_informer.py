@@ -50,7 +50,7 @@ class Ear:
         self._arrived.set()
 
     async def until(self, count: int) -> list[str]:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while len(self.heard) < count:
                 self._arrived.clear()
                 await self._arrived.wait()
@@ -221,7 +221,7 @@ async def test_a_namespaced_informer_asks_for_its_namespace_only(api: Any, clien
     api.lists = [listed(5)]
     informer = Informer(client, WORKFLOW, "lab")
     task = asyncio.create_task(informer.run())
-    await asyncio.wait_for(informer.wait_synced(), 5)
+    await asyncio.wait_for(informer.wait_synced(), 20)
     task.cancel()
     assert api.asked[0].path == "/apis/tinkerbell.org/v1alpha2/namespaces/lab/workflows"
 
@@ -284,7 +284,7 @@ async def test_next_page_is_asked_for_while_one_is_taken_in_and_no_other(obj: Ca
     asked: dict[str, list[int]] = {}
     informer.on_change(lambda new, _: asked.__setitem__(new["metadata"]["name"], client.asked.copy()))
     task = asyncio.create_task(informer.run())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await informer.wait_synced()
     task.cancel()
     await asyncio.wait([task])
@@ -304,7 +304,7 @@ async def test_others_get_a_turn_while_a_page_is_taken_in(obj: Callable[..., Raw
             await asyncio.sleep(0)
 
     task = asyncio.create_task(informer.run())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await watch_it()
     task.cancel()
     await asyncio.wait([task])
@@ -317,7 +317,7 @@ async def test_page_asked_for_ahead_is_dropped_with_a_list_that_can_not_be_read(
     client: Any = Paged(3, obj, broken=0)
     informer = Informer(client, WORKFLOW, backoff=Backoff(5.0, 5.0))
     task = asyncio.create_task(informer.run())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while not caplog.records:
             await asyncio.sleep(0.01)
     tasks = asyncio.all_tasks()

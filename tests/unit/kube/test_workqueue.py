@@ -31,7 +31,7 @@ async def test_a_key_added_while_it_is_worked_on_comes_again_when_that_is_done()
     await asyncio.sleep(0.01)
     assert not taking.done(), "two workers on one object"
     q.done("a")
-    assert await asyncio.wait_for(taking, 1) == "a"
+    assert await asyncio.wait_for(taking, 10) == "a"
 
 
 async def test_each_waiting_worker_gets_a_key() -> None:
@@ -40,7 +40,7 @@ async def test_each_waiting_worker_gets_a_key() -> None:
     await asyncio.sleep(0)
     for key in "abc":
         q.add(key)
-    assert sorted(await asyncio.wait_for(asyncio.gather(*workers), 1)) == ["a", "b", "c"]
+    assert sorted(await asyncio.wait_for(asyncio.gather(*workers), 10)) == ["a", "b", "c"]
 
 
 async def test_a_later_timer_replaces_an_earlier_one_and_an_add_overtakes_it() -> None:
@@ -48,12 +48,12 @@ async def test_a_later_timer_replaces_an_earlier_one_and_an_add_overtakes_it() -
     q.add_after("a", 0.01)
     q.add_after("a", 30)
     q.add_after("b", 0.02)
-    assert await asyncio.wait_for(q.take(), 1) == "b"
+    assert await asyncio.wait_for(q.take(), 10) == "b"
     q.add("a")
-    assert await asyncio.wait_for(q.take(), 1) == "a"
+    assert await asyncio.wait_for(q.take(), 10) == "a"
     q.done("a")
     q.add_after("c", -5)
-    assert await asyncio.wait_for(q.take(), 1) == "c"
+    assert await asyncio.wait_for(q.take(), 10) == "c"
     q.close()
 
 
@@ -64,7 +64,7 @@ async def test_retries_of_a_key_grow_apart_until_it_is_settled() -> None:
     q.settle("a")
     assert q.retry("a") == 0.01
     q.forget("a")
-    assert await asyncio.wait_for(q.take(), 1) == "b"
+    assert await asyncio.wait_for(q.take(), 10) == "b"
     taking = asyncio.create_task(q.take())
     await asyncio.sleep(0.05)
     assert not taking.done(), "the timer of a forgotten key fired"
@@ -98,7 +98,7 @@ async def test_a_reserved_worker_is_free_for_what_happens() -> None:
     assert not taking.done()
     assert await q.take() == "waits"
     q.add("news")
-    assert await asyncio.wait_for(taking, 1) == "news"
+    assert await asyncio.wait_for(taking, 10) == "news"
 
 
 async def test_a_key_that_something_happens_to_while_its_timer_waits_is_handed_out_once_and_first() -> None:
@@ -136,7 +136,7 @@ async def test_work_that_can_wait_is_postponed_once_behind_what_can_not() -> Non
     q.done("lost")
     assert await q.take() == "good"
     q.done("good")
-    assert await asyncio.wait_for(q.take(), 1) == "lost"
+    assert await asyncio.wait_for(q.take(), 10) == "lost"
     assert not q.postpone("lost")
     q.done("lost")
 
@@ -153,7 +153,7 @@ async def test_a_passed_over_place_in_the_line_does_not_hand_a_key_to_two_worker
     await asyncio.sleep(0.01)
     assert not taking.done()
     q.done("a")
-    assert await asyncio.wait_for(taking, 1) == "a"
+    assert await asyncio.wait_for(taking, 10) == "a"
 
 
 async def test_a_key_added_behind_waits_for_no_timer_that_is_set_later() -> None:
@@ -163,9 +163,9 @@ async def test_a_key_added_behind_waits_for_no_timer_that_is_set_later() -> None
     q.add_behind("a")  # while it is worked on
     q.add_after("a", 300)
     q.done("a")
-    assert await asyncio.wait_for(q.take(), 1) == "a"
+    assert await asyncio.wait_for(q.take(), 10) == "a"
     q.done("a")
     q.add_behind("b")
     q.add("c")
-    assert await asyncio.wait_for(q.take(reserved=True), 1) == "c"
+    assert await asyncio.wait_for(q.take(reserved=True), 10) == "c"
     q.close()

@@ -40,6 +40,26 @@ def test_deploy_holds_what_the_models_say() -> None:
     assert {path.name: path.read_text() for path in DEPLOY.iterdir()} == expected
 
 
+def test_definitions_applied_again_after_a_migration_do_not_undo_it() -> None:
+    def versions(*words: str) -> dict[str, tuple[bool, bool]]:
+        shown = CliRunner().invoke(crds, ["--metal3", *words])
+        assert shown.exit_code == 0, shown.output
+        hosts = next(yaml.safe_load_all(shown.output))
+        return {each["name"]: (each["served"], each["storage"]) for each in hosts["spec"]["versions"]}
+
+    assert versions() == {"v1alpha1": (True, True), "v1beta1": (True, False)}
+    migrated = ("--storage-version", "v1beta1")
+    assert versions(*migrated) == {"v1alpha1": (True, False), "v1beta1": (True, True)}
+    assert versions(*migrated, "--stop-serving-v1alpha1") == {"v1alpha1": (False, False), "v1beta1": (True, True)}
+
+
+@pytest.mark.parametrize("words", [("--storage-version", "v1beta1"), ("--metal3", "--stop-serving-v1alpha1")])
+def test_options_that_would_do_nothing_or_hide_all_hosts_are_refused(words: tuple[str, ...]) -> None:
+    refused = CliRunner().invoke(crds, words)
+    assert refused.exit_code == 2
+    assert "add --metal3" in refused.output or "--storage-version" in refused.output
+
+
 def test_command_prints_them(tmp_path: Path) -> None:
     shown = CliRunner().invoke(crds, ["--metal3"])
     assert shown.exit_code == 0

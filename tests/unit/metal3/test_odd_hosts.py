@@ -57,7 +57,7 @@ _JUNK = st.recursive(
 )
 
 
-@within(max_examples=400, deadline=None)
+@within(max_examples=200, deadline=None)
 @given(version=st.sampled_from([V1ALPHA1, V1BETA1]), parts=st.dictionaries(_KEYS, _JUNK), kept=_JUNK)
 def test_no_object_is_too_odd(version: str, parts: Raw, kept: Any) -> None:
     host = {**parts, "apiVersion": version, "kind": "BareMetalHost"}

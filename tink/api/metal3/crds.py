@@ -3,9 +3,10 @@
 `tinkedge crds --metal3` prints them, `deploy/crds-metal3/` holds them. On a cluster of Metal3's they take the place of
 the baremetal-operator's: what is stored there stays as it is, and BareMetalHost is served as v1beta1 as well.
 
-They say nothing about conversion, so that applying them again doesn't turn a webhook off that was registered since. A
-new definition has no webhook (Kubernetes' strategy None): until it has one, hosts read as v1beta1 lack what v1alpha1
-calls otherwise, so give `generate` the webhook at once where there is one.
+Which version is stored and which are served is an argument: applying definitions again must not undo a migration
+(`tink.metal3.migration`). They say nothing about conversion, so that applying them again doesn't turn a webhook off
+that was registered since. A new definition has no webhook (Kubernetes' strategy None): until it has one, hosts read as
+v1beta1 lack what v1alpha1 calls otherwise, so give `generate` the webhook at once where there is one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from tink.api.metal3 import GROUP, v1alpha1, v1beta1
 from tink.api.metal3.hardwaredata import HardwareData
 from tink.api.metal3.parts import Metal3Resource
 from tink.api.v1alpha2 import Raw
+
+HOST_VERSIONS = ("v1alpha1", "v1beta1")
+"""Of BareMetalHost, the older one first."""
 
 _DEPRECATION = (
     "metal3.io/v1alpha1 BareMetalHost is deprecated; use metal3.io/v1beta1: online is poweredOn there, hardwareProfile "
@@ -33,9 +37,10 @@ class _Version:
     storage: bool
     status: bool
     deprecation: str = ""
+    served: bool = True
 
     def entry(self) -> Raw:
-        entry: Raw = {"name": self.name, "served": True, "storage": self.storage}
+        entry: Raw = {"name": self.name, "served": self.served, "storage": self.storage}
         if self.deprecation:
             entry |= {"deprecated": True, "deprecationWarning": self.deprecation}
         return entry | {
@@ -61,14 +66,20 @@ _ONLINE = Column("Online", ".spec.online", "Whether the host shall be on.")
 _POWERED_ON = Column("PoweredOn", ".spec.poweredOn", "Whether the host shall be on.")
 
 
-def generate(conversion: Raw | None = None) -> list[dict[str, Any]]:
+def generate(
+    conversion: Raw | None = None, *, storage: str = HOST_VERSIONS[0], serve_v1alpha1: bool = True
+) -> list[dict[str, Any]]:
     """Give the definitions (apiextensions.k8s.io/v1) of BareMetalHost and HardwareData; they belong to the caller.
 
-    `conversion` is the `spec.conversion` of BareMetalHost, e.g. with the strategy Webhook.
+    `conversion` is the `spec.conversion` of BareMetalHost, e.g. with the strategy Webhook. `storage` is the version,
+    one of HOST_VERSIONS, that hosts are stored in.
     """
+    old, new = HOST_VERSIONS
     versions = (
-        _Version("v1alpha1", v1alpha1.BareMetalHost, _host_columns(_ONLINE), True, True, _DEPRECATION),
-        _Version("v1beta1", v1beta1.BareMetalHost, _host_columns(_POWERED_ON), False, True),
+        _Version(
+            old, v1alpha1.BareMetalHost, _host_columns(_ONLINE), storage == old, True, _DEPRECATION, serve_v1alpha1
+        ),
+        _Version(new, v1beta1.BareMetalHost, _host_columns(_POWERED_ON), storage == new, True),
     )
     hosts = _definition("BareMetalHost", "baremetalhosts", ["bmh", "bmhost"], versions)
     if conversion is not None:

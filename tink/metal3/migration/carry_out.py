@@ -16,10 +16,10 @@ from tink.api.v1alpha2 import Raw
 from tink.convert.baremetalhost import convert
 from tink.kube import pages
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError, UnreachableError
-from tink.kube.resources import CRD
+from tink.kube.resources import CRD, HARDWARE_DATA, HOST_V1ALPHA1, HOST_V1BETA1
 from tink.metal3.definition import NAME, NEW, OLD, Definition
 from tink.metal3.migration.plan import MigrationSettings, Phase, Plan
-from tink.metal3.migration.survey import DETAILS, HOSTS_NEW, HOSTS_OLD, Key, Progress, Survey, key
+from tink.metal3.migration.survey import Key, Progress, Survey, key
 
 _AT_ONCE = 8
 _ATTEMPTS = 6
@@ -69,7 +69,7 @@ async def _phase(
             return await _change(client, phase, lambda now: now.storage == NEW, lambda now: now.with_storage(NEW))
         case Phase.REWRITE:
             await asyncio.sleep(settings.settle)
-            hosts = {key(host): host["metadata"]["resourceVersion"] async for host in pages.each(client, HOSTS_NEW)}
+            hosts = {key(host): host["metadata"]["resourceVersion"] async for host in pages.each(client, HOST_V1BETA1)}
             return await _for_all(phase, hosts, lambda at, version: _rewrite(client, at, version), progress)
         case Phase.STORED_VERSIONS:
             return await _change(
@@ -119,7 +119,7 @@ async def _tried(act: _Act, at: Key, version: str) -> bool | str:
 async def _give_details(client: KubeClient, survey: Survey, settings: MigrationSettings, at: Key) -> bool:
     """Write a host's hardware details, as they are now, into a HardwareData of its name."""
     namespace, name = at
-    resource = HOSTS_OLD if OLD in survey.served else HOSTS_NEW
+    resource = HOST_V1ALPHA1 if OLD in survey.served else HOST_V1BETA1
     try:
         host = convert(await client.get(resource, name, namespace), V1ALPHA1, settings.conversion)
     except NotFoundError:
@@ -128,17 +128,21 @@ async def _give_details(client: KubeClient, survey: Survey, settings: MigrationS
     if not hardware:
         return False
     try:
-        await client.create(DETAILS, details(host, hardware))
+        await client.create(HARDWARE_DATA, details(host, hardware))
     except ConflictError:
-        there = await client.get(DETAILS, name, namespace)
+        there = await client.get(HARDWARE_DATA, name, namespace)
         if (there.get("spec") or {}).get("hardware"):
             return False
-        await client.patch(DETAILS, name, namespace, {"spec": {"hardware": hardware}})
+        await client.patch(HARDWARE_DATA, name, namespace, {"spec": {"hardware": hardware}})
     return True
 
 
 def details(host: Raw, hardware: Raw) -> Raw:
-    """The HardwareData of a host; it goes with it."""
+    """The HardwareData of a host; it goes with it.
+
+    The reference to its owner doesn't say blockOwnerDeletion: clusters with the admission plugin
+    OwnerReferencesPermissionEnforcement, such as OpenShift's, want rights on the host's finalizers for that.
+    """
     metadata = host["metadata"]
     owner = {
         "apiVersion": V1BETA1,  # v1alpha1 may not be served any more when the host is deleted
@@ -146,11 +150,10 @@ def details(host: Raw, hardware: Raw) -> Raw:
         "name": metadata["name"],
         "uid": metadata["uid"],
         "controller": True,
-        "blockOwnerDeletion": True,
     }
     return {
-        "apiVersion": DETAILS.api_version,
-        "kind": DETAILS.kind,
+        "apiVersion": HARDWARE_DATA.api_version,
+        "kind": HARDWARE_DATA.kind,
         "metadata": {"name": metadata["name"], "namespace": metadata["namespace"], "ownerReferences": [owner]},
         "spec": {"hardware": hardware},
     }
@@ -160,7 +163,7 @@ async def _rewrite(client: KubeClient, at: Key, version: str) -> bool:
     """Have a host stored again; whether it was not stored so already."""
     namespace, name = at
     try:
-        written = await client.patch(HOSTS_NEW, name, namespace, {})
+        written = await client.patch(HOST_V1BETA1, name, namespace, {})
     except NotFoundError:
         return False
     return bool(written["metadata"]["resourceVersion"] != version)

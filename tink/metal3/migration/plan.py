@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tink.convert.baremetalhost import ConversionSettings
-from tink.metal3.definition import HARDWARE_DATA, NAME, NEW, OLD, Definition
+from tink.metal3.definition import HARDWARE_DATA_NAME, NAME, NEW, OLD, Definition
 from tink.metal3.migration.survey import Survey, names
 
 
@@ -114,7 +114,7 @@ def _unready(survey: Survey, definition: Definition) -> list[str]:
     if survey.fault:
         found.append(f"hosts can't be converted: {survey.fault}. Does the webhook run? See spec.conversion of {NAME}")
     if survey.missing and not survey.details_defined:
-        found.append(f"there is no CustomResourceDefinition {HARDWARE_DATA}: install tinkedge crds --metal3")
+        found.append(f"there is no CustomResourceDefinition {HARDWARE_DATA_NAME}: install tinkedge crds --metal3")
     if survey.hosts and OLD not in definition.served and OLD in {definition.storage, *definition.stored}:
         found.append(f"{NAME} does not serve {OLD}, so hosts can't be compared: set served to true until this is done")
     return found

@@ -8,18 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tink.api.metal3 import GROUP, V1ALPHA1
+from tink.api.metal3 import V1ALPHA1
 from tink.api.v1alpha2 import Raw
 from tink.convert.baremetalhost import ConversionSettings, convert
 from tink.kube import pages
 from tink.kube.client import ApiError, KubeClient, NotFoundError, UnreachableError
-from tink.kube.resources import CRD, ResourceType
-from tink.metal3.definition import HARDWARE_DATA, NAME, NEW, OLD, Definition
+from tink.kube.resources import CRD, HARDWARE_DATA, HOST_V1ALPHA1, HOST_V1BETA1
+from tink.metal3.definition import HARDWARE_DATA_NAME, NAME, NEW, OLD, Definition
 from tink.metal3.migration.compare import Difference, Trip, differences, digest, state
-
-HOSTS_OLD = ResourceType(GROUP, OLD, "baremetalhosts", "BareMetalHost")
-HOSTS_NEW = ResourceType(GROUP, NEW, "baremetalhosts", "BareMetalHost")
-DETAILS = ResourceType(GROUP, "v1alpha1", "hardwaredata", "HardwareData")
 
 Key = tuple[str, str]
 """Namespace and name of a host."""
@@ -77,7 +73,7 @@ async def survey(client: KubeClient, settings: ConversionSettings, progress: Pro
     found = Survey(await _definition(client, NAME))
     if found.definition is None:
         return found
-    found.details_defined = await _definition(client, HARDWARE_DATA) is not None
+    found.details_defined = await _definition(client, HARDWARE_DATA_NAME) is not None
     if not found.served & {OLD, NEW}:
         return found
     details = await _details(client, progress) if found.details_defined else {}
@@ -97,7 +93,7 @@ async def _definition(client: KubeClient, name: str) -> Definition | None:
 async def _details(client: KubeClient, progress: Progress) -> dict[Key, bytes]:
     """Digests of all hardware details that HardwareData have."""
     found = {}
-    async for each in pages.each(client, DETAILS):
+    async for each in pages.each(client, HARDWARE_DATA):
         hardware = (each.get("spec") or {}).get("hardware")
         if hardware:
             found[key(each)] = digest(hardware)
@@ -112,7 +108,7 @@ async def _hosts(
     seen = {}
     served = OLD in found.served
     try:
-        async for host in pages.each(client, HOSTS_OLD if served else HOSTS_NEW):
+        async for host in pages.each(client, HOST_V1ALPHA1 if served else HOST_V1BETA1):
             found.hosts += 1
             progress("hosts read", found.hosts, 0)
             old = convert(host, V1ALPHA1, settings)
@@ -143,7 +139,7 @@ async def _compare(
 ) -> None:
     """Read all hosts as v1beta1, and compare them with what they should be."""
     try:
-        async for host in pages.each(client, HOSTS_NEW):
+        async for host in pages.each(client, HOST_V1BETA1):
             was = seen.get(key(host))
             if was is None:
                 continue
@@ -164,8 +160,8 @@ async def _look_closer(client: KubeClient, settings: ConversionSettings, at: Key
     namespace, name = at
     for _ in range(_ATTEMPTS):
         try:
-            old = await client.get(HOSTS_OLD, name, namespace)
-            new = await client.get(HOSTS_NEW, name, namespace)
+            old = await client.get(HOST_V1ALPHA1, name, namespace)
+            new = await client.get(HOST_V1BETA1, name, namespace)
         except NotFoundError:
             return []
         if old["metadata"]["resourceVersion"] == new["metadata"]["resourceVersion"]:
