@@ -23,7 +23,7 @@ from edge.commands.hosts import host_options, osies_by_architecture
 from edge.commands.metal3_options import empty_checksum_type
 from tink.convert.baremetalhost import ConversionSettings
 from tink.convert.documents import Document
-from tink.convert.report import Finding, Kind
+from tink.convert.report import Finding, Kind, Source
 from tink.convert.run import DEFAULT_NAMESPACE, METAL3_VERSIONS, TARGETS, TO_HARDWARE, Result, convert_documents
 from tink.convert.sources import read_all
 from tink.convert.table import report_json, summary, table
@@ -31,6 +31,7 @@ from tink.convert.to_hardware import HostOptions
 from tink.convert.writer import file_name, json_text, to_json, to_yaml, write_whole, yaml_document
 
 _PROGRESS_SECONDS = 0.2
+_STDOUT = Path("-")
 _T = TypeVar("_T")
 
 
@@ -68,7 +69,10 @@ class _Cluster:
 @host_options
 @click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", help="Format.")
 @click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), default=None, help="Write to this file, whole or not."
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    help="Write to this file, whole or not; - is standard output.",
 )
 @click.option(
     "--output-dir",
@@ -122,6 +126,9 @@ def convert(
         raise click.UsageError("--out, --output-dir and --apply exclude each other")
     if from_cluster and (namespace is None) != all_namespaces:
         raise click.UsageError("with --from-cluster, give -n NAMESPACE or -A")
+    out = None if out == _STDOUT else out
+    if report_file == _STDOUT and not (out or output_dir or apply):
+        raise click.UsageError("--report-file -: the manifests go there; --out or --output-dir puts them elsewhere")
     if force_conflicts and not apply:
         raise click.UsageError("--force-conflicts goes with --apply")
     if (osies or bmc or consumed or unmanaged) and to != TO_HARDWARE:
@@ -137,15 +144,15 @@ def convert(
             result = convert_documents(found, to=to, hosts=hosts, versions=ConversionSettings(empty_checksum_type))
             if apply:
                 result = asyncio.run(_apply(cluster, result, progress, force=force_conflicts))
+            elif output_dir is not None:
+                result = _write_each(result, output, output_dir, progress)
             else:
-                _write(result, output, out, output_dir, progress)
+                result = _write_all(result, output, out, progress)
     except BrokenPipeError:
         # Whoever read the manifests has gone (`| head`): nothing more to say to anybody.
         sys.stdout = None  # else Python complains about it at exit
         sys.exit(1)
-    except OSError as error:
-        raise click.ClickException(f"{error.filename or 'standard output'}: {error.strerror or error}") from error
-    _tell(result, report, report_file)
+    _tell(result, report, report_file, "applied" if apply else "written")
     sys.exit(result.exit_code(allow_loss=allow_loss))
 
 
@@ -155,23 +162,46 @@ def _own_kubeconfig() -> Path | None:
     return path if path.is_file() else None
 
 
-def _write(result: Result, output: str, out: Path | None, directory: Path | None, progress: _Progress) -> None:
-    """Write the manifests. Raises OSError."""
-    suffix = f".{output}"
-    if directory is not None:
-        directory.mkdir(parents=True, exist_ok=True)
-        for converted in progress.each("written", result.converted):
-            text = json_text(converted.obj) if output == "json" else yaml_document(converted)
-            write_whole(directory / file_name(converted.obj, suffix), [text])
-        return
+def _write_all(result: Result, output: str, out: Path | None, progress: _Progress) -> Result:
+    """Write the manifests as one stream; the result with a finding if that failed. Raises BrokenPipeError."""
     texts = [to_json(result.objects)] if output == "json" else progress.each("written", to_yaml(result.converted))
-    if out is not None:
-        write_whole(out, texts)
-        return
-    stream = sys.stdout.buffer
-    for text in texts:
-        stream.write(text.encode())
-    stream.flush()
+    try:
+        if out is not None:
+            write_whole(out, texts)
+        else:
+            for text in texts:
+                sys.stdout.buffer.write(text.encode())
+            sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if out is None:
+            sys.stdout = None  # else Python tries once more at exit
+        found = _not_written(str(out or "standard output"), error)
+        return replace(result, findings=[*result.findings, found], lost=len(result.converted))
+    return result
+
+
+def _write_each(result: Result, output: str, directory: Path, progress: _Progress) -> Result:
+    """Write a file for each object; the result with a finding for each that could not be written."""
+    failed: list[Finding] = []
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        found = _not_written(str(directory), error)
+        return replace(result, findings=[*result.findings, found], lost=len(result.converted))
+    for converted in progress.each("written", result.converted):
+        text = json_text(converted.obj) if output == "json" else yaml_document(converted)
+        path = directory / file_name(converted.obj, f".{output}")
+        try:
+            write_whole(path, [text])
+        except OSError as error:
+            failed.append(_not_written(str(path), error))
+    return replace(result, findings=[*result.findings, *failed], lost=len(failed))
+
+
+def _not_written(place: str, error: OSError) -> Finding:
+    return Finding(Kind.ERROR, Source(place, 0, "", "", ""), "", f"not written: {error.strerror or error}")
 
 
 async def _read(cluster: _Cluster, to: str | None, progress: _Progress) -> list[Document | Finding]:
@@ -195,36 +225,38 @@ async def _apply(cluster: _Cluster, result: Result, progress: _Progress, *, forc
     from tink.convert.cluster import apply_all
     from tink.kube.client import ApiError, KubeClient, KubeConfigError
 
-    refused: list[Finding] = []
     try:
         client = await KubeClient.connect(cluster.kubeconfig, cluster.context)
         try:
-            async for finding in apply_all(
+            applied = await apply_all(
                 client, result.converted, cluster.namespace, force=force, done=progress.say("applied")
-            ):
-                refused.append(finding)
+            )
         finally:
             await client.close()
     except (ApiError, KubeConfigError) as error:
         raise click.ClickException(str(error)) from error
-    return replace(result, findings=[*result.findings, *refused])
+    lost = len(result.converted) - applied.count
+    return replace(result, findings=[*result.findings, *applied.refused], lost=lost)
 
 
-def _tell(result: Result, report: str, file: Path | None) -> None:
+def _tell(result: Result, report: str, file: Path | None, done: str) -> None:
     """The report: to its file, or to standard error, where a summary stands in any case."""
     terminal = file is None and sys.stderr.isatty()
     width = shutil.get_terminal_size().columns if terminal else 120
     text = report_json(result) if report == "json" else "".join(f"{line}\n" for line in table(result.findings, width))
     if file is not None:
         try:
-            write_whole(file, [text])
+            if file == _STDOUT:
+                click.echo(text, nl=False)
+            else:
+                write_whole(file, [text])
         except OSError as error:
             raise click.ClickException(f"{file}: {error.strerror or error}") from error
     else:
         click.echo(text, nl=False, err=True)
     if report == "table" or file is not None:
         failed = any(finding.kind is Kind.ERROR for finding in result.findings)
-        click.secho(summary(result), err=True, fg="red" if failed else None)
+        click.secho(summary(result, done), err=True, fg="red" if failed else None)
 
 
 class _Progress:

@@ -7,38 +7,50 @@ by server-side apply, so that a second run changes what the conversion made and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from tink.api.v1alpha2 import GROUP, Raw
 from tink.convert.documents import Document, checked
 from tink.convert.host_surroundings import secrets_to_read
-from tink.convert.report import Finding, Findings, Kind, Source
-from tink.convert.run import DEFAULT_NAMESPACE, METAL3_GROUP, RUFIO_GROUP, Converted
+from tink.convert.report import Finding, Kind, Source
+from tink.convert.run import DEFAULT_NAMESPACE, Converted
 from tink.kube import pages
-from tink.kube.client import ApiError, KubeClient, NotFoundError, UnreachableError
-from tink.kube.resources import HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW, ResourceType
+from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError, UnreachableError
+from tink.kube.resources import (
+    HARDWARE,
+    HARDWARE_DATA,
+    HOST_V1ALPHA1,
+    HOST_V1BETA1,
+    MACHINE,
+    OSIE,
+    SECRET,
+    TEMPLATE,
+    WORKFLOW,
+    ResourceType,
+)
 
 FIELD_MANAGER = "tinkedge-convert"
 CLUSTER = "cluster"
 
 _AT_ONCE = 8
+_FORBIDDEN = 403
 
 _TINKERBELL = tuple(
     ResourceType(GROUP, "v1alpha1", plural, kind)
     for plural, kind in (("hardware", "Hardware"), ("templates", "Template"), ("workflows", "Workflow"))
 )
-_METAL3 = tuple(
-    ResourceType(METAL3_GROUP, "v1alpha1", plural, kind)
-    for plural, kind in (("baremetalhosts", "BareMetalHost"), ("hardwaredata", "HardwareData"))
+_METAL3 = (HOST_V1ALPHA1, HARDWARE_DATA)
+_RUFIO = (
+    MACHINE,
+    *(
+        ResourceType(MACHINE.group, MACHINE.version, plural, kind)
+        for plural, kind in (("jobs", "Job"), ("tasks", "Task"))
+    ),
 )
-_RUFIO = tuple(
-    ResourceType(RUFIO_GROUP, "v1alpha1", plural, kind)
-    for plural, kind in (("machines", "Machine"), ("jobs", "Job"), ("tasks", "Task"))
-)
-_METAL3_NEW = tuple(ResourceType(METAL3_GROUP, "v1beta1", each.plural, each.kind) for each in _METAL3)
 _WRITTEN = {
     (each.api_version, each.kind): each
-    for each in (HARDWARE, OSIE, TEMPLATE, WORKFLOW, SECRET, *_METAL3, *_METAL3_NEW, *_RUFIO)
+    for each in (HARDWARE, OSIE, TEMPLATE, WORKFLOW, SECRET, *_METAL3, HOST_V1BETA1, *_RUFIO)
 }
 
 
@@ -47,10 +59,11 @@ async def read_cluster(
 ) -> list[Document | Finding]:
     """All objects to convert of a namespace, or of all (None). `seen` is told how many there are so far.
 
-    Raises ApiError: the API does not answer, or none of the resources is served there.
+    A kind that may not be read is a finding. Raises ApiError: the API does not answer, or none of the kinds is served
+    there or may be read.
     """
     found: list[Document | Finding] = []
-    missing = 0
+    missing, denied = 0, 0
     types = _METAL3 if metal3 else _TINKERBELL
     for resource in types:
         try:
@@ -59,6 +72,12 @@ async def read_cluster(
                 seen(len(found))
         except NotFoundError:
             missing += 1
+        except ApiError as error:
+            denied += 1
+            if error.status != _FORBIDDEN or missing + denied == len(types):
+                raise
+            source = Source(CLUSTER, 0, resource.kind, namespace or "", "")
+            found.append(Finding(Kind.ERROR, source, "", f"none of this kind was read: {error}"))
     if missing == len(types):
         raise NotFoundError(404, "NotFound", f"the cluster does not serve {types[0].api_version}")
     if metal3:
@@ -94,43 +113,64 @@ def _document(obj: Raw, number: int) -> Document | Finding:
     return checked(Document(source, obj))
 
 
+@dataclass(slots=True)
+class Applied:
+    """What became of objects that were to be applied."""
+
+    count: int = 0
+    """How many are there now."""
+    refused: list[Finding] = field(default_factory=list)
+
+
 async def apply_all(
     client: KubeClient, converted: list[Converted], namespace: str | None, *, force: bool, done: Callable[[int], None]
-) -> AsyncIterator[Finding]:
-    """Apply all objects, OSIEs before the others; a finding for each that the API refuses. `done` is told how many.
+) -> Applied:
+    """Apply all objects, OSIEs before the others. `done` is told how many have had their turn.
 
-    `namespace` is that of objects which name none. Raises UnreachableError: the rest has not been applied.
+    `namespace` is that of objects which name none. What the API refuses is a finding. If it does not answer any more,
+    that is one, too, and the rest is not tried.
     """
-    finished = 0
+    result = Applied()
     osies = sum(each.obj["kind"] == "OSIE" for each in converted)
     for part in (converted[:osies], converted[osies:]):
         for start in range(0, len(part), _AT_ONCE):
             batch = part[start : start + _AT_ONCE]
-            for refused in await asyncio.gather(*(_apply(client, one, namespace, force=force) for one in batch)):
-                if refused is not None:
-                    yield refused
-            finished += len(batch)
-            done(finished)
+            answers = await asyncio.gather(
+                *(_apply(client, one, namespace, force=force) for one in batch), return_exceptions=True
+            )
+            result.count += answers.count(None)
+            result.refused += [answer for answer in answers if isinstance(answer, Finding)]
+            for answer in answers:
+                if isinstance(answer, UnreachableError):
+                    reason = f"{answer}: {result.count} of {len(converted)} objects were applied. Apply it once more"
+                    result.refused.append(Finding(Kind.ERROR, Source(CLUSTER, 0, "", "", ""), "", reason))
+                    return result
+                if isinstance(answer, BaseException):
+                    raise answer
+            done(result.count + len(result.refused))
+    return result
 
 
 async def _apply(client: KubeClient, converted: Converted, namespace: str | None, *, force: bool) -> Finding | None:
+    """None if the object is there now. Raises UnreachableError."""
     obj = converted.obj
     metadata = obj["metadata"]
     own = metadata.get("namespace") or namespace or DEFAULT_NAMESPACE
     if converted.document is not None:
         source = converted.document.source
     else:
-        source = Source(CLUSTER, 1, obj["kind"], own, metadata["name"])
-    findings = Findings(source)
+        source = Source(CLUSTER, 0, obj["kind"], own, metadata["name"])
     resource = _WRITTEN.get((obj["apiVersion"], obj["kind"]))
     if resource is None:
-        findings.error("", f"{obj['apiVersion']} {obj['kind']} is not applied: write it to a file, and use kubectl")
-    else:
-        obj = {**obj, "metadata": {**metadata, "namespace": own}}
-        try:
-            await client.apply(resource, metadata["name"], own, obj, manager=FIELD_MANAGER, force=force)
-        except UnreachableError:
-            raise
-        except ApiError as error:
-            findings.error("", f"not applied: {error}")
-    return next(iter(findings), None)
+        reason = f"{obj['apiVersion']} {obj['kind']} is not applied: write it to a file, and use kubectl"
+        return Finding(Kind.ERROR, source, "", reason)
+    obj = {**obj, "metadata": {**metadata, "namespace": own}}
+    try:
+        await client.apply(resource, metadata["name"], own, obj, manager=FIELD_MANAGER, force=force)
+    except UnreachableError:
+        raise
+    except ConflictError as error:
+        return Finding(Kind.ERROR, source, "", f"not applied: {error}: --force-conflicts takes these fields over")
+    except ApiError as error:
+        return Finding(Kind.ERROR, source, "", f"not applied: {error}")
+    return None

@@ -18,6 +18,7 @@ from tink.convert.nodes import NodeError, compose
 
 _MAYBE = re.compile(r"(?:^|[ \t])#", re.MULTILINE)
 _HASH = re.compile(r"(?<![^ \t])#")
+_BLOCK_HEADER = re.compile(r"[|>][0-9+-]*")
 END = "\0end"
 """The path of a comment below all fields."""
 
@@ -32,6 +33,8 @@ class Comment:
     """With its `#`."""
     beside: bool
     """On the field's own line, not above it."""
+    line: int = 0
+    """Where it stands in its text, from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +110,12 @@ def _covered(scalars: list[yaml.ScalarNode], lines: list[str]) -> dict[int, list
         if scalar.style not in ("|", ">") and start.line == end.line:
             covered.setdefault(start.line, []).append((start.column, end.column))
             continue
+        header = _BLOCK_HEADER.search(lines[start.line], start.column) if scalar.style in ("|", ">") else None
         for line in range(start.line, min(end.line + 1, len(lines))):
             left = start.column if line == start.line else 0
             right = end.column if line == end.line else len(lines[line]) + 1
+            if line == start.line and header is not None:  # what stands behind it may be a comment
+                right = header.end()
             covered.setdefault(line, []).append((left, right))
     return covered
 
@@ -126,12 +132,12 @@ def _comments(lines: list[str], places: list[_Place], covered: dict[int, list[tu
                 following += 1
             text = line[column:].rstrip()
             if line[:column].strip() not in ("", "---"):
-                yield Comment(tuple(at_line.get(number) or at_line.get(previous) or ()), text, beside=True)
+                yield Comment(tuple(at_line.get(number) or at_line.get(previous) or ()), text, True, number + 1)
             elif following < len(starts):
                 # Above a line that begins several fields (`- device: x`) it is about the outermost.
-                yield Comment(tuple(at_line[starts[following]][:1]), text, beside=False)
+                yield Comment(tuple(at_line[starts[following]][:1]), text, False, number + 1)
             else:
-                yield Comment((END,), text, beside=False)
+                yield Comment((END,), text, False, number + 1)
         if number in at_line:
             previous = number
 

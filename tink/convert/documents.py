@@ -10,7 +10,6 @@ A file may be as large as a rack's inventory; an object may not be larger than w
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from collections.abc import Iterator
@@ -32,6 +31,10 @@ _SAYS_NOTHING = re.compile(rb"(?:[ \t\r]*(?:#[^\n]*)?(?:\n|\Z))*")
 _NEXT_OBJECT = re.compile(r"^\{", re.MULTILINE)
 _JSON_START = re.compile(rb"(?:---)?[ \t\r\n]*[{\[]")
 _BOM = b"\xef\xbb\xbf"
+_UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?\Z")
+_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z")
+_OF_A_NAME = "lower case letters, digits, - and . between these"
 _DEEPEST = 100
 _COLLECTIONS = (dict, list)
 
@@ -54,6 +57,12 @@ class Document:
 
 def read(file: str, content: bytes) -> Iterator[Document | Finding]:
     """The objects of a file's content, YAML or JSON, and an error finding for each part that can't be read."""
+    if content.startswith(_UTF16_BOMS):  # as PowerShell's `>` writes
+        try:
+            content = content.decode("utf-16").encode()
+        except UnicodeDecodeError as error:
+            yield Finding(Kind.ERROR, Source(file, 1, "", "", ""), "", f"not UTF-16, as it says: byte {error.start}")
+            return
     number = 1
     for line, chunk in _chunks(content.removeprefix(_BOM)):
         parts = _json_chunk(file, number, line, chunk)
@@ -73,10 +82,17 @@ def checked(document: Document) -> Document | Finding:
     metadata = obj.get("metadata")
     if not isinstance(metadata, dict):
         return _error(document, "metadata", f"must be an object, is {_present(obj, 'metadata')}")
-    if not isinstance(metadata.get("name"), str) or not metadata["name"]:
-        return _error(document, "metadata.name", f"must be a string, is {_present(metadata, 'name')}: give it a name")
-    if not isinstance(metadata.get("namespace", ""), str | None):
+    name, namespace = metadata.get("name"), metadata.get("namespace")
+    if not isinstance(name, str) or not name:
+        what = "put it in quotes" if isinstance(name, int | float) else "give it a name"
+        return _error(document, "metadata.name", f"must be a string, is {_present(metadata, 'name')}: {what}")
+    if not _NAME.match(name):
+        return _error(document, "metadata.name", f"no API server takes {_short(name)} for a name: {_OF_A_NAME}")
+    if not isinstance(namespace, str | None):
         return _error(document, "metadata.namespace", f"must be a string, is {_present(metadata, 'namespace')}")
+    if namespace and not _NAMESPACE.match(namespace):
+        reason = f"no API server takes {_short(namespace)} for a namespace: {_OF_A_NAME}, no points"
+        return _error(document, "metadata.namespace", reason)
     if (path := _too_deep(obj)) is not None:
         return _error(document, path, f"nested deeper than {_DEEPEST} levels")
     return document
@@ -158,10 +174,6 @@ def _json_chunk(file: str, number: int, first_line: int, chunk: bytes) -> list[l
 
 def _decoded(text: str, at: int) -> tuple[Any, int]:
     """The JSON value that begins at `at`, and where it ends. Raises ValueError, RecursionError."""
-    if at == 0 or text.startswith("---"):
-        # Mostly there is one, which the faster parser reads. It is strict, too.
-        with contextlib.suppress(orjson.JSONDecodeError):
-            return orjson.loads(text[at:]), len(text)
     obj, end = _DECODER.raw_decode(text, at)
     return _sound(obj), end
 
@@ -170,7 +182,19 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number in JSON")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+def _once(pairs: list[tuple[str, Any]]) -> Raw:
+    """An object's fields, none of which may be given twice: of two values one would be lost without a word."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        left = set(found)
+        for key, _ in pairs:
+            if key not in left:
+                raise ValueError(f"in the value that begins there, key {_short(key)} is given twice")
+            left.discard(key)
+    return found
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_once)
 
 
 def _json_problem(error: Exception) -> str:
@@ -184,7 +208,7 @@ def _sound(obj: Any) -> Any:
     try:
         orjson.dumps(obj)
     except orjson.JSONEncodeError as error:
-        if "Integer" not in str(error):
+        if not str(error).startswith(("Integer", "Recursion")):  # of these there is more to say later
             raise ValueError(str(error)) from error
     return obj
 
@@ -284,6 +308,10 @@ def _size(found: Any) -> int:
 def _error(document: Document, path: str, reason: str) -> Finding:
     place = f"{document.prefix}.{path}" if document.prefix and path else document.prefix or path
     return Finding(Kind.ERROR, document.source, place, reason)
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 80 else text[:80] + "…")
 
 
 def _present(mapping: Raw, key: str) -> str:

@@ -1,9 +1,9 @@
-"""v1alpha2 as the CRD refactor proposal had it first, to its final revision.
+"""v1alpha2 as the CRD refactor proposal had it first, and as tinkerbell/tink built it, to its final revision.
 
-Both have one apiVersion, so an object is known by its fields. What differs: Hardware's `osie` had the reference and
+All have one apiVersion, so an object is known by its fields. What differs: Hardware's `osie` had the reference and
 the kernel's parameters in it, and `leaseTime` became `leaseTimeSeconds`; Workflow's `templateData` held anything and
 is now `templateParams`, of strings; its `timeout` was a Go duration and is now seconds; conditions had a severity and a
-time. What is not named here is the same in both, and stays as it is.
+time; tinkerbell/tink's actions have `namespaces`. What is not named here is the same in all, and stays as it is.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tink.api.v1alpha2 import Raw
 from tink.convert import accepted
 from tink.convert.fields import Fields, says_nothing
 from tink.convert.report import Findings
+from tink.convert.template import NO_PID
 from tink.convert.workflow import check_params, param_text
 
 _NANOSECOND = 10**9
@@ -54,17 +55,14 @@ def is_early(obj: Raw) -> bool:
             or (isinstance(timeout, int) and timeout >= _NANOSECOND)
             or any(key in condition for condition in _conditions(obj) for key in _OF_CONDITIONS)
         )
-    return False
+    return obj.get("kind") == "Template" and any("namespaces" in action for _, action in _actions(spec))
 
 
 def convert(obj: Raw, findings: Findings) -> list[Raw]:
     """The object in the final revision; nothing if there is an error."""
-    result = _copy(obj)
+    result: Raw = _copy(obj)
     if isinstance(result.get("spec"), dict):
-        if obj["kind"] == "Hardware":
-            _hardware(result["spec"], findings)
-        else:
-            _workflow(result["spec"], findings)
+        _SPECS[obj["kind"]](result["spec"], findings)
     for index, condition in enumerate(_conditions(result)):
         for key in _OF_CONDITIONS:
             if not says_nothing(condition.pop(key, None)):
@@ -86,6 +84,13 @@ def _leases(spec: Raw) -> Iterator[tuple[str, Raw]]:
         dhcp = interface.get("dhcp") if isinstance(interface, dict) else None
         if isinstance(dhcp, dict):
             yield mac, dhcp
+
+
+def _actions(spec: Raw) -> Iterator[tuple[int, Raw]]:
+    actions = spec.get("actions")
+    for index, action in enumerate(actions if isinstance(actions, list) else ()):
+        if isinstance(action, dict):
+            yield index, action
 
 
 def _conditions(obj: Raw) -> list[Raw]:
@@ -200,6 +205,33 @@ def _timeout(spec: Raw, timeout: str | int, findings: Findings) -> None:
     if whole != seconds:
         findings.changed("spec.timeout", f"{timeout} is {whole} seconds now: there are whole ones only")
     spec["timeout"] = whole
+
+
+# --- Template
+
+
+def _template(spec: Raw, findings: Findings) -> None:
+    for index, action in _actions(spec):
+        if "namespaces" not in action:
+            continue
+        path = f"spec.actions[{index}]"
+        namespaces = Fields(action, findings, path).fields("namespaces")
+        network = namespaces.text("network")
+        namespaces.drop("pid", NO_PID)
+        namespaces.rest()
+        own = action.get("networkNamespace")
+        if network and own not in (None, "", network):
+            findings.dropped(f"{path}.namespaces.network", f"networkNamespace says {own!r:.80}, and is kept")
+            network = None
+        if network:
+            _replace(action, "namespaces", "networkNamespace", network)
+            findings.moved(f"{path}.namespaces", f"{path}.networkNamespace")
+            findings.moved(f"{path}.namespaces.network", f"{path}.networkNamespace")
+        else:
+            del action["namespaces"]
+
+
+_SPECS = {"Hardware": _hardware, "Workflow": _workflow, "Template": _template}
 
 
 def duration(text: str) -> Fraction | None:

@@ -76,6 +76,9 @@ def compose(text: str) -> Iterator[yaml.Node]:
         mark = error.problem_mark or error.context_mark
         what = ", ".join(part for part in (error.context, error.problem) if part)
         raise NodeError(what or "not YAML", mark.line + 1 if mark else 0) from error
+    except yaml.reader.ReaderError as error:
+        line = text.encode()[: error.position].count(b"\n") + 1
+        raise NodeError(f"{error.reason} (here 0x{error.character:02x})", line) from error
     except yaml.YAMLError as error:
         raise NodeError(" ".join(str(error).split())) from error
     except YamlError as error:

@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tink.convert.comments import Comment
 
 
 class Kind(StrEnum):
@@ -29,7 +33,7 @@ class Source:
     file: str
     """A path; "-" for standard input, "cluster" for a live cluster."""
     document: int
-    """Which document of the file, from 1."""
+    """Which document of the file, from 1; 0 for the whole file."""
     kind: str
     namespace: str
     name: str
@@ -42,7 +46,8 @@ class Source:
 
     def __str__(self) -> str:
         """For a person: `rack.yaml, document 2: Hardware default/node-1`."""
-        return f"{self.file}, document {self.document}" + (f": {self.label}" if self.label else "")
+        place = f"{self.file}, document {self.document}" if self.document else self.file
+        return place + (f": {self.label}" if self.label else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,8 @@ class Findings:
         self.source = source
         self.moves: dict[str, str] = {}
         """Path in the source -> path in the result, for the comments that stand at a field to follow it."""
+        self.comments: list[Comment] = []
+        """Comments that stood inside of a field's text, with their fields' paths in the result."""
         self._prefix = prefix
         self._found: list[Finding] = []
 

@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from tink.api.v1alpha2 import API_VERSION, Raw
 from tink.convert.documents import Document
+from tink.convert.fields import Fields
+from tink.convert.metadata import carried
 from tink.convert.report import Finding, Findings, Kind
 
 if TYPE_CHECKING:
     from tink.convert.baremetalhost import ConversionSettings
+    from tink.convert.comments import Comment
     from tink.convert.to_hardware import HostOptions
 
 V1ALPHA1 = "tinkerbell.org/v1alpha1"
@@ -60,6 +63,8 @@ class Converted:
     """What it was made from; None for objects that several share."""
     moves: dict[str, str] = field(default_factory=dict)
     """Path in the document -> path in `obj` (`Findings.moved`)."""
+    comments: list[Comment] = field(default_factory=list)
+    """Those that stood inside of a field's text (`Findings.comments`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,8 @@ class Result:
 
     converted: list[Converted]
     findings: list[Finding]
+    lost: int = 0
+    """How many of `converted` could not be written or applied; findings say why."""
 
     @property
     def objects(self) -> list[Raw]:
@@ -118,7 +125,8 @@ class _Run:
             findings = Findings(document.source, document.prefix)
             for position, obj in enumerate(self._convert(document.obj, findings)):
                 first = position == 0
-                self._keep(Converted(obj, document if first else None, findings.moves if first else {}), findings)
+                made = Converted(obj, document, findings.moves, findings.comments) if first else Converted(obj)
+                self._keep(made, findings)
             self.findings.extend(findings)
         osies = [each for each in self._made.values() if each.obj["kind"] == "OSIE"]
         others = [each for each in self._made.values() if each.obj["kind"] != "OSIE"]
@@ -142,14 +150,19 @@ class _Run:
         if module := _CONVERTERS.get((api_version, kind)):
             return _converter_in(module)
         if api_version == API_VERSION and kind in _TODAYS_KINDS:
-            early = importlib.import_module("tink.convert.early")
-            return early.convert if early.is_early(obj) else _unchanged
+            return _converter_in("todays")
         if group == METAL3_GROUP and kind in _METAL3_KINDS:
             return self._of_metal3(obj, findings)
         if self._to == TO_HARDWARE and (api_version, kind) == ("v1", "Secret"):
             return None
         if group == RUFIO_GROUP or (api_version, kind) == ("v1", "Secret"):
-            return _unchanged
+            return _passed_on
+        if (
+            api_version == API_VERSION
+            and kind in (todays := importlib.import_module("tink.convert.todays")).FOREIGN_KINDS
+        ):
+            findings.error("", todays.FOREIGN)
+            return None
         findings.error("", f"{api_version} {kind} is nothing that can be converted: take it out of the input")
         return None
 
@@ -214,8 +227,14 @@ def _hardware(host: Raw) -> object:
 
 
 def _unchanged(obj: Raw, findings: Findings) -> list[Raw]:
-    """What is of today already, or no affair of ours: converting a result again changes nothing."""
     return [obj]
+
+
+def _passed_on(obj: Raw, findings: Findings) -> list[Raw]:
+    """What is no affair of ours, without what the API server has written that it was read from: another one refuses to
+    create an object with a uid, and deletes one whose owner it does not have.
+    """
+    return [{**obj, "metadata": carried(Fields(obj, findings), findings)}]
 
 
 def _identity(obj: Raw) -> tuple[str, str, str, str]:

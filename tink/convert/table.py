@@ -26,7 +26,8 @@ class _Row:
     path: str
     reason: str
     first: Source
-    objects: int
+    objects: int = 1
+    findings: int = 1
 
     def where(self) -> str:
         """One object in full; of several the first."""
@@ -63,21 +64,24 @@ def table(findings: Iterable[Finding], width: int) -> Iterator[str]:
         yield f"... and {len(rows) - len(shown)} rows more: --report json has all of them"
 
 
-def summary(result: Result) -> str:
-    """One line: what there is now, and at what price."""
+def summary(result: Result, done: str = "written") -> str:
+    """One line: what there is now, and at what price. `done` is what was done with the objects."""
     counts = {kind: sum(finding.kind is kind for finding in result.findings) for kind in Kind}
     prices = [
         f"{_count(counts[Kind.ERROR], 'error')}",
         f"{_count(counts[Kind.DROPPED], 'field')} dropped",
         f"{counts[Kind.CHANGED]} changed",
     ]
-    return f"{_count(len(result.converted), 'object')} written; {', '.join(prices)}"
+    objects = _count(len(result.converted), "object")
+    if result.lost:
+        objects = f"{len(result.converted) - result.lost} of {len(result.converted)} objects"
+    return f"{objects} {done}; {', '.join(prices)}"
 
 
 def report_json(result: Result) -> str:
     """All findings, one object each, in the order of the input."""
     content = {
-        "objects": len(result.converted),
+        "objects": len(result.converted) - result.lost,
         "findings": [
             {
                 "finding": finding.kind,
@@ -101,14 +105,13 @@ def _rows(findings: Iterable[Finding]) -> list[_Row]:
         path = _INDEX.sub("[]", finding.path)
         row = rows.get((finding.kind, path, finding.reason))
         if row is None:
-            rows[finding.kind, path, finding.reason] = _Row(finding.kind, path, finding.reason, finding.source, 1)
-        elif finding.source != row.first:
+            rows[finding.kind, path, finding.reason] = _Row(finding.kind, finding.path, finding.reason, finding.source)
+            continue
+        row.findings += 1
+        row.path = path
+        if finding.source != row.first:
             row.objects += 1
-    found = list(rows.values())
-    for row in found:
-        if row.objects == 1:
-            row.path = row.path.replace("items[].", "")
-    return sorted(found, key=lambda row: _ORDER[row.kind])
+    return sorted(rows.values(), key=lambda row: _ORDER[row.kind])
 
 
 def _count(number: int, what: str) -> str:
@@ -116,5 +119,5 @@ def _count(number: int, what: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """What a file says of itself goes to a terminal: no control characters."""
-    return "".join(char if char.isprintable() else "?" for char in text)
+    """What a file says of itself, or an API server, goes to a terminal: no control characters."""
+    return "".join(char if char.isprintable() else "?" for char in " ".join(text.splitlines()))

@@ -12,11 +12,13 @@ they did is what the Tink controller, server and workers did with them (tinkerbe
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from tink.api import rules
 from tink.api.v1alpha2 import API_VERSION, Raw
 from tink.api.yaml import plain_scalar
+from tink.convert.comments import END
 from tink.convert.expressions import rewrite
 from tink.convert.fields import Fields, says_nothing, type_name
 from tink.convert.metadata import carried
@@ -34,10 +36,14 @@ _LONGEST_TIMEOUT = 2**63 - 1
 # The rule of `tink.api.rules.VOLUME`.
 _VOLUME = re.compile(r"(?:/[^:]*|[^\W_][\w.-]*):/[^:]+(?::[^:]*)?\Z", re.ASCII)
 _PARAM = re.compile(r"\{\{-?\s*\.(?:Params\.)?\w+\s*-?\}\}\Z", re.ASCII)
+_NEW_NAMES = {"environment": ".env", "command": ".args"}
+_SHARED_NAME = re.compile(r"^(spec(?:\.actions\[[0-9]+\])?)\.(environment|command)(?=[.\[]|\Z)")
+_NAMESPACES = re.compile(r"(?<=\])\.namespaces(?:\.network)?\Z")
+_MOST_LINES = 20
 _RESTARTS = re.compile(r"(?:^|[^a-z])(?:kexec|reboot)(?:[^a-z]|\Z)")
 _WAITS = "waitdaemon"
 """An image that starts the one in $IMAGE when the agent has reported."""
-_PID = (
+NO_PID = (
     "v1alpha2 has no PID namespaces: the action gets its own. One that restarts the machine can do it by "
     "/proc/sysrq-trigger"
 )
@@ -65,6 +71,8 @@ class _Conversion:
         self._top = Fields(obj, findings)
         self._findings = findings
         self._content = Content(None)
+        self._places: dict[str, str] = {}
+        """Path in the text -> path in the result, where `_place` does not know it."""
 
     def result(self) -> list[Raw]:
         top = self._top
@@ -98,10 +106,27 @@ class _Conversion:
         if not isinstance(self._content.value, dict):
             self._findings.error(DATA, f"must have a list of tasks, is {type_name(self._content.value)}")
             return {}
-        if self._content.comments:
-            lines = "1 comment" if self._content.comments == 1 else f"{self._content.comments} comments"
-            self._findings.changed(DATA, f"{lines} in the text did not come along")
-        return self._workflow(Fields(self._content.value, self._findings, DATA), metadata)
+        result = self._workflow(Fields(self._content.value, self._findings, DATA), metadata)
+        self._comments()
+        return result
+
+    def _comments(self) -> None:
+        """Comments of the text stand at their fields from now on, where the result is written as YAML."""
+        comments = self._content.comments
+        if not comments:
+            return
+        for each in comments:
+            paths = tuple(self._places.get(path) or _place(path) for path in each.paths) or ("spec",)
+            self._findings.comments.append(replace(each, paths=paths))
+        lines = ", ".join(str(each.line) for each in comments[:_MOST_LINES]) + (
+            " ..." if comments[_MOST_LINES:] else ""
+        )
+        count = "1 comment (line" if len(comments) == 1 else f"{len(comments)} comments (lines"
+        self._findings.changed(
+            DATA,
+            f"{count} {lines} of the text): in YAML they stand at their fields now; JSON and an API server have "
+            "no place for them",
+        )
 
     # --- the text's own levels
 
@@ -189,9 +214,9 @@ class _Conversion:
             result["networkNamespace"] = text
         elif network is None:
             namespaces.ignore("network")
-        namespaces.drop("pid", _PID)
+        namespaces.drop("pid", NO_PID)
         namespaces.rest()
-        action.drop("pid", _PID)
+        action.drop("pid", NO_PID)
         for key in ("on-timeout", "on-failure"):
             action.drop(key, _REACTION)
         action.rest()
@@ -258,9 +283,12 @@ class _Conversion:
         if not self._is(fields, "volumes", list, "a list"):
             return found
         for at, volume in fields.texts("volumes"):
+            into = _place(fields.at("volumes").removeprefix(f"{DATA}."))
             if "{{" not in volume and not _VOLUME.match(volume):
                 self._findings.dropped(at, rules.VOLUME.message)
+                self._places[at.removeprefix(f"{DATA}.")] = into
             else:
+                self._places[at.removeprefix(f"{DATA}.")] = f"{into}[{len(found)}]"
                 found.append(self._rendered(at, volume, _LONGEST["volume"]))
         self._bound(fields.at("volumes"), "volumes", len(found))
         return found
@@ -317,6 +345,16 @@ class _Conversion:
     def _bound(self, at: str, what: str, count: int) -> None:
         if count > _MOST[what]:
             self._findings.error(at, f"v1alpha2 takes {_MOST[what]} of them, here are {count}")
+
+
+def _place(path: str) -> str:
+    """Where a field of the text is in the result, or what was nearest to it: the paths that comments have."""
+    if path == END:
+        return path
+    if not path.startswith("tasks[0]."):
+        return "spec"
+    path = _NAMESPACES.sub(".networkNamespace", f"spec{path.removeprefix('tasks[0]')}")
+    return _SHARED_NAME.sub(lambda match: match[1] + _NEW_NAMES[match[2]], path)
 
 
 def _seconds(text: Any) -> int | None:

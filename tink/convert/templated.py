@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from itertools import pairwise
 from typing import Any
 
 import yaml
 
-from tink.convert.comments import collect, has_comments
+from tink.convert.comments import Comment, collect, has_comments
 from tink.convert.nodes import NodeError, compose, value
 from tink.template.lexer import Kind, Token, lex
 from tink.template.parser import MAX_TEXT, MAX_TOKENS
@@ -72,8 +72,8 @@ class Content:
     """String with expressions -> the line where its first expression stands."""
     edges: dict[str, str] = field(default_factory=dict)
     """String -> what YAML cut off or folded in it, when it read what had been rendered, and what may stay now."""
-    comments: int = 0
-    """How many comments there are, which have no place in the result."""
+    comments: list[Comment] = field(default_factory=list)
+    """YAML's comments, with paths and lines in the text."""
 
 
 @dataclass(slots=True)
@@ -196,8 +196,8 @@ class _Reading:
         try:
             stand_in = self._stand_in()
             if has_comments(stand_in):
-                own = (f"#{self._word}", f"# {self._word}")
-                self._content.comments = sum(not each.text.startswith(own) for each in collect(stand_in))
+                found = [self._comment(each) for each in collect(stand_in)]
+                self._content.comments = [each for each in found if each.text.lstrip("# ")]
             stream = compose(stand_in)
             root = next(stream, None)
             if root is not None:
@@ -292,6 +292,16 @@ class _Reading:
                 if id(each) not in done:
                     done.add(id(each))
                     pending.append(each)
+
+    def _comment(self, comment: Comment) -> Comment:
+        """A comment as it was written. One that only stands for an expression has no text."""
+
+        def source(match: re.Match[str]) -> str:
+            each = self._expressions[int(match[1] or match[2])]
+            return "" if each.alone else " ".join(self._text[each.start : each.end].split())
+
+        text = self._placeholder.sub(source, comment.text)
+        return replace(comment, text=text, line=self._lines[comment.line - 1])
 
     def _scalar(self, node: yaml.ScalarNode) -> None:
         plain = not node.style and node.tag is None
@@ -461,13 +471,8 @@ def _strip_arms(inside: list[_Expression], parts: list[str]) -> bool:
             parts[2 * index + 2] = parts[2 * index + 2].lstrip(" ")
         if inside[index].role in (Role.CLOSE, Role.MIDDLE):
             parts[2 * index] = parts[2 * index].rstrip(" ")
-    # What stands at the ends of an arm may be an expression again, which prints spaces or nothing.
-    return any(
-        inside[near].role is not Role.OUTPUT and not parts[2 * max(index, near)]
-        for index in edges
-        for near in (index - 1, index + 1)
-        if 0 <= near < len(inside) and near not in edges
-    )
+    # Within an arm there may be some again, which print spaces or nothing at its ends.
+    return any(each.role is not Role.OUTPUT for index, each in enumerate(inside) if index not in edges)
 
 
 def _escaped(plain: str) -> str:

@@ -43,12 +43,12 @@ def yaml_document(converted: Converted) -> str:
     """One object as a YAML document that begins with `---`."""
     text = converted.document.text if converted.document is not None else None
     comments = collect(text) if text is not None else []
-    if not comments:
+    if not comments and not converted.comments:
         return _Lines().document(converted.obj)
     there: dict[str, int] = {}
     lines = _Lines(there)
     lines.document(converted.obj)
-    return lines.with_comments(placed(comments, converted.moves, there))
+    return lines.with_comments(placed(comments, converted.moves, there) + placed(converted.comments, {}, there))
 
 
 def to_json(objects: list[Raw]) -> str:
@@ -77,8 +77,20 @@ def file_name(obj: Raw, suffix: str) -> str:
 
 
 def write_whole(path: Path, text: Iterable[str]) -> None:
-    """Write a file so that nobody ever sees half of it. Raises OSError, and leaves what was there before."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
+    """Write a file so that nobody ever sees half of it. Raises OSError, and leaves what was there before.
+
+    A link stays one. What is no regular file (`/dev/stdout`, a pipe) is not replaced but written to.
+    """
+    if path.exists() and not path.is_file():
+        with path.open("w", encoding="utf-8") as stream:
+            stream.writelines(text)
+        return
+    path = path.resolve()
+    try:
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
+    except OSError as error:
+        error.filename = str(path)  # not that of the temporary file, which says nothing to anybody
+        raise
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
             stream.writelines(text)

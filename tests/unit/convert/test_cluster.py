@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -21,10 +22,11 @@ from tink.convert.documents import Document
 from tink.convert.report import Finding
 from tink.convert.run import Converted
 from tink.kube import pages
-from tink.kube.client import KubeClient, NotFoundError
+from tink.kube.client import ApiError, KubeClient, NotFoundError, UnreachableError
 from tink.kube.resources import CRD, HARDWARE, SECRET, ResourceType
 
 OLD = ResourceType("tinkerbell.org", "v1alpha1", "hardware", "Hardware")
+NEW: Raw = {"apiVersion": "tinkerbell.org/v1alpha2", "kind": "Hardware"}
 HOSTS = ResourceType("metal3.io", "v1alpha1", "baremetalhosts", "BareMetalHost")
 
 
@@ -166,11 +168,65 @@ async def test_refused_object_is_named_and_the_others_are_applied(client: KubeCl
     other = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "map"}}
     done: list[int] = []
     objects = [Converted(obj) for obj in (bad, other, good)]
-    refused = [each async for each in apply_all(client, objects, None, force=False, done=done.append)]
+    applied = await apply_all(client, objects, None, force=False, done=done.append)
+    refused = applied.refused
+    assert applied.count == 1
     assert [each.source.name for each in refused] == ["bad", "map"]
     assert "must be MAC addresses" in refused[0].reason
     assert done[-1] == 3
     assert (await client.get(HARDWARE, "good", "default"))["metadata"]["name"] == "good"
+
+
+async def test_kind_that_may_not_be_read_costs_no_other(client: KubeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    await old_rack(client)
+    each = pages.each
+
+    async def limited(client: KubeClient, resource: ResourceType, *arguments: Any) -> AsyncIterator[Raw]:
+        if resource.kind in denied:
+            raise ApiError(403, "Forbidden", f"{resource.plural} is forbidden")
+        async for found in each(client, resource, *arguments):
+            yield found
+
+    monkeypatch.setattr(pages, "each", limited)
+    denied = {"Template"}
+    found = await read_cluster(client, "rack", metal3=False, seen=lambda _: None)
+    (refused,) = [each for each in found if isinstance(each, Finding)]
+    assert (refused.kind, refused.source.kind, len(found)) == ("error", "Template", 4)
+    assert "templates is forbidden" in refused.reason
+    denied = {"Hardware", "Template", "Workflow"}
+    with pytest.raises(ApiError, match="forbidden"):
+        await read_cluster(client, None, metal3=False, seen=lambda _: None)
+
+
+async def test_api_that_stops_answering_costs_no_report_and_says_how_much_was_applied(
+    server: ApiServer, client: KubeClient, tmp_path: Path
+) -> None:
+    for each in generate():
+        await client.create(CRD, each)
+    objects = []
+    for index in range(20):
+        spec = {"networkInterfaces": {f"52:54:00:00:00:{index:02x}": {}}}
+        objects.append({**NEW, "metadata": {"name": f"n{index}"}, "spec": spec})
+    made = [Converted(obj) for obj in objects]
+
+    async def stopping(*arguments: Any, **named: Any) -> Raw:
+        if arguments[1] == "n10":
+            raise UnreachableError("gone")
+        return await KubeClient.apply(client, *arguments, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(client, "apply", stopping)
+        applied = await apply_all(client, made, None, force=False, done=lambda _: None)
+    assert (applied.count, len(applied.refused)) == (15, 1)
+    assert "15 of 20 objects were applied" in applied.refused[0].reason
+    path = tmp_path / "rack.json"
+    path.write_text("\n".join(map(json.dumps, [*objects, machine("lossy", 99) | {"x": 1}])))
+    await server.stop()
+    arguments = ["-f", path, "--apply", "--kubeconfig", server.kubeconfig, "--report", "json"]
+    result = await asyncio.to_thread(run, *arguments)
+    report = json.loads(result.stderr)
+    assert (result.exit_code, report["objects"]) == (1, 0)
+    assert [each["finding"] for each in report["findings"]] == ["dropped", "error"]
 
 
 async def test_field_of_another_owner_is_taken_only_by_force(client: KubeClient) -> None:
@@ -180,7 +236,9 @@ async def test_field_of_another_owner_is_taken_only_by_force(client: KubeClient)
     obj = {"apiVersion": "tinkerbell.org/v1alpha2", "kind": "Hardware", "metadata": {"name": "a"}, "spec": spec}
     await client.apply(HARDWARE, "a", "default", obj, manager="operator")
     mine = [Converted({**obj, "spec": {**spec, "storageDevices": ["/dev/sdb"]}})]
-    (refused,) = [each async for each in apply_all(client, mine, None, force=False, done=lambda _: None)]
+    (refused,) = (await apply_all(client, mine, None, force=False, done=lambda _: None)).refused
     assert "operator" in refused.reason
-    assert [each async for each in apply_all(client, mine, None, force=True, done=lambda _: None)] == []
+    assert "--force-conflicts" in refused.reason
+    forced = await apply_all(client, mine, None, force=True, done=lambda _: None)
+    assert (forced.count, forced.refused) == (1, [])
     assert (await client.get(HARDWARE, "a", "default"))["spec"]["storageDevices"] == ["/dev/sdb"]

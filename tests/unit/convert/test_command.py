@@ -114,6 +114,14 @@ def test_stream_converted_again_is_the_same_byte_for_byte() -> None:
     assert twice.exit_code == 0
 
 
+def test_dash_is_standard_output_and_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert names(run("-f", "-", "--out", "-", stdin=MACHINE % ("a", 1))) == ["a"]
+    report = run("-f", "-", "--out", "x", "--report", "json", "--report-file", "-", stdin=MACHINE % ("a", 1))
+    assert json.loads(report.stdout) == {"objects": 1, "findings": []}
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
 def test_file_may_be_converted_in_place(tmp_path: Path) -> None:
     path = tmp_path / "rack.yaml"
     path.write_text(MACHINE % ("a", 1))
@@ -124,9 +132,49 @@ def test_file_may_be_converted_in_place(tmp_path: Path) -> None:
 
 
 def test_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    result = run("-f", "-", "--out", tmp_path / "nowhere" / "x", stdin=MACHINE % ("a", 1))
+    result = run("-f", "-", "--out", tmp_path / "nowhere" / "x", "--report", "json", stdin=MACHINE % ("a", 1))
     assert result.exit_code == 1
-    assert str(tmp_path / "nowhere") in result.stderr
+    report = json.loads(result.stderr)
+    (finding,) = report["findings"]
+    assert (report["objects"], finding["file"]) == (0, str(tmp_path / "nowhere" / "x"))
+    assert finding["reason"] == "not written: No such file or directory"
+
+
+def test_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    """`--report-file /dev/stderr`, or /dev/null, by root, of all people."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert run("-f", "-", "--out", pipe, stdin=MACHINE % ("a", 1)).exit_code == 0
+        assert b"name: a" in os.read(reader, 10_000)
+        assert pipe.is_fifo()
+    finally:
+        os.close(reader)
+
+
+def test_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("rack.yaml")
+    for _ in range(2):
+        assert run("-f", "-", "--out", tmp_path / "link", stdin=MACHINE % ("a", 1)).exit_code == 0
+        assert (tmp_path / "link").is_symlink()
+        assert "name: a" in (tmp_path / "rack.yaml").read_text()
+
+
+def test_file_in_the_way_costs_one_object_and_the_others_are_written(tmp_path: Path) -> None:
+    (tmp_path / "hardware-default-a.yaml").mkdir()
+    text = MACHINE % ("a", 1) + "---\n" + MACHINE % ("b", 2)
+    result = run("-f", "-", "--output-dir", tmp_path, stdin=text)
+    assert (result.exit_code, (tmp_path / "hardware-default-b.yaml").is_file()) == (1, True)
+    assert "hardware-default-a.yaml" in result.stderr
+    assert "1 of 2 objects written; 1 error" in result.stderr
+
+
+def test_full_disk_is_told_of_in_the_report() -> None:
+    result = run("-f", "-", "--out", "/dev/full", stdin=MACHINE % ("a", 1))
+    assert result.exit_code == 1
+    assert "not written: No space left on device" in " ".join(result.stderr.split())
+    assert Path("/dev/full").is_char_device()
 
 
 @pytest.mark.parametrize("to_file", [True, False])
@@ -150,6 +198,8 @@ def test_report_as_json_has_every_finding(tmp_path: Path, to_file: bool) -> None
         ["-f", "-", "--out", "x", "--output-dir", "y"],
         ["-f", "-", "--out", "x", "--apply"],
         ["-f", "-", "--force-conflicts"],
+        ["-f", "-", "--report-file", "-"],
+        ["-f", "-", "--report-file", "-", "--out", "-"],
         ["-f", "-", "--to", "v1"],
     ],
 )

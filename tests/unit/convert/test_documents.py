@@ -112,7 +112,34 @@ def test_broken_document_is_named_with_its_line_and_its_neighbours_are_read(brok
 def test_document_that_is_not_utf8_is_named_with_its_line() -> None:
     content = (GOOD % "a" + "---\n").encode() + b"a: b\nc: \xff\n---\n" + (GOOD % "b").encode()
     assert names(content) == ["a", "2: line 6: not UTF-8 (byte 0xff)", "b"]
-    assert "not UTF-8" in error("kind: x".encode("utf-16")).reason
+
+
+@pytest.mark.parametrize("code", ["utf-16", "utf-8-sig"])
+def test_file_that_powershell_wrote_is_read(code: str) -> None:
+    assert names((GOOD % "a" + "---\n" + GOOD % "b").encode(code)) == ["a", "b"]
+
+
+def test_half_a_file_of_utf16_is_an_error_and_not_a_crash() -> None:
+    assert "UTF-16" in error((GOOD % "a").encode("utf-16")[:-1]).reason
+
+
+def test_control_character_is_named_with_its_line() -> None:
+    assert "line 3: " in error("a: \xa0\nb: c\nd: e\0f\n").reason
+
+
+@pytest.mark.parametrize("name", ['"../../x"', "a/b", "UPPER", '"a\\nb"', "é", "-a", "l" * 254, "a/status"])
+def test_name_that_no_api_server_takes_is_an_error(name: str) -> None:
+    finding = error(GOOD % name)
+    assert (finding.path, "no API server takes" in finding.reason) == ("metadata.name", True)
+    assert len(finding.reason) < 250
+
+
+def test_namespace_that_no_api_server_takes_is_an_error() -> None:
+    assert error("{apiVersion: v1, kind: K, metadata: {name: a, namespace: a.b}}").path == "metadata.namespace"
+
+
+def test_name_that_yaml_takes_for_a_number_is_to_be_put_in_quotes() -> None:
+    assert "put it in quotes" in error(GOOD % "012").reason
 
 
 def test_few_bytes_of_aliases_do_not_fill_memory() -> None:
@@ -172,6 +199,12 @@ def test_broken_json_is_named_with_its_line_and_the_next_object_is_read(broken: 
     found = names(f"{json.dumps(obj('a'))}\n{broken}\n{json.dumps(obj('b'))}", "in.json")
     assert (found[0], found[-1]) == ("a", "b")
     assert "not JSON: line " in found[1]
+
+
+def test_key_given_twice_in_json_is_an_error_as_it_is_in_yaml() -> None:
+    twice = '{"apiVersion": "v1", "kind": "K", "metadata": {"name": "a", "labels": {"x": "1", "x": "2"}}}'
+    assert "line 1: in the value that begins there, key 'x' is given twice" in error(twice, "in.json").reason
+    assert "key 'x' is given twice" in error(twice, "in.yaml").reason
 
 
 def test_list_is_taken_apart_and_its_items_say_where_they_stood() -> None:

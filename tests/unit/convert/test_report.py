@@ -134,6 +134,19 @@ def test_error_comes_first_and_says_where() -> None:
     assert all(line.isprintable() for line in lines), "an outsider's text moves no cursor"
 
 
+def test_lone_finding_has_its_whole_path() -> None:
+    findings = Findings(SOURCE, "items[3]")
+    findings.dropped("spec.disks[2].device", "no place")
+    (_, row, *_) = table(findings, 100)
+    assert "items[3].spec.disks[2].device" in row
+
+
+def test_lines_of_an_api_servers_message_stay_words() -> None:
+    findings = Findings(SOURCE)
+    findings.error("", "conflicts:\n- .spec.a\n- .spec.b")
+    assert "conflicts: - .spec.a - .spec.b" in "".join(table(findings, 100))
+
+
 def test_table_of_many_different_losses_ends() -> None:
     findings = Findings(SOURCE)
     for index in range(1000):
@@ -166,3 +179,9 @@ def test_summary_counts() -> None:
     findings.dropped("", "x")
     assert summary(Result([Converted({})], list(findings))) == "1 object written; 1 error, 1 field dropped, 0 changed"
     assert [each.kind for each in findings] == [Kind.ERROR, Kind.DROPPED]
+
+
+def test_what_was_not_applied_is_not_counted_as_done() -> None:
+    some = Result([Converted({})] * 3, [], lost=1)
+    assert summary(some, "applied").startswith("2 of 3 objects applied; ")
+    assert json.loads(report_json(some))["objects"] == 2

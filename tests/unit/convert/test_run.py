@@ -40,9 +40,8 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     def convert(name: str) -> Callable[..., Any]:
         return lambda obj, *_: [{"apiVersion": "v1", "kind": name, "metadata": obj["metadata"]}]
 
-    for name in ("template", "workflow", "early", "to_hardware"):
+    for name in ("template", "workflow", "to_hardware"):
         made[f"tink.convert.{name}"] = SimpleNamespace(convert=convert(name))
-    made["tink.convert.early"].is_early = lambda obj: "early" in obj
     real = run.importlib.import_module
     monkeypatch.setattr(run.importlib, "import_module", lambda name: made.get(name) or real(name))
     return made
@@ -55,8 +54,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         (HARDWARE, None, "Hardware"),
         (obj("tinkerbell.org/v1alpha1", "Template"), None, "template"),
         (obj("tinkerbell.org/v1alpha1", "Workflow"), None, "workflow"),
-        (obj("tinkerbell.org/v1alpha2", "Template", early=1), None, "early"),
-        (obj("tinkerbell.org/v1alpha2", "Template"), None, "Template"),
+        (obj("tinkerbell.org/v1alpha2", "Template", spec={"actions": []}), None, "Template"),
         (obj("bmc.tinkerbell.org/v1alpha1", "Machine"), None, "Machine"),
         (obj("v1", "Secret"), None, "Secret"),
         (obj("v1", "Secret"), "hardware", None),

@@ -494,10 +494,12 @@ def test_function_for_netmasks_that_templates_use_is_there() -> None:
         engine.render('{{ netmaskToPrefixLength "x" }}', {})
 
 
-def test_comments_in_the_text_are_counted() -> None:
+def test_comments_in_the_text_are_told_of_with_their_lines() -> None:
     _, found, reasons = convert("# one\n" + action("# two\n# {{ .x }}\ntimeout: 5 # three"))
     assert found == [("changed", "spec.data")]
-    assert reasons["spec.data"].startswith("3 comments")
+    assert reasons["spec.data"].startswith("4 comments (lines 1, 10, 11, 12 of the text)")
+    _, _, reasons = convert(action("# {{ .x }}\n# why\ntimeout: 5") + "# x\n" * 30)
+    assert "27, 28, 29 ... of the text" in reasons["spec.data"]
 
 
 def test_large_text_takes_no_more_than_seconds() -> None:

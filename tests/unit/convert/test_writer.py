@@ -79,7 +79,8 @@ apiVersion: tinkerbell.org/v1alpha1
 kind: Hardware # ours
 metadata:
   # its name
-  name: "sw # 1"   # and why
+  name: sw-1   # and why
+  labels: {model: "sw # 1"}
 spec:
   disks:
   # first
@@ -121,9 +122,9 @@ apiVersion: tinkerbell.org/v1alpha2
 kind: Hardware # ours
 metadata:
   # its name
-  name: sw # and why
-""".replace("sw # and", '"sw # 1" # and')
-        + """\
+  name: sw-1 # and why
+  labels:
+    model: "sw # 1"
 # gone
 # too
 spec:
@@ -133,7 +134,7 @@ spec:
     # sticker
     "52:54:00:aa:bb:cc": # on the lid
       dhcp:
-        hostname: a
+        hostname: a # folded
         leaseTimeSeconds: 60 # short
   instance:
     userdata: |
