@@ -16,9 +16,8 @@ from tink.apiserver import ApiServer
 from tink.controller.webhooks.server import Webhooks
 from tink.convert.baremetalhost import ConversionSettings
 from tink.kube.client import KubeClient
-from tink.kube.resources import CRD
+from tink.kube.resources import CRD, HOST_V1ALPHA1, HOST_V1BETA1
 from tink.metal3.definition import NAME
-from tink.metal3.migration.survey import HOSTS_NEW, HOSTS_OLD
 from tink.metal3.webhook import HostConversion
 
 OLD, NEW = "metal3.io/v1alpha1", "metal3.io/v1beta1"
@@ -68,16 +67,16 @@ class Site:
 
     async def create(self, *hosts: Raw) -> None:
         for each in hosts:
-            await self.client.create(HOSTS_OLD if each["apiVersion"] == OLD else HOSTS_NEW, each)
+            await self.client.create(HOST_V1ALPHA1 if each["apiVersion"] == OLD else HOST_V1BETA1, each)
 
     async def set_status(self, name: str, status: Raw) -> None:
-        await self.client.patch(HOSTS_OLD, name, "default", status, subresource="status")
+        await self.client.patch(HOST_V1ALPHA1, name, "default", status, subresource="status")
 
     async def old(self, name: str) -> Raw:
-        return await self.client.get(HOSTS_OLD, name, "default")
+        return await self.client.get(HOST_V1ALPHA1, name, "default")
 
     async def new(self, name: str) -> Raw:
-        return await self.client.get(HOSTS_NEW, name, "default")
+        return await self.client.get(HOST_V1BETA1, name, "default")
 
     async def definition(self) -> Raw:
         return await self.client.get(CRD, NAME, None)

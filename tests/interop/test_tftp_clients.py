@@ -160,7 +160,7 @@ def test_client_on_a_cable_that_loses_packets_gets_the_file(
         done = network.run("sh", "-c", CLIENTS[client], cwd=tmp_path, timeout=30)
     assert (tmp_path / "got").read_bytes() == content, done.stderr + done.stdout
     assert network.events[-1].detail["resent_blocks"] > 0
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 20
 
 
 @pytest.mark.parametrize("single_port", [False, True], ids=["port of its own", "single port"])
@@ -170,7 +170,7 @@ def test_firewall_that_knows_nothing_of_tftp_lets_a_single_port_through(
     firewall(network.client, "-A", "INPUT", "-p", "udp", "--sport", "69", "-j", "ACCEPT")
     firewall(network.client, "-A", "INPUT", "-p", "udp", "-j", "DROP")
     with network.serving(start(single_port=single_port), loop="uvloop"):
-        command = f"timeout 2 {CLIENTS['atftp, window of 8']}"
+        command = f"timeout {20 if single_port else 2} {CLIENTS['atftp, window of 8']}"
         network.run("sh", "-c", command, cwd=tmp_path)
     assert ((tmp_path / "got").read_bytes() == content) == single_port
 
@@ -253,7 +253,7 @@ def test_client_that_dies_in_the_middle_is_noticed(
             while not (tmp_path / "got").exists() or (tmp_path / "got").stat().st_size < 1 << 20:
                 time.sleep(0.01)
             process.send_signal(signal.SIGKILL)
-        until = time.monotonic() + 5
+        until = time.monotonic() + 20
         while not network.events and time.monotonic() < until:
             time.sleep(0.01)
     reason = "failed, silent: no answer for" if single_port else "failed, gone: the client closed its port"

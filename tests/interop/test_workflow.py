@@ -148,7 +148,7 @@ class Stack:
         return await self.client.get(WORKFLOW, name, NAMESPACE)
 
     async def until(self, state: str, name: str = "w") -> Raw:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while True:
                 workflow = await self.get(name)
                 if workflow.get("status", {}).get("state") == state:
@@ -156,7 +156,7 @@ class Stack:
                 await asyncio.sleep(0.005)
 
     async def gone(self, name: str = "w") -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while True:
                 try:
                     await self.get(name)
@@ -226,7 +226,7 @@ async def test_a_workflow_goes_from_creation_to_success(stack: Stack) -> None:
     done = await stack.until("Succeeded")
     assert [action["state"] for action in done["status"]["actions"]] == ["Succeeded", "Succeeded"]
     assert condition(done, "Started")["status"] == condition(done, "Succeeded")["status"] == "True"
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while (await stack.get())["metadata"].get("finalizers"):
             await asyncio.sleep(0.005)
     seen = [state for i, state in enumerate(states) if i == 0 or states[i - 1] != state]
@@ -301,7 +301,7 @@ async def test_workflows_run_one_after_the_other_in_the_order_of_their_creation(
 async def test_objects_may_be_applied_in_any_order(make_stack: Callable[..., Any]) -> None:
     stack = await make_stack()
     await stack.workflow()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while "status" not in await stack.get():  # not at once: the rest of one `kubectl apply` may be on its way
             await asyncio.sleep(0.05)
     waiting = condition(await stack.get(), "Prepared")

@@ -75,7 +75,7 @@ class Api:
         return found[0] if found else {}
 
     async def until(self, true: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not true():
                 await asyncio.sleep(0.001)
 

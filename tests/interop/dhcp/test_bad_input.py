@@ -144,8 +144,8 @@ def test_machine_that_asks_without_an_end_keeps_nobody_waiting(
     ]
     with network.serving(ready.start, "uvloop"), flood(network, tmp_path / "packets", asks):
         took = relay.seconds(40)
-    assert statistics.median(took) < 0.2
-    assert sum(seconds >= 1.0 for seconds in took) <= 2
+    assert statistics.median(took) < 0.5
+    assert sum(seconds >= 1.0 for seconds in took) <= 4
 
 
 def test_forged_relays_that_nobody_answers_for_do_not_hold_up_the_true_ones(
@@ -157,8 +157,8 @@ def test_forged_relays_that_nobody_answers_for_do_not_hold_up_the_true_ones(
         time.sleep(1.5)  # until the buffer is full
         took = relay.seconds(40)
         assert ready.udhcpc("-T", "1", "-t", "8").returncode == 0
-    assert statistics.median(took) < 0.2
-    assert sum(seconds >= 1.0 for seconds in took) <= 4
+    assert statistics.median(took) < 0.5
+    assert sum(seconds >= 1.0 for seconds in took) <= 8
     assert len(caplog.records) < 60
 
 

@@ -51,7 +51,7 @@ def burst(network: Network, dhcp: Lab, monkeypatch: pytest.MonkeyPatch) -> Calla
         with network.inside(network.client, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as asker:
             asker.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
             asker.bind(("" if flags else RELAY_IP, port))
-            asker.settimeout(2)
+            asker.settimeout(20)
             for packet in discovers(giaddr, flags):
                 asker.sendto(packet, ("10.77.6.1", 67))
             offered = {}

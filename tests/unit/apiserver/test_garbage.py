@@ -28,7 +28,7 @@ def _blocking(owner: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _until(holds: Callable[[], Any]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while not await holds():
             await asyncio.sleep(0.01)
 

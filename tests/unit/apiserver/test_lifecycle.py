@@ -35,7 +35,7 @@ async def test_object_that_goes_during_a_round_is_not_overlooked(monkeypatch: py
     await asyncio.sleep(0)
     lifecycle.notice(Event(2, Key("/namespaces", "", "x"), "MODIFIED", b"{}", b"{}"))
     try:
-        await asyncio.wait_for(third.wait(), 5)
+        await asyncio.wait_for(third.wait(), 20)
     finally:
         task.cancel()
         with suppress(asyncio.CancelledError):

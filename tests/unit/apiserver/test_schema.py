@@ -161,9 +161,9 @@ def test_all_errors_are_found_but_not_more_than_an_answer_should_hold() -> None:
 
 
 def test_pattern_that_makes_backtracking_engines_hang_costs_nothing() -> None:
-    began = time.monotonic()
+    began = time.thread_time()
     errors_of({"type": "string", "pattern": "^(a+)+$"}, "a" * 50_000 + "!")
-    assert time.monotonic() - began < 1
+    assert time.thread_time() - began < 1
 
 
 def test_combined_schemas_check_but_neither_drop_nor_fill() -> None:

@@ -78,9 +78,7 @@ async def test_stop_ends_watches_and_lets_writes_finish(start: Any) -> None:
     async with api.watch(CONFIGMAPS, resourceVersion="0") as watch:
         writes = [asyncio.create_task(api("POST", CONFIGMAPS, {"metadata": {"name": f"c{n}"}})) for n in range(8)]
         await watch.kinds(1)
-        began = asyncio.get_running_loop().time()
-        await server.stop()
-        assert asyncio.get_running_loop().time() - began < 4
+        await asyncio.wait_for(server.stop(), 20)
         while await watch.next() is not None:
             pass
     answers = await asyncio.gather(*writes, return_exceptions=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from email.utils import formatdate
 from pathlib import Path
@@ -16,6 +16,7 @@ from aiohttp.test_utils import TestServer
 
 from edge.artifacts.artifact import Artifact, Source
 from edge.artifacts.cache import ArtifactCache, Timeouts
+from edge.artifacts.progress import Progress
 
 Make = Callable[..., ArtifactCache]
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -59,6 +60,7 @@ class Upstream:
         self.sidecars = 0
         self.sent = 0
         self.url = ""
+        self.downloads: Callable[[], Sequence[Progress]] = tuple
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         if request.path.endswith(".sha256"):
@@ -121,6 +123,14 @@ class Upstream:
         self.sent += len(body)
         await response.write(body)
 
+    async def _taken(self, url: str, count: int) -> None:
+        """The cache has what was sent: what it has not read yet goes with the connection."""
+        await asyncio.sleep(0.02)
+        for _ in range(1000):
+            if all(progress.received >= count for progress in self.downloads() if progress.url == url):
+                break
+            await asyncio.sleep(0.005)
+
     def breaks_after(self, count: int) -> Answer:
         """An answer of which `count` bytes come, then the connection breaks."""
 
@@ -129,7 +139,7 @@ class Upstream:
             response.content_length = len(body)
             await response.prepare(request)
             await self.write(response, body[:count])
-            await asyncio.sleep(0.05)  # a reset would take along what the other side has not read yet
+            await self._taken(str(request.url), len(self.content) - len(body) + count)
             assert request.transport is not None
             request.transport.close()
             return response
@@ -160,11 +170,12 @@ def make_cache(tmp_path: Path, clock: Clock) -> Make:
     """Makes caches over one directory; `timeouts` are changes of those that suit tests."""
 
     def make(timeouts: dict[str, Any] | None = None, **settings: Any) -> ArtifactCache:
-        quick = Timeouts(connect=0.5, silence=0.3, total=5.0, sidecar=0.3, retries=0, pause=0.01)
+        # None of them is met but by a test that asks for less: the machine that tests may be busy for a while.
+        suited = Timeouts(connect=20.0, silence=20.0, total=60.0, sidecar=20.0, retries=0, pause=0.01)
         return ArtifactCache(
             tmp_path / "artifacts",
             clock=clock,
-            timeouts=replace(quick, **(timeouts or {})),
+            timeouts=replace(suited, **(timeouts or {})),
             file_root=tmp_path,
             **{"remember_failures": 0.0} | settings,
         )
@@ -173,7 +184,7 @@ def make_cache(tmp_path: Path, clock: Clock) -> Make:
 
 
 @pytest.fixture
-async def start_cache(make_cache: Make) -> AsyncIterator[Callable[..., Awaitable[ArtifactCache]]]:
+async def start_cache(make_cache: Make, upstream: Upstream) -> AsyncIterator[Callable[..., Awaitable[ArtifactCache]]]:
     """As `make_cache`, started; stopped in the end."""
     started: list[ArtifactCache] = []
 
@@ -182,6 +193,7 @@ async def start_cache(make_cache: Make) -> AsyncIterator[Callable[..., Awaitable
             await other.stop()
         started[:] = [make_cache(*args, **settings)]
         await started[0].start()
+        upstream.downloads = started[0].downloads
         return started[0]
 
     yield start

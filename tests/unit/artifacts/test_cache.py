@@ -112,8 +112,9 @@ async def test_length_unknown_to_the_upstream_is_known_to_the_machine(
     ],
 )
 async def test_upstream_that_gives_no_file_is_named_with_the_reason(
-    cache: ArtifactCache, upstream: Any, tmp_path: Path, mode: str, kind: type[ArtifactError], reason: str, files: Files
+    start_cache: Any, upstream: Any, mode: str, kind: type[ArtifactError], reason: str, files: Files
 ) -> None:
+    cache = await start_cache({"silence": 0.3} if mode == "silent" else None)
     upstream.mode = mode
     with pytest.raises(kind) as caught:
         await cache.open(upstream.url)
@@ -129,15 +130,15 @@ async def test_upstream_that_gives_no_file_is_named_with_the_reason(
     ],
 )
 async def test_upstream_that_fails_midway_leaves_nothing_and_can_be_tried_again(
-    cache: ArtifactCache,
+    start_cache: Any,
     upstream: Any,
-    tmp_path: Path,
     mode: str,
     kind: type[ArtifactError],
     reason: str,
     fetch: Fetch,
     files: Files,
 ) -> None:
+    cache = await start_cache({"silence": 1.0} if mode == "stalls" else None)
     upstream.mode, upstream.etag = mode, ""  # nothing to go on from: there is no telling whether it is the same file
     with pytest.raises(kind, match=reason):
         await fetch(cache, upstream.url)
@@ -163,7 +164,8 @@ async def test_refused_connection_and_unknown_host_are_told_apart(
         await cache.open("http://kernel.invalid/kernel")
 
 
-async def test_upstream_that_accepts_nobody_does_not_hang_the_boot(cache: ArtifactCache) -> None:
+async def test_upstream_that_accepts_nobody_does_not_hang_the_boot(start_cache: Any) -> None:
+    cache = await start_cache({"connect": 0.5})
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -213,8 +215,9 @@ async def test_new_kernel_upstream_reaches_the_next_boot(
 
 @pytest.mark.parametrize("mode", ["503", "silent", "empty"])
 async def test_stored_kernel_boots_machines_while_the_upstream_is_down(
-    cache: ArtifactCache, upstream: Any, clock: Any, mode: str, fetch: Fetch
+    start_cache: Any, upstream: Any, clock: Any, mode: str, fetch: Fetch
 ) -> None:
+    cache = await start_cache({"silence": 1.0} if mode == "silent" else None)
     await fetch(cache, upstream.url)
     clock.now += 11
     upstream.mode = mode

@@ -180,14 +180,14 @@ async def test_connection_that_breaks_after_the_last_byte_is_no_failure(
 
 
 async def test_stalled_upstream_is_left_and_asked_again(start_cache: Any, upstream: Any, fetch: Fetch) -> None:
-    cache = await start_cache({"retries": 1, "silence": 0.15})
+    cache = await start_cache({"retries": 1, "silence": 0.5})
 
     async def stall(request: web.Request) -> web.StreamResponse:
         response, body = upstream.begin(request)
         response.content_length = len(body)
         await response.prepare(request)
         await upstream.write(response, body[:THIRD])
-        await asyncio.sleep(1)
+        await asyncio.sleep(30)
         return response
 
     upstream.answers = [stall]
@@ -212,7 +212,7 @@ async def test_trickling_upstream_is_given_up(start_cache: Any, upstream: Any, f
     cache._services = flight.Services(
         **{name: getattr(cache._services, name) for name in flight.Services.__slots__} | {"clock": clock}
     )
-    with pytest.raises(UpstreamTimeoutError, match=r"too slow: \d\d? bytes in 0 s"):
+    with pytest.raises(UpstreamTimeoutError, match=r"too slow: \d+ bytes in \d+ s"):
         await fetch(cache, upstream.url)
 
 
@@ -371,7 +371,7 @@ async def test_damaged_part_is_not_gone_on_with(start_cache: Any, upstream: Any,
     (part,) = (tmp_path / "artifacts").glob("*.part")
     with part.open("r+b") as file:
         file.seek(THIRD - 1)
-        file.write(b"!")
+        file.write(bytes([upstream.content[THIRD - 1] ^ 1]))
     cache = await start_cache()
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
     assert ranges(upstream) == [""]
@@ -445,7 +445,7 @@ async def test_download_notes_from_time_to_time_how_far_it_is(
     cache: ArtifactCache = await start_cache({"silence": 10.0})
     upstream.gate.clear()
     with await cache.open(upstream.url):
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(20):
             while not (journals := list((tmp_path / "artifacts").glob("*.journal"))):
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)
@@ -474,7 +474,7 @@ async def test_slow_download_notes_how_far_it_is_too(
     upstream.gate.clear()
     upstream.answers = [pieces]
     with await cache.open(upstream.url):
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(20):
             while not (journals := list((tmp_path / "artifacts").glob("*.journal"))):
                 await asyncio.sleep(0.01)
         assert json.loads(journals[0].read_text())["received"] == 1000  # the other thousand is still hashed

@@ -117,7 +117,7 @@ class Api:
 
 
 async def until(met: Callable[[], bool]) -> None:
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(20):
         while not met():
             await asyncio.sleep(0.002)
 

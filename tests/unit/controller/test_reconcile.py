@@ -12,6 +12,7 @@ from tink.api.v1alpha2 import FINALIZER, Raw, WorkflowStatus
 from tink.controller.reconcile import MAX_OBJECT_BYTES, Outcome, Reference, action_id, reconcile, refused, timestamps
 from tink.controller.settings import ControllerSettings
 from tink.template.errors import TemplateError
+from tink.workflow.machine import unconfirmed
 from tink.workflow.status import InvalidStatusError
 
 CREATED = 1_800_000_000.0
@@ -90,7 +91,8 @@ def test_pending_workflow_whose_spec_changed_is_rendered_anew_before_anybody_may
 
 @pytest.mark.parametrize("state", ["Scheduled", "Running"])
 def test_workflow_that_has_been_dispatched_is_not_rendered_again(make_workflow: Make, state: str) -> None:
-    workflow = make_workflow(state, observedGeneration=1, startedAt=STAMP)
+    actions = [{"id": "a0", "rendered": {"name": "n", "image": "i"}, "state": "Pending"}]
+    workflow = make_workflow(state, observedGeneration=1, startedAt=STAMP, actions=actions)
     workflow["metadata"]["generation"] = 2
     assert not look(workflow, CREATED).patches
 
@@ -436,6 +438,20 @@ def test_a_timestamp_taken_away_by_hand_does_not_stop_the_clock(make_workflow: M
     workflow = make_workflow("Scheduled")
     workflow["status"]["lastTransitioned"] = "whenever"
     assert status_in(look(workflow, CREATED + 300))["state"] == "Failed"
+
+
+@pytest.mark.parametrize("states", [None, (), ("Succeeded", "Succeeded"), ("Succeeded", "Failed")])
+def test_a_running_workflow_whose_actions_were_edited_away_does_not_block_its_machine_for_ever(
+    make_workflow: Make, states: tuple[str, ...] | None
+) -> None:
+    actions = states and [{"id": f"a{index}", "state": state} for index, state in enumerate(states)]
+    workflow = make_workflow("Running", startedAt=STAMP, actions=actions)
+    outcome = look(workflow, CREATED)
+    succeeded = condition(status_in(outcome), "Succeeded")
+    assert (status_in(outcome)["state"], succeeded["reason"]) == ("Failed", "InvalidStatus")
+    assert "somebody edited its status" in succeeded["message"]
+    workflow["status"] |= status_in(outcome)
+    assert unconfirmed(workflow), "an agent that still runs it is told to stop"
 
 
 @pytest.mark.parametrize(("timeout", "action"), [(600, 0), (0, 500)])

@@ -134,7 +134,7 @@ def test_every_single_byte_that_differs_is_minded(
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_known_packets_get_the_answer_that_they_would_get_in_full(
     make_edge: MakeEdge, hardware: Callable[..., dict[str, Any]], captured: dict[str, bytes], data: st.DataObject
 ) -> None:

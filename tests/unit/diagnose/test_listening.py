@@ -40,7 +40,7 @@ async def test_lines_are_not_held_until_the_end() -> None:
         yield Timed(1.0, "first")
         await asyncio.Event().wait()
 
-    async with asyncio.timeout(5), aclosing(in_order(endless())) as stream:
+    async with asyncio.timeout(20), aclosing(in_order(endless())) as stream:
         assert await anext(stream) == "first"
 
 

@@ -269,7 +269,11 @@ spec: {hardwareRef: {name: h}, templateRef: {name: t}, templateParams: {tag: v1}
     ("file", "old", "new", "said"),
     [
         ("template", ".tag", ".tug", ["template.yaml: Template t: template: spec.actions[0].image:1:", "tug"]),
-        ("template", "{name: a, image", "{nam: a, image", ["template.yaml: Template t: spec.actions.0.name: "]),
+        ("template", "{name: a, image", "{nam: a, image", ["template.yaml: Template t: ", "spec.actions[0].name: Req"]),
+        ("template", "image: ", "imago: x, image: ", ['Template t: unknown field "spec.actions[0].imago"']),
+        ("template", "{name: a, image", "{name: a, timeout: 9223372036854775808, image", ["spec.actions[0].timeout: "]),
+        ("template", "[{", "[{name: a, image: i}, {", ["spec.actions[1]: Duplicate value: "]),
+        ("template", "[{", "[{name: b, image: i, reboots: true}, {", ["spec.actions[0].reboots: only the last action"]),
         ("template", "name: t", "name: u", ["workflow.yaml: Workflow w: spec.templateRef.name: no Template 't'"]),
         (
             "hardware",
@@ -283,6 +287,7 @@ spec: {hardwareRef: {name: h}, templateRef: {name: t}, templateParams: {tag: v1}
             "00:01: 5",
             ["hardware.yaml: Hardware h: spec.networkInterfaces.52:54:00:00:00:01: "],
         ),
+        ("hardware", "00:01: {}", "00:0A: {}", ["hardware.yaml: Hardware h: spec.networkInterfaces: ", "lower case"]),
         ("workflow", "{tag: v1}", "{tag: [1]}", ["workflow.yaml: Workflow w: spec.templateParams.tag: "]),
         ("workflow", "spec: {", "spec: {{", ["workflow.yaml: not YAML: "]),
         ("workflow", "metadata: {name: w}", "metadata: w", ["workflow.yaml: Workflow: metadata.name is missing"]),
@@ -303,6 +308,14 @@ def test_render_names_the_file_and_the_field_that_are_wrong(
     assert result.exit_code == 1
     for words in said:
         assert words in result.output
+
+
+def test_render_finds_in_the_objects_what_the_api_would_have_put_there(tmp_path: Path) -> None:
+    hardware = HARDWARE.replace("{}}}", "{dhcp: {ip: 10.0.0.2, netmask: 255.0.0.0}}}}")
+    fields = ".hardware.metadata.namespace }}-{{ range .hardware.networkInterfaces }}{{ .dhcp.leaseTimeSeconds }}{{ end"
+    template = TEMPLATE.replace(".Params.tag", fields)
+    (tmp_path / "all.yaml").write_text("---\n".join((hardware, template, WORKFLOW)))
+    assert "image: i:default-86400" in run("render", "-f", tmp_path).output
 
 
 def test_render_asks_which_of_several_workflows(tmp_path: Path) -> None:

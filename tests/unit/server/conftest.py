@@ -135,9 +135,9 @@ class ScriptedAgent:
     async def accepted(self, agent_id: str = MAC, holds: tuple[str, ...] | None = None) -> None:
         """Connect, and return when the server has accepted the stream."""
         self.connect(agent_id, holds)
-        await asyncio.wait_for(self.call.initial_metadata(), 5)
+        await asyncio.wait_for(self.call.initial_metadata(), 20)
 
-    async def command(self, seconds: float = 5.0) -> tuple[str, str]:
+    async def command(self, seconds: float = 20.0) -> tuple[str, str]:
         """The next command: its kind, and the Workflow's id."""
         message = await asyncio.wait_for(self.call.read(), seconds)
         assert message is not grpc.aio.EOF, await self.call.code()
@@ -155,10 +155,10 @@ class ScriptedAgent:
 
     async def ending(self) -> tuple[grpc.StatusCode, str]:
         """The status with which the server ends the stream."""
-        return await asyncio.wait_for(self.call.code(), 5), await self.call.details()
+        return await asyncio.wait_for(self.call.code(), 20), await self.call.details()
 
     async def publish(self, event: pb.Event) -> None:
-        await self.stub.PublishEvent(pb.PublishEventRequest(event=event), timeout=5)
+        await self.stub.PublishEvent(pb.PublishEventRequest(event=event), timeout=20)
 
     async def refused(self, event: pb.Event) -> tuple[grpc.StatusCode, str]:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -197,7 +197,7 @@ class Rig:
         # closed fails in the loop, and the log, of the next test.
         left = asyncio.all_tasks() - {asyncio.current_task()}
         if left:
-            await asyncio.wait(left, timeout=1)
+            await asyncio.wait(left, timeout=5)
 
     def agent(self) -> ScriptedAgent:
         agent = ScriptedAgent(self.server.port)
@@ -251,7 +251,7 @@ class Rig:
         return [str(observation.kind) for observation in self.seen]
 
     async def until(self, true: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not true():
                 await asyncio.sleep(0.005)
 

@@ -47,7 +47,7 @@ async def test_dispatch_costs_one_write_and_no_polling(rig: Any) -> None:
     begin = time.perf_counter()
     rig.workflow()
     await agent.command()
-    assert time.perf_counter() - begin < 0.1
+    assert time.perf_counter() - begin < 2, "it waited for a timer"
     await asyncio.sleep(0.05)
     assert rig.api.patches == 1
 
@@ -420,13 +420,11 @@ async def test_without_the_api_agents_are_told_to_try_again(
 
 
 async def test_stop_ends_streams_so_that_agents_look_for_another_server(rig: Any) -> None:
-    await rig.start()
+    await rig.start(stop_grace=60)
     rig.machine()
     agent = rig.agent()
     await agent.accepted()
-    begin = time.perf_counter()
-    await rig.server.stop()
-    assert time.perf_counter() - begin < 1.5
+    await asyncio.wait_for(rig.server.stop(), 20)
     code, text = await agent.ending()
     assert code is grpc.StatusCode.UNAVAILABLE
     assert text == "the server is stopping"

@@ -285,7 +285,7 @@ async def test_an_agent_whose_losses_cannot_be_stored_is_asked_to_come_again(
     rig.api.faults = [fault] * 20
     there = side()
     assert there.task is not None
-    ending = await asyncio.wait_for(there.task, 5)
+    ending = await asyncio.wait_for(there.task, 20)
     assert ending.code is grpc.StatusCode.UNAVAILABLE
     assert "connect again" in ending.message
 
@@ -298,7 +298,7 @@ async def test_an_agent_is_asked_to_come_again_when_what_it_said_is_old(
     rig.api.gate = asyncio.Event()
     there = side()
     assert there.task is not None
-    assert (await asyncio.wait_for(there.task, 5)).code is grpc.StatusCode.UNAVAILABLE
+    assert (await asyncio.wait_for(there.task, 20)).code is grpc.StatusCode.UNAVAILABLE
 
 
 async def test_a_stream_that_was_replaced_while_it_took_stock_decides_nothing(rig: Any, side: Make) -> None:
@@ -488,8 +488,9 @@ async def test_an_api_that_is_away_is_asked_ever_more_rarely(
     rig.workflow()
     rig.api.faults = [UnreachableError("away")] * 1000
     there = side()
+    await rig.until(lambda: rig.api.patches >= 2)
     await asyncio.sleep(0.3)
-    assert 2 <= rig.api.patches <= 9
+    assert rig.api.patches <= 9
     rig.api.faults.clear()
     there.stream.wake()
     assert await there.calm() == [("start", "uid-w")]

@@ -164,7 +164,7 @@ async def test_a_renewed_certificate_is_shown_without_a_restart(
     agent = files.channel(rig.server.port)
     stub: Any = pb_grpc.WorkflowServiceStub(agent)
     call = stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=MAC))
-    await asyncio.wait_for(call.initial_metadata(), 5)
+    await asyncio.wait_for(call.initial_metadata(), 20)
 
     async def shown() -> x509.Certificate:
         pem = await asyncio.to_thread(_server_certificate, rig.server.port)
@@ -180,7 +180,7 @@ async def test_a_renewed_certificate_is_shown_without_a_restart(
     again = files.write()
     assert await shown() == again
     rig.workflow()
-    assert (await asyncio.wait_for(call.read(), 5)).WhichOneof("cmd") == "start_workflow", (
+    assert (await asyncio.wait_for(call.read(), 20)).WhichOneof("cmd") == "start_workflow", (
         "open streams are not touched"
     )
     await agent.close()

@@ -78,6 +78,7 @@ def test_template_renders_as_go_renders_it(text: str, expected: str) -> None:
         ("{{not}}", "wrong number of args for not: want 1 got 0"),
         ("{{.s 1}}", "s is not a method but has arguments"),
         ('{{template "zz"}}', 'template "zz" not defined'),
+        ('{{template `a"b`}}', r'template "a\"b" not defined'),
         ("{{define `d`}}{{.x}}{{end}}{{template `d` .m}}", 'executing "d" at <.x>: map has no entry for key "x"'),
         ("{{range .i 1}}{{end}}", "i is not a method but has arguments"),
         ("{{range .s}}{{end}}", "range can't iterate over abc"),

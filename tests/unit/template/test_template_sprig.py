@@ -36,6 +36,8 @@ DATA = {
             "HeLLo ababab He lo el",
         ),
         ('{{quote .s .nil `a"`}} {{squote .s 1}} {{cat `a` .nil 1}}', '"Hello" "a\\"" \'Hello\' \'1\' a 1'),
+        ("{{snakecase `ÄİB`}} {{kebabcase `aİ`}} {{camelcase `AİB`}}", "äib a-i Aib"),
+        ("{{minf 0 -0.0}} {{minf -0.0 0 1}} {{maxf -0.0 0 -1}} {{maxf 0 -0.0}}", "-0 -0 0 0"),
         ("{{indent 2 `a\nb`}}{{nindent 1 `c`}}", "  a\n  b\n c"),
         ("{{join `,` .l}} {{join `,` `x`}} {{splitList `,` `a,b` | len}} {{(split `,` `a,b`)._1}}", "b,a,3 x 2 b"),
         (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -44,7 +44,7 @@ class Loopback:
 
     async def settled(self, count: int) -> list[str]:
         """The messages, when `count` of them are there."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while len(self.events) < count:
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.01)
@@ -71,12 +71,18 @@ def ack(number: int) -> bytes:
 
 
 async def receive(sock: socket.socket) -> tuple[bytes, Address]:
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(20):
         while True:
             try:
                 return sock.recvfrom(70_000)
             except BlockingIOError:
                 await asyncio.sleep(0.001)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():
+            await asyncio.sleep(0.005)
 
 
 async def silence(sock: socket.socket, seconds: float = 0.1) -> None:

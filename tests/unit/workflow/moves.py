@@ -29,6 +29,7 @@ from tests.unit.workflow.world import (
     uid,
 )
 from tink.agent.executor import Executor
+from tink.agent.transport import _together
 from tink.server.dispatch import Claim, GiveBack, Recall, Start, Stop, Told
 from tink.workflow import machine, status
 from tink.workflow.machine import Author
@@ -276,9 +277,10 @@ def commanded(state: State, index: int, stream: Stream, kind: str, workflow: int
 
 
 def forgotten(state: State, index: int, stream: Stream, workflow: int) -> State:
-    """Stream.gone."""
+    """Stream.gone. WorkflowServer._workflow_gone has taken it out of the index before, so no older version is seen."""
     last = next((version for version in reversed(state.api[workflow]) if version != GONE), GONE)
-    return with_stream(state, index, stream._replace(told=told_after(stream.told, "gone", workflow, last)))
+    told = told_after(stream.told, "gone", workflow, last)
+    return with_stream(state, index, stream._replace(told=told, lag=replaced(stream.lag, workflow, 0)))
 
 
 def ended(state: State, index: int, stream: Stream) -> State:
@@ -325,24 +327,43 @@ def of_agent(state: State) -> Iterator[Step]:
         most = known.lag[workflow] if known is not None else world.LAG
         for age in range(min(len(state.api[workflow]), most + 1)):
             yield f"agent reports {name_of(agent.spool[0])}, {age} behind", published(state, age)
+            for event in ahead(agent.spool):
+                yield f"agent reports {name_of(event)} ahead, {age} behind", stored_event(state, event, age)
+
+
+def ahead(spool: tuple[int, ...]) -> Iterator[int]:
+    """Transport._send_ahead: what may be stored before the oldest event is. It stays where it is, for nobody knows
+    whether the answer comes; so it may be sent again."""
+    oldest, *others = map(EVENTS.see, spool)
+    for number, event in zip(spool[1:], others, strict=True):
+        if not _together(oldest, event):
+            return
+        yield number
 
 
 def may_begin(state: State) -> bool:
-    """Agent._is_known: before the first action and the last one the server has heard of everything."""
+    """Agent._is_known: before the first action the server has heard of everything.
+
+    The last one waits for that, too, but only for a while. Here that while is for ever if it reboots the machine, which
+    is a success only to a server that knows of it, and no time at all if it does not.
+    """
     agent = state.agent
     if agent.action is None or agent.runs or agent.lost or agent.stopping:
         return False
     workflow, index = agent.action
     pending = any(EVENTS.see(event).workflow_id == uid(workflow) for event in agent.spool)
-    return 0 < index < world.ACTIONS - 1 or not pending
+    return not pending or (index > 0 and not would_reboot(state, agent.action))
 
 
 def at_its_reboot(state: State) -> bool:
     """Whether the agent runs an action that reboots the machine."""
     agent = state.agent
-    if agent.action is None or not agent.runs or agent.lost:
-        return False
-    workflow, index = agent.action
+    return agent.action is not None and agent.runs and not agent.lost and would_reboot(state, agent.action)
+
+
+def would_reboot(state: State, action: tuple[int, int]) -> bool:
+    """Whether an action is one that reboots the machine."""
+    workflow, index = action
     last = next((version for version in reversed(state.api[workflow]) if version != GONE), GONE)
     return index == world.ACTIONS - 1 and reboots(last)
 

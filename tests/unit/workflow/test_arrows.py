@@ -62,6 +62,7 @@ CASES = [
     Case(m.StartTimedOut(1), CONTROLLER, {"Scheduled": "Failed"}),
     Case(m.CancelTimedOut(1), CONTROLLER, {"Cancelling": "Canceled"}),
     Case(m.WorkflowTimedOut(1), CONTROLLER, {"Running": "Failed"}),
+    Case(m.NothingLeft(), CONTROLLER, {"Running": "Failed"}),
     Case(m.ActionTimedOut("a0", 1), CONTROLLER, {"Running": "Failed"}),
     Case(m.ActionTimedOut("a1", 1), CONTROLLER),
     Case(m.ActionStarted("a0"), SERVER, {"Pending": "Running", "Scheduled": "Running"}),

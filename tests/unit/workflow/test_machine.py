@@ -32,6 +32,7 @@ TABLE = {
     ("Running", "succeeded", "Succeeded", "server"),
     ("Running", "action failed", "Failed", "server"),
     ("Running", "run timed out", "Failed", "controller"),
+    ("Running", "nothing left", "Failed", "controller"),
     ("Running", "agent lost", "Failed", "server"),
     ("Running", "ended unheard", "Failed", "server"),
     ("Running", "rebooted", "Succeeded", "server"),
@@ -91,6 +92,7 @@ EFFECTS: list[tuple[m.Event, Author, dict[str | None, str]]] = [
     (m.StartTimedOut(1), Author.CONTROLLER, {"Scheduled": "Failed"}),
     (m.CancelTimedOut(1), Author.CONTROLLER, {"Cancelling": "Canceled"}),
     (m.WorkflowTimedOut(1), Author.CONTROLLER, {"Running": "Failed"}),
+    (m.NothingLeft(), Author.CONTROLLER, {"Running": "Failed"}),
     (m.ActionTimedOut("a0", 1), Author.CONTROLLER, {"Running": "Failed"}),
     # "Pending": the claim was taken back, but the command had arrived.
     (m.ActionStarted("a0"), Author.SERVER, {"Pending": "Running", "Scheduled": "Running"}),
@@ -553,6 +555,7 @@ SUPERVISION = st.sampled_from(
         m.StartTimedOut(1),
         m.CancelTimedOut(1),
         m.WorkflowTimedOut(1),
+        m.NothingLeft(),
         *(m.ActionTimedOut(f"a{i}", 1) for i in range(3)),
     ]
 )

@@ -133,11 +133,11 @@ def test_missing_variable_is_an_evaluation_error():
 
 def test_expensive_rule_is_cancelled_at_the_limit_of_one_call():
     nested = "self.tags.all(a, self.tags.all(b, self.tags.all(c, self.tags.all(d, a + b + c + d != ''))))"
-    started = time.monotonic()
+    started = time.thread_time()
     with pytest.raises(cel.BudgetExceededError, match="operation cancelled: actual cost limit exceeded") as caught:
         evaluate(nested, {"tags": [str(at) for at in range(1000)]})
     assert not caught.value.exhausted
-    assert time.monotonic() - started < 20
+    assert time.thread_time() - started < 20
 
 
 def test_rules_of_one_object_share_its_budget():
@@ -186,16 +186,16 @@ def test_declared_sizes_bound_the_estimate():
     ids=range(13),
 )
 def test_source_made_to_exhaust_the_server_is_refused_soon(source):
-    started = time.monotonic()
+    started = time.thread_time()
     with contextlib.suppress(cel.CelError):
         cel.compile_expression(source, VARIABLES)
-    assert time.monotonic() - started < 8
+    assert time.thread_time() - started < 8
 
 
 def test_pattern_that_backtracks_elsewhere_is_linear():
-    started = time.monotonic()
+    started = time.thread_time()
     assert evaluate("self.name.matches('^(a+)+$')", {"name": "a" * 20_000 + "b"}) is False
-    assert time.monotonic() - started < 1
+    assert time.thread_time() - started < 1
 
 
 @pytest.mark.parametrize(
@@ -244,10 +244,10 @@ def test_string_does_not_go_over_the_end_of_its_line():
 
 
 def test_quantities_of_any_distance_are_compared_at_once():
-    started = time.monotonic()
+    started = time.thread_time()
     assert evaluate("quantity('1e100000000').isGreaterThan(quantity('1'))") is True
     assert evaluate("quantity('-1e100000000').compareTo(quantity('-1'))") == -1
-    assert time.monotonic() - started < 1
+    assert time.thread_time() - started < 1
 
 
 def test_source_longer_than_kubernetes_takes_is_refused_for_its_length():
