@@ -1,16 +1,24 @@
-"""`tinkedge render`: what a Workflow would run, offline, with the code that the controller uses."""
+"""`tinkedge render`: what a Workflow would run, offline, with the code that the API server and the controller use.
+
+The objects are first completed and checked as if they were applied, so that what a template finds in them is what it
+will find, and what would be refused is told here.
+"""
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import click
 import orjson
 import yaml
-from pydantic import ValidationError
 
-from tink.api.v1alpha2 import API_VERSION, Hardware, Raw, Resource, Template, Workflow
+from tink.api import crds
+from tink.api.v1alpha2 import API_VERSION, Raw
+from tink.apiserver import definitions, intake
+from tink.apiserver.errors import StatusError
+from tink.controller.reconcile import unusable
 from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError, load
 from tink.template.errors import TemplateError
 from tink.template.fields import render_actions
@@ -43,19 +51,19 @@ def render(files: tuple[Path, ...], workflow: str | None, output: str) -> None:
 
 Manifest = tuple[Path, Raw]
 
-_MODELS: dict[str, type[Resource]] = {"Hardware": Hardware, "Template": Template, "Workflow": Workflow}
-
 
 def _actions(manifests: list[Manifest], workflow: Manifest) -> list[dict[str, Any]]:
-    _validate(workflow)
-    spec = workflow[1]["spec"]
-    hardware = _referenced(manifests, workflow, "Hardware", "hardwareRef")
+    stored = _as_stored(workflow)
+    hardware = _as_stored(_referenced(manifests, workflow, "Hardware", "hardwareRef"))
     template = _referenced(manifests, workflow, "Template", "templateRef")
     try:
-        return render_actions(template[1], hardware[1], spec.get("templateParams") or {})
+        actions = render_actions(_as_stored(template), hardware, stored["spec"].get("templateParams") or {})
     except TemplateError as error:
-        file, obj = template
-        raise ManifestError(f"{file}: Template {obj['metadata']['name']}: {error}") from error
+        raise _wrong(template, str(error)) from error
+    problem = unusable(stored, actions)
+    if problem is not None:
+        raise _wrong(template, problem)
+    return actions
 
 
 def _workflow(manifests: list[Manifest], name: str | None) -> Manifest:
@@ -73,7 +81,6 @@ def _referenced(manifests: list[Manifest], workflow: Manifest, kind: str, field:
     for manifest in manifests:
         obj = manifest[1]
         if _is(obj, kind) and obj["metadata"]["name"] == name and _namespace(obj) == _namespace(referrer):
-            _validate(manifest)
             return manifest
     raise ManifestError(
         f"{file}: Workflow {referrer['metadata']['name']}: spec.{field}.name: no {kind} {name!r} of namespace "
@@ -81,15 +88,28 @@ def _referenced(manifests: list[Manifest], workflow: Manifest, kind: str, field:
     )
 
 
-def _validate(manifest: Manifest) -> None:
-    """What the API would refuse can't be rendered either. Raises ManifestError naming the first wrong field."""
-    file, obj = manifest
+def _as_stored(manifest: Manifest) -> Raw:
+    """The object as the API would have it, with its defaults. Raises ManifestError naming what it would refuse."""
+    _, obj = manifest
+    definition = next(each for each in crds.generate() if each["spec"]["names"]["kind"] == obj["kind"])
+    resource = next(each for each in definitions.resources(definition) if each.api_version == API_VERSION)
+    new = copy.deepcopy(obj)
+    new["metadata"]["namespace"] = _namespace(obj)
     try:
-        _MODELS[obj["kind"]].model_validate(obj)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        raise ManifestError(f"{file}: {obj['kind']} {obj['metadata']['name']}: {field}: {first['msg']}") from error
+        found = intake.walk(resource, new)
+    except StatusError as error:
+        raise _wrong(manifest, error.message) from error
+    wrong = [*(f'unknown field "{path}"' for path in found.unknown), *map(str, found.errors)]
+    if not wrong and resource.validations is not None:
+        wrong = [str(error) for error in resource.validations.check_after([], new, None)]
+    if wrong:
+        raise _wrong(manifest, "; ".join(wrong))
+    return new
+
+
+def _wrong(manifest: Manifest, problem: str) -> ManifestError:
+    file, obj = manifest
+    return ManifestError(f"{file}: {obj['kind']} {obj['metadata']['name']}: {problem}")
 
 
 def _is(obj: Raw, kind: str) -> bool:

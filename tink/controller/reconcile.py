@@ -140,6 +140,17 @@ def reconcile(
     return _reconcile(workflow, hardware, template, _Site(settings, now, render, age or told))
 
 
+def to_be_rendered(workflow: Raw) -> bool:
+    """Whether `reconcile` renders the Workflow, if the objects that it names are there; that may take seconds.
+
+    Raises InvalidStatusError.
+    """
+    state = state_of(workflow)
+    if deleted(workflow) or state not in (None, WorkflowState.PENDING):
+        return False
+    return state is None or outdated(workflow) or not actions_of(status_of(workflow))
+
+
 def timestamps(workflow: Raw) -> Iterator[tuple[str, float]]:
     """The timestamps that deadlines may count from, each with its path. Raises InvalidStatusError."""
     status = status_of(workflow)
@@ -184,7 +195,7 @@ def _reconcile(workflow: Raw, hardware: Raw | None, template: Raw | None, site: 
         noticed = _apply(workflow, machine.CancelRequested("the Workflow was deleted while Cancelling"), now)
     elif state is WorkflowState.CANCELLING:
         noticed = _apply(workflow, machine.CancelRequested("status.state was set to Cancelling"), now)
-    elif state is WorkflowState.PENDING and (outdated(workflow) or not actions_of(status_of(workflow))):
+    elif to_be_rendered(workflow):
         return _prepare(_unprepared(workflow), hardware, template, site, again=True)
     else:
         noticed = NOTHING
@@ -218,7 +229,7 @@ def _prepare(workflow: Raw, hardware: Raw | None, template: Raw | None, site: _S
         actions = site.render(template, hardware, spec.template_params or {})
     except TemplateError as error:
         return _give_up(workflow, REASON_TEMPLATE_ERROR, f"Template {name_of(template)}: {error}", now)
-    problem = _unusable(workflow, actions)
+    problem = unusable(workflow, actions)
     if problem is not None:
         return _give_up(workflow, REASON_TEMPLATE_ERROR, f"Template {name_of(template)}: {problem}", now)
     prepared = machine.Prepared(
@@ -275,8 +286,8 @@ def _await_references(
     return Outcome(_status(workflow, changed), requeue_after=left, waits_for=missing, patient=True)
 
 
-def _unusable(workflow: Raw, actions: list[Raw]) -> str | None:
-    """What keeps these rendered actions from being run, or stored."""
+def unusable(workflow: Raw, actions: list[Raw]) -> str | None:
+    """What keeps these rendered actions of a Workflow from being run, or stored; None if nothing does."""
     if not actions:
         return "spec.actions: there are no actions to run"
     for index, action in enumerate(actions):
@@ -316,6 +327,8 @@ def _give_up(workflow: Raw, reason: str, message: str, now: float) -> Outcome:
 
 def _supervise(workflow: Raw, state: WorkflowState, site: _Site) -> Outcome:
     """Enforce the deadline that is over, or say how long it is to the next."""
+    if state is WorkflowState.RUNNING and all(map(_is_final, actions_of(status_of(workflow)))):
+        return _apply(workflow, machine.NothingLeft(), site.now)
     soonest: float | None = None
     for left, event in _deadlines(workflow, state, site):
         if left <= 0:
@@ -343,6 +356,10 @@ def _deadlines(workflow: Raw, state: WorkflowState, site: _Site) -> Iterator[tup
         limit = _seconds(workflow.get("spec", {}).get("timeout"))
         if limit is not None:
             yield limit - _age(workflow, status, "status.startedAt", site), machine.WorkflowTimedOut(limit)
+
+
+def _is_final(action: Mapping[str, Any]) -> bool:
+    return action_state(action) in (ActionState.SUCCEEDED, ActionState.FAILED)
 
 
 def _action_timeout(action: Mapping[str, Any], settings: ControllerSettings) -> float | None:

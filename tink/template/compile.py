@@ -16,7 +16,7 @@ from tink.template.expressions import ExpressionCompiler, last_visited
 from tink.template.fmt import text_of
 from tink.template.parser import parse
 from tink.template.signatures import Functions, text_size
-from tink.template.strconv import byte_length, from_bytes, to_bytes
+from tink.template.strconv import byte_length, from_bytes, quote, to_bytes
 from tink.template.values import Uint8, Value
 
 _CHEAP: Final = 64  # Printed values up to this length cost no more than the step that prints them.
@@ -234,7 +234,7 @@ class _StatementCompiler:
             run: Run = frame[RUN]
             found = program.find(node.name, run.name)
             if found is None:
-                raise origin.error(frame, node, f'template "{node.name}" not defined')
+                raise origin.error(frame, node, f"template {quote(node.name)} not defined")
             if run.depth >= run.budget.limits.depth:
                 raise origin.error(frame, node, f"exceeded maximum template depth ({run.budget.limits.depth})")
             body, slots, cost = found

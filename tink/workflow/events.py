@@ -127,6 +127,11 @@ class WorkflowTimedOut:
 
 
 @dataclass(frozen=True, slots=True)
+class NothingLeft:
+    """The Workflow is Running, and has no action that could still run: somebody edited its status by hand."""
+
+
+@dataclass(frozen=True, slots=True)
 class ActionTimedOut:
     """An action was Running for longer than `seconds`."""
 
@@ -138,6 +143,7 @@ AgentEvent = ActionStarted | ActionSucceeded | ActionFailed | Rejected
 """What an agent may report."""
 Event = (
     AgentEvent
+    | NothingLeft
     | AgentLost
     | AgentSeen
     | AgentAway

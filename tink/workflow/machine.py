@@ -46,6 +46,7 @@ from tink.workflow.events import (
     CancelTimedOut,
     Dispatched,
     Event,
+    NothingLeft,
     PreparationFailed,
     Prepared,
     PreparedAction,
@@ -91,6 +92,7 @@ __all__ = [
     "Dispatched",
     "Event",
     "NotAllowedError",
+    "NothingLeft",
     "PreparationFailed",
     "Prepared",
     "PreparedAction",
@@ -118,6 +120,7 @@ REASON_START_TIMEOUT = "StartTimeout"
 REASON_CANCEL_TIMEOUT = "CancelTimeout"
 REASON_WORKFLOW_TIMEOUT = "WorkflowTimeout"
 REASON_ACTION_TIMEOUT = "ActionTimeout"
+REASON_INVALID_STATUS = "InvalidStatus"
 REASON_DEFAULT_FAILURE = "ActionFailed"
 REASON_REJECTED = "Rejected"
 REASON_AGENT_LOST = "AgentLost"
@@ -125,6 +128,11 @@ REASON_REBOOTED = "Rebooted"
 """The agent went with its machine: of a Workflow that has succeeded."""
 REASON_REBOOT_ASSUMED = "RebootAssumed"
 """The time of the action that reboots was up: of a Workflow that has succeeded, as far as anybody knows."""
+
+_NOTHING_LEFT = (
+    "the Workflow was Running, but none of status.actions was Pending or Running any more: somebody edited its status; "
+    "create it again"
+)
 
 TIMEOUT_REASONS = frozenset(
     {
@@ -136,6 +144,7 @@ TIMEOUT_REASONS = frozenset(
     }
 )
 """Why the controller ended a Workflow without its agent's word: the agent may still be running it."""
+_NOT_ITS_WORD = TIMEOUT_REASONS | {REASON_AGENT_LOST, REASON_INVALID_STATUS}
 
 
 class Author(StrEnum):
@@ -160,6 +169,7 @@ class Cause(StrEnum):
     START_TIMED_OUT = "start timed out"
     CANCEL_TIMED_OUT = "cancel timed out"
     RUN_TIMED_OUT = "run timed out"  # the Workflow, or one of its actions
+    NOTHING_LEFT = "nothing left"  # no action could still run: its status was edited by hand
     AGENT_LOST = "agent lost"  # it came back without the Workflow
     ENDED_UNHEARD = "ended unheard"  # the agent has ended it, and its reports were lost
     REBOOTED = "rebooted"  # the agent went while the last action was to restart its machine
@@ -197,6 +207,7 @@ WORKFLOW: Mapping[WorkflowState | None, Mapping[Cause, WorkflowState]] = {
         Cause.SUCCEEDED: _S.SUCCEEDED,
         Cause.ACTION_FAILED: _S.FAILED,
         Cause.RUN_TIMED_OUT: _S.FAILED,
+        Cause.NOTHING_LEFT: _S.FAILED,
         Cause.AGENT_LOST: _S.FAILED,
         Cause.ENDED_UNHEARD: _S.FAILED,
         Cause.REBOOTED: _S.SUCCEEDED,
@@ -225,6 +236,7 @@ AUTHOR: Mapping[Cause, Author] = {
     Cause.START_TIMED_OUT: Author.CONTROLLER,
     Cause.CANCEL_TIMED_OUT: Author.CONTROLLER,
     Cause.RUN_TIMED_OUT: Author.CONTROLLER,
+    Cause.NOTHING_LEFT: Author.CONTROLLER,
     Cause.AGENT_LOST: Author.SERVER,
     Cause.ENDED_UNHEARD: Author.SERVER,
     Cause.REBOOTED: Author.SERVER,
@@ -288,7 +300,7 @@ def unconfirmed(workflow: Raw) -> bool:
     if state is None or not state.terminal:
         return False
     status = status_of(workflow)
-    if condition(status, ConditionType.SUCCEEDED).get("reason") in TIMEOUT_REASONS | {REASON_AGENT_LOST}:
+    if condition(status, ConditionType.SUCCEEDED).get("reason") in _NOT_ITS_WORD:
         return True
     # An agent's word leaves an action that failed, or only such as have succeeded; a state written by hand does not.
     # (Nor does a Workflow that no agent had: canceled before it was sent, say.)
@@ -350,6 +362,9 @@ class _Transition:
                     self._rebooted(REASON_REBOOTED, f"the agent has been gone for {event.seconds:g} s")
             case CancelRequested():
                 self._cancel(event)
+            case NothingLeft():
+                if self._move(Cause.NOTHING_LEFT):
+                    self._fail(REASON_INVALID_STATUS, _NOTHING_LEFT)
             case _:
                 self._time_out(event)
 

@@ -138,6 +138,11 @@ def _max(one: Value, *more: Value) -> int:
     return max(map(to_int, (one, *more)))
 
 
+def _by_sign(number: float) -> tuple[float, float]:
+    """Orders as Go's math.Max and math.Min do: 0 is larger than -0."""
+    return number, math.copysign(1, number)
+
+
 NUMBERS: Final[Functions] = table(
     Function("add", lambda *numbers: wrap64(sum(map(to_int, numbers))), (), ANY),
     Function("add1", lambda number: wrap64(to_int(number) + 1), (ANY,)),
@@ -152,8 +157,8 @@ NUMBERS: Final[Functions] = table(
     Function("subf", _folded(_EXACT.subtract), (ANY,), ANY),
     Function("mulf", _folded(_EXACT.multiply), (ANY,), ANY),
     Function("divf", _folded(_quotient), (ANY,), ANY),
-    Function("maxf", lambda one, *more: max(map(to_float, (one, *more))), (ANY,), ANY),
-    Function("minf", lambda one, *more: min(map(to_float, (one, *more))), (ANY,), ANY),
+    Function("maxf", lambda *numbers: max(map(to_float, numbers), key=_by_sign), (ANY,), ANY),
+    Function("minf", lambda *numbers: min(map(to_float, numbers), key=_by_sign), (ANY,), ANY),
     Function("floor", _floor, (ANY,)),
     Function("ceil", _ceil, (ANY,)),
     Function("round", _round, (ANY, INT), FLOAT),

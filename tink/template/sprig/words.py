@@ -72,7 +72,7 @@ def _joined_by(connector: str, text: str) -> str:
         if kind is _Word.CONNECTOR:
             out.append(connector * len(word))
         else:
-            out.append(word.lower() if kind is _Word.UPPER else word)
+            out.append("".join(map(_lower, word)) if kind is _Word.UPPER else word)
         at += 1
 
     def take_lower_and_numbers() -> None:
@@ -99,6 +99,11 @@ def _joined_by(connector: str, text: str) -> str:
     return "".join(out)
 
 
+def _lower(char: str) -> str:
+    """The small letter alone, as in Go; to Python, that of U+0130 is an i with another dot above it."""
+    return char.lower()[0]
+
+
 def camel_case(text: str) -> str:
     """FirstName for first_name; connectors before the first letter stay."""
     start = next((at for at, char in enumerate(text) if _class(char) != "-"), len(text))
@@ -117,7 +122,7 @@ def camel_case(text: str) -> str:
         else:
             if capitals:
                 capitals = char.isupper()
-                char = char.lower() if capitals and len(char.lower()) == 1 else char
+                char = _lower(char) if capitals else char
             out.append(before)
         before = char
     out.append(before)
