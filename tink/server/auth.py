@@ -45,9 +45,13 @@ class AgentAuth(StrEnum):
 
 
 class ForeignAgentError(PermissionError):
-    """What the agent shows is not its machine's; the message says what would be."""
+    """What the agent shows is not its machine's; the message says what would be. `told`: what the caller is told."""
 
     code = grpc.StatusCode.PERMISSION_DENIED
+
+    def __init__(self, message: str, told: str = "") -> None:
+        super().__init__(message)
+        self.told = told or message
 
 
 class NothingShownError(ForeignAgentError):
@@ -128,7 +132,10 @@ class Door:
                 f"{said}: it has no spec.networkInterfaces[].dhcp.ip to know its agent by (give it one, or run the "
                 "server with another --agent-auth)"
             )
-        raise ForeignAgentError(f"{said}, whose addresses are {', '.join(sorted(addresses))}")
+        raise ForeignAgentError(
+            f"{said}, whose addresses are {', '.join(sorted(addresses))}",
+            told=f"{said}, whose addresses are others: the server's log names them",
+        )
 
     def _by_token(self, key: HardwareKey, shown: Shown) -> None:
         said = _refusal(key, shown)

@@ -246,7 +246,7 @@ class WorkflowServer:
         try:
             self._door.admit(stream.agent_id, self._shown[key])
         except (UnknownAgentError, ForeignAgentError) as error:
-            stream.end(_code(error), str(error))
+            stream.end(_code(error), _told(error))
 
     async def _ready(self, context: Context) -> None:
         """Wait until it is known what there is: before that, nothing can be said to be unknown."""
@@ -368,7 +368,7 @@ class WorkflowServer:
         known = isinstance(error, ForeignAgentError)
         key = self._agents.find(agent_id) if known else ("", "")
         self._note_refusal(agent_id, key, peer, str(error))
-        await _abort(context, _code(error), str(error))
+        await _abort(context, _code(error), _told(error))
 
     def _note_refusal(self, agent_id: str, key: HardwareKey, peer: str, why: str) -> None:
         """Into the log and onto the journey, once a while for each address; of machines and of strangers apart."""
@@ -432,7 +432,7 @@ class WorkflowServer:
             self._door.authorise(key, shown)
         except ForeignAgentError as error:
             self._note_refusal(agent_id, key, shown.peer, str(error))
-            await _abort(context, _code(error), str(error))
+            await _abort(context, _code(error), _told(error))
         return key, agent_id
 
     async def _speaker(self, workflow_id: str, context: Context) -> Speaker:
@@ -471,6 +471,11 @@ class _Service(pb_grpc.WorkflowServiceServicer):
 
 def _code(error: UnknownAgentError | ForeignAgentError) -> grpc.StatusCode:
     return error.code if isinstance(error, ForeignAgentError) else grpc.StatusCode.NOT_FOUND
+
+
+def _told(error: UnknownAgentError | ForeignAgentError) -> str:
+    """What whoever calls is told: who can't speak for a machine does not learn its addresses either."""
+    return error.told if isinstance(error, ForeignAgentError) else str(error)
 
 
 async def _abort(context: Context, code: grpc.StatusCode, message: str) -> Never:

@@ -58,7 +58,7 @@ async def test_a_foreign_machine_cannot_speak_into_anothers_journey(rig: Any) ->
     rig.workflow(state="Running")
     code, text = await refused(rig, piece("forged"))
     assert code is grpc.StatusCode.PERMISSION_DENIED
-    assert "192.0.2.1" in text
+    assert "127.0.0.1 can't speak for Hardware d/h" in text
     assert not outputs(rig)
 
 

@@ -203,7 +203,9 @@ async def test_a_foreign_address_gets_neither_commands_nor_may_it_report(rig: An
     agent.connect()
     code, text = await agent.ending()
     assert code is grpc.StatusCode.PERMISSION_DENIED
-    assert "127.0.0.1 can't speak for Hardware d/h, whose addresses are 192.0.2.1" in text
+    assert "127.0.0.1 can't speak for Hardware d/h, whose addresses are others" in text
+    assert "192.0.2.1" not in text, "a stranger learns nothing of a machine"
+    assert "whose addresses are 192.0.2.1" in rig.seen[0].message
     assert (await agent.refused(started("a0")))[0] is grpc.StatusCode.PERMISSION_DENIED
     assert rig.state() == "Scheduled"
     assert [(o.kind, o.hardware) for o in rig.seen] == [("refused", "d/h")], "once a while, not each time"
