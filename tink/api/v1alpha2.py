@@ -25,6 +25,8 @@ from tink.api.rules import checked
 from tink.api.schema import UNCHECKED
 
 GROUP = "tinkerbell.org"
+RUFIO_GROUP = "bmc.tinkerbell.org"
+"""The group of the Machines that `spec.bmcRef` of a Hardware refers to."""
 VERSION = "v1alpha2"
 API_VERSION = f"{GROUP}/{VERSION}"
 

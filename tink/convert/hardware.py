@@ -11,14 +11,12 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from tink.api.v1alpha2 import API_VERSION, INSTANCE_ID_ANNOTATION, SSH_PUBLIC_KEYS_ANNOTATION, Raw
+from tink.api.v1alpha2 import API_VERSION, INSTANCE_ID_ANNOTATION, RUFIO_GROUP, SSH_PUBLIC_KEYS_ANNOTATION, Raw
 from tink.convert import accepted
 from tink.convert.fields import Fields, join, put_text, says_nothing
 from tink.convert.interfaces import Interfaces, Netboot
 from tink.convert.metadata import carried
 from tink.convert.report import Findings
-
-RUFIO_GROUP = "bmc.tinkerbell.org"
 
 _UNUSED = "nothing used it, and v1alpha2 has no place for it"
 _SERVED = "v1alpha2's metadata service does not serve it"

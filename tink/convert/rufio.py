@@ -11,12 +11,12 @@ import ipaddress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from tink.api.v1alpha2 import Raw
+from tink.api.v1alpha2 import RUFIO_GROUP, Raw
 from tink.convert import accepted
 from tink.convert.fields import Fields
 from tink.convert.report import Findings
 
-API_VERSION = "bmc.tinkerbell.org/v1alpha1"
+API_VERSION = f"{RUFIO_GROUP}/v1alpha1"
 KIND = "Machine"
 
 _IPMI_PORT = 623

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from tink.api.v1alpha2 import API_VERSION, Raw
+from tink.api import metal3
+from tink.api.v1alpha2 import API_VERSION, RUFIO_GROUP, Raw
 from tink.convert.documents import Document
 from tink.convert.fields import Fields
 from tink.convert.metadata import carried
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 
 V1ALPHA1 = "tinkerbell.org/v1alpha1"
 DEFAULT_NAMESPACE = "default"
-METAL3_GROUP = "metal3.io"
-RUFIO_GROUP = "bmc.tinkerbell.org"
-"""Rufio's Machines stay as they are; Hardware refers to them."""
 METAL3_VERSIONS = ("v1alpha1", "v1beta1")
 TO_HARDWARE = "hardware"
 TARGETS = (TO_HARDWARE, *METAL3_VERSIONS)
@@ -151,7 +149,7 @@ class _Run:
             return _converter_in(module)
         if api_version == API_VERSION and kind in _TODAYS_KINDS:
             return _converter_in("todays")
-        if group == METAL3_GROUP and kind in _METAL3_KINDS:
+        if group == metal3.GROUP and kind in _METAL3_KINDS:
             return self._of_metal3(obj, findings)
         if self._to == TO_HARDWARE and (api_version, kind) == ("v1", "Secret"):
             return None
@@ -189,7 +187,7 @@ class _Run:
     def _to_other_version(self, obj: Raw, findings: Findings) -> list[Raw]:
         baremetalhost = importlib.import_module("tink.convert.baremetalhost")
         settings = self._versions or baremetalhost.ConversionSettings()
-        converted = baremetalhost.convert(obj, f"{METAL3_GROUP}/{self._to}", settings)
+        converted = baremetalhost.convert(obj, f"{metal3.GROUP}/{self._to}", settings)
         if obj["apiVersion"] != converted["apiVersion"] and self._to != "v1alpha1":
             if settings.empty_checksum_type == "md5":
                 for path in baremetalhost.wrongly_md5(obj):

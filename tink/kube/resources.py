@@ -7,7 +7,7 @@ from functools import lru_cache
 from urllib.parse import quote
 
 from tink.api import metal3
-from tink.api.v1alpha2 import GROUP, VERSION
+from tink.api.v1alpha2 import GROUP, RUFIO_GROUP, VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ WORKFLOW = ResourceType(GROUP, VERSION, "workflows", "Workflow")
 HOST_V1ALPHA1 = ResourceType(metal3.GROUP, "v1alpha1", "baremetalhosts", "BareMetalHost")
 HOST_V1BETA1 = ResourceType(metal3.GROUP, "v1beta1", "baremetalhosts", "BareMetalHost")
 HARDWARE_DATA = ResourceType(metal3.GROUP, "v1alpha1", "hardwaredata", "HardwareData")
-MACHINE = ResourceType("bmc.tinkerbell.org", "v1alpha1", "machines", "Machine")
+MACHINE = ResourceType(RUFIO_GROUP, "v1alpha1", "machines", "Machine")
 """Rufio's."""
 SECRET = ResourceType("", "v1", "secrets", "Secret")
 CRD = ResourceType(
