@@ -17,6 +17,7 @@ A Workflow whose status no program wrote is left alone, with a line in the log; 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
@@ -118,6 +119,8 @@ class Stream:
     def gone(self, workflow: Raw) -> None:
         """A Workflow of the machine is gone from the API."""
         self._complaints.pop(uid_of(workflow), None)
+        with contextlib.suppress(InvalidStatusError):
+            self._told.see([workflow])  # this stream may not have had a look at it yet
         try:
             self._told.forget(workflow)
         except InvalidStatusError as error:

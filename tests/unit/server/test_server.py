@@ -154,6 +154,22 @@ async def test_a_workflow_that_vanished_is_stopped_and_its_last_events_are_taken
     await agent.publish(failed("a0", "Canceled"))
 
 
+async def test_a_workflow_that_vanishes_before_the_stream_has_looked_at_it_is_stopped_too(rig: Any) -> None:
+    class Watching(list[Any]):
+        def append(self, observation: Any) -> None:
+            super().append(observation)
+            if observation.kind == "connected":
+                rig.workflows.remove("d", "w")
+
+    rig.seen = Watching()
+    await rig.start()
+    rig.machine()
+    rig.workflow(state="Running")
+    agent = rig.agent()
+    await agent.accepted()
+    assert await agent.command() == ("stop", "uid-w")
+
+
 # --- rejection ----------------------------------------------------------------------------------------------------
 
 
