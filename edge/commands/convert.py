@@ -24,7 +24,7 @@ from edge.commands.metal3_options import empty_checksum_type
 from tink.convert.baremetalhost import ConversionSettings
 from tink.convert.documents import Document
 from tink.convert.report import Finding, Kind, Source
-from tink.convert.run import DEFAULT_NAMESPACE, METAL3_VERSIONS, TARGETS, TO_HARDWARE, Result, convert_documents
+from tink.convert.run import DEFAULT_NAMESPACE, TARGETS, TO_HARDWARE, Result, convert_documents
 from tink.convert.sources import read_all
 from tink.convert.table import report_json, summary, table
 from tink.convert.to_hardware import HostOptions
@@ -211,9 +211,7 @@ async def _read(cluster: _Cluster, to: str | None, progress: _Progress) -> list[
     try:
         client = await KubeClient.connect(cluster.kubeconfig, cluster.context)
         try:
-            return await read_cluster(
-                client, cluster.namespace, metal3=to in (TO_HARDWARE, *METAL3_VERSIONS), seen=progress.say("read")
-            )
+            return await read_cluster(client, cluster.namespace, metal3=to in TARGETS, seen=progress.say("read"))
         finally:
             await client.close()
     except (ApiError, KubeConfigError) as error:

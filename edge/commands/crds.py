@@ -8,6 +8,7 @@ import click
 
 from tink.api import crds as tinkerbell
 from tink.api.crds import to_yaml
+from tink.api.metal3 import HOST_VERSIONS
 from tink.api.metal3 import crds as metal3
 
 
@@ -24,8 +25,8 @@ from tink.api.metal3 import crds as metal3
 )
 @click.option(
     "--storage-version",
-    type=click.Choice(metal3.HOST_VERSIONS),
-    default=metal3.HOST_VERSIONS[0],
+    type=click.Choice(HOST_VERSIONS),
+    default=HOST_VERSIONS[0],
     show_default=True,
     help="With --metal3: what hosts are stored as; v1beta1 after tinkedge metal3-migrate.",
 )
@@ -41,7 +42,7 @@ def crds(out: Path | None, of_metal3: bool, storage_version: str, stop_serving_v
 
     Those of metal3.io are applied with --server-side; see docs/metal3.md.
     """
-    old = metal3.HOST_VERSIONS[0]
+    old = HOST_VERSIONS[0]
     if not of_metal3 and (stop_serving_v1alpha1 or storage_version != old):
         raise click.UsageError("--storage-version and --stop-serving-v1alpha1 are about hosts: add --metal3")
     if stop_serving_v1alpha1 and storage_version == old:

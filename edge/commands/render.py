@@ -7,6 +7,7 @@ will find, and what would be refused is told here.
 from __future__ import annotations
 
 import copy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tink.api import crds
 from tink.api.v1alpha2 import API_VERSION, Raw
 from tink.apiserver import definitions, intake
 from tink.apiserver.errors import StatusError
+from tink.apiserver.registry import Resource
 from tink.controller.reconcile import unusable
 from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError, load
 from tink.template.errors import TemplateError
@@ -91,8 +93,7 @@ def _referenced(manifests: list[Manifest], workflow: Manifest, kind: str, field:
 def _as_stored(manifest: Manifest) -> Raw:
     """The object as the API would have it, with its defaults. Raises ManifestError naming what it would refuse."""
     _, obj = manifest
-    definition = next(each for each in crds.generate() if each["spec"]["names"]["kind"] == obj["kind"])
-    resource = next(each for each in definitions.resources(definition) if each.api_version == API_VERSION)
+    resource = _resources()[obj["kind"]]
     new = copy.deepcopy(obj)
     new["metadata"]["namespace"] = _namespace(obj)
     try:
@@ -105,6 +106,13 @@ def _as_stored(manifest: Manifest) -> Raw:
     if wrong:
         raise _wrong(manifest, "; ".join(wrong))
     return new
+
+
+@cache
+def _resources() -> dict[str, Resource]:
+    """Today's resources as the API server has them, by their kinds."""
+    found = [each for definition in crds.generate() for each in definitions.resources(definition)]
+    return {each.kind: each for each in found if each.api_version == API_VERSION}
 
 
 def _wrong(manifest: Manifest, problem: str) -> ManifestError:

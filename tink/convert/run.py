@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 
 V1ALPHA1 = "tinkerbell.org/v1alpha1"
 DEFAULT_NAMESPACE = "default"
-METAL3_VERSIONS = ("v1alpha1", "v1beta1")
 TO_HARDWARE = "hardware"
-TARGETS = (TO_HARDWARE, *METAL3_VERSIONS)
+TARGETS = (TO_HARDWARE, *metal3.HOST_VERSIONS)
 """What `--to` takes: Hardware of Metal3's hosts, or these hosts in their other version."""
 
 _TODAYS_KINDS = ("Hardware", "OSIE", "Template", "Workflow")

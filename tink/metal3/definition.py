@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tink.api.metal3 import GROUP
+from tink.api.metal3 import GROUP, HOST_VERSIONS
 from tink.api.v1alpha2 import Raw
 from tink.controller.webhooks.registration import Address
 
 NAME = f"baremetalhosts.{GROUP}"
 HARDWARE_DATA_NAME = f"hardwaredata.{GROUP}"
 
-OLD = "v1alpha1"
-NEW = "v1beta1"
+OLD, NEW = HOST_VERSIONS
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ CustomResourceDefinitions of them. How one version becomes the other: `tink.conv
 from __future__ import annotations
 
 GROUP = "metal3.io"
+HOST_VERSIONS = ("v1alpha1", "v1beta1")
+"""Of BareMetalHost, the older one first."""
 V1ALPHA1 = f"{GROUP}/v1alpha1"
 """The version in which hosts are stored, and which Metal3's own controller uses."""
 V1BETA1 = f"{GROUP}/v1beta1"

@@ -15,13 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tink.api.crds import AGE, Column, object_schema
-from tink.api.metal3 import GROUP, v1alpha1, v1beta1
+from tink.api.metal3 import GROUP, HOST_VERSIONS, v1alpha1, v1beta1
 from tink.api.metal3.hardwaredata import HardwareData
 from tink.api.metal3.parts import Metal3Resource
 from tink.api.v1alpha2 import Raw
-
-HOST_VERSIONS = ("v1alpha1", "v1beta1")
-"""Of BareMetalHost, the older one first."""
 
 _DEPRECATION = (
     "metal3.io/v1alpha1 BareMetalHost is deprecated; use metal3.io/v1beta1: online is poweredOn there, hardwareProfile "
