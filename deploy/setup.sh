@@ -2,7 +2,10 @@
 # Set up what `make` needs on a Debian 12 machine, and nothing twice.
 #
 #   setup.sh packages SET...   install the Debian packages of these sets that are missing (sets: below)
-#   setup.sh venv              make .venv with the project, its extras and the versions of deploy/constraints.txt
+#   setup.sh venv              make .venv with the project and the packages of deploy/requirements.txt: these versions,
+#                              and only files with these hashes
+#   setup.sh lock [PACKAGE...] write deploy/requirements.txt anew from pyproject.toml: versions stay as they are where
+#                              they fit; PACKAGE gets its newest one, `all` all of them
 #   setup.sh ipxe              unpack Debian 13's iPXE into .venv/ipxe: the tests boot machines with an old and a new one
 #   setup.sh tftpd             unpack the server tftpd-hpa into .venv/bin, as a peer of the benchmarks
 #   setup.sh kubectl           use the kubectl on PATH, else unpack Debian 13's into .venv/bin; unpack Debian 12's there
@@ -13,6 +16,7 @@
 # Without root it installs nothing: it says what is missing and the command that brings it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+requirements=deploy/requirements.txt
 
 declare -A sets=(
   # To make the virtual environment.
@@ -70,15 +74,45 @@ find_python() { # a Python that the project runs with
 
 make_venv() {
   local stamp=.venv/.installed key interpreter
-  key=$(cat pyproject.toml deploy/constraints.txt | sha256sum)
+  key=$(cat pyproject.toml "$requirements" | sha256sum)
   [ "$(cat "$stamp" 2>/dev/null)" = "$key" ] && return 0
   interpreter=$(find_python) || { install_packages python; interpreter=$(find_python); } || die "Python 3.11 or newer is missing"
   "$interpreter" -c 'import ensurepip' 2>/dev/null || install_packages python
   [ -x .venv/bin/python ] || "$interpreter" -m venv .venv || die "$interpreter can't make virtual environments"
-  echo "setup: installing the Python packages of pyproject.toml into .venv" >&2
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check -c deploy/constraints.txt -e '.[dev,diagnose]' ||
-    die "pip could not install the Python packages (see above); is a package index reachable?"
+  echo "setup: installing the Python packages of $requirements into .venv" >&2
+  # Wheels only: building another form would fetch what nobody has the hash of, and run it.
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --only-binary :all: \
+    -r "$requirements" ||
+    die "pip could not install the Python packages (see above). Is a package index reachable? If a hash differs, the file is not the one that was tried: find out why before you run \`make lock\`"
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation -e . ||
+    die "pip could not install the project itself (see above)"
   echo "$key" >"$stamp"
+}
+
+make_lock() { # PACKAGE...: those that are to be newer
+  local tool=deploy/supply/uv.txt interpreter index version processor common newer=() package
+  interpreter=$(find_python) || die "Python 3.11 or newer is missing"
+  for package in "$@"; do
+    if [ "$package" = all ]; then newer+=(--upgrade); else newer+=(--upgrade-package "$package"); fi
+  done
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
+  "$interpreter" -m venv "$work/venv"
+  "$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r "$tool"
+  # It does not read pip's settings; the index is to be the same one.
+  index=${PIP_INDEX_URL:-$("$work/venv/bin/python" -m pip config get global.index-url 2>/dev/null || true)}
+  [ -z "$index" ] || export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$index}
+  # Wheels only, as in make_venv. Universal: one file for all versions of Python and all processors.
+  common=("$work/venv/bin/uv" pip compile --quiet --no-progress --no-build)
+  "${common[@]}" --universal --python-version 3.11 --generate-hashes --custom-compile-command 'make lock' \
+    --all-extras "${newer[@]}" -o "$requirements" pyproject.toml
+  echo uv | "${common[@]}" --universal --generate-hashes --custom-compile-command 'make lock' "${newer[@]}" -o "$tool" -
+  for version in 3.11 3.12 3.13; do
+    for processor in x86_64 aarch64; do
+      "${common[@]}" --python-version $version --python-platform $processor-manylinux_2_28 "$requirements" >"$work/made" ||
+        die "there is no wheel for each package for Python $version on $processor"
+    done
+  done
 }
 
 unpack_kubectl() {
@@ -159,9 +193,10 @@ EOF
 case ${1:-} in
   packages) shift; install_packages "$@" ;;
   venv) make_venv ;;
+  lock) shift; make_lock "$@" ;;
   kubectl) unpack_kubectl ;;
   ipxe) unpack_ipxe ;;
   tftpd) unpack_tftpd ;;
   cloud-init) make_cloud_init ;;
-  *) die "usage: setup.sh packages SET... | venv | kubectl | ipxe | tftpd | cloud-init" ;;
+  *) die "usage: setup.sh packages SET... | venv | lock [PACKAGE...] | kubectl | ipxe | tftpd | cloud-init" ;;
 esac

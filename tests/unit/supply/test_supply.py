@@ -1,0 +1,219 @@
+"""What the project is made of: checked against what was tried, and listed for others."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from packaging.utils import NormalizedName, canonicalize_name
+
+from deploy.supply.agreement import disagreements
+from deploy.supply.licences import licence, permits, refusals
+from deploy.supply.packages import Locked, Project, installed, read_requirements
+from deploy.supply.sbom import sbom
+
+ROOT = Path(__file__).parents[3]
+PYPROJECT = (ROOT / "pyproject.toml").read_text()
+REQUIREMENTS = (ROOT / "deploy" / "requirements.txt").read_text()
+HASH = "a" * 64
+
+
+class Package(importlib.metadata.Distribution):
+    """A package that says this of itself."""
+
+    def __init__(self, name: str, *lines: str, version: str = "1.0") -> None:
+        self._text = "\n".join(("Metadata-Version: 2.4", f"Name: {name}", f"Version: {version}", *lines, "", ""))
+
+    def read_text(self, filename: str) -> str | None:
+        return self._text if filename == "METADATA" else None
+
+    def locate_file(self, path: Any) -> Any:
+        raise NotImplementedError
+
+
+def here(*packages: Package) -> dict[NormalizedName, importlib.metadata.Distribution]:
+    return {canonicalize_name(one.name): one for one in packages}
+
+
+def project(*needs: str, **extras: list[str]) -> Project:
+    text = {"name": "ours", "version": "1", "license": "Apache-2.0", "dependencies": list(needs)}
+    return Project.of({"project": text | {"optional-dependencies": extras}, "build-system": {"requires": []}})
+
+
+def locked(*lines: str) -> dict[NormalizedName, Locked]:
+    return read_requirements("".join(f"{line} \\\n    --hash=sha256:{HASH}\n    # via ours\n" for line in lines))
+
+
+# --- pyproject.toml, deploy/requirements.txt and the environment ------------------------------------------------------
+
+
+def agree(pyproject: str = PYPROJECT, requirements: str = REQUIREMENTS) -> list[str]:
+    return disagreements(Project.of(tomllib.loads(pyproject)), read_requirements(requirements), installed())
+
+
+def test_this_environment_is_what_is_locked_and_what_is_locked_is_what_the_project_wants() -> None:
+    assert agree() == []
+    assert refusals(Project.of(tomllib.loads(PYPROJECT)), installed()) == []
+
+
+def test_each_package_has_hashes_and_no_host_is_named() -> None:
+    for name, package in read_requirements(REQUIREMENTS).items():
+        assert package.hashes, name
+        assert package.version is not None, name
+    for file in (ROOT / "deploy" / "requirements.txt", ROOT / "deploy" / "supply" / "uv.txt"):
+        assert "://" not in file.read_text()
+        assert "index" not in file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            '"aiohttp>=3.14.5,<4"',
+            '"aiohttp>=4"',
+            "has aiohttp==3.14.5, pyproject.toml wants aiohttp>=4; run `make lock`",
+        ),
+        ('"pyyaml>=6,<7"', '"pyyaml>=6,<7", "newcomer>=1"', "newcomer of pyproject.toml is not in it; run `make lock`"),
+        ('"tftpy>=0.8.7,<0.9"', '"six"', "nothing needs tftpy; run `make lock`"),
+        ('requires = ["hatchling>=1.27,<2"]', 'requires = ["hatchling>=9"]', "pyproject.toml wants hatchling>=9"),
+    ],
+)
+def test_range_that_was_changed_without_a_new_lock_is_told(old: str, new: str, said: str) -> None:
+    assert old in PYPROJECT
+    assert any(said in line for line in agree(pyproject=PYPROJECT.replace(old, new)))
+
+
+def test_locked_file_that_was_written_by_hand_is_told() -> None:
+    line = next(line for line in REQUIREMENTS.splitlines() if line.startswith("yarl=="))
+    cut = REQUIREMENTS[: REQUIREMENTS.index(line)]
+    assert any("yarl, which aiohttp" in said for said in agree(requirements=cut))
+    assert any(
+        "yarl needs one version and hashes" in said for said in agree(requirements=cut + line.strip(" \\") + "\n")
+    )
+    assert any(
+        "yarl is" in said and "run `make venv`" in said
+        for said in agree(requirements=REQUIREMENTS.replace(line, "yarl==0.1 \\"))
+    )
+
+
+def test_line_that_is_no_requirement_is_an_error() -> None:
+    with pytest.raises(ValueError, match="--extra-index"):
+        read_requirements("--extra-index-url somewhere\n")
+
+
+def test_package_that_nobody_asked_for_is_told() -> None:
+    found = disagreements(project(), {}, here(Package("pip"), Package("ours"), Package("stowaway")))
+    assert found == ["stowaway is in this environment and nothing needs it: remove it with `pip uninstall stowaway`"]
+
+
+def test_package_for_other_systems_need_not_be_installed() -> None:
+    both = here(Package("pytest", "Requires-Dist: colorama; sys_platform == 'win32'"))
+    lock = locked("pytest==1.0", "colorama==1 ; sys_platform == 'win32'")
+    assert disagreements(project(dev=["pytest"]), lock, both) == []
+
+
+@pytest.mark.parametrize("directory", ["tests/bench/peer", "tests/interop/gotemplate/sprig"])
+def test_modules_of_go_programs_have_hashes(directory: str) -> None:
+    module = (ROOT / directory / "go.mod").read_text()
+    sums = {tuple(line.split()[:2]) for line in (ROOT / directory / "go.sum").read_text().splitlines()}
+    replaced = dict(re.findall(r"^\s*(\S+) => (\S+ v\S+)$", module, re.MULTILINE))
+    needed = re.findall(r"^(?:require )?\s*(\S+\.\S+/\S+) (v\S+)(?: // indirect)?$", module, re.MULTILINE)
+    assert needed
+    for name, version in needed:
+        path, at = replaced.get(name, f"{name} {version}").split()
+        assert (path, at) in sums or (path, f"{at}/go.mod") in sums, path
+
+
+# --- licences ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lines", "expression"),
+    [
+        (["License-Expression: MIT"], "MIT"),
+        (["License: Apache 2.0"], "Apache-2.0"),
+        (["License: Apache-2.0", "Classifier: License :: OSI Approved :: MIT License"], "Apache-2.0"),
+        (["License: Copyright (c) somebody, who wrote a novel"], ""),
+        (["Classifier: License :: OSI Approved :: MIT License"], "MIT"),
+        (["Classifier: License :: OSI Approved :: GNU Affero General Public License v3"], ""),
+        (
+            [f"Classifier: License :: OSI Approved :: {one} License" for one in ("MIT", "Apache Software")],
+            "Apache-2.0 AND MIT",
+        ),
+        ([], ""),
+    ],
+)
+def test_licence_is_read_from_what_a_package_says(lines: list[str], expression: str) -> None:
+    assert licence(Package("one", *lines)) == expression
+
+
+@pytest.mark.parametrize(
+    ("expression", "permitted"),
+    [
+        ("MIT", True),
+        ("GPL-3.0-only", False),
+        ("GPL-3.0-only OR MIT", True),
+        ("GPL-3.0-only AND MIT", False),
+        ("MIT AND (GPL-3.0-only OR MIT)", True),
+        ("", False),
+    ],
+)
+def test_licence_expression_permits_what_one_can_choose(expression: str, permitted: bool) -> None:
+    assert permits(expression, {"MIT"}) is permitted
+
+
+def test_package_below_another_one_with_a_licence_that_is_not_allowed_is_told_with_what_to_do() -> None:
+    packages = here(
+        Package("good", "License-Expression: MIT", "Requires-Dist: bad"),
+        Package("bad", "License-Expression: AGPL-3.0-only"),
+    )
+    [said] = refusals(project("good"), packages)
+    assert said == (
+        "bad 1.0, for ours itself, is under AGPL-3.0-only, which is not allowed: "
+        "do without it, or decide and say so in deploy/supply/licences.py"
+    )
+    [said] = refusals(project(docker=["silent"]), here(Package("silent")))
+    assert "silent 1.0, for the extra docker, does not say under which licence it is" in said
+
+
+def test_scapy_is_for_diagnosis_and_never_for_serving() -> None:
+    packages = here(Package("scapy", "License-Expression: GPL-2.0-only"))
+    assert refusals(project(diagnose=["scapy"]), packages) == []
+    assert len(refusals(project("scapy", diagnose=["scapy"]), packages)) == 1
+    assert len(refusals(project(docker=["scapy"]), packages)) == 1
+
+
+# --- the list of what is inside ---------------------------------------------------------------------------------------
+
+
+def made(epoch: int = 1_700_000_000) -> str:
+    return sbom(Project.of(tomllib.loads(PYPROJECT)), installed(), epoch)
+
+
+def test_list_is_valid_cyclonedx_and_the_same_each_time() -> None:
+    text = made()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text.replace('"library"', '"nonsense"')) is not None
+    assert made() == text
+    assert json.loads(text)["metadata"]["timestamp"].startswith("2023-11-14T22:13:20")
+
+
+def test_list_has_what_runs_with_version_and_licence_and_nothing_of_developers() -> None:
+    document = json.loads(made())
+    components = {one["name"]: one for one in document["components"]}
+    assert components["aiohttp"]["scope"] == "required"
+    assert components["aiohttp"]["version"] == importlib.metadata.version("aiohttp")
+    assert components["cffi"]["scope"] == "required"  # cryptography's
+    assert components["scapy"]["scope"] == "optional"
+    assert components["scapy"]["licenses"] == [{"expression": "GPL-2.0-only"}]
+    assert not {"pytest", "mypy", "hatchling"} & components.keys()
+    needs = {one["ref"]: one.get("dependsOn", []) for one in document["dependencies"]}
+    assert components["aiohttp"]["bom-ref"] in needs["tinkedge"]
+    assert components["yarl"]["bom-ref"] in needs[components["aiohttp"]["bom-ref"]]
