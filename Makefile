@@ -1,22 +1,35 @@
 # `make run` and `make test` do all set-up themselves on a fresh Debian 12 machine.
 .DEFAULT_GOAL := help
-.PHONY: help venv run test check bench proto crds clean
+.PHONY: help venv lock run test test-unit soak check bench wheel sbom proto crds clean
 
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # Options for `make run`, e.g. make run LAB="--firmware uefi".
 LAB ?=
+# Packages that `make lock` takes newer versions of, e.g. make lock NEWER=aiohttp; NEWER=all.
+NEWER ?=
+# The time of what is built is that of the sources: the same sources give the same bytes.
+export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+# Tests wait more than they compute: one worker more than processors. Files stay whole, for what their tests share.
+JOBS ?= $(shell echo $$(($$(nproc) + 1)))
 
 help:
 	@echo 'make run     boot a virtual machine through the whole stack (LAB="--firmware uefi", LAB="--full")'
-	@echo 'make test    run all tests, with real clients and real boots'
-	@echo 'make check   lint, formatting, types, layers'
+	@echo 'make test    run all tests, with real clients and real boots (JOBS=N: so many at once)'
+	@echo 'make test-unit  those that need no root, no network namespace and no Debian package'
+	@echo 'make soak    the attacks and loads that take minutes to an hour'
+	@echo 'make check   lint, formatting, types, layers, packages and their licences'
 	@echo 'make bench   benchmarks, as ratios to peers'
 	@echo 'make venv    make .venv only'
+	@echo 'make lock    deploy/requirements.txt anew, after a change of pyproject.toml (NEWER=PACKAGE, NEWER=all)'
+	@echo 'make wheel   the wheel, and the list of all it needs to run (CycloneDX), into dist/'
 	@echo 'make proto   generate the gRPC stubs again'
 	@echo 'make crds    generate deploy/crds again'
 
 venv:
 	@deploy/setup.sh venv
+
+lock:
+	@deploy/setup.sh lock $(NEWER)
 
 run: venv
 	@deploy/setup.sh packages lab
@@ -28,13 +41,30 @@ test: venv
 	@deploy/setup.sh kubectl
 	@deploy/setup.sh ipxe
 	@deploy/setup.sh cloud-init
-	python -m pytest
+	python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder tests/interop tests/unit --ignore tests/interop/attacks
+	python -m pytest -n 2 --dist loadfile tests/boot
+	python -m pytest tests/interop/attacks # alone: they measure
+
+test-unit: venv
+	python -m pytest -n $(JOBS) tests/unit
+
+soak: venv
+	@deploy/setup.sh packages lab test
+	@deploy/setup.sh kubectl
+	python -m pytest -m soak -o faulthandler_timeout=0
 
 check: venv
 	ruff check .
 	ruff format --check .
 	mypy
 	lint-imports
+	python -m deploy.supply check
+
+wheel: sbom
+	python -m pip wheel --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation -w dist .
+
+sbom: venv
+	python -m deploy.supply sbom dist/tinkedge.cdx.json
 
 bench: venv
 	@deploy/setup.sh packages bench
