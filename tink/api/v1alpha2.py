@@ -514,6 +514,16 @@ class WorkflowStatus(Model):
         "given to an agent.",
     )
     current_action: str | None = Field(default=None, description="Name of the action that runs now, or that ran last.")
+    dispatched: bool | None = Field(
+        default=None,
+        description="Whether the Workflow was given to an agent, which has not rejected it. While this is false, a "
+        "Workflow that is cancelled or deleted ends at once: there is nobody to stop it.",
+    )
+    claimed_at: str | None = Field(
+        default=None,
+        json_schema_extra={"format": "date-time"},
+        description="When a server last claimed the Workflow, to give it to its agent.",
+    )
     rejections: int | None = Field(
         default=None, ge=0, description="How often an agent has rejected the Workflow since it was last started."
     )

@@ -2,171 +2,128 @@
 
 The difference is not academic: PyYAML reads the unquoted MAC address 52:54:00:12:34:56 as a number in base 60, and
 2001-01-01 as a date. Here both are strings, as for kubectl, and a manifest means the same wherever it is read.
+
+This is the one reader of the house for YAML that others write, and `yaml_values` what makes values of libyaml's events
+and keeps count: what comes out of a text is a small multiple of its length, or at most what an API takes, and so is the
+work. A text is read in one pass, at some 3 MB a second: a long one is read beside the event loop (`is_long`).
 """
 
 from __future__ import annotations
 
-import math
+import codecs
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import yaml
+from yaml._yaml import CParser
 
 from tink.api.v1alpha2 import Raw
+from tink.api.yaml_values import MAX_DEPTH, Document, YamlError, plain_scalar
+
+__all__ = ["MAX_BYTES", "YamlError", "document_and_repeated", "documents", "is_long", "objects", "plain_scalar", "read"]
 
 MAX_BYTES = 3 * 1024 * 1024
-"""The size of a request body that Kubernetes' API takes; larger manifests could not be applied."""
+"""The size of a request body that Kubernetes' API takes; larger manifests could not be applied. And so many bytes of
+values may come of any text, however short it is."""
+MAX_RATIO = 4
+"""Bytes of values that may come of each byte of a longer text. Without an alias it can't be more."""
+_MAX_TAGS = 8
+"""Most %TAG directives: libyaml compares each with each. No tag that they could shorten is understood here."""
+_LONG = 32 * 1024
 
-_MAX_DEPTH = 100
-_MAX_NODES = 500_000
-
-_BOOLEANS = {
-    **dict.fromkeys(("y", "Y", "yes", "Yes", "YES", "on", "On", "ON", "true", "True", "TRUE"), True),
-    **dict.fromkeys(("n", "N", "no", "No", "NO", "off", "Off", "OFF", "false", "False", "FALSE"), False),
-}
-_NULLS = ("", "~", "null", "Null", "NULL")
-_INTEGER = re.compile(r"^[-+]?(0b[01_]+|0o?[0-7_]*|0x[0-9a-fA-F_]+|[1-9][0-9_]*)$")
-_FLOAT = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$")
-_NOT_FINITE = re.compile(r"^([-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$")
-_NUMERIC = frozenset("-+.0123456789")
+_BREAK_TAG = re.compile("(?:^|[\n\r\x85\u2028\u2029\ufeff])%TAG")
 
 
-class YamlError(ValueError):
-    """Text that is not YAML, or not a Kubernetes object; the message says where."""
+class Parser(CParser):
+    """libyaml's parser (and composer) without tags: the rules are applied to the events (and nodes).
 
-
-class _Loader(yaml.CSafeLoader):
-    """go-yaml v2's implicit types instead of PyYAML's."""
-
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - PyYAML's own protocol: a class attribute
-
-
-def _integer(text: str) -> int:
-    digits = text.replace("_", "").lower()
-    sign = -1 if digits.startswith("-") else 1
-    digits = digits.lstrip("+-")
-    if digits.startswith("0") and len(digits) > 1 and digits[1] in "01234567":
-        digits = "0o" + digits[1:]
-    return sign * int(digits, 0)
-
-
-def _construct_integer(loader: yaml.CSafeLoader, node: yaml.ScalarNode) -> int:
-    return _integer(str(loader.construct_scalar(node)))
-
-
-def _construct_float(loader: yaml.CSafeLoader, node: yaml.ScalarNode) -> float | int:
-    try:
-        return _float(str(loader.construct_scalar(node)))
-    except ValueError as error:
-        raise yaml.constructor.ConstructorError(None, None, str(error), node.start_mark) from error
-
-
-def _float(text: str) -> float | int:
-    if _NOT_FINITE.match(text):
-        raise ValueError(f"{text} has no place in JSON")
-    number = float(text)
-    if math.isinf(number):
-        raise ValueError(f"{text} is too large a number")
-    # JSON knows one kind of number: 1e3 is the integer 1000 for Kubernetes.
-    return int(number) if number.is_integer() and abs(number) < 2**53 else number
-
-
-def plain_scalar(text: str) -> Any:
-    """What a scalar without quotes and without a tag means: a boolean, null, a number, or the text itself.
-
-    Raises ValueError for what JSON can't say, such as .inf.
+    Raises yaml.YAMLError, ValueError.
     """
-    if text in _BOOLEANS:
-        return _BOOLEANS[text]
-    if text in _NULLS:
-        return None
-    if text[0] not in _NUMERIC:
-        return text
-    if _INTEGER.match(text):
-        return _integer(text)
-    return _float(text) if _FLOAT.match(text) or _NOT_FINITE.match(text) else text
+
+    def __init__(self, text: str) -> None:
+        if "%TAG" in text and len(_BREAK_TAG.findall(text)) > _MAX_TAGS:
+            raise ValueError(f"more than {_MAX_TAGS} %TAG directives")
+        super().__init__(text)
+
+    def resolve(self, kind: object, value: object, implicit: object) -> None:
+        """No tag but the explicit ones."""
+
+    def ascend_resolver(self) -> None:
+        """Nothing to do."""
+
+    def descend_resolver(self, *_arguments: object) -> None:
+        """Nothing to do."""
 
 
-def _construct_bool(loader: yaml.CSafeLoader, node: yaml.ScalarNode) -> bool:
-    text = str(loader.construct_scalar(node))
-    if text not in _BOOLEANS:
-        raise yaml.constructor.ConstructorError(None, None, f"{text!r} is no boolean", node.start_mark)
-    return _BOOLEANS[text]
+def is_long(text: str | bytes) -> bool:
+    """Whether to read a text may take more than some milliseconds: then not on the event loop, please."""
+    return len(text) > _LONG or (b"*" in text if isinstance(text, bytes) else "*" in text)
 
 
-def _construct_mapping(loader: yaml.CSafeLoader, node: yaml.MappingNode) -> dict[str, Any]:
-    own = {id(key_node) for key_node, _ in node.value}
-    loader.flatten_mapping(node)  # puts what `<<` brings in front
-    mapping: dict[str, Any] = {}
-    given: set[str] = set()
-    for key_node, value_node in node.value:
-        key = loader.construct_object(key_node, deep=True)
-        key = _key(key)
-        if key in given:
-            repeated = getattr(loader, "repeated", None)
-            if repeated is None:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", key_node.start_mark)
-            repeated.append((key, key_node.start_mark.line + 1))
-        if id(key_node) in own:
-            given.add(key)
-        mapping[key] = loader.construct_object(value_node, deep=True)
-    return mapping
+def read(text: str | bytes, repeated: list[tuple[str, int]] | None = None) -> Iterator[Any]:
+    """The documents of a YAML (or JSON) text as JSON-like values; what aliases repeat is one object.
+
+    Keys that stand twice are refused, or put into `repeated` with their lines. Raises YamlError, with the line if it is
+    known.
+    """
+    try:
+        if isinstance(text, bytes):
+            text = _decoded(text)
+        parser = Parser(text)
+        budget = max(MAX_BYTES, MAX_RATIO * len(text))
+        while True:
+            event = parser.get_event()
+            if isinstance(event, yaml.DocumentStartEvent):
+                yield _document(parser, Document(budget, repeated))
+            elif isinstance(event, yaml.StreamEndEvent):
+                return
+    except (yaml.YAMLError, ValueError) as error:
+        raise told(error, text) from error
 
 
-def _key(value: Any) -> str:
-    """JSON's keys are strings; go-yaml writes others as JSON would."""
-    if isinstance(value, str):
-        return value
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return str(value)
+def _document(parser: Parser, document: Document) -> Any:
+    get, take, take_scalar = parser.get_event, document.take, document.take_scalar
+    while True:
+        event: Any = get()
+        if event.__class__ is yaml.ScalarEvent:
+            take_scalar(event)
+        elif event.__class__ is yaml.DocumentEndEvent:
+            return document.value()
+        else:
+            take(event)
 
 
-def _first(pattern: str) -> list[str]:
-    return list(pattern)
+def _decoded(raw: bytes) -> str:
+    """Text of bytes, whose encoding is as libyaml finds it. Raises UnicodeDecodeError."""
+    wide = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return raw.decode("utf-16") if wide else raw.removeprefix(codecs.BOM_UTF8).decode()
 
 
-_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(f"^({'|'.join(_BOOLEANS)})$"), _first("yYnNtTfFoO"))
-_Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile("^(~|null|Null|NULL|)$"), ["~", "n", "N", ""])
-_Loader.add_implicit_resolver("tag:yaml.org,2002:int", _INTEGER, _first("-+0123456789"))
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, _first("-+0123456789."))
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _NOT_FINITE, _first("-+."))
-_Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile("^<<$"), ["<"])
-_Loader.add_constructor("tag:yaml.org,2002:int", _construct_integer)
-_Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
-_Loader.add_constructor("tag:yaml.org,2002:bool", _construct_bool)
-_Loader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
+def told(error: Exception, text: str | bytes = "") -> YamlError:
+    """What is wrong with a text, and the line, counted from 1; 0 if unknown. `error` is one of `Parser` or `read`."""
+    if isinstance(error, YamlError):
+        return error
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        what = ", ".join(part for part in (error.context, error.problem) if part)
+        return YamlError(what or "not YAML", mark.line + 1 if mark else 0)
+    if isinstance(error, yaml.reader.ReaderError):
+        line = text.encode()[: error.position].count(b"\n") + 1 if isinstance(text, str) else 0
+        return YamlError(f"{error.reason} (here 0x{error.character:02x})", line)
+    return YamlError(" ".join(str(error).split()))
 
 
-def check_depth(text: str | bytes) -> None:
+def check_depth(text: str) -> None:
     """Refuse deep nesting before anything recurses over it: PyYAML's composer would overrun the stack of C."""
     depth = 0
-    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+    for event in iter(Parser(text).get_event, None):
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
-            if depth > _MAX_DEPTH:
-                raise YamlError(f"nested deeper than {_MAX_DEPTH} levels")
+            if depth > MAX_DEPTH:
+                raise YamlError(f"nested deeper than {MAX_DEPTH} levels")
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
-
-
-def _check_size(document: Any) -> None:
-    """Refuse what a few bytes of aliases blow up to (the "billion laughs"), and what contains itself."""
-    budget = _MAX_NODES
-    level = [document]
-    for _ in range(_MAX_DEPTH):
-        below: list[Any] = []
-        for value in level:
-            children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-            budget -= len(children)
-            if budget < 0:
-                raise YamlError(f"more than {_MAX_NODES} values, counting what aliases repeat")
-            below += children
-        if not below:
-            return
-        level = below
-    raise YamlError(f"nested deeper than {_MAX_DEPTH} levels, counting what aliases repeat")
 
 
 def document_and_repeated(text: str | bytes) -> tuple[Any, list[tuple[str, int]]]:
@@ -174,34 +131,24 @@ def document_and_repeated(text: str | bytes) -> tuple[Any, list[tuple[str, int]]
 
     The last value of a key is taken, as Kubernetes does when it is not told to be strict.
     """
-    if len(text) > MAX_BYTES:
-        raise YamlError(f"larger than {MAX_BYTES} bytes")
     repeated: list[tuple[str, int]] = []
-    try:
-        check_depth(text)
-        loader = _Loader(text)
-        loader.repeated = repeated  # type: ignore[attr-defined]
-        try:
-            document = loader.get_data() if loader.check_data() else None  # type: ignore[no-untyped-call]
-        finally:
-            loader.dispose()
-        _check_size(document)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise YamlError(f"not YAML: {error}") from error
-    return document, repeated
+    _check_size(text)
+    return next(read(text, repeated), None), repeated
 
 
 def documents(text: str | bytes) -> Iterator[Any]:
     """The documents of a YAML (or JSON) text as JSON-like values. Raises YamlError."""
+    _check_size(text)
+    try:
+        yield from read(text)
+    except YamlError as error:
+        where = f"line {error.line}: " if error.line else ""
+        raise YamlError(f"not YAML: {where}{error}", error.line) from error
+
+
+def _check_size(text: str | bytes) -> None:
     if len(text) > MAX_BYTES:
         raise YamlError(f"larger than {MAX_BYTES} bytes")
-    try:
-        check_depth(text)
-        for document in yaml.load_all(text, Loader=_Loader):
-            _check_size(document)
-            yield document
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise YamlError(f"not YAML: {error}") from error
 
 
 def objects(text: str | bytes) -> list[Raw]:

@@ -6,6 +6,7 @@ with the rules' own words, so that what a conversion writes is not refused when 
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from functools import lru_cache
 
@@ -20,6 +21,7 @@ MOST_PARAMS = 256
 MOST_INTERFACES = 64
 LONGEST_LEASE = 4294967295
 
+_THIS_NETWORK = ipaddress.IPv4Network("0.0.0.0/8")
 _LABEL = "[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
 _IPV4 = re.compile(IPV4_PATTERN.removesuffix("$") + r"\Z")
 _NETMASK = re.compile(NETMASK_PATTERN.removesuffix("$") + r"\Z")
@@ -40,6 +42,14 @@ _PARTITION = re.compile(
     r"|disk/by-[a-z]+/[^\n]*-part[0-9]+|mapper/[^\n]*-part[0-9]+|disk/by-part(?:uuid|label)/[^\n]*)/?\Z"
 )
 _OBJECT_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?\Z")
+
+
+def unicast(address: str) -> str | None:
+    """An IPv4 address that one machine can have. v1alpha2 takes others, too; no host of a tenant's needs them."""
+    it = ipaddress.IPv4Address(address)
+    if it.is_loopback or it.is_multicast or it.is_unspecified or it.is_reserved or it in _THIS_NETWORK:
+        return "must be an address that a machine can have: not 0.x, 127.x, or from 224.x on"
+    return None
 
 
 def ipv4(text: str) -> str | None:

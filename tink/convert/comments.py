@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 import yaml
 
+from tink.api.yaml import YamlError
 from tink.convert.fields import join
-from tink.convert.nodes import NodeError, compose
+from tink.convert.nodes import compose
 
 _MAYBE = re.compile(r"(?:^|[ \t])#", re.MULTILINE)
 _HASH = re.compile(r"(?<![^ \t])#")
@@ -54,7 +55,7 @@ def collect(text: str) -> list[Comment]:
     """The comments of the first document of a text, in order; none if it can't be read."""
     try:
         root = next(compose(text), None)
-    except NodeError:
+    except YamlError:
         return []
     if root is None:
         return []

@@ -18,11 +18,11 @@ from typing import Any, NoReturn
 
 import orjson
 
+from tink.api import yaml
 from tink.api.v1alpha2 import Raw
-from tink.api.yaml import MAX_BYTES
+from tink.api.yaml import MAX_BYTES, YamlError
 from tink.convert.comments import has_comments
 from tink.convert.fields import join, type_name
-from tink.convert.nodes import NodeError, compose, value
 from tink.convert.report import Finding, Kind, Source
 
 # A document's start, with the directives that stand before it.
@@ -135,8 +135,8 @@ def _yaml_chunk(source: Source, first_line: int, chunk: bytes) -> Iterator[Docum
         yield Finding(Kind.ERROR, source, "", f"line {line}: not UTF-8 (byte 0x{chunk[error.start]:02x})")
         return
     try:
-        values = [value(node, len(text)) for node in compose(text)]
-    except NodeError as error:
+        values = list(yaml.read(text))
+    except YamlError as error:
         where = f"line {first_line + error.line - 1}: " if error.line else ""
         yield Finding(Kind.ERROR, source, "", f"not YAML: {where}{error}")
         return

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+from contextlib import suppress
 from typing import Any
 
 from tink.api.v1alpha2 import Raw
@@ -21,23 +22,28 @@ from tink.convert import accepted
 from tink.convert.fields import Fields
 from tink.convert.report import Findings
 
+_TOO_LARGE = "is larger than 256 KiB, which no machine's network takes"
 _IPV6 = "v1alpha2 serves IPv4 only"
 _DHCP_TYPES = ("ipv4_dhcp", "ipv4")
 _MOST_LINKS = 256
+MAX_BYTES = 256 << 10
+"""Of a document, and of what its aliases make of it: that of a machine with `_MOST_LINKS` links has a third of it."""
 
 
 def parsed(text: str) -> Any:
     """The document, which may be JSON or YAML. Raises ValueError, whose text quotes nothing of it."""
-    try:
+    if len(text) > MAX_BYTES:
+        raise ValueError(_TOO_LARGE)
+    with suppress(ValueError, RecursionError):
         return json.loads(text)
-    except (ValueError, RecursionError):
-        pass
     try:
         found = list(documents(text))
     except (YamlError, RecursionError):
         raise ValueError("is neither JSON nor YAML") from None
     if len(found) > 1:
         raise ValueError("must be one document of JSON or YAML")
+    if len(json.dumps(found)) > MAX_BYTES:
+        raise ValueError(_TOO_LARGE)
     return found[0] if found else None
 
 
@@ -62,7 +68,7 @@ class _Link:
         self.id = fields.text("id") or ""
         self.kind = fields.text("type") or "phy"
         self.mac = mac_address(fields.text("ethernet_mac_address") or "")
-        self.members = [member for _, member in fields.texts("bond_links")]
+        self.members = [member for _, member in fields.texts("bond_links")][:_MOST_LINKS]
         self.below = fields.text("vlan_link") or ""
         self.vlan = fields.take("vlan_id")
         self.vlan_mac = mac_address(fields.text("vlan_mac_address") or "")
@@ -194,7 +200,7 @@ class _Network:
         address, _, bits = address.partition("/")
         said = network.take("netmask")
         netmask = _dotted(bits if said in (None, "") else said)
-        if refusal := accepted.ipv4(address):
+        if refusal := accepted.ipv4(address) or accepted.unicast(address):
             self._findings.dropped(network.at("ip_address"), refusal)
             return False
         if address in self._addresses:

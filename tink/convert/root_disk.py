@@ -8,6 +8,7 @@ on a disk destroys what was there, so nothing is guessed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,11 @@ from tink.convert import accepted
 from tink.convert.fields import type_name
 
 _GIB = 1 << 30
+_LONGEST_HINT = 1024
+"""Characters. What a disk says of itself has some 40; each disk's is compared with it."""
+_DEVICE = re.compile(r"[\w#+.:=@\\/-]*", re.ASCII)
+"""What names of devices are made of (systemd, udev's `udev_replace_chars`; other characters it writes as \\xNN).
+Templates put them into scripts, and whoever writes a host need not be who may run those."""
 _OLD_NAMES = {"deviceName": "devicePath", "model": "modelContains", "vendor": "vendorContains"}
 PATH = "devicePath"
 
@@ -50,7 +56,8 @@ def choose(hints: Raw, disks: Any, *, verified: bool = False) -> Choice:
         return Choice(problem="the inventory's storage has entries that are no objects: inspect the host again")
     if not found:
         return _unseen(wanted, verified)
-    fitting = [place for place, disk in enumerate(found) if all(_MATCH[name](disk, wanted[name]) for name in wanted)]
+    asked = [(_MATCH[name], _asked(name, value)) for name, value in wanted.items()]
+    fitting = [place for place, disk in enumerate(found) if all(matches(disk, value) for matches, value in asked)]
     if len(fitting) != 1:
         return Choice(problem=_ambiguous(wanted, found, fitting))
     root = wanted.get(PATH) or found[fitting[0]].get("name")
@@ -101,7 +108,14 @@ def _unfit(name: str, value: Any) -> str:
     if not isinstance(value, kind) or isinstance(value, bool):
         wanted = "a string" if kind is str else "a number"
         return f"{name} must be {wanted}, is {type_name(value)}"
+    if isinstance(value, str) and len(value) > _LONGEST_HINT:
+        return f"{name} has {len(value)} characters; the most that are compared are {_LONGEST_HINT}"
     return ""
+
+
+def _asked(name: str, value: Any) -> Any:
+    """What disks are compared with: the same for all of them."""
+    return _normal(value) if _KINDS[name] is str and name != PATH else value
 
 
 def _not_a_device(name: Any) -> str:
@@ -109,6 +123,8 @@ def _not_a_device(name: Any) -> str:
     if not isinstance(name, str):
         return f"must be a string, is {type_name(name)}"
     refusal = accepted.disk(name)
+    if not refusal and not _DEVICE.fullmatch(name):
+        refusal = "names of devices are made of letters, digits and #+-.:=@_"
     return f"{name[:80]!r} is refused: {refusal}" if refusal else ""
 
 
@@ -118,13 +134,13 @@ def _normal(value: Any) -> str | None:
 
 
 def _exactly(key: str) -> Callable[[Raw, Any], bool]:
-    return lambda disk, value: _normal(disk.get(key)) == _normal(value)
+    return lambda disk, value: _normal(disk.get(key)) == value
 
 
 def _within(key: str) -> Callable[[Raw, Any], bool]:
     def matches(disk: Raw, value: Any) -> bool:
-        text, part = _normal(disk.get(key)), _normal(value)
-        return text is not None and part is not None and part in text
+        text = _normal(disk.get(key))
+        return text is not None and value is not None and value in text
 
     return matches
 

@@ -22,8 +22,9 @@ from typing import Any
 
 import yaml
 
+from tink.api.yaml import YamlError
 from tink.convert.comments import Comment, collect, has_comments
-from tink.convert.nodes import NodeError, compose, value
+from tink.convert.nodes import compose, value
 from tink.template.lexer import Kind, Token, lex
 from tink.template.parser import MAX_TEXT, MAX_TOKENS
 
@@ -205,7 +206,7 @@ class _Reading:
                 self._content.value = value(root, len(self._text))
                 if next(stream, None) is not None:
                     self._problem(0, "the text has several YAML documents: only the first was ever read")
-        except NodeError as error:
+        except YamlError as error:
             self._problem(self._lines[min(error.line, len(self._lines)) - 1] if error.line else 0, f"not YAML: {error}")
         self._left_over()
         self._content.problems.sort(key=lambda problem: problem.line)

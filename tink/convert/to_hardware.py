@@ -46,6 +46,8 @@ HOST_LABEL = "metal3.io/baremetalhost"
 """On a Hardware: the host that it was made from, as NAMESPACE.NAME."""
 REFUSED_ANNOTATION = "tinkerbell.org/metal3-no-netboot"
 """On a Hardware: why the machine does not netboot."""
+SECURED_ANNOTATION = "tinkerbell.org/metal3-secured"
+"""On a Hardware while the controller of Metal3's hosts keeps it from netbooting."""
 HINTS_ANNOTATION = "tinkerbell.org/metal3-root-device-hints"
 """On a Hardware: the hints that `storageDevices` was chosen by, as JSON."""
 DESCRIPTION_ANNOTATION = "kubernetes.io/description"
@@ -57,6 +59,7 @@ _METAL3_DOMAIN = re.compile(r"(?:[^/]+[.])?metal3[.]io(?:/|\Z)")
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 _LONGEST_LABEL = 63
 _LONGEST_TOLD = 1000
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _LOCALHOST = re.compile(r"localhost(?:[0-9]*|[.].*)", re.IGNORECASE)
 _NO_PLACE = "Hardware has no place for it"
 _NOT_TINKERBELL = "it tells Metal3's provisioner what to do, and Tinkerbell's Templates say that themselves"
@@ -151,7 +154,7 @@ class _Host:
         metadata["labels"] = {**metadata.get("labels", {}), HOST_LABEL: label_of(self._namespace, self._name)}
         annotations = {}
         for key, value in metadata.pop("annotations", {}).items():
-            if key in (REFUSED_ANNOTATION, HINTS_ANNOTATION, *_OF_METAL3):
+            if key in (REFUSED_ANNOTATION, SECURED_ANNOTATION, HINTS_ANNOTATION, *_OF_METAL3):
                 continue
             if _METAL3_DOMAIN.match(key):
                 self._findings.dropped(join("metadata.annotations", key), "it tells Metal3 what to do")
@@ -270,7 +273,8 @@ class _Host:
             dhcp = dict(served.get(mac, {}))
             nic = nics.get(mac, {})
             ip = nic.get("ip")
-            if "ip" not in dhcp and isinstance(ip, str) and ip not in taken and not accepted.ipv4(ip):
+            usable = isinstance(ip, str) and not (accepted.ipv4(ip) or accepted.unicast(ip))
+            if "ip" not in dhcp and usable and ip not in taken:
                 dhcp["ip"] = ip
                 taken.add(ip)
                 self._findings.changed(
@@ -424,7 +428,9 @@ class _Host:
 
 
 def bounded(text: str) -> str:
-    """A text that is shown to people, cut where it gets too long for an annotation or an Event."""
+    """A text that is shown to people, cut where it gets too long for an annotation or an Event. It quotes what anybody
+    wrote, so it is one line, and nothing that a terminal obeys is in it."""
+    text = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text[: _LONGEST_TOLD + 1])
     return text if len(text) <= _LONGEST_TOLD else text[: _LONGEST_TOLD - 1] + "…"
 
 

@@ -1,0 +1,222 @@
+"""What reading YAML costs is a small multiple of its length: looked for by a grammar of everything that repeats."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from tink.api import yaml
+from tink.api.yaml import YamlError, documents
+from tink.apiserver.errors import StatusError
+from tink.apiserver.request import APPLY_PATCH, decode, decode_patch
+from tink.convert import network_data
+from tink.convert.documents import read
+
+CPU_S = 4.0
+"""Processor time, under tracemalloc and on a slow machine; without either the dearest text takes a tenth of it."""
+CPU_S_PER_BYTE = 40e-6
+MEMORY = 128 << 20
+MEMORY_PER_BYTE = 400
+
+
+class TooDearError(Exception):
+    """Reading was stopped: it took more than its text may cost."""
+
+
+@contextmanager
+def bounded(length: int) -> Iterator[None]:
+    """Fails what takes more processor time or memory than a text of `length` bytes may cost."""
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        raise TooDearError(f"more than {seconds:.1f} s of processor time for {length} bytes")
+
+    seconds = CPU_S + CPU_S_PER_BYTE * length
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    tracemalloc.start()
+    try:
+        yield
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+    assert peak <= MEMORY + MEMORY_PER_BYTE * length, f"{peak >> 20} MiB for {length} bytes"
+
+
+def _leaf(kind: str, size: int) -> str:
+    match kind:
+        case "text":
+            return "'" + "x" * size + "'"
+        case "map":
+            return "{" + ", ".join(f"k{index}: {index}" for index in range(size // 4 + 1)) + "}"
+        case "list":
+            return "[" + ", ".join(str(index) for index in range(size // 4 + 1)) + "]"
+    return "{" * min(size, 90) + "a: b" + "}" * min(size, 90)
+
+
+def _level(kind: str, below: str, fan: int) -> str:
+    stars = ", ".join([f"*{below}"] * fan)
+    match kind:
+        case "merge":
+            return f"{{<<: [{stars}]}}"
+        case "merge-and-own":
+            return f"{{<<: [{stars}], {below}x: *{below}}}"
+        case "merge-each":
+            return "{" + ", ".join(f"{below}{index}: {{<<: *{below}}}" for index in range(fan)) + "}"
+        case "map":
+            return "{" + ", ".join(f"{below}{index}: *{below}" for index in range(fan)) + "}"
+    return f"[{stars}]"
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> str:
+    """Levels, each of which repeats the one below it in some way; or one of the things that libyaml itself repeats."""
+    kind = draw(st.sampled_from(["levels"] * 8 + ["directives", "anchors", "many", "documents"]))
+    size = draw(st.integers(1, 3000))
+    if kind == "directives":
+        return "".join(f"%TAG !a{index}! x\n" for index in range(size * 30)) + "--- a\n"
+    if kind == "anchors":
+        return "[" + ", ".join(f"&a{index} {{}}" for index in range(size)) + "]"
+    if kind == "many":
+        return "{" + ", ".join(f"? '{index}'" for index in range(size)) + "}"
+    if kind == "documents":
+        return "--- a\n" * size
+    leaf = draw(st.sampled_from(["text", "map", "list", "deep"]))
+    same = draw(st.sampled_from(["merge", "merge", "merge-and-own", "merge-each", "map", "list", "", ""]))
+    levels = draw(st.integers(1, 12))
+    fan = draw(st.integers(2, 40))
+    lines = [f"a0: &a0 {_leaf(leaf, size)}"]
+    for number in range(levels):
+        how = same or draw(st.sampled_from(["merge", "merge-and-own", "merge-each", "map", "list"]))
+        lines.append(f"a{number + 1}: &a{number + 1} {_level(how, f'a{number}', fan)}")
+    return "\n".join(lines)
+
+
+def _documents(text: str) -> None:
+    for document in documents(text):
+        orjson.dumps(document)
+
+
+def _body(text: str) -> None:
+    decode("application/yaml", text.encode(), strict=True)
+
+
+def _patch(text: str) -> None:
+    decode_patch(APPLY_PATCH, text.encode(), strict=True)
+
+
+def _converted(text: str) -> None:
+    list(read("in.yaml", text.encode()))
+
+
+def _network_data(text: str) -> None:
+    network_data.parsed(text)
+
+
+READERS: list[Callable[[str], None]] = [_documents, _body, _patch, _converted, _network_data]
+
+
+def cost(reader: Callable[[str], None], text: str) -> None:
+    """Read a text, whether it can be read or not. Raises TooDearError, AssertionError."""
+    gc.collect()
+    with bounded(len(text)):
+        try:
+            reader(text)
+        except (YamlError, StatusError, ValueError) as error:
+            assert len(str(error)) < 3000, "a refusal repeats nothing long"  # noqa: PT017
+
+
+@pytest.mark.parametrize("reader", [_body, _converted, _network_data])
+@settings(max_examples=40, deadline=None, phases=(Phase.generate,))
+@given(texts())
+def test_no_text_costs_more_than_a_multiple_of_its_length(reader: Callable[[str], None], text: str) -> None:
+    cost(reader, text)
+
+
+# --- what was found ---------------------------------------------------------------------------------------------------
+
+
+def bomb(levels: int, fan: int) -> str:
+    """What 488 bytes of took 64 s and 2.4 GB."""
+    lines = ["a0: &a0 {k: v}"]
+    lines += [f"a{index + 1}: &a{index + 1} {{<<: [{','.join([f'*a{index}'] * fan)}]}}" for index in range(levels)]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_few_hundred_bytes_of_merge_keys_are_refused_at_once(reader: Callable[[str], None]) -> None:
+    cost(reader, bomb(9, 9))
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_long_scalar_that_aliases_repeat_is_counted_with_its_length(reader: Callable[[str], None]) -> None:
+    cost(reader, "a: &a '" + "x" * 300_000 + "'\nb: [" + ",".join(["*a"] * 1500) + "]\n")
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_directives_that_libyaml_compares_each_with_each_are_refused(reader: Callable[[str], None]) -> None:
+    cost(reader, "".join(f"%TAG !a{index}! x\n" for index in range(150_000)) + "--- a\n")
+
+
+def test_depth_is_counted_through_aliases() -> None:
+    lines = ["a0: &a0 " + "[" * 30 + "]" * 30]
+    lines += [f"a{index + 1}: &a{index + 1} " + "[" * 30 + f"*a{index}" + "]" * 30 for index in range(3)]
+    with pytest.raises(YamlError, match="nested deeper than 100 levels"):
+        list(documents("\n".join(lines)))
+
+
+def test_honest_repetition_is_read() -> None:
+    """A rack of 200 machines that share most of what there is to say of them."""
+    shared = "\n".join(f"  key{index}: {'value' * 4}" for index in range(60))
+    text = f"base: &base\n{shared}\nmachines:\n" + "".join(f"- {{<<: *base, name: n{i}}}\n" for i in range(200))
+    (found,) = documents(text)
+    assert found["machines"][199] == {**found["base"], "name": "n199"}
+
+
+@pytest.mark.parametrize("text", ["[" + "{?}," * 999 + "a]", "{" + ",".join(map(str, range(9))) + "}", "- a\n" * 99])
+def test_what_stands_in_a_text_without_aliases_fits_the_budget(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yaml, "MAX_BYTES", 0)
+    assert list(yaml.read(text))
+
+
+def test_meanings_of_long_scalars_are_not_kept() -> None:
+    """A stranger's text, or a secret, would stay in memory for as long as the process lives."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for index in range(50):
+            _converted(f"a: {'x' * 1_000_000}{index}\n")
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 10 << 20
+
+
+@contextmanager
+def _processor_time() -> Iterator[Callable[[], float]]:
+    start = time.process_time()
+    yield lambda: time.process_time() - start
+
+
+def test_long_text_is_read_in_time_proportional_to_its_length() -> None:
+    def seconds(count: int) -> float:
+        text = "".join(f"- {{a{index}: {index}, b: [1, 2, 3]}}\n" for index in range(count))
+        gc.collect()
+        with _processor_time() as taken:
+            assert sum(len(found) for found in documents(text)) == count
+            return taken()
+
+    small: Any = min(seconds(4000) for _ in range(3))
+    assert seconds(40_000) < 40 * small
