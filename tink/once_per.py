@@ -42,3 +42,27 @@ class OncePer:
         self._passed.add(key)
         order.append((now, key))
         return True
+
+
+class Tally:
+    """As OncePer, and says of each key how often it was held back since it passed last."""
+
+    def __init__(self, interval: float, capacity: int) -> None:
+        self._once = OncePer(interval, capacity)
+        self._capacity = capacity
+        self._held_back: dict[Hashable, int] = {}
+
+    def due(self, key: Hashable, now: float) -> int | None:
+        """How often `key` was held back before, if it may pass at `now` (seconds); None if it may not."""
+        if self._once.due(key, now):
+            return self._held_back.pop(key, 0)
+        count = self._held_back.pop(key, 0)  # and it goes behind the others
+        if len(self._held_back) >= self._capacity:
+            del self._held_back[next(iter(self._held_back))]
+        self._held_back[key] = count + 1
+        return None
+
+
+def times(held_back: int) -> str:
+    """What a line says of those of its kind that were held back; empty if none were."""
+    return f" ({held_back} more times since this was last said)" if held_back else ""

@@ -40,12 +40,14 @@ from edge.artifacts.errors import (
     ChecksumError,
     NoRoomError,
     NotFoundError,
+    RefusedUpstreamError,
     StorageError,
     UpstreamError,
     UpstreamTimeoutError,
     shown,
 )
 from edge.artifacts.flight import Flight, Services
+from edge.artifacts.giving_way import MAX_DOWNLOADS, Candidate, gives_way
 from edge.artifacts.local import identity, open_file
 from edge.artifacts.metrics import Counts
 from edge.artifacts.progress import Progress
@@ -53,6 +55,7 @@ from edge.artifacts.room import Allocator
 from edge.artifacts.store import Store, Stored
 from edge.artifacts.upstream import Timeouts, Upstream
 from tink.once_per import OncePer
+from tink.outbound import Reach
 
 __all__ = [
     "Artifact",
@@ -63,6 +66,7 @@ __all__ = [
     "NoRoomError",
     "NotFoundError",
     "Progress",
+    "RefusedUpstreamError",
     "Source",
     "StorageError",
     "Timeouts",
@@ -97,6 +101,7 @@ class ArtifactCache:
         remember_failures: float = 2.0,
         budget: int | None = None,
         file_root: Path | None = None,
+        reach: Reach | None = None,
         new_version: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
         """`clock` gives monotonic seconds; `new_version` a hexadecimal name that no other download had.
@@ -104,11 +109,13 @@ class ArtifactCache:
         `budget` is how many bytes may be kept (None: as many as the disk has, but for a floor that stays free).
         An upstream that gave no answer is not asked again for `remember_failures` seconds.
         file:// URLs may name files below `file_root` only (None: none at all): who may write an OSIE object must not be
-        able to have this host's other files served.
+        able to have this host's other files served. Nor its other services: `reach` says where URLs of http and https
+        may lead (None: to no special address, see `tink.special_addresses`).
         """
         self.counts = Counts()
         self._store = Store(directory, clock)
         self._file_root = file_root
+        self._reach = reach or Reach()
         self._clock = clock
         self._timeouts = timeouts or Timeouts()
         self._revalidate_after = revalidate_after
@@ -122,7 +129,7 @@ class ArtifactCache:
         self._checked: dict[_Key, _Check] = {}
         self._failures: dict[_Key, _Failure] = {}
         self._flights: dict[_Key, Flight] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[Flight, asyncio.Task[None]] = {}
         self._said = OncePer(SAY_SECONDS, capacity=100)
 
     async def start(self) -> None:
@@ -134,7 +141,7 @@ class ArtifactCache:
         await self._room.shrink()
         self._services = Services(
             store=self._store,
-            upstream=Upstream(self._timeouts),
+            upstream=Upstream(self._timeouts, self._reach),
             room=self._room,
             timeouts=self._timeouts,
             writers=self._writers,
@@ -147,9 +154,9 @@ class ArtifactCache:
     async def stop(self) -> None:
         """Break downloads off, to be gone on with after the next start; whoever reads from one gets an error."""
         services, self._services = self._services, None
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         await self._sums.stop()
         if services is not None:
             await services.upstream.close()
@@ -218,9 +225,21 @@ class ArtifactCache:
             if not stored.sha256:
                 self._store.learn(stored, found)
                 continue
-            log.error("artifact cache: the file of %s was damaged on disk; it is fetched anew", shown(stored.url))
-            self._store.forget(stored)
+            self._discard_damaged(stored)
         return None
+
+    async def _open_intact(self, stored: Stored, *, stale: bool) -> Artifact | None:
+        """A stored file, which was stored by this process or hashed once since it started; None if it is damaged."""
+        artifact = self._open_stored(stored, stale=stale)
+        if artifact is None or not stored.sha256 or await self._sha256(artifact, stored.blob) == stored.sha256:
+            return artifact
+        artifact.close()
+        self._discard_damaged(stored)
+        return None
+
+    def _discard_damaged(self, stored: Stored) -> None:
+        log.error("artifact cache: the file of %s was damaged on disk; it is fetched anew", shown(stored.url))
+        self._store.forget(stored)
 
     def _unhashed(self, url: str) -> Stored | None:
         """What an earlier version of this program stored."""
@@ -270,14 +289,14 @@ class ArtifactCache:
         if flight is None:
             stored, check = self._store.get(url, pin), self._checked.get(key)
             if stored is not None and check is not None and self._clock() < check.until:
-                return self._open_stored(stored, stale=check.stale)
+                return await self._open_intact(stored, stale=check.stale)
             self._raise_remembered(key)
             flight = self._take_off(key, stored)
         try:
             async with asyncio.timeout(self._timeouts.patience if flight.stored is not None else None):
                 download = await asyncio.shield(flight.answered)
         except TimeoutError:
-            return self._open_stored(flight.stored, stale=True) if flight.stored is not None else None
+            return await self._open_intact(flight.stored, stale=True) if flight.stored is not None else None
         if download is not None and download.size is None:
             # The upstream did not say how long the file is, but a machine must be told: iPXE and UEFI firmware
             # hang at the end of a body without Content-Length.
@@ -287,7 +306,7 @@ class ArtifactCache:
         if download is not None and download.failure is not None:
             raise download.failure.again()
         stored, check = self._store.get(url, pin), self._checked.get(key)
-        return self._open_stored(stored, stale=check is not None and check.stale) if stored is not None else None
+        return await self._open_intact(stored, stale=check is not None and check.stale) if stored is not None else None
 
     # --- flights ---
 
@@ -295,12 +314,28 @@ class ArtifactCache:
         url, pin = key
         if self._services is None:
             raise UpstreamError(url, "the artifact cache is not running")
+        if len(self._flights) >= MAX_DOWNLOADS:
+            self._make_way(url)
         flight = Flight(url, pin, stored, self._services)
         self._flights[key] = flight
-        task = asyncio.create_task(self._fly(key, flight), name=f"artifact {shown(url)}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task = self._tasks[flight] = asyncio.create_task(self._fly(key, flight), name=f"artifact {shown(url)}")
+        task.add_done_callback(lambda _: self._tasks.pop(flight))
         return flight
+
+    def _make_way(self, url: str) -> None:
+        """End one download, so that another may begin. Raises UpstreamError if all are at their end already."""
+        now = self._clock()
+        flight = gives_way(
+            (flight, Candidate(flight.url, flight.received, now - flight.started))
+            for flight, task in self._tasks.items()
+            if flight.under_way and not task.cancelling()
+        )
+        if flight is None:
+            raise UpstreamError(url, f"{MAX_DOWNLOADS} other downloads are under way: try again")
+        flight.why_cancelled = f"gave way to another download: it was slow, and {MAX_DOWNLOADS} were under way"
+        if self._said.due("gave way", now):
+            log.warning("artifact cache: %s: %s", shown(flight.url), flight.why_cancelled)
+        self._tasks[flight].cancel()
 
     async def _fly(self, key: _Key, flight: Flight) -> None:
         """Never raises an ArtifactError."""
@@ -319,7 +354,7 @@ class ArtifactCache:
                 log.info("artifact cache: stored %s, %d bytes, SHA-256 %s", shown(url), stored.size, stored.sha256)
         finally:
             del self._flights[key]
-            flight.fail(UpstreamError(url, "the edge is stopping"))
+            flight.fail(UpstreamError(url, flight.why_cancelled))
 
     def _failed(self, key: _Key, flight: Flight, error: ArtifactError) -> None:
         """Tell those who wait, or give them what there is; and do not ask again at once."""

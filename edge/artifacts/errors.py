@@ -31,6 +31,12 @@ class BadUrlError(ArtifactError):
     kind = "url"
 
 
+class RefusedUpstreamError(ArtifactError):
+    """The URL, or a redirect, leads to an address that the edge does not fetch from."""
+
+    kind = "refused"
+
+
 class NotFoundError(ArtifactError):
     """The upstream answered that it has no such file (404, 410), or the local file is missing."""
 
@@ -83,6 +89,7 @@ KINDS = tuple(
     error.kind
     for error in (
         BadUrlError,
+        RefusedUpstreamError,
         NotFoundError,
         ChecksumError,
         UpstreamError,

@@ -71,7 +71,7 @@ class Flight:
     """For `url`, with the checksum `pin` if the OSIE has one. `stored` is what is there already.
 
     `answered` gives the download that has begun, or None: serve what is stored. Its exception is set by whoever calls
-    `run`, who knows what else there is to serve.
+    `run`, who knows what else there is to serve. Whoever cancels `run` may say why (`why_cancelled`).
     """
 
     def __init__(self, url: str, pin: str, stored: Stored | None, services: Services) -> None:
@@ -80,6 +80,9 @@ class Flight:
         self.stored = stored
         self.answered: asyncio.Future[Download | None] = asyncio.get_running_loop().create_future()
         self.download: Download | None = None
+        self.started = services.clock()
+        self.under_way = False
+        self.why_cancelled = "the edge is stopping"
         self._services = services
         self._ranges = True
         self._deadline = services.clock() + services.timeouts.total
@@ -87,6 +90,11 @@ class Flight:
         self._sidecar: asyncio.Task[str] | None = None
         self._checkpoint: asyncio.Task[None] | None = None
         self._checkpointed = (0, services.clock())
+
+    @property
+    def received(self) -> int:
+        """Bytes that it has brought."""
+        return self.download.written - self.download.resumed if self.download is not None else 0
 
     def fail(self, error: ArtifactError) -> None:
         """Tell those who still wait for the answer; there may be none."""
@@ -99,6 +107,7 @@ class Flight:
 
         Raises ArtifactError, after readers were told.
         """
+        self.under_way = True
         try:
             await self._pick_up()
             download = await self._take_all()
@@ -115,7 +124,7 @@ class Flight:
             raise failure from error
         finally:
             if self.download is not None and not self.download.ended:  # cancelled
-                await self._end(UpstreamError(self.url, "the edge is stopping"))
+                await self._end(UpstreamError(self.url, self.why_cancelled))
 
     # --- asking ---
 
@@ -127,7 +136,7 @@ class Flight:
             return
         part = services.store.location(unfinished)
         try:
-            fd = os.open(part, os.O_RDWR | os.O_CLOEXEC)
+            fd = services.store.reopen(unfinished)
         except OSError:
             services.store.discard(part)
             return

@@ -19,20 +19,38 @@ def open_file(url: str, root: Path | None) -> Artifact:
     if root is None:
         raise BadUrlError(url, "this edge serves no files of its own machine (see --osie-dir)")
     try:
-        path = os.path.realpath(unquote(parts.path))
-        if not path.startswith(os.path.realpath(root) + "/"):
-            raise BadUrlError(url, f"a file URL must name a file below {root} (see --osie-dir)")
-        # O_NONBLOCK: opening a FIFO would wait for its writer.
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = _open_below(url, os.path.realpath(unquote(parts.path)), root)
     except FileNotFoundError as error:
         raise NotFoundError(url, "no such file on the edge's machine") from error
     except (OSError, ValueError) as error:
         raise StorageError(url, f"can't be opened: {getattr(error, 'strerror', None) or error}") from error
     status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
+    if status.st_size == 0:
         os.close(fd)
-        raise BadUrlError(url, "an empty file" if stat.S_ISREG(status.st_mode) else "not a regular file")
+        raise BadUrlError(url, "an empty file")
     return Artifact(url, fd, status.st_size, f"{status.st_mtime_ns:x}-{status.st_size:x}", Source.FILE, None)
+
+
+def _open_below(url: str, path: str, root: Path) -> int:
+    """Open a regular file. Raises BadUrlError, OSError, ValueError.
+
+    What is found is held first, without opening it (O_PATH): only then it is certain where it is and what it is. Links
+    may change between a look and the opening, and to open a device does something to it.
+    """
+    below = os.path.realpath(root) + "/"
+    outside = BadUrlError(url, f"a file URL must name a file below {root} (see --osie-dir)")
+    if not path.startswith(below):
+        raise outside
+    held = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        itself = Path(f"/proc/self/fd/{held}")
+        if not str(itself.readlink()).startswith(below):
+            raise outside
+        if not stat.S_ISREG(os.fstat(held).st_mode):
+            raise BadUrlError(url, "not a regular file")
+        return os.open(itself, os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(held)
 
 
 def identity(fd: int) -> tuple[int, int, int, int, int]:

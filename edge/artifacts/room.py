@@ -10,11 +10,14 @@ from concurrent.futures import Executor
 from pathlib import Path
 
 from edge.artifacts.download import Download
-from edge.artifacts.errors import NoRoomError, StorageError
+from edge.artifacts.errors import NoRoomError, StorageError, WrongContentError
 from edge.artifacts.eviction import ShortageError, leaving
 from edge.artifacts.metrics import Counts
 from edge.artifacts.store import Store
 from edge.artifacts.threads import in_thread
+
+MAX_SIZE = 16 << 30
+"""Bytes of one artifact: it has to fit into a machine's memory, and an upstream may announce what it likes."""
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +43,8 @@ class Allocator:
         await self._evict(names)
 
     async def allocate(self, download: Download) -> None:
-        """Take the room for all of the file, of which the size is known. Raises NoRoomError, StorageError.
+        """Take the room for all of the file, of which the size is known. Raises NoRoomError, StorageError,
+        WrongContentError.
 
         A full disk is found out here and not in the middle, and readers may map the whole file from now on.
         """
@@ -61,12 +65,16 @@ class Allocator:
         self._store.claim(download.part, size, given=size)
 
     async def extend(self, download: Download, count: int) -> None:
-        """Take the room for `count` more bytes of a file of unknown size. Raises NoRoomError, StorageError."""
+        """Take the room for `count` more bytes of a file of unknown size. Raises as `allocate`."""
         needed = download.written + count
         if download.size is None and needed > self._store.claimed(download.part):
             await self._claim(download, needed + STEP - needed % STEP)
 
     async def _claim(self, download: Download, size: int) -> None:
+        if size > MAX_SIZE:
+            raise WrongContentError(
+                download.url, f"it has {size} bytes or more, and {MAX_SIZE} is the most that is kept"
+            )
         need = size - self._store.claimed(download.part)
         try:
             names = leaving(self._store.occupants(), need, self._store.room(self._budget))

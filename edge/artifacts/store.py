@@ -17,12 +17,15 @@ and at most a directory entry.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
 import logging
 import os
 import re
+import shutil
+import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -41,6 +44,9 @@ TOUCH_SECONDS = 60.0
 
 KEEP_UNFINISHED_SECONDS = 7 * 24 * 3600.0
 """What nobody has asked for since is not gone on with."""
+
+_MAX_ENTRY = 1 << 20
+"""Bytes of an entry or a journal; a URL has 2,048 at most."""
 
 _BLOB = re.compile(r"[0-9a-f]{32}\.[0-9a-f]+\.blob")
 _PART = re.compile(r"[0-9a-f]{32}\.[0-9a-f]+\.part")
@@ -113,9 +119,19 @@ class Store:
         self._lock_fd = -1
 
     def open(self) -> None:
-        """Take the directory, sweep leftovers, learn what is there. Raises DirectoryInUseError, OSError."""
-        self._directory.mkdir(parents=True, exist_ok=True)
-        self._lock_fd = os.open(self._directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        """Take the directory, sweep leftovers, learn what is there. Raises DirectoryInUseError, OSError.
+
+        On a read-only disk what is there is served, and leftovers stay.
+        """
+        if not self._directory.is_dir():
+            self._directory.mkdir(mode=0o700, parents=True)
+        lock = self._directory / ".lock"
+        try:
+            self._lock_fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            if error.errno != errno.EROFS:
+                raise
+            self._lock_fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -130,7 +146,7 @@ class Store:
         for path in self._directory.iterdir():
             if path.suffix in _OURS and path.name not in known:
                 log.info("artifact cache: removing leftover %s", path.name)
-                path.unlink(missing_ok=True)
+                _remove(path)
 
     def close(self) -> None:
         """Give the directory up."""
@@ -158,7 +174,7 @@ class Store:
 
     def hold(self, stored: Stored) -> int:
         """Open it for a reader, who calls `release` in the end. Raises OSError. Until then it is not evicted."""
-        fd = os.open(self.path(stored), os.O_RDONLY | os.O_CLOEXEC)
+        fd = _open_regular(self.path(stored), os.O_RDONLY, stored.size)
         self._holders[stored.blob] += 1
         key = _key(stored.url, stored.pin)
         if self._index.get(key) is stored:
@@ -181,9 +197,9 @@ class Store:
         key = _key(stored.url, stored.pin)
         if self._index.get(key) == stored:
             del self._index[key]
-            self._entry(key).unlink(missing_ok=True)
+            _remove(self._entry(key))
         self._touched.pop(stored.blob, None)
-        self.path(stored).unlink(missing_ok=True)
+        _remove(self.path(stored))
 
     def commit(self, stored: Stored, part: Path, fd: int) -> None:
         """Make the downloaded `part` (open as `fd`) the blob of `stored`. Raises OSError; then nothing has changed."""
@@ -240,6 +256,10 @@ class Store:
     def location(self, unfinished: Unfinished) -> Path:
         """Where its bytes are."""
         return self._directory / unfinished.part
+
+    def reopen(self, unfinished: Unfinished) -> int:
+        """Open it, to be gone on with. Raises OSError."""
+        return _open_regular(self.location(unfinished), os.O_RDWR)
 
     def take_unfinished(self, url: str, pin: str = "") -> Unfinished | None:
         """What is there of an earlier download of `url`. It is the caller's now, to go on with or to `discard`."""
@@ -333,14 +353,16 @@ class Store:
             try:
                 stored = _read(Stored, path)
                 named_rightly = _BLOB.fullmatch(stored.blob) and path.stem == _key(stored.url, stored.pin)
-                status = self.path(stored).stat() if named_rightly else None
+                if not named_rightly:
+                    raise ValueError("it is of another file")
+                status = self.path(stored).lstat()
+                if not stat.S_ISREG(status.st_mode) or status.st_size != stored.size:
+                    raise ValueError(f"{stored.blob} is no file of {stored.size} bytes")
             except (OSError, ValueError) as error:
                 log.warning("artifact cache: %s can't be used (%s); it will be fetched anew", path.name, error)
-                status = None
-            if status is not None and status.st_size == stored.size:
-                found.append((status.st_mtime_ns, path.stem, stored))
+                _remove(path)
             else:
-                path.unlink(missing_ok=True)
+                found.append((status.st_mtime_ns, path.stem, stored))
         return {key: stored for _, key, stored in sorted(found, key=lambda each: each[:2])}
 
     def _read_journals(self) -> dict[str, Unfinished]:
@@ -353,7 +375,8 @@ class Store:
                 named_rightly = _PART.fullmatch(unfinished.part) and path.name == _journal(unfinished.part)
                 if not named_rightly or not unfinished.part.startswith(f"{key}."):
                     continue
-                there = (self._directory / unfinished.part).stat().st_size
+                status = (self._directory / unfinished.part).lstat()
+                there = status.st_size if stat.S_ISREG(status.st_mode) else 0
                 written = path.stat().st_mtime
             except (OSError, ValueError) as error:
                 log.warning("artifact cache: %s can't be used (%s); its download starts over", path.name, error)
@@ -376,7 +399,8 @@ Entry = TypeVar("Entry", Stored, Unfinished)
 def _read(kind: type[Entry], path: Path) -> Entry:
     """Raises OSError, ValueError. Fields of a later version are passed over, missing ones have their default."""
     try:
-        raw: Any = json.loads(path.read_bytes())
+        with os.fdopen(_open_regular(path, os.O_RDONLY), "rb") as file:
+            raw: Any = json.loads(file.read(_MAX_ENTRY))
     except RecursionError:
         raise ValueError("not an entry") from None
     if not isinstance(raw, dict):
@@ -389,6 +413,28 @@ def _read(kind: type[Entry], path: Path) -> Entry:
         return kind(**given)
     except TypeError as error:
         raise ValueError(str(error)) from None
+
+
+def _open_regular(path: Path, mode: int, size: int | None = None) -> int:
+    """Open a file of ours, of `size` bytes if that is given, and nothing else that may be in its place: to open a pipe
+    would wait for its writer, and a link leads out of the directory. Raises OSError.
+    """
+    fd = os.open(path, mode | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode) or (size is not None and status.st_size != size):
+        os.close(fd)
+        raise OSError(errno.EIO, "not the file that was stored", str(path))
+    return fd
+
+
+def _remove(path: Path) -> None:
+    """Remove what has the name of a file of ours, whatever it is."""
+    try:
+        path.unlink(missing_ok=True)
+    except IsADirectoryError:
+        shutil.rmtree(path, ignore_errors=True)
+    except OSError as error:  # it is in nobody's way: names are not used twice
+        log.warning("artifact cache: %s can't be removed: %s", path.name, error.strerror)
 
 
 def _write_durably(path: Path, entry: Stored | Unfinished) -> None:

@@ -23,11 +23,13 @@ from edge.artifacts.errors import (
     ArtifactError,
     BadUrlError,
     NotFoundError,
+    RefusedUpstreamError,
     UpstreamError,
     UpstreamTimeoutError,
     WrongContentError,
     foreign,
 )
+from tink.outbound import Reach, RefusedAddressError, WastefulAnswerError, refusal, session
 
 READ_SIZE = 1 << 20
 """Bytes that are read, and written to disk, in one go; a download holds a few times as many in memory."""
@@ -39,6 +41,8 @@ _STRONG = re.compile(r'"[^"]*"')
 _SURE_AFTER = timedelta(seconds=60)
 """A file that was changed less than this before it was sent may change again within the same second, and its
 Last-Modified would not tell (RFC 9110 section 8.8.2.2)."""
+
+_WASTEFUL = "no usable answer: most of what the upstream sends is no file, but headers and the like"
 
 _PAGE = re.compile(rb"(?:\xef\xbb\xbf)?\s*<")
 _SURELY_PAGE = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype html|html)[\s>]", re.IGNORECASE)
@@ -144,6 +148,8 @@ class Answer:
     async def _read(self, received: int) -> bytes:
         try:
             return await self._response.content.read(READ_SIZE)
+        except WastefulAnswerError as error:
+            raise WrongContentError(self._url, _WASTEFUL) from error
         except aiohttp.SocketTimeoutError as error:
             raise UpstreamTimeoutError(self._url, f"stopped sending after {received} bytes") from error
         except TimeoutError as error:
@@ -158,15 +164,16 @@ _PAGE_TYPES = ("text/html", "application/xhtml+xml")
 class Upstream:
     """An HTTP client for artifacts."""
 
-    def __init__(self, timeouts: Timeouts) -> None:
+    def __init__(self, timeouts: Timeouts, reach: Reach) -> None:
+        """`reach` says which addresses are never connected to, whatever a URL, a name or a redirect says."""
         self._timeouts = timeouts
-        self._session = aiohttp.ClientSession(
+        self._session = session(
+            reach,
             trust_env=True,  # HTTP_PROXY, HTTPS_PROXY and NO_PROXY, as other programs of this host go by
             # Bytes are kept as they are named: an upstream that compresses on the fly would change size and checksum.
             auto_decompress=False,
             headers={"Accept-Encoding": "identity", "User-Agent": "tinkedge"},
             read_bufsize=READ_SIZE,
-            cookie_jar=aiohttp.DummyCookieJar(),
         )
 
     async def close(self) -> None:
@@ -220,6 +227,10 @@ class Upstream:
 
         Never the library's own text: it may have the URL with its secrets.
         """
+        if isinstance(error, WastefulAnswerError):
+            return WrongContentError(url, _WASTEFUL)
+        if (refused := refusal(error)) is not None:
+            return RefusedUpstreamError(url, _advice(refused))
         if isinstance(error, aiohttp.ConnectionTimeoutError):
             return UpstreamTimeoutError(url, f"no connection within {self._timeouts.connect:g} s")
         if isinstance(error, TimeoutError):
@@ -247,6 +258,15 @@ class Upstream:
             number = error.errno if isinstance(error, OSError) else None
             return UpstreamError(url, f"no usable answer: {os.strerror(number) if number else type(error).__name__}")
         return BadUrlError(url, f"can't be fetched: {type(error).__name__}")
+
+
+def _advice(refused: RefusedAddressError) -> str:
+    if not refused.allowable:
+        return str(refused)
+    return (
+        f"{refused}, from which nothing is fetched; the edge's operator may allow that with "
+        f"--allow-upstream {refused.allowable}, or put the file into --osie-dir"
+    )
 
 
 def strong_validator(etag: str, last_modified: str, date: str) -> str:

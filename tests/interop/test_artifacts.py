@@ -45,10 +45,12 @@ http {{
 
 _CACHE = """
 import asyncio, hashlib, json, sys
+from ipaddress import ip_network
 from pathlib import Path
 import uvloop
 from edge.artifacts import flight
 from edge.artifacts.cache import ArtifactCache, ArtifactError
+from tink.outbound import Reach
 
 flight.CHECKPOINT_BYTES = 1 << 20
 
@@ -73,7 +75,8 @@ async def serve(cache):
         print(json.dumps(answers), flush=True)
 
 async def main():
-    cache = ArtifactCache(Path(sys.argv[1]), revalidate_after=0.0, budget=int(sys.argv[2]) or None)
+    cache = ArtifactCache(Path(sys.argv[1]), revalidate_after=0.0, budget=int(sys.argv[2]) or None,
+        reach=Reach(allowed=(ip_network("127.0.0.0/8"),)))
     await cache.start()
     print("ready", flush=True)
     try:

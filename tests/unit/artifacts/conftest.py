@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from email.utils import formatdate
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,10 @@ from aiohttp.test_utils import TestServer
 from edge.artifacts.artifact import Artifact, Source
 from edge.artifacts.cache import ArtifactCache, Timeouts
 from edge.artifacts.progress import Progress
+from tink.outbound import Reach
+
+THIS_HOST = Reach(allowed=(ip_network("127.0.0.0/8"), ip_network("::1/128")))
+"""The upstreams of these tests are on loopback."""
 
 Make = Callable[..., ArtifactCache]
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -177,6 +182,7 @@ def make_cache(tmp_path: Path, clock: Clock) -> Make:
             clock=clock,
             timeouts=replace(suited, **(timeouts or {})),
             file_root=tmp_path,
+            reach=THIS_HOST,
             **{"remember_failures": 0.0} | settings,
         )
 

@@ -1,0 +1,93 @@
+"""file:// URLs lead to plain files below the root and to nothing else, also while somebody moves things about."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.artifacts.errors import ArtifactError, BadUrlError
+from edge.artifacts.local import open_file
+
+SECRET = b"what only root may read"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The root; beside it there is what nobody may have."""
+    root = tmp_path / "osie"
+    (root / "lab").mkdir(parents=True)
+    (root / "lab" / "kernel").write_bytes(b"bzImage")
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "kernel").write_bytes(SECRET)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("link", lambda path: path.symlink_to("../secrets/kernel")),
+        ("link", lambda path: path.symlink_to("/proc/self/environ")),
+        ("link", lambda path: path.symlink_to("/proc/self/root/etc/passwd")),
+        ("link", lambda path: path.symlink_to("/dev/zero")),
+        ("links", lambda path: path.symlink_to("links")),
+        ("there/kernel", lambda path: path.parent.symlink_to("../secrets")),
+        ("lab/../../secrets/kernel", None),
+        ("lab/%2e%2e/..%2fsecrets/kernel", None),
+        ("%2e%2e%2fsecrets%2fkernel", None),
+        ("fifo", os.mkfifo),
+        ("lab", None),
+        ("", None),
+        ("lab%00kernel", None),
+        ("zero", lambda path: os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 5))),
+    ],
+)
+def test_no_name_leads_out_or_to_what_is_no_file(root: Path, name: str, make: Callable[[Path], Any] | None) -> None:
+    if make is not None:
+        make(root / name)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(ArtifactError):
+        open_file(f"file://{root}/{name}", root).close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_link_within_the_root_is_followed(root: Path) -> None:
+    (root / "current").symlink_to("lab")
+    with open_file(f"file://{root}/current/kernel", root) as artifact:
+        assert os.pread(artifact.fd, 100, 0) == b"bzImage"
+
+
+def test_directory_that_becomes_a_link_after_the_check_leads_nowhere(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def then_swap(path: Any) -> str:
+        found = realpath(path)
+        if found.endswith("lab/kernel"):
+            (root / "lab").rename(root / "moved")
+            (root / "lab").symlink_to("../secrets")
+        return found
+
+    realpath = os.path.realpath
+    monkeypatch.setattr(os.path, "realpath", then_swap)
+    with pytest.raises(BadUrlError, match="--osie-dir"):
+        open_file(f"file://{root}/lab/kernel", root)
+
+
+def test_device_is_not_even_opened(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To open a tape rewinds it; to open a watchdog starts it."""
+    os.mknod(root / "watchdog", stat.S_IFCHR | 0o600, os.makedev(1, 5))
+    opened = []
+
+    def watched(path: Any, flags: int, *args: Any, **more: Any) -> int:
+        opened.append(flags & os.O_PATH)
+        return real(path, flags, *args, **more)
+
+    real = os.open
+    monkeypatch.setattr(os, "open", watched)
+    with pytest.raises(BadUrlError, match="not a regular file"):
+        open_file(f"file://{root}/watchdog", root)
+    assert opened == [os.O_PATH]

@@ -1,0 +1,312 @@
+"""Where URLs that others wrote may lead: addresses in all their forms, names, redirects, proxies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge.neighbour.route import is_own
+from tink.outbound import Reach, RefusedAddressError, WastefulAnswerError, refusal, session
+from tink.special_addresses import carried, special
+
+
+@pytest.mark.parametrize(
+    ("address", "kind"),
+    [
+        ("127.0.0.1", "loopback"),
+        ("127.255.255.254", "loopback"),
+        ("::1", "loopback"),
+        ("::ffff:127.0.0.1", "loopback"),
+        ("::127.0.0.1", "loopback"),
+        ("64:ff9b::7f00:1", "loopback"),
+        ("2002:7f00:1::", "loopback"),
+        ("169.254.169.254", "link-local"),
+        ("64:ff9b::a9fe:a9fe", "link-local"),
+        ("fe80::1", "link-local"),
+        ("febf:ffff::1", "link-local"),
+        ("0.0.0.0", "unspecified"),
+        ("0.1.2.3", "unspecified"),
+        ("::", "unspecified"),
+        ("::ffff:0.0.0.0", "unspecified"),
+        ("224.0.0.1", "multicast"),
+        ("ff02::1", "multicast"),
+        ("240.0.0.1", "reserved"),
+        ("255.255.255.255", "reserved"),
+        ("fd00:ec2::254", "cloud"),
+        ("100.100.100.200", "cloud"),
+        ("10.0.0.1", ""),
+        ("192.168.1.2", ""),
+        ("100.64.0.1", ""),
+        ("126.255.255.255", ""),
+        ("128.0.0.0", ""),
+        ("169.253.255.255", ""),
+        ("8.8.8.8", ""),
+        ("fd00::1", ""),
+        ("fec0::1", ""),
+        ("2001:db8::1", ""),
+        ("64:ff9b::a00:1", ""),
+    ],
+)
+def test_special_address_is_known_in_whatever_form(address: str, kind: str) -> None:
+    assert kind in special(ip_address(address))
+    assert bool(special(ip_address(address))) == bool(kind)
+
+
+@given(st.ip_addresses(v=4))
+def test_ipv4_address_is_as_special_as_it_is_when_ipv6_carries_it(address: Any) -> None:
+    for prefix in ("::ffff:", "64:ff9b::"):
+        other = ip_address(f"{prefix}{address}")
+        assert carried(other) == address
+        assert special(other) == special(address)
+
+
+HERE = ip_address("192.0.2.7")
+PORT = frozenset({7081})
+
+
+@pytest.mark.parametrize(
+    ("allowed", "address", "port", "said"),
+    [
+        ((), "192.0.2.8", 80, ""),
+        ((), "192.0.2.7", 80, "192.0.2.7 is an address of this host"),
+        ((), "::ffff:192.0.2.7", 80, "is an address of this host"),
+        ((), "fe80::1%eth0", 80, "is a link-local address"),
+        ((), "example.org", 80, "is no IP address"),
+        (("192.0.2.0/24",), "192.0.2.7", 80, ""),
+        (("192.0.2.0/24",), "::ffff:192.0.2.7", 80, ""),
+        (("192.0.2.0/24",), "192.0.2.7", 7081, "port 7081 is tinkedge's own"),
+        (("0.0.0.0/0",), "127.0.0.1", 80, ""),
+        (("0.0.0.0/0",), "127.0.0.1", 7081, "port 7081 is tinkedge's own"),
+        (("0.0.0.0/0",), "0.0.0.0", 7081, "port 7081 is tinkedge's own"),
+        (("0.0.0.0/0",), "::ffff:127.0.0.1", 7081, "port 7081 is tinkedge's own"),
+        (("::/0",), "::", 7081, "port 7081 is tinkedge's own"),
+        (("0.0.0.0/0",), "::1", 80, "is a loopback address"),
+        ((), "192.0.2.8", 7081, ""),
+        (("127.0.0.0/8",), "169.254.169.254", 80, "is a link-local address"),
+    ],
+)
+def test_only_what_was_allowed_is_reached_and_never_the_own_ports(
+    allowed: tuple[str, ...], address: str, port: int, said: str
+) -> None:
+    reach = Reach(tuple(map(ip_network, allowed)), lambda each: each == HERE, PORT)
+    if not said:
+        reach.check(address, port)
+        return
+    with pytest.raises(RefusedAddressError, match=said) as caught:
+        reach.check(address, port)
+    by = address.removeprefix("::ffff:").partition("%")[0]
+    assert caught.value.allowable == ("" if "own" in said or "no IP" in said else by)
+
+
+def test_kernel_tells_which_addresses_are_this_hosts() -> None:
+    for address in ("127.0.0.1", "127.3.4.5", "0.0.0.0", "255.255.255.255", "::1"):
+        assert is_own(ip_address(address)), address
+    for address in ("198.51.100.7", "2001:db8::7", "169.254.169.254"):
+        assert not is_own(ip_address(address)), address
+
+
+# --- the HTTP client ---
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[str]:
+    """The URL of a service on loopback; `/to?URL` redirects."""
+
+    async def answer(request: web.Request) -> web.Response:
+        if request.path == "/to":
+            raise web.HTTPFound(request.query_string)
+        return web.Response(text=f"reached {request.headers.get('Authorization', '')}".strip())
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", answer)
+    server = TestServer(app)
+    await server.start_server()
+    yield str(server.make_url("/"))
+    await server.close()
+
+
+LOOPBACK = Reach(allowed=(ip_network("127.0.0.1/32"),))
+
+
+async def asked(reach: Reach, url: str, **settings: Any) -> str:
+    """What comes of asking: the body, or why nothing was asked."""
+    async with session(reach, **settings) as client:
+        try:
+            async with client.get(url) as response:
+                return await response.text()
+        except (aiohttp.ClientError, OSError) as error:
+            refused = refusal(error)
+            return str(refused) if refused is not None else repr(error)
+
+
+async def test_redirect_is_checked_like_the_url(service: str) -> None:
+    port = service.rpartition(":")[2].strip("/")
+    assert await asked(LOOPBACK, service) == "reached"
+    assert await asked(LOOPBACK, f"{service}to?{service}") == "reached"
+    assert "127.0.0.2 is a loopback" in await asked(LOOPBACK, f"{service}to?http://127.0.0.2:{port}/")
+    assert "::1 is a loopback" in await asked(LOOPBACK, f"{service}to?http://[::1]:{port}/")
+
+
+async def test_operators_netrc_is_not_for_hosts_that_others_name(
+    service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login root password secret\ndefault login root password secret\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    assert await asked(LOOPBACK, service, trust_env=True) == "reached"
+    assert await asked(LOOPBACK, f"{service}to?{service}", trust_env=True) == "reached"
+    with_user = service.replace("://", "://user:pass@")
+    assert await asked(LOOPBACK, with_user, trust_env=True) == "reached Basic dXNlcjpwYXNz"
+
+
+async def test_kernel_that_does_not_say_what_is_its_own_is_taken_for_saying_yes() -> None:
+    def cannot(_address: Any) -> bool:
+        raise OSError(1, "Operation not permitted")
+
+    with pytest.raises(RefusedAddressError, match="may be this host's") as caught:
+        Reach(is_own=cannot).check("192.0.2.1", 80)
+    assert caught.value.allowable == "192.0.2.1"
+    Reach((ip_network("192.0.2.0/24"),), is_own=cannot).check("192.0.2.1", 80)
+
+
+async def test_connection_goes_to_the_address_that_was_checked(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name server that says something else each time it is asked is asked once."""
+    answers = ["127.0.0.1", "127.0.0.2", "127.0.0.2"]
+    port = int(service.rpartition(":")[2].strip("/"))
+    lookups = []
+
+    async def lookup(_host: Any, _port: Any, **_: Any) -> list[Any]:
+        lookups.append(answers[len(lookups)])
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (lookups[-1], port))]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", lookup)
+    assert await asked(LOOPBACK, f"http://rebound.example:{port}/") == "reached"
+    assert lookups == ["127.0.0.1"]
+    assert "127.0.0.2 is a loopback" in await asked(LOOPBACK, f"http://rebound.example:{port}/")
+
+
+@pytest.fixture
+async def proxy(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[str]]:
+    """A proxy on loopback that the environment names; what it was asked for."""
+    requests = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        requests.append(head.split("\r\n")[0])
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\nConnection: close\r\n\r\nproxied")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    yield requests
+    server.close()
+
+
+async def test_operators_proxy_may_be_on_this_host_and_what_it_asks_for_may_not(
+    proxy: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client: Callable[[str], Any] = lambda url: asked(Reach(), url, trust_env=True)  # noqa: E731
+    assert await client("http://192.0.2.1/kernel") == "proxied"
+    assert proxy == ["GET http://192.0.2.1/kernel HTTP/1.1"]
+    # A name that only the proxy knows is for the proxy to judge.
+    assert await client("http://kernels.invalid/kernel") == "proxied"
+    del proxy[:]
+    for host in ("127.0.0.1:7081", "localhost:7081", "0x7f000001:7081", "[::ffff:127.0.0.1]:7081", "169.254.169.254"):
+        assert "is a l" in await client(f"http://{host}/")
+    assert proxy == []
+    # The request that goes past the proxy is not taken for one to it.
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    assert "is a loopback" in await client("http://127.0.0.1:7081/")
+
+
+# --- what an answer may cost ---
+
+
+@contextlib.asynccontextmanager
+async def flooding(head: bytes, again: bytes, limit: int = 20_000_000) -> AsyncIterator[tuple[str, list[int]]]:
+    """A server that sends `head`, then `again` and `again`: its URL, and how much it got rid of."""
+    sent = [0]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head)
+        with contextlib.suppress(OSError):
+            while sent[0] < limit:
+                writer.write(again)
+                sent[0] += len(again)
+                await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", sent
+    finally:
+        server.close()
+
+
+async def read_all(client: aiohttp.ClientSession, url: str, received: list[bytes] | None = None) -> None:
+    async with client.get(url) as response:
+        while chunk := await response.content.read(1 << 16):
+            if received is not None:
+                received.append(chunk)
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "again"),
+    [
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 1000),
+        (b"", b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" * 1000),
+        (CHUNKED + b"10;", b"x" * 50_000),
+        (CHUNKED, b"1\r\nx\r\n" * 5000),
+        (CHUNKED, b"1;" + b"x" * 500 + b"\r\nx\r\n"),
+        (CHUNKED + b"1\r\nk\r\n0\r\n", b"X-Trailer: x\r\n" * 20),
+        (b"HTTP/1.1 200 OK\r\n", b"X-Header: x\r\n" * 20),
+    ],
+    ids=["continue", "hints", "extension", "crumbs", "extensions", "trailers", "headers"],
+)
+async def test_answer_that_is_hardly_any_body_is_broken_off(head: bytes, again: bytes) -> None:
+    async with flooding(head, again) as (url, sent), session(LOOPBACK) as client:
+        with pytest.raises(aiohttp.ClientError):
+            await read_all(client, url)
+        await asyncio.sleep(0.1)
+        assert sent[0] < 10_000_000  # what was on its way
+
+
+async def test_why_it_was_broken_off_is_said() -> None:
+    for head, again in ((b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100), (CHUNKED, b"1\r\nx\r\n" * 1000)):
+        async with flooding(head, again) as (url, _), session(LOOPBACK) as client:
+            with pytest.raises(WastefulAnswerError):
+                await read_all(client, url)
+
+
+async def test_honest_answer_in_small_chunks_is_read_to_its_end() -> None:
+    body = b"1e\r\n" + b"x" * 30 + b"\r\n"
+    async with flooding(CHUNKED, body * 1000, limit=3_000_000) as (url, _), session(LOOPBACK) as client:
+        received: list[bytes] = []
+        with pytest.raises(aiohttp.ClientPayloadError, match="not completed"):
+            await read_all(client, url, received)
+        assert sum(map(len, received)) > 2_000_000
+
+
+async def test_answers_one_after_the_other_are_each_measured(service: str) -> None:
+    """A connection that is kept has room for the headers of all its answers."""
+    async with session(LOOPBACK) as client:
+        for _ in range(1500):  # 300 KB of headers
+            async with client.get(service) as response:
+                assert await response.text() == "reached"

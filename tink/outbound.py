@@ -1,0 +1,187 @@
+"""Where this program connects to because somebody else wrote a URL, and where it does not.
+
+Who may write an OSIE makes the edge fetch what it names, from where the edge stands: without a check, also from the
+edge's own loopback, from other services of its host, and from a cloud's metadata service. `Reach` says which addresses
+are refused; `session` gives an HTTP client that asks it about each connection that it makes.
+
+The check is made on the address that a socket is about to be connected to: after names are resolved, in whatever way an
+address is written, for each redirect, and with no moment between in which a name server could say another thing.
+Where HTTP_PROXY or HTTPS_PROXY is set, the proxy connects: its own address is the operator's, and what can be resolved
+here is checked here too, but what the proxy itself makes of a name is the proxy's to refuse.
+
+Servers there are strangers. What an answer has besides its body (headers, interim answers, chunk sizes and what may
+stand beside them, trailers) is bounded by the body, because it costs processor time and memory that no body's length
+shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from ipaddress import IPv4Network, IPv6Network
+from typing import Any, cast
+
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.helpers import set_exception
+from aiohttp.streams import EMPTY_PAYLOAD
+
+from tink.special_addresses import LOOPBACK, UNSPECIFIED, Address, carried, parsed, special
+
+Networks = tuple[IPv4Network | IPv6Network, ...]
+
+OWN = "an address of this host"
+
+_to_proxy: ContextVar[bool] = ContextVar("to_proxy", default=False)
+"""Whether the connection that is made in this context goes to the operator's proxy."""
+
+
+WASTE_BYTES = 128 * 1024
+"""An answer may have so many bytes besides its body, and a quarter of the body's: chunks of 20 bytes or more."""
+_STEP_BYTES = 16 * 1024
+"""So much is looked at in one go where no body is: 650 interim answers have room in it, which take milliseconds."""
+
+
+class WastefulAnswerError(aiohttp.ClientPayloadError):
+    """A server sends much that is not the body of its answer."""
+
+
+class RefusedAddressError(OSError):
+    """A connection that is not made; the message says where it would have gone, and what is wrong with that.
+
+    `allowable` is the address that an operator may allow it by; empty if that can't be allowed.
+    """
+
+    def __init__(self, address: str, why: str, allowable: str = "") -> None:
+        super().__init__(f"{address} is {why}")
+        self.allowable = allowable
+
+
+def _nobody(_address: Address) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What may be connected to: all but special addresses, and those that `is_own` says are this host's.
+
+    `allowed` networks are excepted from that, but not the `own_ports` of this host, where this program itself answers.
+    """
+
+    allowed: Networks = ()
+    is_own: Callable[[Address], bool] = _nobody
+    own_ports: frozenset[int] = frozenset()
+
+    def check(self, host: str, port: int) -> None:
+        """Raises RefusedAddressError if `host`, an address as sockets name it, may not be connected to on `port`."""
+        address = parsed(host)
+        if address is None:
+            raise RefusedAddressError(host, "no IP address")
+        embedded = carried(address)
+        forms = [address] if embedded is None else [address, embedded]
+        why = special(address) or self._own(forms)
+        if port in self.own_ports and why in (LOOPBACK, UNSPECIFIED, OWN):
+            raise RefusedAddressError(host, f"this host, where port {port} is tinkedge's own")
+        if why and not any(each in network for each in forms for network in self.allowed):
+            raise RefusedAddressError(host, why, allowable=str(embedded or address))
+
+    def _own(self, forms: list[Address]) -> str:
+        try:
+            return OWN if any(self.is_own(each) for each in forms) else ""
+        except OSError as error:
+            return f"an address that may be this host's: the kernel does not say ({error.strerror})"
+
+
+def session(reach: Reach, **settings: Any) -> aiohttp.ClientSession:
+    """An HTTP client that connects to nothing that `reach` refuses; `settings` are aiohttp's.
+
+    A request that is refused raises an aiohttp.ClientError or RefusedAddressError; `refusal` tells it from others.
+    """
+
+    def socket_for(addr_info: tuple[Any, ...]) -> socket.socket:
+        family, kind, protocol, _, address = addr_info
+        if not _to_proxy.get():
+            reach.check(address[0], address[1])
+        return socket.socket(family, kind, protocol)
+
+    async def through_proxies(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> Any:
+        if request.proxy is None:
+            return await handler(request)
+        await _check_name(reach, request.url.raw_host or "", request.url.port or 0)
+        token = _to_proxy.set(True)
+        try:
+            return await handler(request)
+        finally:
+            _to_proxy.reset(token)
+
+    connector = aiohttp.TCPConnector(limit=0, socket_factory=socket_for)
+    # There is no other way to see what a connection brings before it is parsed; a test notices if this does nothing.
+    connector._factory = cast("partial[ResponseHandler]", partial(_Connection, asyncio.get_running_loop()))
+    client = aiohttp.ClientSession(
+        connector=connector, middlewares=(through_proxies,), cookie_jar=aiohttp.DummyCookieJar(), **settings
+    )
+    # `trust_env` means the proxies. ~/.netrc has passwords of the operator's, with `default` for whoever is asked.
+    vars(client)["_get_netrc_auth"] = lambda _host: None
+    return client
+
+
+class _Connection(ResponseHandler):
+    """One connection, which is broken off when an answer is not worth what it costs."""
+
+    _received = 0
+
+    def set_response_params(self, **params: Any) -> None:
+        """Begin with the next request's answer."""
+        self._received = 0
+        super().set_response_params(**params)
+
+    def data_received(self, data: bytes) -> None:
+        """Hand on what came, as long as enough of it is body."""
+        at = 0
+        while True:
+            step = data[at : at + _STEP_BYTES] if self._body is None else data[at:]
+            self._received += len(step)
+            super().data_received(step)
+            at += len(step)
+            body = self._body.total_bytes if self._body is not None else 0
+            if self._received - body > WASTE_BYTES + body // 4:
+                self._break_off()
+                return
+            if at >= len(data):
+                return
+
+    @property
+    def _body(self) -> aiohttp.StreamReader | None:
+        return self._payload if self._payload is not EMPTY_PAYLOAD else None
+
+    def _break_off(self) -> None:
+        error = WastefulAnswerError("more around the body than in it")
+        if self._payload is not None:
+            set_exception(self._payload, error)
+            self._payload = None  # or the end of the connection is what is said of it
+        self.set_exception(error)
+        if self.transport is not None:
+            self.transport.abort()
+
+
+async def _check_name(reach: Reach, host: str, port: int) -> None:
+    """Check what a name means here. Where it means nothing here, the proxy may know more."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return
+    for *_, address in found:
+        reach.check(str(address[0]), port)
+
+
+def refusal(error: BaseException) -> RefusedAddressError | None:
+    """The refusal that `error` is, or that is behind it."""
+    behind = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    for each in (behind, error.__cause__):
+        if isinstance(each, RefusedAddressError):
+            return each
+    return None
