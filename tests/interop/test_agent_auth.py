@@ -8,12 +8,13 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 
-from tests.interop.authority import Authority
+from tests.interop.authority import EARLIER, Authority
 from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Process, until
 from tests.interop.test_edge_modes import ADDRESSES, MACS, Edge, dashed, manifest, running
 
@@ -112,7 +113,8 @@ def test_script_with_a_token_is_not_for_who_merely_names_the_machine(guarded: Ed
     got, said = guarded.tftp("thief", f"{dashed(MACS['near'])}/auto.ipxe")
     assert got == b""
     assert "served to its own machine only" in said
-    assert any("own machine only" in line for line in guarded.journey(MACS["near"], "refused")), "by TFTP, too"
+    asked = [line for line in guarded.journey(MACS["near"], "info") if "own machine only" in line]
+    assert any(ADDRESSES["thief"] in line for line in asked), "by TFTP, too"
 
 
 @pytest.mark.parametrize(
@@ -148,9 +150,9 @@ NAMES = {
 }
 
 
-def shown(authority: Authority, file: str, name: x509.GeneralName) -> list[str | Path]:
+def shown(authority: Authority, file: str, name: x509.GeneralName, begins: timedelta = EARLIER) -> list[str | Path]:
     """The options of an agent with a certificate in this name."""
-    chain, key = authority.sign(file, name)
+    chain, key = authority.sign(file, name, begins)
     return ["--tls-cert", chain, "--tls-key", key]
 
 
@@ -185,17 +187,22 @@ def test_certificate_of_another_machine_is_refused_and_the_machine_it_names_hear
     until(lambda: any(told in each for each in edge.journey(MACS["near"], "refused")))
 
 
-@pytest.mark.parametrize("signed", ["by nobody", "by a foreign authority"])
+@pytest.mark.parametrize("signed", ["by nobody", "by a foreign authority", "for last week", "for tomorrow"])
 def test_agent_without_a_certificate_of_this_authority_does_not_get_in_and_keeps_trying(
     certified: tuple[Edge, Authority], signed: str, tmp_path: Path
 ) -> None:
-    edge, _ = certified
-    more = shown(Authority(tmp_path), "own", NAMES["its MAC"]) if signed == "by a foreign authority" else []
+    edge, authority = certified
+    more = {
+        "by a foreign authority": lambda: shown(Authority(tmp_path), "own", NAMES["its MAC"]),
+        "for last week": lambda: shown(authority, "ended", NAMES["its MAC"], timedelta(days=-7)),
+        "for tomorrow": lambda: shown(authority, "early", NAMES["its MAC"], timedelta(days=1)),
+    }.get(signed, list)()
     before = edge.journey(MACS["near"], "refused")
     stranger = agent(edge, "thief", command_line(edge.script("near")), *more)
     # The handshake fails, so nobody was named.
     until(lambda: "cannot reach the server" in stranger.err, lambda: stranger.err)
     assert ("give --tls-cert and --tls-key" in stranger.err) is (signed == "by nobody")
+    assert ("if the server refuses the certificate" in stranger.err) is (signed != "by nobody")
     assert stranger.popen.poll() is None
     assert stranger.terminate() == 0
     assert edge.journey(MACS["near"], "refused") == before

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import urllib.parse
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,14 +28,18 @@ AGENT = "52:54:00:00:00:01"
 
 
 @pytest.fixture(scope="module")
-def engines(tmp_path_factory):
+def engines():
     """Both engines, by name."""
     started = {}
-    for name, begin in (("docker", start_docker), ("podman", start_podman)):
-        started[name] = begin(tmp_path_factory.mktemp(name))
-    yield started
-    for engine in started.values():
-        engine.end()
+    # Podman takes no directory for what runs whose name is longer than 50 characters.
+    with tempfile.TemporaryDirectory(prefix="engines-") as directory:
+        for name, begin in (("docker", start_docker), ("podman", start_podman)):
+            place = Path(directory) / name
+            place.mkdir()
+            started[name] = begin(place)
+        yield started
+        for engine in started.values():
+            engine.end()
 
 
 @pytest.fixture(scope="module")

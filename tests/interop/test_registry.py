@@ -14,18 +14,22 @@ import io
 import json
 import logging
 import shutil
+import socketserver
 import subprocess
 import tarfile
 import threading
 
 import pytest
 
+import tink.agent.oci.connection as connection_module
 import tink.agent.oci.store as store_module
+from tink import special_addresses
 from tink.agent.child import lines_to
 from tink.agent.model import ActionError
 from tink.agent.oci.reference import parse
 from tink.agent.oci.registry import Credentials, Registries, Session
 from tink.agent.oci.store import ImageStore
+from tink.special_addresses import special
 
 
 def run(*argv):
@@ -194,6 +198,7 @@ class FakeRegistry:
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
+        self.server.handle_error = lambda *_: None  # who asked has hung up
         self.host = f"127.0.0.1:{self.server.server_port}"
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
         self.thread.start()
@@ -415,6 +420,113 @@ async def test_silent_registry_does_not_hold_up_a_cancel(fake, store, big_layer)
     await asyncio.wait_for(pulling, 15)  # the registry is silent for 20 s
     release.set()
     assert list(store._work.iterdir()) == []
+
+
+# --- time ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(connection_module, "PATIENCE_SECONDS", 0.1)
+
+
+@contextlib.contextmanager
+def flooding(head, again, pause=0.0):
+    """A registry that sends `head` and then `again` and again; its host:port."""
+    ended = threading.Event()
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self):
+            self.request.recv(65536)
+            with contextlib.suppress(OSError):
+                self.request.sendall(head)
+                while not ended.wait(pause):
+                    self.request.sendall(again)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}"
+        finally:
+            ended.set()
+            server.shutdown()
+            thread.join()
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "again", "pause"),
+    [
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100, 0),
+        (b"HTTP/1.1 200 OK\r\n", b"X", 0.01),
+        (b"", b"H", 0.01),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 4000000\r\n\r\n", b" ", 0.05),
+        (CHUNKED + b"1\r\n{\r\n0\r\n", b"X-Trailer: x\r\n" * 100, 0),
+        (CHUNKED, b"1\r\n \r\n", 0.05),
+    ],
+    ids=["interim answers", "slow headers", "slow status", "slow body", "trailers", "slow chunks"],
+)
+async def test_registry_that_goes_on_for_ever_and_says_nothing_is_given_up(store, impatient, head, again, pause):
+    with flooding(head, again, pause) as host:
+        assert f"{host}: too slow: " in await refusal(store, f"{host}/x:1")
+
+
+async def test_layer_that_comes_byte_by_byte_is_given_up(fake, store, big_layer):
+    """Each attempt brings something; and so it would go on for weeks."""
+    _, _, path, _ = fake.image(big_layer)
+    asked = []
+
+    def one_byte(handler):
+        asked.append(handler.headers.get("Range"))
+        offset = len(asked) - 1
+        span = {"Content-Range": f"bytes {offset}-{len(big_layer) - 1}/{len(big_layer)}"} if offset else {}
+        length = {"Content-Length": str(len(big_layer) - offset)}
+        handler.reply(206 if offset else 200, length | span, big_layer[offset : offset + 1])
+        handler.close_connection = True
+        return True
+
+    fake.hooks[path] = one_byte
+    assert "the connection ended after" in await refusal(store, f"{fake.host}/x:1")
+    assert len(asked) == 5
+
+
+# --- where it may send us -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def far(fake, monkeypatch):
+    """The registry is somewhere else: its address is no special one. 127.0.0.2 is this machine's as before."""
+
+    def of_others(address):
+        return "" if str(address) == "127.0.0.1" else special(address)
+
+    monkeypatch.setattr(special_addresses, "special", of_others)
+    with socketserver.TCPServer(("127.0.0.2", 0), socketserver.BaseRequestHandler) as server:
+        server.socket.setblocking(False)
+        yield f"127.0.0.2:{server.server_address[1]}"
+        with pytest.raises(BlockingIOError):
+            server.get_request()  # nobody has even connected
+
+
+@pytest.mark.parametrize("host", ["127.0.0.2:{port}", "[::ffff:127.0.0.2]:{port}", "169.254.169.254"])
+async def test_registry_elsewhere_sends_nobody_to_the_machine_itself_or_its_cloud(fake, store, far, host):
+    _, _, path, _ = fake.image()
+    where = host.format(port=far.rpartition(":")[2])
+    fake.paths[path] = (307, {"Location": f"http://{where}/latest/meta-data"}, b"")
+    said = await refusal(store, f"{fake.host}/x:1")
+    assert "it sends us to " in said
+    assert "address, which registries may not" in said
+
+
+async def test_token_service_is_not_the_machine_itself(fake, make_store, far):
+    """What it answered would be shown to the registry as a token, and it would be shown the password."""
+    fake.image()
+    demand(fake, f'Bearer realm="http://{far}/token"', "Bearer t")
+    assert "it sends us to 127.0.0.2" in await refusal(logged_in(fake, make_store), f"{fake.host}/x:1")
 
 
 # --- authentication ---------------------------------------------------------------------------------------------

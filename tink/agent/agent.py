@@ -341,6 +341,7 @@ async def _serve(settings: AgentSettings, channel: grpc.aio.Channel, asked_to_en
         spool=spool,
         holds=agent.holds,
         anonymous=settings.tls and settings.tls_cert is None,
+        certificate=settings.tls_cert if settings.tls else None,
     )
 
     async def commands() -> None:
@@ -366,7 +367,8 @@ def only_agent_in(state_dir: Path) -> Iterator[None]:
     The lock goes with the process that holds it, however that ends; an action does not inherit it.
     """
     try:
-        state_dir.mkdir(parents=True, exist_ok=True)
+        # What actions get in their environment is in there, and user-data may be.
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = (state_dir / "agent.lock").open("a+")
     except OSError as error:
         raise SettingsError(f"state dir: {state_dir}: {error.strerror}; give a --state-dir to write in") from error

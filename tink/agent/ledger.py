@@ -1,15 +1,20 @@
 """A file of records that outlives a `kill -9`: appended to, checked when it is read, written anew when it has grown.
 
 `journal` keeps in it what the agent does; it knows nothing of that. A record counts as kept when `append` has
-returned: it is written and fsynced by then. One line each: CRC-32 in hexadecimal, a blank, the record, a line feed.
-The first line says what the file is, and whether it is whole:
+returned: it is written and fsynced by then. One line each: CRC-32 in hexadecimal over the record and all before it, a
+blank, the record, a line feed. The first line says what the file is, whether it is whole, and how many records count,
+which is written after the record:
 
-    tinkedge-ledger 1 whole
-    tinkedge-ledger 1 blind      a record could not be written; what is here is true, but not all that was
+    tinkedge-ledger 2 whole 0000000017
+    tinkedge-ledger 2 blind 0000000017    a record could not be written; what is here is true, but not all that was
 
 What a reader may find, and what is made of it:
-    the last line without its line feed   its writer died while writing: the record never counted, and is cut off
-    anything else that is not right       the file is damaged: what stands before is given, and `whole` is False
+    as many records as count, or one more, and then the beginning of a line
+                                          its writer died while writing: that record never counted, and is cut off
+    anything else                         the file is damaged: what stands before is given, and `whole` is False.
+                                          Records that are missing, come twice or in another order are noticed, too
+
+A power loss may leave less of what did not count, in any order; but who reads then finds another boot (`journal`).
 
 When the disk is full (or broken) the ledger says so once, marks itself blind, which takes no new block, and lets the
 agent go on without it; each later `append` tries to write the whole anew, so that it heals when there is room again.
@@ -23,16 +28,18 @@ import contextlib
 import errno
 import logging
 import os
+import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 log = logging.getLogger(__name__)
 
-WHOLE: Final = b"tinkedge-ledger 1 whole\n"
-BLIND: Final = b"tinkedge-ledger 1 blind\n"
+WHOLE: Final = b"tinkedge-ledger 2 whole "
+BLIND: Final = b"tinkedge-ledger 2 blind "
+_HEADER: Final = re.compile(rb"tinkedge-ledger 2 (whole|blind) ([0-9]{10})\n")
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Of a longer file only this much is read: no agent writes such a file, and the OSIE's memory is small."""
@@ -91,6 +98,8 @@ class Ledger:
         self._descriptor: int | None = None
         self._length = 0
         self._least = 0
+        self._count = 0
+        self._chain = 0
         self.kept = True
         """Whether the file has everything. False: the agent goes on in memory."""
         self.misleads = False
@@ -110,8 +119,8 @@ class Ledger:
             content = Content(content.records, content.length, whole=False)
         if not content.whole:
             log.error(
-                "%s is damaged, or was not written to its end because the disk was full: %d records up to byte %d of "
-                "%d are used",
+                "%s is damaged, or of another version, or was not written to its end because the disk was full: %d "
+                "records up to byte %d of %d are used",
                 *(self._path, len(content.records), content.length, len(raw)),
             )
         elif content.length < len(raw):
@@ -125,21 +134,24 @@ class Ledger:
         """
         if self._descriptor is None or self._length > 2 * self._least + GROWN_BYTES:
             return self.rewrite()
-        line = line_of(record)
+        line, chain = line_of(record, self._chain)
         try:
             self._write(self._descriptor, line, self._length)
+            self._write(self._descriptor, b"%010d" % (self._count + 1), len(WHOLE))
             if sync:
                 self._disk.sync(self._descriptor)
         except OSError as error:
             self._fail(error)
             return False
         self._length += len(line)
+        self._count += 1
+        self._chain = chain
         return True
 
     def rewrite(self) -> bool:
         """Put a file with the snapshot alone in the place of this one. False: it is not kept. Never raises."""
         new = self._path.with_suffix(".new")
-        content = WHOLE + line_of(self._snapshot())
+        content, chain = file_of([self._snapshot()])
         try:
             descriptor = self._disk.open(new, new=True)
             try:
@@ -156,6 +168,7 @@ class Ledger:
         if not self.kept:
             log.warning("%s: can be written again, and has everything", self._path)
         self._descriptor, self._length, self._least = descriptor, len(content), len(content)
+        self._count, self._chain = 1, chain
         self.kept, self.misleads = True, False
         return True
 
@@ -201,27 +214,37 @@ class Ledger:
             self._disk.close(descriptor)
 
 
-def line_of(record: bytes) -> bytes:
-    """A record, which has no line feed in it, as it stands in the file."""
-    return b"%08x %s\n" % (zlib.crc32(record), record)
+def line_of(record: bytes, chain: int = 0) -> tuple[bytes, int]:
+    """A record, which has no line feed in it, as it stands in the file after those with the checksum `chain`.
+
+    Gives the checksum with it, too.
+    """
+    chain = zlib.crc32(record, chain)
+    return b"%08x %s\n" % (chain, record), chain
+
+
+def file_of(records: Iterable[bytes]) -> tuple[bytes, int]:
+    """A whole file of these, and the checksum of all of them."""
+    lines, chain = [], 0
+    for record in records:
+        line, chain = line_of(record, chain)
+        lines.append(line)
+    return b"%b%010d\n%b" % (WHOLE, len(lines), b"".join(lines)), chain
 
 
 def parse(raw: bytes) -> Content:
     """What the bytes of a file say."""
-    header = raw[: len(WHOLE)]
-    if header not in (WHOLE, BLIND):  # also when it is empty: only a full disk leaves a ledger so
+    header = _HEADER.match(raw)
+    if header is None:  # also when it is empty: only a full disk leaves a ledger so
         return Content((), 0, whole=False)
+    kind, counted = header[1], int(header[2])
     records: list[bytes] = []
-    length = len(header)
+    length, chain = header.end(), 0
     while (end := raw.find(b"\n", length)) >= 0:
-        line = raw[length : end + 1]
-        record = line[9:-1]
-        if line != line_of(record):
+        record = raw[length + 9 : end]
+        line, chain = line_of(record, chain)
+        if raw[length : end + 1] != line:
             return Content(tuple(records), length, whole=False)
         records.append(record)
         length = end + 1
-    tail = raw[length:]
-    # A writer that died leaves a part of a line. A record that is right, and a byte behind it that is no line feed, is
-    # none: that record counted.
-    torn = not tail or line_of(tail[9:-1]) != tail[:-1] + b"\n"
-    return Content(tuple(records), length, whole=torn and header == WHOLE)
+    return Content(tuple(records), length, whole=kind == b"whole" and len(records) in (counted, counted + 1))

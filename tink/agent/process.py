@@ -27,7 +27,7 @@ class ProcessRuntime:
         self._grace_seconds = grace_seconds
 
     async def prepare(self, held: str = "") -> None:
-        self._state_dir.mkdir(parents=True, exist_ok=True)
+        self._state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     async def pull(self, image: str, stop: asyncio.Event) -> None:
         """Nothing to fetch."""

@@ -26,6 +26,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import grpc
@@ -79,7 +80,7 @@ class Transport:
     """One agent's connection. `commands` and `publish` run for ever, side by side, until they are cancelled.
 
     `holds` gives the workflows that the agent runs or has events of; the server is told with each command stream.
-    `anonymous`: the channel speaks TLS, and has no certificate to show.
+    `anonymous`: the channel speaks TLS, and has no certificate to show; `certificate`: the file of the one it shows.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Transport:
         spool: Spool,
         holds: Callable[[], Iterable[str]] = tuple,
         anonymous: bool = False,
+        certificate: Path | None = None,
         pace: Pace | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -100,6 +102,7 @@ class Transport:
         self._spool = spool
         self._holds = holds
         self._anonymous = anonymous
+        self._certificate = certificate
         self._pace = pace or Pace()
         self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
         self._stub = WorkflowServiceStub(channel)
@@ -251,11 +254,17 @@ class Transport:
             self._report("broken", logging.WARNING, message)
 
     def _hint(self, error: grpc.aio.AioRpcError) -> str:
-        """In TLS 1.3 a server refuses who shows no certificate when that one takes the handshake for done (RFC 8446,
-        section 4.4.2.4), and gRPC says no more of it than that the connection is gone."""
-        if not self._anonymous or not any(words in (error.details() or "") for words in _HUNG_UP):
+        """In TLS 1.3 a server refuses a certificate, or that there is none, when the client takes the handshake for
+        done (RFC 8446, section 4.4.2.4), and gRPC says no more of it than that the connection is gone."""
+        if not any(words in (error.details() or "") for words in _HUNG_UP):
             return ""
-        return " (if the server asks for a certificate, as with its --agent-auth=mtls, give --tls-cert and --tls-key)"
+        if self._anonymous:
+            asks = "if the server asks for a certificate, as with its --agent-auth=mtls"
+            return f" ({asks}, give --tls-cert and --tls-key)"
+        if self._certificate is not None:
+            refuses = f"if the server refuses the certificate {self._certificate}"
+            return f" ({refuses}: has it ended or not begun, by either's clock, or is its --grpc-client-ca another?)"
+        return ""
 
     def _report(self, condition: str, level: int, message: str) -> None:
         if condition != self._condition:

@@ -8,5 +8,9 @@ events        what becomes of Workflows, written into their status
 wire          between the messages of proto/workflow.proto and the state machine
 streams       one agent's command stream
 reboots       agents that went with their machines, as the last action wanted
+crowd         how many calls are served at once, of one address and of all
+connections   which connections may stay (pure)
+sockets       gRPC's connections as the kernel knows them
+guard         looks after the connections, and ends those that may not stay
 server        the gRPC service
 """

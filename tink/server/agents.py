@@ -68,7 +68,7 @@ class AgentDirectory:
 
     def find(self, agent_id: str) -> HardwareKey:
         """The Hardware of an agent: by MAC, by name, or by namespace/name. Raises UnknownAgentError."""
-        keys = self._by_id.get(agent_id.lower(), set())
+        keys = self.named(agent_id)
         if len(keys) == 1:
             return next(iter(keys))
         if not keys:
@@ -77,6 +77,10 @@ class AgentDirectory:
             )
         names = ", ".join(sorted("/".join(key) for key in keys))
         raise UnknownAgentError(f"the agent id {agent_id!r} fits several Hardware, so it is none: {names}")
+
+    def named(self, agent_id: str) -> frozenset[HardwareKey]:
+        """All Hardware of that MAC or name, in upper or lower case of ASCII: beyond it other letters have ours, too."""
+        return frozenset(self._by_id.get(agent_id.lower(), ())) if agent_id.isascii() else frozenset()
 
     def is_known(self, key: HardwareKey) -> bool:
         """Whether there is such a Hardware."""
@@ -103,21 +107,32 @@ def _ids(identity: _Identity) -> set[str]:
     return {*identity.macs, name.lower(), f"{namespace}/{name}".lower()}
 
 
-_PEER = re.compile(r"ipv[46]:(?:\[(?P<v6>[^\]]*)\]|(?P<v4>[^:\[\]]*)):\d+")
+_PEER = re.compile(r"ipv[46]:(?:\[(?P<v6>[^\]]*)\]|(?P<v4>[^:\[\]]*)):(?P<port>\d+)")
 
 
-@lru_cache(4096)
-def peer_address(peer: str) -> str:
-    """The IP address in gRPC's name of a peer (`ipv4:192.0.2.1:4711`, `ipv6:%5B2001:db8::1%5D:4711`).
+@lru_cache(16384)
+def peer_of(peer: str) -> tuple[str, int]:
+    """Address and port in gRPC's name of a peer (`ipv4:192.0.2.1:4711`, `ipv6:%5B2001:db8::1%5D:4711`).
 
-    An IPv4 address that came in through an IPv6 socket is given as IPv4. Any other kind of peer is returned as it is.
+    An IPv4 address that came in through an IPv6 socket is given as IPv4. Any other kind of peer is returned as it is,
+    with the port 0.
     """
     match = _PEER.fullmatch(unquote(peer))
     if match is None:
-        return peer
+        return peer, 0
     try:
-        address = ipaddress.ip_address((match["v6"] or match["v4"]).partition("%")[0])
+        return spelled(match["v6"] or match["v4"]), int(match["port"])
     except ValueError:
-        return peer
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return str(mapped or address)
+        return peer, 0
+
+
+def peer_address(peer: str) -> str:
+    """The IP address alone."""
+    return peer_of(peer)[0]
+
+
+def spelled(address: str) -> str:
+    """An IP address as Hardware spells it, without a zone. Raises ValueError."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return str(mapped or found)

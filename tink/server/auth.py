@@ -1,6 +1,6 @@
 """Who may speak for a machine: what an agent shows, held against the machine that it names.
 
-    address  the connection comes from a `dhcp.ip` of the Hardware
+    address  the connection comes from a `dhcp.ip` of the Hardware, and by no other machine that is seen to have it
     token    the call has a token that the machine was given in its iPXE script (`tink.server.tokens`)
     mtls     the connection has a client certificate with the machine's name in it (`tink.server.tls`)
     none     nothing is asked
@@ -11,13 +11,18 @@ A client certificate names its machine by a MAC or by a Hardware:
     SAN URI   tinkerbell:52:54:00:00:00:01 | tinkerbell:NAMESPACE/NAME
     CN        52:54:00:00:00:01 | NAME | NAMESPACE/NAME, where the certificate has no SAN of these two kinds (RFC 6125)
 
-A bare NAME counts only while one Hardware alone has it.
+A name counts only while it is that of one Hardware alone, in all ways to read it: `a.b` is the Hardware a.b as well as
+the Hardware a of the namespace b.
+
+Who may not speak for a machine is told what it showed, and nothing of that machine: not whether there is one, either
+(`told`). The log and the journey have the rest, and who asked.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -27,12 +32,18 @@ import grpc.aio
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from tink.server.agents import AgentDirectory, HardwareKey, UnknownAgentError, peer_address
+from tink.server.agents import MAX_AGENT_ID, AgentDirectory, HardwareKey, UnknownAgentError, peer_address
 from tink.server.hello import hello_of
 from tink.server.tokens import TokenError, TokenKeys
 
+Stranger = Callable[[str, Collection[str]], str | None]
+"""`stranger(address, macs)`: who else than the machine with these MACs is seen at an address; None: nobody else is."""
+
 _URI = "tinkerbell:"
-_MOST_NAMES = 64
+_MOST_NAMES, _NAMES_TOLD, _NAME_TOLD = 64, 4, 80
+"""Names of a certificate that are read, and told; and the characters that are told of one."""
+_DASHED_MAC = re.compile(r"[0-9A-Fa-f]{2}(-[0-9A-Fa-f]{2}){5}")
+_UNREADABLE = (ValueError, x509.DuplicateExtension, x509.InvalidVersion, x509.UnsupportedGeneralNameType)
 
 
 class AgentAuth(StrEnum):
@@ -52,6 +63,15 @@ class ForeignAgentError(PermissionError):
     def __init__(self, message: str, told: str = "") -> None:
         super().__init__(message)
         self.told = told or message
+
+
+class HiddenAgentError(UnknownAgentError):
+    """No Hardware, or several, has the id; whoever asks is told (`code`, `told`) what a foreign agent would be."""
+
+    def __init__(self, message: str, code: grpc.StatusCode, told: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.told = told
 
 
 class NothingShownError(ForeignAgentError):
@@ -83,31 +103,47 @@ class Door:
     """Lets agents speak for machines."""
 
     def __init__(
-        self, agents: AgentDirectory, auth: AgentAuth, tokens: TokenKeys | None, clock: Callable[[], float]
+        self,
+        agents: AgentDirectory,
+        auth: AgentAuth,
+        tokens: TokenKeys | None,
+        clock: Callable[[], float],
+        stranger: Stranger = lambda _address, _macs: None,
     ) -> None:
         """`tokens` is needed for AgentAuth.TOKEN; `clock` gives Unix seconds."""
         self._agents = agents
         self._auth = auth
         self._tokens = tokens
         self._clock = clock
+        self._stranger = stranger
 
     def admit(self, agent_id: str, shown: Shown) -> HardwareKey:
         """The machine that the agent speaks for. Raises UnknownAgentError, ForeignAgentError."""
-        key = self._agents.find(agent_id)
-        self.authorise(key, shown)
+        named = repr(agent_id)
+        try:
+            key = self._agents.find(agent_id)
+        except UnknownAgentError as error:
+            if self._auth is AgentAuth.NONE:
+                raise
+            try:
+                self.authorise(("", ""), shown, named)
+            except ForeignAgentError as foreign:
+                raise HiddenAgentError(str(error), foreign.code, foreign.told) from error
+            raise
+        self.authorise(key, shown, named)
         return key
 
-    def authorise(self, key: HardwareKey, shown: Shown) -> None:
-        """Raises ForeignAgentError if whoever shows this may not speak for that Hardware."""
+    def authorise(self, key: HardwareKey, shown: Shown, named: str = "the machine of this Workflow") -> None:
+        """Raises ForeignAgentError if whoever shows this may not speak for that Hardware, which they call `named`."""
         match self._auth:
             case AgentAuth.NONE:
                 return
             case AgentAuth.ADDRESS:
-                self._by_address(key, shown)
+                self._by_address(key, shown, named)
             case AgentAuth.TOKEN:
-                self._by_token(key, shown)
+                self._by_token(key, shown, named)
             case AgentAuth.MTLS:
-                self._by_certificate(key, shown)
+                self._by_certificate(key, shown, named)
 
     def renewed(self, shown: Shown) -> tuple[str, float] | None:
         """A new token in place of the one that is shown, and in how many seconds to ask for the next.
@@ -120,68 +156,74 @@ class Door:
         mac = self._tokens.verify(shown.token, now).mac
         return self._tokens.mint(mac, now), self._tokens.lifetime / 2
 
-    def _by_address(self, key: HardwareKey, shown: Shown) -> None:
+    def _by_address(self, key: HardwareKey, shown: Shown, named: str) -> None:
         addresses = self._agents.addresses(key)
+        said = "no Hardware of that id has this address; the server's log says more"
         if shown.peer in addresses:
-            return
-        said = _refusal(key, shown)
-        if not self._agents.is_known(key):
-            raise ForeignAgentError(f"{said}: there is no such Hardware")
-        if not addresses:
-            raise ForeignAgentError(
-                f"{said}: it has no spec.networkInterfaces[].dhcp.ip to know its agent by (give it one, or run the "
-                "server with another --agent-auth)"
+            other = self._stranger(shown.peer, self._agents.macs(key))
+            if other is None:
+                return
+            said = "its address is that of another machine"
+            why = (
+                f"has that address, as has {other}, which is no MAC of it (add it to spec.networkInterfaces, or name "
+                "the network in --known-by-address)"
             )
-        raise ForeignAgentError(
-            f"{said}, whose addresses are {', '.join(sorted(addresses))}",
-            told=f"{said}, whose addresses are others: the server's log names them",
-        )
+        elif not self._agents.is_known(key):
+            why = "is not there"
+        elif not addresses:
+            why = (
+                "has no spec.networkInterfaces[].dhcp.ip to know its agent by (give it one, or run the server with "
+                "another --agent-auth)"
+            )
+        else:
+            why = f"has the addresses {', '.join(sorted(addresses))}"
+        told = f"{shown.peer} can't speak for {named}: {said}"
+        raise ForeignAgentError(f"{_refusal(key, shown)}, which {why}", told)
 
-    def _by_token(self, key: HardwareKey, shown: Shown) -> None:
-        said = _refusal(key, shown)
+    def _by_token(self, key: HardwareKey, shown: Shown, named: str) -> None:
         if not shown.token:
-            raise NothingShownError(
-                f"{said}: it shows no token; a machine gets one as tinkerbell_token= when it boots from this edge"
-            )
+            why = "it shows no token; a machine gets one as tinkerbell_token= when it boots from this edge"
+            raise NothingShownError(*_both(key, shown, named, why))
         if self._tokens is None:
-            raise ForeignAgentError(f"{said}: this server has no token keys")
+            raise ForeignAgentError(*_both(key, shown, named, "this server has no token keys"))
         try:
             token = self._tokens.verify(shown.token, self._clock())
         except TokenError as error:
-            raise ForeignAgentError(f"{said}: {error}") from error
+            raise ForeignAgentError(*_both(key, shown, named, str(error))) from error
         if token.mac not in self._agents.macs(key):
-            raise ForeignAgentError(f"{said}: its token is that of {token.mac}, another machine")
+            raise ForeignAgentError(*_both(key, shown, named, f"its token is that of {token.mac}, another machine"))
 
-    def _by_certificate(self, key: HardwareKey, shown: Shown) -> None:
-        said = _refusal(key, shown)
+    def _by_certificate(self, key: HardwareKey, shown: Shown, named: str) -> None:
         if not shown.certificate:
-            raise NothingShownError(f"{said}: it shows no client certificate")
-        ids = certificate_ids(shown.certificate)
-        if key not in {found for found in map(self._find, ids) if found is not None}:
-            names = ", ".join(repr(name) for name in ids) or "no machine"
-            raise ForeignAgentError(f"{said}: its certificate names {names}")
+            raise NothingShownError(*_both(key, shown, named, "it shows no client certificate"))
+        names = certificate_ids(shown.certificate)
+        if not any(self._is_alone(key, ids) for ids in names):
+            told = [repr(ids[0][:_NAME_TOLD]) for ids in names[:_NAMES_TOLD]] or ["no machine"]
+            more = " and more" if len(names) > _NAMES_TOLD else ""
+            raise ForeignAgentError(*_both(key, shown, named, f"its certificate names {', '.join(told)}{more}"))
 
-    def _find(self, agent_id: str) -> HardwareKey | None:
-        try:
-            return self._agents.find(agent_id)
-        except UnknownAgentError:
-            return None
+    def _is_alone(self, key: HardwareKey, ids: Iterable[str]) -> bool:
+        """Whether these are ids of that Hardware, and of no other."""
+        return {found for each in ids for found in self._agents.named(each)} == {key}
 
 
 @functools.lru_cache(maxsize=4096)
-def certificate_ids(pem: bytes) -> tuple[str, ...]:
-    """The agent ids that a client certificate (PEM) may use; none of one that can't be read."""
+def certificate_ids(pem: bytes) -> tuple[tuple[str, ...], ...]:
+    """The names in a client certificate (PEM), each as the agent ids that it can be read as.
+
+    None of a certificate that can't be read; of one with more than 64, the first. Names too long to be an id are none.
+    """
     try:
         certificate = x509.load_pem_x509_certificate(pem)
         dns, uris = _alternative_names(certificate)
         if dns or uris:
-            ids = [spelled for name in dns for spelled in _from_dns(name)]
-            ids += [uri.removeprefix(_URI) for uri in uris if uri.startswith(_URI)]
+            names = [_from_dns(name) for name in dns[:_MOST_NAMES]]
+            names += [(uri.removeprefix(_URI),) for uri in uris[:_MOST_NAMES] if uri.startswith(_URI)]
         else:
-            ids = [str(name.value) for name in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
-    except ValueError:
+            names = [(str(name.value),) for name in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    except _UNREADABLE:
         return ()
-    return tuple(name[:320] for name in ids[:_MOST_NAMES])
+    return tuple(ids for ids in names[:_MOST_NAMES] if len(ids[0]) <= MAX_AGENT_ID)
 
 
 def _alternative_names(certificate: x509.Certificate) -> tuple[list[str], list[str]]:
@@ -195,11 +237,17 @@ def _alternative_names(certificate: x509.Certificate) -> tuple[list[str], list[s
     )
 
 
-def _from_dns(name: str) -> list[str]:
+def _from_dns(name: str) -> tuple[str, ...]:
     """A DNS name as agent ids: colons are no part of DNS, nor is the slash. Kubernetes names may have dots in them."""
-    ids = [name.replace("-", ":") if len(name) == 17 and name.count("-") == 5 else name]
+    if _DASHED_MAC.fullmatch(name):
+        return (name.replace("-", ":"),)
     hardware, dot, namespace = name.rpartition(".")
-    return [*ids, f"{namespace}/{hardware}"] if dot else ids
+    return (name, f"{namespace}/{hardware}") if dot else (name,)
+
+
+def _both(key: HardwareKey, shown: Shown, named: str, why: str) -> tuple[str, str]:
+    """What the operator is told, and the caller."""
+    return f"{_refusal(key, shown)}: {why}", f"{shown.peer} can't speak for {named}: {why}"
 
 
 def _refusal(key: HardwareKey, shown: Shown) -> str:

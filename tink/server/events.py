@@ -20,6 +20,7 @@ from itertools import takewhile
 from typing import Final
 
 from tink.api.v1alpha2 import Raw, WorkflowState
+from tink.backoff import Backoff
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.resources import WORKFLOW
 from tink.once_per import OncePer
@@ -33,7 +34,9 @@ from tink.workflow.status import (
     InvalidStatusError,
     Status,
     actions_of,
+    claim_of,
     dispatch_after,
+    given,
     name_of,
     rejections,
     state_of,
@@ -56,11 +59,13 @@ PATIENCE = 1.0
 """Seconds that a report gives way to others, when the agent goes on without the answer."""
 
 _ATTEMPTS = 8
+_FIRST_RETRY, _LAST_RETRY = 0.5, 15.0
+"""Seconds before another attempt to take a claim back, while the API is away."""
 _SAY_AGAIN = 60.0
 """Seconds after which it is worth another line that the API is away; it is away for all machines."""
 
-ServerEvent = machine.AgentEvent | machine.AgentLost | machine.AgentSeen | machine.AgentAway
-"""What agents report, and what the server concludes when they do not."""
+ServerEvent = machine.AgentEvent | machine.AgentLost | machine.AgentSeen | machine.AgentAway | machine.Undelivered
+"""What agents report, what the server concludes when they do not, and what it has not sent."""
 
 
 class WorkflowGoneError(LookupError):
@@ -151,7 +156,14 @@ class EventStore:
 
     async def claim(self, workflow: Raw) -> Raw | None:
         """Make a Pending Workflow Scheduled; None if somebody changed it meanwhile, or the API is away."""
-        status = machine.apply(workflow, machine.Dispatched(), self._clock(), Author.SERVER)
+        return await self._claim(workflow, machine.Dispatched())
+
+    async def reclaim(self, workflow: Raw) -> Raw | None:
+        """Claim a Workflow that is Scheduled, which somebody else may be about to send; None as above."""
+        return await self._claim(workflow, machine.Reclaimed())
+
+    async def _claim(self, workflow: Raw, event: machine.Event) -> Raw | None:
+        status = machine.apply(workflow, event, self._clock(), Author.SERVER)
         if status is None:
             return None
         try:
@@ -163,10 +175,9 @@ class EventStore:
                 log.warning("Workflow %s can't be scheduled, trying again: %s", name_of(workflow), error)
             return None
 
-    async def take_back(self, workflow: Raw) -> bool:
-        """Make a Workflow that was claimed but not sent Pending again. False if somebody changed it since, or the API
-        is away; it stays as it is then, and the agent is sent it when it comes back."""
-        status = machine.apply(workflow, machine.Undelivered(), self._clock(), Author.SERVER)
+    async def give_back(self, workflow: Raw) -> bool:
+        """Make a Scheduled Workflow Pending again. False if somebody changed it meanwhile, or the API is away."""
+        status = machine.apply(workflow, machine.GivenBack(), self._clock(), Author.SERVER)
         if status is None:
             return False
         try:
@@ -174,17 +185,31 @@ class EventStore:
         except (ConflictError, NotFoundError):
             return False
         except ApiError as error:
-            if self._said.due("take back", self._clock()):
-                log.warning("Workflow %s stays Scheduled until its agent comes back: %s", name_of(workflow), error)
+            if self._said.due("give back", self._clock()):
+                log.warning("Workflow %s stays Scheduled: %s", name_of(workflow), error)
             return False
         return True
 
-    async def read(self, workflow: Raw) -> Raw | None:
-        """The Workflow as it is now, for everybody to see; None if it is gone. Raises ApiError."""
-        try:
-            return await self._read(workflow)
-        except WorkflowGoneError:
-            return None
+    async def take_back(self, workflow: Raw, before: Raw) -> None:
+        """Undo a claim that was never sent, unless the Workflow was claimed by others since. `workflow` is what `claim`
+        gave, for what was `before`.
+
+        If it was cancelled meanwhile it has ended: nobody else knows that no agent has it. So this goes on until it is
+        stored, however long the API is away.
+        """
+        event = machine.Undelivered(claim_of(status_of(workflow)), given(status_of(before)))
+        backoff = Backoff(_FIRST_RETRY, _LAST_RETRY)
+        while True:
+            try:
+                await self._take(workflow, [event])
+            except WorkflowGoneError:
+                return
+            except (ApiError, StaleError) as error:
+                if self._said.due("take back", self._clock()):
+                    log.warning("Workflow %s stays Scheduled for now: %s", name_of(workflow), error)
+                await asyncio.sleep(backoff.next())
+            else:
+                return
 
     @asynccontextmanager
     async def _in_line(self, key: HardwareKey, mine: _Waiting) -> AsyncIterator[_Line]:

@@ -28,6 +28,8 @@ class AgentObservation:
 
     `hardware` and `workflow` are `namespace/name`, empty where unknown; `message` is one line for an operator. OUTPUT
     has more: the name of the `action`, its newest `lines`, and how many lines before them were `dropped`.
+
+    `elsewhere`, of EVENT and OUTPUT: `peer` is none of the addresses of the Hardware that it speaks for.
     """
 
     agent_id: str
@@ -39,6 +41,7 @@ class AgentObservation:
     action: str = ""
     lines: tuple[str, ...] = ()
     dropped: int = 0
+    elsewhere: bool = False
 
 
 Observe = Callable[[AgentObservation], None]

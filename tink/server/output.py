@@ -40,13 +40,14 @@ Context = grpc.aio.ServicerContext[Any, Any]
 @dataclass(frozen=True, slots=True)
 class Speaker:
     """Who sends output. `hardware` and `workflow` are `namespace/name`; `actions` has the names of the Workflow's
-    actions by their ids."""
+    actions by their ids. `elsewhere`: `peer` is none of the Hardware's addresses."""
 
     agent_id: str
     peer: str
     hardware: str
     workflow: str
     actions: dict[str, str]
+    elsewhere: bool = False
 
 
 Authorise = Callable[[str, Context], Awaitable[Speaker]]
@@ -107,6 +108,7 @@ class OutputService(pb_grpc.OutputServiceServicer):
                 action=action,
                 lines=lines,
                 dropped=dropped,
+                elsewhere=speaker.elsewhere,
             )
         )
 

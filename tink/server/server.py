@@ -5,9 +5,10 @@ machine, each write on top of the version that it was decided from. An event is 
 an agent that repeats what was not answered loses nothing.
 
 What agents are told:
-    NOT_FOUND            no Hardware (or several) has this agent id; an event's Workflow does not exist
+    NOT_FOUND            an event's Workflow does not exist; where anybody may speak for any machine
+                         (AgentAuth.NONE), no Hardware (or several) has this agent id
     UNAUTHENTICATED      the agent shows nothing where a token or a certificate is asked for (`tink.server.auth`)
-    PERMISSION_DENIED    what it shows (its address, by default) is not its machine's
+    PERMISSION_DENIED    what it shows (its address, by default) is not its machine's, or there is no such machine
     INVALID_ARGUMENT     nonsense: no id, no event, no such action
     FAILED_PRECONDITION  the Workflow's status was edited by hand and can't be read
     UNAVAILABLE          the API is away, or this server is stopping, or the token wants to be renewed: try again
@@ -23,6 +24,7 @@ import random
 import resource
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, Never
 
 import grpc
@@ -38,13 +40,16 @@ from tink.kube.informer import Informer
 from tink.once_per import OncePer
 from tink.server import wire
 from tink.server.agents import MAX_AGENT_ID, AgentDirectory, HardwareKey, UnknownAgentError
-from tink.server.auth import Door, ForeignAgentError, Shown, shown_by
-from tink.server.crowd import Crowd, Pace
+from tink.server.auth import Door, ForeignAgentError, HiddenAgentError, Shown, Stranger, shown_by
+from tink.server.connections import Limits
+from tink.server.crowd import Crowd
 from tink.server.dispatch import Start, Stop
 from tink.server.events import BusyError, EventStore, StaleError, WorkflowGoneError
+from tink.server.guard import Guard
 from tink.server.hello import Hello, hello_of
 from tink.server.observation import AgentObservation, ObservationKind, Observe, harmless
 from tink.server.output import OutputService, Speaker
+from tink.server.pace import Pace
 from tink.server.reboots import RebootWatch
 from tink.server.settings import ServerSettings
 from tink.server.standard import StandardServices
@@ -69,6 +74,18 @@ _SERVICES = [
     pb.DESCRIPTOR.services_by_name["WorkflowService"].full_name,
     output_pb2.DESCRIPTOR.services_by_name["OutputService"].full_name,
 ]
+_STREAMS = 100
+"""Calls that one connection may have at once: the least that RFC 9113 section 6.5.2 recommends. An agent has ten, and a
+proxy that brings many agents opens more connections."""
+_PENDING = 1_500
+"""Calls of a method that wait for us, from which on some are turned away, and at twice as many all. They have 40 MB,
+or 90 where each has a connection of its own. Of 10,000 agents that come in one moment most have to try again, once or
+twice: all of them are in within 14 s on two cores."""
+_WAITED = 10
+"""Seconds for which a call waits for us."""
+_METADATA_BYTES = 16 << 10
+_SHARE, _SMALLEST_SHARE = 512, 16
+"""Connections of one address, where the operator does not say and there are many files, or very few."""
 _SYNC_PATIENCE = 10.0
 """Seconds that an agent is kept waiting for the server's first look at the API."""
 
@@ -76,9 +93,18 @@ _SYNC_PATIENCE = 10.0
 def _options(settings: ServerSettings) -> list[tuple[str, int]]:
     keepalive_ms = int(settings.keepalive * 1000)
     return [
-        # With gRPC's own bounds a rack that powers on together loses some of its streams (CANCELLED at once).
-        ("grpc.server.max_pending_requests", 100_000),
-        ("grpc.server.max_pending_requests_hard_limit", 200_000),
+        # A call that waits for us costs 13 kB, also when it was cancelled: a connection has few of them, and all
+        # together have bounded memory. With gRPC's own bound a rack that powers on together loses some of its streams.
+        ("grpc.max_concurrent_streams", _STREAMS),
+        ("grpc.server.max_pending_requests", _PENDING),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * _PENDING),
+        # What waited for longer is not waited for any more. (The name in seconds, and gRPC's own, for once.)
+        ("grpc.server_max_unrequested_time_in_server", _WAITED),
+        # No call of ours has more: a table of one connection's headers, and what is read of it at once.
+        ("grpc.max_metadata_size", _METADATA_BYTES),
+        ("grpc.absolute_max_metadata_size", _METADATA_BYTES),
+        ("grpc.experimental.tcp_max_read_chunk_size", 64 << 10),
+        ("grpc.tcp_receive_buffer_size", 128 << 10),
         # A machine that loses power says nothing: ask, and let agents ask as often as they do.
         ("grpc.keepalive_time_ms", keepalive_ms),
         ("grpc.keepalive_timeout_ms", keepalive_ms // 2),
@@ -91,11 +117,21 @@ def _options(settings: ServerSettings) -> list[tuple[str, int]]:
         # Whoever connects and says nothing, or no HTTP/2, or has no call open, does not stay.
         ("grpc.server_handshake_timeout_ms", 10_000),
         ("grpc.max_connection_idle_ms", 300_000),
-        # The rest of our files are for DHCP, TFTP and HTTP, which have to go on.
-        ("grpc.max_allowed_incoming_connections", max(64, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4 * 3)),
+        # The rest of our files are for DHCP, TFTP and HTTP, which have to go on. The guard makes room before.
+        ("grpc.max_allowed_incoming_connections", _affordable()),
         # A second server on the same port must fail, not share the agents at random.
         ("grpc.so_reuseport", 0),
     ]
+
+
+def _affordable() -> int:
+    """Connections for which there are files."""
+    return max(64, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4 * 3)
+
+
+def _limits(settings: ServerSettings) -> Limits:
+    most = _affordable() * 7 // 8
+    return Limits(most, settings.connections_per_address or min(_SHARE, max(_SMALLEST_SHARE, most // 4)))
 
 
 class WorkflowServer:
@@ -111,7 +147,9 @@ class WorkflowServer:
         settings: ServerSettings | None = None,
         observe: Observe | None = None,
         clock: Callable[[], float] = time.time,
+        stranger: Stranger = lambda _address, _macs: None,
     ) -> None:
+        """`clock` gives Unix seconds; `stranger` sees who has a machine's address without being it."""
         self._addresses = addresses
         self.port = 0
         self._workflows = workflows
@@ -121,7 +159,7 @@ class WorkflowServer:
         self._clock = clock
         self._agents = AgentDirectory()
         tokens = TokenKeys(self._settings.tokens) if self._settings.tokens is not None else None
-        self._door = Door(self._agents, self._settings.agent_auth, tokens, clock)
+        self._door = Door(self._agents, self._settings.agent_auth, tokens, clock, stranger)
         self._standard = StandardServices(_SERVICES)
         self._pace = Pace(_STREAMS_AT_ONCE, _STREAMS_PER_SECOND)
         self._refused = OncePer(_SAY_AGAIN, 1024)
@@ -146,6 +184,7 @@ class WorkflowServer:
         self._shown: dict[HardwareKey, Shown] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._server: grpc.aio.Server | None = None
+        self._guarding: asyncio.Task[None] | None = None
         self._stopping = False
         workflows.on_change(self._workflow_changed)
         workflows.on_delete(self._workflow_gone)
@@ -159,7 +198,8 @@ class WorkflowServer:
         """
         settings = self._settings
         certificates = Certificates(settings.tls) if settings.tls is not None else None
-        crowd = Crowd(settings.calls, settings.calls_per_address, time.monotonic)
+        guard = Guard(_limits(settings))
+        crowd = Crowd(settings.calls, settings.calls_per_address, guard, time.monotonic, busy=_SERVICES[0])
         server = grpc.aio.server(options=_options(settings), interceptors=[crowd])
         pb_grpc.add_WorkflowServiceServicer_to_server(_Service(self), server)
         add_OutputServiceServicer_to_server(OutputService(self._speaker, self._observe), server)
@@ -175,6 +215,9 @@ class WorkflowServer:
         await server.start()
         self._server = server
         self._spawn(self._say_when_ready())
+        self._guard = guard
+        self._guarding = asyncio.create_task(guard.run(self.port))
+        self._guarding.add_done_callback(_say_why)
         encrypted = "with TLS" if certificates is not None else "without TLS"
         log.info("gRPC server: listening on %s (port %d), %s", ", ".join(self._addresses), self.port, encrypted)
         if certificates is not None:
@@ -191,6 +234,8 @@ class WorkflowServer:
         if self._server is not None:
             await self._server.stop(self._settings.stop_grace)
             self._server = None
+        if self._guarding is not None:
+            self._guarding.cancel()
         if self._background:
             await asyncio.wait(self._background, timeout=self._settings.stop_grace)
         for task in self._background:
@@ -274,9 +319,9 @@ class WorkflowServer:
         except (UnknownAgentError, ForeignAgentError) as error:
             await self._refuse(context, agent_id, shown.peer, error)
         if not self._pace.allows(key, time.monotonic()):
-            hurry = f"the agent of Hardware {'/'.join(key)} connects too often; are there two of them?"
-            self._note_refusal(agent_id, key, shown.peer, hurry)
-            await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, hurry)
+            hurry = "connects too often; are there two agents of this machine?"
+            self._note_refusal(agent_id, key, shown.peer, f"{shown.peer} {hurry}")
+            await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, f"agent {agent_id!r} {hurry}")
         stream = self._open(agent_id, shown, key, hello_of(context.invocation_metadata()))
         token, renewal = self._renewal(stream, shown)
         try:
@@ -298,6 +343,7 @@ class WorkflowServer:
         if renewed is None:
             return "", None
         token, seconds = renewed
+        self._shown[stream.key] = replace(shown, token=token)  # the one that was shown may end before the stream does
         again = (grpc.StatusCode.UNAVAILABLE, "connect again, and the token is renewed")
         spread = seconds * random.uniform(0.8, 1.0)  # noqa: S311 - a rack that booted together need not come together
         return token, asyncio.get_running_loop().call_later(spread, stream.end, *again)
@@ -371,7 +417,11 @@ class WorkflowServer:
         await _abort(context, _code(error), _told(error))
 
     def _note_refusal(self, agent_id: str, key: HardwareKey, peer: str, why: str) -> None:
-        """Into the log and onto the journey, once a while for each address; of machines and of strangers apart."""
+        """Into the log and onto the journey, once a while for each address; of machines and of strangers apart.
+
+        A journey is that of the machine which was named: so `why` says who asked.
+        """
+        why = why if peer in why else f"{peer} asked as {agent_id!r}: {why}"
         said, what = (self._refused, (key, peer)) if any(key) else (self._unknown, peer)
         if said.due(what, time.monotonic()):
             log.warning("agent %r at %s refused: %s", agent_id, peer, why)
@@ -414,9 +464,13 @@ class WorkflowServer:
             await _abort(context, grpc.StatusCode.UNAVAILABLE, f"the event could not be stored: {error}")
         if changed:
             story = wire.describe(workflow, event)
+            elsewhere = shown.peer not in self._agents.addresses(key)
+            if elsewhere:
+                story += f" (so says {shown.peer})"  # it has shown something else, or nothing is asked
             log.info("Workflow %s: agent %s: %s", name_of(workflow), agent_id, story)
+            names = ("/".join(key), name_of(workflow))
             self._observe(
-                AgentObservation(agent_id, shown.peer, ObservationKind.EVENT, story, "/".join(key), name_of(workflow))
+                AgentObservation(agent_id, shown.peer, ObservationKind.EVENT, story, *names, elsewhere=elsewhere)
             )
         stream = self._streams.get(key)
         if stream is not None:
@@ -444,7 +498,8 @@ class WorkflowServer:
         shown = shown_by(context)
         key, agent_id = await self._agent_of(workflow, shown, context)
         actions = {str(action.get("id")): action_name(action) for action in actions_of(status_of(workflow))}
-        return Speaker(agent_id, shown.peer, "/".join(key), name_of(workflow), actions)
+        elsewhere = shown.peer not in self._agents.addresses(key)
+        return Speaker(agent_id, shown.peer, "/".join(key), name_of(workflow), actions, elsewhere)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -469,13 +524,18 @@ class _Service(pb_grpc.WorkflowServiceServicer):
         return await self._server.take_event(request.event, context)
 
 
+def _say_why(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("gRPC server: nobody looks after its connections any more", exc_info=task.exception())
+
+
 def _code(error: UnknownAgentError | ForeignAgentError) -> grpc.StatusCode:
-    return error.code if isinstance(error, ForeignAgentError) else grpc.StatusCode.NOT_FOUND
+    return error.code if isinstance(error, ForeignAgentError | HiddenAgentError) else grpc.StatusCode.NOT_FOUND
 
 
 def _told(error: UnknownAgentError | ForeignAgentError) -> str:
-    """What whoever calls is told: who can't speak for a machine does not learn its addresses either."""
-    return error.told if isinstance(error, ForeignAgentError) else str(error)
+    """What whoever calls is told: nothing of a machine that it can't speak for."""
+    return error.told if isinstance(error, ForeignAgentError | HiddenAgentError) else str(error)
 
 
 async def _abort(context: Context, code: grpc.StatusCode, message: str) -> Never:

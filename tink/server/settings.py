@@ -22,8 +22,10 @@ class ServerSettings:
     tls_ca: Path | None = None
     """What agents are told to trust the server by, by the edge. None: the last certificate of `tls`, if that is set."""
     calls: int = 50_000
-    calls_per_address: int = 256
+    calls_per_address: int = 512
     """How many calls, command streams among them, are served at once: in all, and for one address but loopback."""
+    connections_per_address: int | None = None
+    """How many connections one address but loopback may have. None: 512, or a quarter of what there are files for."""
     rejection_first: float = 5.0
     rejection_longest: float = 300.0
     """How long a rejected Workflow is not offered again: the first time, and at most."""
@@ -38,8 +40,9 @@ class ServerSettings:
         for name in ("rejection_first", "rejection_longest", "reboot_grace", "keepalive", "stop_grace"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be a number of seconds above 0, not {getattr(self, name)}")
-        for name in ("calls", "calls_per_address"):
-            if getattr(self, name) < 1:
+        for name in ("calls", "calls_per_address", "connections_per_address"):
+            given = getattr(self, name)
+            if given is not None and given < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.agent_auth is AgentAuth.TOKEN and self.tokens is None:
             raise ValueError("agent auth by token needs --agent-token-key")

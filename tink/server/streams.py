@@ -9,7 +9,8 @@ run later that can't be said: the agent may have gone on to another server, and 
 sent here, the stream ends, and what the agent says when it comes again decides (`dispatch.Recall`).
 
 A Workflow is claimed before it is sent: the status says Scheduled, if nobody changed it meanwhile. If the stream ends
-between the claim and the sending, the claim is taken back. One that was claimed by others is read before it is sent.
+between the claim and the sending, the claim is taken back. One that was claimed by others is claimed anew before it is
+sent, so that they do not take it back.
 
 A Workflow whose status no program wrote is left alone, with a line in the log; the machine's others go on.
 """
@@ -57,11 +58,14 @@ class Records(Protocol):
     async def claim(self, workflow: Raw) -> Raw | None:
         """Make a Pending Workflow Scheduled; None if it can't be had now."""
 
-    async def take_back(self, workflow: Raw) -> bool:
+    async def give_back(self, workflow: Raw) -> bool:
         """Make it Pending again, if nobody changed it since; False if it stays as it is."""
 
-    async def read(self, workflow: Raw) -> Raw | None:
-        """The Workflow as it is now; None if it is gone. Raises ApiError."""
+    async def reclaim(self, workflow: Raw) -> Raw | None:
+        """Claim a Workflow that is Scheduled already; None if it can't be had now."""
+
+    async def take_back(self, workflow: Raw, before: Raw) -> None:
+        """Undo the claim of `before` that made `workflow` and was never sent, unless others have claimed it since."""
 
     async def take(self, workflow: Raw, event: ServerEvent) -> bool:
         """Store what `event` makes of it; False if that changes nothing."""
@@ -160,7 +164,7 @@ class Stream:
             case Start(workflow):
                 await self._pause_unless(await self._send_again(workflow, write))
             case GiveBack(workflow):
-                await self._pause_unless(await self._records.take_back(workflow))
+                await self._pause_unless(await self._records.give_back(workflow))
             case Claim(workflow):
                 await self._pause_unless(await self._dispatch(workflow, write))
             case Recall(workflow):
@@ -252,31 +256,28 @@ class Stream:
                 await self._send(claimed, command, write)
         finally:
             if not sent:
-                self._spawn(self._take_back(claim))
+                self._spawn(self._take_back(claim, workflow))
         return True
 
-    async def _take_back(self, claim: asyncio.Future[Raw | None]) -> None:
+    async def _take_back(self, claim: asyncio.Future[Raw | None], before: Raw) -> None:
         claimed = await claim
         if claimed is not None:
             log.info("Workflow %s: agent %s went before it could be sent", name_of(claimed), self.agent_id)
-            await self._records.take_back(claimed)
+            await self._records.take_back(claimed, before)
 
     async def _send_again(self, workflow: Raw, write: Write) -> bool:
-        """Send what somebody else claimed, perhaps for this agent's stream of a while ago; False: not now."""
-        try:
-            now = await self._records.read(workflow)
-        except ApiError as error:
-            log.debug("Workflow %s can't be sent yet: %s", name_of(workflow), error)
+        """Send what somebody else claimed, perhaps for this agent's stream of a while ago; False: not now.
+
+        If the stream ends before it is sent nothing is taken back: the other may have sent it.
+        """
+        command = self._command(workflow)
+        if command is None:
+            return True
+        claimed = await self._records.reclaim(workflow)
+        if claimed is None:
             return False
-        if now is None:
-            return False
-        try:
-            if state_of(now) is WorkflowState.SCHEDULED and self._ending is None:
-                command = self._command(now)
-                if command is not None:
-                    await self._send(now, command, write)
-        except InvalidStatusError as error:
-            self._complain(now, str(error))
+        if self._ending is None:
+            await self._send(claimed, command, write)
         return True
 
     def _command(self, workflow: Raw) -> pb.GetWorkflowsResponse | None:

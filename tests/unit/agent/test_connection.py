@@ -252,6 +252,26 @@ async def test_agent_without_a_certificate_says_that_the_server_may_want_one(cer
     assert "give --tls-cert and --tls-key" in log.records[0].message
 
 
+async def test_agent_whose_certificate_is_refused_says_which_and_what_may_be_wrong(certificate, tmp_path, log):
+    """The certificate has ended; the server has its authority, and says that the socket is closed."""
+    pair, roots = certificate
+    key = serialization.load_pem_private_key(pair[0], None)
+    authority = x509.load_pem_x509_certificate(pair[1])
+    begin = authority.not_valid_before_utc
+    ended = x509.CertificateBuilder(
+        authority.subject, authority.subject, key.public_key(), 2, begin, begin.replace(2021)
+    )
+    shown = ended.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    async with asking_for_certificates(pair) as port:
+        credentials = grpc.ssl_channel_credentials(roots.read_bytes(), pair[0], shown)
+        channel = grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials)
+        file = tmp_path / "own.crt"
+        async with transporting(port, Spool(), [], channel=channel, certificate=file):
+            await until(lambda: log.records)
+    assert "cannot reach the server" in log.records[0].message
+    assert f"if the server refuses the certificate {file}: has it ended" in log.records[0].message
+
+
 @pytest.mark.parametrize("trouble", ["it shows one", "nobody is there", "it does not trust the server"])
 async def test_nobody_looks_for_a_certificate_where_that_is_not_what_is_missing(certificate, tmp_path, log, trouble):
     pair, roots = certificate

@@ -76,7 +76,7 @@ async def test_the_end_of_an_action_and_the_start_of_the_next_go_together_and_th
         assert server.seen == ["a1", "a2", "a2"], "each once"
 
 
-async def test_no_more_events_are_under_way_than_the_server_lets_wait_and_all_come_in_order():
+async def test_no_more_events_are_under_way_than_the_server_lets_wait_and_each_comes_once():
     port, spool, server = free_port(), Spool(), Slow("a0")
     names = [f"a{number}" for number in range(3 * WINDOW)]
     async with serving(server, port), transporting(port, spool, []):
@@ -87,10 +87,12 @@ async def test_no_more_events_are_under_way_than_the_server_lets_wait_and_all_co
             while len(server.seen) < WINDOW:
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
-        assert server.seen == names[:WINDOW]
+        assert sorted(server.seen, key=names.index) == names[:WINDOW]
         server.go.set()
         assert await asyncio.wait_for(asyncio.gather(*taken), 20) == [True] * len(names)
-        assert server.seen == names
+        # gRPC hands out calls that came at once in any order; but none before there was room for it.
+        assert sorted(server.seen, key=names.index) == names
+        assert all(names.index(name) < place + WINDOW for place, name in enumerate(server.seen))
         await asyncio.wait_for(spool.append(ActionFailed("w1", "a3", "R", "m")), 20)
 
 

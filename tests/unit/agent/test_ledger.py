@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tink.agent.ledger import BLIND, GROWN_BYTES, MAX_BYTES, WHOLE, Disk, Ledger, line_of, parse
+from tink.agent.ledger import BLIND, GROWN_BYTES, MAX_BYTES, WHOLE, Disk, Ledger, file_of, line_of, parse
 
 
 class ScriptedDisk(Disk):
@@ -114,27 +114,57 @@ def test_nobody_but_the_owner_reads_what_a_workflow_was_given(rig):
 
 
 @given(st.lists(st.binary(max_size=12).filter(lambda raw: b"\n" not in raw), max_size=5), st.data())
-def test_a_file_cut_anywhere_gives_the_records_before_and_no_other(records, data):
-    raw = WHOLE + b"".join(line_of(record) for record in records)
+def test_a_file_cut_anywhere_gives_the_records_before_and_is_not_taken_for_whole(records, data):
+    raw, _ = file_of(records)
     cut = data.draw(st.integers(0, len(raw)))
     content = parse(raw[:cut])
     assert content.records == tuple(records[: len(content.records)])
-    if cut >= len(WHOLE):
-        assert content.whole
-        assert content.length == len(WHOLE) + sum(len(line_of(record)) for record in content.records)
-    else:
-        assert not content.whole
+    assert content.whole == (cut == len(raw))
+
+
+@given(st.lists(st.binary(max_size=12).filter(lambda raw: b"\n" not in raw), max_size=5), st.data())
+def test_a_writer_that_died_in_the_middle_of_a_record_leaves_all_before_it(records, data):
+    raw, chain = file_of(records)
+    line, _ = line_of(b"one more", chain)
+    written = data.draw(st.integers(0, len(line)))
+    content = parse(raw + line[:written])
+    assert content.whole
+    whole = written == len(line)
+    assert content.records == ((*records, b"one more") if whole else tuple(records))
+    assert content.length == len(raw) + (len(line) if whole else 0)
+
+
+RECORDS = (b"a", b"b", b"b", b"c", b"d")
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        (0, 1, 3, 4),
+        (1, 2, 3, 4),
+        (0, 1, 2, 3),
+        (0, 0, 1, 2, 3, 4),
+        (0, 1, 2, 3, 4, 4),
+        (0, 1, 3, 2, 4),
+        (0, 2, 1, 3, 4),
+    ],
+)
+def test_records_that_are_missing_or_twice_or_in_another_order_are_noticed(order):
+    header, *lines = file_of(RECORDS)[0].splitlines(keepends=True)
+    content = parse(header + b"".join(lines[at] for at in order))
+    assert not content.whole
+    assert content.records == RECORDS[: len(content.records)]
 
 
 @given(st.lists(st.binary(min_size=1, max_size=12).filter(lambda raw: b"\n" not in raw), min_size=1), st.data())
 def test_one_wrong_byte_is_never_read_as_a_record(records, data):
-    raw = bytearray(WHOLE + b"".join(line_of(record) for record in records))
+    raw = bytearray(file_of(records)[0])
     position = data.draw(st.integers(0, len(raw) - 1))
     raw[position] ^= data.draw(st.integers(1, 255))
     content = parse(bytes(raw))
     assert content.records == tuple(records[: len(content.records)])
-    last_byte = position == len(raw) - 1
-    assert not content.whole or last_byte, "only the end of a file may be wrong by accident"
+    # One less counts than there are: as when its writer dies between the two.
+    assert not content.whole or content.records == tuple(records)
 
 
 @given(st.binary(max_size=300))
@@ -144,12 +174,23 @@ def test_garbage_is_no_error(raw):
 
 def test_torn_tail_is_told_and_the_rest_is_used(rig, caplog):
     rig.append(b"a")
-    rig.append(b"b")
-    raw = rig.path.read_bytes()
-    rig.path.write_bytes(raw[:-4])
+    with rig.path.open("ab") as file:
+        file.write(b"0123abcd {")
     assert rig.read().records == (b"a",)
     assert rig.read().whole
     assert "the last record was cut off" in caplog.text
+
+
+def test_record_that_counted_and_is_gone_is_no_torn_tail(rig, caplog):
+    """Whoever took it for one would run its action again."""
+    rig.append(b"a")
+    rig.append(b"b")
+    raw = rig.path.read_bytes()
+    for left in (raw[:-4], raw[: raw.rindex(b"\n", 0, -1) + 1], raw[:-4] + bytes(4)):
+        rig.path.write_bytes(left)
+        assert (rig.read().records, rig.read().whole) == ((b"a",), False)
+        assert "is damaged" in caplog.text
+        caplog.clear()
 
 
 def test_damage_in_the_middle_is_told_with_its_place(rig, caplog):
@@ -183,7 +224,7 @@ def test_unreadable_file_is_told_and_counts_as_damaged(tmp_path, caplog):
 
 
 def test_full_disk_is_said_once_and_the_agent_goes_on_and_it_heals(tmp_path, caplog):
-    disk = ScriptedDisk(full_at=len(WHOLE) + 30)
+    disk = ScriptedDisk(full_at=len(WHOLE) + 41)
     rig = Rig(tmp_path, disk)
     assert rig.append(b"a")
     assert rig.ledger.kept

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.agent.lives import World, restart, settle_all, until
 from tink.agent.executor import Progress
 from tink.agent.journal import Journal
-from tink.agent.ledger import WHOLE, line_of
+from tink.agent.ledger import file_of
 from tink.agent.model import (
     Action,
     ActionFailed,
@@ -213,7 +213,7 @@ async def test_ended_workflows_are_remembered_through_restarts():
     ],
 )
 async def test_journal_of_another_version_is_told_and_begins_anew(tmp_path, record, caplog):
-    (tmp_path / "journal").write_bytes(WHOLE + line_of(record))
+    (tmp_path / "journal").write_bytes(file_of([record])[0])
     journal = Journal(tmp_path, "boot")
     restored = journal.restore()
     assert restored.progress == Progress()

@@ -236,7 +236,9 @@ def test_file_that_is_cut_off_is_not_taken_for_whole(place, keep):
         unpack(place, Layer().add("file", content=b"x" * 2000).bytes[:keep])
 
 
-@pytest.mark.parametrize("raw", [b"", b"\x1f\x8bnot gzip", b"no archive at all" * 100, gzip.compress(b"x" * 2000)])
+@pytest.mark.parametrize(
+    "raw", [b"", b"\x1f\x8bnot gzip", b"no archive at all" * 100, gzip.compress(b"x" * 2000, mtime=0)]
+)
 def test_what_is_no_archive_is_refused(place, raw):
     with pytest.raises(UnpackError):
         unpack(place, raw)
@@ -254,6 +256,36 @@ def test_too_many_files_stop_at_the_budget(place):
         layer.add(f"file{number}")
     with pytest.raises(UnpackError, match="files"):
         unpack(place, layer, budget=Budget(ROOMY, entries=10))
+
+
+def test_directories_that_names_imply_count_as_files(place):
+    """Or half a million names would make a hundred million directories, each in the memory of the machine."""
+    layer = Layer()
+    for number in range(4):
+        layer.add("/".join([f"d{number}", *"abcdefghij", "file"]))
+    with pytest.raises(UnpackError, match="files"):
+        unpack(place, layer, budget=Budget(ROOMY, entries=30))
+    assert len(list((place / "root").rglob("*"))) <= 30
+
+
+def test_opaque_directories_again_and_again_end(place):
+    """Each looks at all that is in its directory: a million million steps for a layer of some megabytes."""
+    layer = Layer()
+    for number in range(30):
+        layer.add(f"d/file{number}")
+    for _ in range(30):
+        layer.add("d/.wh..wh..opq")
+    unpack(place, layer)
+    with pytest.raises(UnpackError, match="whiteouts"):
+        unpack(place, layer, budget=Budget(ROOMY, hidden=500))
+
+
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, b"Z"])
+def test_size_of_what_leaves_nothing_counts_too(place, kind):
+    """It is read over: of a layer of a megabyte, a gigabyte of zeros."""
+    layer = Layer().add(".wh.nothing", kind, content=bytes(5_000_000)).add("file", content=b"x")
+    with pytest.raises(OutOfSpaceError):
+        unpack(place, gzip.compress(layer.bytes), budget=Budget(1_000_000))
 
 
 def test_header_that_claims_gigabytes_does_not_fill_memory(place):

@@ -91,7 +91,7 @@ async def serving(servicer, port):
 
 
 @contextlib.asynccontextmanager
-async def transporting(port, spool, received, pace=FAST, holds=tuple, channel=None, anonymous=False):
+async def transporting(port, spool, received, pace=FAST, holds=tuple, channel=None, **shown):
     channel = channel or open_channel(f"127.0.0.1:{port}", None)
     transport = Transport(
         channel,
@@ -99,9 +99,9 @@ async def transporting(port, spool, received, pace=FAST, holds=tuple, channel=No
         agent_id="52:54:00:00:00:01",
         spool=spool,
         holds=holds,
-        anonymous=anonymous,
         pace=pace,
         rng=random.Random(1),
+        **shown,
     )
     tasks = [asyncio.create_task(transport.commands(received.append)), asyncio.create_task(transport.publish())]
     try:

@@ -120,10 +120,11 @@ class FakeApi:
 
 
 class ScriptedAgent:
-    """One connection of an agent that does what the test says."""
+    """An agent that does what the test says. gRPC gives it a connection that others have, too, unless it is `apart`."""
 
-    def __init__(self, port: int) -> None:
-        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+    def __init__(self, port: int, *, apart: bool = False) -> None:
+        options = [("grpc.use_local_subchannel_pool", int(apart))]
+        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options)
         self.stub: Any = pb_grpc.WorkflowServiceStub(self.channel)
         self.call: Any = None
 
@@ -199,8 +200,8 @@ class Rig:
         if left:
             await asyncio.wait(left, timeout=5)
 
-    def agent(self) -> ScriptedAgent:
-        agent = ScriptedAgent(self.server.port)
+    def agent(self, *, apart: bool = False) -> ScriptedAgent:
+        agent = ScriptedAgent(self.server.port, apart=apart)
         self._agents.append(agent)
         return agent
 
@@ -314,25 +315,44 @@ def authority() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     """Who signs what `certify` makes."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
-    certificate = (
-        _builder(name, name, key, 1)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    return certificate, key
+    return _root(name, key), key
+
+
+@pytest.fixture(scope="session")
+def foreign_authority() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """One that calls itself as ours does."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    return _root(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")]), key), key
+
+
+def _root(name: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
+    constraints = x509.BasicConstraints(ca=True, path_length=None)
+    return _builder(name, name, key, 1).add_extension(constraints, critical=True).sign(key, hashes.SHA256())
 
 
 @pytest.fixture(scope="session")
 def certify(authority: tuple[x509.Certificate, ec.EllipticCurvePrivateKey]) -> Certify:
-    """`certify(common="", alternative=[], days=1)`: a certificate that ends in so many days."""
-    signer, signer_key = authority
+    """`certify(common="", alternative=[], days=1, begins=-30)`: a certificate that begins and ends in so many days.
 
-    def make(common: str = "", alternative: Sequence[x509.GeneralName] = (), days: float = 1) -> Certified:
+    `also` are more extensions; `signer` is who signs it instead of `authority`.
+    """
+
+    def make(
+        common: str = "",
+        alternative: Sequence[x509.GeneralName] = (),
+        days: float = 1,
+        begins: float = -30,
+        also: Sequence[x509.ExtensionType] = (),
+        signer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None = None,
+    ) -> Certified:
+        issuer, signer_key = signer or authority
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)] if common else [])
-        builder = _builder(name, signer.subject, key, days)
+        builder = _builder(name, issuer.subject, key, days, begins)
         if alternative:
             builder = builder.add_extension(x509.SubjectAlternativeName(alternative), critical=not common)
+        for extension in also:
+            builder = builder.add_extension(extension, critical=False)
         certificate = builder.sign(signer_key, hashes.SHA256())
         private = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -342,7 +362,9 @@ def certify(authority: tuple[x509.Certificate, ec.EllipticCurvePrivateKey]) -> C
     return make
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: float) -> Any:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: float, begins: float = -30
+) -> Any:
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
@@ -350,6 +372,6 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivate
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=30))
+        .not_valid_before(now + timedelta(days=begins))
         .not_valid_after(now + timedelta(days=days))
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def test_the_address_must_be_one_of_the_machine(directory: AgentDirectory) -> No
     assert by_address.admit("h", Shown("192.0.2.1")) == KEY
     door(directory, AgentAuth.NONE).authorise(KEY, Shown("198.51.100.9"))
     with pytest.raises(
-        ForeignAgentError, match=r"198\.51\.100\.9 can't speak for Hardware d/h, whose addresses are 192\.0\.2\.1$"
+        ForeignAgentError, match=r"198\.51\.100\.9 can't speak for Hardware d/h, which has the addresses 192\.0\.2\.1$"
     ) as caught:
         by_address.admit(MAC, Shown("198.51.100.9"))
     assert caught.value.code is grpc.StatusCode.PERMISSION_DENIED
@@ -63,12 +64,29 @@ def test_the_address_must_be_one_of_the_machine(directory: AgentDirectory) -> No
         by_address.admit("nobody", Shown("192.0.2.1"))
 
 
+def test_another_machine_at_the_address_is_not_the_one(directory: AgentDirectory) -> None:
+    asked: list[tuple[str, tuple[str, ...]]] = []
+
+    def stranger(address: str, macs: Collection[str]) -> str | None:
+        asked.append((address, tuple(macs)))
+        return OTHER if address == "192.0.2.1" else None
+
+    seen = Door(directory, AgentAuth.ADDRESS, None, lambda: NOW, stranger)
+    why = f"d/h, which has that address, as has {OTHER}, which is no MAC of it"
+    with pytest.raises(ForeignAgentError, match=why) as caught:
+        seen.admit("h", Shown("192.0.2.1"))
+    assert OTHER not in caught.value.told
+    assert asked == [("192.0.2.1", (MAC, SECOND))]
+    assert seen.admit("other", Shown("192.0.2.9")) == ("d", "other")
+    Door(directory, AgentAuth.NONE, None, lambda: NOW, stranger).authorise(KEY, Shown("192.0.2.1"))
+
+
 def test_a_machine_without_address_says_what_to_do() -> None:
     agents = AgentDirectory()
     agents.apply(machine("h", MAC, ip=None))
     with pytest.raises(ForeignAgentError, match=r"no spec.networkInterfaces\[\].dhcp.ip .*another --agent-auth"):
         door(agents, AgentAuth.ADDRESS).authorise(KEY, Shown("192.0.2.1"))
-    with pytest.raises(ForeignAgentError, match="there is no such Hardware"):
+    with pytest.raises(ForeignAgentError, match="Hardware d/gone, which is not there"):
         door(agents, AgentAuth.ADDRESS).authorise(("d", "gone"), Shown("192.0.2.1"))
 
 

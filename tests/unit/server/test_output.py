@@ -52,13 +52,26 @@ async def test_lines_are_told_of_the_machine_the_workflow_and_the_action_by_thei
     assert (second.action, second.lines) == ("second", ("three",))
 
 
+async def test_output_from_elsewhere_than_the_machine_is_marked(rig: Any) -> None:
+    await rig.start(agent_auth="none")
+    rig.machine(ip="192.0.2.1")
+    rig.machine("near", "52:54:00:00:00:02", "127.0.0.1")
+    rig.workflow(state="Running")
+    rig.workflow("theirs", state="Running", hardware="near")
+    await send(rig, piece("forged"), piece("own", workflow="uid-theirs"))
+    assert [(each.lines, each.peer, each.elsewhere) for each in outputs(rig)] == [
+        (("forged",), "127.0.0.1", True),
+        (("own",), "127.0.0.1", False),
+    ]
+
+
 async def test_a_foreign_machine_cannot_speak_into_anothers_journey(rig: Any) -> None:
     await rig.start()
     rig.machine(ip="192.0.2.1")
     rig.workflow(state="Running")
     code, text = await refused(rig, piece("forged"))
     assert code is grpc.StatusCode.PERMISSION_DENIED
-    assert "127.0.0.1 can't speak for Hardware d/h" in text
+    assert "127.0.0.1 can't speak for the machine of this Workflow" in text
     assert not outputs(rig)
 
 

@@ -438,7 +438,7 @@ async def test_two_servers_with_a_stream_each_never_claim_one_workflow_twice(rig
         rig.workflow(name)
     await servers[0].calm()
     assert sorted(rig.state(name) for name in "abc") == ["Pending", "Pending", "Scheduled"]
-    assert rig.api.patches == 2, "one of two claims failed"
+    assert rig.api.patches == 3, "one of two claims failed, and was made anew before it was sent"
 
 
 async def test_a_workflow_that_a_dead_stream_claimed_is_sent_by_the_living_one(rig: Any, side: Make) -> None:
@@ -466,6 +466,51 @@ async def test_a_workflow_that_was_rejected_here_and_claimed_elsewhere_is_sent_a
     await there.calm()
     rig.set_state("w", "Scheduled")
     assert await there.calm() == [("start", "uid-w"), ("start", "uid-w")]
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_a_claim_of_a_stream_that_ended_is_taken_back_also_if_it_was_cancelled_meanwhile(
+    rig: Any, side: Make, deleted: bool
+) -> None:
+    """Of what nobody sent, nobody will ever report the end."""
+    rig.workflow(dispatched=False)
+    there = side(start=False)
+    patch = rig.api.patch
+
+    async def cancelled_meanwhile(*arguments: Any, **options: Any) -> Raw:
+        rig.api.patch = patch
+        claimed: Raw = await patch(*arguments, **options)
+        there.stream.end(grpc.StatusCode.UNAVAILABLE, "broken")
+        if deleted:
+            rig.set_state("w", "Cancelling")
+        return claimed
+
+    rig.api.patch = cancelled_meanwhile
+    there.start()
+    assert await there.calm() == []
+    assert rig.state() == ("Canceled" if deleted else "Pending")
+
+
+async def test_a_claim_that_another_stream_has_sent_is_not_taken_back(rig: Any, side: Make) -> None:
+    rig.workflow()
+    old, new = side(start=False), side(start=False)
+    patch = rig.api.patch
+
+    async def sent_elsewhere(*arguments: Any, **options: Any) -> Raw:
+        rig.api.patch = patch
+        claimed: Raw = await patch(*arguments, **options)
+        old.stream.end(grpc.StatusCode.ABORTED, "another agent connected")
+        new.start()
+        assert await new.calm() == [("start", "uid-w")]
+        return claimed
+
+    rig.api.patch = sent_elsewhere
+    old.start()
+    assert await old.calm() == []
+    for _ in range(3):
+        await new.calm()
+    assert new.commands == [("start", "uid-w")]
+    assert rig.state() == "Scheduled"
 
 
 async def test_a_claim_whose_answer_was_lost_is_sent_all_the_same(rig: Any, side: Make) -> None:

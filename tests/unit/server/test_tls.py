@@ -200,10 +200,39 @@ async def test_mutual_tls_lets_a_machine_speak_for_itself_alone(
     assert await ending(files.channel(port, machine_names(MAC))) == (grpc.StatusCode.OK, "")
     code, words = await ending(files.channel(port, machine_names("52:54:00:00:00:09")))
     assert code is grpc.StatusCode.PERMISSION_DENIED
-    assert words == "127.0.0.1 can't speak for Hardware d/h: its certificate names '52:54:00:00:00:09'"
+    assert words == f"127.0.0.1 can't speak for '{MAC}': its certificate names '52:54:00:00:00:09'"
+    assert "can't speak for Hardware d/h" in rig.seen[-1].message
     assert rig.seen[-1].hardware == "d/h"
     assert rig.seen[-1].kind == "refused"
     assert (await ending(files.channel(port)))[0] is grpc.StatusCode.UNAVAILABLE, "no handshake without a certificate"
+
+
+@pytest.mark.parametrize("trouble", ["it has ended", "it has not begun", "another authority signed it"])
+async def test_a_certificate_that_is_not_good_gets_nobody_past_the_handshake(
+    rig: Any, files: Files, certify: Any, foreign_authority: Any, trouble: str
+) -> None:
+    names = [x509.DNSName(MAC.replace(":", "-"))]
+    await rig.start(tls=files.mutual, agent_auth=AgentAuth.MTLS)
+    rig.machine()
+    times = {"it has ended": {"days": -0.001}, "it has not begun": {"days": 9, "begins": 0.01}}.get(trouble, {})
+    signer = foreign_authority if trouble == "another authority signed it" else None
+    shown = certify(alternative=names, signer=signer, **times)
+    code, words = await ending(files.channel(rig.server.port, shown))
+    assert (code, "failed to connect" in words) == (grpc.StatusCode.UNAVAILABLE, True), "no call was made"
+    assert rig.seen == [], "nobody was named"
+    assert await ending(files.channel(rig.server.port, certify(alternative=names))) == (grpc.StatusCode.OK, "")
+
+
+async def test_a_certificate_with_a_trick_in_its_name_names_nobody_on_the_wire_either(
+    rig: Any, files: Files, certify: Any
+) -> None:
+    await rig.start(tls=files.mutual, agent_auth=AgentAuth.MTLS)
+    rig.machine()
+    for name in ("52-54-00-00-00-01\0", "52-54-00-00-00-01\0.example", "*", "h.", "*.d", "h\0"):
+        code, words = await ending(files.channel(rig.server.port, certify(alternative=[x509.DNSName(name)])))
+        assert code is grpc.StatusCode.PERMISSION_DENIED, name
+        assert f"its certificate names {name!r}" in words
+    assert [str(each.kind) for each in rig.seen] == ["refused"], "the machine hears of it once a minute"
 
 
 @pytest.fixture

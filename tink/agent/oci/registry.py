@@ -5,7 +5,8 @@ belongs to one pull: it holds the connection, the token and the last error.
 
 Authentication: a registry answers 401 with `WWW-Authenticate`; `Basic` is answered with the configured credentials,
 `Bearer` with a token fetched from the realm it names. Credentials go to the one registry they were configured for (and
-the realm it names), never along a redirect to another host.
+the realm it names), never along a redirect to another host. Where it may send us, and how long it may take, is
+`connection`'s.
 
 Sources: OCI distribution specification 1.0; Docker registry token authentication.
 """
@@ -25,11 +26,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tink.agent.model import AgentError
+from tink.agent.oci.connection import Connection, Patience, RefusedError
 from tink.agent.oci.reference import DEFAULT_HOST, Reference
 
 log = logging.getLogger(__name__)
 
-TIMEOUT_SECONDS = 30.0
 ATTEMPTS = 5
 LONGEST_WAIT_SECONDS = 60.0
 """How long a registry that says when to come again (Retry-After) is obeyed."""
@@ -138,18 +139,17 @@ class Session:
         self._aborted = threading.Event()
         self._sleep = sleep or self._aborted.wait
         self._note = note or log.info
-        self._connection: http.client.HTTPConnection | None = None
+        self._connection: Connection | None = None
         self._connected_to = ("", "")
+        self._patience = Patience()
+        self._local = True  # until we know where the registry is
 
     def abort(self) -> None:
         """Make the call that is under way, and all later ones, raise AbortedError soon."""
         self._aborted.set()
         connection = self._connection
-        if connection is not None and connection.sock is not None:
-            try:
-                connection.sock.shutdown(2)
-            except OSError:
-                return  # not connected at this moment: the flag is seen before the next request
+        if connection is not None:  # else the flag is seen before the next request
+            connection.cut()
 
     def close(self) -> None:
         """Close the connection."""
@@ -185,6 +185,7 @@ class Session:
     def _chunks(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
         while chunk := self._read(response):
             yield chunk
+        response.read()  # nothing: it lets the connection be used again
 
     def _retry(self, attempt: Callable[[], bytes]) -> bytes:
         for number in range(1, ATTEMPTS):
@@ -242,11 +243,8 @@ class Session:
             self.close()
         kept = self._connection is not None
         try:
-            if self._connection is None:
-                self._connection = _connect(parts.scheme, parts.hostname or "", parts.port)
-                self._connected_to = (parts.scheme, parts.netloc)
-            self._connection.request("GET", target, headers={"User-Agent": "tinkedge-agent", **headers})
-            return self._connection.getresponse()
+            connection = self._connection or self._connect(parts)
+            return connection.get(target, {"User-Agent": "tinkedge-agent", **headers})
         except (OSError, http.client.HTTPException, ValueError) as error:
             self.close()
             self.check_aborted()
@@ -257,14 +255,31 @@ class Session:
                 raise RegistryError(f"TLS with {parts.netloc}: {error.reason or error}{hint}") from error
             raise TransientError(f"{parts.netloc}: {_cause(error)}") from error
 
+    def _connect(self, parts: urllib.parse.SplitResult) -> Connection:
+        """Connect to the registry itself, or to where it sends us. Raises OSError, RegistryError."""
+        where = (parts.scheme, parts.netloc)
+        at_home = where == _split(self._base)[:2]
+        try:
+            made = Connection(
+                parts.scheme, parts.hostname or "", parts.port, self._patience, local=at_home or self._local
+            )
+        except RefusedError as error:
+            raise RegistryError(str(error)) from error
+        if at_home:
+            self._local = made.is_local
+        self._connection, self._connected_to = made, where
+        return made
+
     def _read(self, response: http.client.HTTPResponse) -> bytes:
         try:
             self.check_aborted()
-            return response.read(CHUNK_BYTES)
+            chunk = response.read1(CHUNK_BYTES)
         except (OSError, http.client.HTTPException) as error:
             self.close()
             self.check_aborted()
             raise TransientError(f"{self._connected_to[1]}: {_cause(error)}") from error
+        self._patience.useful(len(chunk))
+        return chunk
 
     def _read_all(self, response: http.client.HTTPResponse) -> bytes:
         content = bytearray()
@@ -354,12 +369,6 @@ def _split(url: str) -> urllib.parse.SplitResult:
 def _seconds(retry_after: str) -> float:
     """What a Retry-After asks for; 0 for a date, which is right only where the clock is, and for nonsense."""
     return min(float(retry_after), LONGEST_WAIT_SECONDS) if re.fullmatch(r"[0-9]{1,9}", retry_after) else 0.0
-
-
-def _connect(scheme: str, host: str, port: int | None) -> http.client.HTTPConnection:
-    if scheme == "http":
-        return http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
-    return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_SECONDS, context=ssl.create_default_context())
 
 
 def json_object(content: bytes, what: str) -> dict[str, Any]:

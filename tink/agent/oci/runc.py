@@ -75,9 +75,9 @@ class ContainerRuntime:
     async def prepare(self, held: str = "") -> None:
         """Make the directories; remove the containers of an agent that was killed, which may still write the disk."""
         try:
-            self._state_dir.mkdir(parents=True, exist_ok=True)
+            self._state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._store.prepare()
-            self._run_dir.mkdir(exist_ok=True)
+            self._run_dir.mkdir(mode=0o700, exist_ok=True)
             left = list(self._run_dir.iterdir())
         except OSError as error:
             message = f"state dir: {error.filename}: {error.strerror}; make room there, or give another --state-dir"
@@ -94,7 +94,7 @@ class ContainerRuntime:
         name = re.sub(r"[^a-zA-Z0-9_.-]", "-", action.name)[:40]
         directory = self._run_dir / f"tinkedge-{name}-{secrets.token_hex(4)}"
         try:
-            directory.mkdir()
+            directory.mkdir(mode=0o700)
             return await self._run(action, image, directory, stop)
         except OSError as error:  # the disk is full, most likely
             message = f"action {action.name}: {error.filename or self._program}: {error.strerror or error}"

@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386", "riscv64": "riscv64"}
 LAYER_LIMIT = 256
+PROGRESS_BYTES = 64 * 1024
+"""What a transfer must bring before it breaks for that not to count as another vain attempt."""
 _ABORT_SECONDS = 2.0
 _RESERVE_BYTES = 16 * 1024 * 1024
 """Room that is left for the rest of the system: in the OSIE, images live in memory."""
@@ -271,7 +273,7 @@ class _Pull:
                     self._transfer(blob, file, counted=counted)
                     break
                 except TransientError as error:
-                    attempt = 1 if file.tell() > begun else attempt + 1
+                    attempt = 1 if file.tell() - begun >= PROGRESS_BYTES else attempt + 1
                     if attempt > ATTEMPTS:
                         raise
                     self._progress.note(f"{error}; continuing at byte {file.tell()}")

@@ -53,10 +53,11 @@ class OutOfSpaceError(UnpackError):
 
 @dataclass(slots=True)
 class Budget:
-    """What an image may still use; shared by its layers."""
+    """What an image may still use; shared by its layers. `hidden`: what whiteouts of directories may look at."""
 
     bytes: int
     entries: int = 500_000
+    hidden: int = 5_000_000
 
     def spend(self, size: int) -> None:
         """Count one more entry of `size` bytes. Raises OutOfSpaceError, UnpackError."""
@@ -66,6 +67,12 @@ class Budget:
             raise OutOfSpaceError("the image needs more space than there is")
         if self.entries < 0:
             raise UnpackError("the image has more than half a million files")
+
+    def hide(self) -> None:
+        """Count one more that a whiteout looks at. Raises UnpackError."""
+        self.hidden -= 1
+        if self.hidden < 0:
+            raise UnpackError("the image has more whiteouts of directories than can be followed")
 
 
 class _Readable(Protocol):
@@ -177,25 +184,27 @@ def _apply(root: Path, file: _ForwardFile, budget: Budget) -> None:
             archive.members.clear()  # type: ignore[attr-defined]  # or it keeps every header of a large image
             if member.size < 0:
                 raise UnpackError(f"{member.name!r}: a negative size")
-            budget.spend(member.size if member.isreg() else 0)
+            # What tarfile does not know has content for it, and is read over.
+            has_content = member.isreg() or member.type not in tarfile.SUPPORTED_TYPES
+            budget.spend(member.size if has_content else 0)
             try:
-                _entry(root, member, file, written)
+                _entry(root, member, file, written, budget)
             except OSError as error:
                 if error.errno in (errno.ENOSPC, errno.EDQUOT):
                     raise OutOfSpaceError(f"{member.name!r}: {error.strerror}") from error
                 raise UnpackError(f"{member.name!r}: {error.strerror}") from error
 
 
-def _entry(root: Path, member: tarfile.TarInfo, file: _ForwardFile, written: set[str]) -> None:
+def _entry(root: Path, member: tarfile.TarInfo, file: _ForwardFile, written: set[str], budget: Budget) -> None:
     parts = split_name(member.name)
     if not parts:
         if member.isdir():
             root.chmod(member.mode & 0o7777)
         return
     name = parts[-1]
-    parent = _make_parent(root, parts[:-1])
+    parent = _make_parent(root, parts[:-1], budget)
     if name.startswith(WHITEOUT):
-        _whiteout(parent, name, written)
+        _whiteout(parent, name, written, budget)
         return
     path = parent / name
     _clear_way(path, keep_directory=member.isdir())
@@ -253,11 +262,15 @@ def resolve(root: Path, name: str) -> Path:
     return path
 
 
-def _make_parent(root: Path, parts: list[str]) -> Path:
+def _make_parent(root: Path, parts: list[str], budget: Budget) -> Path:
     parent = resolve(root, "/".join(parts))
     if len(parent.parts) - len(root.parts) > _DIRECTORY_DEPTH:
         raise UnpackError(f"directories more than {_DIRECTORY_DEPTH} deep")
     if not parent.is_dir():
+        for each in (parent, *parent.parents):
+            if each.is_dir():
+                break
+            budget.spend(0)
         parent.mkdir(parents=True)
         parent.chmod(0o755)
     return parent
@@ -275,9 +288,9 @@ def _clear_way(path: Path, *, keep_directory: bool) -> None:
         shutil.rmtree(path)
 
 
-def _whiteout(parent: Path, name: str, written: set[str]) -> None:
+def _whiteout(parent: Path, name: str, written: set[str], budget: Budget) -> None:
     if name == OPAQUE:
-        _hide(parent, written)
+        _hide(parent, written, budget)
     elif not name.startswith(WHITEOUT + WHITEOUT):  # those are bookkeeping of aufs
         hidden = name.removeprefix(WHITEOUT)
         if hidden in ("", ".", ".."):
@@ -286,16 +299,17 @@ def _whiteout(parent: Path, name: str, written: set[str]) -> None:
         if str(path) not in written:
             _clear_way(path, keep_directory=False)
         elif path.is_dir() and not path.is_symlink():
-            _hide(path, written)
+            _hide(path, written, budget)
 
 
-def _hide(directory: Path, written: set[str]) -> None:
+def _hide(directory: Path, written: set[str], budget: Budget) -> None:
     """Remove what lower layers put into `directory`; what this layer brought, in whatever order, stays."""
     for path in list(directory.iterdir()):
+        budget.hide()
         if str(path) not in written:
             _clear_way(path, keep_directory=False)
         elif path.is_dir() and not path.is_symlink():
-            _hide(path, written)
+            _hide(path, written, budget)
 
 
 def _note(written: set[str], root: Path, path: Path) -> None:

@@ -1,0 +1,29 @@
+"""How often somebody may do something."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+
+class Pace:
+    """Lets each key pass `burst` times at once and `per_second` times from then on; remembers those that did lately."""
+
+    def __init__(self, burst: int, per_second: float) -> None:
+        self._burst = burst
+        self._per_second = per_second
+        # When all of the burst will be there again, by key; the order is that of the last pass.
+        self._full_at: dict[Hashable, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._full_at)
+
+    def allows(self, key: Hashable, now: float) -> bool:
+        """Whether `key` may pass at `now` (monotonic seconds)."""
+        while self._full_at and self._full_at[first := next(iter(self._full_at))] <= now:
+            del self._full_at[first]
+        full_at = max(self._full_at.get(key, now), now) + 1 / self._per_second
+        if full_at - now > self._burst / self._per_second:
+            return False
+        self._full_at.pop(key, None)
+        self._full_at[key] = full_at
+        return True
