@@ -12,17 +12,19 @@ import base64
 import hmac
 import logging
 import os
+import re
 import secrets
-import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
+
+from tink import private_files
 
 log = logging.getLogger(__name__)
 
 _LEAST_KEY = 32
 """Characters: 128 bits, were they hexadecimal digits; ours have 256."""
+_KEY = re.compile(rb"[ -~]+")
 _MOST_KEYS = 16
 _LARGEST_FILE = 64 << 10
 _LOOK_AGAIN = 1.0
@@ -55,6 +57,7 @@ class KeyFile:
         self._advice = f"; {advice}" if advice else ""
         self._monotonic = monotonic
         self._complaint = ""
+        self._ours = create
         if create:
             self._create()
         self._state = self._stat()
@@ -71,6 +74,13 @@ class KeyFile:
         self._look()
         # All keys, and each in constant time: how long it takes says nothing about any of them.
         good = [hmac.compare_digest(_signature(key, label, claims), signature) for key in self._keys]
+        return any(good)
+
+    def holds(self, key: str) -> bool:
+        """Whether this is one of the keys, where they are passwords themselves."""
+        self._look()
+        given = key.encode(errors="surrogateescape")
+        good = [hmac.compare_digest(one, given) for one in self._keys]
         return any(good)
 
     def _look(self) -> None:
@@ -111,10 +121,19 @@ class KeyFile:
         keys = tuple(line for line in lines if line and not line.startswith(b"#"))
         if len(content) > _LARGEST_FILE or len(keys) > _MOST_KEYS:
             raise KeyFileError(f"{self._what}: has more than {_MOST_KEYS} keys")
+        anew = (
+            "; put the right one back, or remove the file to get a new one: what was signed is worth nothing then"
+            if self._ours
+            else ""
+        )
         if not keys:
-            raise KeyFileError(f"{self._what}: has no key in it; 'openssl rand -hex 32' makes one")
+            raise KeyFileError(f"{self._what}: has no key in it; 'openssl rand -hex 32' makes one{anew}")
+        if not all(_KEY.fullmatch(key) for key in keys):
+            raise KeyFileError(f"{self._what}: is garbled: a key is one line of letters, digits and punctuation{anew}")
         if any(len(key) < _LEAST_KEY for key in keys):
-            raise KeyFileError(f"{self._what}: a key has less than {_LEAST_KEY} characters")
+            raise KeyFileError(f"{self._what}: a key has less than {_LEAST_KEY} characters{anew}")
+        if self._ours and not content.endswith(b"\n"):
+            raise KeyFileError(f"{self._what}: does not end with its line: it has been cut off{anew}")
         if mode & 0o007:
             log.warning("%s can be read by everybody on this host: chmod 600 it", self._what)
         return keys
@@ -125,19 +144,9 @@ class KeyFile:
         if path.exists():
             return
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            # 0600 from its first moment on, and complete when it gets its name.
-            descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-            try:
-                with os.fdopen(descriptor, "w") as file:
-                    file.write(secrets.token_hex(32) + "\n")
-                    file.flush()
-                    os.fsync(file.fileno())
-                with suppress(FileExistsError):
-                    os.link(name, path)
-                    log.info("%s made", self._what)
-            finally:
-                Path(name).unlink()
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if private_files.create(path, secrets.token_hex(32).encode() + b"\n"):
+                log.info("%s made", self._what)
         except OSError as error:
             raise KeyFileError(f"{self._what} can't be made: {error.strerror}") from error
 

@@ -105,7 +105,7 @@ async def hooks(tmp_path: Path) -> AsyncIterator[Hooks]:
     app.router.add_post("/convert", made.convert)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
     await runner.setup()
-    context = credentials.server_context(authority, "127.0.0.1", now, tmp_path)
+    context = credentials.server_context(authority, "127.0.0.1", now)
     await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
     made.url = f"https://127.0.0.1:{runner.addresses[0][1]}"
     yield made

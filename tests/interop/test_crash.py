@@ -22,12 +22,13 @@ from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
 import yaml
 
-from tink.apiserver import ApiServer, ApiServerError
+from tink.apiserver import ApiServer, ApiServerError, storage
 
 GROUP = "crash.test"
 THINGS = f"/apis/{GROUP}/v1/namespaces/default/things"
@@ -69,7 +70,7 @@ from pathlib import Path
 from tink.apiserver import ApiServer
 
 async def main(ready):
-    await ApiServer(Path(sys.argv[1]), port=0).start()
+    await ApiServer(Path(sys.argv[1]), port=int(sys.argv[2])).start()
     os.write(ready, b"ready\\n")
     await asyncio.sleep(120)
 
@@ -96,12 +97,13 @@ class Nursery:
         self._process = process
 
     @staticmethod
-    async def open(directory: Path) -> Nursery:
+    async def open(directory: Path, port: int = 0) -> Nursery:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",
             _NURSERY,
             str(directory),
+            str(port),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             start_new_session=True,
@@ -164,7 +166,7 @@ class Api:
 
 
 Connect = Callable[[Path], Api]
-Serve = Callable[[Path], Awaitable[tuple[ApiServer, Api]]]
+Serve = Callable[..., Awaitable[tuple[ApiServer, Api]]]
 
 
 @pytest.fixture
@@ -194,8 +196,8 @@ async def serve(connect: Connect) -> AsyncIterator[Serve]:
     """Start servers in this process."""
     running: list[ApiServer] = []
 
-    async def begin(directory: Path) -> tuple[ApiServer, Api]:
-        running.append(ApiServer(directory, port=0))
+    async def begin(directory: Path, port: int = 0) -> tuple[ApiServer, Api]:
+        running.append(ApiServer(directory, port=port))
         await running[-1].start()
         return running[-1], connect(running[-1].kubeconfig)
 
@@ -450,23 +452,146 @@ async def test_full_disk_refuses_writes_with_a_status_and_works_again_when_there
     assert await listed() == kept
 
 
-async def test_disk_that_cannot_be_written_is_named_at_the_start(disk: Path, serve: Serve) -> None:
-    server, _ = await serve(disk / "state")
-    await server.stop()
-    remount(disk, "ro")
-    with pytest.raises(ApiServerError, match=str(disk)):
-        await serve(disk / "state")
-    remount(disk, "rw")
-    await serve(disk / "state")
-
-
-async def test_full_disk_at_the_start_is_named(disk: Path, serve: Serve) -> None:
-    server, _ = await serve(disk / "state")
-    await server.stop()
+def fill(disk: Path) -> None:
     with suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
         while filler.write(bytes(4096)):
             pass
+
+
+def read_only(disk: Path) -> None:
+    remount(disk, "ro")
+
+
+def mend(disk: Path) -> None:
+    remount(disk, "rw,size=30m")
+
+
+async def changed_after_the_stop(state: Path, nursery: Nursery, connect: Connect) -> dict[str, Any]:
+    """What a server has answered that was then killed: some of it is in the log alone."""
+    server, api = await begin(nursery, connect, state / "kubeconfig")
+    answered = {}
+    for name in ("c0", "late"):
+        status, answered[name] = await api("POST", CONFIGMAPS, config(name))
+        if status == 409:
+            status, answered[name] = await api("PATCH", f"{CONFIGMAPS}/{name}", {"data": {"text": "changed"}})
+        assert status in (200, 201)
+    os.kill(server, signal.SIGKILL)
+    await nursery.gone()
+    return answered
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed", "killed without index"])
+@pytest.mark.parametrize("refuse", [fill, read_only])
+async def test_disk_that_refuses_at_the_start_is_read_and_written_when_it_can_be(
+    disk: Path,
+    serve: Serve,
+    connect: Connect,
+    refuse: Callable[[Path], None],
+    how: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(storage, "RETRY_S", 0.2)
+    server, api = await serve(disk / "state", 0)
+    url = urlsplit(server.url)
+    status, kept = await api("POST", CONFIGMAPS, config("c0"))
+    assert status == 201
+    await server.stop()
+    expected = {"c0": kept}
+    if how != "stopped":
+        nursery = await Nursery.open(disk / "state", url.port or 0)
+        try:
+            expected |= await changed_after_the_stop(disk / "state", nursery, connect)
+        finally:
+            await nursery.close()
+    if how == "killed without index":
+        (disk / "state" / "state.db-shm").unlink()
+    refuse(disk)
+    version = max(int(obj["metadata"]["resourceVersion"]) for obj in expected.values())
+
+    server, api = await serve(disk / "state", url.port or 0)
+    assert list(Path("/dev/shm").glob("tinkedge-*")) == []  # a copy is seen by nobody, and goes with the process
+    why = "the disk is full" if refuse is fill else "the disk is read-only"
+    # With the index that the killed one has left, the state can be opened for writing, and the first write is refused.
+    at_once = (refuse, how) != (fill, "killed")
+    assert (why in server.refusal) == at_once
+    said = [record.message for record in caplog.records if "it can only be read" in record.message]
+    assert [why in message for message in said] == [True] * at_once
+    status, answer = await api("GET", CONFIGMAPS)
+    assert status == 200
+    assert {item["metadata"]["name"]: item["data"] for item in answer["items"]} == {
+        name: obj["data"] for name, obj in expected.items()
+    }
+    assert (await api("GET", f"{CONFIGMAPS}/c0"))[0] == 200
+    async with api.watch(CONFIGMAPS, version - 1) as lines:
+        assert json.loads(await lines.readline())["object"]["metadata"]["resourceVersion"] == str(version)
+    for verb, path, body in (
+        ("POST", CONFIGMAPS, config("new")),
+        ("PATCH", f"{CONFIGMAPS}/c0", {"data": {"text": "new"}}),
+        ("DELETE", f"{CONFIGMAPS}/c0", None),
+    ):
+        status, answer = await api(verb, path, body)
+        assert (status, answer["kind"], answer["reason"]) == (500, "Status", "InternalError")
+        assert f"the state {'can only be read now' if at_once else 'could not be written'}: " in answer["message"]
+        assert why in answer["message"]
+
+    async with api.watch(CONFIGMAPS, version) as lines:
+        mend(disk)
+        give_up = time.monotonic() + 20
+        while (done := await api("POST", CONFIGMAPS, config("new")))[0] != 201:
+            assert time.monotonic() < give_up, done
+            await asyncio.sleep(0.05)
+        told = json.loads(await lines.readline())
+    assert (told["type"], told["object"]["metadata"]["name"]) == ("ADDED", "new")
+    assert int(done[1]["metadata"]["resourceVersion"]) > version
+    assert server.refusal == ""
+    names = {item["metadata"]["name"] for item in (await api("GET", CONFIGMAPS))[1]["items"]}
+    assert names == {*expected, "new"}
+    assert sum("writes are possible again" in record.message for record in caplog.records) == 1
+    await server.stop()
+    with closing(sqlite3.connect(disk / "state" / "state.db")) as db:
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    _, api = await serve(disk / "state", url.port or 0)
+    assert {item["metadata"]["name"] for item in (await api("GET", CONFIGMAPS))[1]["items"]} == names
+
+
+async def test_new_state_on_a_disk_that_refuses_is_named(disk: Path, serve: Serve) -> None:
+    fill(disk)
     with pytest.raises(ApiServerError, match=str(disk)):
         await serve(disk / "state")
     (disk / "filler").unlink()
     await serve(disk / "state")
+
+
+async def test_disk_that_breaks_under_a_running_server_is_read_on(
+    tmp_path: Path, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ext4 makes itself read-only when it comes upon an error; here it is told to."""
+    image, place = tmp_path / "image", tmp_path / "ext4"
+    place.mkdir()
+    with image.open("wb") as file:
+        file.truncate(32 << 20)
+    subprocess.run(["mkfs.ext4", "-q", image], check=True)
+    subprocess.run(["mount", "-o", "loop,errors=remount-ro", image, place], check=True)
+    try:
+        device = next(line.split()[0] for line in Path("/proc/mounts").read_text().splitlines() if str(place) in line)
+        server, api = await serve(place / "state")
+        status, kept = await api("POST", CONFIGMAPS, config("kept"))
+        assert status == 201
+        Path("/sys/fs/ext4", Path(device).name, "trigger_fs_error").write_text("broken for a test\n")
+        for number in range(3):
+            status, answer = await api("POST", CONFIGMAPS, config(f"lost{number}"))
+            assert (status, answer["kind"], answer["reason"]) == (500, "Status", "InternalError")
+            assert "the state could not be written: " in answer["message"]
+        assert sum("writes fail" in record.message for record in caplog.records) == 1
+        status, answer = await api("GET", CONFIGMAPS)
+        assert (status, [item["metadata"]["name"] for item in answer["items"]]) == (200, ["kept"])
+        await server.stop()
+        server, api = await serve(place / "state", urlsplit(server.url).port)
+        assert server.refusal
+        status, answer = await api("GET", f"{CONFIGMAPS}/kept")
+        assert (status, answer["data"]) == (200, kept["data"])
+        await server.stop()
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=True)

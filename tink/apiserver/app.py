@@ -44,10 +44,13 @@ from tink.apiserver.scale import Scales
 from tink.apiserver.storage import StorageError, Store
 from tink.apiserver.table import partial, row, table
 from tink.apiserver.verbs import Result, Verbs
+from tink.beside import beside, weight
 
 log = logging.getLogger(__name__)
 
 JSON = "application/json"
+BODY_S = 60.0
+"""How long a body may take to arrive, in seconds (Kubernetes: --request-timeout)."""
 _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _QUIET = (404, 409, 410)
 """Answers that belong to normal work: not worth a line in the log."""
@@ -232,9 +235,9 @@ class Api:
         kind = request.headers.get("Content-Type", "").partition(";")[0]
         self._verbs.check_patch_type(resource, kind)
         options = _write_options(request, "PatchOptions", apply=kind == APPLY_PATCH)
-        raw = await request.read()
+        raw = await _sent(request)
         try:
-            patch = decode_patch(kind, raw, strict=options.validation != "Ignore")
+            patch = await beside(weight(raw), decode_patch, kind, raw, strict=options.validation != "Ignore")
         except StatusError:
             await self._verbs.get(resource, target)  # what does not exist is the more important news
             raise
@@ -273,8 +276,10 @@ class Api:
         return await self._list(request, resource, target, options)
 
     async def _body(self, request: web.Request, resource: Resource, options: WriteOptions) -> Body:
-        raw = await request.read()
-        return decode(
+        raw = await _sent(request)
+        return await beside(
+            weight(raw),
+            decode,
             request.headers.get("Content-Type", ""),
             raw,
             strict=options.validation != "Ignore",
@@ -283,9 +288,10 @@ class Api:
         )
 
     async def _delete_options(self, request: web.Request) -> DeleteOptions:
-        raw = await request.read()
-        body = decode(request.headers.get("Content-Type", ""), raw, strict=False).value if raw else None
-        return DeleteOptions.of(request.query, body)
+        raw = await _sent(request)
+        content = request.headers.get("Content-Type", "")
+        body = await beside(weight(raw), decode, content, raw, strict=False) if raw else None
+        return DeleteOptions.of(request.query, body.value if body else None)
 
     async def _delete_collection(self, request: web.Request, resource: Resource, target: Target) -> web.StreamResponse:
         options = ListOptions.of(request.query)
@@ -440,6 +446,15 @@ async def _begun(parts: AsyncIterator[list[bytes]]) -> AsyncIterator[list[bytes]
             raise ConnectionAbortedError(str(error)) from error
 
     return rest()
+
+
+async def _sent(request: web.Request) -> bytes:
+    """Read a body. Raises StatusError (408) when it does not come."""
+    try:
+        async with asyncio.timeout(BODY_S):
+            return await request.read()
+    except TimeoutError as error:
+        raise StatusError(408, "Timeout", f"the body did not arrive within {BODY_S:.0f} s") from error
 
 
 def _write_options(request: web.Request, kind: OptionsKind, *, apply: bool = False) -> WriteOptions:

@@ -1,8 +1,9 @@
 """Calls to webhooks: POST a review over HTTPS and read the answer. Shared by `admission` and `conversion`.
 
 Where a webhook is comes from a `clientConfig` (an https URL, or a Service, and the certificates to trust). Connections
-are kept and used again; redirects are not followed; time and the size of answers are bounded. What goes wrong is said
-in the words of Go's HTTP client, because operators look for those (k8s.io/apiserver, pkg/util/webhook;
+are kept and used again; redirects are not followed; time and the size of answers are bounded. Webhooks on loopback are
+common here, tinkedge's own among them; other special addresses (`tink.outbound`) are not connected to. What goes
+wrong is said in the words of Go's HTTP client, because operators look for those (k8s.io/apiserver, pkg/util/webhook;
 k8s.io/client-go, rest).
 
 This API server has no Services, so a webhook behind one is not found, as on a cluster where the Service is missing.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import OrderedDict
+from ipaddress import ip_network
 from typing import Any, Protocol
 
 import aiohttp
@@ -21,6 +23,7 @@ import orjson
 from tink.api.yaml import YamlError, documents
 from tink.apiserver import errors, jsontext
 from tink.apiserver.client_config import ClientConfig
+from tink.outbound import Reach, session
 
 MAX_ANSWER = 3 << 20
 """Largest answer, in bytes, unless the caller says otherwise."""
@@ -30,6 +33,9 @@ MAX_RETRIES = 10
 """How often a webhook that answers with Retry-After is asked again (k8s.io/client-go, rest)."""
 MAX_REPEATED = 2048
 """So much of a failed answer is repeated to the client, in bytes."""
+
+
+_REACH = Reach(allowed=(ip_network("127.0.0.0/8"), ip_network("::1/128")))
 
 
 class CallError(Exception):
@@ -83,12 +89,10 @@ class Callout:
         trust = self._trust(config.trust)
         if self._session is None:
             # Writes wait for one another nowhere else either: how many calls are under way is not bounded here.
-            connector = aiohttp.TCPConnector(limit=0)
-            self._session = aiohttp.ClientSession(
-                connector=connector,
+            self._session = session(
+                _REACH,
                 timeout=aiohttp.ClientTimeout(total=None),
                 headers={"Content-Type": "application/json", "Accept": "application/json, */*"},
-                cookie_jar=aiohttp.DummyCookieJar(),
             )
         try:
             async with self._session.post(url, data=body, ssl=trust, allow_redirects=False) as response:

@@ -123,8 +123,10 @@ def _at_least(applies: type[Any], unit: str) -> Make:
     return make
 
 
-def _mark(value: Any) -> bytes:
-    """Write a value so that equal JSON values are equal bytes: 1.0 is 1."""
+def mark(value: Any) -> str | bytes:
+    """Write a value so that equal JSON values are equal: 1.0 is 1. A text is its own mark."""
+    if isinstance(value, str):
+        return value
     if isinstance(value, float) and value.is_integer():
         value = int(value)
         return str(value).encode() if abs(value) >= 1 << 63 else orjson.dumps(value)
@@ -133,10 +135,10 @@ def _mark(value: Any) -> bytes:
 
 def _enum(allowed: Any, _: Mapping[str, Any]) -> Node:
     # true == 1 in Python, but not in JSON.
-    marks = {_mark(item) for item in allowed}
+    marks = {mark(item) for item in allowed}
 
     def walk(value: Any, path: Path, found: Walk) -> None:
-        if _mark(value) not in marks:
+        if mark(value) not in marks:
             found.report(errors.unsupported(render(path), value, allowed))
 
     return walk

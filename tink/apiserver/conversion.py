@@ -18,11 +18,12 @@ from typing import Any, Protocol
 
 import orjson
 
-from tink.apiserver import errors, meta, patch, schema, walks
+from tink.apiserver import errors, intake, meta, patch, schema, walks
 from tink.apiserver.callout import MAX_ANSWER, CallError, Post, decoded, named
 from tink.apiserver.client_config import ClientConfig
 from tink.apiserver.errors import FieldError, StatusError
 from tink.apiserver.registry import Raw, Resource, root_schema
+from tink.exact import exact
 
 TIMEOUT_S = 30
 """How long a conversion webhook may take, in seconds."""
@@ -147,7 +148,10 @@ class Conversion:
 
     def complete(self, obj: Raw) -> None:
         """Prune an object and fill in defaults, by the schema of its own version, in place. Raises StatusError."""
-        self._node(obj["apiVersion"], defaults=True)(obj, None, walks.Walk())
+        try:
+            self._node(obj["apiVersion"], defaults=True)(obj, None, walks.Walk())
+        except walks.TooMuchAddedError as error:
+            raise intake.too_much_added(obj["apiVersion"].partition("/")[0], obj["kind"], obj, error) from error
 
     def _prune(self, obj: Raw) -> None:
         self._node(obj["apiVersion"], defaults=False)(obj, None, walks.Walk())
@@ -225,8 +229,9 @@ class Conversion:
                 raise _failed(f"conversion webhook for {target} returned what cannot be written: {error}") from error
 
     def _keep(self, key: tuple[str, bytes], made: bytes) -> None:
-        self._kept[key] = made
-        self._kept_bytes += len(key[1]) + len(made)
+        target, body = key
+        self._kept[target, exact(body)] = exact(made)
+        self._kept_bytes += len(body) + len(made)
         while self._kept_bytes > MAX_KEPT:
             (_, body), gone = self._kept.popitem(last=False)
             self._kept_bytes -= len(body) + len(gone)

@@ -6,36 +6,48 @@ Made once in the data directory and kept, so that kubeconfigs that people have c
     token                     the bearer token of the administrator
     kubeconfig                both together with the address, for kubectl
 
-The server's own certificate is made anew at each start and never leaves memory but for a moment. Keys, token and
-kubeconfig are readable by their owner only (0600), and are written beside their place and moved into it, so that no
-reader sees half a file.
+The server's own certificate is made anew at each start and never leaves memory. Keys, token and kubeconfig are readable
+by their owner only, and each is whole or not there (`tink.private_files`). What is there and can't be right is refused
+with what to do: made anew without a word, it would lock out everybody who has a copy of it.
 """
 
 from __future__ import annotations
 
 import base64
 import ipaddress
-import os
+import logging
+import re
 import secrets
+import shutil
 import ssl
 import tempfile
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import yaml
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from tink import private_files
 from tink.apiserver.errors import ApiServerError
-from tink.kube.certificates import builder, common_name, new_key, private_pem
+from tink.kube.certificates import builder, common_name, new_key, private_pem, show
+
+log = logging.getLogger(__name__)
 
 # A host without a battery-backed clock may boot years in the past; its certificates must be valid then, too.
 _NOT_BEFORE = datetime(2020, 1, 1, tzinfo=UTC)
 _CA_LIFE = timedelta(days=365 * 30)
 _LIFE = timedelta(days=365 * 10)
+
+_TOKEN = re.compile(rb"[!-~]{1,1000}")
+_OUR_TOKEN = 43
+"""Characters of a token that is made here: 32 bytes in base64url."""
+_LEAST_TOKEN = 32
 
 NAME = "tinkedge"
 """Name of cluster, user and context in the kubeconfig."""
@@ -53,51 +65,73 @@ class Authority:
         return self.certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def write_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner may read, whole or not at all."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:  # mkstemp has made it 0600
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
 def load_authority(directory: Path, now: datetime) -> Authority:
-    """Read the certificate authority, or make it. Raises ApiServerError when it cannot be read."""
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """Read the certificate authority, or make it. Raises ApiServerError when it is not whole, OSError."""
     key_file, certificate_file = directory / "ca.key", directory / "ca.crt"
-    if not key_file.exists() or not certificate_file.exists():
+    there = [file.name for file in (key_file, certificate_file) if file.exists()]
+    if not there:
         made = _make_authority(now)
-        write_private(key_file, private_pem(made.key))
-        write_private(certificate_file, made.pem())
-        certificate_file.chmod(0o644)
+        _keep_authority(directory, made)
         return made
+    anew = f"put it back, or move {directory} away to begin anew: kubeconfigs that were copied are worth nothing then"
+    if len(there) == 1:
+        missing = "ca.crt" if there == ["ca.key"] else "ca.key"
+        raise ApiServerError(f"{directory / missing} is missing beside {there[0]}: {anew}")
     try:
         key = serialization.load_pem_private_key(key_file.read_bytes(), None)
         certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
-    except (ValueError, TypeError) as error:
-        raise ApiServerError(f"{directory}: the certificate authority cannot be read: {error}; move it away") from error
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ApiServerError(f"{directory}: the certificate authority cannot be read: {error}; {anew}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ApiServerError(f"{key_file}: is not an EC key; move {directory} away to begin anew")
+        raise ApiServerError(f"{key_file}: is not an EC key; {anew}")
+    if key.public_key() != certificate.public_key():
+        raise ApiServerError(f"{key_file}: is not the key of {certificate_file.name}; {anew}")
     return Authority(key, certificate)
 
 
+def _keep_authority(directory: Path, made: Authority) -> None:
+    """Both files or none, also when this process is killed meanwhile. Raises OSError."""
+    beside = Path(tempfile.mkdtemp(dir=directory.parent, prefix=f".{directory.name}."))
+    try:
+        private_files.write(beside / "ca.key", private_pem(made.key))
+        private_files.write(beside / "ca.crt", made.pem(), 0o644)
+        beside.rename(directory)  # which may be there if it is empty
+        private_files.sync_directory(directory.parent)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+
+
 def load_token(path: Path) -> str:
-    """Read the administrator's token, or make it: 256 random bits. Raises ApiServerError when the file is empty."""
-    if not path.exists():
-        write_private(path, secrets.token_urlsafe(32).encode() + b"\n")
-    token = path.read_text().strip()
+    """Read the administrator's token, or make it: 256 random bits. Raises ApiServerError when it is none, OSError."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        content = secrets.token_urlsafe(32).encode() + b"\n"
+        private_files.create(path, content)
+        content = path.read_bytes()
+    token = content.strip()
+    if wrong := _why_no_token(content, token):
+        raise ApiServerError(
+            f"{path}: {wrong}; put the right one back, or remove the file to get a new one: kubeconfigs that were "
+            "copied are worth nothing then"
+        )
+    return token.decode("ascii")
+
+
+def _why_no_token(content: bytes, token: bytes) -> str:
     if not token:
-        raise ApiServerError(f"{path}: holds no token; remove it to get a new one")
-    return token
+        return "holds no token"
+    if not _TOKEN.fullmatch(token):
+        return "is no token: one line of letters, digits and punctuation"
+    if len(token) < _LEAST_TOKEN:
+        return f"has a token of {len(token)} characters, less than {_LEAST_TOKEN}: it has been cut off"
+    if not content.endswith(b"\n") and len(token) != _OUR_TOKEN:
+        return "does not end with its line: it has been cut off"
+    return ""
 
 
-def server_context(authority: Authority, host: str, now: datetime, directory: Path) -> ssl.SSLContext:
+def server_context(authority: Authority, host: str, now: datetime) -> ssl.SSLContext:
     """Make a certificate for `host`, localhost and the loopback addresses, and give the TLS context that shows it."""
     key = new_key()
     names: list[x509.GeneralName] = [x509.DNSName("localhost")]
@@ -118,17 +152,36 @@ def server_context(authority: Authority, host: str, now: datetime, directory: Pa
     )
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.set_alpn_protocols(["http/1.1"])
-    # The ssl module reads certificates from files only.
-    with tempfile.NamedTemporaryFile(dir=directory, prefix=".serving.") as file:
-        file.write(private_pem(key) + certificate.public_bytes(serialization.Encoding.PEM))
-        file.flush()
-        context.load_cert_chain(file.name)
+    show(context, private_pem(key) + certificate.public_bytes(serialization.Encoding.PEM))
     return context
 
 
-def write_kubeconfig(path: Path, url: str, authority: Authority, token: str) -> None:
-    """Write the kubeconfig for kubectl."""
-    content = {
+def keep_kubeconfig(path: Path, url: str, authority: Authority, token: str) -> None:
+    """Write the kubeconfig for kubectl, unless the one that is there leads here. Raises OSError."""
+    wanted = _kubeconfig(url, authority, token)
+    try:
+        there: Any = yaml.safe_load(path.read_bytes())
+    except FileNotFoundError:
+        there = None
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        log.warning("%s: cannot be read, and is written anew: %s", path, " ".join(str(error).split()))
+        there = None
+    else:
+        if all(_named(there, kind) == _named(wanted, kind) for kind in ("clusters", "users")):
+            return  # with what its owner has changed in it, as the namespace
+        log.warning("%s: does not lead to this server, or not any more; it is written anew", path)
+    private_files.write(path, yaml.safe_dump(wanted, sort_keys=False).encode())
+
+
+def _named(kubeconfig: Any, kind: str) -> Any:
+    """Give what a kubeconfig has under our name; None when it has no such thing."""
+    entries = kubeconfig.get(kind) if isinstance(kubeconfig, dict) else None
+    found = [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
+    return next((each for each in found if each.get("name") == NAME), None)
+
+
+def _kubeconfig(url: str, authority: Authority, token: str) -> dict[str, Any]:
+    return {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [
@@ -144,7 +197,6 @@ def write_kubeconfig(path: Path, url: str, authority: Authority, token: str) -> 
         "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME, "namespace": "default"}}],
         "current-context": NAME,
     }
-    write_private(path, yaml.safe_dump(content, sort_keys=False).encode())
 
 
 def _make_authority(now: datetime) -> Authority:

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from tink.apiserver import schema, walks
+from tink.apiserver.compiled import compiled
 from tink.apiserver.defining import formats, spec, typed, webhooks
 from tink.apiserver.errors import FieldError
 from tink.apiserver.golang import invalid
@@ -20,7 +21,6 @@ from tink.apiserver.jsonpath import JSONPathError
 from tink.apiserver.registry import CUSTOM, NAME_FIELD, NAMESPACED_FIELDS, Raw, Resource, Rules, priority, root_schema
 from tink.apiserver.scale import ScalePaths
 from tink.apiserver.table import AGE, CUSTOM_AGE, NAME, Column, printer_column
-from tink.apiserver.validations import compile_rules
 from tink.apiserver.validations.paths import field_path
 
 GROUP = "apiextensions.k8s.io"
@@ -210,7 +210,8 @@ def definition_resource(taken: Taken) -> Resource:
             holds=_holds,
             complete=_complete,
             prepare=prepare,
-            check=spec.check,
+            dear=16,
+            check=_check,
             warn=formats.warnings,
             selectable=NAME_FIELD,
         ),
@@ -226,6 +227,16 @@ def _walk(value: Any, path: walks.Path, found: walks.Walk) -> None:
     """Read a definition as Kubernetes' Go types would. Raises StatusError (400) for values of wrong types."""
     _walk_metadata(value, path, found)
     typed.read(value, found.unknown.append)
+
+
+def _check(new: Raw, old: Raw | None) -> list[FieldError]:
+    """Find what is wrong with a definition; what is right is compiled here, where it may take long."""
+    found = spec.check(new, old)
+    if not found:
+        for version in new["spec"]["versions"]:
+            if version.get("served"):
+                compiled(version["schema"]["openAPIV3Schema"])
+    return found
 
 
 def _holds(definition: Raw) -> bool:
@@ -379,6 +390,7 @@ def resources(definition: Raw, *, conversion: Any = None, defined_at: int = 0) -
             continue
         api_version = f"{described['group']}/{version['name']}"
         openapi = served[api_version]
+        node, validations = compiled(openapi)
         warning = f"{api_version} {names['kind']} is deprecated{_better(described, version, names['kind'])}"
         made.append(
             Resource(
@@ -387,7 +399,7 @@ def resources(definition: Raw, *, conversion: Any = None, defined_at: int = 0) -
                 names["plural"],
                 names["kind"],
                 openapi,
-                schema.compile_schema(root_schema(openapi)),
+                node,
                 singular=names["singular"],
                 list_kind=names["listKind"],
                 namespaced=namespaced,
@@ -400,7 +412,7 @@ def resources(definition: Raw, *, conversion: Any = None, defined_at: int = 0) -
                 stored_version=stored,
                 rules=_rules(version, openapi, namespaced=namespaced),
                 warning=version.get("deprecationWarning", warning) if version.get("deprecated") else "",
-                validations=compile_rules(openapi),
+                validations=validations,
                 conversion=conversion,
                 defined_at=defined_at,
                 others={name: other for name, other in served.items() if name != api_version},

@@ -236,6 +236,12 @@ def too_large_body(limit: int) -> StatusError:
     return StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {limit}")
 
 
+def too_large_object(group: str, plural: str, name: str, why: str) -> StatusError:
+    """Refuse an object that would become larger than what is stored."""
+    what = f'{_qualified(group, plural)} "{name}"'
+    return StatusError(413, "RequestEntityTooLarge", f"{what} is too large: {why}", _details(group, plural, name))
+
+
 def internal(message: str) -> StatusError:
     """Report a fault on our side."""
     return StatusError(500, "InternalError", f"Internal error occurred: {message}")

@@ -10,6 +10,8 @@ from typing import Any
 
 import orjson
 
+from tink.exact import exact
+
 MAX_TEXT = 8 << 10
 """Longer values are not kept."""
 GENERATION_BYTES = 1 << 20
@@ -42,7 +44,7 @@ class Faultless:
         if self._size + cost > GENERATION_BYTES:
             self._old, self._young, self._size = self._young, set(), 0
         self._size += cost
-        self._young.add(text)
+        self._young.add(exact(text))
 
 
 def text_of(value: Any) -> bytes | None:

@@ -6,6 +6,7 @@ finds something wrong raises the StatusError that Kubernetes answers with.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -226,7 +227,10 @@ def walk(resource: Resource, new: Raw, *, known: bool = False) -> walks.Walk:
     """
     unknown = [] if known else _read(resource, new)
     found = walks.Walk()
-    resource.node(new, None, found)
+    try:
+        resource.node(new, None, found)
+    except walks.TooMuchAddedError as error:
+        raise too_much_added(resource.group, resource.plural, new, error) from error
     if resource.rules.typed and found.errors:  # types and formats are Go's business there
         found.errors = [error for error in found.errors if error.reason != "FieldValueTypeInvalid"]
     if unknown or found.unknown or found.late:
@@ -236,6 +240,14 @@ def walk(resource: Resource, new: Raw, *, known: bool = False) -> walks.Walk:
     # Kubernetes never writes empty metadata fields.
     new["metadata"] = {key: value for key, value in new["metadata"].items() if value not in ("", [], {})}
     return found
+
+
+def too_much_added(group: str, plural: str, obj: Raw, error: walks.TooMuchAddedError) -> StatusError:
+    """Refuse an object that defaults would make large: the definition's, not the client's, fault perhaps."""
+    fields = obj.get("metadata")
+    name = str(fields.get("name") or fields.get("generateName") or "") if isinstance(fields, dict) else ""
+    why = f"the defaults of {error} and of what stands before it add more than {walks.MAX_ADDED} bytes"
+    return errors.too_large_object(group, plural, name, why)
 
 
 def is_in(error: FieldError, part: str) -> bool:
@@ -253,16 +265,16 @@ def dedup_owners(fields: Raw) -> list[str]:
     owners = fields.get("ownerReferences")
     if not owners or len(owners) < 2:
         return []
-    seen: dict[bytes, Raw] = {}
-    for owner in owners:
-        seen.setdefault(orjson.dumps(owner, option=orjson.OPT_SORT_KEYS), owner)
+    marks = [orjson.dumps(owner, option=orjson.OPT_SORT_KEYS) for owner in owners]
+    seen = dict(zip(reversed(marks), reversed(owners), strict=True))
     if len(seen) == len(owners):
         return []
-    fields["ownerReferences"] = list(seen.values())
+    fields["ownerReferences"] = [seen[mark] for mark in dict.fromkeys(marks)]
+    counts = Counter(marks)
     return [
         ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may "
         "reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: "
-        + ", ".join(sorted({str(owner.get("uid", "")) for owner in owners if owners.count(owner) > 1}))
+        + ", ".join(sorted({str(owner.get("uid", "")) for mark, owner in seen.items() if counts[mark] > 1}))
     ]
 
 

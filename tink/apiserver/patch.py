@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from tink.apiserver.checks import mark
 from tink.apiserver.errors import StatusError, bad_request
 from tink.apiserver.structs import seen
 
@@ -224,6 +225,7 @@ def _remove(target: Any, path: str) -> Any:
 MERGE_KEYS = {"ownerReferences": "uid", "finalizers": "", "webhooks": "name", "matchConditions": "name"}
 """Lists of built-in resources that are merged rather than replaced: by a key of their items, or as sets ("")."""
 
+_GONE: Any = object()
 _ORDER, _DELETE, _RETAIN = "$setElementOrder/", "$deleteFromPrimitiveList/", "$retainKeys"
 
 
@@ -244,14 +246,15 @@ def _strategic(target: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
         raise PatchError(f"unknown patch type: {directive} in map: map[$patch:{directive}]")
     out = dict(target)
     if isinstance(retained := patch.get(_RETAIN), list):
-        out = {name: value for name, value in out.items() if name in retained}
+        kept = {name for name in retained if isinstance(name, str)}
+        out = {name: value for name, value in out.items() if name in kept}
     for name, value in patch.items():
         if name in ("$patch", _RETAIN) or name.startswith(_ORDER):
             continue
         if name.startswith(_DELETE):
             listed = name.removeprefix(_DELETE)
-            gone = value if isinstance(value, list) else []
-            out[listed] = [item for item in out.get(listed) or [] if item not in gone]
+            gone = {mark(item) for item in value} if isinstance(value, list) else set()
+            out[listed] = [item for item in out.get(listed) or [] if mark(item) not in gone]
         elif value is None or (isinstance(value, dict) and value.get("$patch") == "delete"):
             out.pop(name, None)
         elif isinstance(value, dict):
@@ -266,18 +269,22 @@ def _strategic(target: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
 
 def _merge_list(old: list[Any], patch: list[Any], key: str) -> list[Any]:
     if not key:
-        return [*patch, *(item for item in old if item not in patch)]
+        there = {mark(item) for item in patch}
+        return [*patch, *(item for item in old if mark(item) not in there)]
     out = list(old)
+    places = {mark(have.get(key)): at for at, have in reversed([*enumerate(out)]) if isinstance(have, dict)}
     for item in patch:
         if not isinstance(item, dict) or key not in item:
             out.append(item)  # what has no key is refused later, when the object is checked
             continue
-        at = next((i for i, have in enumerate(out) if isinstance(have, dict) and have.get(key) == item[key]), None)
+        at = places.get(mark(item[key]))
         if item.get("$patch") == "delete":
             if at is not None:
-                del out[at]
+                out[at] = _GONE
+                del places[mark(item[key])]
         elif at is None:
+            places[mark(item[key])] = len(out)
             out.append(item)
         else:
             out[at] = _strategic(out[at], item)
-    return out
+    return [item for item in out if item is not _GONE]

@@ -97,7 +97,8 @@ class Rules:
     update without resourceVersion; `strategic` takes strategic merge patches; with `creates` an update may create.
     An object that `holds` something is only marked when it is deleted; `lifecycle` has it let go. `may_delete` says why
     an object of some name must stay. `limit` gives what a write through a subresource ("" is none) may change of an
-    object. `selectable` are the fields that a field selector may name.
+    object. `selectable` are the fields that a field selector may name. An object takes `dear` times as long to check as
+    others of its size.
 
     Kubernetes reads `typed` objects into Go types, so that one with a value of a wrong type is no object at all (400).
     """
@@ -107,6 +108,7 @@ class Rules:
     creates: bool = False
     generation: bool = False
     unconditional: bool = True
+    dear: int = 1
     strategic: bool = True
     holds: Callable[[Raw], bool] = _holds_nothing
     may_delete: Callable[[str], str | None] = _may_go

@@ -76,10 +76,14 @@ def media_type(header: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """An object or patch out of a body, and what a strict reader says of fields that stand in it twice."""
+    """An object or patch out of a body, and what a strict reader says of fields that stand in it twice.
+
+    `size` is in bytes, and of YAML that of the JSON that it means.
+    """
 
     value: Any
     duplicates: tuple[str, ...] = ()
+    size: int = 0
 
 
 _SEEN = {dict: "object", list: "array", str: "string", bool: "bool", int: "number", float: "number"}
@@ -104,7 +108,7 @@ def decode(content_type: str, raw: bytes, *, strict: bool, kind: str = "", custo
         raise errors.unsupported_media_type((JSON, YAML, PROTOBUF))
     try:
         if media == PROTOBUF:
-            return Body(_decode_protobuf(raw))
+            return Body(_decode_protobuf(raw), size=len(raw))
         body = _decode_yaml(raw) if media == YAML else _decode_json(raw, strict=strict)
         _check_head(body.value, raw, custom)
     except UnreadableError as error:
@@ -161,17 +165,20 @@ def _decode_yaml(raw: bytes) -> Body:
     try:
         value, repeated = document_and_repeated(raw)
         # Through JSON: what aliases share becomes separate, and what JSON cannot hold is refused.
-        body = orjson.loads(orjson.dumps(value))
+        text = orjson.dumps(value)
+        body = orjson.loads(text)
     except (YamlError, TypeError, RecursionError) as error:
         raise UnreadableError(_yaml_words(error)) from error
-    return Body(body, tuple(f'line {line}: key "{key}" already set in map' for key, line in repeated[:100]))
+    twice = tuple(f'line {line}: key "{key}" already set in map' for key, line in repeated[:100])
+    return Body(body, twice, len(text))
 
 
 def _yaml_words(error: Exception) -> str:
     """Say what is wrong with YAML as sigs.k8s.io/yaml does, whose parser is the same as ours."""
     cause = error.__cause__
     if not isinstance(cause, yaml.MarkedYAMLError):
-        return f"yaml: {error}"
+        line = error.line if isinstance(error, YamlError) else 0
+        return f"yaml: line {line}: {error}" if line else f"yaml: {error}"
     scans = isinstance(cause, yaml.scanner.ScannerError)
     mark = cause.context_mark if cause.context_mark and cause.context_mark.line else cause.problem_mark
     line = mark.line if mark else 0
@@ -185,7 +192,7 @@ def _decode_json(raw: bytes, *, strict: bool) -> Body:
     except jsontext.JsonError as error:
         raise UnreadableError(f"couldn't get version/kind; json parse error: {error}") from error
     _check_depth(raw, value)
-    return Body(value, _repeated(raw, value) if strict else ())
+    return Body(value, _repeated(raw, value) if strict else (), len(raw))
 
 
 def _repeated(raw: bytes, value: Any) -> tuple[str, ...]:
@@ -216,7 +223,7 @@ def decode_patch(kind: str, raw: bytes, *, strict: bool = False) -> Body:
             STRATEGIC_PATCH: "",
         }.get(kind, "error decoding patch: ")
         raise errors.bad_request(f"{prefix}{error}") from error
-    return Body(value, _repeated(raw, value) if strict else ())
+    return Body(value, _repeated(raw, value) if strict else (), len(raw))
 
 
 def _depth(value: Any) -> int:

@@ -249,6 +249,7 @@ def _object(schema: Mapping[str, Any], *, prune: bool) -> Node:
             clean(value, path, found)
         for name, default in defaults:
             if name not in value:
+                found.add(path, name, len(default))
                 value[name] = orjson.loads(default)  # a new one for each object
         for name, content in value.items():
             child = walks.get(name, walk_others)

@@ -6,7 +6,8 @@
                discovery     schema, meta       hub -> watches, registry (definitions), lifecycle, garbage
 
 Everything that has to survive is in the data directory: `state.db` with its write-ahead log, the certificate authority
-and the token. After a restart the same clients go on with the same kubeconfig and the same resourceVersions.
+and the token; it is for its owner alone (`tink.data_directory`). After a restart the same clients go on with the same
+kubeconfig and the same resourceVersions. When its disk can't be written, what is stored is served (`refusal`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 import orjson
 from aiohttp import web
 
+from tink import data_directory, private_files
 from tink.apiserver import builtin, conversion, credentials, definitions, errors, webhook_configurations
 from tink.apiserver.admission import webhooks
 from tink.apiserver.app import Api
@@ -34,8 +36,9 @@ from tink.apiserver.options import WriteOptions
 from tink.apiserver.refusals import http_logger
 from tink.apiserver.registry import Raw, Registry
 from tink.apiserver.request import Body, Target
-from tink.apiserver.storage import Event, Key, Store
+from tink.apiserver.storage import Event, Key, StorageError, Store
 from tink.apiserver.verbs import Verbs
+from tink.gate import GatedSite, Limits
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +68,12 @@ class ApiServer:
         self._now = now
         self._hub = Hub()
         self._registry = Registry()
-        self._store = Store(data_dir / "state.db", self._committed, history=history)
+        self._store = Store(
+            data_dir / "state.db",
+            self._committed,
+            history=history,
+            beside=(data_dir / "token", data_dir / "pki" / "ca.key"),
+        )
         self._callout = Callout()
         self._webhooks = webhooks.Webhooks(self._callout.post, self._namespace_labels, self._registry.versions)
         self._verbs = Verbs(self._store, now, self._webhooks)
@@ -79,6 +87,11 @@ class ApiServer:
     def kubeconfig(self) -> Path:
         """The kubeconfig file, once the server has started."""
         return self._data_dir / "kubeconfig"
+
+    @property
+    def refusal(self) -> str:
+        """Why what is stored can only be read at the moment; empty when it can be written."""
+        return self._store.refusal
 
     @property
     def url(self) -> str:
@@ -96,14 +109,22 @@ class ApiServer:
 
     async def _start(self) -> None:
         try:
-            self._data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+            data_directory.claim(self._data_dir)
+        except data_directory.DataDirectoryError as error:
+            raise ApiServerError(str(error)) from error
+        await self._store.open()  # first: token and authority then say that there has been a state
+        try:
+            if not self._store.refusal:
+                private_files.sweep(self._data_dir, "token", "kubeconfig", "state.newest", "pki", "serving")
             authority = credentials.load_authority(self._data_dir / "pki", self._now())
             token = credentials.load_token(self._data_dir / "token")
-            context = credentials.server_context(authority, self._host, self._now(), self._data_dir)
         except OSError as error:
             raise ApiServerError(f"data directory {self._data_dir}: {error}") from error
-        await self._store.open()
-        await self._load()
+        context = credentials.server_context(authority, self._host, self._now())
+        try:
+            await self._load()
+        except StorageError as error:
+            raise ApiServerError(f"{self._data_dir / 'state.db'}: {error}") from error
         lists = Lists(self._store, self._hub)
         api = Api(self._store, self._registry, self._verbs, lists, token, self._now)
         # A watch whose client has gone must end: nothing else would notice until the next change.
@@ -116,13 +137,16 @@ class ApiServer:
             auto_decompress=False,  # Kubernetes does not either: a small body must not become a large one
         )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._host, self._port, ssl_context=context)
+        site = GatedSite(self._runner, self._host, self._port, context, "embedded API", Limits())
         try:
             await site.start()
         except OSError as error:
             raise ApiServerError(self._why_not(error)) from error
         self._port = self._runner.addresses[0][1]
-        credentials.write_kubeconfig(self.kubeconfig, self.url, authority, token)
+        try:
+            credentials.keep_kubeconfig(self.kubeconfig, self.url, authority, token)
+        except OSError as error:
+            raise ApiServerError(f"{self.kubeconfig}: cannot be written: {error.strerror}") from error
         self._tasks = [
             asyncio.create_task(self._lifecycle.run(), name="apiserver lifecycle"),
             asyncio.create_task(self._garbage.run(), name="apiserver garbage collection"),

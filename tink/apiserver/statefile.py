@@ -1,4 +1,4 @@
-"""The file of the state: its tables, what is read from them and written into them. Nothing here knows of threads.
+"""What is read from the tables of the state and written into them (`layout`). Nothing here knows of threads.
 
 `states` is a log: each write appends one row, the whole object as JSON text, ready to be sent, under its
 resourceVersion. `objects` says which row is the newest of an object that exists. A change is thus one row at the end of
@@ -12,73 +12,25 @@ Versions are one counter for all objects (Kubernetes: opaque, only compared; our
 
 from __future__ import annotations
 
-import logging
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 
-log = logging.getLogger(__name__)
+from tink.apiserver.layout import OWNED, newest_in, owner_uids, row_sum
 
 HISTORY_BYTES = 256 << 20
 """Most text that the history holds, whatever the number of changes."""
-LOG_BYTES = 64 << 20
-"""When the write-ahead log is longer, writes wait for a checkpoint."""
 SLACK = 32
 """At most so many changes more than it should hold the history may hold, so that not every write has to drop one."""
 PAGE_ROWS = 500
 PAGE_BYTES = 1 << 20
 """A page of a list is at most so many objects and, one object more or less, so many bytes: what is sent at once, and
 what small requests may have to wait for."""
-
-_LAYOUT = 2
-"""`PRAGMA user_version` of this layout. 1: objects with their text, and a history with two texts for each change."""
-_BLOCK = 8192
-"""Bytes of a page of the file: two or three Hardware objects. With 4096 a second one rarely fits."""
-_OWNED = b'"ownerReferences":['
-"""Stands in the text of every object that has owners, and in few others."""
-
-_TABLES = (
-    """CREATE TABLE states (
-      version INTEGER PRIMARY KEY, prior INTEGER NOT NULL, type TEXT NOT NULL,
-      resource TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL, body BLOB NOT NULL
-    )""",
-    """CREATE TABLE objects (
-      resource TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL, version INTEGER NOT NULL,
-      PRIMARY KEY (resource, namespace, name)
-    ) WITHOUT ROWID""",
-    """CREATE TABLE owners (
-      uid TEXT NOT NULL, resource TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL,
-      PRIMARY KEY (uid, resource, namespace, name)
-    ) WITHOUT ROWID""",
-    "CREATE TABLE history (border INTEGER NOT NULL)",
-    "INSERT INTO history VALUES (0)",
-)
-_FROM_1 = (
-    "ALTER TABLE objects RENAME TO objects_1",
-    "ALTER TABLE history RENAME TO history_1",
-    *_TABLES,
-    "UPDATE history SET border = (SELECT coalesce(min(version), 1) - 1 FROM history_1)",
-    "INSERT INTO objects SELECT resource, namespace, name, version FROM objects_1",
-    # The version of what the first kept change of an object replaced stands in its text only.
-    """INSERT INTO states
-      SELECT h.version, CASE WHEN h.prior IS NULL THEN 0 ELSE coalesce(
-        (SELECT max(e.version) FROM history_1 AS e WHERE e.resource = h.resource AND e.namespace = h.namespace
-          AND e.name = h.name AND e.version < h.version),
-        CAST(json_extract(CAST(h.prior AS TEXT), '$.metadata.resourceVersion') AS INTEGER)) END,
-        h.type, h.resource, h.namespace, h.name, h.body
-      FROM history_1 AS h ORDER BY h.version""",
-    """INSERT OR IGNORE INTO states
-      SELECT s.prior, 0, 'ADDED', s.resource, s.namespace, s.name, h.prior
-      FROM states AS s JOIN history_1 AS h ON h.version = s.version WHERE s.prior > 0""",
-    "INSERT OR IGNORE INTO states SELECT version, 0, 'ADDED', resource, namespace, name, body FROM objects_1",
-    "DROP TABLE objects_1",
-    "DROP TABLE history_1",
-)
 
 _MOVE = "UPDATE objects SET version = ? WHERE resource = ? AND namespace = ? AND name = ?"
 _REMOVE = "DELETE FROM objects WHERE resource = ? AND namespace = ? AND name = ?"
@@ -209,74 +161,6 @@ class Page:
     more: bool
 
 
-# --- opening -------------------------------------------------------------------------------------------------------
-
-
-def connect(path: Path) -> sqlite3.Connection:
-    """Open the file for what one thread does with it. Raises sqlite3.Error."""
-    db = sqlite3.connect(path, isolation_level=None, cached_statements=64)
-    # With FULL an answered write survives a power cut; NORMAL does not promise that in write-ahead mode
-    # (sqlite.org/pragma.html#pragma_synchronous).
-    db.execute("PRAGMA synchronous = FULL")
-    db.execute("PRAGMA wal_autocheckpoint = 0")  # see `checkpoint`
-    db.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")  # a log that begins anew is cut to this
-    return db
-
-
-def prepare(db: sqlite3.Connection, path: Path) -> None:
-    """Create the tables, or bring those of an older layout to this one. Raises sqlite3.Error."""
-    layout = db.execute("PRAGMA user_version").fetchone()[0]
-    if layout not in (0, 1, _LAYOUT):
-        raise sqlite3.DatabaseError(f"it has layout {layout}, made by a newer version; this one knows {_LAYOUT}")
-    if layout == 0:
-        db.execute(f"PRAGMA page_size = {_BLOCK}")
-    db.execute("PRAGMA journal_mode = WAL")
-    if layout < _LAYOUT:
-        db.execute("BEGIN IMMEDIATE")
-        for statement in _FROM_1 if layout == 1 else _TABLES:
-            db.execute(statement)
-        _index_owners(db)
-        db.execute(f"PRAGMA user_version = {_LAYOUT}")
-        db.execute("COMMIT")
-    if layout == 1:
-        log.info("state %s: brought from layout 1 to %d", path, _LAYOUT)
-        _vacuum(db, path)
-
-
-def _index_owners(db: sqlite3.Connection) -> None:
-    for resource, namespace, name, body in db.execute(
-        "SELECT resource, namespace, name, body FROM objects JOIN states USING (version, resource, namespace, name) "
-        "WHERE instr(body, ?)",
-        (_OWNED,),
-    ).fetchall():
-        rows = [(uid, resource, namespace, name) for uid in _owner_uids(body)]
-        db.executemany("INSERT INTO owners VALUES (?, ?, ?, ?)", rows)
-
-
-def _vacuum(db: sqlite3.Connection, path: Path) -> None:
-    """Give the room of the older layout back, with pages of this layout's size. The file works without it, too."""
-    try:
-        db.execute("PRAGMA journal_mode = DELETE")
-        db.execute(f"PRAGMA page_size = {_BLOCK}")
-        db.execute("VACUUM")
-    except sqlite3.Error as error:
-        log.warning("state %s: it stays larger than it need be: %s", path, error)
-    db.execute("PRAGMA journal_mode = WAL")
-
-
-def checkpoint(db: sqlite3.Connection) -> None:
-    """Move what the write-ahead log holds into the file, as far as no reader needs it. Holds no reader or writer up.
-
-    When all of it could be moved, the next write begins the log anew.
-    """
-    db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-
-
-def log_is_long(path: Path) -> bool:
-    """Say whether the log grows because no checkpoint has got to its end for a long time."""
-    return path.with_name(path.name + "-wal").stat().st_size > LOG_BYTES
-
-
 # --- writing -------------------------------------------------------------------------------------------------------
 
 
@@ -332,14 +216,17 @@ class Writer:
         else:
             kind = "ADDED"
             db.execute("INSERT INTO objects VALUES (?, ?, ?, ?)", (*key, change.version))
-        db.execute("INSERT INTO states VALUES (?, ?, ?, ?, ?, ?, ?)", (change.version, actual, kind, *key, change.body))
-        if _OWNED in change.body or (prior is not None and _OWNED in prior):
+        row = (change.version, actual, kind, *key)
+        db.execute(
+            "INSERT INTO states VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, row_sum(*row, change.body), change.body)
+        )
+        if OWNED in change.body or (prior is not None and OWNED in prior):
             self._own(change, prior)
         return Event(change.version, key, kind, change.body, prior)
 
     def _own(self, change: Write, prior: bytes | None) -> None:
-        before = _owner_uids(prior) if prior is not None else set()
-        owners = set() if change.delete else _owner_uids(change.body)
+        before = owner_uids(prior) if prior is not None else set()
+        owners = set() if change.delete else owner_uids(change.body)
         gone = [(uid, *change.key) for uid in before - owners]
         self._db.executemany(_DISOWN, gone)
         come = [(uid, *change.key) for uid in owners - before]
@@ -374,7 +261,7 @@ class Writer:
         db = self._db
         self._border = db.execute("SELECT border FROM history").fetchone()[0]
         self._kept, self._bytes = db.execute(_SIZE, (self._border,)).fetchone()
-        self.newest = db.execute("SELECT coalesce(max(version), 0) FROM states").fetchone()[0]
+        self.newest = newest_in(db)
 
 
 # --- reading -------------------------------------------------------------------------------------------------------
@@ -386,6 +273,19 @@ class Reader:
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
         db.execute("PRAGMA query_only = ON")
+        newest_in(db)  # opens all its files
+
+    def use(self, db: sqlite3.Connection) -> None:
+        """Read by way of this connection from now on, if that works."""
+        before = self._db
+        try:
+            db.execute("PRAGMA query_only = ON")
+            newest_in(db)
+        except sqlite3.Error:
+            db.close()
+            raise
+        self._db = db
+        before.close()
 
     def close(self) -> None:
         """Close the file."""
@@ -398,15 +298,13 @@ class Reader:
 
     def newest(self) -> int:
         """Give the newest version."""
-        found: int = self._db.execute("SELECT coalesce(max(version), 0) FROM states").fetchone()[0]
-        return found
+        return newest_in(self._db)
 
     def page(
         self, resource: str, namespace: str | None, after: tuple[str, str], limit: int, version: int | None
     ) -> Page:
         """Read objects in the order of namespace and name, as of `version` (None: now). Raises ExpiredError."""
-        self._db.execute("BEGIN")
-        try:
+        with self._moment():
             newest = self.newest()
             version = newest if version is None else version
             self._reach(version)
@@ -431,14 +329,11 @@ class Reader:
                 items.append(row)
                 size += len(row.body)
             cursor.close()
-        finally:
-            self._db.execute("COMMIT")
         return Page(items, version, more)
 
     def count(self, resource: str, namespace: str | None, after: tuple[str, str], version: int) -> int:
         """Count the objects that a list as of `version` has after one of them. Raises ExpiredError."""
-        self._db.execute("BEGIN")
-        try:
+        with self._moment():
             self._reach(version)
             where = {
                 "resource": resource,
@@ -447,14 +342,11 @@ class Reader:
                 "version": version,
             }
             number: int = self._db.execute(_COUNT[namespace is not None], where).fetchone()[0]
-        finally:
-            self._db.execute("COMMIT")
         return number
 
     def since(self, resource: str, namespace: str | None, version: int, limit: int) -> list[Event]:
         """Read changes after `version`, the oldest first. Raises ExpiredError."""
-        self._db.execute("BEGIN")
-        try:
+        with self._moment():
             self._reach(version)
             cursor = self._db.execute(_SINCE, (version, resource, namespace, namespace, limit))
             events: list[Event] = []
@@ -465,8 +357,6 @@ class Reader:
                 if size >= PAGE_BYTES:
                     break
             cursor.close()
-        finally:
-            self._db.execute("COMMIT")
         return events
 
     def dependents(self, uid: str) -> list[Key]:
@@ -485,14 +375,19 @@ class Reader:
         )
         return [Owned._make(row) for row in cursor]
 
+    @contextmanager
+    def _moment(self) -> Iterator[None]:
+        """Let all that is read see the file as of one moment."""
+        self._db.execute("BEGIN")
+        try:
+            yield
+        except BaseException:
+            if self._db.in_transaction:  # of some errors SQLite has ended it by itself
+                self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
     def _reach(self, version: int) -> None:
         border: int = self._db.execute("SELECT border FROM history").fetchone()[0]
         if version < border:
             raise ExpiredError(border)
-
-
-def _owner_uids(body: bytes) -> set[str]:
-    if _OWNED not in body:
-        return set()
-    owners = orjson.loads(body)["metadata"].get("ownerReferences") or ()
-    return {owner["uid"] for owner in owners if owner.get("uid")}

@@ -1,4 +1,5 @@
-"""The state of the API server: objects and their history, in one SQLite file (`statefile`), for the event loop.
+"""The state of the API server: objects and their history, in one SQLite file (`statefile`, `layout`), for the event
+loop.
 
     write  -> queue -> one thread, one connection: what waits together shares one transaction (group commit), so that
                        one disk flush serves many writers
@@ -11,27 +12,33 @@ not on the disk or that memory and watches have not been told. A read that was f
 for it. Resource versions are given out on the event loop, in the order of the queue, so that the text can be made
 before the write.
 
-A checkpoint copies what was written from the write-ahead log into the file. That takes two flushes, so a thread of its
-own does it while writes go on; only what that leaves over when writes never cease is done between two writes.
+A state that is not whole is refused before anything is served (`soundness`). One that can't be written is read
+(`reading`): writes are refused, and tried again until they work. Each commit leaves its version beside it (`newest`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import logging
 import os
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tink.apiserver import statefile
+from tink.apiserver import layout, soundness
+from tink.apiserver.checkpoints import Checkpoints
 from tink.apiserver.errors import ApiServerError
+from tink.apiserver.newest import Newest, place
+from tink.apiserver.reading import ReadOnly, why
+from tink.apiserver.recent import RECENT_BYTES, Recent
 from tink.apiserver.statefile import (
     PAGE_ROWS,
     Event,
@@ -65,71 +72,12 @@ T = TypeVar("T")
 
 BATCH = 256
 """A transaction takes no more writes when it has so many."""
-RECENT_BYTES = 16 << 20
-"""So much text of recent objects is kept in memory."""
-_ENTRY_BYTES = 500
-"""What an entry costs beside its text, roughly."""
-CHECKPOINT_BYTES = 2 << 20
-"""A checkpoint is begun after so much text was written."""
+RETRY_S = 5.0
+"""After so many seconds it is tried again to write a state that could not be written."""
 
 
 class StorageError(Exception):
     """SQLite could not do it: disk full, input/output error."""
-
-
-class Recent:
-    """Objects that were written or read lately, by key; None for those that were deleted lately. Bounded in bytes."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._size = 0
-        self._entries: dict[Key, Stored | None] = {}
-        self._asked: dict[Key, object] = {}
-
-    def __contains__(self, key: Key) -> bool:
-        return key in self._entries
-
-    def get(self, key: Key) -> Stored | None:
-        """Give an object that is here, and keep it longer than those that nobody asks for."""
-        found = self._entries[key] = self._entries.pop(key)
-        return found
-
-    def ask(self, key: Key) -> object:
-        """Say that a read of an object begins; what it brings is kept with the token that this gives."""
-        return self._asked.setdefault(key, object())
-
-    def learn(self, key: Key, token: object, found: Stored | None) -> None:
-        """Keep what a read brought, unless the object was written meanwhile: then it may be what was there before."""
-        if self._asked.get(key) is token:
-            del self._asked[key]
-            if found is not None:
-                self._put(key, found)
-
-    def forget(self, key: Key, token: object) -> None:
-        """End a read that brought nothing."""
-        if self._asked.get(key) is token:
-            del self._asked[key]
-
-    def change(self, event: Event) -> None:
-        """Take a change that is on the disk."""
-        key = event.key
-        self._asked.pop(key, None)
-        gone = event.type == "DELETED"
-        self._put(key, None if gone else Stored(key.namespace, key.name, event.version, event.body))
-
-    def _put(self, key: Key, found: Stored | None) -> None:
-        entries = self._entries
-        if key in entries:
-            self._size -= _weight(entries.pop(key))
-        entries[key] = found
-        self._size += _weight(found)
-        while self._size > self._limit:
-            oldest = next(iter(entries))
-            self._size -= _weight(entries.pop(oldest))
-
-
-def _weight(found: Stored | None) -> int:
-    return _ENTRY_BYTES + (len(found.body) if found is not None else 0)
 
 
 @dataclass(slots=True)
@@ -152,13 +100,21 @@ class Store:
     """Objects and their history. All methods are to be called on the event loop that opened it.
 
     `on_commit` is called on the event loop for every change that is on the disk, in the order of versions, before the
-    writer gets its answer. `history` is the number of changes that can be watched from and listed back to.
+    writer gets its answer. `history` is the number of changes that can be watched from and listed back to. `beside` are
+    files that are made after the state only: where they are and it is not, it has been lost.
     """
 
     def __init__(
-        self, path: Path, on_commit: Callable[[Event], None], *, history: int = 10_000, recent: int = RECENT_BYTES
+        self,
+        path: Path,
+        on_commit: Callable[[Event], None],
+        *,
+        history: int = 10_000,
+        recent: int = RECENT_BYTES,
+        beside: Sequence[Path] = (),
     ) -> None:
         self._path = path
+        self._beside = beside
         self._on_commit = on_commit
         self._keep = history
         self._recent = Recent(recent)
@@ -166,9 +122,15 @@ class Store:
         self._changes: queue.SimpleQueue[list[_Change] | None] = queue.SimpleQueue()
         self._singles: _Questions = queue.SimpleQueue()
         self._lists: _Questions = queue.SimpleQueue()
-        self._checkpoint = threading.Event()
-        self._failing = False
-        self._threads: list[threading.Thread] = []
+        self._checkpoints = Checkpoints(path)
+        self._failure = ""
+        """Why the last commit failed; empty when it did not."""
+        self._writing: list[threading.Thread] = []
+        self._reading: list[threading.Thread] = []
+        self._source: ReadOnly | None = None
+        self._healing: asyncio.Task[None] | None = None
+        self._refusal = ""
+        """Why the state was opened for reading only; empty when it was not."""
         self._closing = False
         self._next = 0
         self._told = 0
@@ -177,37 +139,55 @@ class Store:
         self._lock: int | None = None
 
     async def open(self) -> None:
-        """Open or create the file. Raises ApiServerError when it cannot be used, or another process uses it."""
+        """Open or create the file. One that can't be written is opened for reading, see `refusal`.
+
+        Raises ApiServerError when it is damaged or none of ours, or another process uses it.
+        """
         self._lock_file()
         self._loop = asyncio.get_running_loop()
         try:
-            self._next = self._told = await self._start("writes", self._write)
-            await self._start("reads", partial(self._read, self._singles))
-            await self._start("lists", partial(self._read, self._lists))
-            await self._start("checkpoints", self._move)
+            self._source = await asyncio.to_thread(self._examine)
+            try:
+                await self._start_writing()
+            except (sqlite3.OperationalError, OSError) as error:
+                if self._source is None:
+                    raise
+                await self._only_read(self._source, error)
+            await self._start(self._reading, "reads", partial(self._read, self._singles))
+            await self._start(self._reading, "lists", partial(self._read, self._lists))
+            self._give_up_source()  # a copy need not be seen any more; they have it open
+        except soundness.DamagedError as error:
+            await self.close()
+            raise ApiServerError(
+                f"{self._path}: {error}. Nothing was changed; docs/api.md, 'When the state is damaged', has what to do"
+            ) from error
         except (sqlite3.Error, OSError) as error:
             await self.close()
             raise ApiServerError(
-                f"{self._path}: cannot be used as state: {error}; move it away to begin anew"
+                f"{self._path}: cannot be used as state: {why(self._path, error)}; move it away to begin anew"
             ) from error
+
+    @property
+    def refusal(self) -> str:
+        """Why writes are refused at the moment; empty when they are not."""
+        return self._refusal or self._failure
 
     async def close(self) -> None:
         """Finish what was asked for, then close the file. Nothing may be asked afterwards."""
         if self._closing or self._lock is None:
             return
         self._closing = True
+        if self._healing is not None:
+            self._healing.cancel()
+            await asyncio.wait([self._healing])
         if self._gathered:
             self._hand_over()
         self._singles.put(None)
         self._lists.put(None)
-        self._checkpoint.set()
-        # The writer closes after all others: only the last connection to close moves the write-ahead log into the file,
-        # and of two that close at once neither is the last.
-        for thread in self._threads[1:]:
+        for thread in self._reading:
             await asyncio.to_thread(thread.join)
-        self._changes.put(None)
-        for thread in self._threads[:1]:
-            await asyncio.to_thread(thread.join)
+        await self._stop_writing()
+        self._give_up_source()
         self._unlock_file()
 
     def next_version(self) -> int:
@@ -234,6 +214,8 @@ class Store:
         """Make a change and wait until it is on the disk. Raises MismatchError, StorageError."""
         if self._closing:
             raise StorageError("the API server is stopping")
+        if self._refusal:
+            raise StorageError(f"the state can only be read now: {self._refusal}")
         future: asyncio.Future[Event] = self._loop.create_future()
         if not self._gathered:
             # What other requests of this turn of the loop write goes with it: fewer flushes, fewer changes of threads.
@@ -287,12 +269,76 @@ class Store:
 
     # --- event loop side ---
 
-    async def _start(self, name: str, run: Callable[[asyncio.Future[int]], None]) -> int:
+    async def _start(
+        self, threads: list[threading.Thread], name: str, run: Callable[[asyncio.Future[int]], None]
+    ) -> int:
         opened: asyncio.Future[int] = self._loop.create_future()
         thread = threading.Thread(target=run, args=(opened,), name=f"apiserver-{name}", daemon=True)
         thread.start()
-        self._threads.append(thread)
+        threads.append(thread)
         return await opened
+
+    async def _start_writing(self) -> None:
+        """Raises sqlite3.Error, OSError."""
+        self._changes = queue.SimpleQueue()
+        self._checkpoints = Checkpoints(self._path)
+        try:
+            self._next = self._told = await self._start(self._writing, "writes", self._write)
+            await self._start(self._writing, "checkpoints", self._move)
+        except BaseException:
+            await self._stop_writing()
+            raise
+
+    async def _stop_writing(self) -> None:
+        # The writer closes after all others: only the last connection to close moves the write-ahead log into the file,
+        # and of two that close at once neither is the last.
+        self._checkpoints.end()
+        for thread in self._writing[1:]:
+            await asyncio.to_thread(thread.join)
+        self._changes.put(None)
+        for thread in self._writing[:1]:
+            await asyncio.to_thread(thread.join)
+        self._writing = []
+
+    async def _only_read(self, source: ReadOnly, error: Exception) -> None:
+        """Read a state that can't be written because of `error`. Raises sqlite3.Error, OSError."""
+        await asyncio.to_thread(source.find)  # the way may have been lost with the attempt to write
+        with closing(source.connect()) as db:
+            found = layout.layout_of(db)
+            if found != layout.LAYOUT:
+                raise error  # it must be brought to today's layout, and can't be
+            self._next = self._told = layout.newest_in(db)
+        self._refusal = why(self._path, error)
+        log.error(
+            "state %s: it can only be read: %s. Writes are refused; they are tried again every %.0f s",
+            *(self._path, self._refusal, RETRY_S),
+        )
+        self._healing = asyncio.create_task(self._heal(), name="apiserver state")
+
+    async def _heal(self) -> None:
+        """Try to write again until it works."""
+        while self._refusal:
+            await asyncio.sleep(RETRY_S)
+            try:
+                await self._start_writing()
+            except (sqlite3.Error, OSError) as error:
+                self._refusal = why(self._path, error)
+                continue
+            try:
+                # What they have open does not see what is written from now on.
+                for questions in (self._singles, self._lists):
+                    await self._ask(questions, lambda reader: reader.use(layout.connect(self._path)))
+            except StorageError as error:
+                self._refusal = str(error)
+                await self._stop_writing()
+                continue
+            self._refusal = ""
+            log.info("state %s: writes are possible again", self._path)
+
+    def _give_up_source(self) -> None:
+        if self._source is not None:
+            self._source.close()
+        self._source = None
 
     async def _ask(self, questions: _Questions, ask: Callable[[Reader], T]) -> T:
         if self._closing:
@@ -331,7 +377,12 @@ class Store:
     def _lock_file(self) -> None:
         path = self._path.with_suffix(".lock")
         try:
-            self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except OSError as error:
+                if error.errno != errno.EROFS:
+                    raise
+                self._lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             self._unlock_file()
@@ -346,11 +397,32 @@ class Store:
 
     # --- the threads ---
 
-    def _open(self, opened: asyncio.Future[int], use: Callable[[sqlite3.Connection], T]) -> T | None:
+    def _examine(self) -> ReadOnly | None:
+        """See that the state is whole, and give a way to read it; None: there is none yet.
+
+        Raises DamagedError, sqlite3.Error, OSError.
+        """
+        if not soundness.survey(self._path, self._beside):
+            layout.make(self._path)
+            return None
+        source = ReadOnly(self._path)
+        try:
+            soundness.look_through(source, self._path, self._beside)
+        except BaseException:
+            source.close()
+            raise
+        return source
+
+    def _open(
+        self,
+        opened: asyncio.Future[int],
+        connect: Callable[[], sqlite3.Connection],
+        use: Callable[[sqlite3.Connection], T],
+    ) -> T | None:
         """Open the file for a thread; None when it cannot be, which is then said to who waits for `opened`."""
         db = None
         try:
-            db = statefile.connect(self._path)
+            db = connect()
             return use(db)
         except (sqlite3.Error, OSError) as error:
             if db is not None:
@@ -359,56 +431,48 @@ class Store:
         return None
 
     def _write(self, opened: asyncio.Future[int]) -> None:
-        def use(db: sqlite3.Connection) -> tuple[sqlite3.Connection, Writer]:
-            statefile.prepare(db, self._path)
-            return db, Writer(db, self._keep)
+        changes = self._changes
 
-        if (found := self._open(opened, use)) is None:
+        def use(db: sqlite3.Connection) -> tuple[sqlite3.Connection, Writer, Newest]:
+            layout.prepare(db, self._path)
+            writer = Writer(db, self._keep)
+            return db, writer, Newest(place(self._path), writer.newest)
+
+        if (found := self._open(opened, partial(layout.connect, self._path), use)) is None:
             return
-        db, writer = found
+        db, writer, newest = found
         self._loop.call_soon_threadsafe(_resolve, opened, writer.newest)
-        written = 0
         stopping = False
         while not stopping:
-            batch, stopping = self._batch()
+            batch, stopping = _batch(changes)
             if batch:
-                self._loop.call_soon_threadsafe(self._deliver, self._commit(writer, batch))
-            written += sum(len(change.write.body) for change in batch)
-            if written > CHECKPOINT_BYTES:
-                written = 0
-                self._checkpoint.set()
-                if statefile.log_is_long(self._path):
-                    self._checkpointed(db)
+                self._loop.call_soon_threadsafe(self._deliver, self._commit(writer, newest, batch))
+                self._checkpoints.wrote(sum(len(change.write.body) for change in batch), db)
+        newest.close()
         db.close()
 
-    def _batch(self) -> tuple[list[_Change], bool]:
-        """Take the changes that wait, at least one; and whether they were the last."""
-        batch: list[_Change] = []
-        changes = self._changes.get()
-        while changes is not None:
-            batch += changes
-            if len(batch) >= BATCH or self._changes.empty():
-                return batch, False
-            changes = self._changes.get()
-        return batch, True
-
-    def _commit(self, writer: Writer, batch: list[_Change]) -> list[_Outcome]:
+    def _commit(self, writer: Writer, newest: Newest, batch: list[_Change]) -> list[_Outcome]:
         try:
             done = writer.commit([change.write for change in batch])
         except Exception as error:  # whatever it is: the next write may be a better one
-            if not self._failing:
+            reason = why(self._path, error)
+            if not self._failure:
                 # A stack only for what is a fault of this program; and once, not for each write while a disk is full.
-                log.error("state %s: writes fail: %s", self._path, error, exc_info=not isinstance(error, sqlite3.Error))
-            self._failing = True
-            failure = StorageError(f"the state could not be written: {error}")
+                fault = not isinstance(error, sqlite3.Error)
+                log.error("state %s: writes fail: %s", self._path, reason, exc_info=fault)
+            self._failure = reason
+            failure = StorageError(f"the state could not be written: {reason}")
             return [(change.future, failure) for change in batch]
-        if self._failing:
+        newest.note(writer.newest)
+        if self._failure:
             log.info("state %s: writes are possible again", self._path)
-            self._failing = False
+            self._failure = ""
         return [(change.future, outcome) for change, outcome in zip(batch, done, strict=True)]
 
     def _read(self, questions: _Questions, opened: asyncio.Future[int]) -> None:
-        if (reader := self._open(opened, Reader)) is None:
+        source = self._source if self._refusal else None
+        connect = partial(layout.connect, self._path) if source is None else source.connect
+        if (reader := self._open(opened, connect, Reader)) is None:
             return
         self._loop.call_soon_threadsafe(_resolve, opened, 0)
         while (question := questions.get()) is not None:
@@ -426,21 +490,23 @@ class Store:
         reader.close()
 
     def _move(self, opened: asyncio.Future[int]) -> None:
-        """Checkpoint whenever enough was written, and once at the start: a killed server leaves a long log."""
-        if (db := self._open(opened, lambda db: db)) is None:
+        if (db := self._open(opened, partial(layout.connect, self._path), lambda db: db)) is None:
             return
         self._loop.call_soon_threadsafe(_resolve, opened, 0)
-        while not self._closing:
-            self._checkpointed(db)
-            self._checkpoint.wait()
-            self._checkpoint.clear()
+        self._checkpoints.run(db)
         db.close()
 
-    def _checkpointed(self, db: sqlite3.Connection) -> None:
-        try:
-            statefile.checkpoint(db)
-        except sqlite3.Error as error:  # what is in the log is safe there; a later checkpoint moves it
-            log.warning("state %s: no checkpoint could be made: %s", self._path, error)
+
+def _batch(changes: queue.SimpleQueue[list[_Change] | None]) -> tuple[list[_Change], bool]:
+    """Take the changes that wait, at least one; and whether they were the last."""
+    batch: list[_Change] = []
+    found = changes.get()
+    while found is not None:
+        batch += found
+        if len(batch) >= BATCH or changes.empty():
+            return batch, False
+        found = changes.get()
+    return batch, True
 
 
 def _resolve(future: asyncio.Future[Any], outcome: Any) -> None:

@@ -24,9 +24,12 @@ from tink.apiserver.registry import Raw, Resource
 from tink.apiserver.request import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Body, Target
 from tink.apiserver.storage import Key, MismatchError, Store, Stored, Write
 from tink.apiserver.validations import ratcheted
+from tink.beside import beside
 
 ATTEMPTS = 5
 """How often a patch is tried when the object keeps changing (Kubernetes: MaxRetryWhenPatchConflicts)."""
+MAX_STORED = 6 << 20
+"""Bytes of an object as it is stored: twice what can be sent. (etcd, where Kubernetes stores them, takes 1.5 MiB.)"""
 NAME_ATTEMPTS = 8
 """How often a name is made from generateName (k8s.io/apiserver: maxNameGenerationCreateAttempts)."""
 
@@ -55,6 +58,8 @@ class _Change:
     applied: bool = False
     known: bool = False
     """Whether the metadata are those of the object before, which need not be read again."""
+    size: int = 0
+    """Bytes of what was sent."""
 
 
 class Verbs:
@@ -78,10 +83,10 @@ class Verbs:
         if (fields.pop("resourceVersion", None) or "").strip("0").isdigit():
             raise errors.bad_request("resourceVersion should not be set on objects to be created")
         if fields.get("name") or not fields.get("generateName"):
-            return await self._create(resource, target, new, body.duplicates, options)
+            return await self._create(resource, target, new, body, options)
         for attempt in range(NAME_ATTEMPTS):
             try:
-                return await self._create(resource, target, patch.copy(new), body.duplicates, options)
+                return await self._create(resource, target, patch.copy(new), body, options)
             except errors.StatusError as error:
                 if error.reason != "AlreadyExists" or attempt == NAME_ATTEMPTS - 1:
                     raise
@@ -94,13 +99,13 @@ class Verbs:
         version = intake.wanted_version(new["metadata"])
         for _ in range(ATTEMPTS):
             if resource.rules.creates and not target.subresource and await self._is_missing(resource, target):
-                return await self._create(resource, target, patch.copy(new), body.duplicates, options)
+                return await self._create(resource, target, patch.copy(new), body, options)
             stored = await self._stored(resource, target)
             if not version and not resource.rules.unconditional:
                 wrong = errors.invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
                 raise errors.invalid(resource.group, resource.plural, target.name, [wrong])
             old: Raw = orjson.loads(await _served(resource, stored))
-            change = _Change(stored, old, patch.copy(new), body.duplicates)
+            change = _Change(stored, old, patch.copy(new), body.duplicates, size=body.size)
             try:
                 return await self._replace(resource, target, change, options)
             except MismatchError:
@@ -122,9 +127,10 @@ class Verbs:
                     return await self._apply(resource, target, body, options)
                 stored = await self._stored(resource, target)
                 old: Raw = orjson.loads(await _served(resource, stored))
-                new = intake.patched(resource, old, kind, body.value)
+                size = body.size + len(stored.body)
+                new = await beside(size, intake.patched, resource, old, kind, body.value)
                 known = intake.keeps_metadata(resource, kind, body.value)
-                change = _Change(stored, old, new, body.duplicates, patched=True, known=known)
+                change = _Change(stored, old, new, body.duplicates, patched=True, known=known, size=body.size)
                 return await self._replace(resource, target, change, options)
             except MismatchError:
                 continue
@@ -227,7 +233,7 @@ class Verbs:
         resource: Resource,
         target: Target,
         new: Raw,
-        duplicates: tuple[str, ...],
+        body: Body,
         options: WriteOptions,
         *,
         applied: bool = False,
@@ -240,23 +246,25 @@ class Verbs:
             fields["namespace"] = target.namespace
         name = fields.get("name", "")
         await self._may_create(resource, target.namespace, name)
-        found = intake.walk(resource, new)
-        warnings = intake.unknown_fields(resource, found, duplicates, options.validation)
+        size = body.size * resource.rules.dear
+        found = await beside(size, intake.walk, resource, new)
+        warnings = intake.unknown_fields(resource, found, body.duplicates, options.validation)
         warnings += intake.metadata_warnings(resource, new["metadata"])
         if not applied:
-            resource.fields.update(None, new, options.manager, target.subresource, self._timestamp())
+            now = self._timestamp()
+            await beside(size, resource.fields.update, None, new, options.manager, target.subresource, now)
         attributes = Attributes(
             "CREATE", resource, target.namespace, name, "", new, None, options.object(), options.dry_run, warnings
         )
         if (changed := await self._mutated(attributes)) is not None:
             new = changed
-            found = intake.walk(resource, new)
+            found = await beside(size, intake.walk, resource, new)
         if not name and (prefix := new["metadata"].get("generateName")):  # mutating webhooks see no name
             new["metadata"]["name"] = prefix[:58] + "".join(secrets.choice(_SUFFIX) for _ in range(5))
         if resource.status:
             new.pop("status", None)
             found.errors = [error for error in found.errors if not intake.is_in(error, "status")]
-        self._finish(resource, new, None, found, warnings)
+        await beside(size, self._finish, resource, new, None, found, warnings)
         warnings += resource.rules.warn(new)
         new["metadata"] |= {"uid": str(uuid.uuid4()), "creationTimestamp": self._timestamp()}
         if resource.rules.generation:
@@ -293,13 +301,16 @@ class Verbs:
                 raise errors.conflict(resource.group, resource.plural, target.name, why)
             if resource.namespaced:
                 fields["namespace"] = target.namespace
-            new = resource.fields.apply(None, config, manager, subresource, now, force=options.force)
-            return await self._create(resource, target, new, body.duplicates, options, applied=True)
+            new = await beside(
+                body.size, resource.fields.apply, None, config, manager, subresource, now, force=options.force
+            )
+            return await self._create(resource, target, new, body, options, applied=True)
         old: Raw = orjson.loads(await _served(resource, stored))
         if wrong := meta.check_immutable(fields, old["metadata"]):
             raise errors.invalid(resource.group, resource.kind, target.name, wrong)
-        new = resource.fields.apply(old, config, manager, subresource, now, force=options.force)
-        change = _Change(stored, old, new, body.duplicates, patched=True, applied=True)
+        size = body.size + len(stored.body)
+        new = await beside(size, resource.fields.apply, old, config, manager, subresource, now, force=options.force)
+        change = _Change(stored, old, new, body.duplicates, patched=True, applied=True, size=body.size)
         return await self._replace(resource, target, change, options)
 
     async def _replace(self, resource: Resource, target: Target, change: _Change, options: WriteOptions) -> Result:
@@ -310,11 +321,13 @@ class Verbs:
         submitted = orjson.dumps(new) if change.patched else b""
         new = resource.rules.limit(new, old, target.subresource, resource.status)
         intake.finish_metadata(new, old)
-        found = intake.walk(resource, new, known=change.known)
+        size = (change.size + len(stored.body)) * resource.rules.dear
+        found = await beside(size, intake.walk, resource, new, known=change.known)
         warnings = intake.unknown_fields(resource, found, change.duplicates, options.validation, submitted)
         warnings += intake.metadata_warnings(resource, new["metadata"])
         if not change.applied:
-            resource.fields.update(old, new, options.manager, target.subresource, self._timestamp())
+            now = self._timestamp()
+            await beside(size, resource.fields.update, old, new, options.manager, target.subresource, now)
         attributes = Attributes(
             "UPDATE",
             resource,
@@ -330,11 +343,11 @@ class Verbs:
         if (changed := await self._mutated(attributes)) is not None:
             new = resource.rules.limit(changed, old, target.subresource, resource.status)
             intake.finish_metadata(new, old)
-            found = intake.walk(resource, new)
+            found = await beside(size, intake.walk, resource, new)
         if target.subresource != "status" and resource.status:
             # An older schema may have let in a status that today's refuses; the writer of the spec cannot mend it.
             found.errors = [error for error in found.errors if not intake.is_in(error, "status")]
-        self._finish(resource, new, old, found, warnings)
+        await beside(size, self._finish, resource, new, old, found, warnings)
         warnings += resource.rules.warn(new)
         if resource.rules.generation and intake.desired(new) != intake.desired(old):
             new["metadata"]["generation"] = before.get("generation", 0) + 1
@@ -410,6 +423,7 @@ class Verbs:
         # From here to the store without awaiting: versions go to the store in the order in which they are given out.
         version = self._store.next_version()
         body = conversion.with_version(converted, version)
+        _check_stored(resource, key, body)
         await self._store.write(Write(key, version, body, expected))
         if converted is new:
             return body
@@ -422,6 +436,13 @@ class Verbs:
         version = self._store.next_version()
         body = conversion.with_version(converted, version)
         await self._store.write(Write(key, version, body, expected, delete=True))
+
+
+def _check_stored(resource: Resource, key: Key, body: bytes) -> None:
+    """Refuse an object that has become too large, be it step by step. Raises StatusError (413)."""
+    if len(body) > MAX_STORED:
+        why = f"it would be stored with {len(body)} bytes, managedFields included; the limit is {MAX_STORED}"
+        raise errors.too_large_object(resource.group, resource.plural, key.name, why)
 
 
 async def _served(resource: Resource, stored: Stored) -> bytes:

@@ -20,6 +20,12 @@ NOWHERE = "<nil>"
 """The path of errors that Kubernetes reports without one."""
 MAX_ERRORS = 100
 """After so many errors the rest is not reported: an answer should not be larger than what caused it."""
+MAX_ADDED = 3 << 20
+"""So many bytes of JSON may defaults add to an object: as many as a client may send."""
+
+
+class TooMuchAddedError(Exception):
+    """Defaults add more than `MAX_ADDED` bytes to an object; the message is the path of the field at which they do."""
 
 
 @dataclass(slots=True)
@@ -29,11 +35,18 @@ class Walk:
     errors: list[FieldError] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     late: list[str] = field(default_factory=list)
+    added: int = 0
 
     def report(self, error: FieldError) -> None:
         """Note an error."""
         if len(self.errors) < MAX_ERRORS:
             self.errors.append(error)
+
+    def add(self, path: Path, name: str, size: int) -> None:
+        """Note a default of `size` bytes, before it is filled in. Raises TooMuchAddedError."""
+        self.added += size
+        if self.added > MAX_ADDED:
+            raise TooMuchAddedError(render((path, name)))
 
     def drop_late(self, at: str) -> None:
         """Note an unknown field in the metadata of an embedded object; Kubernetes tells of these last."""

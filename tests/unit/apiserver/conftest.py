@@ -128,7 +128,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
     running: list[tuple[ApiServer, Client]] = []
 
     async def begin(**options: Any) -> tuple[ApiServer, Client]:
-        server = ApiServer(tmp_path / "state", port=0, **options)
+        server = ApiServer(tmp_path / "state", **{"port": 0, **options})
         await server.start()
         running.append((server, Client(server.kubeconfig)))
         return running[-1]

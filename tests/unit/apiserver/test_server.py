@@ -59,8 +59,9 @@ async def test_definitions_are_served_after_a_restart(start: Any, crds: Any) -> 
 async def test_secrets_on_the_disk_are_for_their_owner_only(start: Any) -> None:
     server, _ = await start()
     directory = server.kubeconfig.parent
-    for name in ("kubeconfig", "token", "pki/ca.key"):
-        assert stat.S_IMODE((directory / name).stat().st_mode) == 0o600
+    for path in directory.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+    assert stat.S_IMODE((directory / "pki/ca.key").stat().st_mode) == 0o600
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     assert sorted(path.name for path in directory.iterdir()) == [
         "kubeconfig",
@@ -69,6 +70,7 @@ async def test_secrets_on_the_disk_are_for_their_owner_only(start: Any) -> None:
         "state.db-shm",
         "state.db-wal",
         "state.lock",
+        "state.newest",
         "token",
     ]
 

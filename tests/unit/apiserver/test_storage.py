@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
 import sqlite3
 import threading
@@ -15,7 +16,8 @@ from typing import Any
 import orjson
 import pytest
 
-from tink.apiserver import ApiServerError, statefile, storage
+from tink.apiserver import ApiServerError, checkpoints, layout, statefile
+from tink.apiserver.recent import Recent
 from tink.apiserver.storage import Event, ExpiredError, Key, MismatchError, StorageError, Store, Stored, Write
 
 PODS = "/pods"
@@ -269,7 +271,7 @@ async def test_read_sees_every_write_that_was_answered(desk: Open) -> None:
 
 
 def test_read_that_a_write_overtook_is_not_kept() -> None:
-    recent = storage.Recent(10_000)
+    recent = Recent(10_000)
     old, new = Stored("default", "a", 1, b"old"), Event(2, key("a"), "MODIFIED", b"new", b"old")
     token = recent.ask(key("a"))
     recent.change(new)
@@ -284,7 +286,7 @@ def test_read_that_a_write_overtook_is_not_kept() -> None:
 
 
 def test_memory_is_bounded_and_keeps_what_is_asked_for() -> None:
-    recent = storage.Recent(10_000)
+    recent = Recent(10_000)
     for number in range(100):
         recent.change(Event(number, key(f"n{number}"), "ADDED", b"x" * 500, None))
         if number:
@@ -496,7 +498,7 @@ async def test_file_of_the_first_layout_is_taken_over_with_its_history(
     await d.store.close()
     d = await desk()
     assert await d.names(12) == ["a", "b", "gone"]
-    assert [record.message.partition(": ")[2] for record in caplog.records] == ["brought from layout 1 to 2"]
+    assert [record.message.partition(": ")[2] for record in caplog.records] == ["brought from layout 1 to 3"]
     with closing(sqlite3.connect(tmp_path / "state.db")) as db:
         assert db.execute("PRAGMA page_size").fetchone() == (8192,)
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -531,28 +533,60 @@ async def test_a_file_that_was_closed_is_whole_without_its_log(tmp_path: Path) -
         assert not path.with_name(f"{number}.db-wal").exists(), f"round {number}"
 
 
-async def test_damaged_page_is_an_error_for_its_readers_only(desk: Open, tmp_path: Path) -> None:
+async def test_page_that_is_damaged_meanwhile_is_an_error_for_its_readers_only(desk: Open, tmp_path: Path) -> None:
     d = await desk(history=20)
     for number in range(200):
         await d.put(key(f"n{number:03}"), "x" * 2000)
     await d.store.close()
-    path = tmp_path / "state.db"
-    content = bytearray(path.read_bytes())
-    at = content.index(b'"resourceVersion":"150"') // 8192 * 8192
-    content[at : at + 8192] = b"\xff" * 8192
-    path.write_bytes(content)
     d = await desk(recent=0, history=20)
+    path = tmp_path / "state.db"
+    content = path.read_bytes()
+    at = content.index(b'"resourceVersion":"150"') // 8192 * 8192
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(b"\xff" * 8192)
     with pytest.raises(StorageError, match="malformed"):
         await d.names()
     found = await d.store.get(key("n003"))
     assert found is not None
     with pytest.raises(StorageError, match="malformed"):
         await d.store.get(key("n149"))
+    await d.store.close()
+    with pytest.raises(ApiServerError, match=r"state\.db: .*'When the state is damaged'"):
+        await desk()
+
+
+async def test_read_error_is_told_as_what_it_is_and_ends_with_its_cause(
+    desk: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    d = await desk(history=20)
+    for number in range(200):
+        await d.put(key(f"n{number:03}"), "x" * 2000)
+    await d.store.close()
+    d = await desk(recent=0, history=20)
+    path = tmp_path / "state.db"
+    taken = {entry: int(entry.name) for entry in Path("/proc/self/fd").iterdir() if entry.resolve() == path}
+    kept = {number: os.dup(number) for number in taken.values()}
+    # What pread(2) says of a descriptor that is for writing only is an input/output error for SQLite.
+    blind = os.open(path, os.O_WRONLY)
+    for number in kept:
+        os.dup2(blind, number)
+    asked = (d.names, lambda: d.store.since(PODS, None, 190), lambda: d.store.count(PODS, None, ("", ""), 195))
+    for ask in asked:
+        with pytest.raises(StorageError, match="the state could not be read: disk I/O error"):
+            await ask()
+    for number, copy in kept.items():
+        os.dup2(copy, number)
+        os.close(copy)
+    os.close(blind)
+    assert {record.message.rpartition(": ")[2] for record in caplog.records} == {"disk I/O error"}
+    for ask in asked:
+        await ask()
 
 
 async def test_every_connection_flushes_what_it_commits(tmp_path: Path) -> None:
     """SQLite's own default may be less; a write that was answered survives a power cut only with FULL."""
-    with closing(statefile.connect(tmp_path / "state.db")) as db:
+    with closing(layout.connect(tmp_path / "state.db")) as db:
         assert db.execute("PRAGMA synchronous").fetchone() == (2,)
 
 
@@ -588,8 +622,8 @@ async def test_end_of_the_log_that_was_lost_takes_nothing_else_with_it(desk: Ope
 async def test_log_stays_short_while_writes_never_cease(
     desk: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "CHECKPOINT_BYTES", 100_000)
-    monkeypatch.setattr(statefile, "LOG_BYTES", 2_000_000)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_BYTES", 100_000)
+    monkeypatch.setattr(layout, "LOG_BYTES", 2_000_000)
     d = await desk()
     for number in range(60):
         await asyncio.gather(*(d.put(key(f"n{n}"), "x" * 10_000) for n in range(number, number + 30)))
@@ -600,7 +634,7 @@ async def test_log_stays_short_while_writes_never_cease(
 async def test_log_is_moved_into_the_file_beside_the_writes(
     desk: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "CHECKPOINT_BYTES", 100_000)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_BYTES", 100_000)
     d = await desk()
     for number in range(100):
         await d.put(key(f"n{number}"), "x" * 10_000)

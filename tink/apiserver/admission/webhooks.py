@@ -27,6 +27,7 @@ from tink.apiserver.admission.configuration import Hook, compile_hooks
 from tink.apiserver.admission.matching import exempt, is_namespaces, labels_of
 from tink.apiserver.callout import CallError, Post, TrustError, json_type, no_object
 from tink.apiserver.errors import StatusError
+from tink.apiserver.intake import too_much_added
 from tink.apiserver.registry import Raw, Resource
 
 log = logging.getLogger(__name__)
@@ -177,7 +178,10 @@ class Webhooks:
         _check_patched(made, text, now.object)
         same = text == orjson.dumps(now.object, option=orjson.OPT_SORT_KEYS)
         # Defaults again, for the next webhook; what is wrong with the object is found when all have been asked.
-        now.resource.node(made, None, walks.Walk())
+        try:
+            now.resource.node(made, None, walks.Walk())
+        except walks.TooMuchAddedError as error:
+            raise too_much_added(now.resource.group, now.resource.plural, made, error) from error
         now.object = made
         return not same
 

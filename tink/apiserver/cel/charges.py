@@ -3,7 +3,8 @@
 Sources: k8s.io/apiserver, pkg/cel/library/cost.go; cel-go, interpreter/runtimecost.go.
 
 Most calls cost 1 always. The others cost by the sizes of their arguments or result; those are here, as
-functions of the arguments and the result.
+functions of the arguments and the result. They count no more than the outermost size of a value; what is walked
+through within it is counted by `walk`.
 """
 
 from collections.abc import Callable
@@ -15,6 +16,8 @@ Charge = Callable[[tuple[Any, ...], Any], int]
 
 LIST_BASE = 10
 MAP_BASE = 30
+FREE_LENGTH = 64
+"""A longer list costs what it is longer, when it is made of others. Kubernetes, which copies nothing, takes 1."""
 PATTERN = 0.25
 """Cost of one character of a regular expression for each unit of text."""
 
@@ -48,6 +51,19 @@ def _sum(args: tuple[Any, ...], _: Any) -> int:
 def pattern_cost(text: Any, pattern_size: int) -> int:
     """The cost of matching a text with a pattern of a size."""
     return _up((1.0 + size_for_cost(text)) * 0.1) * _up(pattern_size * PATTERN)
+
+
+def _sum_of_lists(_: tuple[Any, ...], result: Any) -> int:
+    return 1 + max(0, len(result) - FREE_LENGTH)
+
+
+def _sum_of_any(_: tuple[Any, ...], result: Any) -> int:
+    """Of values of types known only now, whose sums cost 1 in Kubernetes."""
+    if isinstance(result, list):
+        return 1 + max(0, len(result) - FREE_LENGTH)
+    if isinstance(result, str | bytes):
+        return 1 + max(0, cost_of(len(result)) - FREE_LENGTH)
+    return 1
 
 
 def _match(args: tuple[Any, ...], _: Any) -> int:
@@ -119,6 +135,7 @@ _BY_OVERLOAD: dict[str, Charge] = {
     **{f"{word}_{t}": _smaller for word in _ORDERS for t in ("string", "bytes")},
     "add_string": _sum,
     "add_bytes": _sum,
+    "add_list": _sum_of_lists,
     "matches_string": _match,
     "contains_string": _contains,
     "list_sets_contains_list": _sets(1),
@@ -154,4 +171,6 @@ def charge_for(function: str, overloads: list[str]) -> Charge | None:
         return None
     if function in ("sort", "@sortByAssociatedKeys") and not overload:
         return None
+    if function == "_+_" and not overload:
+        return _sum_of_any
     return _BY_OVERLOAD.get(overload) or _BY_FUNCTION.get(function)

@@ -23,7 +23,9 @@ SLICE = 1_000
 
 
 class Clock(Protocol):
-    """What a frame has at 2."""
+    """What a frame has at 2. `due` is the cost that later evaluations may come to before they look."""
+
+    due: int
 
     def look(self) -> None:
         """Stops an evaluation that takes too long.

@@ -7,13 +7,14 @@ from .charges import LIST_BASE, MAP_BASE, Charge, charge_for, pattern_cost
 from .checker import qualified
 from .code import VARIABLES, Code, Frame, Run, charged, constant, overdrawn
 from .errors import CelError, EvaluationError
-from .functions import OVERLOADS
+from .functions import OVERLOADS, WALKERS
 from .regex import PatternError, find_all, tester
 from .signatures import FUNCTIONS, Overload
 from .times import span
 from .tree import Call, Comprehension, Ident, ListNode, Literal, MapNode, Node, Select
 from .types import ListType, MapType, ObjectType, Opaque, Type, declared_field
 from .values import Duration, Optional, TypeValue, cost_of, no_overload, type_name
+from .walk import Walk
 
 _CONVERSIONS = frozenset(("bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"))
 _BY_ID: dict[str, Overload] = {o.id: o for overloads in FUNCTIONS.values() for o in overloads}
@@ -275,22 +276,34 @@ class Compiler:
                 raise CelError(f"program instantiation failed: {error}") from None
         fixed = sum(arg.cost for arg in args)
         charge = charge_for(node.function, node.overloads)
+        if not WALKERS.keys().isdisjoint(node.overloads):
+            return Code(_walking(implementation, args, charge), fixed + (1 if charge is None else 0))
         if charge is None:
             return Code(_applied(implementation, args), fixed + 1)
         return Code(_priced(implementation, args, charge), fixed)
 
     def implementation(self, node: Call, given: list[Node]) -> Any:
-        """The Python function for a call; it looks at the types of values where the check could not."""
+        """The Python function for a call; it looks at the types of values where the check could not.
+
+        It takes a walk before the arguments if one of the overloads does.
+        """
         ids = node.overloads
         if len(ids) == 1 and not any(map(_is_dyn, given)):
-            return OVERLOADS[ids[0]]
-        candidates = [(_BY_ID[ident].args, OVERLOADS[ident]) for ident in ids if ident in OVERLOADS]
+            return WALKERS.get(ids[0]) or OVERLOADS[ids[0]]
+        candidates = [
+            (_BY_ID[ident].args, WALKERS.get(ident) or OVERLOADS[ident], ident in WALKERS)
+            for ident in ids
+            if ident in WALKERS or ident in OVERLOADS
+        ]
         operands, name = _OPERANDS.get(node.function), node.function
 
-        def choose(*values: Any) -> Any:
-            for wanted, implementation in candidates:
+        def choose_walking(walk: Walk, *values: Any) -> Any:
+            return choose(*values, walk=walk)
+
+        def choose(*values: Any, walk: Walk | None = None) -> Any:
+            for wanted, implementation, walks in candidates:
                 if all(map(_takes, wanted, values)):
-                    return implementation(*values)
+                    return implementation(walk, *values) if walks else implementation(*values)
             if name == "-_" and type(values[0]) is Duration:
                 return span(-values[0].ns)  # not declared, but evaluation does it
             if operands is None and name not in _PLAIN:
@@ -300,7 +313,7 @@ class Compiler:
                 raise EvaluationError(f"no such overload: {name}")
             raise no_overload()
 
-        return choose
+        return choose_walking if any(walks for _, _, walks in candidates) else choose
 
     def pattern(self, node: Call, given: list[Node], args: list[Code]) -> Code | None:
         """`matches`, `find` and `findAll` with a constant pattern, which is compiled here and only once."""
@@ -434,3 +447,19 @@ def _priced(implementation: Any, args: list[Code], price: Charge) -> Run:
         return result
 
     return run_slots if all(slots) else run_pair
+
+
+def _walking(implementation: Any, args: list[Code], price: Charge | None) -> Run:
+    """The same for a function that looks into nested values."""
+    runs = [arg.run for arg in args]
+
+    def run(frame: Frame) -> Any:
+        values = tuple([arg(frame) for arg in runs])
+        result = implementation(Walk(frame, values), *values)
+        if price is not None:
+            frame[0] -= price(values, result)
+            if frame[0] < 0:
+                overdrawn(frame)
+        return result
+
+    return run

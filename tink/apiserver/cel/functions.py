@@ -1,7 +1,7 @@
 """What each function does: from the id of an overload to the Python function that does it.
 
-The compiler calls these with values whose types fit the overload's signature. Operators that need more
-than their arguments' values (logic, selection, equality) are not here.
+The compiler calls these with values whose types fit the overload's signature; `WALKERS` with a walk before them,
+which counts what they see of nested values. Operators that need more (logic, selection, equality) are not here.
 """
 
 from collections.abc import Callable
@@ -201,19 +201,23 @@ def _time_parts() -> dict[str, Function]:
 
 
 def _for_elements() -> dict[str, Function]:
-    """The functions that exist once for each type of element."""
-    zeros: dict[str, Any] = {"int": 0, "uint": UInt(0), "double": 0.0, "duration": Duration(0)}
+    """The functions that compare elements, once for each type of element."""
     table: dict[str, Function] = {}
     for name in ("int", "uint", "double", "bool", "duration", "timestamp", "string", "bytes"):
         long = f"google.protobuf.{name.title()}" if name in ("duration", "timestamp") else name
         table[f"list_{name}_is_sorted_bool"] = lists.is_sorted
-        table[f"list_{name}_max_{name}"] = lambda items: lists.extreme(items, 1, "max")
-        table[f"list_{name}_min_{name}"] = lambda items: lists.extreme(items, -1, "min")
-        table[f"list_{long}_sort"] = lambda items: lists.sort_by(items, items)
+        table[f"list_{name}_max_{name}"] = lambda walk, items: lists.extreme(walk, items, 1, "max")
+        table[f"list_{name}_min_{name}"] = lambda walk, items: lists.extreme(walk, items, -1, "min")
+        table[f"list_{long}_sort"] = lambda walk, items: lists.sort_by(walk, items, items)
         table[f"list_{long}_sortByAssociatedKeys"] = lists.sort_by
-        if name in zeros:
-            table[f"list_{name}_sum_{name}"] = lambda items, zero=zeros[name]: lists.total(items, zero)
     return table
+
+
+def _sums() -> dict[str, Function]:
+    zeros: dict[str, Any] = {"int": 0, "uint": UInt(0), "double": 0.0, "duration": Duration(0)}
+    return {
+        f"list_{name}_sum_{name}": lambda items, zero=zero: lists.total(items, zero) for name, zero in zeros.items()
+    }
 
 
 _ARITHMETIC: dict[str, Function] = {
@@ -222,7 +226,6 @@ _ARITHMETIC: dict[str, Function] = {
     "add_double": lambda a, b: a + b,
     "add_int64": lists.add_numbers,
     "add_uint64": lists.add_numbers,
-    "add_list": lists.add_lists,
     "add_duration_duration": times.add,
     "add_duration_timestamp": times.add,
     "add_timestamp_duration": times.add,
@@ -300,7 +303,6 @@ _STRINGS: dict[str, Function] = {
     "string_substring_int": strings.substring,
     "string_substring_int_int": strings.substring_range,
     "string_trim": strings.trim,
-    "string_format": formatted,
     "strings_quote": strings.quote,
     "list_join": strings.join,
     "list_join_string": strings.join,
@@ -309,21 +311,12 @@ _STRINGS: dict[str, Function] = {
 
 _LISTS: dict[str, Function] = {
     **dict.fromkeys(("size_list", "list_size", "size_map", "map_size"), len),
-    "in_list": lambda value, items: values.contains(items, value),
     "in_map": _in_map,
-    "list_a_index_of_int": lists.index_of,
-    "list_a_last_index_of_int": lists.last_index_of,
     "list_slice": lists.piece,
-    "list_flatten": lists.flatten,
-    "list_flatten_int": lists.flatten,
     "lists_range": lists.numbers,
     "list_reverse": lambda items: items[::-1],
-    "list_distinct": lists.distinct,
     "list_first": lists.first,
     "list_last": lists.last,
-    "list_sets_contains_list": lists.sets_contain,
-    "list_sets_equivalent_list": lambda a, b: lists.sets_contain(a, b) and lists.sets_contain(b, a),
-    "list_sets_intersects_list": lists.sets_intersect,
     "@mapInsert_map_key_value": _inserted,
     "@mapInsert_map_map": _inserted_all,
 }
@@ -400,6 +393,22 @@ OVERLOADS: dict[str, Function] = {
     **_OPTIONALS,
     **_KUBERNETES,
     **_time_parts(),
-    **_for_elements(),
+    **_sums(),
 }
 """Every overload that is a plain function of its arguments."""
+
+WALKERS: dict[str, Function] = {
+    "add_list": lists.add_lists,
+    "string_format": formatted,
+    "in_list": lambda walk, value, items: walk.contains(items, value),
+    "list_a_index_of_int": lists.index_of,
+    "list_a_last_index_of_int": lists.last_index_of,
+    "list_flatten": lists.flatten,
+    "list_flatten_int": lists.flatten,
+    "list_distinct": lists.distinct,
+    "list_sets_contains_list": lists.sets_contain,
+    "list_sets_equivalent_list": lists.sets_equivalent,
+    "list_sets_intersects_list": lists.sets_intersect,
+    **_for_elements(),
+}
+"""The overloads that look into nested values."""

@@ -1,4 +1,7 @@
-"""The list functions: Kubernetes' own (sum, min, max, isSorted, indexOf) and cel-go's lists and sets extensions."""
+"""The list functions: Kubernetes' own (sum, min, max, isSorted, indexOf) and cel-go's lists and sets extensions.
+
+Those that look into the elements take a walk, which counts what they see.
+"""
 
 import functools
 import itertools
@@ -19,24 +22,28 @@ from .values import (
     Timestamp,
     UInt,
     compare,
-    contains,
-    equal,
     no_overload,
+    shown,
     type_name,
 )
+from .walk import Walk
 
 MAX_LENGTH = 1_000_000
-"""Elements of the longest list that a function makes out of a number."""
+"""Elements of the longest list that a function makes out of a number, or of others."""
+MAX_COMPARED = 10_000_000
+"""Most comparisons for one union of sets."""
 
 
-def add_lists(a: list[Any], b: list[Any]) -> list[Any]:
-    """`a + b` by the kind of the left list: appended, united, or merged by keys."""
+def add_lists(walk: Walk, a: list[Any], b: list[Any]) -> list[Any]:
+    """`a + b` by the kind of the left list: appended, united, or merged by keys.
+
+    Raises:
+        EvaluationError: it would be too long, or too much work.
+    """
+    if len(a) + len(b) > MAX_LENGTH:
+        raise EvaluationError("operation cancelled: result is too large")
     if type(a) is SetList:
-        merged = SetList(a)
-        for item in b:
-            if not contains(merged, item):
-                merged.append(item)
-        return merged
+        return _united(walk, a, b)
     if type(a) is MapList:
         places = {a.key(item): at for at, item in enumerate(a)}
         items = list(a)
@@ -48,6 +55,25 @@ def add_lists(a: list[Any], b: list[Any]) -> list[Any]:
                 items[place] = item
         return MapList(items, a.keys)
     return [*a, *b]
+
+
+def _united(walk: Walk, a: SetList, b: list[Any]) -> SetList:
+    merged = SetList(a)
+    texts = {item for item in a if type(item) is str}
+    others = [item for item in a if type(item) is not str]
+    for item in b:
+        if type(item) is str:
+            if item in texts:
+                continue
+            texts.add(item)
+        elif len(others) * len(b) > MAX_COMPARED:
+            raise EvaluationError("operation cancelled: result is too large")
+        elif walk.contains(others, item):
+            continue
+        else:
+            others.append(item)
+        merged.append(item)
+    return merged
 
 
 def add_numbers(a: Any, b: Any) -> Any:
@@ -71,16 +97,8 @@ def add_numbers(a: Any, b: Any) -> Any:
 
 
 def add(a: Any, b: Any) -> Any:
-    """`a + b` for values of types known only now."""
+    """`a + b` for numbers and times of types known only now."""
     kind = type(a)
-    if kind is str or kind is bytes:
-        if type(b) is not kind:
-            raise no_overload()
-        return a + b
-    if isinstance(a, list):
-        if not isinstance(b, list):
-            raise no_overload()
-        return add_lists(a, b)
     if kind is Duration or kind is Timestamp:
         return times.add(a, b)
     if kind not in (int, UInt, float):
@@ -96,9 +114,10 @@ def total(items: list[Any], zero: Any) -> Any:
     return result
 
 
-def _comparable(items: list[Any]) -> None:
+def _comparable(walk: Walk, items: list[Any]) -> None:
     if any(type(item) not in COMPARABLE for item in items):
         raise no_overload()
+    walk.texts(items)
 
 
 def _compared(a: Any, b: Any) -> int | None:
@@ -109,13 +128,13 @@ def _compared(a: Any, b: Any) -> int | None:
         return None
 
 
-def is_sorted(items: list[Any]) -> bool:
+def is_sorted(walk: Walk, items: list[Any]) -> bool:
     """Whether no element is greater than the next."""
-    _comparable(items)
+    _comparable(walk, items)
     return not any(_compared(a, b) == 1 for a, b in itertools.pairwise(items))
 
 
-def extreme(items: list[Any], wanted: int, name: str) -> Any:
+def extreme(walk: Walk, items: list[Any], wanted: int, name: str) -> Any:
     """The least (`wanted` = -1) or greatest (1) element.
 
     Raises:
@@ -123,7 +142,7 @@ def extreme(items: list[Any], wanted: int, name: str) -> Any:
     """
     if not items:
         raise EvaluationError(f"{name} called on empty list")
-    _comparable(items)
+    _comparable(walk, items)
     best = items[0]
     for item in items[1:]:
         if _compared(best, item) == -wanted:
@@ -131,22 +150,24 @@ def extreme(items: list[Any], wanted: int, name: str) -> Any:
     return best
 
 
-def index_of(items: list[Any], value: Any) -> int:
+def index_of(walk: Walk, items: list[Any], value: Any) -> int:
     """The place of the first element equal to the value, else -1."""
+    walk.through(items)  # as the cost does that Kubernetes takes
     if type(value) is str:
-        return items.index(value) if value in items else -1
+        return items.index(value) if walk.contains(items, value) else -1
     for at, item in enumerate(items):
-        if equal(item, value):
+        if walk.equal(item, value):
             return at
     return -1
 
 
-def last_index_of(items: list[Any], value: Any) -> int:
+def last_index_of(walk: Walk, items: list[Any], value: Any) -> int:
     """The place of the last element equal to the value, else -1."""
+    walk.through(items)
     if type(value) is str:
-        return len(items) - 1 - items[::-1].index(value) if value in items else -1
+        return len(items) - 1 - items[::-1].index(value) if walk.contains(items, value) else -1
     for at in range(len(items) - 1, -1, -1):
-        if equal(items[at], value):
+        if walk.equal(items[at], value):
             return at
     return -1
 
@@ -162,20 +183,21 @@ def piece(items: list[Any], start: int, end: int) -> list[Any]:
     return items[start:end]
 
 
-def flatten(items: list[Any], depth: int = 1) -> list[Any]:
+def flatten(walk: Walk, items: list[Any], depth: int = 1) -> list[Any]:
     """Lists within the list replaced by their elements, `depth` levels deep."""
     if depth < 0:
         raise EvaluationError("level must be non-negative")
+    walk.visit(len(items) + 1)
     flat: list[Any] = []
     for item in items:
         if isinstance(item, list) and depth:
-            flat += flatten(item, depth - 1)
+            flat += flatten(walk, item, depth - 1)
         else:
             flat.append(item)
     return flat
 
 
-def sort_by(items: list[Any], keys: list[Any]) -> list[Any]:
+def sort_by(walk: Walk, items: list[Any], keys: list[Any]) -> list[Any]:
     """The elements in the order of their keys.
 
     Raises:
@@ -193,6 +215,7 @@ def sort_by(items: list[Any], keys: list[Any]) -> list[Any]:
         raise EvaluationError("list elements must be comparable")
     if any(type_name(key) != kind for key in keys):
         raise EvaluationError("list elements must have the same type")
+    walk.texts(keys, len(keys).bit_length())
 
     def order_of(a: int, b: int) -> int:
         return compare(keys[a], keys[b])
@@ -212,32 +235,37 @@ def _hashable_all(items: list[Any]) -> bool:
     return all(type(item) is str for item in items)
 
 
-def distinct(items: list[Any]) -> list[Any]:
+def distinct(walk: Walk, items: list[Any]) -> list[Any]:
     """Each element once, at its first place."""
     if _hashable_all(items):
         return list(dict.fromkeys(items))
     unique: list[Any] = []
     for item in items:
-        if not contains(unique, item):
+        if not walk.contains(unique, item):
             unique.append(item)
     return unique
 
 
-def sets_contain(items: list[Any], part: list[Any]) -> bool:
+def sets_contain(walk: Walk, items: list[Any], part: list[Any]) -> bool:
     """Whether every element of `part` is in `items`."""
-    return all(contains(items, item) for item in part)
+    return all(walk.contains(items, item) for item in part)
 
 
-def sets_intersect(a: list[Any], b: list[Any]) -> bool:
+def sets_equivalent(walk: Walk, a: list[Any], b: list[Any]) -> bool:
+    """Whether each list has all elements of the other."""
+    return sets_contain(walk, a, b) and sets_contain(walk, b, a)
+
+
+def sets_intersect(walk: Walk, a: list[Any], b: list[Any]) -> bool:
     """Whether the lists share an element."""
-    return any(contains(b, item) for item in a)
+    return any(walk.contains(b, item) for item in a)
 
 
 def unwrapped(items: list[Any]) -> list[Any]:
     """The values of those optionals that have one."""
     for item in items:
         if type(item) is not Optional:
-            raise EvaluationError(f"value {item} is not optional")
+            raise EvaluationError(f"value {shown(item)} is not optional")
     return [item.value for item in items if item.present]
 
 

@@ -11,9 +11,11 @@ from . import values
 from .access import reader
 from .charges import smaller
 from .code import ABSORBED, Code, Frame, Run, as_error, charged, constant, overdrawn
+from .equality import contains, equal, lists_equal
 from .errors import EvaluationError
 from .types import ListType, MapType, ObjectType, Type
-from .values import equal, lists_equal, no_overload
+from .values import no_overload
+from .walk import OBJECT, Glance, Walk, look_sooner
 
 _SCALARS = frozenset(("int", "bool", "string", "bytes", "timestamp", "duration", "uint"))
 
@@ -115,7 +117,7 @@ def _plain(t: Type) -> bool:
 
 
 def equality(t: Type) -> Callable[[Any, Any], bool]:
-    """The equality of values of a declared type."""
+    """The equality of values of a declared type that come from an object, and so are as large as they look."""
     if t.shape in ("int", "bool", "string"):
         return operator.eq
     if isinstance(t, ObjectType) and t.fields:
@@ -148,6 +150,29 @@ def _object_equality(t: ObjectType) -> Callable[[Any, Any], bool]:
     return same
 
 
+def _equality_in_frame(t: Type) -> Callable[[Frame, Any, Any], bool]:
+    """The same for values that rules may have made: what is walked through is counted."""
+    same = equality(t)
+    if isinstance(t, ObjectType) and t.fields:
+
+        def objects_equal(frame: Frame, a: Any, b: Any) -> bool:
+            look_sooner(frame, OBJECT)
+            return same(a, b)
+
+        return objects_equal
+    if isinstance(t, ListType) and isinstance(t.element, ObjectType) and t.element.fields:
+        element = equality(t.element)
+        return lambda frame, a, b: Glance(frame).lists_equal(a, b, element)
+    return _walked
+
+
+_DEEP = frozenset((list, values.SetList, values.MapList, dict, values.Optional))
+
+
+def _walked(frame: Frame, a: Any, b: Any) -> bool:
+    return Walk(frame, (a, b)).equal(a, b) if type(a) in _DEEP else equal(a, b)
+
+
 def equals(left: Code, right: Code, t: Type, other: Type, *, wanted: bool) -> Code:
     """`==` (`wanted` is True) and `!=`. `t` and `other` are the types of the sides."""
     a, b = left.run, right.run
@@ -160,10 +185,10 @@ def equals(left: Code, right: Code, t: Type, other: Type, *, wanted: bool) -> Co
         if wanted:
             return Code(lambda frame: a(frame) == b(frame), fixed + 1)
         return Code(lambda frame: a(frame) != b(frame), fixed + 1)
-    same = equality(t) if known else equal
+    same = _equality_in_frame(t) if known else _walked
     opaque = t.shape == "opaque" or (isinstance(t, ObjectType) and not t.fields)
     if wanted and known and opaque and getattr(t, "name", "") != "optional_type":
-        return Code(lambda frame: same(a(frame), b(frame)) is wanted, fixed + 1)
+        return Code(lambda frame: same(frame, a(frame), b(frame)) is wanted, fixed + 1)
     if known and t.shape == "string" and right.constant:
         return Code(_equality_with(a, right.value, wanted=wanted), fixed)
     if known and t.shape == "string":
@@ -172,7 +197,7 @@ def equals(left: Code, right: Code, t: Type, other: Type, *, wanted: bool) -> Co
     def run(frame: Frame) -> bool:
         x, y = a(frame), b(frame)
         frame[0] -= 1 if wanted and isinstance(x, values.OpaqueValue) else smaller(x, y)
-        return same(x, y) is wanted
+        return same(frame, x, y) is wanted
 
     return Code(run, fixed)
 
@@ -270,7 +295,7 @@ def member_of_constant(value: Code, items: list[Any]) -> Code | None:
             return type(found) is str and found in members
 
         return Code(run, value.cost)
-    return Code(lambda frame: values.contains(items, inner(frame)), value.cost)
+    return Code(lambda frame: contains(items, inner(frame)), value.cost)
 
 
 # arithmetic on whole numbers

@@ -8,11 +8,15 @@ from typing import Any
 
 from .errors import EvaluationError
 from .quoting import go_quote
+from .strings import MAX_RESULT
 from .times import duration_text, timestamp_text
 from .values import Duration, Timestamp, TypeValue, UInt, double_text, type_name
+from .walk import Walk
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MAX_PRECISION = 1000
+WRITTEN = 4
+"""Nodes of a walk that one counts for: writing takes longer than comparing."""
 
 STRINGS = frozenset(
     (
@@ -109,9 +113,10 @@ def _precision(text: str, at: int) -> tuple[int, int]:
     return int(digits), end
 
 
-def _string(value: Any) -> str:
+def _string(walk: Walk, value: Any) -> str:
     kind = type(value)
     if kind is str:
+        walk.text(value)
         return str(value)
     if kind is bool:
         return "true" if value else "false"
@@ -120,9 +125,11 @@ def _string(value: Any) -> str:
     if kind is float:
         return double_text(value)
     if isinstance(value, list):
-        return "[" + ", ".join(map(_inner, value)) + "]"
+        walk.visit(WRITTEN * (len(value) + 1))
+        return "[" + ", ".join([_inner(walk, item) for item in value]) + "]"
     if kind is dict:
-        return "{" + ", ".join(sorted(f"{_key(k)}:{_inner(v)}" for k, v in value.items())) + "}"
+        walk.visit(WRITTEN * (len(value) + 1))
+        return "{" + ", ".join(sorted(f"{_key(walk, k)}:{_inner(walk, v)}" for k, v in value.items())) + "}"
     if value is None:
         return "null"
     if kind is Timestamp:
@@ -140,17 +147,20 @@ def _string(value: Any) -> str:
     raise _wrong_type("s", type_name(value))
 
 
-def _key(value: Any) -> str:
+def _key(walk: Walk, value: Any) -> str:
     if type(value) is str:
+        walk.text(value)
         return go_quote(value)
     if type(value) in (int, UInt, bool):
-        return _string(value)
+        return _string(walk, value)
     raise ClauseError(f"error during formatting: no formatting function for map key of type {type_name(value)}")
 
 
-def _inner(value: Any) -> str:
+def _inner(walk: Walk, value: Any) -> str:
     """A value within a list or map: strings are quoted, doubles have six places."""
     kind = type(value)
+    if kind is str or kind is bytes:
+        walk.text(value)
     if kind is str:
         return go_quote(value)
     if kind is bytes:
@@ -161,8 +171,8 @@ def _inner(value: Any) -> str:
         return f"{value:f}"
     if kind is Timestamp or kind is Duration:
         word = "timestamp" if kind is Timestamp else "duration"
-        return f'{word}("{_string(value)}")'
-    return _string(value)
+        return f'{word}("{_string(walk, value)}")'
+    return _string(walk, value)
 
 
 def _double(clause: str, value: Any) -> float:
@@ -204,25 +214,29 @@ def _integer(clause: str, code: str) -> Callable[[Any, int], str]:
 
 
 _WRITERS: dict[str, Callable[[Any, int], str]] = {
-    "s": lambda value, _: _string(value),
     "f": _fixed,
     "e": _scientific,
     **{clause: _integer(clause, clause) for clause in "dbxXo"},
 }
 
 
-def formatted(text: str, args: list[Any]) -> str:
+def formatted(walk: Walk, text: str, args: list[Any]) -> str:
     """`text` with its clauses filled from `args`.
 
     Raises:
-        EvaluationError: malformed, too few arguments, or of wrong types.
+        EvaluationError: malformed, too few arguments, or of wrong types; or the result would be too long.
+        BudgetExceededError: the arguments have too much in them.
     """
     try:
         out: list[str] = []
-        at = 0
+        at = size = 0
         for plain, precision, clause in clauses(text, len(args)):
             if clause:
-                out.append(_WRITERS[clause](args[at], precision))
+                piece = _string(walk, args[at]) if clause == "s" else _WRITERS[clause](args[at], precision)
+                size += len(piece)
+                if size > MAX_RESULT:
+                    raise EvaluationError("operation cancelled: result is too large")
+                out.append(piece)
                 at += 1
             else:
                 out.append(plain)

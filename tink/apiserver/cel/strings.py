@@ -112,9 +112,11 @@ def join(items: list[Any], mark: str = "") -> str:
     """The strings of a list with a mark between them.
 
     Raises:
-        EvaluationError: an element is no string.
+        EvaluationError: an element is no string, or the result would be too long.
     """
     for item in items:
         if type(item) is not str:
             raise EvaluationError(f"join: invalid input: {shown(item)}")
+    if sum(map(len, items)) + len(mark) * len(items) > MAX_RESULT:
+        raise EvaluationError("operation cancelled: result is too large")
     return mark.join(items)

@@ -4,7 +4,7 @@ JSON's own values are used as they are: None, bool, int, float, str, list, dict;
 small classes here and in the rooms of their functions (`net`, `urls`, `quantity`, `semver`, `named`).
 """
 
-from collections.abc import Callable
+import reprlib
 from typing import Any
 
 from .errors import EvaluationError
@@ -44,7 +44,7 @@ class MapList(list[Any]):
 
     def key(self, item: Any) -> Any:
         """What identifies an element."""
-        return tuple(_hashable(item.get(key)) for key in self.keys)
+        return tuple(hashable(item.get(key)) for key in self.keys)
 
 
 class TypeValue:
@@ -224,72 +224,27 @@ def traversal(value: Any) -> int:
 # equality
 
 
-def _hashable(value: Any) -> Any:
+def hashable(value: Any) -> Any:
     """A key that is equal for equal scalars only; true and 1 differ."""
     return (bool, value) if value is True or value is False else value
 
 
-def _numbers_equal(a: Any, b: Any) -> bool:
+def numbers_equal(a: Any, b: Any) -> bool:
+    """Whether two numbers, of whatever types, are the same."""
     if type(a) is float or type(b) is float:
         # An integer beside a double is rounded to one, unless it is out of a double's range of integers.
         return float(a) == float(b)
     return bool(a == b)
 
 
-_NUMBERS = (int, float, UInt)
-
-
-def equal(a: Any, b: Any) -> bool:
-    """CEL's equality: numbers by value, lists and maps by their content, different types are different."""
-    kind = type(a)
-    other = type(b)
-    if kind is other and kind in _PLAIN:
-        return bool(a == b)
-    if kind in _NUMBERS:
-        return other in _NUMBERS and _numbers_equal(a, b)
-    if isinstance(a, list):
-        return isinstance(b, list) and lists_equal(a, b)
-    if kind is dict:
-        return other is dict and maps_equal(a, b)
-    if kind is Optional:
-        return other is Optional and a.present is b.present and (not a.present or equal(a.value, b.value))
-    return kind is other and bool(a == b)
-
-
-_PLAIN = frozenset((str, bool, int, float, bytes, type(None)))
-
-
-def lists_equal(a: list[Any], b: list[Any], same: Callable[[Any, Any], bool] = equal) -> bool:
-    """Equality of lists by the kind of the left one; `same` compares elements."""
-    if len(a) != len(b):
-        return False
-    if type(a) is SetList:
-        members = set(map(_hashable, a))
-        return all(_hashable(item) in members for item in b)
-    if type(a) is MapList:
-        keyed = {a.key(item): item for item in a}
-        return all((k := a.key(item)) in keyed and same(keyed[k], item) for item in b)
-    return all(map(same, a, b))
-
-
-def maps_equal(a: dict[Any, Any], b: dict[Any, Any]) -> bool:
-    """Equality of maps."""
-    if len(a) != len(b):
-        return False
-    return all(key in b and equal(value, b[key]) for key, value in a.items())
-
-
-def contains(items: list[Any], value: Any) -> bool:
-    """Whether a list has an element equal to the value."""
-    if type(value) is str:
-        return value in items
-    return any(equal(item, value) for item in items)
+NUMBERS = (int, float, UInt)
+"""Python's types of numbers."""
 
 
 # order
 
 _ORDERED = frozenset((str, bytes, bool, Timestamp, Duration))
-COMPARABLE = _ORDERED | frozenset(_NUMBERS)
+COMPARABLE = _ORDERED | frozenset(NUMBERS)
 """Python's types of the values that have an order."""
 
 
@@ -300,7 +255,7 @@ def compare(a: Any, b: Any) -> int:
         EvaluationError: types that have no order among each other, or NaN.
     """
     kind, other = type(a), type(b)
-    if kind in _NUMBERS and other in _NUMBERS:
+    if kind in NUMBERS and other in NUMBERS:
         if kind is float or other is float:
             if a != a or b != b:
                 raise EvaluationError("NaN values cannot be ordered")
@@ -354,8 +309,12 @@ def double_text(value: float) -> str:
     return f"{sign}{all_digits[:point]}.{all_digits[point:]}"
 
 
+_brief = reprlib.Repr()
+_brief.maxlevel, _brief.maxlist, _brief.maxdict, _brief.maxstring, _brief.maxother = 3, 10, 10, 200, 200
+
+
 def shown(value: Any) -> str:
-    """A value as error texts show it."""
+    """A value as error texts show it; of a list or map no more than its beginning."""
     kind = type(value)
     if kind is str:
         return str(value)
@@ -365,4 +324,4 @@ def shown(value: Any) -> str:
         return double_text(value)
     if value is None:
         return "null"
-    return str(value)
+    return _brief.repr(value) if isinstance(value, list | dict) else str(value)

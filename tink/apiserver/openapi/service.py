@@ -18,6 +18,7 @@ from tink.apiserver.openapi import gnostic, publish, swagger
 from tink.apiserver.openapi.common import LIST_META, OBJECT_META
 from tink.apiserver.openapi.paths import paths
 from tink.apiserver.registry import Raw, Registry, Resource
+from tink.exact import exact
 
 KUBERNETES = "1.36"
 _SECURITY: Raw = {
@@ -77,7 +78,7 @@ class OpenAPI:
         pieces = self._current()
         if self._whole.index is None:
             listed = {path: {"serverRelativeURL": url(path, self._three(piece).tag)} for path, piece in pieces.items()}
-            self._whole.index = _tagged(orjson.dumps({"paths": listed}))
+            self._whole.index = _tagged(exact(orjson.dumps({"paths": listed})))
         return self._whole.index
 
     def three(self, path: str) -> Text | None:
@@ -116,7 +117,7 @@ class OpenAPI:
 
     def _three(self, piece: _Piece) -> Text:
         if piece.document is None:
-            piece.document = _tagged(orjson.dumps(document(piece.resources)))
+            piece.document = _tagged(exact(orjson.dumps(document(piece.resources))))
         return piece.document
 
     def _current(self) -> dict[str, _Piece]:
@@ -180,9 +181,9 @@ def _parts(resources: Sequence[Resource], *, binary: bool) -> tuple[dict[str, by
     for resource in resources:
         for path, item in paths(resource).items():
             two = swagger.path_item(item)
-            items[path] = gnostic.path_item(two) if binary else orjson.dumps(two)
+            items[path] = gnostic.path_item(two) if binary else exact(orjson.dumps(two))
         for name, schema in publish.schemas(resource, version=2, custom=resource.custom).items():
-            definitions[name] = gnostic.schema(schema) if binary else orjson.dumps(schema)
+            definitions[name] = gnostic.schema(schema) if binary else exact(orjson.dumps(schema))
     return items, definitions
 
 

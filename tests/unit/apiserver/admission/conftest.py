@@ -120,7 +120,7 @@ CONVERSIONS: dict[str, Callable[[Raw, str], Raw]] = {
 async def serve_hooks(directory: Path) -> AsyncIterator[Hooks]:
     """Serve webhooks on a free loopback port, and on another one without TLS."""
     authority = credentials.load_authority(directory / "hooks", datetime.now(UTC))
-    context = credentials.server_context(authority, "127.0.0.1", datetime.now(UTC), directory)
+    context = credentials.server_context(authority, "127.0.0.1", datetime.now(UTC))
     hooks = Hooks(authority.pem())
     app = web.Application(client_max_size=64 << 20)
     app.router.add_post("/{path:.*}", hooks.handle)

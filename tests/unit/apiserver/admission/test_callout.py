@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
 import socket
 import time
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,7 +43,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
         await runner.setup()
         runners.append(runner)
-        context = credentials.server_context(authority, "127.0.0.1", datetime.now(UTC), tmp_path)
+        context = credentials.server_context(authority, "127.0.0.1", datetime.now(UTC))
         await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
         return ClientConfig(f"https://127.0.0.1:{runner.addresses[0][1]}/x", authority.pem())
 
@@ -74,6 +76,37 @@ async def test_answer_without_end_is_cut_off_instead_of_filling_memory(callout: 
 
     with pytest.raises(CallError, match="larger than 1000000 bytes"):
         await callout.post(await serve(answer), b"{}", 10, 1_000_000)
+
+
+async def test_answer_that_grows_when_it_is_unpacked_fills_no_memory(callout: Callout, serve: Serve) -> None:
+    packed = gzip.compress(bytes(200_000_000))
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(body=packed, headers={"Content-Encoding": "gzip"})
+
+    where = await serve(answer)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CallError, match="larger than 1000000 bytes"):
+            await callout.post(where, b"{}", 10, 1_000_000)
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("host", "why"),
+    [
+        ("169.254.169.254", "169.254.169.254 is a link-local address"),
+        ("[fd00:ec2::254]", "fd00:ec2::254 is a cloud's metadata address"),
+        ("0.0.0.0", "0.0.0.0 is an unspecified address"),
+    ],
+)
+async def test_webhook_is_never_a_clouds_metadata_service(callout: Callout, host: str, why: str) -> None:
+    """Loopback is where tinkedge's own webhooks are, and may be asked."""
+    with pytest.raises(CallError) as caught:
+        await callout.post(ClientConfig(f"https://{host}:8443/latest"), b"{}", 5)
+    assert str(caught.value) == f'Post "https://{host}:8443/latest?timeout=5s": dial tcp {host}:8443: connect: {why}'
 
 
 async def test_redirect_is_not_followed(callout: Callout, serve: Serve) -> None:

@@ -1,0 +1,125 @@
+"""Token, authority and kubeconfig: what can't be right is refused with what to do, and nothing is replaced unsaid."""
+
+from __future__ import annotations
+
+import stat
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tink.apiserver import ApiServerError, credentials
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_token_is_made_once_for_its_owner(tmp_path: Path) -> None:
+    token = credentials.load_token(tmp_path / "token")
+    assert len(token) == 43
+    assert credentials.load_token(tmp_path / "token") == token
+    assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("cut", range(43))
+def test_token_that_is_cut_off_anywhere_is_refused_and_kept(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "token"
+    token = credentials.load_token(path)
+    path.write_text(token[:cut])
+    with pytest.raises(ApiServerError, match=rf"{path}: .*(cut off|holds no token); put the right one back, or remove"):
+        credentials.load_token(path)
+    assert path.read_text() == token[:cut]
+    path.write_text(token)  # without its line's end it is whole
+    assert credentials.load_token(path) == token
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe" * 30, b"\0" * 44, b"one two" * 10 + b"\n", b"a" * 40 + b"\n" + b"b" * 40]
+)
+def test_token_that_is_garbled_is_refused_without_showing_it(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "token").write_bytes(content)
+    with pytest.raises(ApiServerError, match="is no token: one line") as caught:
+        credentials.load_token(tmp_path / "token")
+    assert "aaaa" not in str(caught.value)
+
+
+def test_token_of_the_operator_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("x" * 32 + "\n")
+    assert credentials.load_token(tmp_path / "token") == "x" * 32
+
+
+async def test_server_with_a_garbled_token_says_so(start: Any, tmp_path: Path) -> None:
+    server, _ = await start()
+    await server.stop()
+    (tmp_path / "state" / "token").write_bytes(b"\xff\xfe\xfd" * 20)
+    with pytest.raises(ApiServerError, match=r"state/token: is no token"):
+        await start()
+
+
+@pytest.mark.parametrize("lost", ["ca.key", "ca.crt"])
+def test_half_an_authority_is_refused_and_not_replaced(tmp_path: Path, lost: str) -> None:
+    credentials.load_authority(tmp_path / "pki", NOW)
+    (tmp_path / "pki" / lost).unlink()
+    with pytest.raises(ApiServerError, match=rf"pki/{lost} is missing beside .*put it back, or move"):
+        credentials.load_authority(tmp_path / "pki", NOW)
+    assert len(list((tmp_path / "pki").iterdir())) == 1
+
+
+@pytest.mark.parametrize("name", ["ca.key", "ca.crt"])
+@pytest.mark.parametrize("how", ["halved", "empty", "garbled"])
+def test_authority_that_is_garbled_is_refused(tmp_path: Path, name: str, how: str) -> None:
+    credentials.load_authority(tmp_path / "pki", NOW)
+    path = tmp_path / "pki" / name
+    content = path.read_bytes()
+    path.write_bytes({"halved": content[: len(content) // 2], "empty": b"", "garbled": b"\xff" * 200}[how])
+    with pytest.raises(ApiServerError, match="the certificate authority cannot be read"):
+        credentials.load_authority(tmp_path / "pki", NOW)
+
+
+def test_key_of_another_authority_is_refused(tmp_path: Path) -> None:
+    credentials.load_authority(tmp_path / "pki", NOW)
+    credentials.load_authority(tmp_path / "other", NOW)
+    (tmp_path / "other" / "ca.key").replace(tmp_path / "pki" / "ca.key")
+    with pytest.raises(ApiServerError, match=r"ca\.key: is not the key of ca\.crt"):
+        credentials.load_authority(tmp_path / "pki", NOW)
+
+
+def test_authority_is_made_whole_in_a_directory_that_was_made_and_in_none(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for name in ("empty", "none"):
+        made = credentials.load_authority(tmp_path / name, NOW)
+        assert credentials.load_authority(tmp_path / name, NOW).pem() == made.pem()
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o700
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "none"]
+
+
+async def test_kubeconfig_that_leads_here_is_left_with_what_its_owner_has_changed(start: Any) -> None:
+    server, _ = await start()
+    url, path = server.url, server.kubeconfig
+    content = yaml.safe_load(path.read_text())
+    content["contexts"][0]["context"]["namespace"] = "rack-7"
+    path.write_text(yaml.safe_dump(content))
+    before = path.stat().st_mtime_ns
+    await server.stop()
+    server, _ = await start(port=int(url.rpartition(":")[2]))
+    assert path.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"half: [", b"\xff\xfe\0", b"[1, 2]", b"clusters: 7", b"users: [{name: tinkedge}]"]
+)
+async def test_kubeconfig_that_is_broken_is_written_anew_and_said(
+    start: Any, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, _ = await start()
+    path, port = server.kubeconfig, int(server.url.rpartition(":")[2])
+    good = path.read_bytes()
+    await server.stop()
+    path.write_bytes(content)
+    await start(port=port)
+    assert path.read_bytes() == good
+    told = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert len(told) == 1
+    assert str(path) in told[0]
+    assert "written anew" in told[0]

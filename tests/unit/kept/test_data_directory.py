@@ -1,0 +1,161 @@
+"""Whose data directory it is, who may look into it, and what is never touched."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+from pathlib import Path
+
+import pytest
+
+from edge import doctor
+from tink.data_directory import DataDirectoryError, claim, disk_refuses, problems
+
+NOBODY = pwd.getpwnam("nobody").pw_uid
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    made = tmp_path / "data"
+    made.mkdir()
+    made.chmod(0o755)
+    return made
+
+
+def put(directory: Path, *names: str, permissions: int = 0o644) -> None:
+    for name in names:
+        path = directory / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(name)
+        path.chmod(permissions)
+
+
+def test_missing_directory_is_made_closed_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        claim(tmp_path / "a" / "data")
+    finally:
+        os.umask(before)
+    assert mode(tmp_path / "a" / "data") == 0o700
+    assert problems(tmp_path / "a" / "data") == []
+
+
+@pytest.mark.parametrize("open_mode", [0o755, 0o750, 0o777, 0o2775, 0o1777, 0o711])
+def test_open_directory_that_is_empty_or_ours_is_closed_and_said_once(
+    place: Path, open_mode: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    place.chmod(open_mode)
+    claim(place)
+    assert mode(place) & 0o777 == 0o700
+    put(place, "state.db", "state.db-wal", "state.db-shm", "state.lock", "state.newest", "token", "kubeconfig")
+    put(place, "metadata-token.key", "agent-token.key", "pki/ca.key", "pki/ca.crt", ".token.abcd_123")
+    for name in ("artifacts", "osie", "lost+found"):
+        (place / name).mkdir()
+    place.chmod(open_mode)
+    assert [problem.mended for problem in problems(place)] == [True, True]
+    claim(place)
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+    assert f"(mode {open_mode:04o}); state.db" not in caplog.text
+    assert f"(mode {open_mode:04o}); agent-token.key, kubeconfig, metadata-token.key, pki, state.db" in caplog.text
+    assert {mode(path) for path in place.iterdir() if path.is_file() and path.name[0] != "."} == {0o600}
+    assert mode(place / "pki") == 0o700
+    assert mode(place / "pki" / "ca.key") == 0o600
+    assert problems(place) == []
+    claim(place)
+    assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize("name", ["letters", ".bashrc", "etc", "state.db.bak", ".token.abc"])
+@pytest.mark.parametrize("beside", [(), ("state.db", "token")])
+def test_open_directory_with_something_else_in_it_is_never_touched(
+    place: Path, name: str, beside: tuple[str, ...]
+) -> None:
+    put(place, name, *beside)
+    with pytest.raises(
+        DataDirectoryError, match=rf"\(mode 0755\); it also has what is not tinkedge's .*'chmod 700 {place}"
+    ):
+        claim(place)
+    assert mode(place) == 0o755
+    assert {mode(path) for path in place.iterdir()} == {0o644}
+    place.chmod(0o700)  # what the message names
+    claim(place)
+    assert mode(place / name) == 0o644
+
+
+def test_root_and_the_temporary_directory_are_never_touched() -> None:
+    for directory in (Path("/"), Path("/tmp"), Path("/usr")):
+        before = directory.stat().st_mode
+        with pytest.raises(DataDirectoryError):
+            claim(directory)
+        assert directory.stat().st_mode == before
+
+
+def test_directory_of_another_user_is_refused_also_when_it_is_closed(place: Path) -> None:
+    for permissions in (0o700, 0o755, 0o777):
+        place.chmod(permissions)
+        os.chown(place, NOBODY, -1)
+        with pytest.raises(DataDirectoryError, match=r"belongs to user nobody, who could replace .*'chown 0 "):
+            claim(place)
+        assert mode(place) == permissions
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_file_that_another_user_has_put_there_is_not_taken(place: Path, tmp_path: Path, link: bool) -> None:
+    place.chmod(0o777)
+    if link:
+        (place / "token").symlink_to(tmp_path / "elsewhere")
+    else:
+        put(place, "token")
+    os.chown(place / "token", NOBODY, -1, follow_symlinks=False)
+    with pytest.raises(DataDirectoryError, match="token in it belongs to another user, who may have put it there"):
+        claim(place)
+    assert mode(place) == 0o777
+
+
+def test_link_to_a_file_elsewhere_is_not_followed(place: Path, tmp_path: Path) -> None:
+    put(tmp_path, "keys")
+    (place / "metadata-token.key").symlink_to(tmp_path / "keys")
+    claim(place)
+    assert mode(tmp_path / "keys") == 0o644
+
+
+def test_file_in_place_of_the_directory_is_named(tmp_path: Path) -> None:
+    put(tmp_path, "data")
+    with pytest.raises(DataDirectoryError, match=f"data directory {tmp_path}/data: File exists"):
+        claim(tmp_path / "data")
+    with pytest.raises(DataDirectoryError, match="Not a directory"):
+        claim(tmp_path / "data" / "below")
+
+
+def test_doctor_says_what_is_wrong_changes_nothing_and_is_content_after_the_remedy(place: Path) -> None:
+    put(place, "state.db")
+    directory, files, disk = doctor.data_directory(place)
+    assert (directory.ok, files.ok, disk.ok) == (False, False, True)
+    assert "other users of this host can look into it (mode 0755)" in directory.seen
+    assert f"'chmod 700 {place}'" in directory.remedy
+    assert "state.db in it can be read by others" in files.seen
+    assert mode(place) == 0o755
+    claim(place)
+    assert [finding.ok for finding in doctor.data_directory(place)] == [True, True]
+    os.chown(place / "state.db", NOBODY, -1)
+    assert "state.db in it belongs to another user" in next(doctor.data_directory(place)).seen
+    os.chown(place, NOBODY, -1)  # tinkedge may run as that user; root only asks
+    assert next(doctor.data_directory(place)).seen == "for user nobody alone"
+    os.chown(place, 0, -1)
+    os.chown(place / "state.db", 0, -1)
+    put(place, "letters")
+    place.chmod(0o777)
+    assert "write to it (mode 0777)" in next(doctor.data_directory(place)).seen
+    assert next(doctor.data_directory(place / "missing")).ok
+    assert not next(doctor.data_directory(place / "letters" / "below")).ok
+
+
+def test_disk_that_can_be_written_refuses_nothing(tmp_path: Path) -> None:
+    assert disk_refuses(tmp_path) == ""
+    assert disk_refuses(tmp_path / "missing") == "No such file or directory"
+    assert disk_refuses(Path("/proc")) in ("", "the disk is full")

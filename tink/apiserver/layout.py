@@ -1,0 +1,198 @@
+"""How the file of the state is laid out, how it is opened, and how older layouts are brought to today's.
+
+The tables are explained in `statefile`, which reads and writes them. Each row of `states` has a checksum (`row_sum`):
+what a disk has garbled is found when the file is opened (`soundness`), and served to nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import zlib
+from pathlib import Path
+
+import orjson
+
+log = logging.getLogger(__name__)
+
+LOG_BYTES = 64 << 20
+"""When the write-ahead log is longer, writes wait for a checkpoint."""
+LAYOUT = 3
+"""`PRAGMA user_version` of this layout. 1: objects with their text, and a history with two texts for each change. 2: no
+checksums."""
+OWNED = b'"ownerReferences":['
+"""Stands in the text of every object that has owners, and in few others."""
+
+_BLOCK = 8192
+"""Bytes of a page of the file: two or three Hardware objects. With 4096 a second one rarely fits."""
+
+_STATES = """CREATE TABLE states (
+  version INTEGER PRIMARY KEY, prior INTEGER NOT NULL, type TEXT NOT NULL,
+  resource TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL, sum INTEGER NOT NULL, body BLOB NOT NULL
+)"""
+_TABLES = (
+    _STATES,
+    """CREATE TABLE objects (
+      resource TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL, version INTEGER NOT NULL,
+      PRIMARY KEY (resource, namespace, name)
+    ) WITHOUT ROWID""",
+    """CREATE TABLE owners (
+      uid TEXT NOT NULL, resource TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL,
+      PRIMARY KEY (uid, resource, namespace, name)
+    ) WITHOUT ROWID""",
+    "CREATE TABLE history (border INTEGER NOT NULL)",
+    "INSERT INTO history VALUES (0)",
+)
+_FROM_2 = (
+    "ALTER TABLE states RENAME TO states_2",
+    _STATES,
+    """INSERT INTO states SELECT version, prior, type, resource, namespace, name,
+      row_sum(version, prior, type, resource, namespace, name, body), body FROM states_2 ORDER BY version""",
+    "DROP TABLE states_2",
+)
+_FROM_1 = (
+    "ALTER TABLE objects RENAME TO objects_1",
+    "ALTER TABLE history RENAME TO history_1",
+    *(statement.replace(" sum INTEGER NOT NULL,", "") for statement in _TABLES),
+    "UPDATE history SET border = (SELECT coalesce(min(version), 1) - 1 FROM history_1)",
+    "INSERT INTO objects SELECT resource, namespace, name, version FROM objects_1",
+    # The version of what the first kept change of an object replaced stands in its text only.
+    """INSERT INTO states
+      SELECT h.version, CASE WHEN h.prior IS NULL THEN 0 ELSE coalesce(
+        (SELECT max(e.version) FROM history_1 AS e WHERE e.resource = h.resource AND e.namespace = h.namespace
+          AND e.name = h.name AND e.version < h.version),
+        CAST(json_extract(CAST(h.prior AS TEXT), '$.metadata.resourceVersion') AS INTEGER)) END,
+        h.type, h.resource, h.namespace, h.name, h.body
+      FROM history_1 AS h ORDER BY h.version""",
+    """INSERT OR IGNORE INTO states
+      SELECT s.prior, 0, 'ADDED', s.resource, s.namespace, s.name, h.prior
+      FROM states AS s JOIN history_1 AS h ON h.version = s.version WHERE s.prior > 0""",
+    "INSERT OR IGNORE INTO states SELECT version, 0, 'ADDED', resource, namespace, name, body FROM objects_1",
+    "DROP TABLE objects_1",
+    "DROP TABLE history_1",
+    *_FROM_2,
+)
+
+
+class NotOursError(sqlite3.DatabaseError):
+    """A newer version made the file, or another program."""
+
+
+def row_sum(version: int, prior: int, kind: str, resource: str, namespace: str, name: str, body: bytes) -> int:
+    """Give the checksum of a row of `states`: CRC-32 of its other columns, blanks in between, and of its body."""
+    return zlib.crc32(body, zlib.crc32(f"{version} {prior} {kind} {resource} {namespace} {name}".encode()))
+
+
+HEAD = "CAST(version || ' ' || prior || ' ' || type || ' ' || resource || ' ' || namespace || ' ' || name AS BLOB)"
+"""What `row_sum` takes before the body, in SQL: for a hundred thousand rows that is quicker."""
+
+
+def log_of(path: Path) -> Path:
+    """Give the place of the write-ahead log of a state."""
+    return path.with_name(f"{path.name}-wal")
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open the file for what one thread does with it. Raises sqlite3.Error."""
+    db = sqlite3.connect(path, isolation_level=None, cached_statements=64)
+    # With FULL an answered write survives a power cut; NORMAL does not promise that in write-ahead mode
+    # (sqlite.org/pragma.html#pragma_synchronous).
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute("PRAGMA wal_autocheckpoint = 0")  # see `checkpoint`
+    db.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")  # a log that begins anew is cut to this
+    return db
+
+
+def layout_of(db: sqlite3.Connection) -> int:
+    """Give the layout of a file; 0: it is empty. Raises sqlite3.Error, also when it is none of ours."""
+    layout: int = db.execute("PRAGMA user_version").fetchone()[0]
+    if not 0 <= layout <= LAYOUT:
+        raise NotOursError(f"it has layout {layout}, made by a newer version; this one knows {LAYOUT}")
+    if not layout and (found := db.execute("SELECT name FROM sqlite_master LIMIT 1").fetchone()):
+        raise NotOursError(f"it is a database of another program (with {found[0]})")
+    return layout
+
+
+def newest_in(db: sqlite3.Connection) -> int:
+    """Give the newest version in a file of this layout. Raises sqlite3.Error."""
+    version: int = db.execute("SELECT coalesce(max(version), 0) FROM states").fetchone()[0]
+    return version
+
+
+def make(path: Path) -> None:
+    """Make an empty file for the owner alone, unless there is one: SQLite gives its log and its index the same mode.
+
+    Raises OSError.
+    """
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+def prepare(db: sqlite3.Connection, path: Path) -> None:
+    """Create the tables, or bring those of an older layout to this one. Raises sqlite3.Error, also when no write can be
+    made.
+    """
+    layout = layout_of(db)
+    if layout == 0:
+        db.execute(f"PRAGMA page_size = {_BLOCK}")
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        if layout < LAYOUT:
+            db.create_function("row_sum", 7, row_sum, deterministic=True)
+            for statement in {0: _TABLES, 1: _FROM_1, 2: _FROM_2}[layout]:
+                db.execute(statement)
+            if layout == 1:
+                _index_owners(db)
+            db.execute(f"PRAGMA user_version = {LAYOUT}")
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+    if 0 < layout < LAYOUT:
+        log.info("state %s: brought from layout %d to %d", path, layout, LAYOUT)
+        _vacuum(db, path)
+
+
+def owner_uids(body: bytes) -> set[str]:
+    """Give the uids of an object's owners."""
+    if OWNED not in body:
+        return set()
+    owners = orjson.loads(body)["metadata"].get("ownerReferences") or ()
+    return {owner["uid"] for owner in owners if owner.get("uid")}
+
+
+def _index_owners(db: sqlite3.Connection) -> None:
+    for resource, namespace, name, body in db.execute(
+        "SELECT resource, namespace, name, body FROM objects JOIN states USING (version, resource, namespace, name) "
+        "WHERE instr(body, ?)",
+        (OWNED,),
+    ).fetchall():
+        rows = [(uid, resource, namespace, name) for uid in owner_uids(body)]
+        db.executemany("INSERT INTO owners VALUES (?, ?, ?, ?)", rows)
+
+
+def _vacuum(db: sqlite3.Connection, path: Path) -> None:
+    """Give the room of the older layout back, with pages of this layout's size. The file works without it, too."""
+    try:
+        db.execute("PRAGMA journal_mode = DELETE")
+        db.execute(f"PRAGMA page_size = {_BLOCK}")
+        db.execute("VACUUM")
+    except sqlite3.Error as error:
+        log.warning("state %s: it stays larger than it need be: %s", path, error)
+    db.execute("PRAGMA journal_mode = WAL")
+
+
+def checkpoint(db: sqlite3.Connection) -> bool:
+    """Move what the write-ahead log holds into the file, as far as no reader needs it. Holds no reader or writer up.
+
+    True: all of it could be moved, and the next write begins the log anew. Raises sqlite3.Error.
+    """
+    busy, frames, moved = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    return not busy and moved == frames
+
+
+def log_is_long(path: Path) -> bool:
+    """Say whether the log grows because no checkpoint has got to its end for a long time."""
+    return log_of(path).stat().st_size > LOG_BYTES

@@ -1,0 +1,71 @@
+"""Files for their owner alone (0600): keys, tokens, certificates. Written whole or not at all, and to stay.
+
+A new content stands beside its place until it is on the disk, and is then moved there; the directory is flushed, too,
+so that a power cut leaves the old file or the new one. Nobody sees half a file, and none is open to others for a
+moment.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+def write(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Make or replace a file. Raises OSError; then nothing has changed."""
+    with _beside(path, content, mode) as temporary:
+        temporary.replace(path)
+        sync_directory(path.parent)
+
+
+def create(path: Path, content: bytes) -> bool:
+    """Make a file unless there is one, by whomever: the first wins. Whether it was made. Raises OSError."""
+    with _beside(path, content, 0o600) as temporary:
+        try:
+            path.hardlink_to(temporary)
+        except FileExistsError:
+            return False
+        sync_directory(path.parent)
+        return True
+
+
+@contextmanager
+def _beside(path: Path, content: bytes, mode: int) -> Iterator[Path]:
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # 0600 whatever the umask
+    try:
+        with os.fdopen(handle, "wb") as file:
+            if mode != 0o600:
+                os.fchmod(file.fileno(), mode)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        yield Path(name)
+    finally:
+        with suppress(FileNotFoundError):  # moved
+            Path(name).unlink()
+
+
+def sync_directory(directory: Path) -> None:
+    """Have the names in a directory survive a loss of power. Raises OSError."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sweep(directory: Path, *names: str) -> None:
+    """Remove what writers of files and directories with these names left beside them when they were killed.
+
+    Only for who knows that no such writer is at work. Raises OSError.
+    """
+    for name in names:
+        for left in directory.glob(f".{name}.????????"):  # as tempfile names them
+            if left.is_dir():
+                shutil.rmtree(left)
+            else:
+                left.unlink(missing_ok=True)
