@@ -66,6 +66,10 @@ class Agent:
     async def succeeded(self, workflow: pb.Workflow, index: int) -> None:
         await self._publish(workflow, action_succeeded=pb.Event.ActionSucceeded(action_id=workflow.actions[index].id))
 
+    async def rejects(self, workflow: pb.Workflow, reason: str) -> None:
+        rejected = pb.Event.WorkflowRejected(failure_reason=reason, failure_message="no")
+        await self._publish(workflow, workflow_rejected=rejected)
+
     async def failed(self, workflow: pb.Workflow, index: int, reason: str, message: str) -> None:
         event = pb.Event.ActionFailed(
             action_id=workflow.actions[index].id, failure_reason=reason, failure_message=message
@@ -487,6 +491,51 @@ async def test_kubectl_delete_of_a_workflow_whose_agent_is_away_returns_when_it_
         await kubectl("delete", "workflow", "w", "--timeout=20s")
     finally:
         await impatient.stop()
+
+
+CANCEL = ("--subresource=status", "--type=merge", "-p", '{"status":{"state":"Cancelling"}}')
+CANCELED = ("--for=jsonpath={.status.state}=Canceled", "--timeout=10s")
+
+
+@pytest.mark.since(24)
+async def test_kubectl_cancels_and_deletes_at_once_what_no_agent_has(operated: Stack, kubectl: Kubectl) -> None:
+    """Neither prepared nor dispatched, with the machine away; and what its agent has rejected."""
+    await operated.workflow("homeless", hardwareRef={"name": "nobody"})
+    await operated.workflow("deleted")
+    await operated.workflow("cancelled")
+    for name in ("deleted", "cancelled"):
+        await operated.until("Pending", name)
+    for name in ("homeless", "cancelled"):
+        await kubectl("patch", "workflow", name, *CANCEL)
+        await kubectl("wait", f"workflow/{name}", *CANCELED)
+    assert "status.state was set to Cancelling" in await kubectl("get", "workflow", "cancelled", "-o", "wide")
+    assert "deleted" in await kubectl("delete", "workflow", "homeless", "deleted", "cancelled", "--timeout=10s")
+
+    agent = await operated.agent()
+    await operated.workflow("rejected")
+    await operated.workflow("next")
+    await agent.rejects(await agent.start_command(), "AlreadyRunning")
+    await operated.until("Pending", "rejected")
+    await kubectl("patch", "workflow", "rejected", *CANCEL)
+    await kubectl("wait", "workflow/rejected", *CANCELED)
+    # An agent that does not say what it holds is told to stop it, for all that is known of it.
+    assert await agent.stop_command() == (await operated.get("rejected"))["metadata"]["uid"]
+    command = await agent.start_command()
+    assert command.workflow_id == (await operated.get("next"))["metadata"]["uid"]
+    await agent.started(command, 0)
+    await operated.until("Running", "next")
+
+
+@pytest.mark.since(24)
+async def test_what_was_sent_and_is_cancelled_waits_for_its_agent(operated: Stack, kubectl: Kubectl) -> None:
+    agent = await operated.agent()
+    await operated.workflow()
+    command = await agent.start_command()
+    await kubectl("patch", "workflow", "w", *CANCEL)
+    assert await agent.stop_command() == command.workflow_id
+    assert (await operated.get())["status"]["state"] == "Cancelling"
+    await agent.rejects(command, "UnknownWorkflow")
+    await kubectl("wait", "workflow/w", *CANCELED)
 
 
 # --- speed -----------------------------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ A Workflow is looked at when it changes, when a Hardware or Template appears or 
 deadline of it has come. Every write carries the resourceVersion that the decision was made from; if the object has
 changed since, the write fails, and the Workflow is looked at again when the informer has the change.
 
+Workflows are what tenants write: in the queue and for rendering, which may take seconds, their namespaces take turns.
+
 With a `Leader`, of several replicas one works. The others keep everything ready: they follow the informers, know what
 is to be looked at, and begin with that when it is their turn.
 """
@@ -37,6 +39,7 @@ from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.informer import Informer
 from tink.kube.leader import DeposedError, Leader, steady, while_leading
 from tink.kube.resources import WORKFLOW
+from tink.kube.rounds import FairSemaphore
 from tink.kube.workqueue import WorkQueue
 from tink.template.fields import render_actions
 from tink.workflow.machine import UnknownActionError
@@ -94,13 +97,15 @@ class Controller:
         self._settings = settings or ControllerSettings()
         self._render = render
         self._clock = clock
-        self._queue: WorkQueue[Key] = WorkQueue(self._settings.retry_first, self._settings.retry_longest)
+        self._queue: WorkQueue[Key] = WorkQueue(
+            self._settings.retry_first, self._settings.retry_longest, whose=_namespace_of
+        )
         self._leader = leader
         self._sightings = Sightings(clock, elapsed)
         self._complaints = Complaints(log, elapsed)
         self._announcer = Announcer(client, COMPONENT, now=clock, clock=elapsed)
         self._looks = asyncio.Semaphore(_LOOKS)
-        self._renders = asyncio.Semaphore(_RENDERS)
+        self._renders = FairSemaphore(_RENDERS)
         self._following = False
         self._waiters: dict[Reference, set[Key]] = {}
         self._waits_for: dict[Key, tuple[Reference, ...]] = {}
@@ -183,7 +188,7 @@ class Controller:
                 # A mistake of ours about one Workflow must not stop the work on all others.
                 delay = self._queue.retry(key)
                 text = "Workflow %s/%s: trying again in %.1f s"
-                self._complaints.warn(text, *key, delay, level=logging.ERROR, exc_info=True)
+                self._complaints.warn(text, *key, delay, level=logging.ERROR, exc_info=True, whose=key[0])
             finally:
                 self._queue.done(key)
 
@@ -197,7 +202,8 @@ class Controller:
         try:
             outcome = await self._decide(workflow)
         except (InvalidStatusError, UnknownActionError) as error:
-            self._complaints.warn("%s; it is left alone until that is mended", error, level=logging.ERROR)
+            text = "%s; it is left alone until that is mended"
+            self._complaints.warn(text, error, level=logging.ERROR, whose=key[0])
             self._announcer.tell(workflow, WORKFLOW, Announcement("InvalidStatus", str(error), warning=True))
             return
         self._wait_for(key, outcome.waits_for)
@@ -216,7 +222,8 @@ class Controller:
             delay = self._queue.retry(key)
             log.debug("Workflow %s/%s changed meanwhile, looking again within %.2f s", *key, delay)
         except ApiError as error:
-            self._complaints.warn("Workflow %s/%s: %s; trying again in %.1f s", *key, error, self._queue.retry(key))
+            text, delay = "Workflow %s/%s: %s; trying again in %.1f s", self._queue.retry(key)
+            self._complaints.warn(text, *key, error, delay, whose=key[0])
         else:
             self._queue.settle(key)
 
@@ -230,7 +237,7 @@ class Controller:
         decide = partial(reconcile, workflow, hardware, template, self._settings, self._clock(), self._render, age)
         if hardware is None or template is None or not to_be_rendered(workflow):
             return decide()
-        async with self._renders:
+        async with self._renders.entered(_namespace_of(_key(workflow))):
             # A template may take seconds; the event loop, which all of this process share, must not wait for it.
             return await asyncio.to_thread(decide)
 
@@ -282,6 +289,10 @@ def _why(status: object) -> str:
 
 def _key(obj: Raw) -> Key:
     return obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
+
+
+def _namespace_of(key: Key) -> str:
+    return key[0]
 
 
 def _version(obj: Raw) -> str:

@@ -40,8 +40,23 @@ class Dispatched:
 
 
 @dataclass(frozen=True, slots=True)
+class Reclaimed:
+    """The server claims a Workflow that is Scheduled already: what another stream was to send, this one sends."""
+
+
+@dataclass(frozen=True, slots=True)
 class Undelivered:
-    """The agent's stream was gone before the claimed Workflow could be sent."""
+    """The agent's stream was gone before the Workflow could be sent that this server had claimed. `claim` is when, as
+    the status has it (`status.claim_of`); `given`, whether an agent might have had it before that, because an earlier
+    claim of somebody was given back."""
+
+    claim: str
+    given: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GivenBack:
+    """The agent is at work on another Workflow than this one, which a server has claimed for it, and perhaps sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +165,9 @@ Event = (
     | Prepared
     | PreparationFailed
     | Dispatched
+    | Reclaimed
     | Undelivered
+    | GivenBack
     | CancelRequested
     | StartTimedOut
     | CancelTimedOut

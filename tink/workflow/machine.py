@@ -14,6 +14,9 @@ status, or None if the event changes nothing. It is the only way to a new status
   taken back because the stream broke, the command had arrived all the same) is the dispatch too.
 - A Workflow has succeeded when all its actions have, in whatever order the reports came.
 - An agent that runs nothing of a Cancelling Workflow any more, for whatever reason, has stopped it.
+- A Workflow that no agent has (`status.dispatched` is false) needs nobody to stop it: it is Canceled at once, whoever
+  has set it to Cancelling. What may have been sent is not. Whoever sends it claims it before, so a server that has
+  claimed it and could not send it knows that nobody else did, if the last claim is its own and none had it before.
 - When a Workflow ends early, the action that ran has failed; actions that never ran stay Pending.
 - A last action that `reboots` the machine takes the agent with it, so nobody may be left to report its end. While it
   runs and all others have succeeded, an agent that comes back without the Workflow, or not at all, and a time that is
@@ -46,10 +49,12 @@ from tink.workflow.events import (
     CancelTimedOut,
     Dispatched,
     Event,
+    GivenBack,
     NothingLeft,
     PreparationFailed,
     Prepared,
     PreparedAction,
+    Reclaimed,
     Rejected,
     StartTimedOut,
     Undelivered,
@@ -63,6 +68,7 @@ from tink.workflow.status import (
     action_state,
     actions_of,
     agent_seen,
+    claim_of,
     condition,
     name_of,
     rejections,
@@ -70,6 +76,7 @@ from tink.workflow.status import (
     state_of,
     status_of,
     timestamp,
+    with_no_agent,
 )
 
 __all__ = [
@@ -91,11 +98,13 @@ __all__ = [
     "Cause",
     "Dispatched",
     "Event",
+    "GivenBack",
     "NotAllowedError",
     "NothingLeft",
     "PreparationFailed",
     "Prepared",
     "PreparedAction",
+    "Reclaimed",
     "Rejected",
     "StartTimedOut",
     "Undelivered",
@@ -166,6 +175,7 @@ class Cause(StrEnum):
     ACTION_FAILED = "action failed"
     CANCEL_REQUESTED = "cancel requested"
     STOPPED = "stopped"
+    NOTHING_TO_STOP = "nothing to stop"  # no agent has it
     START_TIMED_OUT = "start timed out"
     CANCEL_TIMED_OUT = "cancel timed out"
     RUN_TIMED_OUT = "run timed out"  # the Workflow, or one of its actions
@@ -216,6 +226,7 @@ WORKFLOW: Mapping[WorkflowState | None, Mapping[Cause, WorkflowState]] = {
     },
     _S.CANCELLING: {
         Cause.STOPPED: _S.CANCELED,
+        Cause.NOTHING_TO_STOP: _S.CANCELED,
         Cause.CANCEL_TIMED_OUT: _S.CANCELED,
     },
     _S.SUCCEEDED: {},
@@ -233,6 +244,7 @@ AUTHOR: Mapping[Cause, Author] = {
     Cause.ACTION_FAILED: Author.SERVER,
     Cause.CANCEL_REQUESTED: Author.CONTROLLER,
     Cause.STOPPED: Author.SERVER,
+    Cause.NOTHING_TO_STOP: Author.CONTROLLER,
     Cause.START_TIMED_OUT: Author.CONTROLLER,
     Cause.CANCEL_TIMED_OUT: Author.CONTROLLER,
     Cause.RUN_TIMED_OUT: Author.CONTROLLER,
@@ -328,6 +340,7 @@ class _Transition:
 
     def __init__(self, workflow: Raw, now: float, author: Author) -> None:
         self._name = name_of(workflow)
+        self._workflow = workflow
         self._state = state_of(workflow)
         self._before = status_of(workflow)
         self._after = _own(self._before)
@@ -345,7 +358,12 @@ class _Transition:
                     self._observe(ConditionType.PREPARED, ConditionStatus.FALSE, event.reason, event.message)
             case Dispatched():
                 self._move(Cause.DISPATCHED)
+            case Reclaimed():
+                if self._state is WorkflowState.SCHEDULED:
+                    self._claim(Cause.DISPATCHED)
             case Undelivered():
+                self._take_back(event)
+            case GivenBack():
                 self._move(Cause.RETURNED)
             case Rejected():
                 self._reject(event)
@@ -382,7 +400,15 @@ class _Transition:
         self._state = target
         self._after["state"] = str(target)
         self._after["lastTransitioned"] = self._time
+        if target is WorkflowState.SCHEDULED:
+            self._claim(cause)
         return True
+
+    def _claim(self, cause: Cause) -> None:
+        self._check(cause)
+        another = timestamp(self._now + 0.001)
+        self._after["dispatched"] = True
+        self._after["claimedAt"] = self._time if self._time != claim_of(self._before) else another
 
     def _check(self, cause: Cause) -> None:
         if AUTHOR[cause] is not self._author:
@@ -412,9 +438,19 @@ class _Transition:
             }
             for action in event.actions
         ]
+        self._after["dispatched"] = False
         self._observe(ConditionType.PREPARED, ConditionStatus.TRUE)
         self._observe(ConditionType.STARTED, ConditionStatus.FALSE)
         self._observe(ConditionType.SUCCEEDED, ConditionStatus.UNKNOWN)
+
+    def _take_back(self, event: Undelivered) -> None:
+        if event.claim != claim_of(self._before):
+            return  # somebody else has claimed it since, and may have sent it
+        if self._state is WorkflowState.CANCELLING:
+            if not event.given:
+                self._stopped("the agent had gone before the Workflow could be sent")
+        elif self._state is WorkflowState.PENDING or self._move(Cause.RETURNED):  # Pending: another gave it back
+            self._after["dispatched"] = event.given
 
     def _reject(self, event: Rejected) -> None:
         not_run = event.reason in (REASON_UNKNOWN_WORKFLOW, REASON_ALREADY_FINISHED)
@@ -423,6 +459,7 @@ class _Transition:
         elif event.reason == REASON_ALREADY_FINISHED:
             self._ended_unheard(event.message)
         elif self._move(Cause.RETURNED):
+            self._after["dispatched"] = False
             self._after["rejections"] = min(rejections(self._before) + 1, MAX_REJECTIONS)
             self._after["dispatchAfter"] = timestamp(self._now + event.delay)
             reason = event.reason or REASON_REJECTED
@@ -450,11 +487,11 @@ class _Transition:
 
     def _cancel(self, event: CancelRequested) -> None:
         self._check(Cause.CANCEL_REQUESTED)
-        by_hand = (
-            self._state is WorkflowState.CANCELLING
-            and condition(self._before, ConditionType.SUCCEEDED).get("reason") != REASON_CANCELLING
-        )
-        if by_hand:
+        cancelling = self._state is WorkflowState.CANCELLING
+        noted = condition(self._before, ConditionType.SUCCEEDED).get("reason") == REASON_CANCELLING
+        if cancelling and with_no_agent(self._workflow):
+            self._move(Cause.NOTHING_TO_STOP)
+        elif cancelling and not noted:
             # A user wrote the state and nothing else: from now on the agent has its time to stop.
             self._after["lastTransitioned"] = self._time
         elif not self._move(Cause.CANCEL_REQUESTED):

@@ -105,6 +105,33 @@ def dispatch_after(status: Mapping[str, Any]) -> float:
     return parse_timestamp(status.get("dispatchAfter")) or 0.0
 
 
+def claim_of(status: Mapping[str, Any]) -> str:
+    """Which claim of a server was the last one: when it was made, and no two claims say the same; "" for none.
+
+    It is compared with itself only: clocks of servers need not agree.
+    """
+    value = status.get("claimedAt")
+    return value if isinstance(value, str) else ""
+
+
+def given(status: Mapping[str, Any]) -> bool:
+    """Whether an agent may have got the Workflow, as far as its dispatch goes."""
+    return status.get("dispatched") is not False
+
+
+def with_no_agent(workflow: Raw) -> bool:
+    """Whether it is certain that no agent has the Workflow: it was never given to one, or the agent has rejected it.
+
+    What has actions and does not say so (`status.dispatched`) may be with an agent. Raises InvalidStatusError.
+    """
+    status = status_of(workflow)
+    actions = actions_of(status)
+    if status.get("startedAt") or any(action_state(action) is not ActionState.PENDING for action in actions):
+        return False
+    dispatched = status.get("dispatched")
+    return dispatched is False or (dispatched is None and not actions)
+
+
 def agent_seen(status: Mapping[str, Any]) -> str:
     """When a server last said that the agent is connected while the last action reboots its machine; "" for never.
 

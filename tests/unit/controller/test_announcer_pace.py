@@ -22,12 +22,14 @@ class Api:
 
     def __init__(self) -> None:
         self.taken = 0
+        self.names: list[str] = []
         self.hold = asyncio.Event()
         self.hold.set()
 
     async def create(self, _: Any, body: Raw) -> Raw:
         await self.hold.wait()
         self.taken += 1
+        self.names.append(body["metadata"]["name"])
         return body
 
 
@@ -70,6 +72,21 @@ async def test_thousand_that_wait_are_kept_and_the_next_is_dropped_and_said(
     announcer.tell(make_workflow(name="more"), WORKFLOW, Announcement("R", "m"))
     (said,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert "not written, 1 so far" in said
+    task.cancel()
+
+
+async def test_events_of_one_tenant_are_dropped_before_those_of_others(make_workflow: Make) -> None:
+    now, api = 0.0, Api()
+    announcer = Announcer(api, COMPONENT, clock=lambda: now)  # type: ignore[arg-type]
+    task = asyncio.create_task(announcer.run())
+    await asyncio.sleep(0)
+    for index in range(3000):
+        announcer.tell(make_workflow(name=f"w{index}"), WORKFLOW, Announcement("R", "m"))
+    victim = make_workflow(name="victim")
+    victim["metadata"]["namespace"] = "other"
+    announcer.tell(victim, WORKFLOW, Announcement("R", "m"))
+    await _settled(api)
+    assert "victim" in [name.partition(".")[0] for name in api.names[:3]]
     task.cancel()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -104,6 +105,35 @@ async def test_a_template_that_takes_its_time_keeps_nothing_else_of_the_process_
         others_went_on.set()
         await rig.until("Pending", "slow")
     assert in_time == [True]
+
+
+async def test_templates_of_one_tenant_that_take_long_do_not_hold_up_anothers_workflow(
+    store: Any, fake_api: Any, make_workflow: Make, hardware: Raw, template: Raw
+) -> None:
+    rendered: list[str] = []
+
+    def render(_: Raw, _hardware: Raw, params: Mapping[str, str]) -> list[Raw]:
+        rendered.append(params["of"])
+        time.sleep(0.02)
+        return [{"name": "a", "image": "i"}]
+
+    rig = Rig(store, fake_api, render, ControllerSettings())
+    rig.hardware.put(hardware)
+    rig.templates.put(template)
+    for namespace in ("d", "hostile"):
+        rig.hardware.put({**hardware, "metadata": {**hardware["metadata"], "namespace": namespace}})
+        rig.templates.put({**template, "metadata": {**template["metadata"], "namespace": namespace}})
+    async with rig.running():
+        for number in range(100):
+            bomb = make_workflow(name=f"bomb{number}", spec={"templateParams": {"of": "hostile"}})
+            bomb["metadata"]["namespace"] = "hostile"
+            rig.workflows.put(bomb)
+        while not rendered:
+            await asyncio.sleep(0.001)
+        before = len(rendered)
+        rig.workflows.put(make_workflow(spec={"templateParams": {"of": "victim"}}))
+        await rig.until("Pending")
+    assert rendered.index("victim") - before <= 8, "it waited for the others"
 
 
 @pytest.mark.parametrize("last", ["hardware", "template"])

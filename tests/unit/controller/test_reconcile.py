@@ -377,7 +377,7 @@ def test_scheduled_for_too_long_fails(make_workflow: Make) -> None:
 
 def test_cancelling_for_too_long_is_canceled_by_force_with_reason_and_message(make_workflow: Make) -> None:
     conditions = [{"type": "Succeeded", "status": "Unknown", "reason": "Cancelling"}]
-    workflow = make_workflow("Cancelling", deleted=True, conditions=conditions)
+    workflow = make_workflow("Cancelling", deleted=True, conditions=conditions, dispatched=True)
     assert look(workflow, CREATED + 299) == Outcome(requeue_after=1)
     outcome = look(workflow, CREATED + 300)
     assert status_in(outcome)["state"] == "Canceled"
@@ -385,11 +385,59 @@ def test_cancelling_for_too_long_is_canceled_by_force_with_reason_and_message(ma
     assert finalizers_in(outcome) == ["other/one"]
 
 
+ACTIONS = [{"id": "a0", "rendered": {"name": "n", "image": "i"}, "state": "Pending"}]
+BEGUN = [{**ACTIONS[0], "state": "Running", "startedAt": STAMP}]
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+@pytest.mark.parametrize(
+    "status",
+    [
+        {},  # before anybody looked at it
+        {"conditions": [{"type": "Prepared", "status": "False", "reason": "HardwareNotFound"}]},
+        {"actions": ACTIONS, "dispatched": False},
+        {"actions": ACTIONS, "dispatched": False, "rejections": 2, "dispatchAfter": STAMP},
+        {"actions": ACTIONS, "dispatched": False, "claimedAt": STAMP},  # taken back
+        # Noted by somebody who did not know.
+        {
+            "actions": ACTIONS,
+            "dispatched": False,
+            "conditions": [{"type": "Succeeded", "status": "Unknown", "reason": "Cancelling"}],
+        },
+    ],
+    ids=["new", "waits", "prepared", "rejected", "taken back", "noted"],
+)
+def test_what_no_agent_has_ends_at_once_when_it_is_set_to_cancelling(
+    make_workflow: Make, status: Raw, deleted: bool
+) -> None:
+    outcome = look(make_workflow("Cancelling", deleted=deleted, **status), CREATED + 1)
+    assert status_in(outcome)["state"] == "Canceled"
+    assert condition(status_in(outcome), "Succeeded")["reason"] == "Canceled"
+    assert finalizers_in(outcome) == ["other/one"]
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"actions": ACTIONS, "dispatched": True},
+        {"actions": ACTIONS},  # prepared by an older version: it may have been dispatched by one, too
+        {"actions": BEGUN, "dispatched": False},  # the claim was taken back, the command had arrived
+        {"actions": ACTIONS, "dispatched": False, "startedAt": STAMP},
+        {"dispatched": True},  # somebody took the actions away
+    ],
+    ids=["dispatched", "older version", "begun", "started", "no actions"],
+)
+def test_what_an_agent_may_have_is_not_canceled_at_once(make_workflow: Make, status: Raw) -> None:
+    changed = status_in(look(make_workflow("Cancelling", **status), CREATED + 1))
+    assert "state" not in changed
+    assert condition(changed, "Succeeded")["reason"] == "Cancelling"
+
+
 @pytest.mark.parametrize("deleted", [False, True])
 def test_cancelling_set_by_hand_long_after_the_last_transition_gives_the_agent_its_time(
     make_workflow: Make, deleted: bool
 ) -> None:
-    workflow = make_workflow("Cancelling", deleted=deleted)
+    workflow = make_workflow("Cancelling", deleted=deleted, dispatched=True)
     status = status_in(look(workflow, CREATED + 4000))
     assert "state" not in status
     workflow["status"] |= status
@@ -471,7 +519,7 @@ FUTURE = "2999-01-01T00:00:00Z"
 @pytest.mark.parametrize("state", ["Scheduled", "Cancelling"])
 def test_a_time_in_the_future_is_looked_at_again_within_the_timeout(make_workflow: Make, state: str) -> None:
     conditions = [{"type": "Succeeded", "status": "Unknown", "reason": "Cancelling"}]
-    workflow = make_workflow(state, lastTransitioned=FUTURE, conditions=conditions)
+    workflow = make_workflow(state, lastTransitioned=FUTURE, conditions=conditions, dispatched=True)
     assert look(workflow, CREATED) == Outcome(requeue_after=300)
 
 

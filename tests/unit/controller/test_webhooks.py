@@ -223,6 +223,44 @@ ODD += [{"metadata": value, "spec": {"hardwareRef": 1, "templateRef": {}}} for v
 ODD += [{"spec": {"ipxe": 7}, "status": 7}, {"spec": {"templateRef": {"name": 3}}, "status": {"state": []}}]
 
 
+def osie(kernel: Any, initrd: Any = "http://192.0.2.1/initrd") -> Raw:
+    return {
+        "kind": "OSIE",
+        "metadata": {"name": "o", "namespace": "d"},
+        "spec": {"kernelUrl": kernel, "initrdUrl": initrd},
+    }
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://127.0.0.1:8080/kernel", "127.0.0.1 is a loopback address"),
+        ("http://LOCALHOST/kernel", "localhost is a loopback address"),
+        ("https://user:secret@[::ffff:127.0.0.1]/kernel?sig=secret", "::ffff:127.0.0.1 is a loopback address"),
+        ("http://169.254.169.254/latest/user-data", "169.254.169.254 is a link-local address"),
+        ("http://kernels.example/kernel", ""),
+        ("http://192.0.2.1/kernel", ""),
+        ("file:///var/lib/tinkedge/osie/kernel", ""),
+        ("http://[::1/kernel", ""),
+        (7, ""),
+    ],
+)
+async def test_osie_with_a_url_that_no_edge_follows_is_let_in_with_a_warning(world: World, url: Any, said: str) -> None:
+    expected = ()
+    if said:
+        address = said.split(" ")[0].replace("localhost", "127.0.0.1").replace("::ffff:", "")
+        expected = (
+            f"spec.kernelUrl: {said}: an edge fetches nothing from there, unless it was started with --allow-upstream "
+            f"{address}",
+        )
+    assert await world.review("CREATE", osie(url)) == Verdict(warnings=expected)
+    # Nobody is told again of what was there before.
+    assert await world.review("UPDATE", osie(url), osie(url)) == Verdict()
+    assert await world.review("UPDATE", osie("http://192.0.2.1/k"), osie(url)) == Verdict()
+    for odd in ({}, {"spec": []}, {"spec": None}):
+        assert await world.review("UPDATE", {**osie(url), **odd}, odd or None) is not None
+
+
 @pytest.mark.parametrize("odd", ODD)
 async def test_odd_objects_are_left_to_the_schema_and_never_fail_a_review(
     world: World, odd: Any, caplog: pytest.LogCaptureFixture

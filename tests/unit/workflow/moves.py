@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 
 from tests.unit.workflow import world
@@ -32,7 +32,6 @@ from tink.agent.executor import Executor
 from tink.agent.transport import _together
 from tink.server.dispatch import Claim, GiveBack, Recall, Start, Stop, Told
 from tink.workflow import machine, status
-from tink.workflow.machine import Author
 
 CLOCKS = ((NOW, ""), (LATE, ", late"))
 
@@ -53,18 +52,14 @@ def steps(state: State) -> Iterator[Step]:
 
 
 def with_versions(state: State, workflow: int, versions: tuple[int, ...]) -> State:
-    """After a write to a Workflow: claims of it are no longer fresh."""
+    """After a write to a Workflow."""
     if versions == state.api[workflow]:
         return state
-    servers = tuple(s and behind(s, workflow) for s in state.servers)
+    servers = tuple(
+        s and s._replace(lag=replaced(s.lag, workflow, min(s.lag[workflow] + 1, world.LAG))) for s in state.servers
+    )
     api = (*state.api[:workflow], versions, *state.api[workflow + 1 :])
     return state._replace(api=api, servers=servers)
-
-
-def behind(stream: Stream, workflow: int) -> Stream:
-    """Somebody wrote to a Workflow."""
-    stream = stream._replace(lag=replaced(stream.lag, workflow, min(stream.lag[workflow] + 1, world.LAG)))
-    return stream._replace(fresh=False) if stream.claimed == workflow else stream
 
 
 def replaced(values: tuple[int, ...], index: int, value: int) -> tuple[int, ...]:
@@ -99,14 +94,25 @@ def spend(state: State) -> State:
 
 
 def of_user(state: State) -> Iterator[Step]:
+    yield from deletions(state)
+    if state.faults:  # a state that is written by hand is one of the things that do not happen all the time
+        yield from cancellations(spend(state))
+
+
+def deletions(state: State) -> Iterator[Step]:
     for workflow, versions in enumerate(state.api):
         if versions[-1] != GONE and not OBJECTS.see(versions[-1])["metadata"].get("deletionTimestamp"):
-            yield f"user deletes w{workflow}", delete(state, workflow)
+            body = {"metadata": {"deletionTimestamp": world.STAMP}}
+            yield f"user deletes w{workflow}", with_versions(state, workflow, world.write(versions, body, None))
 
 
-def delete(state: State, workflow: int) -> State:
-    body = {"metadata": {"deletionTimestamp": world.STAMP}}
-    return with_versions(state, workflow, world.write(state.api[workflow], body, Author.CONTROLLER))
+def cancellations(state: State) -> Iterator[Step]:
+    """The state, written by hand. What has ended the API keeps as it is."""
+    for workflow, versions in enumerate(state.api):
+        if versions[-1] != GONE and state_of(versions[-1]) not in TERMINAL | {"Cancelling"}:
+            body = {"metadata": {}, "status": {"state": "Cancelling"}}
+            after = world.write(versions, body, None)
+            yield f"user sets w{workflow} to Cancelling", with_versions(state, workflow, after)
 
 
 def of_controllers(state: State) -> Iterator[Step]:
@@ -115,7 +121,18 @@ def of_controllers(state: State) -> Iterator[Step]:
             continue
         for age, (now, when) in product(range(len(versions)), CLOCKS):
             for after in controlled(versions, age, now):
+                if now == NOW:
+                    not_at_work(state, workflow, after)
                 yield f"controller looks at w{workflow}, {age} behind{when}", with_versions(state, workflow, after)
+
+
+def not_at_work(state: State, workflow: int, after: tuple[int, ...]) -> None:
+    """Raise ViolationError if a Workflow that the agent runs is said to need nobody to stop it."""
+    agent = state.agent
+    if state_of(after[-1]) != "Canceled" or state_of(state.api[workflow][-1]) != "Cancelling":
+        return
+    if workflow in state.sent and agent.action is not None and agent.action[0] == workflow:
+        raise ViolationError(f"w{workflow} is Canceled at once while the agent runs {agent.action}")
 
 
 # --- a server -------------------------------------------------------------------
@@ -235,29 +252,37 @@ def moved(state: State, index: int, stream: Stream, move: object) -> State | Non
         case Stop(stopped_uid):
             return commanded(state, index, stream, "stop", world.number(stopped_uid))
         case Start(workflow):
-            number = world.number(workflow["metadata"]["uid"])
-            # Read anew: what is seen may be behind. Stream._send_again.
-            if state_of(state.api[number][-1]) != "Scheduled":
-                return None
-            return commanded(state, index, stream._replace(lag=replaced(stream.lag, number, 0)), "start", number)
+            # The claim's maker may have sent it. Stream._send_again.
+            claimed = claim(state, index, stream, workflow, machine.Reclaimed())
+            return claimed and given(claimed, world.number(workflow["metadata"]["uid"]))
         case GiveBack(workflow):
             number = world.number(workflow["metadata"]["uid"])
-            after = stored_once(state.api[number], age_of(state.api[number], workflow), machine.Undelivered())
+            after = stored_once(state.api[number], age_of(state.api[number], workflow), machine.GivenBack())
             return with_stream(with_versions(state, number, after), index, stream) if after is not None else None
         case Claim(workflow):
-            claimed = world.number(workflow["metadata"]["uid"])
-            after = stored_once(state.api[claimed], age_of(state.api[claimed], workflow), machine.Dispatched())
-            if after is None:
-                return None
-            state = with_versions(state, claimed, after)
-            # What it has written it sees. WorkflowIndex.refresh.
-            stream = stream._replace(lag=replaced(stream.lag, claimed, 0))
-            return with_stream(state, index, stream._replace(claimed=claimed, fresh=True))
+            return claim(state, index, stream, workflow, machine.Dispatched())
         case Recall():
             return ended(state, index, stream)
         case _:  # it may have learnt something
             before = state.servers[index]
             return with_stream(state, index, stream) if before is None or before.told != stream.told else None
+
+
+def claim(
+    state: State, index: int, stream: Stream, workflow: world.Raw, event: machine.Dispatched | machine.Reclaimed
+) -> State | None:
+    """Stream._dispatch and _send_again, to where the claim is stored."""
+    number = world.number(workflow["metadata"]["uid"])
+    after = stored_once(state.api[number], age_of(state.api[number], workflow), event)
+    if after is None:
+        return None
+    state = with_versions(state, number, after)
+    # What it has written it sees. WorkflowIndex.refresh.
+    stream = stream._replace(lag=replaced(stream.lag, number, 0), claimed=number)
+    if isinstance(event, machine.Dispatched):
+        now = status.claim_of(OBJECTS.see(after[-1])["status"])
+        stream = stream._replace(claim=now, given=status.given(workflow["status"]))
+    return with_stream(state, index, stream)
 
 
 def age_of(versions: tuple[int, ...], workflow: world.Raw) -> int:
@@ -273,7 +298,14 @@ def commanded(state: State, index: int, stream: Stream, kind: str, workflow: int
     """Stream._carry_out, to where it has written the command."""
     told = told_after(stream.told, kind, workflow)
     wire = (*stream.wire, (kind, workflow)) if stream.live else ()
-    return with_stream(state, index, stream._replace(told=told, wire=wire, claimed=-1, fresh=False))
+    if kind == "start":
+        state = given(state, workflow)
+    return with_stream(state, index, stream._replace(told=told, wire=wire, claimed=-1, claim="", given=False))
+
+
+def given(state: State, workflow: int) -> State:
+    """A Workflow may have been sent to the agent."""
+    return state._replace(sent=state.sent | {workflow})
 
 
 def forgotten(state: State, index: int, stream: Stream, workflow: int) -> State:
@@ -284,12 +316,13 @@ def forgotten(state: State, index: int, stream: Stream, workflow: int) -> State:
 
 
 def ended(state: State, index: int, stream: Stream) -> State:
-    """The stream is over for the server; what was claimed and not sent is given back. Stream._take_back."""
+    """The stream is over for the server; what was claimed and not sent is taken back. EventStore.take_back."""
     state = with_stream(state, index, None)
-    if stream.claimed < 0 or not stream.fresh:
+    if not stream.claim:
         return state
-    after = stored_once(state.api[stream.claimed], 0, machine.Undelivered())
-    return with_versions(state, stream.claimed, after) if after is not None else state
+    after = stored(state.api[stream.claimed], 0, machine.Undelivered(stream.claim, stream.given))
+    not_at_work(state, stream.claimed, after)
+    return with_versions(state, stream.claimed, after)
 
 
 # --- the agent -------------------------------------------------------------------
@@ -431,6 +464,8 @@ def stored_event(state: State, event: int, age: int) -> State:
     happened = world.to_machine(value)
     after = stored(versions, age, happened)
     state = with_versions(spoken(state, workflow, after, name_of(event)), workflow, after)
+    if state_of(after[-1]) == "Pending" and after != versions:  # rejected
+        state = state._replace(sent=state.sent - {workflow})
     live = live_of(state)
     if live is None:
         return state
@@ -465,11 +500,14 @@ def of_network(state: State) -> Iterator[Step]:
         stream = state.servers[live]
         assert stream is not None
         yield "the stream breaks, the server does not see it", disconnected(spent)
-        yield "the server crashes", with_stream(spent, live, None)
+        lost = given(spent, stream.claimed) if stream.claimed >= 0 else spent
+        yield "the server crashes", with_stream(lost, live, None)
         if stream.claimed >= 0:
+            # What was written is not taken back: nobody knows that it did not arrive. Stream._dispatch.
+            broken = with_stream(lost, live, stream._replace(claimed=-1, claim="", given=False))
             yield (
                 f"w{stream.claimed} arrives as the stream breaks",
-                world.carried_out(disconnected(spent), "start", stream.claimed),
+                world.carried_out(disconnected(broken), "start", stream.claimed),
             )
     if state.agent.spool:
         event = state.agent.spool[0]
@@ -538,9 +576,36 @@ def late(state: State, live: int, stream: Stream) -> tuple[str, State] | None:
 
 def deletion(state: State) -> tuple[str, State] | None:
     """Delete what is still there."""
-    for label, after in of_user(state):
+    for label, after in deletions(state):
         return label, after
     return None
+
+
+def unattended(state: State, wish: Callable[[State], Iterator[Step]], *, soon: bool) -> State:
+    """The machine is away and no clock goes on; `wish` is what the user does to each Workflow, after the servers have
+    seen that, or before (`soon`)."""
+    if soon:
+        state = supervised(wished(state, wish))
+    for index, stream in enumerate(state.servers):
+        if stream is not None:
+            state = ended(state, index, stream)
+    return supervised(wished(state, wish))
+
+
+def wished(state: State, wish: Callable[[State], Iterator[Step]]) -> State:
+    while step := next(wish(state), None):
+        state = step[1]
+    return state
+
+
+def supervised(state: State) -> State:
+    """After all that a controller has to do at once."""
+    for workflow, versions in enumerate(state.api):
+        after = versions
+        while after[-1] != GONE and (writes := controlled(after, 0, NOW)) and writes[-1] != after:
+            after = writes[-1]
+        state = with_versions(state, workflow, after)
+    return state
 
 
 def fair_decision(state: State, live: int, stream: Stream, now: float) -> tuple[str, State] | None:

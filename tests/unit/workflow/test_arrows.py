@@ -42,7 +42,13 @@ CASES = [
     Case(PREPARED, CONTROLLER, {None: "Pending"}),
     Case(m.PreparationFailed("R", "m"), CONTROLLER, {None: "Failed"}),
     Case(m.Dispatched(), SERVER, {"Pending": "Scheduled"}),
-    Case(m.Undelivered(), SERVER, {"Scheduled": "Pending"}),
+    Case(m.Reclaimed(), SERVER, {}, frozenset({"Scheduled"})),
+    Case(
+        m.Undelivered(BEFORE), SERVER, {"Scheduled": "Pending", "Cancelling": "Canceled"}, frozenset({"Pending"})
+    ),  # Pending: somebody else has given it back, who did not know that it was never sent
+    Case(m.Undelivered(BEFORE, given=True), SERVER, {"Scheduled": "Pending"}, frozenset({"Pending"})),
+    Case(m.Undelivered("2026-01-01T00:00:00.001Z"), SERVER),
+    Case(m.GivenBack(), SERVER, {"Scheduled": "Pending"}),
     Case(m.Rejected("AlreadyRunning", "m"), SERVER, {"Scheduled": "Pending"}),
     Case(m.Rejected("UnknownWorkflow", "m"), SERVER, {"Scheduled": "Pending", "Cancelling": "Canceled"}),
     Case(
@@ -117,6 +123,7 @@ def workflow_in(state: str | None, actions: int = 2, reboots: bool = False) -> R
     workflow["status"] = {
         "state": state,
         "lastTransitioned": BEFORE,
+        "claimedAt": BEFORE,
         "actions": [
             {"id": f"a{i}", "rendered": {"name": f"action-{i}", "image": "i", "reboots": reboots}, "state": at}
             for i, at in enumerate(states)

@@ -195,7 +195,7 @@ class Journeys(RuleBasedStateMachine):
     @rule(uid=workflows)
     def somebody_sets_cancelling_by_hand(self, uid: str) -> None:
         workflow = self.api.get(uid)
-        if workflow is not None and state_of(workflow) in ("Scheduled", "Running"):
+        if workflow is not None and state_of(workflow) not in TERMINAL:
             self.api.patch(uid, {"metadata": {}, "status": {"state": "Cancelling"}}, None)
 
     # --- controllers and servers -------------------------------------------------------------------
@@ -247,12 +247,12 @@ class Journeys(RuleBasedStateMachine):
                 stream.told.stopped.add(uid)
                 stream.wire.append(agent_model.StopWorkflow(uid))
             case Start(workflow):
-                now = self.api.get(workflow["metadata"]["uid"])
-                if now is None or state_of(now) != "Scheduled":
+                claimed = self._write(workflow, machine.Reclaimed())
+                if claimed is None:
                     return False
-                self._send(stream, now)
+                self._send(stream, claimed)
             case GiveBack(workflow):
-                return self._write(workflow, machine.Undelivered()) is not None
+                return self._write(workflow, machine.GivenBack()) is not None
             case Claim(workflow):
                 claimed = self._write(workflow, machine.Dispatched())
                 if claimed is None:

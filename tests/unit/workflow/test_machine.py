@@ -39,6 +39,7 @@ TABLE = {
     ("Running", "reboot assumed", "Succeeded", "controller"),
     ("Running", "cancel requested", "Cancelling", "controller"),
     ("Cancelling", "stopped", "Canceled", "server"),
+    ("Cancelling", "nothing to stop", "Canceled", "controller"),
     ("Cancelling", "cancel timed out", "Canceled", "controller"),
 }
 STATES: list[str | None] = [None, *WorkflowState]
@@ -73,7 +74,7 @@ EFFECTS: list[tuple[m.Event, Author, dict[str | None, str]]] = [
     (PREPARED, Author.CONTROLLER, {None: "Pending"}),
     (m.PreparationFailed("R", "m"), Author.CONTROLLER, {None: "Failed"}),
     (m.Dispatched(), Author.SERVER, {"Pending": "Scheduled"}),
-    (m.Undelivered(), Author.SERVER, {"Scheduled": "Pending"}),
+    (m.GivenBack(), Author.SERVER, {"Scheduled": "Pending"}),
     (m.Rejected("Busy", "m"), Author.SERVER, {"Scheduled": "Pending"}),
     (m.Rejected("UnknownWorkflow", "m"), Author.SERVER, {"Scheduled": "Pending", "Cancelling": "Canceled"}),
     (
@@ -258,7 +259,7 @@ def test_rejections_are_counted_and_hold_the_workflow_back(make_workflow: Any) -
     workflow["status"] = apply(workflow, m.Rejected("Busy", "m", 5.5), NOW, Author.SERVER)
     assert (workflow["status"]["rejections"], workflow["status"]["dispatchAfter"]) == (1, "2027-01-15T08:00:05.500Z")
     workflow["status"] = apply(workflow, m.Dispatched(), NOW + 6, Author.SERVER)
-    workflow["status"] = apply(workflow, m.Undelivered(), NOW + 6, Author.SERVER)
+    workflow["status"] = apply(workflow, m.GivenBack(), NOW + 6, Author.SERVER)
     assert workflow["status"]["rejections"] == 1, "the agent has not even seen it"
     workflow["status"] = apply(workflow, m.Dispatched(), NOW + 7, Author.SERVER)
     workflow["status"] = apply(workflow, m.Rejected("Busy", "m", 10), NOW + 7, Author.SERVER)
@@ -605,7 +606,7 @@ class AnyOrder(RuleBasedStateMachine):
         self._apply(m.Prepared(tuple(actions)), Author.CONTROLLER)
 
     @precondition(lambda self: "status" in self.workflow)
-    @rule(event=st.sampled_from([m.Dispatched(), m.Undelivered()]))
+    @rule(event=st.sampled_from([m.Dispatched(), m.GivenBack()]))
     def dispatch(self, event: m.Event) -> None:
         self._apply(event, Author.SERVER)
 

@@ -6,7 +6,8 @@ each step: no action begins twice or out of order, no two at once, each write go
 state never changes, nothing ends by its agent's word while the agent runs it, no agent that another server has seen is
 taken for gone, no Workflow fails because its last action rebooted the machine. From each state that was found, with
 nothing going wrong any more: everything ends, even with actions that hang until they are stopped, and whoever is
-reached in time (and says what it holds) never waits for a timeout; the agent is idle, and what is deleted goes.
+reached in time (and says what it holds) never waits for a timeout; the agent is idle, and what is deleted goes. And
+what was never sent ends as soon as it is cancelled, with nobody there but a controller.
 
 Breadth first finds the shortest way to a fault, which the failure prints. TINKEDGE_MODEL=deep looks much further.
 """
@@ -16,11 +17,13 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import pytest
 
 from tests.unit.workflow import moves, world
+from tests.unit.workflow.table import TERMINAL
 from tests.unit.workflow.world import State, ViolationError
 
 DEEP = os.environ.get("TINKEDGE_MODEL") == "deep"
@@ -42,6 +45,10 @@ SIZES = [
 ]
 
 
+WISHES = ((moves.cancellations, TERMINAL), (moves.deletions, frozenset[str]()))
+"""What a user may do to a Workflow, and the states in which it may be afterwards, if it is still there."""
+
+
 class Found:
     """The states that were found, in that order, and how each was reached. What is kept of a state are the numbers of
     its parts, for there are few different ones: some 200 bytes a state."""
@@ -59,12 +66,12 @@ class Found:
         return len(self._states)
 
     def __getitem__(self, place: int) -> State:
-        api, agent, ghosts, faults, said, *servers = (self._by_number[n] for n in array("i", self._states[place]))
-        return State(api, tuple(servers), agent, ghosts, faults, said)
+        api, agent, ghosts, faults, said, sent, *servers = (self._by_number[n] for n in array("i", self._states[place]))
+        return State(api, tuple(servers), agent, ghosts, faults, said, sent)
 
     def key(self, state: State) -> bytes:
         """The same for equal states, and for no others."""
-        parts = (state.api, state.agent, state.ghosts, state.faults, state.said, *state.servers)
+        parts = (state.api, state.agent, state.ghosts, state.faults, state.said, state.sent, *state.servers)
         return array("i", map(self._number, parts)).tobytes()
 
     def add(self, state: State, before: int, label: str) -> None:
@@ -122,6 +129,23 @@ def check_that_all_ends(found: Found, *, hangs: bool) -> None:
         ending.update(passed)
 
 
+def check_that_nothing_waits_for_an_agent_that_never_had_it(found: Found) -> None:
+    """Raise ViolationError for a state in which a Workflow that was never sent does not end as soon as it is cancelled,
+    or goes as soon as it is deleted, be the machine away for ever."""
+    for origin in range(len(found)):
+        state = found[origin]
+        waits = set(range(len(state.api))) - state.sent
+        if not waits:
+            continue
+        for (wish, ends), soon in product(WISHES, (False, True)):
+            after = moves.unattended(state, wish, soon=soon)
+            for workflow in waits:
+                last = after.api[workflow][-1]
+                if last != world.GONE and world.state_of(last) not in ends:
+                    story = [*found.way_to(origin), f"{wish.__name__}, and the machine is away: w{workflow} waits"]
+                    raise ViolationError("\n".join(story))
+
+
 def to_the_end(state: State, *, hangs: bool) -> Iterator[tuple[State, str]]:
     """What happens when nothing goes wrong any more; then everything is deleted, and the same again."""
     for _ in range(LONGEST):
@@ -148,3 +172,4 @@ def test_no_way_leads_to_a_second_run_or_to_a_state_that_stays(
     found = explored(world.first(workflows, servers, faults, **kind), deep_limit if DEEP else limit)
     check_that_all_ends(found, hangs=False)
     check_that_all_ends(found, hangs=True)
+    check_that_nothing_waits_for_an_agent_that_never_had_it(found)

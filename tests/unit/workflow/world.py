@@ -12,7 +12,8 @@ What makes the number of states finite, and why nothing is lost by it:
 - Lag. A component may see each Workflow as it is or as it was up to `LAG` versions ago; a stream does not go back.
   Controllers keep nothing between two looks, so one that may see any version and may die between any two writes is any
   number of them.
-- What a server says that it sees of the agent has a time; three are enough to tell it from those that lag.
+- What a server says that it sees of the agent has a time; three are enough to tell it from those that lag. Claims have
+  one, too, of four: those that lag, and one that another server has yet to take back.
 - Servers are interchangeable: they are kept sorted. The agent is connected to the one whose stream is `live`.
 - Faults (a message lost or repeated, a stream broken, a crash, a reboot) are counted; `faults` are left.
 """
@@ -45,6 +46,7 @@ STAMP = "2027-01-15T08:00:00.000Z"
 ACTIONS = 2
 LAG = 2
 GONE = -1
+CLAIMS = 4
 SETTINGS = ControllerSettings()
 DELAY = 10.0
 LONGEST = 300.0
@@ -116,7 +118,8 @@ class Stream(NamedTuple):
     missing: tuple[int, ...] = ()  # the Workflows that were under way then, and not held
     wire: tuple[tuple[str, int], ...] = ()
     claimed: int = -1  # the Workflow that was claimed and is still to be sent
-    fresh: bool = False  # nobody wrote to it since
+    claim: str = ""  # which claim that was, if nobody else can have sent it since
+    given: bool = False  # whether the agent may have had it before
     seen: bool = False  # it has said of a machine that reboots that its agent is here
 
 
@@ -137,7 +140,7 @@ class Agent(NamedTuple):
 
 class State(NamedTuple):
     """`api`: of each Workflow the versions that may be seen, the newest last. `said`: the Workflows that ended by
-    their agent's word."""
+    their agent's word; `sent`: those that it may have, as far as anybody who lives can know."""
 
     api: tuple[tuple[int, ...], ...]
     servers: tuple[Stream | None, ...]
@@ -145,6 +148,7 @@ class State(NamedTuple):
     ghosts: tuple[int, ...] = ()
     faults: int = 0
     said: frozenset[int] = frozenset()
+    sent: frozenset[int] = frozenset()
 
 
 Step = tuple[str, State]
@@ -196,8 +200,9 @@ class ConflictError(Exception):
     """The resourceVersion of a write is not that of the object."""
 
 
-def write(versions: tuple[int, ...], body: Raw, author: Author) -> tuple[int, ...]:
-    """The versions after a merge patch. Raises ConflictError, and ViolationError if the patch breaks the law."""
+def write(versions: tuple[int, ...], body: Raw, author: Author | None) -> tuple[int, ...]:
+    """The versions after a merge patch; without an author, a user's. Raises ConflictError, and ViolationError if the
+    patch breaks the law."""
     if versions[-1] == GONE or body["metadata"].get("resourceVersion", "0") != "0":
         raise ConflictError
     packed = orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
@@ -206,12 +211,13 @@ def write(versions: tuple[int, ...], body: Raw, author: Author) -> tuple[int, ..
 
 
 @cache
-def _patched(version: int, packed: bytes, author: Author) -> int:
+def _patched(version: int, packed: bytes, author: Author | None) -> int:
     before: Raw = OBJECTS.see(version)
     after: Raw = merge(copy.deepcopy(before), orjson.loads(packed))
     after["metadata"].pop("resourceVersion", None)
     _plain(after.get("status", {}))
-    lawful(before.get("status", {}), after.get("status", {}), author)
+    if author is not None:
+        lawful(before.get("status", {}), after.get("status", {}), author)
     if after["metadata"].get("deletionTimestamp") and not after["metadata"].get("finalizers"):
         return GONE
     return OBJECTS.put(after)
@@ -327,11 +333,17 @@ def _stamps(workflow: Raw) -> int:
     return 0 if at is None else int(at - NOW + 1) % (LAG + 1)
 
 
+def _claims(workflow: Raw) -> int:
+    """Another second than that of the last claim."""
+    at = status.parse_timestamp(status.claim_of(status.status_of(workflow)))
+    return 0 if at is None else int(at - NOW + 1) % CLAIMS
+
+
 @cache
 def stored_once(versions: tuple[int, ...], age: int, event: machine.Event) -> tuple[int, ...] | None:
-    """The versions after one attempt, None if it can't be had. EventStore.claim and take_back."""
+    """The versions after one attempt, None if it can't be had. EventStore.claim, reclaim and give_back."""
     workflow = obj_of(versions, age)
-    after = machine.apply(workflow, event, NOW, Author.SERVER)
+    after = machine.apply(workflow, event, NOW + _claims(workflow), Author.SERVER)
     if after is None:
         return None
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,6 +15,9 @@ from tink.controller.webhooks.registration import Address, configuration, regist
 from tink.controller.webhooks.reviewer import Request, Reviewer, Verdict
 from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.informer import Informer
+
+_READ_SECONDS = 30.0
+"""As long as API servers wait for an answer, at most."""
 
 
 class Admission:
@@ -59,11 +63,14 @@ class Admission:
     async def answer(self, request: web.Request) -> web.Response:
         """Review a write."""
         try:
-            review = orjson.loads(await request.read())
+            async with asyncio.timeout(_READ_SECONDS):
+                review = orjson.loads(await request.read())
             asked = review["request"]
             uid = asked["uid"]
             if not isinstance(uid, str) or not isinstance(asked, dict):
                 raise TypeError("request.uid is no string")
+        except TimeoutError:
+            return web.Response(status=408, text=f"no AdmissionReview within {_READ_SECONDS:.0f} s\n")
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             return web.Response(status=400, text=f"no AdmissionReview: {error}\n")
         verdict = await self._reviewer.review(Request.read(asked))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import base64
 import ipaddress
-import os
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from tink.kube.certificates import builder, common_name, new_key, private_pem
+from tink.kube.certificates import show as show_pem
 from tink.kube.client import ConflictError, KubeClient, NotFoundError
 from tink.kube.resources import SECRET
 
@@ -110,14 +110,7 @@ def serving(authority: Authority, names: Sequence[str], now: datetime) -> Servin
 
 def show(context: ssl.SSLContext, certificate: Serving) -> None:
     """Have `context` show this certificate in every handshake from now on; connections that are open stay."""
-    # The ssl module reads certificates from files only; this one is in memory and has no name.
-    handle = os.memfd_create("serving", os.MFD_CLOEXEC)
-    try:
-        os.fchmod(handle, 0o600)
-        os.write(handle, certificate.pem)
-        context.load_cert_chain(f"/proc/self/fd/{handle}")
-    finally:
-        os.close(handle)
+    show_pem(context, certificate.pem)
 
 
 class Keeper(Protocol):

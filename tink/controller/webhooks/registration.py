@@ -30,7 +30,7 @@ TIMEOUT_SECONDS = 5
 
 _REVIEWED = {
     "hardware": ("CREATE", "UPDATE", "DELETE"),
-    "osies": ("DELETE",),
+    "osies": ("CREATE", "UPDATE", "DELETE"),
     "templates": ("CREATE", "UPDATE", "DELETE"),
     "workflows": ("CREATE", "UPDATE"),
 }

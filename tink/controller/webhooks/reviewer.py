@@ -2,7 +2,8 @@
 
     Hardware   create, update   refused if another Hardware has one of its MAC or IP addresses
                delete           a warning if Workflows that have not ended refer to it
-    OSIE       delete           a warning if Hardware refer to it
+    OSIE       create, update   a warning if a URL leads to an address that edges fetch nothing from
+               delete           a warning if Hardware refer to it
     Template   create, update   refused if a field is no Go template, with field, line and column
                delete           a warning if Workflows that have not ended refer to it
     Workflow   create, update   a warning if its Hardware or its Template does not exist
@@ -22,12 +23,14 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
 
 from tink.api.v1alpha2 import Raw
 from tink.controller.webhooks.claims import Claims, Conflict, Key, claims_of
 from tink.controller.webhooks.references import References, Target, ended, targets_of
+from tink.special_addresses import carried, parsed, special
 from tink.template.errors import TemplateError, TemplateSyntaxError
 from tink.template.fields import parse_fields
 
@@ -112,6 +115,8 @@ class Reviewer:
             match request.kind:
                 case "Hardware":
                     return await self._hardware(request)
+                case "OSIE":
+                    return Verdict(warnings=_unreachable(request.new, request.old))
                 case "Template":
                     return await self._template(request)
                 case "Workflow":
@@ -237,6 +242,28 @@ def _two_scripts(hardware: Any) -> tuple[str, ...]:
     if isinstance(ipxe, dict) and ipxe.get("inline") and ipxe.get("url"):
         return ("spec.ipxe has both inline and url: the machine gets neither until one of them is removed",)
     return ()
+
+
+def _unreachable(osie: Any, old: Any) -> tuple[str, ...]:
+    """Of the URLs that are new, those that name a special address themselves; names are not looked up here."""
+    warnings = []
+    specs = [spec if isinstance(spec, dict) else {} for spec in (_spec(osie), _spec(old))]
+    for field_name in ("kernelUrl", "initrdUrl"):
+        url, before = (spec.get(field_name) for spec in specs)
+        if not isinstance(url, str) or url == before:
+            continue
+        try:
+            host = urlsplit(url).hostname or ""
+        except ValueError:
+            continue  # which the schema has to say
+        address = parsed("127.0.0.1" if host == "localhost" else host)
+        kind = special(address) if address is not None else ""
+        if address is not None and kind:
+            warnings.append(
+                f"spec.{field_name}: {host} is {kind}: an edge fetches nothing from there, unless it was started with "
+                f"--allow-upstream {carried(address) or address}"
+            )
+    return tuple(warnings)
 
 
 def _metadata(obj: Any) -> Mapping[str, Any]:

@@ -25,6 +25,7 @@ from tink.controller.settings import WebhookSettings
 from tink.controller.webhooks import certificates
 from tink.controller.webhooks.certificates import CertificateError, Keeper, MemoryKeeper, SecretKeeper
 from tink.controller.webhooks.registration import Address
+from tink.gate import GatedSite, Limits
 from tink.kube.client import ApiError, KubeClient
 
 log = logging.getLogger(__name__)
@@ -113,7 +114,8 @@ class Webhooks:
         await self._runner.setup()
         everywhere = self._settings.url or self._settings.service
         port = self._settings.port or (SERVICE_PORT if everywhere else 0)
-        site = web.TCPSite(self._runner, "0.0.0.0" if everywhere else LOOPBACK, port, ssl_context=self._context)  # noqa: S104 - the API server is elsewhere
+        host = "0.0.0.0" if everywhere else LOOPBACK  # noqa: S104 - the API server is elsewhere
+        site = GatedSite(self._runner, host, port, self._context, "webhooks", Limits())
         await site.start()
         self.port = self._runner.addresses[0][1]
         await self.look_after()
