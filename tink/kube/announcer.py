@@ -1,7 +1,7 @@
 """Tells of objects in Kubernetes Events, for `kubectl describe` and `kubectl events`.
 
 Events are a courtesy, so they come after the real work, at a bounded rate, and are dropped where they would pile up or
-the API does not take them.
+the API does not take them; first those of the namespace that has most.
 
 An Event's name is made from what it tells, so that two replicas, or one after a restart, don't tell it twice.
 """
@@ -13,7 +13,6 @@ import hashlib
 import logging
 import socket
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,6 +20,7 @@ from datetime import UTC, datetime
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError, ConflictError, KubeClient
 from tink.kube.resources import ResourceType
+from tink.kube.rounds import Rounds
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Announcer:
         self._now = now
         self._clock = clock
         self._host = socket.gethostname()
-        self._waiting: deque[Raw] = deque()
+        self._waiting: Rounds[Raw] = Rounds()
         self._wakeup = asyncio.Event()
         self._running = False
         self._dropped = 0
@@ -102,11 +102,11 @@ class Announcer:
         """Have it written down some time; `obj` is an `about`."""
         if not self._running:
             return
-        if len(self._waiting) >= _BACKLOG:
-            self._drop("there are too many")
-            return
         made = event(obj, about, told, component=self._component, host=self._host, now=self._now())
-        self._waiting.append(made)
+        self._waiting.append(made["metadata"]["namespace"], made)
+        if len(self._waiting) > _BACKLOG:
+            self._waiting.drop()
+            self._drop("there are too many")
         self._wakeup.set()
 
     async def run(self) -> None:

@@ -1,10 +1,12 @@
 """What all our certificates have in common: those of the embedded API server and those of the webhooks.
 
-EC keys on P-256, a random serial number, key usages for TLS alone (RFC 5280 sections 4.1.2 and 4.2.1.3). Pure.
+EC keys on P-256, a random serial number, key usages for TLS alone (RFC 5280 sections 4.1.2 and 4.2.1.3).
 """
 
 from __future__ import annotations
 
+import os
+import ssl
 from datetime import datetime
 
 from cryptography import x509
@@ -45,6 +47,18 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
+
+
+def show(context: ssl.SSLContext, pem: bytes) -> None:
+    """Have `context` show a certificate, with its key in PEM, in every handshake from now on."""
+    # The ssl module reads certificates from files only; this one is in memory and has no name.
+    handle = os.memfd_create("serving", os.MFD_CLOEXEC)
+    try:
+        os.fchmod(handle, 0o600)
+        os.write(handle, pem)
+        context.load_cert_chain(f"/proc/self/fd/{handle}")
+    finally:
+        os.close(handle)
 
 
 def _key_usage(*, ca: bool) -> x509.KeyUsage:

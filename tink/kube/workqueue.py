@@ -7,18 +7,19 @@ added for later, with a growing delay after failures.
 There are two lines. A key that something has happened to stands in the first; one whose timer has run out, such as
 that of an object that waits for others or that the API refuses, in the second. Workers take from both in turn, but for
 those that are reserved for the first. So thousands of objects in trouble don't hold up those that are fine, nor the
-other way.
+other way. In each line it is the turn of one owner after the other (`rounds`): those of one namespace, say, don't hold
+up those of another.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from tink.backoff import Backoff
+from tink.kube.rounds import Rounds
 
 K = TypeVar("K", bound=Hashable)
 
@@ -27,18 +28,22 @@ _LONGEST_TIMER = 3600.0
 
 
 class WorkQueue(Generic[K]):
-    """Belongs to one event loop. `retry_first` and `retry_longest` are seconds."""
+    """Belongs to one event loop. `retry_first` and `retry_longest` are seconds; `whose` gives the owner of a key, all
+    are one's without it."""
 
     def __init__(
         self,
         retry_first: float,
         retry_longest: float,
         uniform: Callable[[float, float], float] = random.uniform,
+        *,
+        whose: Callable[[K], Hashable] = lambda _: None,
     ) -> None:
         self._retry = (retry_first, retry_longest)
         self._uniform = uniform
-        self._first: deque[K] = deque()
-        self._second: deque[K] = deque()
+        self._whose = whose
+        self._first: Rounds[K] = Rounds()
+        self._second: Rounds[K] = Rounds()
         self._turn = False
         self._waiting: dict[K, bool] = {}  # and whether it stands in the first line
         self._working: dict[K, bool] = {}  # and whether it stood in the first line
@@ -66,7 +71,7 @@ class WorkQueue(Generic[K]):
             self._stand(key, first=first)
 
     def _stand(self, key: K, *, first: bool) -> None:
-        (self._first if first else self._second).append(key)
+        (self._first if first else self._second).append(self._whose(key), key)
         self._wakeup.set()
 
     def add_after(self, key: K, seconds: float) -> None:

@@ -8,6 +8,10 @@ does one that is gone: in a queue and by workers of its own, which do nothing el
 at and however slow that is. What can't be read, converted or written afterwards leaves the Hardware in that state. The
 other way, netboot is turned on only for a host that was asked for just now: an informer may be behind.
 
+Hosts are what tenants write. Their namespaces take turns in each queue, what a host is to become is found out in a
+thread, and an address that another Hardware has stays with that (`tink.metal3.addresses`): of two Hardware with one
+address neither would be served.
+
 A Hardware that was not made from a host is never touched. With a `Leader`, of several replicas one writes.
 """
 
@@ -18,13 +22,15 @@ import contextlib
 import hashlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 import orjson
 
 from tink.api.v1alpha2 import Raw
 from tink.complaints import Complaints
+from tink.controller.webhooks.claims import REMEMBERED_SECONDS
+from tink.controller.webhooks.claims import Kind as AddressKind
 from tink.convert.host_safety import Refusal, refusals
 from tink.convert.host_surroundings import secrets_to_read
 from tink.convert.report import Findings, Kind, Source
@@ -39,7 +45,9 @@ from tink.kube.client import ApiError, KubeClient, NotFoundError
 from tink.kube.informer import Informer
 from tink.kube.leader import DeposedError, Leader, steady, while_leading
 from tink.kube.resources import HARDWARE, MACHINE, SECRET
+from tink.kube.rounds import FairSemaphore
 from tink.kube.workqueue import WorkQueue
+from tink.metal3.addresses import Addresses, without_ip
 from tink.metal3.ownership import MANAGER, SAFETY_MANAGER, is_ours, is_secured, netboots, released, secured
 from tink.metal3.served import complete
 from tink.workflow.status import InvalidStatusError, state_of
@@ -53,6 +61,8 @@ _URGENT_WORKERS = 2
 """Of all workers: those that do nothing but turn netboot off."""
 _URGENT_RETRY = 5.0
 """Seconds between two attempts at it, at most."""
+_CONVERSIONS = 2
+"""Hosts that are converted at once, each in a thread."""
 _TOLD_AT_MOST = 8
 """Findings in one Event."""
 
@@ -105,8 +115,12 @@ class Metal3Controller:
         self._settings = settings or Metal3Settings()
         self._leader = leader
         first, longest = self._settings.retry_first, self._settings.retry_longest
-        self._queue: WorkQueue[Key] = WorkQueue(first, longest)
-        self._urgent: WorkQueue[Key] = WorkQueue(min(first, _URGENT_RETRY), min(longest, _URGENT_RETRY))
+        self._queue: WorkQueue[Key] = WorkQueue(first, longest, whose=_namespace_of)
+        self._urgent: WorkQueue[Key] = WorkQueue(
+            min(first, _URGENT_RETRY), min(longest, _URGENT_RETRY), whose=_namespace_of
+        )
+        self._addresses = Addresses(elapsed)
+        self._conversions = FairSemaphore(_CONVERSIONS)
         self._complaints = Complaints(log, elapsed)
         self._announcer = Announcer(client, MANAGER, now=clock, clock=elapsed)
         self._following = False
@@ -123,6 +137,8 @@ class Metal3Controller:
         for informer in (each for each in self._informers if each is not workflows):
             informer.on_change(lambda new, _: self._wake(_key(new)))
             informer.on_delete(lambda old: self._wake(_key(old)))
+        hardware.on_change(lambda new, _: self._free(self._addresses.apply(new)))
+        hardware.on_delete(lambda old: self._free(self._addresses.remove(old)))
         workflows.on_change(lambda new, _: self._follow(new, _hardware_of(new)))
         workflows.on_delete(lambda old: self._follow(old, None))
 
@@ -197,6 +213,11 @@ class Metal3Controller:
         else:
             self._queue.add(key)
 
+    def _free(self, keys: Iterable[Key]) -> None:
+        """What kept these from having an address may be gone."""
+        for key in keys:
+            self._wake(key)
+
     def _is_urgent(self, key: Key) -> bool:
         """Whether a machine may netboot at this moment that must not."""
         hardware = self._hardware.get(*key)
@@ -255,7 +276,7 @@ class Metal3Controller:
             # A mistake of ours about one host must not stop the work on all others.
             delay = queue.retry(key)
             text = "host %s/%s: trying again in %.1f s"
-            self._complaints.warn(text, *key, delay, level=logging.ERROR, exc_info=True)
+            self._complaints.warn(text, *key, delay, level=logging.ERROR, exc_info=True, whose=key[0])
             return False
         queue.settle(key)
         return True
@@ -303,6 +324,8 @@ class Metal3Controller:
             if hardware is not None:
                 await self._secure(hardware)
             return
+        if not self._may_have_addresses(key, made[0], hardware):
+            return
         if off and not against and ((now := self._host(key)) is None or self._against(now)):
             if now is not None:  # free when it was looked at, and no more
                 await self._keep(key, now, hardware)
@@ -318,6 +341,25 @@ class Metal3Controller:
             log.info("Hardware %s/%s: netboot is on, the host is free", *key)
         if self._following:
             self._queue.add_after(key, self._settings.resync)
+
+    def _may_have_addresses(self, key: Key, wanted: Raw, hardware: Raw | None) -> bool:
+        """Leave out of `wanted` what belongs to another Hardware; False if its MAC addresses do."""
+        taken = self._addresses.claim(key, wanted, hardware)
+        if not taken:
+            self._told.get(key, {}).pop("AddressTaken", None)
+            return True
+        without_ip(wanted, {each.claim[1] for each in taken if each.claim[0] is AddressKind.IP})
+        refused = [each for each in taken if each.claim[0] is AddressKind.MAC]
+        # Whose it is, only those learn who may see it.
+        own = [f"Hardware {each.holder[1]}" if each.holder[0] == key[0] else "another Hardware" for each in taken]
+        said = "; ".join(f"{who} has the {each.claim[0]} {each.claim[1]}" for each, who in zip(taken, own, strict=True))
+        result = "its Hardware is left as it is" if refused else "it is not served to this one"
+        self._tell(key, "AddressTaken", f"{said}: {result} until that is gone", warning=True)
+        if refused and self._following:
+            # What is only about to be another's may never be.
+            soon = any(each.arriving for each in taken)
+            self._queue.add_after(key, REMEMBERED_SECONDS if soon else self._settings.resync)
+        return not refused
 
     async def _as_it_is(self, key: Key) -> Raw:
         """A host as the API has it at this moment: the informer may be behind. Raises _WaitingError: it is gone."""
@@ -342,7 +384,9 @@ class Metal3Controller:
             # It was free when its Hardware was made. Without one the machine would be unknown, not safe.
             options = replace(options, consumed=True)
         findings = Findings(Source("cluster", 1, "BareMetalHost", *key))
-        made = convert(host, findings, lambda *what: found.get(what), options)
+        async with self._conversions.entered(key[0]):
+            # A host, its inventory and its Secrets may have megabytes; nobody's safety must wait for them.
+            made = await asyncio.to_thread(convert, host, findings, lambda *what: found.get(what), options)
         self._tell_findings(key, findings, made)
         return made
 
@@ -382,6 +426,7 @@ class Metal3Controller:
         self._queue.forget(key)
         self._told.pop(key, None)
         self._applied.pop(key, None)
+        self._addresses.forget(key)
 
     # --- writes -----------------------------------------------------------------------------------------------------
 
@@ -439,7 +484,7 @@ class Metal3Controller:
             return
         told[reason] = message
         level = logging.WARNING if warning else logging.INFO
-        self._complaints.warn("host %s/%s: %s: %s", *key, reason, message, level=level)
+        self._complaints.warn("host %s/%s: %s: %s", *key, reason, message, level=level, whose=key[0])
         about = self._host(key)
         resource = self._hosts.resource
         if about is None:
@@ -460,6 +505,10 @@ def _hardware_of(workflow: Raw) -> Key | None:
     reference = spec.get("hardwareRef") if isinstance(spec, dict) else None
     name = reference.get("name") if isinstance(reference, dict) else None
     return (_key(workflow)[0], name) if isinstance(name, str) and name else None
+
+
+def _namespace_of(key: Key) -> str:
+    return key[0]
 
 
 def _key(obj: Raw) -> Key:

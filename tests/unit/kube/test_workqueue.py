@@ -169,3 +169,25 @@ async def test_a_key_added_behind_waits_for_no_timer_that_is_set_later() -> None
     q.add("c")
     assert await asyncio.wait_for(q.take(reserved=True), 10) == "c"
     q.close()
+
+
+# --- whose they are --------------------------------------------------------------------------------------------------
+
+
+async def test_owners_take_turns_however_much_one_of_them_has_waiting() -> None:
+    q: WorkQueue[tuple[str, int]] = WorkQueue(0.01, 0.04, whose=lambda key: key[0])
+    for number in range(1000):
+        q.add(("hostile", number))
+    q.add(("victim", 0))
+    q.add(("victim", 1))
+    taken = [await q.take() for _ in range(5)]
+    assert [owner for owner, _ in taken].count("victim") == 2
+    assert [number for owner, number in taken if owner == "hostile"] == [0, 1, 2], "each one's own stay in order"
+
+
+async def test_owners_take_turns_among_those_whose_timers_have_run_out() -> None:
+    q: WorkQueue[tuple[str, int]] = WorkQueue(0.01, 0.04, whose=lambda key: key[0])
+    for number in range(100):
+        q.add_behind(("hostile", number))
+    q.add_behind(("victim", 0))
+    assert ("victim", 0) in [await q.take(), await q.take()]

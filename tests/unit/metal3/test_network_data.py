@@ -167,3 +167,17 @@ def test_second_gateway_and_an_ipv6_address_called_ipv4_are_dropped() -> None:
     found, said = serve([network(address="2001:db8::5")])
     assert found[ONE] == {}
     assert said == [("data.networks[0]", "v1alpha2 serves IPv4 only")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps({"links": ["x" * 100] * 3000}),
+        "a: &a '" + "x" * 10_000 + "'\nlinks: [" + ",".join(["*a"] * 40) + "]\n",
+        "\n".join(["a0: &a0 {k: v}", *(f"a{i + 1}: &a{i + 1} {{<<: [{','.join([f'*a{i}'] * 9)}]}}" for i in range(9))]),
+    ],
+    ids=["long", "aliases", "merge-keys"],
+)
+def test_document_of_a_tenant_that_is_or_becomes_large_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"larger than 256 KiB|neither JSON nor YAML"):
+        parsed(text)
