@@ -14,6 +14,10 @@ PXE_PORT: Final = 4011
 
 BROADCAST: Final = "255.255.255.255"
 
+NO_SOURCE: Final = "0.0.0.0"  # noqa: S104 - nothing is bound to it
+"""The source of a client without an address (RFC 2131 section 4.1). Linux takes a packet from it only if it was sent to
+BROADCAST (ip_route_input_slow), and no router forwards it (RFC 1812 section 5.3.7): it is from our own link."""
+
 
 class Received(NamedTuple):
     """Where a packet came from, and on which of our ports (67 or 4011) it arrived."""

@@ -11,8 +11,9 @@ look-up and one join of prepared parts:
     what the packet decides            transaction, flags, relay, and the options that are echoed
 
 Nothing here is kept per machine, so a packet costs the same whether there are a hundred machines or a hundred thousand.
-Whatever is not plain (a renewal, a refusal, an address in quarantine, a relay not seen before, a reply that would be
-too large) is left to `leases`, which decides alone what is right: both give the same bytes for the same packet.
+Whatever is not plain (a renewal, a refusal, an address in quarantine, a relay that is not known to be of a machine's
+network, a reply that would be too large) is left to `leases`, which decides alone what is right: both give the same
+bytes for the same packet.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from edge.dhcp.boot import NO_BOOT, Boot, BootChoice
 from edge.dhcp.client import Client, identify
 from edge.dhcp.codec import Message, MessageType
 from edge.dhcp.datagram import BROADCAST, CLIENT_PORT, SERVER_PORT, Reply
+from edge.dhcp.declined import Given
+from edge.dhcp.destinations import Destinations
 from edge.dhcp.layout import Layout, layout_of
 from edge.dhcp.leases import Leases
 from edge.dhcp.netboot import allowed
@@ -41,7 +44,6 @@ _LAYOUTS: Final = 256
 _LAYOUTS_OF_A_LENGTH: Final = 8
 _NETWORKS_OF_A_LAYOUT: Final = 256
 _MAKERS_OF_A_LAYOUT: Final = 256
-_RELAYS: Final = 1024
 
 _LEAST_LIMIT: Final = 516  # below it, padding by a step never reaches a client's limit
 _PADDED: Final = tuple(codec.padded_size(size, _LEAST_LIMIT + 32) for size in range(_LEAST_LIMIT))
@@ -81,8 +83,8 @@ class _Known:
     """How packets of one layout are answered."""
 
     __slots__ = (
-        "client", "expected", "fixed", "identifier", "is_ipxe", "kind", "limit", "link", "netboots", "nothing", "plans",
-        "relay", "requested", "shared", "start", "unpack", "used", "uuid", "wanted",
+        "client", "expected", "fixed", "gives", "identifier", "is_ipxe", "kind", "limit", "link", "netboots", "nothing",
+        "plans", "relay", "requested", "shared", "start", "unpack", "used", "uuid", "wanted",
     )  # fmt: skip
 
     def __init__(self, layout: Layout, message: Message, kind: MessageType, start: bytes) -> None:
@@ -94,6 +96,7 @@ class _Known:
         self.uuid = layout.uuid
         self.relay = layout.relay
         self.kind = kind
+        self.gives = kind is MessageType.ACK
         self.client: Client = identify(message)
         self.netboots = self.client.netboots
         self.wanted = message.options.get(options.PARAMETER_REQUEST_LIST)
@@ -135,6 +138,8 @@ class Express:
         policy: NetbootPolicy,
         choice: BootChoice,
         quarantine: Quarantine,
+        given: Given,
+        destinations: Destinations,
         reports: Reports,
     ) -> None:
         self._reservations = leases.reservations
@@ -142,10 +147,11 @@ class Express:
         self._follows_work = policy.follows_work
         self._choose = choice.choose
         self._quarantined = quarantine.macs
+        self._given = given
         self._take = reports.take
         self._leased = reports.leased
         self._known: dict[int, list[_Known]] = {}  # by length and the byte that in most packets is the message's type
-        self._relays: dict[bytes, str] = {}  # by `giaddr`; those that were found to be hosts' addresses
+        self._relays = destinations.relays
         self._count = 0
 
     def answer(self, packet: bytes) -> Reply | None:
@@ -206,6 +212,8 @@ class Express:
         else:
             reply = Reply(payload, options.dotted(reservation.yiaddr), CLIENT_PORT, chaddr)
         known.used = True
+        if known.gives:
+            self._given.lately.add(chaddr)
         if note is not None:
             self._take(mac, note)
         else:
@@ -230,10 +238,6 @@ class Express:
         answer = reply.payload[242]  # our replies begin with options 53 and 54
         if (kind, answer) not in _LEASES:
             return
-        if any(message.giaddr) and message.giaddr not in self._relays:
-            if len(self._relays) >= _RELAYS:
-                self._relays.clear()
-            self._relays[message.giaddr] = options.dotted(message.giaddr)
         alike = self._known.get(len(packet) << 8 | packet[242], [])
         if any(known.fixed(known.unpack(packet)) == known.expected for known in alike):
             return

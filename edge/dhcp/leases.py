@@ -21,7 +21,9 @@ from edge.dhcp import codec, options, relay
 from edge.dhcp.assembly import Parts, TooSmallError, assemble, echo_identifier, echo_uuid, size_limit
 from edge.dhcp.client import identify
 from edge.dhcp.codec import Message, MessageType
-from edge.dhcp.datagram import BROADCAST, CLIENT_PORT, PXE_PORT, SERVER_PORT, Received, Reply
+from edge.dhcp.datagram import BROADCAST, CLIENT_PORT, NO_SOURCE, PXE_PORT, SERVER_PORT, Received, Reply
+from edge.dhcp.declined import Declined
+from edge.dhcp.destinations import Destinations
 from edge.dhcp.netboot import Netboot, Verdict
 from edge.dhcp.pxe import boot_server_reply
 from edge.dhcp.quarantine import Quarantine
@@ -51,6 +53,8 @@ class Leases:
         reports: Reports,
         unregistered: Unregistered,
         quarantine: Quarantine,
+        declined: Declined,
+        destinations: Destinations,
     ) -> None:
         self.reservations: dict[bytes, Reservation] = {}
         """By the six bytes of the MAC; those that are compiled already."""
@@ -59,6 +63,8 @@ class Leases:
         self._reports = reports
         self._unregistered = unregistered
         self._quarantine = quarantine
+        self._declined = declined
+        self._destinations = destinations
         self._compiler = Compiler(settings.server_ip, policy)
         self._server_id = options.ipv4(settings.server_ip)
         self._peers = frozenset(map(options.ipv4, settings.peers))
@@ -87,18 +93,19 @@ class Leases:
             return None
         if received.port == PXE_PORT:
             return self._boot_server(reservation, message, received) if kind is MessageType.REQUEST else None
-        match kind:
-            case MessageType.DISCOVER:
-                return self._discover(reservation, message)
-            case MessageType.REQUEST:
-                return self._request(reservation, message)
-            case MessageType.INFORM:
-                return self._inform(reservation, message, received)
-            case MessageType.DECLINE:
-                self._decline(reservation, message)
-            case MessageType.RELEASE:
-                self._release(reservation, message)
-        return None
+        if kind is MessageType.DECLINE:
+            self._decline(reservation, message, received)
+            return None
+        if kind is MessageType.RELEASE:
+            self._release(reservation, message, received)
+            return None
+        if any(message.giaddr) and not self._destinations.relay(message.giaddr, reservation.network):
+            return None
+        if kind is MessageType.DISCOVER:
+            return self._discover(reservation, message)
+        if kind is MessageType.REQUEST:
+            return self._request(reservation, message)
+        return self._inform(reservation, message, received)
 
     # --- what a client may ask --------------------------------------------------------------------------------------
 
@@ -124,14 +131,30 @@ class Leases:
             return None
         if asked != reservation.yiaddr:
             return self._nak(reservation, message, agent, options.dotted(asked))
-        if self._is_quarantined(reservation):
-            return None
-        return self._lease(MessageType.ACK, reservation, message, agent, renewing=requested is None)
+        renewing = requested is None  # it has the address and uses it: whatever others say, it is not to lose it
+        if not renewing:
+            if self._is_quarantined(reservation):
+                return None
+            self._declined.given.lately.add(message.chaddr)
+        return self._lease(MessageType.ACK, reservation, message, agent, renewing=renewing)
 
     def _inform(self, reservation: Reservation, message: Message, received: Received) -> Reply | None:
-        """Section 4.3.5: the client has an address from elsewhere; it gets the rest, and no lease."""
+        """Section 4.3.5: the client has an address from elsewhere; it gets the rest, and no lease.
+
+        "The server SHOULD check the network address in a DHCPINFORM message for consistency": what we know of the
+        machine's network is of no use elsewhere, and the answer goes to whatever address the client says it has.
+        """
         if not self._is_served(reservation):
             return None
+        address = _informed(message, received)
+        if not any(message.giaddr) and address != BROADCAST:
+            wanted = options.ipv4(address)
+            if wanted != reservation.yiaddr and not reservation.network.holds(wanted):
+                line = f"DHCPINFORM for {address}, which is not of this machine's network: not answered"
+                self._reports.tallied(reservation.machine.mac, "DHCPINFORM", f"{line}; it came from {received.source}")
+                return None
+            if not self._destinations.client(address):
+                return None
         client, agent = identify(message), relay_of(message)
         verdict = self._netboot.verdict(reservation.machine, reservation.machine.mac, client)
         payload = self._assemble(MessageType.ACK, reservation, message, agent, verdict, leased=False)
@@ -140,41 +163,61 @@ class Leases:
         self._reports.told(reservation.machine.mac, "DHCPACK (inform)", client, verdict, Outcome.INFO)
         if agent.address:
             return Reply(payload, options.dotted(agent.address), SERVER_PORT)
-        for address in (options.dotted(message.ciaddr), received.source):
-            if options.is_ipv4(address) and options.is_host_address(options.ipv4(address)):
-                return Reply(payload, address, CLIENT_PORT)
-        return Reply(payload, BROADCAST, CLIENT_PORT)
+        return Reply(payload, address, CLIENT_PORT)
 
-    def _release(self, reservation: Reservation, message: Message) -> None:
-        """Section 4.3.4. The reservation stays; there is nothing to take back."""
-        machine = reservation.machine
-        if self._is_for_us(message, or_nobody=True):  # systemd-networkd names no server, though section 4.4.4 wants it
-            self._reports.once(
-                machine.mac, Outcome.INFO, f"DHCPRELEASE of {options.dotted(message.ciaddr)}", address=machine.ip or ""
-            )
+    def _release(self, reservation: Reservation, message: Message, received: Received) -> None:
+        """Section 4.3.4. The reservation stays; there is nothing to take back, but something to tell.
 
-    def _decline(self, reservation: Reservation, message: Message) -> None:
+        It comes from the address that is released (section 4.4.4), from another one of a machine that has several, or
+        through a relay of the machine's network; not from elsewhere.
+        """
+        machine, network, agent = reservation.machine, reservation.network, relay_of(message)
+        # systemd-networkd names no server, though section 4.4.4 wants it.
+        is_ours = not reservation.unserved and self._is_for_us(message, or_nobody=True)
+        if not is_ours or message.ciaddr != reservation.yiaddr:
+            return
+        by = ""
+        if agent.address:
+            is_near = network.has_link(agent.link)
+        elif received.source in (machine.ip, NO_SOURCE):
+            is_near = True
+        else:
+            is_near = network.holds(options.ipv4(received.source))
+            by = f", from {received.source}"
+        if is_near:
+            line = f"DHCPRELEASE of {machine.ip}{by}"
+            self._reports.once(machine.mac, Outcome.INFO, line, address=machine.ip or "")
+        else:
+            log.debug("a DHCPRELEASE of %s from %s is not the machine's own", machine.mac, received.source)
+
+    def _decline(self, reservation: Reservation, message: Message, received: Received) -> None:
         """Section 4.3.3: the client found somebody else at the address. The operator has to find out who.
 
-        It is believed only of the address that we gave the machine, and only if it names us: anybody can say no.
+        It is listened to only of the address that we gave the machine, only if it names us, and only from where the
+        machine can be. It has no address, so it broadcasts on its link from none (sections 4.1 and 4.4.4), which no
+        router passes on and no kernel takes for a packet to a single address; or its relay passes that on.
         """
         machine = reservation.machine
         requested = message.options.get(options.REQUESTED_ADDRESS)
         if reservation.unserved or requested != reservation.yiaddr or not self._is_for_us(message):
             log.debug("a DHCPDECLINE of %s that is not about its reservation is ignored", machine.mac)
             return
-        self._quarantine.begin(machine)
-        pause = f"; it is not offered for {self._quarantine.seconds:.0f} s" if self._quarantine.seconds > 0 else ""
-        text = (
-            f"DHCPDECLINE: another host already uses {machine.ip}{pause}. "
-            "Find that host and stop it, or change the Hardware's dhcp.ip"
-        )
-        self._reports.once(machine.mac, Outcome.FAILED, text, address=machine.ip or "")
+        agent = relay_of(message)
+        if agent.address and not reservation.network.has_link(agent.link):
+            why = f"its relay {options.dotted(agent.address)} is not of this machine's network"
+            self._declined.disbelieved(machine, received.source, why)
+        elif not agent.address and received.source != NO_SOURCE:
+            why = "a machine declines by a broadcast on its link, or through its relay"
+            self._declined.disbelieved(machine, received.source, why)
+        else:
+            self._declined.heard(machine, reservation.yiaddr, received.source, relayed=bool(agent.address))
 
     def _boot_server(self, reservation: Reservation, message: Message, received: Received) -> Reply | None:
         """A request on port 4011: the client has its address and asks for its boot file only."""
         client, machine = identify(message), reservation.machine
         if not client.netboots or not self._is_for_us(message, or_nobody=True) or not self._is_served(reservation):
+            return None
+        if not self._destinations.client(received.source):
             return None
         verdict = self._netboot.verdict(machine, machine.mac, client)
         return boot_server_reply(self._reports, machine.mac, message, received, client, verdict, self._server_id)
@@ -292,7 +335,7 @@ class Leases:
         if not self._quarantine.holds(machine.mac):
             return False
         reason = (
-            f"{machine.ip} is in quarantine, because the machine found another host there (DHCPDECLINE). "
+            f"{machine.ip} is in quarantine, because another host was found there (DHCPDECLINE). "
             "Find that host and stop it, or change the Hardware's dhcp.ip"
         )
         self._reports.refused(machine.mac, _NO_ANSWER, reason)
@@ -327,3 +370,11 @@ class Leases:
         names = ", ".join(sorted(f"{machine.namespace}/{machine.name}" for machine in claimants))
         reason = f"MAC {mac} is claimed by several Hardware, so none is served: {names}"
         self._reports.refused(mac, _NO_ANSWER, reason)
+
+
+def _informed(message: Message, received: Received) -> str:
+    """Where a client that sent a DHCPINFORM says it is, or was heard; the broadcast address if neither is a host's."""
+    for address in (options.dotted(message.ciaddr), received.source):
+        if options.is_ipv4(address) and options.is_host_address(options.ipv4(address)):
+            return address
+    return BROADCAST

@@ -21,7 +21,8 @@ from edge.dhcp import codec, options, relay
 from edge.dhcp.assembly import Parts, TooSmallError, assemble, echo_identifier, echo_uuid, size_limit
 from edge.dhcp.client import identify
 from edge.dhcp.codec import Message, MessageType
-from edge.dhcp.datagram import BROADCAST, CLIENT_PORT, PXE_PORT, SERVER_PORT, Received, Reply
+from edge.dhcp.datagram import BROADCAST, CLIENT_PORT, NO_SOURCE, PXE_PORT, SERVER_PORT, Received, Reply
+from edge.dhcp.destinations import Destinations
 from edge.dhcp.netboot import Netboot
 from edge.dhcp.pxe import boot_server_reply
 from edge.dhcp.reports import Reports
@@ -47,6 +48,7 @@ class Proxy:
         reports: Reports,
         unregistered: Unregistered,
         learn: Learn,
+        destinations: Destinations,
         *,
         strangers: bool,
     ) -> None:
@@ -56,6 +58,7 @@ class Proxy:
         self._reports = reports
         self._unregistered = unregistered
         self._learn = learn
+        self._destinations = destinations
         self._strangers = strangers
         self._server_id = options.ipv4(settings.server_ip)
 
@@ -75,7 +78,7 @@ class Proxy:
 
     def _discover(self, machine: Machine | None, mac: str, message: Message) -> Reply | None:
         client, agent = identify(message), relay.relay_of(message)
-        if not client.netboots:
+        if not client.netboots or (agent.address and not self._destinations.relay(agent.address, None)):
             return None
         if machine is not None and machine.disable_dhcp:
             reason = f"Hardware {machine.namespace}/{machine.name}: spec.networkInterfaces[{mac}].disableDhcp is true"
@@ -120,13 +123,17 @@ class Proxy:
         server_id = message.options.get(options.SERVER_IDENTIFIER, self._server_id)
         if not client.netboots or server_id != self._server_id:
             return None
-        if machine is not None and machine.disable_dhcp:
+        if (machine is not None and machine.disable_dhcp) or not self._destinations.client(received.source):
             return None
         verdict = self._netboot.verdict(machine, mac, client, proxy=True)
         return boot_server_reply(self._reports, mac, message, received, client, verdict, self._server_id)
 
     def _listen(self, mac: str, message: Message, received: Received) -> None:
-        """Learn from a REQUEST which address its sender has or is about to have."""
+        """Learn from a REQUEST which address its sender has or is about to have.
+
+        Only one that was broadcast on our link or came by a relay can be the machine's: any host of a routed network
+        can send us one in a machine's name, and would be taken for it at its own address from then on.
+        """
         server_id = message.options.get(options.SERVER_IDENTIFIER)
         if received.port == SERVER_PORT and server_id == self._server_id:
             line = (
@@ -135,13 +142,10 @@ class Proxy:
             )
             self._reports.once(mac, Outcome.FAILED, line)
             return
+        if received.port != SERVER_PORT or (received.source != NO_SOURCE and not any(message.giaddr)):
+            return  # by unicast, from anywhere: what a machine says to its server is broadcast, or passed on by a relay
         requested = message.options.get(options.REQUESTED_ADDRESS, b"")
-        if any(message.ciaddr):
-            address = options.dotted(message.ciaddr)
-        elif len(requested) == 4:
-            address = options.dotted(requested)
-        else:
-            address = received.source
+        address = options.dotted(message.ciaddr if any(message.ciaddr) or len(requested) != 4 else requested)
         if options.is_ipv4(address) and options.is_host_address(options.ipv4(address)):
             self._learn(mac, address)
 

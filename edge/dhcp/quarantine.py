@@ -1,8 +1,10 @@
 """Addresses that were declined: given to nobody for a while. Pure; the clock is given.
 
 A client that finds another host at the address it was given says so (DHCPDECLINE, RFC 2131 section 4.3.3) and asks
-anew. Offering the same address again at once would make it go round in a circle, so it is offered no more until the
-time is over or the operator gives the machine another address. Who is told of it (`changed`) shows it on the Hardware.
+anew. `edge.dhcp.declined` has looked whether that is so. Offering the same address again at once would make the client
+go round in a circle, so it is offered no more until the time is over or the operator gives the machine another address.
+A machine that has the address and renews its lease is answered as ever. Who is told of it (`changed`) shows it on the
+Hardware.
 """
 
 from __future__ import annotations
@@ -41,19 +43,22 @@ class Quarantine:
         self._clock = clock
         self._changed = changed
         self.seconds = seconds
-        self._declined: dict[str, _Declined] = {}  # by MAC, in the order of their ends
+        self._declined: dict[str, _Declined] = {}  # by MAC, in the order of their beginnings
         self.macs: KeysView[str] = self._declined.keys()
         """The machines whose addresses are in quarantine; some may be over."""
 
-    def begin(self, machine: Machine) -> None:
-        """The machine has declined the address that its Hardware reserves."""
-        if machine.ip is None or self.seconds <= 0:
+    def begin(self, machine: Machine, seconds: float | None = None) -> None:
+        """Another host has the address that the machine's Hardware reserves. `seconds`: less than usual."""
+        seconds = self.seconds if seconds is None else min(seconds, self.seconds)
+        if machine.ip is None or seconds <= 0:
             return
         self.expire()
         old = self._declined.pop(machine.mac, None)
         if old is None and len(self._declined) >= MAX_ADDRESSES:
             self._end(next(iter(self._declined)))
-        until = self._clock() + self.seconds
+        until = self._clock() + seconds
+        if old is not None and old.address == machine.ip:
+            until = max(until, old.until)  # what is known for certain is not cut short by what is not
         self._declined[machine.mac] = _Declined(machine, machine.ip, until)
         self._changed(machine, machine.ip, until)
 
@@ -62,8 +67,10 @@ class Quarantine:
         declined = self._declined.get(mac)
         if declined is None:
             return False
-        self.expire()
-        return mac in self._declined
+        if self._is_over(declined, self._clock()):
+            self._end(mac)
+            return False
+        return True
 
     def follow(self, mac: str, machine: Machine | None) -> None:
         """The Hardware has changed: `machine` is what `mac` stands for now. With another address, all is well."""
@@ -74,12 +81,12 @@ class Quarantine:
     def expire(self) -> None:
         """End what is over. To be called now and then, so that an end is told that no packet comes to notice."""
         now = self._clock()
-        while self._declined:
-            mac, oldest = next(iter(self._declined.items()))
-            # A clock that was set back makes an end look far away; such a quarantine ends, too.
-            if now < oldest.until <= now + self.seconds:
-                return
+        for mac in [mac for mac, declined in self._declined.items() if self._is_over(declined, now)]:
             self._end(mac)
+
+    def _is_over(self, declined: _Declined, now: float) -> bool:
+        # A clock that was set back makes an end look far away; such a quarantine ends, too.
+        return not now < declined.until <= now + self.seconds
 
     def _end(self, mac: str) -> None:
         declined = self._declined.pop(mac)

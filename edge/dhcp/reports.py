@@ -17,7 +17,7 @@ from edge.dhcp.codec import MessageType
 from edge.dhcp.datagram import Received
 from edge.dhcp.netboot import Verdict
 from edge.journey.events import Note, NoteTaker, Outcome, Recorder, Step, Value
-from tink.once_per import OncePer
+from tink.once_per import OncePer, Tally, times
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,9 @@ class Reports:
         self.take: NoteTaker = take if take is not None else self._note
         self._clock = clock
         self._machine_once = OncePer(_INTERVAL, _REPEATED_PER_INTERVAL)
+        self._machine_tally = Tally(_INTERVAL, _REPEATED_PER_INTERVAL)
         self._packet_once = OncePer(_INTERVAL, _PACKETS_PER_INTERVAL)
+        self._withheld = Tally(_INTERVAL, _PACKETS_PER_INTERVAL)
 
     def _note(self, mac: str, note: Note) -> None:
         self._record(mac, note.step, note.outcome, note.message, **note.detail)
@@ -67,6 +69,24 @@ class Reports:
         """Tell `line` about a machine, if it was not told in the last minute."""
         if self._machine_once.due((mac, line), self._clock()):
             self._record(mac, Step.DHCP, outcome, line, **detail)
+
+    def tallied(self, mac: str, key: str, line: str, **detail: Value) -> None:
+        """Tell `line` about a machine, once a minute of those with this key, and how many there were besides.
+
+        For what anybody can bring about in a machine's name, as often as they like.
+        """
+        held_back = self._machine_tally.due((mac, key), self._clock())
+        if held_back is not None:
+            self._record(mac, Step.DHCP, Outcome.INFO, line + times(held_back), **detail)
+
+    def withheld(self, whom: str, most: int) -> None:
+        """More answers to `whom` were asked for than go there in a second."""
+        held_back = self._withheld.due(whom, self._clock())
+        if held_back is not None:
+            log.warning(
+                "more answers were asked for than go to %s (%d a second), or to all such: the rest is dropped%s",
+                whom, most, times(held_back),
+            )  # fmt: skip
 
     def ignored(self, received: Received, why: str) -> None:
         """A packet makes no sense; who sent it may be anybody."""

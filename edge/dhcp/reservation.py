@@ -38,6 +38,7 @@ _USUAL_ORDER = (
     options.NTP_SERVERS,
 )
 _LINKS_REMEMBERED = 64
+_NO_LINKS: Final = frozenset({b"", bytes(4)})
 
 
 class Plan(NamedTuple):
@@ -62,7 +63,7 @@ class Network:
         self._options = encoded
         self._subnet = subnet
         self.lease = lease
-        self.links: set[bytes] = {b"", bytes(4)}
+        self.links: set[bytes] = set(_NO_LINKS)
         """Addresses of relays that were found to be on this subnet; the first two stand for no relay."""
 
     def plan(self, requested: bytes | None) -> Plan:
@@ -106,9 +107,17 @@ class Network:
             number, mask = self._subnet
             if int.from_bytes(link, "big") & mask != number:
                 return False
-        if len(self.links) < _LINKS_REMEMBERED:  # a subnet has one relay or two; anybody can invent others
-            self.links.add(link)
+        if len(self.links) >= _LINKS_REMEMBERED:  # a subnet has one relay or two; anybody can invent others
+            self.links -= self.links - _NO_LINKS
+        self.links.add(link)
         return True
+
+    def holds(self, address: bytes) -> bool:
+        """Whether `address` is known to be of this subnet."""
+        if self._subnet is None or len(address) != 4:
+            return False
+        number, mask = self._subnet
+        return int.from_bytes(address, "big") & mask == number
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from edge.dhcp import codec, options
 from edge.dhcp.boot import BootChoice
 from edge.dhcp.codec import MessageType
 from edge.dhcp.datagram import BROADCAST, CLIENT_PORT, PXE_PORT, SERVER_PORT, Received, Reply
+from edge.dhcp.declined import Declined
+from edge.dhcp.destinations import Destinations
 from edge.dhcp.express import Express
 from edge.dhcp.leases import Leases
 from edge.dhcp.netboot import Netboot
@@ -87,18 +89,24 @@ class Responder:
         self._express: Express | None = None
         self.quick: Callable[[bytes], Reply | None] = no_quick_answer
         """Answers a packet of port 67 that is plain, or gives None; the sockets ask it before `respond`."""
+        destinations = Destinations(self._reports, clock)
+        self.declined: Declined | None = None
+        """What machines declined, for `edge.dhcp.prober` to look into; None in the proxy modes, which give nothing."""
         self._mode: Leases | Proxy
         if policy.mode is DhcpMode.RESERVATION:
             quarantine = quarantine if quarantine is not None else Quarantine(clock)
-            leases = Leases(inventory, settings, policy, netboot, self._reports, unregistered, quarantine)
+            self.declined = declined = Declined(inventory, quarantine, self._reports, clock)
+            leases = Leases(
+                inventory, settings, policy, netboot, self._reports, unregistered, quarantine, declined, destinations
+            )
             self._mode = leases
             if express:
-                self._express = Express(leases, policy, choice, quarantine, self._reports)
+                self._express = Express(leases, policy, choice, quarantine, declined.given, destinations, self._reports)
                 self.quick = self._express.answer
         else:
             strangers = policy.mode is DhcpMode.AUTO_PROXY
             self._mode = Proxy(
-                inventory, settings, netboot, self._reports, unregistered, learn, strangers=strangers
+                inventory, settings, netboot, self._reports, unregistered, learn, destinations, strangers=strangers
             )  # fmt: skip
 
     def respond(self, packet: bytes, received: Received) -> Reply | None:

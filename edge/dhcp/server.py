@@ -25,6 +25,7 @@ from edge.dhcp.codec import MAX_PACKET
 from edge.dhcp.datagram import BROADCAST, PXE_PORT, SERVER_PORT, Received, Reply
 from edge.dhcp.inbox import Inbox
 from edge.dhcp.link import Link, NoLinkError
+from edge.dhcp.prober import Prober
 from edge.dhcp.responder import Responder, no_quick_answer
 from edge.listener import Listener, advice
 from tink.once_per import OncePer
@@ -62,6 +63,7 @@ class DhcpServer:
         self._interface = interface
         self._address = responder.settings.server_ip
         self._ports: list[_Port] = []
+        self._prober: Prober | None = None
         self._index = 0
         self._timer: asyncio.TimerHandle | None = None
         self._once = OncePer(60.0, 20)
@@ -89,8 +91,14 @@ class DhcpServer:
             self._close()
             raise
         self._index = index
+        if self._responder.declined is not None:
+            self._prober = Prober(self._interface, self._responder.declined)
+            self._prober.start()
 
     def _close(self) -> None:
+        if self._prober is not None:
+            self._prober.stop()
+            self._prober = None
         for port in self._ports:
             port.close()
         self._ports.clear()
@@ -103,6 +111,8 @@ class DhcpServer:
         """
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(_LOOK_SECONDS, self._look)
+        if self._responder.declined is not None:
+            self._responder.declined.pass_time()
         index = _index(self._interface)
         if index == self._index and self._ports:
             return
@@ -235,7 +245,11 @@ class _Port:
             replies.append(reply)
 
     def _send_all(self) -> None:
-        """Send the replies of a turn, those of one size to one place with one system call."""
+        """Send the replies of a turn, those of one size to one relay with one system call.
+
+        Clients get theirs singly. They read frames, for they have no address yet; and where a virtual network card
+        segments UDP, frames are passed on to them that hold several replies.
+        """
         replies = self._replies
         if not replies:
             return
@@ -244,27 +258,26 @@ class _Port:
             for reply in replies:
                 self._try_to_send(reply)
             return
-        alike: defaultdict[tuple[int, str, int, bytes], list[Reply]] = defaultdict(list)
+        alike: defaultdict[tuple[int, str], list[Reply]] = defaultdict(list)
         for reply in replies:
-            payload, address, port, ethernet = reply
-            alike[len(payload), address, port, ethernet].append(reply)
-        for (size, *_), group in alike.items():
+            if reply.port == SERVER_PORT:
+                alike[len(reply.payload), reply.address].append(reply)
+            else:
+                self._try_to_send(reply)
+        for (size, _), group in alike.items():
             most = min(_MOST_SEGMENTS, _MOST_BYTES // size)
             for at in range(0, len(group), most):
                 self._send_group(group[at : at + most])
 
     def _send_group(self, group: list[Reply]) -> None:
-        """Send replies that are alike in all but their contents. The kernel takes them apart, or they go singly."""
-        payload, address, port, ethernet = group[0]
+        """Send replies of one size to one relay. The kernel takes them apart, or they go singly."""
+        payload, address, port, _ = group[0]
         refused = False
-        if len(group) > 1 and not ethernet:
+        if len(group) > 1:
             segment = (_SOL_UDP, _UDP_SEGMENT, struct.pack("=H", len(payload)))
             payloads = [reply.payload for reply in group]
             try:
-                if address == BROADCAST:
-                    self._everybodys.sendmsg(payloads, [*self._from_us, segment], 0, (address, port))
-                else:
-                    self._own.sendmsg(payloads, [segment], 0, (address, port))
+                self._own.sendmsg(payloads, [segment], 0, (address, port))
             except OSError as error:
                 refused = error.errno in _NO_SEGMENTS  # or they can't be sent at all, which is said below
             else:

@@ -1,23 +1,34 @@
 """The kernel's neighbour table: which hardware address answers for an IPv4 address on one of our links.
 
 Whoever talks to this host on a link has an entry there, made of its ARP packets. One entry is asked for over rtnetlink
-(RTM_GETNEIGH with a destination, Linux 5.0 and later), which takes some microseconds however large the table is.
+(RTM_GETNEIGH with a destination, Linux 5.0 and later), which takes some microseconds however large the table is. Where
+there is none, the route (RTM_GETROUTE) tells whether there could be one.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import socket
 import struct
 from collections.abc import Iterable
+from ipaddress import IPv4Address
 from typing import Final
 
-# linux/rtnetlink.h, linux/netlink.h, linux/neighbour.h
+from edge.neighbour.route import Way, attributes_of, told
+from edge.neighbour.route import request as request_for_route
+
+# linux/rtnetlink.h, linux/netlink.h, linux/neighbour.h, linux/if_arp.h, netdevice(7)
 _NLMSG_ERROR: Final = 2
 _NLM_F_REQUEST: Final = 1
 _RTM_NEWNEIGH: Final = 28
+_RTM_DELNEIGH: Final = 29
 _RTM_GETNEIGH: Final = 30
+_SIOCGIFFLAGS: Final = 0x8913
+_SIOCGIFHWADDR: Final = 0x8927
+_IFF_NOARP: Final = 0x80
+_ARPHRD_ETHER: Final = 1
 _NDA_DST: Final = 1
 _NDA_LLADDR: Final = 2
 _NTF_PROXY: Final = 0x08
@@ -27,6 +38,7 @@ _NUD_KNOWN: Final = 0x02 | 0x04 | 0x08 | 0x10 | 0x80
 _HEADER = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, port
 _NEIGHBOUR = struct.Struct("=BxxxiHBB")  # ndmsg: family, interface, state, flags, type
 _ATTRIBUTE = struct.Struct("=HH")
+_INTERFACE_REQUEST = struct.Struct("=16sH238x")  # ifreq: name, and flags or the family of the hardware address
 
 
 class NeighbourTable:
@@ -38,6 +50,7 @@ class NeighbourTable:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
         # The kernel puts its answer into our queue before `send` returns; there is nothing to wait for.
         self._socket.setblocking(False)
+        self._indexes: dict[str, int] = {}
         self._sequence = 0
         self._ask(socket.if_nametoindex("lo"), socket.inet_aton("127.0.0.1"))
 
@@ -47,19 +60,59 @@ class NeighbourTable:
 
     def mac(self, ip: str) -> str | None:
         """The hardware address (lower case, colons) of `ip` (dotted) on one of the interfaces; None if it has none."""
+        address = _packed(ip)
+        if address is None:
+            return None
         for name in self._interfaces:
-            try:
-                index = socket.if_nametoindex(name)
-            except OSError:
-                continue  # it is gone, and may come back
-            found = self._ask(index, socket.inet_aton(ip))
+            index = self._indexes.get(name)
+            found = self._ask(index, address) if index is not None else None
+            if found is None and self._look_up(name) != index:
+                found = self._ask(self._indexes[name], address) if name in self._indexes else None
             if found is not None:
                 return found
         return None
 
+    def _look_up(self, name: str) -> int | None:
+        """The number of an interface; None: it is gone, and may come back, with another one."""
+        try:
+            index = self._indexes[name] = socket.if_nametoindex(name)
+        except OSError:
+            self._indexes.pop(name, None)
+            return None
+        return index
+
+    def on_link(self, ip: str) -> bool:
+        """Whether what is sent to `ip` goes, by no router, to one of the interfaces, where ARP finds its owner."""
+        address = _packed(ip)
+        answer = self._answer_to(request_for_route(IPv4Address(address), self._next())) if address is not None else None
+        if answer is None:
+            return False
+        try:
+            route = told(answer)
+            name = socket.if_indextoname(route.interface)
+            return route.way is Way.LINK and name in self._interfaces and self._has_arp(name)
+        except OSError:
+            return False  # it has gone at this moment
+
+    def _has_arp(self, name: str) -> bool:
+        """Whether it is an Ethernet, and not a tunnel, say. Raises OSError."""
+        wanted = _INTERFACE_REQUEST.pack(name.encode(), 0)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            _, flags = _INTERFACE_REQUEST.unpack(fcntl.ioctl(probe.fileno(), _SIOCGIFFLAGS, wanted))
+            _, kind = _INTERFACE_REQUEST.unpack(fcntl.ioctl(probe.fileno(), _SIOCGIFHWADDR, wanted))
+        return kind == _ARPHRD_ETHER and not flags & _IFF_NOARP
+
     def _ask(self, interface: int, address: bytes) -> str | None:
+        answer = self._answer_to(request(interface, address, self._next()))
+        return hardware_address(answer, interface, address) if answer is not None else None
+
+    def _next(self) -> int:
         self._sequence = self._sequence + 1 & 0xFFFFFFFF
-        self._socket.send(request(interface, address, self._sequence))
+        return self._sequence
+
+    def _answer_to(self, question: bytes) -> bytes | None:
+        """The answer; None if it was lost. Raises OSError."""
+        self._socket.send(question)
         while True:
             try:
                 answer = self._socket.recv(65536)
@@ -70,7 +123,15 @@ class NeighbourTable:
                     return None
                 raise
             if len(answer) >= _HEADER.size and _HEADER.unpack_from(answer)[3] == self._sequence:
-                return hardware_address(answer, interface, address)
+                return answer
+
+
+def _packed(ip: str) -> bytes | None:
+    """The four bytes of a dotted IPv4 address; None if it is none, as a proxy may name an IPv6 address."""
+    try:
+        return socket.inet_pton(socket.AF_INET, ip)
+    except OSError:
+        return None
 
 
 def request(interface: int, address: bytes, sequence: int) -> bytes:
@@ -84,7 +145,7 @@ def hardware_address(answer: bytes, interface: int, address: bytes) -> str | Non
 
     Raises OSError for what the kernel can't do; an entry that is not there is no error.
     """
-    length, kind, _, _, _ = _HEADER.unpack_from(answer)
+    kind = _HEADER.unpack_from(answer)[1]
     if kind == _NLMSG_ERROR:
         (code,) = struct.unpack_from("=i", answer, _HEADER.size)
         if code in (0, -errno.ENOENT, -errno.ENODEV):
@@ -95,15 +156,18 @@ def hardware_address(answer: bytes, interface: int, address: bytes) -> str | Non
     family, found, state, flags, _ = _NEIGHBOUR.unpack_from(answer, _HEADER.size)
     if family != socket.AF_INET or found != interface or not state & _NUD_KNOWN or flags & _NTF_PROXY:
         return None
-    attributes: dict[int, bytes] = {}
-    at = _HEADER.size + _NEIGHBOUR.size
-    while at + _ATTRIBUTE.size <= min(length, len(answer)):
-        size, name = _ATTRIBUTE.unpack_from(answer, at)
-        if size < _ATTRIBUTE.size:
-            break
-        attributes[name] = answer[at + _ATTRIBUTE.size : at + size]
-        at += size + 3 & ~3
+    attributes = attributes_of(answer, _HEADER.size + _NEIGHBOUR.size)
     mac = attributes.get(_NDA_LLADDR, b"")
     if attributes.get(_NDA_DST) != address or len(mac) != 6:
         return None
     return mac.hex(":")
+
+
+def changed_address(message: bytes) -> str | None:
+    """The IPv4 address (dotted) whose entry a message of the kernel tells a change of; None if it is about none."""
+    if len(message) < _HEADER.size + _NEIGHBOUR.size or message[_HEADER.size] != socket.AF_INET:
+        return None
+    if _HEADER.unpack_from(message)[1] not in (_RTM_NEWNEIGH, _RTM_DELNEIGH):
+        return None
+    address = attributes_of(message, _HEADER.size + _NEIGHBOUR.size).get(_NDA_DST, b"")
+    return socket.inet_ntoa(address) if len(address) == 4 else None

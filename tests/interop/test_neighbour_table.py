@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import subprocess
 import time
+from ipaddress import ip_address
 from typing import Any
 
 import pytest
 
+from edge.neighbour.changes import NeighbourChanges
+from edge.neighbour.route import Way, route_to
 from edge.neighbour.table import NeighbourTable
 
 Network = Any
@@ -73,6 +77,85 @@ def test_address_that_this_host_answers_for_on_behalf_of_others_is_not_known(net
     assert ask(network, "srv0") is None
 
 
+def test_link_that_went_and_came_back_is_asked_by_its_new_number(network: Network) -> None:
+    def inside() -> list[str | None]:
+        table = NeighbourTable(["srv0"])
+        found = [table.mac(IP)]
+        network.remove_cable("srv0")
+        found.append(table.mac(IP))
+        network.cable("eth0", "srv0", f"{network.server_ip}/24")
+        neigh(network, "replace", IP, "lladdr", "52:54:00:99:99:98", "dev", "srv0", "nud", "stale")
+        found.append(table.mac(IP))
+        table.close()
+        return found
+
+    neigh(network, "replace", IP, "lladdr", OTHER_MAC, "dev", "srv0", "nud", "stale")
+    assert network.inside(network.server, inside) == [OTHER_MAC, None, "52:54:00:99:99:98"]
+
+
+def test_on_link_is_what_goes_to_one_of_the_interfaces_by_no_router(network: Network) -> None:
+    network.route(network.server, "10.88.0.0/16", IP)
+    network.cable("eth1", "srv1", "10.77.7.1/24")
+    network.cable("eth2", "tun0", "10.77.8.1/24")
+    subprocess.run(["ip", "-n", network.server, "link", "set", "tun0", "arp", "off"], check=True)
+    asked = {
+        IP: True,
+        network.server_ip: False,
+        "127.0.0.5": False,
+        "10.88.1.1": False,
+        "10.77.7.5": False,  # on a link, but on none of these interfaces
+        "10.77.8.5": False,  # a link without ARP
+        "203.0.113.1": False,
+        "2001:db8::1": False,
+        "what": False,
+    }
+
+    def inside() -> dict[str, bool]:
+        table = NeighbourTable(["srv0", "tun0"])
+        found = {address: table.on_link(address) for address in asked}
+        assert table.mac("2001:db8::1") is None
+        table.close()
+        return found
+
+    assert network.inside(network.server, inside) == asked
+
+
+def test_changes_of_the_table_are_told(network: Network) -> None:
+    told: list[str | None] = []
+
+    async def hear() -> None:
+        changes = NeighbourChanges(told.append)
+        neigh(network, "replace", IP, "lladdr", OTHER_MAC, "dev", "srv0", "nud", "stale")
+        neigh(network, "replace", IP, "lladdr", "52:54:00:99:99:98", "dev", "srv0", "nud", "stale")
+        neigh(network, "del", IP, "dev", "srv0")
+        async with asyncio.timeout(10):
+            while len(told) < 3:
+                await asyncio.sleep(0.01)
+        changes.close()
+
+    network.inside(network.server, lambda: asyncio.run(hear()))
+    assert set(told) == {IP}
+
+
+def test_changes_that_were_missed_are_told_as_all(network: Network) -> None:
+    told: list[str | None] = []
+    lines = "".join(
+        f"neigh replace 10.77.6.{n} lladdr 52:54:00:00:{turn:02x}:{n:02x} dev srv0 nud stale\n"
+        for turn in range(40)
+        for n in range(60, 250)
+    )
+
+    async def hear() -> None:
+        changes = NeighbourChanges(told.append)
+        subprocess.run(["ip", "-n", network.server, "-batch", "-"], input=lines, text=True, check=True)  # we don't read
+        async with asyncio.timeout(10):
+            while None not in told:
+                await asyncio.sleep(0.01)
+        changes.close()
+
+    network.inside(network.server, lambda: asyncio.run(hear()))
+
+
 def test_a_thousand_questions_take_no_time(network: Network) -> None:
     """They are asked between two packets of other machines."""
     batch = "".join(f"neigh add 10.77.6.{n} lladdr 52:54:00:00:00:{n:02x} dev srv0 nud stale\n" for n in range(60, 250))
@@ -89,3 +172,20 @@ def test_a_thousand_questions_take_no_time(network: Network) -> None:
         return took
 
     assert network.inside(network.server, inside) < 0.5
+
+
+def test_way_to_an_address_is_told(network: Network) -> None:
+    network.add_address(network.server, "srv0", "10.77.6.77/24")  # a second one of the same network
+    network.add_address(network.server, "lo", "192.0.2.7/32")
+    network.sysctl(network.server, "net.ipv4.ip_nonlocal_bind", "1")
+    network.route(network.server, "198.51.100.0/24", "10.77.6.50")
+    ways = {
+        Way.OWN: ("10.77.6.1", "10.77.6.77", "192.0.2.7", "127.0.0.1"),
+        Way.LINK: ("10.77.6.50", "10.77.6.200"),
+        Way.ROUTER: ("198.51.100.1",),
+        Way.EVERYBODY: ("10.77.6.255",),
+        Way.NONE: ("255.255.255.255", "203.0.113.1", "224.0.0.1"),
+    }
+    addresses = [address for found in ways.values() for address in found]
+    found = network.inside(network.server, lambda: {ip: route_to(ip_address(ip)).way for ip in addresses})
+    assert found == {address: way for way, those in ways.items() for address in those}

@@ -59,7 +59,7 @@ def test_dhclient_gets_its_reservation_moves_with_it_and_releases_it(
         # A release goes to the server's address alone, so it needs an address of its own.
         network.give_client_its_address()
         network.run("dhclient", "-r", *arguments, "eth0")
-    assert network.messages()[-1].startswith("DHCPRELEASE of 10.77.6.")
+    assert network.messages()[-1] == f"DHCPRELEASE of 10.77.6.60, from {network.client_ip}"
 
 
 def test_unregistered_client_gets_no_answer_and_the_operator_a_manifest(network: Network, dhcp: Lab) -> None:

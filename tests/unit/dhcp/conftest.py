@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from edge.dhcp import codec, options
+from edge.dhcp.arp import Claim
 from edge.dhcp.codec import MessageType
 from edge.dhcp.quarantine import Quarantine
 from edge.dhcp.responder import DhcpSettings, Received, Reply, Responder
@@ -263,6 +264,21 @@ class Edge:
     def messages(self) -> list[str]:
         return [event.message for event in self.events]
 
+    def look(self, *hosts: str) -> int:
+        """Look by ARP who has the addresses that were declined: hosts with these MACs say that they do.
+
+        How many probes were sent.
+        """
+        declined, probes = self.responder.declined, 0
+        assert declined is not None
+        while (wait := declined.wait) is not None:
+            self.now += wait
+            for address in declined.step():
+                probes += 1
+                for mac in hosts:
+                    declined.claimed(Claim(address, bytes.fromhex(mac.replace(":", ""))))
+        return probes
+
 
 @pytest.fixture
 def binaries(tmp_path: Path) -> BootBinaries:
@@ -283,6 +299,7 @@ def make_edge(binaries: BootBinaries) -> Callable[..., Edge]:
         quarantine_seconds: float = 600.0,
         peers: frozenset[str] = frozenset(),
         express: bool = True,
+        looks: bool = True,
     ) -> Edge:
         inventory = Inventory()
         for obj in objects:
@@ -310,6 +327,8 @@ def make_edge(binaries: BootBinaries) -> Callable[..., Edge]:
             express=express,
         )
         edge = Edge(inventory, responder, quarantine)
+        if responder.declined is not None and looks:
+            responder.declined.wake = lambda: None
         return edge
 
     return make

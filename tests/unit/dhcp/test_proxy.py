@@ -71,10 +71,23 @@ def test_who_has_which_address_is_learnt_from_what_machines_tell_the_other_serve
     proxy.send(wire.altered(captured["edk2_pxe_request"], options={**other, 50: b"\x0a\x4d\0\x80"}))
     proxy.send(wire.altered(captured["plain_discover"], options={53: b"\3", 50: b"\x0a\x4d\0\x81"}))  # INIT-REBOOT
     proxy.send(wire.altered(captured["plain_discover"], options={53: b"\3"}, ciaddr=b"\x0a\x4d\0\x82"))  # renewal
-    proxy.send(captured["edk2_pxe_request_4011"], source="10.77.0.58", source_port=4011, port=4011)
-    silent = wire.altered(captured["edk2_pxe_request_4011"], ciaddr=bytes(4))
-    proxy.send(silent, source="10.77.0.131", source_port=4011, port=4011)
-    assert proxy.learnt == [(MAC, f"10.77.0.{n}") for n in (128, 129, 130, 58, 131)]
+    relayed = wire.altered(
+        captured["plain_discover"], options={53: b"\3", 50: b"\x0a\x4d\0\x83"}, giaddr=b"\x0a\x4d\0\3"
+    )
+    proxy.send(relayed, source="10.77.0.3", source_port=67)
+    assert proxy.learnt == [(MAC, f"10.77.0.{n}") for n in (128, 129, 130, 131)]
+
+
+def test_host_of_a_routed_network_can_not_have_itself_taken_for_a_machine(
+    proxy: Edge, wire: Wire, captured: dict[str, bytes]
+) -> None:
+    claim = wire.altered(captured["plain_discover"], options={53: b"\3"}, ciaddr=b"\x0a\x63\0\x09")
+    proxy.send(claim, source="10.99.0.9")
+    proxy.send(wire.altered(claim, drop=(60,)), source="10.99.0.9", source_port=4011, port=4011)
+    for ciaddr in (b"\x0a\x63\0\x09", bytes(4)):
+        packet = wire.altered(captured["edk2_pxe_request_4011"], ciaddr=ciaddr)
+        proxy.send(packet, source="10.99.0.9", source_port=4011, port=4011)
+    assert proxy.learnt == []
 
 
 def test_nothing_is_learnt_from_strangers_from_nonsense_or_from_wishes(

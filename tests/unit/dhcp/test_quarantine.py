@@ -17,6 +17,7 @@ Wire = Any
 Hardware = Callable[..., dict[str, Any]]
 
 MAC = "52:54:00:12:34:56"
+SQUATTER = "02:00:00:00:00:99"
 OURS = b"\x0a\x4d\0\1"
 
 
@@ -36,12 +37,13 @@ def test_declined_address_is_not_offered_again_until_the_time_is_over(
         assert edge.send(packet) is not None  # so that they are known ones
     edge.events.clear()
     assert edge.send(decline) is None
+    edge.look(SQUATTER)
     assert edge.quarantined == [(MAC, "10.77.0.58", 1600.0)]
     assert [edge.send(packet) for packet in packets * 3] == [None] * 9
     told, refused = edge.events
     assert told.outcome is Outcome.FAILED
     assert told.message == (
-        "DHCPDECLINE: another host already uses 10.77.0.58; it is not offered for 600 s. "
+        f"DHCPDECLINE: another host, {SQUATTER}, already uses 10.77.0.58; it is not offered for 600 s. "
         "Find that host and stop it, or change the Hardware's dhcp.ip"
     )
     assert refused.outcome is Outcome.REFUSED
@@ -60,6 +62,7 @@ def test_other_machines_are_served_meanwhile(
         make_hardware("lab-1", MAC, "10.77.0.58"), make_hardware("lab-2", "52:54:00:12:34:57", "10.77.0.59")
     )
     edge.send(decline)
+    edge.look(SQUATTER)
     other = wire.altered(captured["edk2_pxe_discover"], chaddr=bytes.fromhex("525400123457"))
     for _ in range(2):
         assert wire.kind(edge.send(other)) is MessageType.OFFER
@@ -69,6 +72,7 @@ def test_another_address_in_the_hardware_ends_it(
     edge: Edge, make_hardware: Hardware, wire: Wire, captured: dict[str, bytes], decline: bytes
 ) -> None:
     edge.send(decline)
+    edge.look(SQUATTER)
     changed = make_hardware("lab-1", MAC, "10.77.0.58", disableNetboot=True)
     edge.inventory.apply(changed)
     assert edge.send(captured["edk2_pxe_discover"]) is None  # another change does not
@@ -79,6 +83,7 @@ def test_another_address_in_the_hardware_ends_it(
 
 def test_removed_hardware_ends_it(edge: Edge, make_hardware: Hardware, decline: bytes) -> None:
     edge.send(decline)
+    edge.look(SQUATTER)
     edge.inventory.remove(make_hardware("lab-1", MAC, "10.77.0.58"))
     assert edge.quarantined[1:] == [(MAC, "10.77.0.58", None)]
 
@@ -98,12 +103,16 @@ def test_decline_that_is_not_about_what_we_gave_the_machine_is_not_believed(
     edge: Edge, wire: Wire, captured: dict[str, bytes], decline: bytes, change: dict[str, Any]
 ) -> None:
     assert edge.send(wire.altered(decline, **change)) is None
+    assert edge.look(SQUATTER) == 0
     assert edge.quarantined == []
     assert edge.send(captured["edk2_pxe_discover"]) is not None
 
 
-def test_decline_through_a_relay_that_is_the_server_is_believed(edge: Edge, wire: Wire, decline: bytes) -> None:
+def test_decline_through_a_relay_that_is_the_server_is_believed(
+    edge: Edge, wire: Wire, captured: dict[str, bytes], decline: bytes
+) -> None:
     relay = b"\x0a\x4d\0\2"
+    edge.send(wire.altered(captured["edk2_pxe_request"], giaddr=relay, options={54: relay, 82: b"\x0b\4" + relay}))
     edge.send(wire.altered(decline, giaddr=relay, options={54: relay, 82: b"\x0b\4" + relay}))
     assert len(edge.quarantined) == 1
 
@@ -113,16 +122,19 @@ def test_without_a_quarantine_the_decline_is_told_all_the_same(
 ) -> None:
     edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58"), quarantine_seconds=0)
     edge.send(decline)
+    edge.look(SQUATTER)
     assert edge.quarantined == []
     (message,) = edge.messages()
-    assert message.startswith("DHCPDECLINE: another host already uses 10.77.0.58. Find that host")
+    assert message.startswith(f"DHCPDECLINE: another host, {SQUATTER}, already uses 10.77.0.58. Find that host")
     assert edge.send(captured["edk2_pxe_discover"]) is not None
 
 
 def test_second_decline_begins_the_time_anew_and_is_told_once_a_minute(edge: Edge, decline: bytes) -> None:
     edge.send(decline)
+    edge.look(SQUATTER)
     edge.now += 30
     edge.send(decline)
+    edge.look(SQUATTER)
     assert [until for _, _, until in edge.quarantined] == [1600.0, 1630.0]
     assert len(edge.events) == 1
     edge.now = 1600.0

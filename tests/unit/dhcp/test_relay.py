@@ -154,8 +154,12 @@ def test_invented_relays_are_answered_but_fill_neither_log_nor_memory(
     warnings = [event for event in edge.events if event.outcome is Outcome.FAILED]
     assert len(warnings) == 600
     assert len(edge.responder._express._relays) <= 1024
+    for number in range(3000):
+        edge.send(packet[:24] + b"\x0a\x4d\0" + bytes((number % 255,)) + packet[28:])
     reservation = next(iter(edge.responder._mode.reservations.values()))
     assert len(reservation.network.links) <= 64
+    edge.send(packet[:24] + RELAY + packet[28:])
+    assert RELAY in reservation.network.links, "what was invented keeps nobody out who is real"
 
 
 @pytest.mark.parametrize("giaddr", [b"\xff\xff\xff\xff", b"\xe0\0\0\1", b"\x7f\0\0\1", b"\0\0\0\1"])

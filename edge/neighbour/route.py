@@ -1,0 +1,110 @@
+"""Where the kernel sends a packet for an address: to this host itself, onto a link of ours, to a router.
+
+The kernel is asked for the route to one address (rtnetlink, RTM_GETROUTE with a destination), as it would look it up
+for a packet: that knows all interfaces, addresses that come and go (VRRP, DHCP), and networks that are routed to this
+host as a whole. It takes some 20 microseconds.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+import sys
+from enum import Enum
+from ipaddress import IPv4Address, IPv6Address
+from typing import Final, NamedTuple
+
+# linux/rtnetlink.h, linux/netlink.h
+_NLMSG_ERROR: Final = 2
+_NLM_F_REQUEST: Final = 1
+_RTM_NEWROUTE: Final = 24
+_RTM_GETROUTE: Final = 26
+_RTA_DST: Final = 1
+_RTA_OIF: Final = 4
+_RTA_GATEWAY: Final = 5
+_RTA_VIA: Final = 18
+_NO_ROUTE: Final = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL, errno.EAFNOSUPPORT)
+"""No route; a route that says so (unreachable, prohibit, blackhole); no IPv6: nothing can be sent there."""
+
+_HEADER = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, port
+_ROUTE = struct.Struct("=BBBBBBBBI")  # rtmsg: family, lengths of destination and source, tos, table, ..., type, flags
+_ATTRIBUTE = struct.Struct("=HH")
+
+
+class Way(Enum):
+    """What kind of way it is."""
+
+    OWN = "this host's own address"
+    LINK = "a host on a link of ours"
+    ROUTER = "behind a router"
+    EVERYBODY = "all of a link"
+    NONE = "none"
+
+
+_WAYS: Final = {  # RTN_UNICAST, RTN_LOCAL, RTN_BROADCAST, RTN_ANYCAST
+    1: Way.LINK,
+    2: Way.OWN,
+    3: Way.EVERYBODY,
+    4: Way.EVERYBODY,
+}
+
+
+class Route(NamedTuple):
+    """The way, and the number of the interface that it begins with; 0: none."""
+
+    way: Way
+    interface: int = 0
+
+
+def route_to(address: IPv4Address | IPv6Address) -> Route:
+    """The way to `address`. Raises OSError."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE) as kernel:
+        kernel.setblocking(False)  # the answer is there when `send` returns
+        kernel.send(request(address, 1))
+        return told(kernel.recv(65536))
+
+
+def is_own(address: IPv4Address | IPv6Address) -> bool:
+    """Whether packets to `address` would not leave this host, or would go to all of a link. Raises OSError."""
+    return route_to(address).way in (Way.OWN, Way.EVERYBODY)
+
+
+def request(address: IPv4Address | IPv6Address, sequence: int) -> bytes:
+    """The question."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    body = _ROUTE.pack(family, address.max_prefixlen, 0, 0, 0, 0, 0, 0, 0)
+    body += _ATTRIBUTE.pack(_ATTRIBUTE.size + len(address.packed), _RTA_DST) + address.packed
+    return _HEADER.pack(_HEADER.size + len(body), _RTM_GETROUTE, _NLM_F_REQUEST, sequence, 0) + body
+
+
+def told(answer: bytes) -> Route:
+    """What the kernel's answer says. Raises OSError."""
+    kind = _HEADER.unpack_from(answer)[1]
+    if kind == _NLMSG_ERROR:
+        (code,) = struct.unpack_from("=i", answer, _HEADER.size)
+        if -code in _NO_ROUTE:
+            return Route(Way.NONE)
+        raise OSError(-code, f"RTM_GETROUTE: {os.strerror(-code)}")
+    if kind != _RTM_NEWROUTE:
+        raise OSError(errno.EPROTO, "RTM_GETROUTE: the kernel answers something else")
+    attributes = attributes_of(answer, _HEADER.size + _ROUTE.size)
+    interface = int.from_bytes(attributes.get(_RTA_OIF, b""), sys.byteorder)
+    way = _WAYS.get(_ROUTE.unpack_from(answer, _HEADER.size)[7], Way.NONE)
+    if way is Way.LINK and (_RTA_GATEWAY in attributes or _RTA_VIA in attributes):
+        way = Way.ROUTER
+    return Route(way, interface)
+
+
+def attributes_of(message: bytes, at: int) -> dict[int, bytes]:
+    """The attributes (struct rtattr) of a message of rtnetlink, from `at` to its end."""
+    found: dict[int, bytes] = {}
+    end = min(_HEADER.unpack_from(message)[0], len(message))
+    while at + _ATTRIBUTE.size <= end:
+        size, name = _ATTRIBUTE.unpack_from(message, at)
+        if size < _ATTRIBUTE.size:
+            break
+        found[name] = message[at + _ATTRIBUTE.size : at + size]
+        at += size + 3 & ~3
+    return found
