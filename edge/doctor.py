@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge.host import HostError, default_interface, interface_address
+from tink.data_directory import disk_refuses, problems, user_name
 
 _CAPABILITIES = {"CAP_NET_BIND_SERVICE": 10, "CAP_NET_ADMIN": 12, "CAP_NET_RAW": 13, "CAP_SYS_ADMIN": 21}
 
@@ -118,6 +119,30 @@ def serving(interfaces: Sequence[str], ipxe_dir: Path) -> Iterator[Finding]:
         else:
             yield from (_port(port, network) for network in networks)
     yield _ipxe(ipxe_dir)
+
+
+def data_directory(directory: Path) -> Iterator[Finding]:
+    """Whether others on this host can look into it, and whether its disk can be written."""
+    name = f"data directory {directory}"
+    try:
+        owner = directory.stat().st_uid
+        # Root may ask for tinkedge, which runs as another user.
+        found = problems(directory, None if os.geteuid() else owner)
+    except FileNotFoundError:
+        yield Finding(name, ok=True, seen="not there; the first start makes it")
+        return
+    except OSError as error:
+        remedy = "run this as the user that runs tinkedge, or give its --data-dir"
+        yield Finding(name, ok=False, seen=error.strerror or str(error), remedy=remedy)
+        return
+    for problem in found:
+        yield Finding(name, ok=False, seen=problem.seen, remedy=problem.remedy)
+    if not found:
+        yield Finding(name, ok=True, seen=f"for {user_name(owner)} alone")
+    refuses = disk_refuses(directory)
+    free = shutil.disk_usage(directory).free // 10**6
+    remedy = "until that is mended, what is stored is served, and nothing can be changed"
+    yield Finding("data directory's disk", not refuses, refuses or f"{free} MB free", remedy)
 
 
 def probe(interfaces: Sequence[str], ipxe_dir: Path) -> Iterator[Finding]:

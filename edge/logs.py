@@ -58,7 +58,10 @@ class _TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         date = self._seconds.text(record)
-        line = f"{date},{int(record.msecs):03d} {record.levelname:<7} {record.name}: {record.getMessage()}"
+        message = record.getMessage()
+        if not message.isprintable():
+            message = _one_line(message)
+        line = f"{date},{int(record.msecs):03d} {record.levelname:<7} {record.name}: {message}"
         if record.exc_info:
             line = f"{line}\n{self.formatException(record.exc_info)}"
         if record.stack_info:
@@ -89,6 +92,11 @@ class _JsonFormatter(logging.Formatter):
         except TypeError:
             # What is not valid Unicode (file names can be anything) is refused by JSON: show it escaped.
             return orjson.dumps(_safe(entry)).decode()
+
+
+def _one_line(message: str) -> str:
+    """With `\\n` for a line break, and so on: a stranger's words in it forge no line and steer no terminal."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in message)
 
 
 def _safe(value: Any) -> Any:

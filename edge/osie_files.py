@@ -48,6 +48,8 @@ class OsieFiles:
 
     def locate(self, namespace: str, name: str, part: str) -> Located:
         """The `part` ("kernel" or "initrd") of an OSIE. Raises NoArtifactError."""
+        if not name.isprintable():  # it comes from a URL or a TFTP name, and errors go to screens
+            raise NoArtifactError("no OSIE has a name with characters that can't be shown")
         full_name = f"{namespace}/{name}"
         raw = self._osie(namespace, name)
         if raw is None:

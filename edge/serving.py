@@ -19,14 +19,15 @@ from contextlib import AsyncExitStack
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from edge import admin_token
 from edge.artifacts.cache import ArtifactCache
 from edge.artifacts.metrics import CacheMetrics
-from edge.callers import Callers, Neighbours
+from edge.callers import Callers
 from edge.dhcp.quarantine import Changed, Quarantine
 from edge.dhcp.responder import DhcpSettings, Responder
 from edge.dhcp.server import DhcpServer
 from edge.host import Network
-from edge.http.admin import build_admin_app
+from edge.http.admin import AdminApp, admin_runner
 from edge.http.app import build_app, machine_runner
 from edge.http.asking import Rules
 from edge.http.metadata import MetadataSettings
@@ -34,8 +35,9 @@ from edge.inventory import Inventory
 from edge.journey.recorder import Journey
 from edge.machine_scripts import MachineScripts
 from edge.metadata_tokens import MetadataTokens, token_keys
+from edge.neighbour.meeting import Meeting
+from edge.neighbour.route import is_own
 from edge.neighbour.router_advertisement import RouterAdvertiser
-from edge.neighbour.table import NeighbourTable
 from edge.osie_files import OsieFiles
 from edge.policy import DhcpMode, NetbootPolicy
 from edge.secret_documents import ReadSecret
@@ -46,6 +48,7 @@ from edge.work import Work
 from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings, Scripts
 from tink.kube.informer import Informer
+from tink.outbound import Reach
 from tink.server.tls import authority_of
 from tink.server.tokens import TokenKeys
 
@@ -68,6 +71,7 @@ class Serving:
         exit_stack: AsyncExitStack,
         *,
         inventory: Inventory,
+        callers: Callers,
         work: Work,
         journey: Journey,
         declined: Changed,
@@ -87,7 +91,7 @@ class Serving:
         self._metrics = CollectorRegistry()
         edge = settings.edge
         self._policy = NetbootPolicy(edge.dhcp_mode, edge.netboot_when, work.has_work, work.why_none)
-        self._callers = Callers(inventory, edge.dhcp_mode, self._neighbours())
+        self._callers = callers
         self._quarantine = Quarantine(time.time, edge.decline_quarantine, declined)
         self._metadata = _metadata_settings(settings, read_secret) if Service.HTTP in settings.services else None
         self._boot = _boot_settings(settings, self._metadata)
@@ -111,23 +115,15 @@ class Serving:
         for server in self._dhcp:
             await self._serve(server)
         if Service.ADMIN in wanted:
-            app = build_admin_app(self._journey, self._inventory, registry=self._metrics)
-            runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-            await self._listen(runner, [edge.admin_address], edge.admin_port, "admin HTTP", "--admin-port")
+            tokens = admin_token.accepted(self._settings.data_dir, edge.admin_token_file)
+            app = AdminApp(self._journey, self._inventory, tokens.holds, registry=self._metrics)
+            await self._listen(admin_runner(app), [edge.admin_address], edge.admin_port, "admin HTTP", "--admin-port")
 
     async def run(self) -> None:
         """What has to be done now and then, until it is cancelled."""
         while True:
             await asyncio.sleep(_TICK_SECONDS)
             self._quarantine.expire()
-
-    def _neighbours(self) -> Neighbours:
-        """Who is behind an address, where another DHCP server gives them out."""
-        if self._settings.edge.dhcp_mode is DhcpMode.RESERVATION:
-            return lambda _ip: None
-        table = NeighbourTable([network.interface for network in self._settings.networks])
-        self._exit.callback(table.close)
-        return table.mac
 
     async def _start_tftp(self, network: Network, osies: Informer, cache: ArtifactCache) -> None:
         edge = self._settings.edge
@@ -144,6 +140,7 @@ class Serving:
             osie_files=OsieFiles(osies.get, cache),
             default_osie=edge.default_osie,
             extra=edge.tftp_dir,
+            meeting=Meeting(self._callers.is_hidden),
         )
         server = TftpServer(
             files,
@@ -194,7 +191,10 @@ class Serving:
     async def _start_cache(self, edge: EdgeSettings) -> ArtifactCache:
         data_dir = self._settings.data_dir
         cache = ArtifactCache(
-            data_dir / "artifacts", budget=edge.cache_bytes, file_root=edge.osie_dir or data_dir / "osie"
+            data_dir / "artifacts",
+            budget=edge.cache_bytes,
+            file_root=edge.osie_dir or data_dir / "osie",
+            reach=_reach(self._settings),
         )
         await cache.start()
         self._exit.push_async_callback(cache.stop)
@@ -217,6 +217,13 @@ class Serving:
                 where = f"{what} can't listen on {address}:{port}"
                 raise ServingError(f"{where}: {tcp_advice(error, port, flag)}") from error
             log.info("%s on %s:%d", what, address, port)
+
+
+def _reach(settings: StackSettings) -> Reach:
+    """Where OSIEs may lead: not to this host, unless that was allowed, and never to what it serves itself."""
+    edge = settings.edge
+    own_ports = frozenset({edge.http_port, edge.admin_port, settings.grpc_port, settings.api_port})
+    return Reach(edge.allowed_upstreams, is_own, own_ports)
 
 
 def _metadata_settings(settings: StackSettings, read_secret: ReadSecret) -> MetadataSettings:

@@ -40,7 +40,8 @@ LOOPBACK = Network("lo", "127.0.0.1")
 class EdgeSettings:
     """How machines are served.
 
-    `default_osie` is a namespace and a name; `cache_bytes` None: what the disk has room for; `decline_quarantine` is in
+    `default_osie` is a namespace and a name; `cache_bytes` None: what the disk has room for; `allowed_upstreams` are
+    networks that OSIEs may name though they are special or this host's; `decline_quarantine` is in
     seconds; `grpc_authority` empty: the address of ours that the machine reached, and `grpc_port`;
     `metadata_token_lifetime` in seconds, 0: for ever.
     """
@@ -54,14 +55,17 @@ class EdgeSettings:
     tftp_dir: Path | None = None
     tftp_single_port: bool = False
     cache_bytes: int | None = None
+    allowed_upstreams: Networks = ()
     http_port: int = 7080
     admin_address: str = "127.0.0.1"
     admin_port: int = 7081
+    admin_token_file: Path | None = None
     grpc_authority: str = ""
     insecure_registries: tuple[str, ...] = ()
     router_advertisements: bool = False
     trusted_proxies: Networks = ()
     metadata_nat: Networks = ()
+    known_by_address: Networks = ()
     metadata_tokens: bool = False
     metadata_token_key: Path | None = None
     metadata_token_lifetime: float = 0.0

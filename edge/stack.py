@@ -19,11 +19,15 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+from edge.callers import UNSEEN, Callers, Neighbours
 from edge.conditions import ConditionWriter
 from edge.inventory import Inventory
 from edge.journey.agents import AgentJourney
 from edge.journey.recorder import Journey
 from edge.journey.workflows import WorkflowJourney
+from edge.neighbour.changes import NeighbourChanges
+from edge.neighbour.table import NeighbourTable
+from edge.policy import DhcpMode
 from edge.serving import Serving, tcp_advice
 from edge.settings import EDGE, Service, StackSettings
 from edge.work import Work
@@ -34,10 +38,11 @@ from tink.controller.controller import Controller
 from tink.controller.webhooks.admission import Admission
 from tink.controller.webhooks.registration import remove
 from tink.controller.webhooks.server import SERVICE_PORT, Hook, Webhooks
+from tink.data_directory import claim
 from tink.kube.client import ApiError, KubeClient, KubeConfigError
 from tink.kube.informer import Informer
 from tink.kube.leader import Leader, LeaseSettings, pod_namespace
-from tink.kube.manifests import DEFAULT_NAMESPACE, apply, apply_object, load, resource_type
+from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError, apply, load, resource_type
 from tink.kube.packing import Packer
 from tink.kube.resources import CRD, HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW, ResourceType
 from tink.metal3.webhook import HostConversion
@@ -67,6 +72,7 @@ class Stack:
         self._ended = asyncio.Event()
         self._failure: str | None = None
         self._not_ready = "starting"
+        self._api: ApiServer | None = None
         # One packed copy of each Hardware, for the informer and the inventory alike.
         self._packer = Packer()
         self.inventory = Inventory(self._packer)
@@ -103,21 +109,39 @@ class Stack:
 
     async def _start(self) -> None:
         settings = self._settings
+        if settings.services & {Service.APISERVER, Service.HTTP}:
+            claim(settings.data_dir)
         kubeconfig = settings.kubeconfig
         if Service.APISERVER in settings.services:
             kubeconfig = await self._start_api()
         client = await _connect(kubeconfig)
         self._exit.push_async_callback(client.close)
         if Service.APISERVER in settings.services:
-            for definition in generate():
-                await apply_object(client, CRD, definition, "tinkedge")
+            await self._apply(client, [(Path("tinkedge"), definition) for definition in generate()])
         manifests = load(settings.manifests) if settings.manifests is not None else []
         # Definitions first, for the informers; the rest when the webhooks can review it.
-        await apply(client, [(file, obj) for file, obj in manifests if resource_type(obj) is CRD])
+        await self._apply(client, [(file, obj) for file, obj in manifests if resource_type(obj) is CRD])
         await self._start_services(client, [(file, obj) for file, obj in manifests if resource_type(obj) is not CRD])
 
+    async def _apply(self, client: KubeClient, manifests: Manifests) -> Manifests:
+        """Apply them and give those that were. What the embedded API can't store because of its disk is said.
+
+        Raises ManifestError.
+        """
+        applied = []
+        for file, obj in manifests:
+            try:
+                await apply(client, [(file, obj)])
+            except ManifestError as error:
+                if self._api is None or not self._api.refusal:
+                    raise
+                log.error("not applied, and not tried again before the next start: %s", error)
+            else:
+                applied.append((file, obj))
+        return applied
+
     async def _start_api(self) -> Path:
-        api = ApiServer(self._settings.data_dir, port=self._settings.api_port)
+        api = self._api = ApiServer(self._settings.data_dir, port=self._settings.api_port)
         await api.start()
         self._exit.push_async_callback(api.stop)
         log.info("embedded API on %s, kubeconfig %s", api.url, api.kubeconfig)
@@ -139,12 +163,14 @@ class Stack:
             if users & wanted
         }
         serving, conditions = None, ConditionWriter(client)
+        callers = self._callers()
         if wanted & EDGE:
             self._follow(informers[HARDWARE], informers[WORKFLOW], conditions)
             serving = Serving(
                 self._settings,
                 self._exit,
                 inventory=self.inventory,
+                callers=callers,
                 work=self._work,
                 journey=self.journey,
                 declined=conditions.changed,
@@ -162,7 +188,7 @@ class Stack:
             )
             self._spawn(controller.run(), "controller")
         if Service.SERVER in wanted:
-            await self._start_server(client, informers)
+            await self._start_server(client, informers, callers)
         for resource, informer in informers.items():
             self._spawn(informer.run(), f"informer of {resource.plural}")
         await self._synced(informers)
@@ -241,16 +267,37 @@ class Stack:
         self, client: KubeClient, manifests: Manifests, informers: dict[ResourceType, Informer]
     ) -> None:
         """Apply them, and wait until the informers know what was applied."""
-        await apply(client, manifests)
+        applied = await self._apply(client, manifests)
         with suppress(TimeoutError):
             async with asyncio.timeout(_SYNC_TIMEOUT):
-                for _, obj in manifests:
+                for _, obj in applied:
                     informer = informers.get(resource_type(obj) or CRD)
                     place = obj["metadata"].get("namespace") or DEFAULT_NAMESPACE, obj["metadata"]["name"]
                     while informer is not None and informer.get(*place) is None:  # noqa: ASYNC110 - for milliseconds
                         await asyncio.sleep(0.01)
 
-    async def _start_server(self, client: KubeClient, informers: dict[ResourceType, Informer]) -> None:
+    def _callers(self) -> Callers:
+        """Who calls, and who is on our links. Raises OSError where only the kernel can tell, and does not."""
+        edge = self._settings.edge
+        neighbours: Neighbours = UNSEEN
+        if self._settings.services & (EDGE | {Service.SERVER}):
+            try:
+                neighbours = table = NeighbourTable([network.interface for network in self._settings.networks])
+                self._exit.callback(table.close)
+            except OSError as error:
+                if edge.dhcp_mode is not DhcpMode.RESERVATION:
+                    raise
+                log.warning(
+                    "the kernel does not tell of its neighbours: machines are known by address alone: %s", error
+                )
+        callers = Callers(self.inventory, edge.dhcp_mode, neighbours, by_address=edge.known_by_address)
+        if neighbours is not UNSEEN:
+            self._exit.callback(NeighbourChanges(callers.changed).close)
+        return callers
+
+    async def _start_server(
+        self, client: KubeClient, informers: dict[ResourceType, Informer], callers: Callers
+    ) -> None:
         agents = AgentJourney(self.journey.record, self.inventory)
         server = WorkflowServer(
             client,
@@ -259,6 +306,7 @@ class Stack:
             addresses=[f"{network.address}:{self._settings.grpc_port}" for network in self._settings.networks],
             settings=self._settings.server,
             observe=agents.observe,
+            stranger=callers.stranger,
         )
         try:
             await server.start()

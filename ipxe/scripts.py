@@ -3,8 +3,9 @@
 `Scripts.compile` is asked once for each change of a Hardware and each address of ours that machines reach
 (`edge.boot_scripts`); HTTP and TFTP serve the text. The templates stand in `ipxe/templates`. What goes into them was
 written by whoever may write Hardware objects, so each value is checked against iPXE's own grammar (src/core/exec.c): a
-line break, or one of the words `&&`, `||`, `;`, `#...`, would end the command that it stands in. `${...}` is left
-alone, for that is expanded after the words are split, and is useful.
+line break, or one of the words `&&`, `||`, `;`, `#...`, would end the command that it stands in, and a backslash at the
+end of a line would add the next line to it (src/image/script.c). `${...}` is left alone, for that is expanded after the
+words are split, and is useful.
 
 Works with iPXE from 2019 (Debian 12) on: only commands and options of that time are used. `initrd --name initrd` and
 the kernel parameter `initrd=initrd` are a pair; without it, Linux started through UEFI does not find its initrd.
@@ -49,6 +50,9 @@ _TOKEN_BYTES = 80
 
 MAX_INLINE = 1 << 20
 """Bytes of an inline script."""
+
+MAX_SHOWN = 400
+"""Characters of a line for the screen: iPXE has room on its stack for the words of a line, not of a book."""
 
 
 class ScriptError(ValueError):
@@ -247,6 +251,8 @@ class Scripts:
         words = _words(hardware, "spec.ipxe.url", url)
         if words != [url]:
             raise _error(hardware, "spec.ipxe.url", "has spaces in it: write them as %20")
+        if url.endswith("\\"):
+            raise _error(hardware, "spec.ipxe.url", "ends with a backslash, which adds a line in iPXE: write it as %5C")
         return Script(text=self._render_for("chain", plan, url=url), what="spec.ipxe.url")
 
     def _inline(self, plan: _Plan, hardware: Hardware, inline: str) -> Script:
@@ -275,8 +281,13 @@ def _words(hardware: Hardware, field: str, value: str) -> list[str]:
 
 def _for_screen(text: str) -> str:
     """`text` as words of an `echo`: shown, never obeyed."""
-    plain = "".join(character if character.isprintable() else " " for character in text).replace("${", "$ {")
-    return " ".join(f"'{word}'" if word in ("&&", "||", ";") or word[0] in "#-" else word for word in plain.split())
+    plain = "".join(character if character.isprintable() else " " for character in text[:MAX_SHOWN])
+    return " ".join(f"'{word}'" if _means_more(word) else word for word in plain.replace("${", "$ {").split())
+
+
+def _means_more(word: str) -> bool:
+    """Whether iPXE would take it for more than a word."""
+    return word in ("&&", "||", ";") or word[0] in "#-" or word[-1] == "\\"
 
 
 def _error(hardware: Hardware, field: str, problem: str) -> ScriptError:

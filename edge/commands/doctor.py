@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -24,6 +25,12 @@ from edge.lab.build import default_cache
 @click.option(
     "--ipxe-dir", type=click.Path(path_type=Path), default=Path("/usr/lib/ipxe"), help="The iPXE binaries' directory."
 )
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path),
+    default=Path("/var/lib/tinkedge"),
+    help="That of `tinkedge up`: database, keys and cache.",
+)
 @click.option("--cache-dir", type=click.Path(path_type=Path), default=None, help="The lab's cache.")
 @click.option("--lab/--no-lab", "with_lab", default=True, help="Look at what `tinkedge lab` needs too.")
 @click.option(
@@ -32,9 +39,13 @@ from edge.lab.build import default_cache
     help="Ask the network too, for some seconds: which other DHCP servers answer a machine that there is not, and "
     "whether the TFTP server that runs here serves. Needs root and the extra `diagnose`.",
 )
-def doctor(interfaces: tuple[str, ...], ipxe_dir: Path, cache_dir: Path | None, with_lab: bool, probe: bool) -> None:
+def doctor(
+    interfaces: tuple[str, ...], ipxe_dir: Path, data_dir: Path, cache_dir: Path | None, with_lab: bool, probe: bool
+) -> None:
     """What would keep this host from serving, and how to mend it. Changes nothing; exits with 1 if something would."""
-    groups: dict[str, Iterator[Finding]] = {"tinkedge up": examine.serving(interfaces, ipxe_dir)}
+    groups: dict[str, Iterator[Finding]] = {
+        "tinkedge up": chain(examine.serving(interfaces, ipxe_dir), examine.data_directory(data_dir))
+    }
     if probe:
         groups["the network"] = examine.probe(interfaces, ipxe_dir)
     if with_lab:

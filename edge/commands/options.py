@@ -6,6 +6,7 @@ import asyncio
 import gc
 import ipaddress
 import logging
+import os
 import re
 import resource
 import signal
@@ -34,6 +35,7 @@ from ipxe.binaries import BinariesError
 from tink.apiserver.errors import ApiServerError
 from tink.controller.settings import ControllerSettings, WebhookSettings
 from tink.convert.baremetalhost import ConversionSettings
+from tink.data_directory import DataDirectoryError
 from tink.key_file import KeyFileError
 from tink.kube.client import ApiError, KubeConfigError
 from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError
@@ -49,6 +51,7 @@ _EXPECTED = (
     ApiError,
     ApiServerError,
     BinariesError,
+    DataDirectoryError,
     DhcpServerError,
     DirectoryInUseError,
     KeyFileError,
@@ -174,6 +177,14 @@ _NETWORK = (
         "--public-ip", type=_Ipv4(), default=None, help="The address of the only interface, as machines reach it."
     ),
 )
+_KNOWN_BY_ADDRESS = click.option(
+    "--known-by-address",
+    type=_Networks(),
+    default="",
+    help="Networks where an address alone says which machine has it, though others could take it: where a router "
+    "answers ARP for machines, or bridges have MACs that no Hardware names.",
+)
+
 _AGENTS = (
     click.option(
         "--agent-auth",
@@ -268,6 +279,13 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
             default=None,
             help="Disk for kernels and initrds, such as 20GB. Default: what the disk has room for.",
         ),
+        click.option(
+            "--allow-upstream",
+            type=_Networks(),
+            multiple=True,
+            help="Networks that OSIEs may name though they are this host's own, loopback or link-local, such as "
+            "10.0.0.1/32. Repeatable.",
+        ),
         click.option("--http-port", type=_PORT, default=7080, help="Port of scripts, kernels and metadata."),
         click.option(
             "--insecure-registry", multiple=True, help="Registry that agents speak to over plain HTTP. Repeatable."
@@ -321,6 +339,13 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
     Service.ADMIN: (
         click.option("--admin-address", default="127.0.0.1", help="Where operators' HTTP listens."),
         click.option("--admin-port", type=_PORT, default=7081, help="Port of operators' HTTP: journeys and metrics."),
+        click.option(
+            "--admin-token-file",
+            type=_PATH,
+            default=None,
+            help="File with the tokens that operators' HTTP accepts, one a line, the newest first. Default: "
+            "DATA_DIR/admin-token, which is made. Metrics need none.",
+        ),
     ),
     Service.CONTROLLER: (
         click.option("--scheduled-timeout", default=300.0, help="Seconds a Workflow may be Scheduled."),
@@ -368,6 +393,13 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
             default=None,
             help="The authority (PEM) of the certificates that all clients of the gRPC server must show then.",
         ),
+        click.option(
+            "--grpc-connections-per-address",
+            type=click.IntRange(min=1),
+            default=None,
+            help="Connections, and calls at once, that one address may have: more for many agents behind one (NAT, a "
+            "Service). Default: 512, or fewer where there are few files.",
+        ),
     ),
     "client": (
         click.option("--kubeconfig", type=_PATH, default=None, help="The cluster's. Default: see above."),
@@ -386,13 +418,13 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
 
 _EDGE = (
     *("dhcp_mode", "netboot_when", "decline_quarantine", "default_osie", "tftp_dir", "tftp_single_port"),
-    *("ipxe_dir", "osie_dir", "cache_size", "http_port", "insecure_registry", "grpc_authority"),
-    *("router_advertisements", "admin_address", "admin_port", "trusted_proxies", "metadata_nat", "imds_tokens"),
-    *("metadata_tokens", "metadata_token_key", "metadata_token_lifetime"),
+    *("ipxe_dir", "osie_dir", "cache_size", "allow_upstream", "http_port", "insecure_registry", "grpc_authority"),
+    *("router_advertisements", "admin_address", "admin_port", "admin_token_file", "trusted_proxies", "metadata_nat"),
+    *("imds_tokens", "known_by_address", "metadata_tokens", "metadata_token_key", "metadata_token_lifetime"),
 )
 _AGENT_OPTIONS = (
     *("agent_auth", "agent_token_key", "agent_token_lifetime"),
-    *("grpc_tls_ca", "grpc_tls_cert", "grpc_tls_key", "grpc_client_ca", "reboot_grace"),
+    *("grpc_tls_ca", "grpc_tls_cert", "grpc_tls_key", "grpc_client_ca", "grpc_connections_per_address", "reboot_grace"),
 )
 _WEBHOOKS = ("url", "service", "port", "failure_policy")
 _CONTROLLER_TIMES = ("scheduled_timeout", "cancelling_timeout", "action_timeout", "reference_timeout")
@@ -408,7 +440,7 @@ def serving(*groups: Service | str) -> Callable[[Command], Command]:
         if {Service.DHCP, Service.TFTP, Service.HTTP, Service.SERVER} & set(groups):
             options = [*_NETWORK, *options]
         if {Service.HTTP, Service.SERVER} & set(groups):
-            options = [*options, *_AGENTS]
+            options = [*options, _KNOWN_BY_ADDRESS, *_AGENTS]
         if {Service.WEBHOOKS, Service.CONVERSION} & set(groups):
             options = [*options, *_WEBHOOK_ADDRESS]
         for option in reversed(options):
@@ -485,8 +517,11 @@ def _server(services: frozenset[Service], data_dir: Path | None, given: dict[str
         tls = TlsFiles(certificate, key, client_ca)
     if auth is AgentAuth.MTLS and Service.SERVER not in services:
         auth = AgentAuth.ADDRESS  # an edge has nothing to do with certificates of agents
-    grace = {"reboot_grace": given["reboot_grace"]} if "reboot_grace" in given else {}
-    return ServerSettings(agent_auth=auth, tokens=tokens, tls=tls, tls_ca=given.get("grpc_tls_ca"), **grace)
+    more = {"reboot_grace": given["reboot_grace"]} if "reboot_grace" in given else {}
+    share = given.get("grpc_connections_per_address")
+    if share is not None:
+        more |= {"connections_per_address": share, "calls_per_address": share}
+    return ServerSettings(agent_auth=auth, tokens=tokens, tls=tls, tls_ca=given.get("grpc_tls_ca"), **more)
 
 
 def _edge(given: dict[str, Any]) -> EdgeSettings:
@@ -497,6 +532,8 @@ def _edge(given: dict[str, Any]) -> EdgeSettings:
         raise click.UsageError("--default-osie is for --dhcp-mode auto-proxy: in other modes a Hardware names the OSIE")
     if "imds_tokens" in given:
         given["imds_required"] = given.pop("imds_tokens") == "required"
+    if "allow_upstream" in given:
+        given["allowed_upstreams"] = tuple(network for each in given.pop("allow_upstream") for network in each)
     renamed = {"cache_size": "cache_bytes", "insecure_registry": "insecure_registries"}
     return EdgeSettings(**{renamed.get(name, name): value for name, value in given.items()})
 
@@ -506,6 +543,7 @@ def run(services: frozenset[Service], options: dict[str, Any]) -> None:
     import uvloop
 
     set_up(options["log_level"], options["log_format"])
+    os.umask(0o077)  # what is kept is for its owner alone; nothing that runs here writes for others
     # Every transfer and connection is a file; the usual soft limit, 1,024, is less than a rack needs.
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     gc.set_threshold(50_000, 20, 100)  # taking in 100,000 machines makes many objects and no garbage

@@ -9,7 +9,8 @@ import re
 import sys
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from http import HTTPStatus
 from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 import click
 
+from edge.admin_token import AdminTokenError, read, token_file
 from edge.journey.events import JourneyEvent, Outcome
 from edge.journey.follow import Lost, follow
 
@@ -24,12 +26,15 @@ if TYPE_CHECKING:
     from edge.diagnose.listening import Heard, Listening, Timed
 
 _COLOUR = {Outcome.OK: "green", Outcome.INFO: None, Outcome.REFUSED: "yellow", Outcome.FAILED: "red"}
+_PATH = click.Path(path_type=Path)
 _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
 
 @click.command()
 @click.argument("mac", required=False)
 @click.option("--admin-url", default="http://127.0.0.1:7081", help="The edge's admin address.")
+@click.option("--data-dir", type=_PATH, default=Path("/var/lib/tinkedge"), help="The edge's, where its admin token is.")
+@click.option("--admin-token-file", type=_PATH, default=None, help="Or a copy of it. Default: DATA_DIR/admin-token.")
 @click.option("--history/--no-history", default=True, help="Begin with what has happened already.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="json: one object a line.")
 @click.option(
@@ -48,6 +53,8 @@ _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 def watch(
     mac: str | None,
     admin_url: str,
+    data_dir: Path,
+    admin_token_file: Path | None,
     history: bool,
     output: str,
     capture: bool,
@@ -55,6 +62,7 @@ def watch(
     write: Path | None,
 ) -> None:
     """The journey of machines, live: all of them, or the one with this MAC."""
+    edge = _Edge(admin_url, token_file(data_dir, admin_token_file))
     mac = mac.lower().replace("-", ":") if mac else None
     if not capture and (interface or write):
         raise click.UsageError("--interface and --write go with --capture")
@@ -62,24 +70,50 @@ def watch(
         raise click.UsageError("--capture shows one machine: give its MAC, like 52:54:00:00:00:01")
     with contextlib.suppress(KeyboardInterrupt):
         if capture and mac is not None:
-            sys.exit(asyncio.run(_capture(mac, admin_url, history, output, interface, write)))
-        sys.exit(asyncio.run(_watch(mac, admin_url, history, output)))
+            sys.exit(asyncio.run(_capture(mac, edge, history, output, interface, write)))
+        sys.exit(asyncio.run(_watch(mac, edge, history, output)))
 
 
-async def _watch(mac: str | None, admin_url: str, history: bool, output: str) -> int:
+class _NoJourneyError(Exception):
+    """The edge does not tell of its machines; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    """Where a journey is read, and with the token of which file."""
+
+    url: str
+    token_file: Path
+
+    async def events(self, *, history: bool) -> AsyncGenerator[JourneyEvent | Lost, None]:
+        """Those of all machines. Raises _NoJourneyError."""
+        try:
+            async with contextlib.aclosing(follow(self.url, read(self.token_file), history=history)) as stream:
+                async for event in stream:
+                    yield event
+        except AdminTokenError as error:
+            raise _NoJourneyError(str(error)) from error
+        except aiohttp.ClientResponseError as error:
+            if error.status != HTTPStatus.UNAUTHORIZED:
+                raise _NoJourneyError(f"{self.url} answers {error.status} {error.message}") from error
+            raise _NoJourneyError(f"{self.url} has another token than {self.token_file}: is it that edge's?") from error
+        except (aiohttp.ClientError, TimeoutError) as error:
+            advice = "Is `tinkedge up` or `tinkedge edge` running here?"
+            raise _NoJourneyError(f"{self.url} does not answer: {error}. {advice}") from error
+
+
+async def _watch(mac: str | None, edge: _Edge, history: bool, output: str) -> int:
     try:
-        async for event in follow(admin_url, history=history):
+        async for event in edge.events(history=history):
             _tell(event, mac, output)
-    except (aiohttp.ClientError, TimeoutError) as error:
-        click.echo(f"{admin_url} does not answer: {error}. Is `tinkedge up` or `tinkedge edge` running here?", err=True)
+    except _NoJourneyError as error:
+        click.echo(str(error), err=True)
         return 1
     click.echo("the edge has ended the stream", err=True)
     return 1
 
 
-async def _capture(
-    mac: str, admin_url: str, history: bool, output: str, interface: str | None, write: Path | None
-) -> int:
+async def _capture(mac: str, edge: _Edge, history: bool, output: str, interface: str | None, write: Path | None) -> int:
     from edge.diagnose.extra import DiagnoseError
     from edge.diagnose.listening import Listening, in_order
     from edge.host import HostError, default_interface
@@ -89,7 +123,7 @@ async def _capture(
         name = interface or default_interface()
         async with Listening(name, mac, write) as listening:
             click.echo(f"packets of {mac} on {name}; end with Ctrl-C", err=True)
-            async with contextlib.aclosing(in_order(_packets(listening), _journey(admin_url, history))) as stream:
+            async with contextlib.aclosing(in_order(_packets(listening), _journey(edge, history))) as stream:
                 async for found in stream:
                     _tell(found, mac, output)
     except (DiagnoseError, HostError) as error:
@@ -110,15 +144,15 @@ async def _packets(listening: Listening) -> AsyncGenerator[Timed[Heard | Journey
         yield Timed(heard.time, heard)
 
 
-async def _journey(admin_url: str, history: bool) -> AsyncGenerator[Timed[Heard | JourneyEvent | Lost], None]:
+async def _journey(edge: _Edge, history: bool) -> AsyncGenerator[Timed[Heard | JourneyEvent | Lost], None]:
     """The edge's events; where no edge runs, or no more, packets are worth showing all the same."""
     from edge.diagnose.listening import Timed
 
     try:
-        async for event in follow(admin_url, history=history):
+        async for event in edge.events(history=history):
             yield Timed(event.time if isinstance(event, JourneyEvent) else time.time(), event)
-    except (aiohttp.ClientError, TimeoutError) as error:
-        click.echo(f"{admin_url} does not answer: {error}; packets alone are shown", err=True)
+    except _NoJourneyError as error:
+        click.echo(f"{error} (packets alone are shown)", err=True)
     else:
         click.echo("the edge has ended the stream; packets alone are shown", err=True)
 

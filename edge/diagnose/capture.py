@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import socket
 import struct
 import threading
@@ -138,7 +139,8 @@ def in_words(frame: bytes) -> str:
 
 def _open_file(scapy: Any, path: Path) -> Any:
     try:
-        path.open("wb").close()  # scapy would open it with the first frame only
+        # scapy would open it with the first frame only. For its owner alone: scripts have tokens in them.
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
     except OSError as error:
         raise DiagnoseError(f"can't write {path}: {error.strerror}") from error
     return scapy.PcapWriter(str(path), linktype=_ETHERNET, sync=True)

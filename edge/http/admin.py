@@ -6,13 +6,19 @@
     /metrics                          Prometheus
     /healthz
 
-It shows one machine's affairs to whoever asks, so it is never bound where booting machines can reach it.
+What names a machine is for those who have the token (`edge.admin_token`, `Authorization: Bearer`): loopback is open to
+every user of the host, and to every program that fetches what it is told to. Metrics are numbers without names. A
+browser that was led here by a name of somebody else's (DNS rebinding) is sent away.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import ipaddress
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 
@@ -21,50 +27,138 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from edge.http.context import text
+from edge.http.connections import BoundedServer, Limits, Runner, has_ended
+from edge.http.context import local_address, not_found, text
 from edge.inventory import Inventory, Machine
 from edge.journey.events import JourneyEvent
 from edge.journey.metrics import JourneyMetrics
 from edge.journey.recorder import Journey, MachineSummary
 from edge.journey.subscription import Subscription
+from tink.once_per import OncePer
+
+log = logging.getLogger(__name__)
 
 MAX_STREAMS = 64
 """Event streams at one time; each holds a backlog in memory."""
 
+LIMITS = Limits(connections=256, per_address=128, body=1024)
+"""Of connections. Streams are not closed for new ones; whoever has no token keeps none that would not be."""
+
 HEARTBEAT_SECONDS = 15.0
 """A comment is sent after so long a silence: browsers keep the stream then, and a reader that is gone is noticed."""
+
+_SAY_AGAIN_SECONDS = 60.0
 
 T = TypeVar("T")
 
 _PORTION = 200  # machines, or events, that are made into JSON in one turn of the event loop: DHCP is served by it too
 
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-def build_admin_app(
-    journey: Journey,
-    inventory: Inventory,
-    *,
-    heartbeat_seconds: float = HEARTBEAT_SECONDS,
-    registry: CollectorRegistry | None = None,
-) -> web.Application:
-    """The application. `registry` has the metrics of the other servers, if it is given; the journey's are added."""
-    metrics = registry if registry is not None else CollectorRegistry()
-    metrics.register(JourneyMetrics(journey, inventory))
-    api = _Api(journey, inventory, heartbeat_seconds)
 
-    async def show_metrics(_request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(metrics), headers={"Content-Type": CONTENT_TYPE_LATEST})
+class AdminApp:
+    """From a request to its answer, if whoever asks may have it."""
 
-    async def health(_request: web.Request) -> web.Response:
+    def __init__(
+        self,
+        journey: Journey,
+        inventory: Inventory,
+        admits: Callable[[str], bool],
+        *,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
+        registry: CollectorRegistry | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`admits(token)`: whether a token is good. `registry` has the metrics of the other servers; the journey's are
+        added. `clock` gives monotonic seconds.
+        """
+        self._metrics = registry if registry is not None else CollectorRegistry()
+        self._metrics.register(JourneyMetrics(journey, inventory))
+        self._api = _Api(journey, inventory, heartbeat_seconds)
+        self._admits = admits
+        self._refused = OncePer(_SAY_AGAIN_SECONDS, 256)
+        self.clock = clock
+        self._open: dict[str, _Handler] = {"/metrics": self._show_metrics, "/healthz": self._health}
+        self._guarded: dict[str, _Handler] = {
+            "/api/v1/machines": self._api.machines,
+            "/api/v1/events": self._api.events,
+        }
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Any request."""
+        shown = _token(request)
+        known = bool(shown) and self._admits(shown)
+        if not known and not _named_here(request):
+            return text(
+                "this is not the name of the edge: ask for its address, or localhost, or show the token", status=403
+            )
+        path = request.rel_url.path.rstrip("/") or "/"
+        handler = self._open.get(path)
+        if handler is None:
+            handler = self._guarded.get(path) or self._api.of_machine(path)
+            if handler is None:
+                return not_found()
+            if not known:
+                return self._unknown(request, shown)
+        methods = ("GET",) if handler == self._api.events else ("GET", "HEAD")
+        if request.method not in methods:
+            response = text(f"the method must be {' or '.join(methods)}", status=405)
+            response.headers["Allow"] = ", ".join(methods)
+            return response
+        return await handler(request)
+
+    def close(self) -> None:
+        """Let the streams end, so that a stopping server does not wait for them."""
+        self._api.end_streams()
+
+    def _unknown(self, request: web.Request, shown: str) -> web.Response:
+        who = request.remote or "somebody"
+        if self._refused.due(who, self.clock()):
+            log.warning(
+                "%s: refused on the operators' port: %s", who, "a wrong token" if shown else "without the token"
+            )
+        response = text(
+            "this needs the token in the edge's DATA_DIR/admin-token, as 'Authorization: Bearer TOKEN'; "
+            "'tinkedge watch' sends it",
+            status=401,
+        )
+        response.headers["WWW-Authenticate"] = 'Bearer realm="tinkedge"'
+        return response
+
+    async def _show_metrics(self, _request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(self._metrics), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _health(self, _request: web.Request) -> web.Response:
         return text("ok")
 
-    app = web.Application(client_max_size=1024)
-    app.router.add_get("/api/v1/machines", api.machines)
-    app.router.add_get("/api/v1/machines/{mac}/events", api.machine_events)
-    app.router.add_get("/api/v1/events", api.events, allow_head=False)
-    app.router.add_get("/metrics", show_metrics)
-    app.router.add_get("/healthz", health)
-    app.on_shutdown.append(api.end_streams)
-    return app
+
+def admin_runner(app: AdminApp, limits: Limits = LIMITS) -> web.BaseRunner:
+    """A runner of the application, for any number of sites. Needs a running loop."""
+    return Runner(BoundedServer(app.answer, limits, app.clock), app.close)
+
+
+def _token(request: web.Request) -> str:
+    """What `Authorization: Bearer` shows (RFC 6750 section 2.1); empty if nothing."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _named_here(request: web.Request) -> bool:
+    """Whether the Host may be ours: on loopback, no other name leads here but by somebody's trick.
+
+    On other addresses the network may have names for this host that are not known here.
+    """
+    host = request.headers.get("Host")
+    if host is None or not ipaddress.ip_address(local_address(request) or "127.0.0.1").is_loopback:
+        return True
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    if name.lower() == "localhost" or name.lower().endswith(".localhost"):  # RFC 6761 section 6.3
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def event_json(event: JourneyEvent) -> dict[str, object]:
@@ -109,9 +203,16 @@ class _Api:
         for _, machine in sorted(silent.items()):
             yield _machine_json(machine)
 
-    async def machine_events(self, request: web.Request) -> web.Response:
+    def of_machine(self, path: str) -> _Handler | None:
+        """The handler of a machine's path."""
+        match path.split("/"):
+            case ["", "api", "v1", "machines", mac, "events"]:
+                return partial(self.machine_events, mac)
+        return None
+
+    async def machine_events(self, spelled: str, _request: web.Request) -> web.Response:
         """GET /api/v1/machines/<mac>/events."""
-        mac = request.match_info["mac"].lower().replace("-", ":")
+        mac = spelled.lower().replace("-", ":")
         events = self._journey.events(mac)
         if not events and self._inventory.by_mac(mac) is None:
             return text("no machine with this MAC address was heard, and no Hardware has it", status=404)
@@ -133,21 +234,21 @@ class _Api:
                 await response.write(b": journey\n\n")
                 if past is not None:
                     await self._send_past(response, past)
-                await self._stream(response, subscription)
+                await self._stream(request, response, subscription)
             except ConnectionError:
                 pass  # the reader went away, which is how streams end
             finally:
                 self._streams.discard(subscription)
         return response
 
-    async def end_streams(self, _app: web.Application) -> None:
-        """Let the streams end, so that a stopping server does not wait for them."""
+    def end_streams(self) -> None:
+        """Let the streams end."""
         for subscription in list(self._streams):
             subscription.close()
 
-    async def _stream(self, response: web.StreamResponse, subscription: Subscription) -> None:
+    async def _stream(self, request: web.Request, response: web.StreamResponse, subscription: Subscription) -> None:
         told_of = 0
-        while True:
+        while not has_ended(request):
             try:
                 async with asyncio.timeout(self._heartbeat_seconds):
                     event = await anext(subscription)

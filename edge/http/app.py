@@ -21,7 +21,7 @@ from edge.http.asking import Asker, Asking
 from edge.http.body import BodySender
 from edge.http.boot import BootScripts
 from edge.http.compiled import not_to_keep
-from edge.http.connections import Limits, MachineServer
+from edge.http.connections import BoundedServer, Limits, Runner
 from edge.http.context import Binaries, Context, not_found, text
 from edge.http.express import Ready
 from edge.http.metadata import MetadataService, MetadataSettings
@@ -167,15 +167,5 @@ def build_app(
 def machine_runner(app: MachineApp, limits: Limits | None = None) -> web.BaseRunner:
     """A runner of the application, for any number of sites. Needs a running loop; `cleanup` takes a second at most."""
     limits = replace(limits or Limits(), proxies=app.proxies)
-    return _Runner(app, MachineServer(app.answer, limits, app.clock, app.table))
-
-
-class _Runner(web.ServerRunner):
-    """Breaks bodies off first: nobody can wait for all of a kernel when the edge is to stop."""
-
-    def __init__(self, app: MachineApp, server: MachineServer) -> None:
-        super().__init__(server, shutdown_timeout=0.5)
-        self._machine_app = app
-
-    async def shutdown(self) -> None:
-        self._machine_app.close()
+    # A body, above all: nobody can wait for all of a kernel.
+    return Runner(BoundedServer(app.answer, limits, app.clock, app.table), app.close)

@@ -1,7 +1,8 @@
 """Who is asking: one question, asked once for each request, with one answer, the `Asker`.
 
     the connection's address --- of a trusted proxy? ---> the address that X-Forwarded-For says
-                                                       -> the machine at that address (`edge.callers`)
+                                                       -> the machine at that address (`edge.callers`), and not
+                                                          whoever else has that address there
     the path: /machine/<who>/..., /nocloud/<who>/..., /phone-home/<who>
         a token     -> the machine that it was signed for, wherever it asks from
         a MAC       -> that machine, if the address is in a network whose NAT hides addresses (--metadata-nat)
@@ -15,6 +16,7 @@ networks, and an address that is known to be one machine's never speaks for anot
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -45,7 +47,8 @@ class Asker:
 
     `address` is where it came from, as far as it can be told. `mac` is the machine's, or of whoever is known to be
     there without a Hardware. `signed`: the path has a token. `proxied`: a trusted proxy brought it. `rivals`: there are
-    several to whom the address may belong, so that nobody is at it.
+    several to whom the address may belong, so that nobody is at it; `owner` is the machine that it is for, if whoever
+    has it is another one, by its MAC.
     """
 
     address: str
@@ -57,6 +60,7 @@ class Asker:
     signed: bool = False
     proxied: bool = False
     rivals: bool = False
+    owner: Machine | None = None
 
     def is_from(self, machine: Machine) -> bool:
         """Whether it is this machine that asks, and through this interface."""
@@ -101,19 +105,34 @@ class Asking:
 
     def machine_at(self, address: str) -> Machine | None:
         """The machine whose requests come from a connection of this address; None: none, or each request tells."""
-        return None if self._rules.proxies and self.is_proxy(address) else self._callers.machine(address)
+        if self._rules.proxies and self.is_proxy(address):
+            return None
+        return self._callers.machine(address, connected=True)
+
+    def on_change(self, handler: Callable[[], None]) -> None:
+        """Call `handler()` when `machine_at` may say something else than a moment ago."""
+        self._callers.on_change(handler)
+        self._inventory.on_change(lambda _mac: handler())
 
     def _at(self, address: str, proxied: bool) -> Asker:
-        machine = self._callers.machine(address)
+        connected = not proxied
+        machine = self._callers.machine(address, connected=connected)
         if machine is not None:
             return Asker(address, machine, machine.mac, proxied=proxied)
-        mac = self._callers.mac(address)
+        mac = self._callers.mac(address, connected=connected)
         same_mac = self._inventory.claimants(mac) if mac is not None else ()
         same_ip = self._inventory.claimants_of_ip(address)
+        if connected and mac is None and self._callers.is_hidden(address):
+            reason = f"it is not known at this moment who has the address {address}: ask again"
+            why = "from an address of which the kernel does not know the MAC now (ip neigh)"
+            return Asker(address, None, None, 503, reason, why, rivals=True)
         if len(same_mac) > 1:
             reason, why = _contested(same_mac, f"MAC {mac}, which is at {address}")
         elif len(same_ip) > 1:
             reason, why = _contested(same_ip, f"address {address}")
+        elif same_ip and mac is not None and self._callers.gives_addresses:
+            reason, why = _not_its_own(same_ip[0], address, mac)
+            return Asker(address, None, mac, 403, reason, why, proxied=proxied, rivals=True, owner=same_ip[0])
         else:
             reason, why = f"no Hardware has the address {address}", "from an address that no Hardware has"
         rivals = len(same_mac) > 1 or len(same_ip) > 1
@@ -166,6 +185,16 @@ def _contested(rivals: tuple[Machine, ...], what: str) -> tuple[str, str]:
     return (
         f"more than one Hardware has the {what}",
         f"with the {what} of {named}: none is served until one has it alone",
+    )
+
+
+def _not_its_own(owner: Machine, address: str, mac: str) -> tuple[str, str]:
+    """Why whoever has an address is not the machine that it is for: for the sender, and the log."""
+    name = f"{owner.namespace}/{owner.name}"
+    return (
+        f"the address {address} is for another machine: {mac}, which has it, is no MAC of its Hardware",
+        f"from the address {address} of {name} by {mac}, which is no MAC of it: if it is that machine (a bridge, a "
+        f"bond), add the MAC to spec.networkInterfaces, or name the network in --known-by-address",
     )
 
 

@@ -1,4 +1,6 @@
-"""Connections of machines, and what strangers can do with them: how many there may be, how long, and saying what.
+"""Connections, and what strangers can do with them: how many there may be, how long, and saying what.
+
+The machines' server and the operators' are both one of these.
 
 A connection begins in `edge.http.express`, and becomes aiohttp's at the first request that is not plain; all of them
 are counted here. aiohttp bounds the size of a request's head and the time that it may take to arrive; here is what it
@@ -72,7 +74,7 @@ class Limits:
     proxies: Networks = ()
 
 
-class MachineServer(web.Server):
+class BoundedServer(web.Server):
     """aiohttp's server of one `answer`, with `Limits`, and lanes in front (`edge.http.express.Server`)."""
 
     def __init__(self, answer: Answer, limits: Limits, clock: Callable[[], float], table: Table = _nothing) -> None:
@@ -239,6 +241,17 @@ class MachineServer(web.Server):
         return web.Request(message, payload, protocol, writer, task, self._running, client_max_size=size)
 
 
+class Runner(web.ServerRunner):
+    """Runs a server on any number of sites; `close` breaks off what nobody can wait for when the edge is to stop."""
+
+    def __init__(self, server: BoundedServer, close: Callable[[], None]) -> None:
+        super().__init__(server, shutdown_timeout=0.5)
+        self._close = close
+
+    async def shutdown(self) -> None:
+        self._close()
+
+
 def has_ended(request: web.Request) -> bool:
     """Whether whoever asks has closed the connection, or at least its side of it."""
     return cast(_Protocol, request.protocol).ended
@@ -252,7 +265,7 @@ class _Protocol(web.RequestHandler):
 
     __slots__ = ("_answered", "_server", "ended", "lane")
 
-    def __init__(self, server: MachineServer, lane: Lane, **settings: Any) -> None:
+    def __init__(self, server: BoundedServer, lane: Lane, **settings: Any) -> None:
         super().__init__(server, **settings)
         self._server = server
         self._answered = 0

@@ -15,7 +15,7 @@ from aiohttp import web
 from edge.http.addresses import dotted
 from edge.http.asking import Asker, Asking
 from edge.inventory import Inventory
-from edge.journey.events import Recorder
+from edge.journey.events import Outcome, Recorder, Step, Value
 from edge.osie_files import OsieFiles, OsieLookup
 from edge.policy import NetbootPolicy
 from tink.once_per import OncePer
@@ -74,11 +74,24 @@ class Context:
             log.warning("%s: %d: %s", seen, status, why)
         return text(body, status=status)
 
-    def refuse_asker(self, asker: Asker, what: str, *, status: int = 0) -> web.Response:
-        """The answer to somebody who is no machine and asked for `what`; `status` 0: as the asker has it."""
+    def refuse_asker(self, asker: Asker, what: str, *, status: int = 0, step: Step = Step.METADATA) -> web.Response:
+        """The answer to somebody who is no machine and asked for `what`; `status` 0: as the asker has it.
+
+        Where that is done from a machine's address, the step `step` of that machine says by whom.
+        """
+        owner = asker.owner
+        if owner is not None and self.first_refusal("address", owner.mac, asker.mac, step):
+            message = f"{what} asked for from {asker.address} by {asker.mac}, which is no MAC of this machine"
+            self.record(owner.mac, step, Outcome.REFUSED, message, **asked_by(asker))
         return self.refuse(
             status or asker.status, asker.reason, seen=asker.address, why=f"{what} asked for {asker.why}"
         )
+
+
+def asked_by(asker: Asker) -> dict[str, Value]:
+    """Who asked, for the detail of an event on the journey of a machine that is not the one."""
+    detail: dict[str, Value] = {"from": asker.address}
+    return detail if asker.mac is None else detail | {"from_mac": asker.mac}
 
 
 def text(body: str, *, status: int = 200) -> web.Response:

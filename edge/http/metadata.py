@@ -16,6 +16,7 @@ from urllib.parse import parse_qs
 
 from aiohttp import web
 
+from edge.callers import NEIGHBOUR_SECONDS
 from edge.http.addresses import FORWARDED
 from edge.http.asking import NOBODY_ELSE, Asker, Rules
 from edge.http.compiled import JSON, NOCLOUD, TEXT, Compiled, Shelf, document, missing
@@ -60,6 +61,9 @@ class MetadataService:
         self._clock = clock
         self._secrets = SecretDocuments(settings.read_secret, context.clock)
         self._shelf = Shelf(context.inventory, self.note)
+        self._tables: dict[str, Mapping[bytes, Ready]] = {}  # by address, those asked for in this second
+        self._tables_until = 0.0
+        context.asking.on_change(self._tables.clear)
         self._crawled: dict[str, str] = {}  # the datasource whose user-data a machine was given last, by MAC
         context.inventory.on_change(self._forget)
 
@@ -67,8 +71,17 @@ class MetadataService:
         """What plain requests on a connection from `address` get, by target; None: each request has to be looked at."""
         if self._settings.imds_required:
             return None
-        machine = self._context.asking.machine_at(address)
-        return self._shelf.of(machine).table if machine is not None else None
+        now = self._context.clock()
+        if now >= self._tables_until:
+            self._tables.clear()
+            self._tables_until = now + NEIGHBOUR_SECONDS
+        table = self._tables.get(address)
+        if table is None:
+            machine = self._context.asking.machine_at(address)
+            if machine is None:
+                return None
+            table = self._tables[address] = self._shelf.of(machine).table
+        return table
 
     async def ec2(self, request: web.Request, route: Route, asker: Asker) -> web.StreamResponse:
         """GET /2009-04-04/... and /latest/...."""

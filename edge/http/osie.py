@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -95,7 +96,9 @@ class OsieDownloads:
             default = self._context.default_osie
             if decision.allowed and default is not None and default[1] == route.who:
                 return None
-            return self._context.refuse_asker(asker, f"{route.name} of OSIE {route.who}", status=403)
+            status = asker.status if asker.status == HTTPStatus.SERVICE_UNAVAILABLE else 403
+            what = f"{route.name} of OSIE {route.who}"
+            return self._context.refuse_asker(asker, what, status=status, step=_STEP[route.name])
         if decision.allowed:
             return None
         if self._context.first("osie", machine.mac, route.name, decision.reason):

@@ -26,7 +26,7 @@ PIECE = 8 << 20
 """Bytes that a machine gets before it is the next one's turn: what comes between two pieces costs as much as 40 KiB."""
 
 NICENESS = 10
-"""Added to the threads' nice value (setpriority(2))."""
+"""Added to the nice value that the process has (setpriority(2), which ends at 19)."""
 
 _SWEEP_SECONDS = 0.5
 
@@ -130,8 +130,9 @@ class SendThread:
     # --- in the thread ---
 
     def _run(self) -> None:
+        own = threading.get_native_id()
         with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+            os.setpriority(os.PRIO_PROCESS, own, os.getpriority(os.PRIO_PROCESS, own) + NICENESS)
         sweep = time.monotonic() + _SWEEP_SECONDS
         while not self._stopping:
             ready = self._epoll.poll(_SWEEP_SECONDS if self._waiting else None)

@@ -21,15 +21,16 @@ class Lost:
     count: int
 
 
-async def follow(admin_url: str, *, history: bool) -> AsyncGenerator[JourneyEvent | Lost, None]:
+async def follow(admin_url: str, token: str, *, history: bool) -> AsyncGenerator[JourneyEvent | Lost, None]:
     """Events as they happen, after those that have happened already if `history`; ends when the edge ends the stream.
 
-    `admin_url` as `http://127.0.0.1:7081`. Raises aiohttp.ClientError, TimeoutError. The stream is Server-Sent Events
-    (HTML Living Standard, section 9.2).
+    `admin_url` as `http://127.0.0.1:7081`; `token` is that of `edge.admin_token`. Raises aiohttp.ClientError,
+    TimeoutError. The stream is Server-Sent Events (HTML Living Standard, section 9.2).
     """
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=_SILENCE)
+    headers = {"Authorization": f"Bearer {token}"}
     async with (
-        aiohttp.ClientSession(timeout=timeout) as session,
+        aiohttp.ClientSession(timeout=timeout, headers=headers) as session,
         session.get(f"{admin_url}/api/v1/events", params={"since": "all" if history else "now"}) as response,
     ):
         response.raise_for_status()

@@ -69,8 +69,8 @@ class Builder:
 
     async def _osie(self) -> Path:
         out = self._cache / "osie"
-        constraints = self._deploy / "constraints.txt"
-        sources = _files(self._deploy / "osie") | {constraints.name: constraints}
+        requirements = self._deploy / "requirements.txt"
+        sources = _files(self._deploy / "osie") | {requirements.name: requirements}
         if self._wheel is not None:
             sources[self._wheel.name] = self._wheel
         else:
@@ -82,7 +82,7 @@ class Builder:
             await run(
                 [
                     *("bash", self._deploy / "osie" / "build.sh", "--wheel", wheel, "--python", sys.executable),
-                    *("--constraints", constraints, "--cache", self._cache / "osie-build", "--out", out),
+                    *("--requirements", requirements, "--cache", self._cache / "osie-build", "--out", out),
                 ],
                 timeout=_BUILD_TIMEOUT,
                 progress=self._progress,
@@ -99,7 +99,9 @@ class Builder:
         for old in out.glob("*.whl"):
             old.unlink()
         command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
-        await run([*command, "--no-deps", "--no-build-isolation", "-w", out, _ROOT], timeout=_BUILD_TIMEOUT)
+        # With what is installed here, hashes and all: nothing is fetched.
+        alone = ["--no-index", "--no-deps", "--no-build-isolation"]
+        await run([*command, *alone, "-w", out, _ROOT], timeout=_BUILD_TIMEOUT)
         return next(out.glob("*.whl"))
 
     async def _tiny(self) -> Path:

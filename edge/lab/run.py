@@ -20,6 +20,7 @@ from textwrap import indent
 import aiohttp
 
 from edge import doctor
+from edge.admin_token import read, token_file
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.journey.follow import follow
 from edge.lab.build import Builder, recipes
@@ -122,7 +123,7 @@ class Lab:
         self._screen.power_on()
         before = edge.cpu_seconds()
         self._done("power", f"machine {MAC} is on ({settings.firmware.upper()}, {settings.accel}, blank disk)")
-        await self._follow(edge, machine)
+        await self._follow(edge, machine, read(token_file(directory / "data", None)))
         took = self._screen.since_power_on()
         await self._prove(kubectl, machine, artifacts.image)
 
@@ -170,6 +171,8 @@ class Lab:
                 self._network.address,
             ),
             *("--insecure-registry", f"{self._network.address}:5000", "--router-advertisements"),
+            # The depot is on the rack's own address.
+            *("--allow-upstream", self._network.address),
         ]
         if self._settings.ipxe_dir is not None:
             command += ["--ipxe-dir", self._settings.ipxe_dir]
@@ -218,9 +221,9 @@ class Lab:
 
     # --- the journey ----------------------------------------------------------------------------------------------
 
-    async def _follow(self, edge: Daemon, machine: Machine) -> None:
+    async def _follow(self, edge: Daemon, machine: Machine, token: str) -> None:
         """Show each step until the last one. Raises LabError if the machine goes a wrong way, or nowhere."""
-        events = follow(_ADMIN, history=True)
+        events = follow(_ADMIN, token, history=True)
         reader = asyncio.ensure_future(anext(events))
         waited = 0.0
         try:

@@ -11,6 +11,9 @@ The name comes from a network that anybody may be on, in the spelling of firmwar
 here. All but the operator's files are looked up in tables; those are looked up below one directory, and nothing leads
 out of it. Whether the machine may netboot is asked of the one policy first, for a machine that is not to boot from the
 network must not get there by TFTP either. What is made for one machine is served to that machine only.
+
+Who asks is known by its address. A MAC in the name says nothing of that: anybody can write another machine's. So it is
+the asker that is judged, that reads what is wrong with it, and on whose journey it stands.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import asyncio
 import os
 import re
 from collections.abc import Awaitable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edge.artifacts.cache import ArtifactError, Source
@@ -27,6 +30,7 @@ from edge.callers import Callers
 from edge.inventory import Inventory, Machine
 from edge.journey.events import Step
 from edge.machine_scripts import MachineScripts
+from edge.neighbour.meeting import Meeting
 from edge.osie_files import Located, NoArtifactError, OsieFiles
 from edge.policy import NetbootPolicy
 from edge.tftp.mapped import Snapshots, TooLargeError, mapped, open_below
@@ -35,6 +39,8 @@ from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest
 from ipxe.binaries import BootBinaries
 from ipxe.scripts import Origin
 
+MAX_FAILURES = 4096
+"""How many machines' last failures are kept for their screens."""
 NO_FAILURE = "the edge has the files of the OSIE, but the transfer to this machine broke off"
 
 # What clients ask for by habit, of which having none is the normal case.
@@ -46,6 +52,8 @@ _EXPECTED_MISSES = re.compile(
     re.IGNORECASE,
 )
 
+_OF_ONE_MACHINE = re.compile(r"(auto|why|autoexec)\.ipxe|osie|[0-9a-f]{2}[:.-]?[0-9a-f]{2}", re.IGNORECASE)
+"""What names of files have that are made for one machine, or may be in a directory of its own; others have it, too."""
 _MAC_SEGMENT = re.compile(r"[0-9a-f]{12}|[0-9a-f]{2}(?:([:.-])[0-9a-f]{2})(?:\1[0-9a-f]{2}){4}")
 _PI_SERIAL = re.compile(r"[0-9a-f]{8}|[0-9a-f]{16}")
 
@@ -55,7 +63,7 @@ class _Asked:
     """A request, taken apart.
 
     `named` is the MAC that the name begins with, `rest` the segments behind it; `at_address` the machine at the
-    client's address; `mac` whose journey it belongs to.
+    client's address, and `mac` its MAC: whose journey it belongs to.
     """
 
     client_ip: str
@@ -82,12 +90,14 @@ class BootFiles:
         osie_files: OsieFiles | None = None,
         default_osie: tuple[str, str] | None = None,
         extra: Path | None = None,
+        meeting: Meeting | None = None,
     ) -> None:
         """`address` is ours on that network. Without `scripts`, `osie_files` or `extra` there are no such files.
 
         `default_osie`: namespace and name of the OSIE that machines without a Hardware may have. `extra`: the
-        operator's directory.
+        operator's directory. `meeting`: where the neighbour table tells who asks, so that it can tell.
         """
+        self._meeting = meeting
         self._binaries = binaries
         self._inventory = inventory
         self._callers = callers
@@ -103,27 +113,44 @@ class BootFiles:
 
     def __call__(self, request: TftpRequest) -> Opened | Awaitable[Opened]:
         """The file that `request` names, or why there is none."""
+        if (
+            self._meeting is not None
+            and _OF_ONE_MACHINE.search(request.name)
+            and self._meeting.is_due(request.client_ip)
+        ):
+            return self._after_meeting(request, self._meeting)
+        return self._open(request)
+
+    async def _after_meeting(self, request: TftpRequest, meeting: Meeting) -> Opened:
+        """What is made for one machine is told to nobody of our link whose hardware address is not known."""
+        if not await meeting.meet(request.client_ip):
+            message = f"{printable(request.name)}: nobody answers ARP at {request.client_ip}"
+            return Refusal(ErrorCode.ACCESS_VIOLATION, message)
+        opened = self._open(request)
+        return await opened if isinstance(opened, Awaitable) else opened
+
+    def _open(self, request: TftpRequest) -> Opened | Awaitable[Opened]:
         # Backslashes: Windows' and some ROMs'. Empty and "." segments: "/x", "//x", "./x".
         segments = [part for part in request.name.replace("\\", "/").split("/") if part not in ("", ".")]
         at_address = self._callers.machine(request.client_ip)
-        named = mac_of(segments[0]) if len(segments) > 1 else None
-        by_name = self._inventory.by_mac(named) if named is not None else None
-        machine = by_name or at_address
-        mac = machine.mac if machine is not None else None
+        mac = at_address.mac if at_address is not None else None
+        shown = printable(request.name)
         if ".." in segments or "\0" in request.name:
-            return Refusal(ErrorCode.ACCESS_VIOLATION, f"{printable(request.name)}: '..' is not allowed in names", mac)
-        for known in (at_address, by_name):
-            if known is not None:
-                decision = self._policy.decide(known)
-                if not decision.allowed:
-                    return Refusal(ErrorCode.ACCESS_VIOLATION, f"may not netboot: {decision.reason}", known.mac)
+            return Refusal(ErrorCode.ACCESS_VIOLATION, f"{shown}: '..' is not allowed in names", mac)
+        if not request.name.isprintable():  # what is shown of it is not what was asked for
+            return Refusal(ErrorCode.NOT_FOUND, f"{shown}: no such file", mac)
+        if at_address is not None:
+            decision = self._policy.decide(at_address)
+            if not decision.allowed:
+                return Refusal(ErrorCode.ACCESS_VIOLATION, f"may not netboot: {decision.reason}", mac)
+        named = mac_of(segments[0]) if len(segments) > 1 else None
         rest = segments[1:] if named is not None else segments
         if len(rest) == 1:
             # Some ROMs write every name in capitals.
             binary = self._binaries.get(rest[0]) or self._binaries.get(rest[0].lower())
             if binary is not None:
                 return TftpFile(binary.content, label=binary.name, mac=mac)
-        asked = _Asked(request.client_ip, printable(request.name), segments, rest, named, at_address, mac)
+        asked = _Asked(request.client_ip, shown, segments, rest, named, at_address, mac)
         return self._of_machine(asked) or self._of_operator(asked)
 
     # --- what is made for one machine -------------------------------------------------------------------------------
@@ -162,8 +189,7 @@ class BootFiles:
         try:
             located = osie_files.locate(namespace, name, part)
         except NoArtifactError as error:
-            self._failures[mac] = str(error)
-            return Refusal(ErrorCode.NOT_FOUND, str(error), mac)
+            return self._failed(mac, str(error))
         return self._artifact(mac, part, located, osie_files)
 
     async def _artifact(self, mac: str, part: str, located: Located, osie_files: OsieFiles) -> Opened:
@@ -172,7 +198,7 @@ class BootFiles:
         try:
             artifact = await osie_files.open(located)
         except ArtifactError as error:
-            return self._failed(mac, located, error)
+            return self._failed(mac, _explained(located, error))
         try:
             if artifact.source is Source.FILE:
                 snapshot = await asyncio.to_thread(self._snapshots.take, artifact.fd)
@@ -185,7 +211,7 @@ class BootFiles:
                 file = TftpFile(content, label, mac, step=step, filled=artifact.filled, close=artifact.close)
         except (ArtifactError, OSError, ValueError, TooLargeError) as error:
             artifact.close()
-            return self._failed(mac, located, error)
+            return self._failed(mac, _explained(located, error))
         except BaseException:
             artifact.close()
             raise
@@ -198,13 +224,19 @@ class BootFiles:
         mac = machine.mac if machine is not None else self._callers.mac(asked.client_ip)
         decision = self._policy.decide(machine)
         if not decision.allowed:
-            return Refusal(ErrorCode.ACCESS_VIOLATION, f"may not netboot: {decision.reason}", asked.mac)
+            message, about = f"may not netboot: {decision.reason}", self._registered(asked.named)
+            return Refusal(ErrorCode.ACCESS_VIOLATION, message, asked.mac, about=about)
         if mac is None or asked.named not in (None, mac):
-            return Refusal(ErrorCode.ACCESS_VIOLATION, f"{asked.shown} is served to its own machine only", asked.mac)
+            message = f"{asked.shown} is served to its own machine only"
+            return Refusal(ErrorCode.ACCESS_VIOLATION, message, asked.mac, about=self._registered(asked.named))
         return mac
 
-    def _failed(self, mac: str, located: Located, error: Exception) -> Refusal:
-        message = f"OSIE {located.full_name}: {located.field} {error}"
+    def _registered(self, mac: str | None) -> str | None:
+        return mac if mac is not None and self._inventory.by_mac(mac) is not None else None
+
+    def _failed(self, mac: str, message: str) -> Refusal:
+        if mac not in self._failures and len(self._failures) >= MAX_FAILURES:
+            del self._failures[next(iter(self._failures))]
         self._failures[mac] = message
         return Refusal(ErrorCode.NOT_FOUND, message, mac)
 
@@ -230,6 +262,10 @@ class BootFiles:
         if is_pi:
             # A Pi asks for some twenty files, of which it needs six; which ones, is its own affair.
             missing = Refusal(missing.code, missing.message, asked.mac, expected=True)
+        # Whose serial number it is that a Raspberry Pi begins a name with, nobody knows; whose MAC it is, is known.
+        if asked.named is not None and asked.named != self._callers.mac(asked.client_ip):
+            asked = replace(asked, segments=asked.rest)
+            return self._extra_file(self._extra, asked, missing, shared=False)
         return self._extra_file(self._extra, asked, missing, shared=is_pi or asked.named is not None)
 
     async def _extra_file(self, root: Path, asked: _Asked, missing: Refusal, *, shared: bool) -> Opened:
@@ -253,6 +289,10 @@ class BootFiles:
             os.close(fd)
         # The method of the snapshot keeps it, and with it the one copy for all, until the transfer has ended.
         return TftpFile(snapshot.content, label=printable("/".join(segments)), mac=asked.mac, close=snapshot.release)
+
+
+def _explained(located: Located, error: Exception) -> str:
+    return f"OSIE {located.full_name}: {located.field} {error}"
 
 
 def _text(script: str, label: str, mac: str) -> TftpFile:

@@ -67,11 +67,15 @@ class RequestError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """A client's wish for a file. `options` keep the client's spelling, for the answer repeats it."""
+    """A client's wish for a file. `options` keep the client's spelling, for the answer repeats it.
+
+    `size_bytes` is that of the datagram: a client that has proven nothing yet is not sent much more.
+    """
 
     name: str
     netascii: bool
     options: Mapping[str, str]
+    size_bytes: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +120,7 @@ def parse_request(datagram: bytes) -> ReadRequest:
         if not name:
             break
         options.setdefault(name, value)
-    return ReadRequest(name=strings[0], netascii=mode == "netascii", options=options)
+    return ReadRequest(strings[0], mode == "netascii", options, size_bytes=len(datagram))
 
 
 def negotiate(request: ReadRequest, size: int | None, max_block_bytes: int) -> Agreed:
@@ -154,8 +158,8 @@ def oack(accepted: Mapping[str, str]) -> bytes:
 
 
 def error(code: ErrorCode, message: str) -> bytes:
-    """An ERROR packet. The message is cut to what the screen of a machine shows."""
-    text = message.encode("ascii", "replace").replace(b"\0", b"?")[:_MAX_MESSAGE]
+    """An ERROR packet. The message is cut to what the screen of a machine shows, and made fit for it."""
+    text = _fit_for_a_line(message[:_MAX_MESSAGE]).encode("ascii")
     return Opcode.ERROR.to_bytes(2, "big") + code.to_bytes(2, "big") + text + b"\0"
 
 

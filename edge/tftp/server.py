@@ -7,7 +7,9 @@ Each transfer has a port of its own (RFC 1350 section 4); with `single_port` all
 apart by the client's address and port, for networks whose firewalls know nothing of TFTP.
 
 Anybody can send requests in the name of others. So what has not been acknowledged yet is bounded in number and gives
-way to what comes later, and no request costs a task or a file for longer than it takes to see that nobody is there.
+way to what comes later (`edge.tftp.crowd`), no request costs a task or a file for longer than it takes to see that
+nobody is there, and no address gets many packets that it has not asked for: an answer that is larger than its question
+goes to each so many times, and to all so many.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from edge.tftp.packets import Agreed, ErrorCode, Garbage, Opcode, ReadRequest, R
 from edge.tftp.report import report
 from edge.tftp.session import Session, Turns, close
 from edge.tftp.source import Opened, OpenFile, Refusal, TftpFile, TftpRequest
-from edge.tftp.transfer import ReadTransfer
+from edge.tftp.transfer import PATIENCE_WITH_STRANGERS, ReadTransfer
 from edge.tftp.way import (
     Address,
     Way,
@@ -38,15 +40,25 @@ from edge.tftp.way import (
     max_block_bytes,
     own_socket,
 )
-from tink.once_per import OncePer
+from tink.allowance import Allowance
+from tink.once_per import OncePer, Tally, times
 
 log = logging.getLogger(__name__)
 
 TFTP_PORT = 69
-MAX_WAITING = 256
+MAX_WAITING = 1024
 """Requests whose file takes time to open."""
+MAX_WAITING_OF_CLIENT = 8
+"""The same of one address."""
 OPEN_SECONDS = 60.0
 """How long that may take."""
+
+UNPROVEN_SECONDS = PATIENCE_WITH_STRANGERS
+UNPROVEN_FIRST_BLOCKS, UNPROVEN_FIRST_BLOCKS_IN_ALL = 16, 4096
+"""First blocks that go to one address, and to all, in UNPROVEN_SECONDS, without options and before any of their
+transfers was acknowledged: 516 bytes for a request of twenty. An offer of options is no larger than its request."""
+ERRORS_A_SECOND, ERRORS_A_SECOND_IN_ALL = 100, 5000
+"""To one address, and to all: a Raspberry Pi asks for some dozens of files that are not there."""
 
 _MOST_TRANSFERS = 4096
 _SAY_AGAIN_SECONDS, _MOST_LINES = 60.0, 600
@@ -109,6 +121,12 @@ class TftpServer:
         self._waiting: dict[Address, _Waiting] = {}
         # Of whom we know nothing there may be any number, and they are not to keep the machines' lines from us.
         self._once = {known: OncePer(_SAY_AGAIN_SECONDS, _MOST_LINES) for known in (False, True)}
+        self._bounds = Tally(_SAY_AGAIN_SECONDS, _MOST_LINES)
+        self._first_blocks = {
+            known: Allowance(UNPROVEN_FIRST_BLOCKS, UNPROVEN_FIRST_BLOCKS_IN_ALL, UNPROVEN_SECONDS)
+            for known in (False, True)
+        }
+        self._errors = {known: Allowance(ERRORS_A_SECOND, ERRORS_A_SECOND_IN_ALL) for known in (False, True)}
 
     @property
     def transfers(self) -> int:
@@ -190,8 +208,11 @@ class TftpServer:
             session = self._crowd.get(client)
         if session is None:
             return False
-        if session.request == request and session.requested_again():
-            return True
+        if session.request == request:
+            if not session.transfer.answered and not self._may_begin(session.transfer.agreed, session.file, client):
+                return True
+            if session.requested_again():
+                return True
         session.replace()
         return False
 
@@ -201,7 +222,7 @@ class TftpServer:
         found = self._open_file(TftpRequest(request.name, client[0]))
         if isinstance(found, TftpFile | Refusal):
             self._opened(sock, request, found, client, local)
-        elif len(self._waiting) < MAX_WAITING:
+        elif self._may_wait(client[0]):
             task = asyncio.get_running_loop().create_task(self._wait(sock, request, found, client, local))
             self._waiting[client] = _Waiting(request, task)
             if isinstance(found, Coroutine):
@@ -210,6 +231,11 @@ class TftpServer:
             if isinstance(found, Coroutine):
                 found.close()
             self._make_wait(request, client)
+
+    def _may_wait(self, client_ip: str) -> bool:
+        if len(self._waiting) >= MAX_WAITING:
+            return False
+        return sum(ip == client_ip for ip, _ in self._waiting) < MAX_WAITING_OF_CLIENT
 
     async def _wait(
         self, sock: socket.socket, request: ReadRequest, found: Awaitable[Opened], client: Address, local: str
@@ -233,7 +259,7 @@ class TftpServer:
     def _opened(self, sock: socket.socket, request: ReadRequest, opened: Opened, client: Address, local: str) -> None:
         if isinstance(opened, Refusal):
             self._refuse(sock, client, opened)
-        elif not self._crowd.make_room(client[0]):
+        elif not self._crowd.make_room(client[0], is_machine=opened.mac is not None):
             close(opened)
             self._make_wait(request, client)
         else:
@@ -251,21 +277,53 @@ class TftpServer:
                 log.warning("TFTP: no transfer to %s port %d: %s", *client, error.strerror)
             return
         agreed = packets.negotiate(request, _size_on_the_wire(request, file), largest)
-        transfer = ReadTransfer(_blocks(request, file, agreed), agreed, asyncio.get_running_loop().time())
+        if not self._may_begin(agreed, file, client):
+            if own is not None:
+                own.close()
+            close(file)
+            return
+        now = self._now()
+        transfer = ReadTransfer(_blocks(request, file, agreed), agreed, now, request_bytes=request.size_bytes)
         way = Way(own or sock, client, agreed.block_bytes, None if own is not None else local)
         session = Session(request, file, transfer, way, self._turns, self._ended, sock=own)
         self._crowd.add(session)
         session.start()
 
+    def _may_begin(self, agreed: Agreed, file: TftpFile, client: Address) -> bool:
+        """Whether the first packet may go to that address. Silence, if not: a real client asks again."""
+        known = file.mac is not None
+        if agreed.accepted or self._first_blocks[known].take(client[0], self._now()):
+            return True
+        held_back = self._bounds.due((client[0], "first blocks"), self._now())
+        if held_back is not None:
+            log.warning(
+                "TFTP: %s asks for more files than it acknowledges, more than %d in %.0f s, or too many such do; the "
+                "rest is not answered%s",
+                client[0], UNPROVEN_FIRST_BLOCKS, UNPROVEN_SECONDS, times(held_back),
+            )  # fmt: skip
+        return False
+
     # --- what is told ------------------------------------------------------------------------------------------------
 
     def _make_wait(self, request: ReadRequest, client: Address) -> None:
         """Silence, not an error: the client asks again in a second or two, and an error would end its boot."""
-        if self._due(client[0], "room"):
-            log.warning("TFTP: %s has to wait for %s: too many transfers", client[0], printable(request.name))
+        held_back = self._bounds.due((client[0], "room"), self._now())
+        if held_back is not None:
+            name = printable(request.name)
+            log.warning("TFTP: %s has to wait for %s: too many transfers%s", client[0], name, times(held_back))
 
     def _refuse(self, sock: socket.socket, client: Address, refusal: Refusal) -> None:
+        if not self._errors[refusal.mac is not None].take(client[0], self._now()):
+            held_back = self._bounds.due((client[0], "errors"), self._now())
+            if held_back is not None:
+                log.warning(
+                    "TFTP: %s is refused more than %d files a second, or too many such are; the rest is not answered%s",
+                    client[0], ERRORS_A_SECOND, times(held_back),
+                )  # fmt: skip
+            return
         _send_error(sock, client, refusal.code, refusal.message)
+        if refusal.about is not None:
+            self._tell_about(refusal.about, client[0], refusal)
         if not self._due(client[0], refusal.message, known=refusal.mac is not None):
             return
         if refusal.expected:
@@ -276,9 +334,19 @@ class TftpServer:
             outcome = Outcome.FAILED
         self._tell(refusal.mac, Step.TFTP, client[0], outcome, f"TFTP {refusal.message}")
 
+    def _tell_about(self, mac: str, client_ip: str, refusal: Refusal) -> None:
+        """On the journey of a machine in whose name another asked."""
+        held_back = self._bounds.due((mac, "about"), self._now())
+        if held_back is not None:
+            who = f"{client_ip}, which is not known to be this machine,"
+            message = f"TFTP {who} was refused what is made for it: {refusal.message}{times(held_back)}"
+            self._record(mac, Step.TFTP, Outcome.INFO, message, client_ip=client_ip)
+
     def _ended(self, session: Session) -> None:
         self._crowd.remove(session)
         file, transfer, client_ip = session.file, session.transfer, session.client[0]
+        if transfer.answered and not transfer.agreed.accepted:
+            self._first_blocks[session.is_machine].give_back(client_ip)
         ended = transfer.ended
         if ended is None:
             return  # dropped for another client, or by our stop
@@ -310,7 +378,11 @@ class TftpServer:
             log.info("%s (%s, not a registered machine)", message, client_ip)
 
     def _due(self, *key: str, known: bool = False) -> bool:
-        return self._once[known].due(key, asyncio.get_running_loop().time())
+        return self._once[known].due(key, self._now())
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
 
 
 def _receive(sock: socket.socket) -> _Arrived:

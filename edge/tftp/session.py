@@ -93,6 +93,8 @@ class Session:
         self.file = file
         self.transfer = transfer
         self.client = way.client
+        self.is_machine = file.mac is not None
+        """Whether the client is known to be a registered machine."""
         self._way = way
         self._turns = turns
         self._on_end = on_end

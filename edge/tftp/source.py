@@ -50,15 +50,17 @@ class TftpFile:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """No file: `code` and `message` go to the client's screen, `mac` says whose journey it belongs to.
+    """No file: `code` and `message` go to the client's screen, `mac` says whose journey it belongs to: the client's.
 
-    `expected` is true where clients ask by habit for something that nobody has; it is no failure then.
+    `expected` is true where clients ask by habit for something that nobody has; it is no failure then. `about` is the
+    machine in whose name somebody else asked: its journey says so.
     """
 
     code: ErrorCode
     message: str
     mac: str | None = None
     expected: bool = False
+    about: str | None = None
 
 
 Opened = TftpFile | Refusal

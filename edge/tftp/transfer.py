@@ -13,7 +13,7 @@ of them; an acknowledgement of `sent` opens the next window.
 
 Without options there is no OACK and the transfer starts in SENDING.
 
-Four rules keep it from harm:
+Five rules keep it from harm:
 
 1. An acknowledgement that comes again is answered only where it can mean a loss: with windows of more than one block,
    and if nothing up to that block was sent twice. It then says that the window's first block was lost, and the window
@@ -28,6 +28,9 @@ Four rules keep it from harm:
 4. A file may still be arriving here. While the next block is not there, the client's silence is our fault and ends
    nothing; the last block is repeated in a slow rhythm, so that the client knows that it was not forgotten. Real
    clients acknowledge that again, and one from which nothing at all is heard is given up.
+5. Until the client has acknowledged something, its address may be another's, who asked for nothing. So it gets one
+   packet for a request, the OACK or the first block; the timer repeats that only while all that was sent is no more
+   than three times what came (the rule of RFC 9000 section 8.1). A real client repeats its request.
 """
 
 from __future__ import annotations
@@ -58,6 +61,8 @@ OFFER_AGAIN_INTERVAL: Final = 10.0
 """The same where the first block is awaited and it is the OACK that is repeated: not soon, for atftp hangs up when it
 comes twice, and not late, for EDK2 gives up after 24 s of silence (6 times 4 s, PxeBcImpl.h)."""
 REWINDS: Final = 8
+UNPROVEN_FACTOR: Final = 3
+"""How many times more bytes a client that has acknowledged nothing may be sent than came from it."""
 
 WRAP_BLOCKS: Final = 65535
 """Some firmware can't count further (netboot ROMs that take the number as signed or give up at 0)."""
@@ -98,7 +103,8 @@ class ReadTransfer:
     Call `start` once, then `receive`, `expire`, `arrived` and so on as things happen; each gives what is to be sent.
     """
 
-    def __init__(self, blocks: Blocks, agreed: Agreed, now: float) -> None:
+    def __init__(self, blocks: Blocks, agreed: Agreed, now: float, *, request_bytes: int) -> None:
+        """`request_bytes` is the size of the request's datagram."""
         self.agreed = agreed
         self.ended: Ended | None = None
         self.deadline = now
@@ -125,6 +131,9 @@ class ReadTransfer:
         self._window_sent = now
         self._retries = 0
         self._held_back = False
+        self._request_bytes = request_bytes
+        self._heard_bytes = request_bytes
+        self._unproven_bytes = 0  # sent before anything was acknowledged
         # RFC 6298 section 2; seconds.
         self._round_trip: float | None = None
         self._variation = 0.0
@@ -134,8 +143,8 @@ class ReadTransfer:
         """The first packets: the OACK where options were agreed on, else the first window."""
         if self._offered:
             self._rearm(now)
-            return self._offer()
-        return self._go_on(now)
+            return self._unproven(self._offer())
+        return self._unproven(self._go_on(now))
 
     def receive(self, datagram: bytes, now: float) -> Burst:
         """What to send after the client sent `datagram`. Anything but ACK and ERROR is passed over."""
@@ -155,7 +164,8 @@ class ReadTransfer:
         if self.ended is not None or self.answered:
             return []
         self.last_heard = now
-        return self._repeat(now)
+        self._heard_bytes += self._request_bytes
+        return self._unproven(self._repeat(now))
 
     def expire(self, now: float) -> Burst:
         """What to send again, the deadline having passed without an acknowledgement."""
@@ -174,7 +184,12 @@ class ReadTransfer:
         if self.starved:
             return self._sign_of_life(now)
         self._retries += 1
-        return self._repeat(now)
+        if self.answered:
+            return self._repeat(now)
+        if self._unproven_bytes + self._first_bytes() > UNPROVEN_FACTOR * self._heard_bytes:
+            self._rearm(now)
+            return []
+        return self._unproven(self._repeat(now))
 
     def arrived(self, filled: int, now: float) -> Burst:
         """What to send now that the file's bytes before the offset `filled` are there."""
@@ -182,7 +197,9 @@ class ReadTransfer:
         if self.ended is not None or not self.starved:
             return []
         self._last_progress = now
-        return [] if self._offered else self._go_on(now)
+        if self._offered:
+            return []
+        return self._go_on(now) if self.answered else self._unproven(self._go_on(now))
 
     def not_taken(self, count: int, now: float, pause: float) -> None:
         """The way had no room for the last `count` packets of a burst; they are due after `pause` seconds."""
@@ -324,6 +341,18 @@ class ReadTransfer:
 
     def _offer(self) -> Burst:
         return [packets.oack(self.agreed.accepted), _NO_PAYLOAD]
+
+    # --- to a client that has not proven its address ---------------------------------------------------------------
+
+    def _unproven(self, burst: Burst) -> Burst:
+        self._unproven_bytes += sum(map(len, burst))
+        return burst
+
+    def _first_bytes(self) -> int:
+        """The size of what is sent before anything is acknowledged."""
+        if self._offered:
+            return len(packets.oack(self.agreed.accepted))
+        return 4 + sum(map(len, self._blocks.payloads(1, 1, 0)))
 
     # --- time --------------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from edge.inventory import Inventory
 from edge.policy import DhcpMode
 
 A, B, C = "52:54:00:00:00:0a", "52:54:00:00:00:0b", "52:54:00:00:00:0c"
+SPARE = "52:54:00:00:00:1a"
 PROXY = [DhcpMode.PROXY, DhcpMode.AUTO_PROXY, DhcpMode.OFF]
 
 
@@ -24,15 +26,19 @@ class Clock:
 
 
 class Table:
-    """A neighbour table, and how often it was asked."""
+    """A neighbour table, which addresses are on our links, and how often it was asked."""
 
     def __init__(self) -> None:
         self.entries: dict[str, str] = {}
+        self.links: set[str] = set()
         self.asked = 0
 
-    def __call__(self, ip: str) -> str | None:
+    def mac(self, ip: str) -> str | None:
         self.asked += 1
         return self.entries.get(ip)
+
+    def on_link(self, ip: str) -> bool:
+        return ip in self.links
 
 
 def hardware(name: str, mac: str, ip: str | None) -> dict[str, Any]:
@@ -80,13 +86,87 @@ def test_where_we_give_addresses_a_machine_is_at_its_own_and_nowhere_else(invent
     found = Callers(inventory, DhcpMode.RESERVATION, table)
     table.entries["10.0.0.9"] = A
     found.learn(A, "10.0.0.9")
-    assert (name(found, "10.0.0.1"), name(found, "10.0.0.9"), found.mac("10.0.0.9")) == ("a", None, None)
+    assert (name(found, "10.0.0.1"), name(found, "10.0.0.9"), found.mac("10.0.0.9")) == ("a", None, A)
     assert at(found, inventory, A, "10.0.0.1")
     assert not at(found, inventory, A, "10.0.0.9")
     assert not at(found, inventory, A, "10.0.0.2")
     assert not at(found, inventory, C, "10.0.0.3")
-    assert table.asked == 0
     assert not found._machines._by_mac, "what is not looked at is not kept"
+
+
+@pytest.fixture
+def giving(inventory: Inventory, table: Table, clock: Clock) -> Callers:
+    """Where this edge gives out the addresses."""
+    return Callers(inventory, DhcpMode.RESERVATION, table, clock)
+
+
+@pytest.mark.parametrize("other", [B, "52:54:00:99:99:99"])
+def test_second_address_on_a_machine_does_not_make_it_another_one(giving: Callers, table: Table, other: str) -> None:
+    table.entries["10.0.0.1"] = other
+    for connected in (True, False):
+        assert giving.machine("10.0.0.1", connected=connected) is None
+        assert giving.mac("10.0.0.1", connected=connected) == other
+
+
+def test_machine_answers_at_its_address_with_any_of_its_cards(
+    inventory: Inventory, giving: Callers, table: Table
+) -> None:
+    two = hardware("a", A, "10.0.0.1")
+    two["spec"]["networkInterfaces"][SPARE] = {}
+    inventory.apply(two)
+    table.entries["10.0.0.1"] = SPARE
+    assert (name(giving, "10.0.0.1"), giving.mac("10.0.0.1")) == ("a", A)
+
+
+def test_machine_behind_a_router_is_known_by_its_address(giving: Callers) -> None:
+    machine = giving.machine("10.0.0.1", connected=True)
+    assert machine is not None
+    assert (machine.name, giving.mac("10.0.0.1", connected=True)) == ("a", A)
+
+
+@pytest.mark.parametrize("mode", [DhcpMode.RESERVATION, *PROXY])
+def test_who_is_on_our_link_without_an_entry_is_nobody_yet_on_a_connection(
+    inventory: Inventory, table: Table, clock: Clock, mode: DhcpMode
+) -> None:
+    """Who lets the entry run out and then sends the rest of a request would have been taken for the address's owner."""
+    found = Callers(inventory, mode, table, clock)
+    table.links.add("10.0.0.1")
+    assert found.is_hidden("10.0.0.1")
+    assert found.machine("10.0.0.1", connected=True) is None
+    assert found.mac("10.0.0.1", connected=True) is None
+    assert name(found, "10.0.0.1") == "a", "a datagram may come before the kernel has asked who sends it"
+    table.entries["10.0.0.1"] = A
+    assert found.machine("10.0.0.1", connected=True) is not None, "the next moment, it is known"
+
+
+def test_who_else_is_at_an_address_is_told_to_the_server_of_agents(giving: Callers, table: Table) -> None:
+    assert giving.stranger("10.0.0.1", (A,)) is None, "behind a router"
+    table.entries["10.0.0.2"] = B
+    assert giving.stranger("10.0.0.2", (A, B)) is None
+    assert giving.stranger("10.0.0.2", (A,)) == B
+    table.links.add("10.0.0.3")
+    assert "does not know" in (giving.stranger("10.0.0.3", (A,)) or "")
+
+
+def test_takeover_of_an_address_is_noticed_when_the_kernel_tells_of_it(giving: Callers, table: Table) -> None:
+    table.entries["10.0.0.1"] = A
+    assert name(giving, "10.0.0.1") == "a"
+    table.entries["10.0.0.1"] = B
+    giving.changed("10.0.0.2")
+    assert name(giving, "10.0.0.1") == "a"
+    giving.changed("10.0.0.1")
+    assert name(giving, "10.0.0.1") is None
+    table.entries["10.0.0.1"] = A
+    giving.changed(None)
+    assert name(giving, "10.0.0.1") == "a"
+
+
+def test_network_known_by_address_is_known_so(inventory: Inventory, table: Table, clock: Clock) -> None:
+    """Where a router answers ARP for the machines, all have its MAC."""
+    networks = (ipaddress.IPv4Network("10.0.0.0/31"),)
+    found = Callers(inventory, DhcpMode.RESERVATION, table, clock, by_address=networks)
+    table.entries |= dict.fromkeys(("10.0.0.1", "10.0.0.2"), "52:54:00:99:99:99")
+    assert (name(found, "10.0.0.1"), name(found, "10.0.0.2")) == ("a", None)
 
 
 def test_address_that_two_reserve_is_nobodys(inventory: Inventory) -> None:
@@ -179,6 +259,7 @@ def test_flood_of_made_up_macs_pushes_no_registered_machine_out(
 
 
 def test_kernel_is_asked_once_a_second_for_an_address(proxy: Callers, table: Table, clock: Clock) -> None:
+    table.links.add("10.0.0.50")
     table.entries["10.0.0.50"] = B
     for _ in range(100):
         assert proxy.mac("10.0.0.50") == B

@@ -76,3 +76,9 @@ def test_half_of_a_certificate_is_refused(words: list[str]) -> None:
 def test_a_lifetime_of_no_use_is_refused(lifetime: str) -> None:
     with pytest.raises(click.UsageError):
         told(ALL, "--agent-auth", "token", "--agent-token-lifetime", lifetime)
+
+
+def test_an_address_with_many_agents_gets_more_connections_and_calls() -> None:
+    settings = told(SERVER, "--grpc-connections-per-address", "5000").server
+    assert (settings.connections_per_address, settings.calls_per_address) == (5000, 5000)
+    assert told(SERVER).server.connections_per_address is None

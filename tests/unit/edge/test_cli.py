@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,16 @@ def test_edge_takes_every_network_and_what_a_proxy_needs(served: dict[str, Stack
         tftp_dir=tmp_path,
         cache_bytes=20 * 10**9,
     )
+
+
+def test_upstreams_are_allowed_by_flags_and_by_the_environment(served: dict[str, StackSettings]) -> None:
+    networks = [ip_network(each) for each in ("127.0.0.0/8", "10.0.0.1/32", "fd00::/64")]
+    run("edge", "--interface", "lo", "--allow-upstream", "127.0.0.0/8,10.0.0.1", "--allow-upstream", "fd00::/64")
+    assert list(served["settings"].edge.allowed_upstreams) == networks
+    run("up", TINKEDGE_INTERFACE="lo", TINKEDGE_ALLOW_UPSTREAM="127.0.0.0/8 10.0.0.1 fd00::/64")
+    assert list(served["settings"].edge.allowed_upstreams) == networks
+    wrong = run("edge", "--interface", "lo", "--allow-upstream", "kernels.example")
+    assert "is no network such as 10.1.0.0/16" in wrong.output
 
 
 def test_environment_names_several_interfaces(served: dict[str, StackSettings]) -> None:

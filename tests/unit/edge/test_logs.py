@@ -83,6 +83,17 @@ def test_text_names_level_and_logger_and_debug_is_quiet_unless_asked(capsys: pyt
     ]
 
 
+def test_strangers_words_forge_no_line_and_steer_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up("info", "text")
+    log.warning("asked for %s", "x\n2026-01-31 12:00:00,123 ERROR   edge: forged\x1b[2J\u2028\udc80é")
+    written()
+    assert (
+        capsys.readouterr()
+        .err.splitlines()[0]
+        .endswith(r"asked for x\n2026-01-31 12:00:00,123 ERROR   edge: forged\x1b[2J\u2028\udc80é")
+    )
+
+
 def test_one_line_is_written_once_however_often_logging_is_set_up(capsys: pytest.CaptureFixture[str]) -> None:
     set_up("info", "json")
     set_up("info", "json")

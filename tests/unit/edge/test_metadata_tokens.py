@@ -152,6 +152,26 @@ def test_key_file_that_is_none_is_named_with_what_is_wrong(tmp_path: Path, conte
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize("cut", range(64))
+def test_key_of_ours_that_is_cut_off_anywhere_is_refused_and_kept(tmp_path: Path, cut: int) -> None:
+    token_keys(tmp_path, None, create=True)
+    path = tmp_path / "metadata-token.key"
+    content = path.read_text()
+    path.write_text(content[:cut])
+    with pytest.raises(KeyFileError, match="put the right one back, or remove the file to get a new one"):
+        token_keys(tmp_path, None, create=True)
+    assert path.read_text() == content[:cut]
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe" * 40, b"\0" * 65, b"a" * 40 + b"\n" + b"\x01" * 40 + b"\n"])
+@pytest.mark.parametrize("ours", [True, False])
+def test_key_that_is_garbled_is_refused(tmp_path: Path, content: bytes, ours: bool) -> None:
+    path = tmp_path / "metadata-token.key"
+    path.write_bytes(content)
+    with pytest.raises(KeyFileError, match=r"metadata-token\.key: is garbled"):
+        token_keys(tmp_path, None if ours else path, create=ours)
+
+
 def test_key_that_everybody_can_read_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "key"
     path.write_text("a" * 64)

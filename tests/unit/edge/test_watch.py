@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from edge.cli import main
 
 MAC, OTHER = "52:54:00:00:00:01", "52:54:00:00:00:02"
 Watch = Callable[..., Any]
+TOKEN = "ab" * 32
 
 
 def event(mac: str, message: str, outcome: str = "ok", **detail: Any) -> bytes:
@@ -25,12 +27,22 @@ def event(mac: str, message: str, outcome: str = "ok", **detail: Any) -> bytes:
 
 
 @pytest.fixture
-async def watch() -> AsyncIterator[Watch]:
+def token(tmp_path: Path) -> str:
+    """The file that it is in."""
+    file = tmp_path / "admin-token"
+    file.write_text(f"# the newest first\n{TOKEN}\nolder\n")
+    return str(file)
+
+
+@pytest.fixture
+async def watch(token: str) -> AsyncIterator[Watch]:
     """`await watch(stream, *options)`: what `tinkedge watch` makes of these bytes."""
     asked: list[str] = []
     stream = b""
 
     async def events(request: web.Request) -> web.Response:
+        if request.headers.get("Authorization") != f"Bearer {TOKEN}":
+            return web.Response(status=401)
         asked.append(request.query["since"])
         return web.Response(body=stream, content_type="text/event-stream")
 
@@ -44,7 +56,8 @@ async def watch() -> AsyncIterator[Watch]:
     async def run(content: bytes, *options: str) -> tuple[Result, list[str]]:
         nonlocal stream
         stream = content
-        result = await asyncio.to_thread(CliRunner().invoke, main, ["watch", "--admin-url", url, *options])
+        where = ["--admin-url", url, "--admin-token-file", token]
+        result = await asyncio.to_thread(CliRunner().invoke, main, ["watch", *where, *options])
         return result, asked
 
     yield run
@@ -79,11 +92,40 @@ async def test_history_is_shown_unless_it_is_not_wanted(watch: Watch, option: li
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "nonsense"])
-def test_edge_that_does_not_answer_is_named(url: str) -> None:
-    result = CliRunner().invoke(main, ["watch", "--admin-url", url])
+def test_edge_that_does_not_answer_is_named(url: str, token: str) -> None:
+    result = CliRunner().invoke(main, ["watch", "--admin-url", url, "--admin-token-file", token])
     assert result.exit_code == 1
     assert f"{url} does not answer" in result.stderr
     assert "tinkedge up" in result.stderr
+
+
+async def test_token_of_another_edge_is_named_with_its_file(watch: Watch, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    file = tmp_path / "data" / "admin-token"
+    file.write_text("cd" * 32)
+    result, _ = await watch(b"", "--data-dir", str(file.parent), "--admin-token-file", str(file))
+    assert result.exit_code == 1
+    assert f"has another token than {file}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "the edge makes it when it starts"),
+        (b"", "is empty"),
+        (b"# nothing\n", "is empty"),
+        (b"\xff\xfe", "can't be read"),
+        (b"a\x1bb", "is empty"),
+    ],
+)
+def test_file_without_a_token_is_named_with_what_to_do(tmp_path: Path, content: bytes | None, why: str) -> None:
+    file = tmp_path / "admin-token"
+    if content is not None:
+        file.write_bytes(content)
+    result = CliRunner().invoke(main, ["watch", "--data-dir", str(tmp_path)])
+    assert result.exit_code == 1
+    assert str(file) in result.stderr
+    assert why in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from aiohttp.test_utils import TestServer
 from yarl import URL
 
 from edge.artifacts.cache import ArtifactCache, Timeouts
-from edge.callers import Callers
+from edge.callers import UNSEEN, Callers, Neighbours
 from edge.http.app import build_app, machine_runner
 from edge.http.body import BodySender
 from edge.http.connections import Limits
@@ -35,6 +36,7 @@ from edge.policy import DhcpMode, NetbootPolicy
 from ipxe.scripts import BootSettings
 from tink.key_file import KeyFile
 from tink.kube.client import NotFoundError
+from tink.outbound import Reach
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
@@ -117,6 +119,8 @@ class Rack:
     problem: str = ""
     runner: Any = None
     sessions: dict[str, aiohttp.ClientSession] = field(default_factory=dict)
+    writers: list[Any] = field(default_factory=list)
+    """Of connections that tests made by hand."""
 
     def register(self, name: str = "m1", mac: str = MAC, ip: str | None = IP, **spec: Any) -> None:
         """Apply a Hardware with one interface; `spec` may override anything, `interface` adds to the interface."""
@@ -161,6 +165,13 @@ async def rack(tmp_path: Path) -> AsyncIterator[Rack]:
 
 
 @pytest.fixture
+async def patient_rack(tmp_path: Path) -> AsyncIterator[Rack]:
+    """One that gives no machine up: on a busy host the test itself may take nothing for a second."""
+    async with serving(tmp_path, idle_seconds=60) as rack:
+        yield rack
+
+
+@pytest.fixture
 def other_rack(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[Rack]]:
     """A rack of other settings: `async with other_rack(mode=...) as rack`."""
     return partial(serving, tmp_path)
@@ -173,9 +184,12 @@ async def serving(
     mode: DhcpMode = DhcpMode.RESERVATION,
     default_osie: tuple[str, str] | None = None,
     limits: Limits | None = None,
+    neighbours: Neighbours = UNSEEN,
+    idle_seconds: float = 0.6,
     **metadata: Any,
 ) -> AsyncIterator[Rack]:
-    """`metadata`: settings of the metadata service."""
+    """`idle_seconds`: after which a machine that takes nothing is given up; `metadata`: settings of the metadata
+    service."""
     upstream = Upstream()
     upstream_app = web.Application()
     upstream_app.router.add_get("/{path:.*}", upstream.answer)
@@ -188,11 +202,12 @@ async def serving(
         timeouts=Timeouts(connect=5, silence=1, retries=0),
         remember_failures=0,
         file_root=tmp_path,
+        reach=Reach(allowed=(ip_network("127.0.0.0/8"),)),  # where the upstream of these tests is
     )
     await cache.start()
 
     inventory = Inventory()
-    callers = Callers(inventory, mode)
+    callers = Callers(inventory, mode, neighbours)
     keys = token_keys(tmp_path, None, create=True)
     rack = Rack("", 0, inventory, callers, Journey(time.time), upstream, {}, {}, keys)
     rack.osies["default", "lab"] = {"metadata": {"name": "lab", "namespace": "default"}, "spec": osie_spec}
@@ -209,7 +224,7 @@ async def serving(
         metadata=MetadataSettings(keys, rack.read_secret, **metadata),
         default_osie=default_osie,
         ready=lambda: rack.problem,
-        sender=BodySender(threads=2, idle_seconds=0.6),
+        sender=BodySender(threads=2, idle_seconds=idle_seconds),
     )
     rack.runner = runner = machine_runner(app, limits)
     await runner.setup()
@@ -224,6 +239,8 @@ async def serving(
 
 async def _end(rack: Rack, cache: ArtifactCache, upstream_server: TestServer) -> None:
     rack.upstream.gate.set()
+    for writer in rack.writers:  # of a test that failed, too
+        writer.transport.abort()
     for session in rack.sessions.values():
         await session.close()
     if rack.runner.server is not None:

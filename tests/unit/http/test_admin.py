@@ -5,21 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp.test_utils import TestClient, TestServer
+from aiohttp import web
 from prometheus_client import CollectorRegistry, Gauge
 
-from edge.http.admin import MAX_STREAMS, build_admin_app
+from edge.http.admin import LIMITS, MAX_STREAMS, AdminApp, admin_runner
+from edge.http.connections import Limits
 from edge.inventory import Inventory
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
 
 MAC = "52:54:00:00:00:01"
 STRANGER = "02:00:00:00:00:09"
+TOKEN = "a" * 64
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+GUARDED = ["/api/v1/machines", f"/api/v1/machines/{MAC}/events", "/api/v1/events"]
 
 
 @dataclass
@@ -45,9 +50,25 @@ async def desk() -> AsyncIterator[Desk]:
             "spec": {"networkInterfaces": {f"52:54:00:00:00:0{number}": interface}},
         }
         inventory.apply(hardware)
-    app = build_admin_app(journey, inventory, heartbeat_seconds=0.05)
-    async with TestClient(TestServer(app)) as client:
+    async with asking(journey, inventory, heartbeat_seconds=0.05) as client:
         yield Desk(client, journey, inventory)
+
+
+@asynccontextmanager
+async def asking(
+    journey: Journey, inventory: Inventory, limits: Limits = LIMITS, **settings: Any
+) -> AsyncIterator[aiohttp.ClientSession]:
+    """The server on loopback, and a client that has the token."""
+    runner = admin_runner(AdminApp(journey, inventory, lambda token: token == TOKEN, **settings), limits)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        base = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(base, headers=BEARER, connector=connector) as client:
+            yield client
+    finally:
+        await runner.cleanup()
 
 
 async def sse(response: aiohttp.ClientResponse, count: int, *, heartbeats: bool = False) -> list[str]:
@@ -126,14 +147,18 @@ async def test_quiet_stream_has_a_heartbeat(desk: Desk) -> None:
 
 async def test_readers_that_leave_make_room_and_too_many_are_refused(desk: Desk) -> None:
     streams = [await desk.client.get("/api/v1/events") for _ in range(MAX_STREAMS)]
-    assert (await desk.client.get("/api/v1/events")).status == 503
+
+    async def status() -> int:
+        async with desk.client.get("/api/v1/events") as reply:
+            return reply.status
+
+    assert await status() == 503
     for stream in streams:
         stream.close()
     async with asyncio.timeout(20):
-        while (reply := await desk.client.get("/api/v1/events")).status == 503:
+        while await status() == 503:
             await asyncio.sleep(0.05)
-    assert reply.status == 200
-    reply.close()
+    assert await status() == 200
 
 
 async def test_slow_reader_is_told_each_time_how_many_it_lost(desk: Desk) -> None:
@@ -169,7 +194,7 @@ async def test_many_machines_are_one_document(desk: Desk, monkeypatch: pytest.Mo
 
 
 async def test_no_machines_are_an_empty_list() -> None:
-    async with TestClient(TestServer(build_admin_app(Journey(lambda: 0.0), Inventory()))) as client:
+    async with asking(Journey(lambda: 0.0), Inventory()) as client:
         assert await (await client.get("/api/v1/machines")).json() == []
 
 
@@ -178,7 +203,7 @@ async def test_metrics_of_other_servers_are_shown_beside_the_journey() -> None:
     Gauge("tftp_transfers", "In progress.", registry=registry).set(3)
     journey = Journey(lambda: 0.0)
     journey.record(MAC, Step.DHCP, Outcome.OK, "offer")
-    async with TestClient(TestServer(build_admin_app(journey, Inventory(), registry=registry))) as client:
+    async with asking(journey, Inventory(), registry=registry) as client:
         shown = (await (await client.get("/metrics")).text()).splitlines()
     assert "tftp_transfers 3.0" in shown
     assert f"tinkedge_journey_kept_bytes {float(journey.kept_bytes)}" in shown
@@ -203,17 +228,91 @@ async def test_metrics_count_steps_by_outcome_and_bytes(desk: Desk) -> None:
 
 
 async def test_open_stream_does_not_hold_up_the_end() -> None:
-    journey = Journey(lambda: 0.0)
-    server = TestServer(build_admin_app(journey, Inventory()))
-    client = TestClient(server)
-    await client.start_server()
-    stream = await client.get("/api/v1/events")
-    await sse(stream, 1)
-    async with asyncio.timeout(20):
-        await server.close()
-    await client.close()
+    runner = admin_runner(AdminApp(Journey(lambda: 0.0), Inventory(), lambda token: token == TOKEN))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}/api/v1/events"
+    async with aiohttp.ClientSession(headers=BEARER) as client, client.get(url) as stream:
+        await sse(stream, 1)
+        async with asyncio.timeout(20):
+            await runner.cleanup()
 
 
 async def test_healthz(desk: Desk) -> None:
     async with desk.client.get("/healthz") as response:
         assert (response.status, await response.text()) == (200, "ok\n")
+
+
+@pytest.mark.parametrize("path", GUARDED)
+@pytest.mark.parametrize(
+    "shown", ["", "Bearer", "Bearer ", f"Bearer {TOKEN[:-1]}", f"Bearer {TOKEN}x", f"Basic {TOKEN}", "Bearer \xff\xfe"]
+)
+async def test_what_names_a_machine_is_for_those_with_the_token(desk: Desk, path: str, shown: str) -> None:
+    desk.journey.record(MAC, Step.ACTION, Outcome.INFO, "password: 1234")
+    async with desk.client.get(path, headers={"Authorization": shown}) as response:
+        body = await response.text()
+        assert (response.status, response.headers["WWW-Authenticate"]) == (401, 'Bearer realm="tinkedge"')
+    assert "admin-token" in body
+    assert "1234" not in body
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/healthz"])
+async def test_prometheus_and_probes_need_no_token(desk: Desk, path: str) -> None:
+    desk.journey.record(MAC, Step.KERNEL, Outcome.OK, "kernel sent")
+    async with desk.client.get(path, headers={"Authorization": ""}) as response:
+        body = await response.text()
+        assert response.status == 200
+    assert not any(secret in body for secret in (MAC, "m1", "10.0.0.1"))
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:7081", 200),
+        ("127.0.0.1", 200),
+        ("localhost:7081", 200),
+        ("LocalHost", 200),
+        ("[::1]:7081", 200),
+        ("attacker.example:7081", 403),
+        ("127.0.0.1.attacker.example", 403),
+        ("localhost.attacker.example:7081", 403),
+        ("[attacker", 403),
+        ("", 403),
+    ],
+)
+async def test_browser_led_here_by_another_name_is_sent_away(desk: Desk, host: str, status: int) -> None:
+    """DNS rebinding: a page of attacker.example asks its own name, which now leads to loopback."""
+    async with desk.client.get("/metrics", headers={"Authorization": "", "Host": host}) as response:
+        assert response.status == status
+    async with desk.client.get("/metrics", headers={"Host": host}) as response:
+        assert response.status == 200, "a proxy that shows the token may pass on any name"
+
+
+async def test_only_what_there_is_and_only_to_be_read(desk: Desk) -> None:
+    for path in ("/", "/api", "/api/v1/machines/x", "/api/v1/machines/x/y/events"):
+        async with desk.client.get(path) as response:
+            assert response.status == 404
+    for path in (*GUARDED, "/metrics"):
+        async with desk.client.post(path, data=b"x" * 5000) as response:
+            assert response.status == 405
+
+
+async def test_idle_connections_of_a_stranger_keep_no_operator_out() -> None:
+    """Loopback is one address for all users of the host, so a share for each does not help: the idle ones go."""
+    journey = Journey(lambda: 0.0)
+    async with asking(journey, Inventory(), Limits(connections=16, per_address=8)) as client:
+        stream = await client.get("/api/v1/events")
+        assert await sse(stream, 1) == [": journey"]
+        port = stream.url.port
+        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
+        for number, (_, writer) in enumerate(opened):
+            if number % 2 and not writer.is_closing():
+                writer.write(b"GET /api/v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n")  # and never the rest
+        async with client.get("/api/v1/machines") as response:
+            assert response.status == 200
+        closed = [await asyncio.wait_for(reader.read(1), 10) for reader, _ in opened[:80]]
+        assert closed == [b""] * 80
+        journey.record(MAC, Step.DHCP, Outcome.OK, "still told")
+        assert "still told" in (await sse(stream, 1))[0]
+        for _, writer in opened:
+            writer.transport.abort()

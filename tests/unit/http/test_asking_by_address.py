@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -274,6 +275,76 @@ async def test_another_machines_neighbour_entry_wins_over_the_reserved_address(o
         assert (await rack.ask("/nocloud/m1/user-data", ip=IP)).status == 403
         rack.callers.learn(SPARE_MAC, "127.0.0.8")
         assert (await rack.ask("/latest/user-data", ip="127.0.0.8")).text == "secret-of-spare"
+
+
+class Links:
+    """Who is on our links, by address; an empty MAC: the kernel does not know now."""
+
+    def __init__(self) -> None:
+        self.macs: dict[str, str] = {}
+
+    def mac(self, ip: str) -> str | None:
+        return self.macs.get(ip) or None
+
+    def on_link(self, ip: str) -> bool:
+        return ip in self.macs
+
+
+async def test_connection_stops_being_the_machines_when_another_has_its_address(other_rack: OtherRack) -> None:
+    """In the express lane as in full, on a connection that stays open."""
+    links = Links()
+    async with other_rack(neighbours=links) as rack:
+        fill(rack)
+        reader, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0))
+
+        async def get(headers: bytes) -> bytes:
+            writer.write(b"GET /latest/user-data HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n")
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = next(line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length"))
+            return head[:12] + await reader.readexactly(int(length.partition(b":")[2]))
+
+        for headers in (b"", b"X-Anything: slow\r\n"):
+            for mac, answer in (
+                (MAC, b"HTTP/1.1 200secret-of-m1"),
+                (OTHER_MAC, b"HTTP/1.1 403"),
+                (MAC, b"HTTP/1.1 200secret-of-m1"),
+                ("", b"HTTP/1.1 503"),
+                (MAC, b"HTTP/1.1 200secret-of-m1"),
+            ):
+                links.macs[IP] = mac
+                rack.callers.changed(IP)
+                assert (await get(headers)).startswith(answer)
+        writer.close()
+
+
+@pytest.mark.parametrize("mac", [OTHER_MAC, "52:54:00:99:99:99"])
+async def test_second_address_opens_no_way_by_nat_nor_to_a_session_token_but_a_signed_url_does(
+    other_rack: OtherRack, mac: str
+) -> None:
+    links = Links()
+    links.macs[IP] = mac
+    rules = replace(RULES, nat=(ipaddress.IPv4Network("127.0.0.0/8"),))
+    async with other_rack(neighbours=links, rules=rules) as rack:
+        fill(rack)
+        for who in (MAC, OTHER_MAC, SPARE_MAC):
+            assert (await rack.ask(f"/machine/{who}/latest/user-data", ip=IP)).status == 403
+        assert (
+            await rack.ask("/latest/api/token", ip=IP, method="PUT", X_aws_ec2_metadata_token_ttl_seconds="60")
+        ).status == 403
+        token = tokens(rack).mint(MAC)
+        assert (await rack.ask(f"/machine/{token}/latest/user-data", ip=IP)).text == "secret-of-m1"
+
+
+async def test_what_a_proxy_says_of_an_address_on_our_link_needs_no_entry_of_the_kernel(other_rack: OtherRack) -> None:
+    """The machine talks to the proxy, and perhaps never to us."""
+    links = Links()
+    links.macs[IP] = ""
+    async with other_rack(neighbours=links, rules=RULES) as rack:
+        fill(rack)
+        assert (await rack.ask("/latest/user-data", ip=PROXY, X_Forwarded_For=IP)).text == "secret-of-m1"
+        links.macs[IP] = OTHER_MAC
+        assert (await rack.ask("/latest/user-data", ip=PROXY, X_Forwarded_For=IP)).status == 403
+        assert (await rack.ask("/latest/user-data", ip=PROXY, X_Forwarded_For="2001:db8::1")).status == 404
 
 
 async def test_two_hardware_with_one_address_are_both_named_and_neither_is_served(

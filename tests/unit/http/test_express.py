@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from edge.http import express
 from edge.http.asking import Rules
-from edge.http.connections import Limits, MachineServer
+from edge.http.connections import BoundedServer, Limits
 from edge.http.express import MAX_HEAD, MAX_HEADS, Heads, Ready
 from edge.journey.events import Step
 
@@ -251,7 +251,7 @@ async def test_ready_answer_is_the_one_aiohttp_sends(response: Callable[[], web.
     said = []
     for table in ({b"/": Ready.of(response())}, None):
         loop = asyncio.get_running_loop()
-        server = MachineServer(answer, Limits(), loop.time, {"": table, "127.0.0.1": table}.get)
+        server = BoundedServer(answer, Limits(), loop.time, {"": table, "127.0.0.1": table}.get)
         listening = await loop.create_server(server, "127.0.0.1", 0)
         port = listening.sockets[0].getsockname()[1]
         request = get(b"/") + get(b"/", b"Connection: close")

@@ -103,12 +103,12 @@ class Served:
 
 @pytest.fixture(scope="module")
 def heard() -> Iterator[list[logging.LogRecord]]:
-    """Everything that is logged as a mistake of ours."""
+    """Everything that is logged as a mistake of ours, or with what strangers sent as they sent it."""
     records: list[logging.LogRecord] = []
 
     class Keep(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if record.levelno >= logging.ERROR or record.exc_info:
+            if record.levelno >= logging.ERROR or record.exc_info or not record.getMessage().isprintable():
                 records.append(record)
 
     handler = Keep()

@@ -287,10 +287,11 @@ async def test_wrong_checksum_never_leaves_a_machine_with_a_whole_file(rack: Any
         reply = await rack.ask(KERNEL)
         assert reply.status == 502
     await until(rack, 1)
-    ((step, outcome, message),) = rack.lines()
-    assert (step, outcome) == (Step.KERNEL, Outcome.FAILED)
-    assert "OSIE default/lab: kernelUrl http://127.0.0.1" in message
-    assert "SHA-256" in message
+    # A client that has not read the head yet when the connection breaks asks a second time.
+    for step, outcome, message in rack.lines():
+        assert (step, outcome) == (Step.KERNEL, Outcome.FAILED)
+        assert "OSIE default/lab: kernelUrl http://127.0.0.1" in message
+        assert "SHA-256" in message
     annotation["tinkerbell.org/kernel-sha256"] = hashlib.sha256(rack.upstream.content).hexdigest()
     assert (await rack.ask(KERNEL)).body == rack.upstream.content
 
@@ -373,6 +374,7 @@ async def raw(rack: Any, request: bytes, *, receive_buffer: int = 0) -> tuple[as
     sock.setblocking(False)
     await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", rack.port))
     reader, writer = await asyncio.open_connection(sock=sock, limit=4096)
+    rack.writers.append(writer)
     writer.write(request)
     return reader, writer
 
@@ -404,7 +406,8 @@ async def test_machine_that_hangs_up_is_noticed(rack: Any) -> None:
     assert message.endswith("of 4.2 MB: it closed the connection")
 
 
-async def test_slow_but_steady_machine_gets_everything(rack: Any) -> None:
+async def test_slow_but_steady_machine_gets_everything(patient_rack: Any) -> None:
+    rack = patient_rack
     rack.register()
     reader, writer = await raw(rack, GET, receive_buffer=65536)
     head = await reader.readuntil(b"\r\n\r\n")
@@ -417,7 +420,8 @@ async def test_slow_but_steady_machine_gets_everything(rack: Any) -> None:
     writer.close()
 
 
-async def test_two_pipelined_requests_are_answered_in_order(rack: Any) -> None:
+async def test_two_pipelined_requests_are_answered_in_order(patient_rack: Any) -> None:
+    rack = patient_rack
     rack.register()
     reader, writer = await raw(rack, GET + b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
     head = await reader.readuntil(b"\r\n\r\n")
@@ -427,7 +431,8 @@ async def test_two_pipelined_requests_are_answered_in_order(rack: Any) -> None:
     writer.close()
 
 
-async def test_pipelined_body_follows_a_large_one_in_order(rack: Any) -> None:
+async def test_pipelined_body_follows_a_large_one_in_order(patient_rack: Any) -> None:
+    rack = patient_rack
     rack.register()
     rack.binaries["big.efi"] = type("Big", (), {"content": b"b" * 8_000_000, "etag": '"big"'})()
     big = b"GET /ipxe/binary/big.efi HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -1,11 +1,12 @@
 """What the gRPC server observes of agents, on the journey of the machine that it is about."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from edge.journey.agents import AgentJourney
-from edge.journey.events import MAX_DETAIL, Outcome, Step
+from edge.journey.events import MAX_DETAIL, MAX_MESSAGE, Outcome, Step
 from edge.journey.recorder import Journey
 from tink.server.observation import AgentObservation, ObservationKind
 from tink.server.output import LINE_CHARACTERS, told
@@ -58,6 +59,16 @@ def test_output_that_the_server_tells_is_not_cut_again(journey, observe):
     assert len(event.detail["output"]) < MAX_DETAIL
 
 
+@pytest.mark.parametrize("line", ["forged", "x" * 5000])
+def test_output_from_elsewhere_says_from_where(journey, observe, line):
+    observe(replace(output(line), elsewhere=True))
+    [event] = journey.events(MAC)
+    assert event.message.startswith("action first: " + line[:100])
+    assert event.message.endswith(" (so says 192.0.2.9)")
+    assert len(event.message) <= MAX_MESSAGE
+    assert event.detail["from"] == "192.0.2.9"
+
+
 def test_machine_is_found_by_its_hardware_when_the_agent_has_a_name(journey, observe):
     observe(output("one", agent_id="h"))
     assert len(journey.events(MAC)) == 1
@@ -68,13 +79,40 @@ def test_machine_is_found_by_its_hardware_when_the_agent_has_a_name(journey, obs
     [
         (ObservationKind.CONNECTED, Outcome.OK),
         (ObservationKind.DISCONNECTED, Outcome.INFO),
-        (ObservationKind.REFUSED, Outcome.REFUSED),
     ],
 )
 def test_coming_and_going_of_an_agent(journey, observe, kind, outcome):
     observe(AgentObservation(MAC, "192.0.2.1", kind, "what happened"))
     [event] = journey.events(MAC)
     assert (event.step, event.outcome, event.message) == (Step.AGENT, outcome, "what happened")
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("too many calls", "too many calls (asked by 192.0.2.66)"),
+        ("192.0.2.66 can't speak for Hardware d/h", "192.0.2.66 can't speak for Hardware d/h"),
+    ],
+)
+def test_who_is_refused_in_a_machines_name_is_named_on_its_journey(journey, observe, message, shown):
+    observe(AgentObservation(MAC, "192.0.2.66", ObservationKind.REFUSED, message))
+    [event] = journey.events(MAC)
+    assert (event.step, event.outcome, event.message) == (Step.AGENT, Outcome.REFUSED, shown)
+    assert event.detail == {"from": "192.0.2.66"}
+
+
+@pytest.mark.parametrize("long", [5, 5000])
+def test_event_from_elsewhere_is_an_entry_that_says_from_where(journey, observe, long):
+    """The status tells what has changed, and not who said so."""
+    message = "action first failed: " + "x" * long
+    said = f"{message} (so says 192.0.2.66)"
+    observe(AgentObservation("h", "192.0.2.66", ObservationKind.EVENT, said, "d/h", "d/w", elsewhere=True))
+    [event] = journey.events(MAC)
+    assert (event.step, event.outcome) == (Step.AGENT, Outcome.INFO)
+    assert event.message.startswith(message[:100])
+    assert event.message.endswith(" (so says 192.0.2.66)")
+    assert len(event.message) <= MAX_MESSAGE
+    assert event.detail == {"workflow": "d/w", "from": "192.0.2.66"}
 
 
 def test_what_the_status_tells_is_not_told_twice(journey, observe):

@@ -31,7 +31,7 @@ class Lab:
             file = self.deploy / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(f'set -eu; out="${{@: -1}}"; echo {name} >>{self.log}\n{text}\n')
-        (self.deploy / "constraints.txt").write_text("x==1\n")
+        (self.deploy / "requirements.txt").write_text("x==1\n")
         for package in ("proto", "tink", "edge"):
             (self.sources / package / "agent").mkdir(parents=True)
             (self.sources / package / "agent" / "a.py").write_text("pass\n")
@@ -79,7 +79,7 @@ async def test_second_lab_builds_nothing(lab: Lab) -> None:
     ("changed", "rebuilt"),
     [
         ("osie/files/init", ["osie/build.sh"]),
-        ("constraints.txt", ["osie/build.sh"]),
+        ("requirements.txt", ["osie/build.sh"]),
         ("image/tiny/init", ["image/build-tiny.sh"]),
         ("actions/reboot/reboot.sh", ["actions/build.sh"]),
         ("osie/README.md", []),

@@ -14,6 +14,8 @@ from edge.tftp.packets import Agreed
 from edge.tftp.transfer import Burst, ReadTransfer
 from tests.unit.tftp.loopback import udp
 
+REQUEST_BYTES = 40
+
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 
@@ -52,7 +54,7 @@ def of(
     """A transfer at the time 0; `filled` is given for a file that is still arriving."""
     agreed = agreed or Agreed()
     kind = NetasciiBlocks if netascii else OctetBlocks
-    return ReadTransfer(kind(content, agreed.block_bytes, filled), agreed, 0.0)
+    return ReadTransfer(kind(content, agreed.block_bytes, filled), agreed, 0.0, request_bytes=REQUEST_BYTES)
 
 
 class Client:

@@ -17,6 +17,10 @@ class Stub:
     client: tuple[str, int]
     transfer: SimpleNamespace
     sessions: Sessions
+    is_machine: bool = True
+
+    def abandon(self, _reason: str) -> None:
+        self.drop()
 
     def drop(self) -> None:
         self.sessions.dropped.append(self.client[1])
@@ -30,12 +34,12 @@ class Sessions:
         self.crowd = Crowd(most, half_open, of_client)
         self.dropped: list[int] = []
 
-    def add(self, port: int, ip: str = "10.0.0.1", *, answered: bool = False) -> bool:
+    def add(self, port: int, ip: str = "10.0.0.1", *, answered: bool = False, is_machine: bool = True) -> bool:
         """Whether there was room."""
-        if not self.crowd.make_room(ip):
+        if not self.crowd.make_room(ip, is_machine=is_machine):
             return False
 
-        session = cast(Session, Stub((ip, port), SimpleNamespace(answered=answered), self))
+        session = cast(Session, Stub((ip, port), SimpleNamespace(answered=answered), self, is_machine))
         self.crowd.add(session)
         return True
 
@@ -98,5 +102,30 @@ def test_nothing_is_left_of_those_who_went() -> None:
         session.drop()
     assert len(sessions.crowd) == 0
     assert not sessions.crowd._of_client
-    assert not sessions.crowd._half_open
+    assert not any(sessions.crowd._half_open.values())
     assert sessions.crowd.get(("10.0.0.1", 1)) is None
+
+
+def test_strangers_give_way_to_machines_and_machines_to_no_stranger() -> None:
+    sessions = Sessions(half_open=3)
+    for port in range(3):
+        assert sessions.add(port, f"10.0.0.{port}")
+    for port in range(100, 200):
+        assert sessions.add(port, f"10.9.0.{port}", is_machine=False)
+    assert sessions.dropped == list(range(100, 197)), "among themselves the oldest goes"
+    assert len(sessions.crowd) == 6
+
+
+def test_full_house_ends_a_strangers_transfer_for_a_machine_and_never_the_other_way() -> None:
+    sessions = Sessions(most=3)
+    assert sessions.add(0, answered=True)
+    assert sessions.add(1, "10.9.0.1", answered=True, is_machine=False)
+    assert sessions.add(2, "10.9.0.2", answered=True, is_machine=False)
+    assert not sessions.add(3, "10.9.0.3", is_machine=False)
+    assert sessions.add(4, "10.0.0.4", answered=True)
+    assert sessions.add(5, "10.0.0.5")
+    assert sessions.dropped == [1, 2]
+    assert not sessions.add(6, "10.9.0.3", is_machine=False)
+    assert sessions.add(7, "10.0.0.7", answered=True)
+    assert not sessions.add(8, "10.0.0.8")
+    assert sessions.dropped == [1, 2, 5]

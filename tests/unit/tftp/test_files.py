@@ -23,8 +23,8 @@ from edge.journey.recorder import Journey
 from edge.machine_scripts import MachineScripts
 from edge.osie_files import OsieFiles
 from edge.policy import DhcpMode, NetbootPolicy
-from edge.tftp import mapped
-from edge.tftp.files import BootFiles, mac_of
+from edge.tftp import mapped, packets
+from edge.tftp.files import MAX_FAILURES, BootFiles, mac_of
 from edge.tftp.packets import ErrorCode
 from edge.tftp.source import Refusal, TftpFile, TftpRequest
 from ipxe.binaries import BootBinaries
@@ -186,7 +186,6 @@ async def test_unknown_client_gets_the_binary_and_has_no_journey(shelf: Shelf) -
     ("name", "client"),
     [
         ("snponly.efi", LOCKED_IP),
-        (f"{LOCKED}/snponly.efi", STRANGER_IP),
         (f"{MAC}/snponly.efi", LOCKED_IP),
         ("autoexec.ipxe", LOCKED_IP),
         ("auto.ipxe", LOCKED_IP),
@@ -202,6 +201,73 @@ async def test_machine_that_may_not_netboot_gets_nothing_and_reads_why(shelf: Sh
     assert "disableNetboot is true" in answer.message
     assert answer.mac == LOCKED
     assert shelf.cache.asked == []
+
+
+SAYS = ["snponly.efi", "auto.ipxe", "why.ipxe", "osie/lab/kernel", "nope.efi", "config.txt", "pxelinux.cfg/default"]
+
+
+@pytest.mark.parametrize("name", SAYS)
+@pytest.mark.parametrize("client", [STRANGER_IP, IP])
+async def test_mac_in_the_name_tells_the_asker_nothing_of_the_machine_that_has_it(
+    shelf: Shelf, name: str, client: str
+) -> None:
+    answers = [await shelf.get(f"{mac}/{name}", client) for mac in (LOCKED, OTHER, "02:00:00:00:00:77")]
+    as_if_unknown = answers[-1]
+    for answer, mac in zip(answers, (LOCKED, OTHER, "02:00:00:00:00:77"), strict=True):
+        assert type(answer) is type(as_if_unknown)
+        assert answer.mac == (MAC if client == IP else None), "it is the asker's journey"
+        if isinstance(answer, Refusal) and isinstance(as_if_unknown, Refusal):
+            assert answer.message.replace(mac, "it") == as_if_unknown.message.replace("02:00:00:00:00:77", "it")
+            assert "lab-" not in answer.message
+            assert "disable" not in answer.message
+            assert answer.about in ((None, mac) if mac != "02:00:00:00:00:77" else (None,))
+    assert shelf.cache.asked == []
+
+
+@pytest.mark.parametrize("name", ["auto.ipxe", "why.ipxe", "osie/lab/kernel"])
+async def test_machine_hears_that_another_asked_for_what_is_made_for_it(shelf: Shelf, name: str) -> None:
+    for client in (OTHER_IP, STRANGER_IP):
+        assert (await shelf.refused(f"{MAC}/{name}", client)).about == MAC
+    assert (await shelf.refused(f"02:00:00:00:00:77/{name}", OTHER_IP)).about is None
+
+
+async def test_machines_own_directory_is_served_to_no_other(shelf: Shelf) -> None:
+    own = shelf.extra / "52-54-00-12-34-56"
+    own.mkdir()
+    (own / "config.txt").write_bytes(b"mine")
+    assert await shelf.text("52-54-00-12-34-56/config.txt") == "mine"
+    assert (await shelf.refused("52-54-00-12-34-56/config.txt", OTHER_IP)).code is ErrorCode.NOT_FOUND
+    (shelf.extra / "config.txt").write_bytes(b"everybody's")
+    assert await shelf.text("52-54-00-12-34-56/config.txt", OTHER_IP) == "everybody's"
+
+
+@pytest.mark.parametrize("character", ["\x1f", "\n", "\x1b", "\x7f", "\udc80", "\u2028"])
+async def test_characters_that_can_not_be_shown_reach_no_screen(shelf: Shelf, character: str) -> None:
+    for name in (f"osie/{character}/kernel", f"osie/a{character}reboot/initrd", f"{character}", f"{MAC}/{character}x"):
+        answer = await shelf.refused(name)
+        assert (answer.code, answer.mac) == (ErrorCode.NOT_FOUND, MAC)
+        assert character not in answer.message
+        assert packets.error(answer.code, answer.message)[4:-1].isascii()
+        assert character not in packets.error(answer.code, answer.message)[4:-1].decode()
+    shown = await shelf.text("why.ipxe")
+    assert character == "\n" or character not in shown
+    assert "\nreboot" not in shown
+
+
+def test_error_packet_is_fit_for_a_screen_whatever_its_message() -> None:
+    assert packets.error(ErrorCode.NOT_FOUND, "a\x1bb\0c\nü\udc80d")[4:] == b"a?b?c???d\0"
+
+
+async def test_failures_of_machines_that_nobody_registered_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf = make_shelf(tmp_path, DhcpMode.AUTO_PROXY, default_osie=("default", "lab"))
+    shelf.osies.clear()
+    monkeypatch.setattr(Callers, "machine", lambda self, ip: None)
+    monkeypatch.setattr(Callers, "mac", lambda self, ip: ip)
+    for number in range(MAX_FAILURES + 10):
+        await shelf.refused("osie/lab/kernel", f"10.9.{number >> 8}.{number & 255}")
+    assert len(shelf.files._failures) == MAX_FAILURES
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,16 @@ import asyncio
 import logging
 import random
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 
 from edge.journey.events import Outcome
 from edge.tftp import server as server_module
-from edge.tftp.server import TftpServer
-from tests.unit.tftp.loopback import CONTENT, ack, download, receive, rrq, serving, silence, udp, until
+from edge.tftp.packets import ErrorCode
+from edge.tftp.server import ERRORS_A_SECOND, MAX_WAITING_OF_CLIENT, UNPROVEN_FIRST_BLOCKS, TftpServer
+from edge.tftp.source import Refusal, TftpFile
+from tests.unit.tftp.loopback import CONTENT, MAC, Loopback, ack, download, receive, rrq, serving, silence, udp, until
 
 # --- crowds ----------------------------------------------------------------------------------------------------------
 
@@ -24,11 +26,11 @@ async def test_half_open_transfers_never_keep_a_real_client_out(client: socket.s
     async with loopback.serving(max_half_open=20, max_transfers_per_client=1000) as server:
         with ExitStack() as stack:
             for _ in range(60):
-                stack.enter_context(udp()).sendto(rrq(), loopback.address)
+                stack.enter_context(udp()).sendto(rrq("tsize", "0"), loopback.address)
             await until(lambda: len(closed) == 40)
             assert server.transfers == server._turns.sharing == 20
             assert len(closed) == 40
-            assert await download(client, loopback.address, rrq()) == b"x" * 600
+            assert await download(client, loopback.address, rrq("tsize", "0")) == b"x" * 600
             await loopback.settled(1)
             assert server.transfers == 19
         await asyncio.sleep(0)
@@ -55,6 +57,109 @@ async def test_ten_thousand_requests_in_others_names_cost_bounded_memory_and_no_
                 assert server.transfers <= server_module.MAX_HALF_OPEN + 1
             assert await fetching == CONTENT
     assert len(loopback.events) < 300
+
+
+@pytest.mark.parametrize("machine", [True, False], ids=["a machine's", "a stranger's"])
+async def test_address_is_not_flooded_with_first_blocks_that_others_ask_for_in_its_name(
+    client: socket.socket, caplog: pytest.LogCaptureFixture, machine: bool
+) -> None:
+    loopback = Loopback(lambda _request: TftpFile(CONTENT, "file", MAC if machine else None))
+    async with loopback.serving() as server:
+        with ExitStack() as stack:
+            forged = [stack.enter_context(udp()) for _ in range(200)]
+            for sock in forged * 2:
+                sock.sendto(rrq(), loopback.address)
+            await until(lambda: "asks for more files than it acknowledges" in caplog.text)
+            await asyncio.sleep(0.7)  # a timer would have fired
+            assert everything(forged) == [b"\0\3\0\1" + CONTENT[:512]] * UNPROVEN_FIRST_BLOCKS
+            assert caplog.text.count("asks for more files than it acknowledges") == 1
+            assert server.transfers <= UNPROVEN_FIRST_BLOCKS
+            # A client that sends options is offered them, which is no more than it sent.
+            request = rrq("blksize", "1468", "windowsize", "16")
+            assert await download(client, loopback.address, request, 1468, 16) == CONTENT
+
+
+async def test_client_without_options_that_acknowledges_may_have_any_number_of_files(client: socket.socket) -> None:
+    loopback = serving(b"x" * 600)
+    async with loopback.serving():
+        for _ in range(3 * UNPROVEN_FIRST_BLOCKS):
+            with udp() as sock:
+                assert await download(sock, loopback.address, rrq()) == b"x" * 600
+
+
+async def test_errors_to_one_address_are_bounded(client: socket.socket, caplog: pytest.LogCaptureFixture) -> None:
+    loopback = Loopback(lambda _request: Refusal(ErrorCode.NOT_FOUND, "no such file"))
+    async with loopback.serving():
+        with ExitStack() as stack:
+            askers = [stack.enter_context(udp()) for _ in range(3 * ERRORS_A_SECOND)]
+            for sock in askers:
+                sock.sendto(rrq(), loopback.address)
+            await until(lambda: "is refused more than 100 files a second" in caplog.text)
+            await asyncio.sleep(0.2)
+            assert len(everything(askers)) <= 2 * ERRORS_A_SECOND, "of two intervals at the most"
+
+
+async def test_slow_machine_is_served_among_thousands_of_requests_in_strangers_names() -> None:
+    """A busy ROM takes some tenths of a second to acknowledge, and is not pushed out meanwhile."""
+    loopback = Loopback(
+        lambda request: TftpFile(CONTENT[:3000], "file", MAC if request.client_ip == "127.0.0.50" else None)
+    )
+    async with loopback.serving(max_half_open=50) as server:
+        with ExitStack() as stack:
+            machine = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            machine.bind(("127.0.0.50", 0))
+            machine.setblocking(False)
+            machine.sendto(rrq("tsize", "0"), loopback.address)
+            _, transfer = await receive(machine)
+            forged = [stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(60)]
+            for number, sock in enumerate(forged):
+                sock.bind((f"127.9.{number}.1", 0))
+            for turn in range(20):
+                for sock in forged:
+                    sock.sendto(rrq("tsize", "0", name=f"file{turn}"), loopback.address)
+                await asyncio.sleep(0.005)
+            await until(lambda: server.transfers == 51)
+            machine.sendto(ack(0), transfer)
+            assert (await receive(machine))[0][:4] == b"\0\3\0\1"
+
+
+async def test_files_that_take_time_to_open_are_shared_among_addresses(
+    client: socket.socket, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened = asyncio.Event()
+
+    async def open_late() -> TftpFile:
+        await opened.wait()
+        return TftpFile(b"x" * 600, "kernel", MAC)
+
+    loopback = Loopback(lambda _request: open_late())
+    async with loopback.serving() as server:
+        with ExitStack() as stack:
+            for _ in range(3 * MAX_WAITING_OF_CLIENT):
+                stack.enter_context(udp()).sendto(rrq("tsize", "0"), loopback.address)
+            await until(lambda: "too many transfers" in caplog.text)
+            assert len(server._waiting) == MAX_WAITING_OF_CLIENT
+            other = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            other.bind(("127.0.0.2", 0))
+            other.setblocking(False)
+            other.sendto(rrq("tsize", "0"), loopback.address)
+            await until(lambda: len(server._waiting) == MAX_WAITING_OF_CLIENT + 1)
+            opened.set()
+            assert (await receive(other))[0][:2] == b"\0\6"
+
+
+async def test_machine_in_whose_name_another_asks_hears_who_once_and_the_asker_nothing_of_it(
+    client: socket.socket,
+) -> None:
+    loopback = Loopback(lambda _request: Refusal(ErrorCode.ACCESS_VIOLATION, "its own machine only", about=MAC))
+    async with loopback.serving():
+        for _ in range(20):
+            client.sendto(rrq(), loopback.address)
+            assert (await receive(client))[0] == b"\0\5\0\2its own machine only\0"
+    (event,) = loopback.events
+    assert (event.mac, event.outcome) == (MAC, Outcome.INFO)
+    assert "127.0.0.1, which is not known to be this machine" in event.message
+    assert event.detail["client_ip"] == "127.0.0.1"
 
 
 async def test_client_beyond_the_limit_waits_where_all_transfers_are_real(client: socket.socket) -> None:
@@ -107,6 +212,16 @@ async def test_many_clients_at_once_get_the_whole_file(single_port: bool) -> Non
         assert set(await asyncio.gather(*(one() for _ in range(40)))) == {content}
         await loopback.settled(40)
     assert {event.outcome for event in loopback.events} == {Outcome.OK}
+
+
+def everything(sockets: list[socket.socket]) -> list[bytes]:
+    """What has come to them."""
+    heard = []
+    for sock in sockets:
+        with suppress(BlockingIOError):
+            while True:
+                heard.append(sock.recv(2048))
+    return heard
 
 
 # --- strangers and garbage -------------------------------------------------------------------------------------------

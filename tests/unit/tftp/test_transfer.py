@@ -17,10 +17,11 @@ from edge.tftp.transfer import (
     OFFER_AGAIN_INTERVAL,
     PATIENCE,
     PATIENCE_WITH_STRANGERS,
+    UNPROVEN_FACTOR,
     Ending,
     ReadTransfer,
 )
-from tests.unit.tftp.conftest import ack, numbers, of, packets_of
+from tests.unit.tftp.conftest import REQUEST_BYTES, ack, numbers, of, packets_of
 
 WINDOW_4 = Agreed(512, 4, None, {"windowsize": "4"})
 
@@ -231,7 +232,7 @@ def test_client_that_leaves_in_the_middle_does_not_hold_the_transfer() -> None:
 
 
 def test_duration_begins_with_the_request() -> None:
-    transfer = ReadTransfer(OctetBlocks(b"x", 512), Agreed(), 100.0)
+    transfer = ReadTransfer(OctetBlocks(b"x", 512), Agreed(), 100.0, request_bytes=40)
     transfer.start(100.0)
     transfer.receive(ack(1), 102.5)
     assert transfer.ended is not None
@@ -279,6 +280,39 @@ def test_stranger_is_asked_again_ever_more_slowly_and_soon_given_up() -> None:
     assert waits(transfer, 0.0) == [0.5, 1.0, 2.0, 4.0, 8.0]
     assert sum([0.5, 1.0, 2.0, 4.0, 8.0]) >= PATIENCE_WITH_STRANGERS
     assert ending(transfer) is Ending.SILENT
+
+
+def to_silent_client(agreed: Agreed, repeats: int) -> list[bytes]:
+    """What is sent to an address that acknowledges nothing, and asks again so many times."""
+    transfer = of(bytes(90_000), agreed)
+    sent = packets_of(transfer.start(0.0))
+    while transfer.ended is None:
+        now = transfer.deadline
+        sent += packets_of(transfer.expire(now))
+        if repeats:
+            repeats -= 1
+            sent += packets_of(transfer.requested_again(now))
+    assert ending(transfer) is Ending.SILENT
+    return sent
+
+
+@pytest.mark.parametrize("repeats", [0, 1, 4])
+def test_address_that_acknowledges_nothing_gets_the_first_block_once_for_each_request(repeats: int) -> None:
+    sent = to_silent_client(Agreed(), repeats)
+    assert sent == [b"\0\3\0\1" + bytes(512)] * (1 + repeats)
+
+
+@pytest.mark.parametrize("repeats", [0, 1, 4])
+@pytest.mark.parametrize(
+    "agreed", [WINDOW_4, Agreed(1468, 64, None, {"blksize": "1468", "windowsize": "64", "tsize": "90000"})]
+)
+def test_address_that_acknowledges_nothing_gets_no_more_offers_than_thrice_its_requests(
+    agreed: Agreed, repeats: int
+) -> None:
+    sent = to_silent_client(agreed, repeats)
+    assert len(set(sent)) == 1
+    assert len(sent) > 1 + repeats, "one that was lost is sent again"
+    assert sum(map(len, sent)) <= UNPROVEN_FACTOR * REQUEST_BYTES * (1 + repeats)
 
 
 def test_client_that_was_heard_is_waited_for_longer() -> None:
@@ -338,8 +372,9 @@ def test_answer_to_a_repetition_says_nothing_of_the_clients_pace() -> None:
 def test_timer_that_fires_early_sends_nothing() -> None:
     transfer = of(bytes(9000))
     transfer.start(0.0)
-    assert transfer.expire(0.49) == []
-    assert numbers(transfer.expire(0.5)) == [1]
+    transfer.receive(ack(1), 0.0)
+    assert transfer.expire(transfer.deadline - 0.01) == []
+    assert numbers(transfer.expire(transfer.deadline)) == [2]
 
 
 def test_timeout_that_the_client_asked_for_is_kept_to() -> None:
