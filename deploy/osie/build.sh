@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Build the OSIE: the kernel and the initrd that a machine netboots to be provisioned, with the agent inside.
 #
-#   build.sh --wheel FILE --python PYTHON --constraints FILE --cache DIR --out DIR [--kernel PACKAGE]
+#   build.sh --wheel FILE --python PYTHON --requirements FILE --cache DIR --out DIR [--kernel PACKAGE]
 #
 # It makes DIR/kernel and DIR/initrd from Debian packages (by the mirror that apt is configured with) and from the
 # project's wheel. The initrd is one cpio archive of three parts:
@@ -15,13 +15,13 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # The OSIE's root filesystem, besides what these depend on.
 packages=(python3-minimal libpython3-stdlib crun busybox-static kmod ca-certificates zstd)
-# The wheel's dependencies that the agent uses; the versions are those of the constraints file.
-libraries=(click grpcio protobuf typing_extensions)
+# The wheel's dependencies that the agent uses; their versions and hashes are those of the requirements file.
+libraries=(click grpcio protobuf typing-extensions)
 # Debian packages that this recipe itself runs.
 tools=(mmdebstrap:mmdebstrap mksquashfs:squashfs-tools cpio:cpio depmod:kmod dpkg-deb:dpkg busybox:busybox-static)
 
 kernel_package=linux-image-cloud-amd64
-wheel='' python='' constraints='' cache='' out=''
+wheel='' python='' requirements='' cache='' out=''
 
 die() { echo "deploy/osie/build.sh: $*" >&2; exit 1; }
 say() { echo "osie: $*" >&2; }
@@ -31,7 +31,7 @@ while [ $# -gt 0 ]; do
   case $1 in
     --wheel) wheel=$2 ;;
     --python) python=$2 ;;
-    --constraints) constraints=$2 ;;
+    --requirements) requirements=$2 ;;
     --cache) cache=$2 ;;
     --out) out=$2 ;;
     --kernel) kernel_package=$2 ;;
@@ -39,7 +39,7 @@ while [ $# -gt 0 ]; do
   esac
   shift 2
 done
-for name in wheel python constraints cache out; do
+for name in wheel python requirements cache out; do
   [ -n "${!name}" ] || die "--$name is missing"
 done
 
@@ -76,8 +76,17 @@ kernel_image=$(kernel_version_package)
 
 # --- base: Debian, gRPC, kernel modules ---------------------------------------------------------------------------
 
+locked() { # PACKAGE...: what the requirements file says of them, version and hashes
+  local name
+  for name in "$@"; do
+    awk -v begin="$name==" '/^[a-z0-9]/ {on = index($0, begin) == 1; found += on} on && !/^ *#/; END {exit !found}' "$requirements" ||
+      die "--requirements $requirements: $name is not in it"
+  done
+}
+locked "${libraries[@]}" >"$work/requirements.txt"
+
 key=$({ sha256sum "$0" "$here"/files/* | cut -d' ' -f1; echo "$mirrors"; apt-cache policy "$kernel_image" | sed -n 3p
-        echo "${packages[*]}"; for l in "${libraries[@]}"; do grep -i "^$l==" "$constraints"; done; } | sha256sum | cut -c1-16)
+        echo "${packages[*]}"; cat "$work/requirements.txt"; } | sha256sum | cut -c1-16)
 base=$cache/base-$key
 
 unpack_kernel() { # into $work/kernel
@@ -121,7 +130,7 @@ add_libraries() {
   "$python" -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --target "$site" \
     --only-binary=:all: --python-version 3.11 --implementation cp --platform manylinux_2_28_x86_64 \
     --platform manylinux2014_x86_64 --platform manylinux_2_17_x86_64 --platform any \
-    -c "$constraints" "${libraries[@]}" >&2
+    --require-hashes -r "$work/requirements.txt" >&2
   rm -rf "$site/bin"
   # Byte code is not written at boot (the root is new each time), and compiling under emulation costs seconds.
   chroot "$work/root" /usr/bin/python3.11 -m compileall -q -j 0 /usr/lib/python3.11 /usr/lib/python3/dist-packages >/dev/null || true

@@ -153,8 +153,12 @@ class Cable:
         for namespace in (self._server, self._client):
             subprocess.run(["ip", "netns", "del", namespace], check=False, capture_output=True)
 
-    def crowd(self) -> None:
-        """From now on the client has all addresses of NETWORK (`machine_ip` of any number)."""
+    def crowd(self, mac: str) -> None:
+        """From now on the client has all addresses of NETWORK (`machine_ip` of any number).
+
+        The first machine is on the link, with this MAC, and is the router of the others.
+        """
+        _ip("-n", self._client, "link", "set", "eth0", "address", mac)
         _ip("-n", self._client, "route", "add", f"{SERVER_IP}/32", "dev", "eth0")
         _ip("-n", self._server, "route", "add", f"{machine_ip(0)}/32", "dev", "srv0")
         for network in _CROWD:

@@ -168,7 +168,7 @@ def _first(ours: _Side, targets: Sequence[_Target], machines: int) -> list[Row]:
 
 def _side(stack: ExitStack, command: list[str], log: Path, machines: int, *, same: bool = False) -> _Side:
     cable = stack.enter_context(Cable())
-    cable.crowd()
+    cable.crowd(mac(0))
     return _Side(cable, cable.serve(command, log, port=HTTP_PORT), machines, same=same)
 
 

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from edge.inventory import Inventory
 from edge.journey.recorder import Journey
 from edge.logs import set_up
 from edge.metadata_tokens import token_keys
+from edge.neighbour.changes import NeighbourChanges
+from edge.neighbour.table import NeighbourTable
 from edge.policy import NetbootPolicy
 from edge.tftp.files import BootFiles
 from edge.tftp.server import TftpServer
@@ -37,6 +40,7 @@ from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings
 from tests.bench.bed import CLIENTS, HTTP_PORT, NETMASK, SERVER_IP, machine_ip
 from tink.apiserver import ApiServer
+from tink.outbound import Reach
 
 _HTTP_URL = f"http://{SERVER_IP}:{HTTP_PORT}"
 UPSTREAM_PORT = 7090
@@ -80,7 +84,8 @@ def inventory(numbers: range) -> Inventory:
 
 async def http(exit_stack: AsyncExitStack, journey: Journey, *, directory: str) -> None:
     """The machines' HTTP server; `directory` has the initrd, which the cache fetches before."""
-    cache = ArtifactCache(Path(directory) / "cache", revalidate_after=24 * 3600)
+    reach = Reach(allowed=(ip_network("127.0.0.0/8"),))  # where the upstream of the bench is
+    cache = ArtifactCache(Path(directory) / "cache", revalidate_after=24 * 3600, reach=reach)
     await cache.start()
     exit_stack.push_async_callback(cache.stop)
     upstream = web.Application()
@@ -128,9 +133,13 @@ async def metadata(exit_stack: AsyncExitStack, journey: Journey, *, directory: s
     exit_stack.push_async_callback(cache.stop)
     known = inventory(range(count))
     settle()
+    table = NeighbourTable(["srv0"])
+    exit_stack.callback(table.close)
+    callers = Callers(known, neighbours=table)
+    exit_stack.callback(NeighbourChanges(callers.changed).close)
     app = build_app(
         inventory=known,
-        callers=Callers(known),
+        callers=callers,
         policy=NetbootPolicy(),
         osie=lambda _namespace, _name: None,
         cache=cache,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Callable
@@ -26,22 +28,24 @@ class Outcome:
     error: str
 
 
-def leftovers() -> dict[str, set[str]]:
-    """Everything of a lab that could outlive it on this host."""
+def leftovers(mark: str) -> dict[str, set[str]]:
+    """Everything of a lab that could outlive it on this host; its processes by a word in their environment."""
     processes = set()
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+    for entry in Path("/proc").glob("[0-9]*"):
         try:
-            command = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if mark.encode() in (entry / "environ").read_bytes():
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                processes.add(f"{entry.name} {command[:60]}")
         except OSError:
             continue
-        if any(
-            mark in command for mark in ("qemu-system-x86_64 -name tinkedge-lab", "edge.cli up", "lab-logs/registry")
-        ):
-            processes.add(f"{entry.parent.name} {command[:60]}")
+    # Other tests have racks at the same time: what is left is named after a process that is gone.
+    racks = {path.name for path in Path("/run/netns").glob("tinkedge-lab-*")}
+    alive = {rack for rack in racks if Path("/proc", rack.rpartition("-")[2]).exists()}
+    mounts = {line for line in Path("/proc/mounts").read_text().splitlines() if "tinkedge" in line}
     return {
-        "namespaces": {path.name for path in Path("/run/netns").glob("tinkedge-lab-*")},
+        "namespaces": racks - alive,
         "temporary files": {str(path) for path in (default_cache() / "running").glob("*")},
-        "mounts": {line for line in Path("/proc/mounts").read_text().splitlines() if "tinkedge" in line},
+        "mounts": {line for line in mounts if not any(f"/{rack} " in line for rack in alive)},
         "processes": processes,
     }
 
@@ -51,11 +55,18 @@ def lab() -> Run:
     """Run a lab to its end and check that nothing of it is left on the host."""
 
     def run(*arguments: str | Path, timeout: float = 240) -> Outcome:
-        before = leftovers()
+        mark = f"LAB_OF_THIS_TEST={secrets.token_hex(8)}"
+        before = leftovers(mark)
+        name, _, value = mark.partition("=")
         done = subprocess.run(
-            [*LAB, *map(str, arguments)], capture_output=True, text=True, timeout=timeout, check=False
+            [*LAB, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            env=os.environ | {name: value},
         )
-        left = {what: found - before[what] for what, found in leftovers().items()}
+        left = {what: found - before[what] for what, found in leftovers(mark).items()}
         assert not any(left.values()), left  # an older one may have been killed, and this one has cleared up after it
         return Outcome(done.returncode, done.stdout, done.stderr)
 

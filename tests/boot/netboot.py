@@ -29,6 +29,7 @@ from typing import Any
 
 import aiohttp
 
+from edge.admin_token import read, token_file
 from edge.journey.events import JourneyEvent
 from edge.journey.follow import follow
 from edge.lab.machine import Firmware, Machine, MachineSettings
@@ -45,7 +46,8 @@ MAC, ADDRESS = "52:54:00:12:34:56", "172.31.77.10"
 class Watched:
     """What has been seen so far, and when it was what is waited for."""
 
-    def __init__(self, until: str) -> None:
+    def __init__(self, until: str, data_dir: Path) -> None:
+        self._data_dir = data_dir
         self._until = re.compile(until)
         self.started = time.monotonic()
         self.found = asyncio.Event()
@@ -58,7 +60,8 @@ class Watched:
             self.found.set()
 
     async def follow_journey(self) -> None:
-        async for event in follow("http://127.0.0.1:7081", history=True):
+        token = read(token_file(self._data_dir, None))
+        async for event in follow("http://127.0.0.1:7081", token, history=True):
             if isinstance(event, JourneyEvent):
                 after = time.monotonic() - self.started
                 self.journey.append(f"{after:7.2f} {event.step} {event.outcome}: {event.message}")
@@ -105,7 +108,7 @@ async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncE
     await _ready(edge, network.address)
     settings = MachineSettings(MAC, network.tap, Firmware(arguments.firmware), memory_mib=512, processors=1, disk_mib=1)
     machine = Machine(settings, directory)
-    watched = Watched(arguments.until)
+    watched = Watched(arguments.until, directory / "data")
     stack.push_async_callback(machine.power_off)
     await machine.power_on()
     watched.started = time.monotonic()

@@ -10,6 +10,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+EARLIER = timedelta(hours=-1)
+
 
 class Authority:
     """Signs certificates, in files of one directory."""
@@ -23,11 +25,13 @@ class Authority:
         self.file = self._directory / "authority.crt"
         self.file.write_bytes(self._pem)
 
-    def sign(self, file: str, name: x509.GeneralName) -> tuple[Path, Path]:
-        """A certificate in that name, with those that lead to this authority, and its key."""
+    def sign(self, file: str, name: x509.GeneralName, begins: timedelta = EARLIER) -> tuple[Path, Path]:
+        """A certificate in that name, for a day and an hour from `begins` on, with those that lead to this authority,
+        and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = x509.SubjectAlternativeName([name])
-        leaf = self._builder(x509.Name([]), key).add_extension(names, critical=True).sign(self._key, hashes.SHA256())
+        builder = self._builder(x509.Name([]), key, begins).add_extension(names, critical=True)
+        leaf = builder.sign(self._key, hashes.SHA256())
         chain, private = self._directory / f"{file}.crt", self._directory / f"{file}.key"
         chain.write_bytes(leaf.public_bytes(serialization.Encoding.PEM) + self._pem)
         private.write_bytes(
@@ -37,14 +41,16 @@ class Authority:
         )
         return chain, private
 
-    def _builder(self, subject: x509.Name, of: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-        now = datetime.now(UTC)
+    def _builder(
+        self, subject: x509.Name, of: ec.EllipticCurvePrivateKey, begins: timedelta = EARLIER
+    ) -> x509.CertificateBuilder:
+        begin = datetime.now(UTC) + begins
         return (
             x509.CertificateBuilder()
             .subject_name(subject)
             .issuer_name(self._name)
             .public_key(of.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(hours=1))
-            .not_valid_after(now + timedelta(days=1))
+            .not_valid_before(begin)
+            .not_valid_after(begin + timedelta(days=1, hours=1))
         )

@@ -114,6 +114,12 @@ class Namespaces:
 
         until(answered, lambda: "".join(service.err for service in services), within, every=0.15)
 
+    def operators(self, data_dir: Path, path: str) -> str:
+        """What operators' HTTP says to whoever may read the edge's token."""
+        token = (data_dir / "admin-token").read_text().strip()
+        url = f"http://127.0.0.1:7081{path}"
+        return self.run(IN_EDGE, "curl", "-sf", "-H", f"Authorization: Bearer {token}", url).out
+
     def listening(self) -> set[str]:
         """Sockets of servers, as `udp:67`."""
         lines = self.run(IN_EDGE, "ss", "-Hlntu").out.splitlines()

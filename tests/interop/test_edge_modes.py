@@ -98,18 +98,16 @@ class Edge(Namespaces):
         instance = {"userdata": f"I am {name}"}
         spec = {"networkInterfaces": {mac: {"dhcp": dhcp}}, "osie": {"name": "lab"}, "instance": instance}
         self.kubectl.apply(manifest("Hardware", name, spec))
-        url = "http://127.0.0.1:7081/api/v1/machines"
 
         def is_known() -> bool:
-            machines = json.loads(self.run(IN_EDGE, "curl", "-sf", url).out)
+            machines = json.loads(self.operators(self.data_dir, "/api/v1/machines"))
             return mac in {machine["mac"] for machine in machines if machine["registered"]}
 
         until(is_known)
 
     def journey(self, mac: str, outcome: str) -> list[str]:
         """The messages of a machine's journey that tell of this outcome."""
-        url = f"http://127.0.0.1:7081/api/v1/machines/{mac}/events"
-        events = json.loads(self.run(IN_EDGE, "curl", "-sf", url).out)
+        events = json.loads(self.operators(self.data_dir, f"/api/v1/machines/{mac}/events"))
         return [event["message"] for event in events if event["outcome"] == outcome]
 
     def metric(self, name: str) -> float:
@@ -237,7 +235,7 @@ def reserving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
     (extra / "overlays").mkdir(parents=True)
     (extra / "start4.elf").write_bytes(content("start4.elf"))
     (extra / "overlays" / "vc4.dtbo").write_bytes(content("vc4.dtbo", 512))
-    sizes = ["--decline-quarantine", "3", "--cache-size", str(CACHE_SIZE)]
+    sizes = ["--decline-quarantine", "3", "--cache-size", str(CACHE_SIZE), "--allow-upstream", "127.0.0.1"]
     with running(directory, *sizes, "--tftp-single-port", "--tftp-dir", extra, far=True) as edge:
         edge.register("near", ADDRESSES["near"])
         edge.register("far", ADDRESSES["far"])

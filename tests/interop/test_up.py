@@ -135,7 +135,7 @@ def test_workflow_applied_with_kubectl_is_run_by_the_agent_and_each_state_is_see
 def test_agent_from_a_wrong_address_is_refused_and_the_journey_says_so(serving: Serving) -> None:
     agent = serving.rack.agent(IN_EDGE)
     until(lambda: "PERMISSION_DENIED" in agent.err, lambda: agent.err)
-    assert f"{ADDRESS} can't speak for Hardware default/lab-machine, whose addresses are others" in agent.err
+    assert f"{ADDRESS} can't speak for '{MACHINE}': no Hardware of that id has this address" in agent.err
     agent.end()
     journey = events(serving.rack, f"machines/{MACHINE}/events")
     assert ("agent", "refused") in {(event["step"], event["outcome"]) for event in journey}
@@ -157,9 +157,11 @@ def test_bad_hardware_is_refused_in_kubernetes_own_words_and_not_stored(serving:
 
 def test_watch_shows_each_step_of_machines_and_how_to_register_a_stranger(serving: Serving) -> None:
     rack = serving.rack
-    watch = rack.start(IN_EDGE, *TINKEDGE, "watch", "-o", "json")
+    watch = rack.start(IN_EDGE, *TINKEDGE, "watch", "-o", "json", "--data-dir", rack.directory / "data")
     # Dashes and capitals: as the label on the machine has it.
-    only = rack.start(IN_EDGE, *TINKEDGE, "watch", STRANGER.upper().replace(":", "-"))
+    only = rack.start(
+        IN_EDGE, *TINKEDGE, "watch", "--data-dir", rack.directory / "data", STRANGER.upper().replace(":", "-")
+    )
     ask = ["busybox", "udhcpc", "-f", "-n", "-q", "-t", "2", "-T", "1", "-s", "/bin/true", "-i"]
     clients = [rack.start(IN_MACHINE, *ask, card) for card in ("eth0", "eth1")]
 
@@ -185,8 +187,8 @@ def test_watch_shows_each_step_of_machines_and_how_to_register_a_stranger(servin
         process.end()
 
 
-def events(rack: Rack, path: str) -> Any:
-    return json.loads(rack.run(IN_EDGE, "curl", "-sf", f"http://127.0.0.1:7081/api/v1/{path}").out)
+def events(rack: Rack, path: str, data_dir: str = "data") -> Any:
+    return json.loads(rack.operators(rack.directory / data_dir, f"/api/v1/{path}"))
 
 
 def test_second_up_on_this_host_says_which_port_is_taken_and_what_to_do(serving: Serving) -> None:
@@ -230,7 +232,7 @@ def test_sigterm_ends_up_within_10_s_with_nothing_left_and_the_next_start_has_al
     # Streams are open everywhere: of kubectl, of an agent and of an operator who has stopped reading.
     watch = kubectl.start("get", "workflow", "-w", "--no-headers")
     agent = rack.agent()
-    journey = rack.start(IN_EDGE, *TINKEDGE, "watch", "-o", "json")
+    journey = rack.start(IN_EDGE, *TINKEDGE, "watch", "-o", "json", "--data-dir", rack.directory / "data")
     until(lambda: "connected" in agent.err and '"agent"' in journey.out and "install" in watch.out, lambda: agent.err)
     started = time.monotonic()
     assert first.terminate() == 0, first.err
@@ -319,7 +321,7 @@ def test_services_in_processes_of_their_own_run_a_workflow_together(rack: Rack) 
     assert written.read_text() == "done\n"
     assert not {"udp:67", "udp:69"} & rack.listening()
     # The edge has heard of it through the API.
-    until(lambda: "Succeeded" in str(events(rack, f"machines/{MACHINE}/events")), every=0.2)
+    until(lambda: "Succeeded" in str(events(rack, f"machines/{MACHINE}/events", "edge")), every=0.2)
     agent.end()
     for process in (*others, api):
         assert process.terminate() == 0, process.err

@@ -53,6 +53,9 @@ async def start_tftp(network: Network) -> Sequence[TftpServer]:
 def watching(network: Network, directory: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     """`tinkedge watch --capture` in the server's namespace, listening; ended by Ctrl-C."""
     command = tinkedge(network, network.server, "watch", network.client_mac, "--capture", "--interface", "srv0")
+    token = directory / "admin-token"
+    token.write_text("0" * 64)
+    command += ["--admin-token-file", str(token)]
     with (directory / "out").open("wb") as out, (directory / "err").open("wb") as err:
         process = subprocess.Popen([*command, *options], stdout=out, stderr=err)
         try:
@@ -128,6 +131,7 @@ def test_conversation_of_one_machine_is_told_and_kept(network: Network, tmp_path
     for pattern in wanted:  # in this order, whatever is between
         assert any(re.match(pattern, line) for line in left), (pattern, told)
     assert re.search(rf"\d+ packets read; all frames are in {file}", err)
+    assert file.stat().st_mode & 0o777 == 0o600
     frames = rdpcap(str(file))
     assert sum(BOOTP in frame for frame in frames) == 4
     assert len(frames) > 2 * len(PROGRAM) // 1468  # every block and every acknowledgement

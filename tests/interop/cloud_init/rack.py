@@ -11,7 +11,7 @@ from typing import Any
 from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces, until
 
 BASE = f"http://{ADDRESS}:7080"
-_ADMIN = "http://127.0.0.1:7081/api/v1/machines"
+_MACHINES = "/api/v1/machines"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,7 @@ class Registered:
     hostname: str | None = ""
     """If empty, the name; None: none."""
     vlan: str | None = None
+    gateway: str = ADDRESS
     more: tuple[str, ...] = ()
     """MACs of cards without an address."""
 
@@ -34,7 +35,7 @@ class Registered:
         dhcp = {
             "ip": self.address,
             "netmask": "255.255.255.0",
-            "gateway": ADDRESS,
+            "gateway": self.gateway,
             "nameservers": ["172.31.77.2", "172.31.77.3"],
         }
         if self.hostname is not None:
@@ -59,13 +60,14 @@ class MetadataRack(Namespaces):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self.kubectl = Kubectl(self, directory / "data" / "kubeconfig")
+        self._data_dir = directory / "data"
+        self.kubectl = Kubectl(self, self._data_dir / "kubeconfig")
 
     def up(self, *options: str) -> None:
         self.add(IN_EDGE)
         self.bridge("rack0", f"{ADDRESS}/24")
-        data = self.directory / "data"
-        self.process = self.start(IN_EDGE, *TINKEDGE, "up", "--interface", "rack0", "--data-dir", data, *options)
+        networks = ["--interface", "rack0", "--data-dir", str(self._data_dir)]
+        self.process = self.start(IN_EDGE, *TINKEDGE, "up", *networks, *options)
         self.ready(self.process, within=60)
 
     def register(self, *machines: Registered, namespaces: bool = True) -> None:
@@ -81,7 +83,7 @@ class MetadataRack(Namespaces):
 
     def journey(self, machine: Registered) -> list[dict[str, Any]]:
         """What happened to it."""
-        answer = self.run(IN_EDGE, "curl", "-sf", f"{_ADMIN}/{machine.mac}/events").out
+        answer = self.operators(self._data_dir, f"{_MACHINES}/{machine.mac}/events")
         events: list[dict[str, Any]] = json.loads(answer)
         return events
 
@@ -90,7 +92,7 @@ class MetadataRack(Namespaces):
         return self.run(machine.name, "curl", "-sf", "--max-time", "5", f"{BASE}{path}").out
 
     def _known(self) -> set[str]:
-        machines = json.loads(self.run(IN_EDGE, "curl", "-sf", _ADMIN).out)
+        machines = json.loads(self.operators(self._data_dir, _MACHINES))
         return {machine["mac"] for machine in machines if machine["registered"]}
 
 

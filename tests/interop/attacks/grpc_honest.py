@@ -1,0 +1,147 @@
+"""An agent that does what agents do, and measures how it is served while others attack.
+
+Run as `python -m tests.interop.attacks.grpc_honest JSON`; the JSON has `target`, `agent_id`, `seconds`, and for TLS
+`ca`, `certificate` and `key` (files). It holds its command stream, asks twenty times a second on the same connection,
+and connects anew every half a second. Prints JSON lines: one when its stream is open, one with what it measured at the
+end. An answer may take a second, and half a minute counts for one that was refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from proto import metadata
+from proto import workflow_pb2 as pb
+from proto.workflow_pb2_grpc import WorkflowServiceStub
+
+_REFUSED = 30.0
+_ASK_EVERY = 0.05
+_CONNECT_EVERY = 0.5
+_ALONE = [("grpc.use_local_subchannel_pool", 1)]
+
+
+class Honest:
+    def __init__(
+        self,
+        target: str,
+        agent_id: str,
+        seconds: float,
+        ca: str = "",
+        certificate: str = "",
+        key: str = "",
+        token: str = "",
+    ) -> None:
+        self._target = target
+        self._agent_id = agent_id
+        self._seconds = seconds
+        self._files = [Path(name).read_bytes() if name else None for name in (ca, key, certificate)]
+        self._token = token
+        self.asked: list[float] = []
+        self.connected: list[float] = []
+        self.troubles: dict[str, int] = {}
+        self.breaks = 0
+
+    def _channel(self) -> grpc.aio.Channel:
+        if self._files[0] is None:
+            return grpc.aio.insecure_channel(self._target, options=_ALONE)
+        return grpc.aio.secure_channel(self._target, grpc.ssl_channel_credentials(*self._files), options=_ALONE)
+
+    def _stream(self, channel: grpc.aio.Channel, agent_id: str) -> Any:
+        said = [(metadata.WORKFLOW, "")]
+        if self._token:
+            said.append((metadata.AUTHORIZATION, f"Bearer {self._token}"))
+        return WorkflowServiceStub(channel).GetWorkflows(pb.GetWorkflowsRequest(agent_id=agent_id), metadata=said)
+
+    def _trouble(self, error: BaseException) -> None:
+        said = type(error).__name__
+        if isinstance(error, grpc.aio.AioRpcError):
+            said = f"{error.code().name} {error.details()}"
+        self.troubles[said] = self.troubles.get(said, 0) + 1
+
+    async def hold(self, opened: asyncio.Event) -> None:
+        """The command stream, opened again when it breaks."""
+        while True:
+            async with self._channel() as channel:
+                call = self._stream(channel, self._agent_id)
+                try:
+                    await call.initial_metadata()
+                    opened.set()
+                    await call.read()
+                except grpc.aio.AioRpcError as error:
+                    self._trouble(error)
+            self.breaks += 1
+            await asyncio.sleep(0.2)
+
+    async def ask(self) -> None:
+        """Small calls on one connection."""
+        event = pb.Event(workflow_id="none", action_started=pb.Event.ActionStarted(action_id="a"))
+        async with self._channel() as channel:
+            publish = WorkflowServiceStub(channel).PublishEvent
+            while True:
+                begin = time.perf_counter()
+                try:
+                    await publish(pb.PublishEventRequest(event=event), timeout=10)
+                except grpc.aio.AioRpcError as error:
+                    served = error.code() is grpc.StatusCode.NOT_FOUND
+                    if not served:
+                        self._trouble(error)
+                    self.asked.append(time.perf_counter() - begin if served else _REFUSED)
+                await asyncio.sleep(_ASK_EVERY)
+
+    async def come_again(self) -> None:
+        """New connections: an unknown id is refused, and so was served."""
+        while True:
+            begin = time.perf_counter()
+            async with self._channel() as channel:
+                call = self._stream(channel, "nobody")
+                try:
+                    code = await asyncio.wait_for(call.code(), 10)
+                except TimeoutError as error:
+                    self._trouble(error)
+                    code = None
+                served = code in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.PERMISSION_DENIED)
+                if not served:
+                    self.troubles[str(code)] = self.troubles.get(str(code), 0) + 1
+                self.connected.append(time.perf_counter() - begin if served else _REFUSED)
+            await asyncio.sleep(_CONNECT_EVERY)
+
+    async def run(self) -> dict[str, Any]:
+        opened = asyncio.Event()
+        tasks = [asyncio.create_task(self.hold(opened))]
+        await asyncio.wait_for(opened.wait(), 20)
+        print(json.dumps({"open": True}), flush=True)
+        tasks += [asyncio.create_task(work()) for work in (self.ask, self.come_again)]
+        await asyncio.sleep(self._seconds)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        return {
+            "asked": _spread(self.asked),
+            "connected": _spread(self.connected),
+            "breaks": self.breaks,
+            "troubles": self.troubles,
+        }
+
+
+def _spread(taken: list[float]) -> dict[str, float]:
+    taken = sorted(taken)
+    if not taken:
+        return {"count": 0, "median": _REFUSED, "p99": _REFUSED, "refused": 0}
+    return {
+        "count": len(taken),
+        "median": round(taken[len(taken) // 2], 4),
+        "p99": round(taken[int(len(taken) * 0.99)], 4),
+        "refused": taken.count(_REFUSED),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(Honest(**json.loads(sys.argv[1])).run())), flush=True)

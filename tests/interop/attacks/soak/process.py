@@ -1,0 +1,133 @@
+"""`tinkedge` as it is, with somebody inside who counts: objects by kind, allocated blocks, tasks, the event loop's lag.
+
+    python -m tests.interop.attacks.soak.process SOCKET up --interface ...
+
+The words after the socket are tinkedge's. SOAK_LEAK=1 makes it leak, to see whether that is noticed. Whoever connects
+to the UNIX socket gets one line of JSON; after `kinds\\n`, with the objects by kind. A thread of its own answers, so
+that what is counted does not change with the counting.
+
+Events live ten minutes here instead of an hour: what is kept so long by design would look like growth for all that
+time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, ClassVar
+
+from edge.journey.recorder import Journey
+from tink.apiserver import lifecycle
+
+EVENT_LIFE = timedelta(minutes=10)
+_LAG_EVERY = 0.2
+_KINDS = 400
+_LEAK_EVERY = 0.01
+
+
+class Leak:
+    """One of what is never given back."""
+
+    kept: ClassVar[list[Leak]] = []
+
+    def __init__(self) -> None:
+        self.memory = bytes(10_000)
+        self.kept.append(self)
+
+
+def leak() -> None:
+    """Leak memory and descriptors, for ever."""
+    while True:
+        for _ in range(20):
+            Leak()
+        os.open("/dev/null", os.O_RDONLY)
+        time.sleep(_LEAK_EVERY)
+
+
+class Inside:
+    """What is seen from inside; `journey` and `loop` are known from the moment that the stack has made them."""
+
+    def __init__(self) -> None:
+        self.journey: Journey | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._lags: list[float] = []
+        self._counting = threading.Lock()
+
+    def begin(self, path: Path) -> None:
+        """Answer on a UNIX socket, and measure, until the process ends."""
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(path))
+        listener.listen()
+        threading.Thread(target=self._answer, args=(listener,), daemon=True).start()
+        threading.Thread(target=self._measure, daemon=True).start()
+
+    def _answer(self, listener: socket.socket) -> None:
+        while True:
+            connection, _ = listener.accept()
+            with connection, contextlib.suppress(OSError):
+                wanted = connection.recv(16)
+                connection.sendall(json.dumps(self._look(kinds=wanted == b"kinds\n")).encode() + b"\n")
+
+    def _look(self, *, kinds: bool) -> dict[str, Any]:
+        with self._counting:  # its own pause is not the loop's
+            counted = _kinds() if kinds else {}
+            lags, self._lags = self._lags, []
+        return {
+            "kinds": counted,
+            "blocks": sys.getallocatedblocks(),
+            "lags": lags,
+            "tasks": len(asyncio.all_tasks(self.loop)) if self.loop is not None else 0,
+            "journey_bytes": self.journey.kept_bytes if self.journey is not None else 0,
+        }
+
+    def _measure(self) -> None:
+        """Seconds from asking the loop for a turn until it has had one."""
+        while True:
+            time.sleep(_LAG_EVERY)
+            if self.loop is None or not self.loop.is_running():
+                continue
+            with self._counting:
+                had = threading.Event()
+                asked = time.perf_counter()
+                self.loop.call_soon_threadsafe(had.set)
+                had.wait(60)
+                self._lags.append(time.perf_counter() - asked)
+
+
+def _kinds() -> dict[str, int]:
+    counts = Counter(map(type, gc.get_objects()))
+    return {f"{kind.__module__}.{kind.__qualname__}": count for kind, count in counts.most_common(_KINDS)}
+
+
+def main(path: Path, words: list[str]) -> None:
+    """Run tinkedge with these words."""
+    inside = Inside()
+    make = Journey.__init__
+
+    def noted(journey: Journey, *arguments: Any, **options: Any) -> None:
+        make(journey, *arguments, **options)
+        inside.journey, inside.loop = journey, asyncio.get_running_loop()
+
+    Journey.__init__ = noted  # type: ignore[method-assign]
+    lifecycle.EVENT_LIFE = EVENT_LIFE
+    inside.begin(path)
+    if os.environ.get("SOAK_LEAK"):
+        threading.Thread(target=leak, daemon=True).start()
+    sys.argv = ["tinkedge", *words]
+    from edge.cli import main as tinkedge
+
+    tinkedge()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

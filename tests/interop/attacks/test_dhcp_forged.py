@@ -1,0 +1,215 @@
+"""DHCP messages in others' names: on the machines' link, from a routed network, in the name of relays.
+
+eth0 (the machine, and a router) -- srv0 (the server)         10.77.6.0/24
+far0 (a host of a routed network) -- the router               10.77.9.0/24
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scapy.layers.dhcp import BOOTP, DHCP
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import ARP, Ether
+
+from edge.dhcp.destinations import CLIENT_ANSWERS, RELAY_ANSWERS
+from edge.dhcp.quarantine import Quarantine
+from edge.journey.events import Outcome
+from tests.interop.conftest import in_namespace
+from tests.interop.dhcp.conftest import DhcpLab
+
+Network = Any
+OpenWire = Callable[..., Any]
+
+MAC, CHADDR = "52:54:00:cc:00:01", bytes.fromhex("525400cc0001")
+FORGER = "02:00:00:00:00:99"
+SERVER, MACHINE = "10.77.6.1", "10.77.6.50"
+FAR = "10.77.9.2"
+COOKIE = b"\x63\x82\x53\x63"
+
+
+@pytest.fixture
+def dhcp(network: Network, tmp_path: Path) -> DhcpLab:
+    lab = DhcpLab(network, tmp_path)
+    lab.register()
+    return lab
+
+
+@pytest.fixture
+def far(network: Network) -> str:
+    """A namespace behind the machine's, which routes for it."""
+    namespace: str = network.another("far")
+    network.give_client_its_address()
+    network.join(network.client, "far1", "10.77.9.1/24", namespace, "far0", f"{FAR}/24")
+    network.sysctl(network.client, "net.ipv4.ip_forward", "1")
+    network.route(network.server, "10.77.9.0/24", MACHINE)
+    network.route(namespace, "10.77.6.0/24", "10.77.9.1")
+    return namespace
+
+
+def message(kind: str, *options: Any, **fields: Any) -> bytes:
+    found = [("message-type", kind), *options, "end"]
+    return bytes(BOOTP(op=1, xid=7, chaddr=CHADDR, **fields) / DHCP(options=found))
+
+
+def decline(**fields: Any) -> bytes:
+    return message("decline", ("server_id", SERVER), ("requested_addr", MACHINE), **fields)
+
+
+def broadcast(payload: bytes) -> bytes:
+    """The frame of a host without an address on the link."""
+    packet = Ether(src=FORGER, dst="ff:ff:ff:ff:ff:ff") / IP(src="0.0.0.0", dst="255.255.255.255")
+    return bytes(packet / UDP(sport=68, dport=67) / payload)
+
+
+class Everything:
+    """A DHCP server with a quarantine of ten minutes, and what went into it."""
+
+    def __init__(self, dhcp: DhcpLab) -> None:
+        self.begun: list[str] = []
+        self.dhcp = dhcp
+        changed = lambda _machine, address, until: self.begun.append(address) if until is not None else None  # noqa: E731
+        self.quarantine = Quarantine(time.monotonic, 600.0, changed)
+
+    def serving(self) -> Any:
+        return self.dhcp.network.serving(lambda: self.dhcp.start(quarantine=self.quarantine))
+
+    def told(self, words: str) -> Callable[[], bool]:
+        return lambda: any(words in message for message in self.dhcp.network.messages())
+
+    def leases(self) -> bool:
+        """Whether the machine gets its address when it boots."""
+        return self.dhcp.udhcpc("-T", "1", "-t", "2").returncode == 0
+
+
+@pytest.fixture
+def server(dhcp: DhcpLab) -> Everything:
+    return Everything(dhcp)
+
+
+# --- DHCPDECLINE ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("machine_is", ["up", "off"])
+def test_one_forged_decline_takes_no_machine_its_address(server: Everything, wire: OpenWire, machine_is: str) -> None:
+    if machine_is == "up":
+        server.dhcp.network.give_client_its_address()
+    ears = wire()
+    with server.serving():
+        ears.send(broadcast(decline()))
+        who = "only the machine itself answers ARP" if machine_is == "up" else "nobody answers ARP"
+        server.dhcp.wait(server.told(who), "nobody looked")
+        assert server.leases()
+    assert server.begun == []
+    probes = [packet[ARP] for packet in map(Ether, ears.heard()) if ARP in packet and packet[ARP].psrc == "0.0.0.0"]
+    assert [(probe.op, probe.pdst) for probe in probes] == [(1, MACHINE)] * 3
+
+
+def test_decline_is_believed_when_another_host_answers_and_its_mac_is_told(server: Everything, wire: OpenWire) -> None:
+    ears = wire()
+    with server.serving():
+        ears.send(broadcast(decline()))
+        claim = ARP(op=2, hwsrc=FORGER, psrc=MACHINE, hwdst="00:00:00:00:00:00", pdst="0.0.0.0")
+        server.dhcp.wait(lambda: any(ARP in Ether(frame) for frame in ears.heard()), "nobody looked")
+        ears.send(bytes(Ether(src=FORGER, dst="ff:ff:ff:ff:ff:ff") / claim))
+        server.dhcp.wait(server.told(f"another host, {FORGER}, already uses {MACHINE}"), "it was not heard")
+        assert not server.leases()
+    assert server.begun == [MACHINE]
+
+
+@pytest.mark.parametrize("relay", ["0.0.0.0", "10.77.6.9", "10.77.9.1"], ids=["none", "a likely one", "another's"])
+def test_decline_from_a_routed_network_takes_no_machine_its_address_and_is_told(
+    server: Everything, far: str, relay: str
+) -> None:
+    # The address of a relay of the machine's network gets it a look, and the machine itself is found there.
+    words = "only the machine itself answers ARP" if relay == "10.77.6.9" else f"from {FAR} is not believed"
+    with server.serving(), closing(in_namespace(far, _udp)) as forger:
+        assert server.leases(), "it was given its address a moment ago"
+        for _ in range(50):
+            forger.sendto(decline(giaddr=relay), (SERVER, 67))
+        server.dhcp.wait(server.told(words), "it was not told")
+        assert server.leases()
+    assert server.begun == []
+    assert sum(words in message for message in server.dhcp.network.messages()) == 1
+
+
+def test_machine_that_has_its_address_renews_while_it_is_in_quarantine(server: Everything, far: str) -> None:
+    machine = server.dhcp.inventory.by_mac(MAC)
+    assert machine is not None
+    with server.serving(), closing(in_namespace(server.dhcp.network.client, _udp)) as client:
+        server.quarantine.begin(machine)
+        client.bind((MACHINE, 68))
+        client.settimeout(5)
+        client.sendto(message("request", ciaddr=MACHINE), (SERVER, 67))
+        assert BOOTP(client.recv(2000)).yiaddr == MACHINE
+
+
+# --- whom answers are sent to -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def victim(far: str) -> Iterator[socket.socket]:
+    with closing(in_namespace(far, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))) as ears:
+        ears.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE
+        in_namespace(far, lambda: ears.bind(("far0", 0x0800)))
+        ears.settimeout(0.5)
+        with closing(in_namespace(far, _udp)) as ping:
+            ping.sendto(b"", (SERVER, 9))  # the way there and back is known from now on
+            assert ears.recv(2048)
+        yield ears
+
+
+def test_answers_can_not_be_turned_on_a_host_that_is_no_relay(
+    server: Everything, victim: socket.socket, network: Network, caplog: pytest.LogCaptureFixture
+) -> None:
+    with server.serving(), closing(in_namespace(network.client, _udp)) as forger:
+        heard, seconds = _flood(forger, victim, message("discover", giaddr=FAR), 12_000)
+    assert 0 < heard <= RELAY_ANSWERS * (seconds + 1)
+    assert caplog.text.count(f"the relay {FAR}, which is not of its machine's network (1000 a second)") == 1
+
+
+def test_inform_for_a_host_elsewhere_is_not_answered_to_it(
+    server: Everything, victim: socket.socket, network: Network
+) -> None:
+    with server.serving(), closing(in_namespace(network.client, _udp)) as forger:
+        heard, _ = _flood(forger, victim, message("inform", ciaddr=FAR), 500)
+        assert heard == 0
+        server.dhcp.wait(server.told(f"DHCPINFORM for {FAR}, which is not of this machine's network"), "not told")
+    informed = [event for event in network.events if "DHCPINFORM" in event.message]
+    assert [event.outcome for event in informed] == [Outcome.INFO]
+
+
+def test_port_4011_answers_one_address_so_often_only(server: Everything, victim: socket.socket, far: str) -> None:
+    rom = [("vendor_class_id", b"PXEClient:Arch:00007:UNDI:003016"), ("pxe_client_architecture", b"\0\7")]
+    with server.serving(), closing(in_namespace(far, _udp)) as forger:
+        heard, seconds = _flood(forger, victim, message("request", *rom, ciaddr=FAR), 500, 4011)
+    assert 0 < heard <= CLIENT_ANSWERS * (seconds + 1)
+
+
+def _flood(
+    forger: socket.socket, victim: socket.socket, packet: bytes, count: int, port: int = 67
+) -> tuple[int, float]:
+    """How many packets of the server's the victim heard, and in how many seconds."""
+    begun = time.monotonic()
+    heard = 0
+    for number in range(count):
+        forger.sendto(packet, (SERVER, port))
+        if number % 64 == 0:
+            time.sleep(0.001)  # the server's socket is not to lose what it could answer
+    while True:
+        try:
+            frame = victim.recv(1 << 17)
+        except TimeoutError:
+            return heard, time.monotonic() - begun
+        if frame[26:30] == socket.inet_aton(SERVER):
+            heard += frame.count(COOKIE)  # replies that are alike leave as one, which veth does not take apart
+
+
+def _udp() -> socket.socket:
+    return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

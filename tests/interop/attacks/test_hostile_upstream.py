@@ -1,0 +1,131 @@
+"""Upstreams that mean harm, all at once, before a running edge: it stays small, honest machines are served, and each
+machine whose kernel does not come is told why.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.interop.attacks import hostile_upstream
+from tests.interop.rack import ADDRESS, Process, until
+from tests.interop.test_edge_modes import ADDRESSES, MACS, Edge, manifest, running
+
+EVIL = "172.31.77.66"
+CACHE = 40_000_000
+
+HOSTILE = {
+    "silent": "",
+    "trickle": "",
+    "loop": "more than 5 redirects",
+    "endless": "see --cache-size",
+    "unending": "see --cache-size",
+    "huge": "bytes or more, and 17179869184 is the most that is kept",
+    "bomb": "sent Content-Encoding gzip though identity was asked for",
+    "headers": "Too many headers received",
+    "header": "Got more than 8190 bytes",
+    "continues": "most of what the upstream sends is no file",
+    "extensions": "most of what the upstream sends is no file",
+    "trailers": "most of what the upstream sends is no file|Too many headers received|connection broke after 1 bytes",
+    "crumbs": "most of what the upstream sends is no file",
+    "short": "connection broke after 50000 bytes",
+    "range/whole": "it had 300000 when it broke off",
+    "range/shifted": "connection broke after 150000 bytes",
+    "range/etag": "connection broke after 150000 bytes",
+    "range/nonsense": "connection broke after 150000 bytes",
+    "range/unsatisfied": "connection broke after 150000 bytes",
+}
+"""What the machine's journey says of each; those that would last for an hour say nothing within this test."""
+
+
+def named(kind: str) -> str:
+    return kind.replace("/", "-")
+
+
+@pytest.fixture(scope="module")
+def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
+    with running(tmp_path_factory.mktemp("hostile"), "--cache-size", str(CACHE)) as edge:
+        for name in ("near", "stranger"):
+            edge.machine(name, address=ADDRESSES[name])
+            edge.register(name, ADDRESSES[name])
+        edge.machine("evil", "52:54:00:00:01:66", address=EVIL)
+        edge.start("evil", sys.executable, hostile_upstream.__file__, EVIL, "80")
+        kinds = [*HOSTILE, "good/300000", "good/70000"]
+        urls = {kind: {f"{part}Url": f"http://{EVIL}/{kind}" for part in ("kernel", "initrd")} for kind in kinds}
+        items = [json.loads(manifest("OSIE", named(kind), urls[kind])) for kind in kinds]
+        edge.kubectl.apply(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+        until(lambda: edge.get("stranger", "/osie/good-70000/kernel")[0] == 200)
+        yield edge
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the edge has taken so far: seconds of processor time, bytes of memory at most, bytes on disk."""
+
+    cpu: float
+    memory: int
+    disk: int
+
+    @classmethod
+    def of(cls, edge: Edge) -> Cost:
+        process = Path(f"/proc/{edge.process.popen.pid}")
+        spent = process.joinpath("stat").read_text().rpartition(")")[2].split()
+        peak = next(line for line in process.joinpath("status").read_text().splitlines() if line.startswith("VmHWM"))
+        files = list((edge.data_dir / "artifacts").iterdir())
+        return cls(
+            cpu=(int(spent[11]) + int(spent[12])) / os.sysconf("SC_CLK_TCK"),
+            memory=int(peak.split()[1]) * 1024,
+            disk=sum(file.stat().st_blocks * 512 for file in files if file.exists()),
+        )
+
+
+def fetch(edge: Edge, kind: str) -> Process:
+    """A machine that boots this."""
+    body = edge.directory / f"body-{named(kind)}"
+    url = f"http://{ADDRESS}:7080/osie/{named(kind)}/kernel"
+    return edge.start("near", "curl", "-s", "--max-time", "60", "-o", body, url)
+
+
+def test_hostile_upstreams_cost_little_and_others_are_served_meanwhile(edge: Edge) -> None:
+    before = Cost.of(edge)
+    machines = {kind: fetch(edge, kind) for kind in HOSTILE}
+    honest, slowest = 0, 0.0
+    while any(machines[kind].popen.poll() is None for kind, said in HOSTILE.items() if said):
+        began = time.monotonic()
+        assert edge.get("stranger", "/osie/good-300000/kernel") == (200, hostile_upstream.honest(300_000))
+        honest, slowest = honest + 1, max(slowest, time.monotonic() - began)
+        assert Cost.of(edge).disk < CACHE + 10_000_000
+        time.sleep(0.2)
+    for machine in machines.values():
+        machine.end()
+    after = Cost.of(edge)
+    assert honest > 3
+    assert after.memory - before.memory < 60_000_000
+    # Of some 8 s, in which interim answers alone took all of it, and some hundred megabytes.
+    assert after.cpu - before.cpu < 4
+    print(f"{after.cpu - before.cpu:.1f} s, {(after.memory - before.memory) / 1e6:.0f} MB; {honest=} {slowest=:.2f}")
+
+
+@pytest.mark.parametrize("kind", [kind for kind, said in HOSTILE.items() if said])
+def test_machine_is_told_what_is_wrong_with_its_upstream(edge: Edge, kind: str) -> None:
+    prefix = f"OSIE default/{named(kind)}: kernelUrl http://{EVIL}/{kind}: "
+
+    def said() -> list[str]:
+        return [message for message in edge.journey(MACS["near"], "failed") if message.startswith(prefix)]
+
+    until(lambda: bool(said()), lambda: edge.journey(MACS["near"], "failed"))
+    assert any(reason in said()[-1] for reason in HOSTILE[kind].split("|")), said()
+    assert len(said()[-1]) < 400
+
+
+def test_nothing_hostile_is_kept(edge: Edge) -> None:
+    """A later start would serve it."""
+    stored = [path.read_text() for path in (edge.data_dir / "artifacts").glob("*.json")]
+    assert all("/good/" in entry for entry in stored), stored

@@ -1,0 +1,227 @@
+"""Hosts, HardwareData and Secrets that a tenant wrote to harm another: what stops, slows or takes over its machines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+
+from tests.interop.metal3_site import HOST, NAMESPACE, Site, host, mac, site, status
+from tink.api.v1alpha2 import API_VERSION, Raw
+from tink.kube.announcer import EVENT
+from tink.kube.client import NotFoundError
+from tink.kube.resources import HARDWARE, HARDWARE_DATA, SECRET, ResourceType
+from tink.metal3.controller import Metal3Settings
+from tink.metal3.ownership import SECURED_ANNOTATION, netboots
+
+__all__ = ["site"]
+
+TENANT = "hostile"
+
+
+class Tenant:
+    """Whoever may write hosts in a namespace of its own, and nothing elsewhere."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+
+    async def move_in(self) -> None:
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": TENANT}}
+        await self.site.client.create(ResourceType("", "v1", "namespaces", "Namespace", namespaced=False), body)
+
+    async def host(self, name: str, number: int, state: str = "available", **spec: Any) -> None:
+        body = host(name, number, **spec)
+        annotations = body["spec"].pop("annotations", {})
+        body["metadata"] |= {"namespace": TENANT, "annotations": annotations}
+        await self.site.client.create(HOST, body)
+        await self.state(name, state)
+
+    async def state(self, name: str, state: str) -> None:
+        await self.site.client.patch(HOST, name, TENANT, {"status": status(state)}, subresource="status")
+
+    async def inspected(self, name: str, hardware: Raw) -> None:
+        body = {
+            "apiVersion": HARDWARE_DATA.api_version, "kind": HARDWARE_DATA.kind,
+            "metadata": {"name": name, "namespace": TENANT}, "spec": {"hardware": hardware},
+        }  # fmt: skip
+        await self.site.client.create(HARDWARE_DATA, body)
+
+    async def secret(self, name: str, key: str, value: str) -> None:
+        body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": TENANT}}
+        await self.site.client.create(SECRET, {**body, "stringData": {key: value}})
+
+    async def hardware(self, name: str) -> Raw | None:
+        try:
+            return await self.site.client.get(HARDWARE, name, TENANT)
+        except NotFoundError:
+            return None
+
+    async def is_told(self, name: str, reason: str) -> str:
+        found: list[str] = []
+
+        async def holds() -> bool:
+            events = (await self.site.client.list(EVENT, TENANT))["items"]
+            found[:] = [e["message"] for e in events if e["reason"] == reason and e["involvedObject"]["name"] == name]
+            return bool(found)
+
+        await self.site.until(holds)
+        return found[0]
+
+
+@pytest.fixture
+async def tenant(site: Site) -> Tenant:
+    made = Tenant(site)
+    await made.move_in()
+    return made
+
+
+# --- what takes long -------------------------------------------------------------------------------------------------
+
+
+async def test_host_whose_conversion_is_made_expensive_does_not_hold_up_the_safety_of_others(
+    site: Site, tenant: Tenant
+) -> None:
+    """Hints and an inventory of which each is to be compared with each: it was minutes, in which nothing else ran."""
+    await site.host("victim", 1)
+    await site.follow()
+    await site.becomes("victim", True)
+    disks = [{"name": f"/dev/s{number}", "vendor": "x", "sizeBytes": 1} for number in range(15_000)]
+    await tenant.inspected("slow", {"storage": disks})
+    await tenant.host("slow", 2, rootDeviceHints={"vendor": "%20" * 10_000})
+    links: list[Raw] = [{"id": "b", "type": "bond", "bond_links": ["a"] * 100_000}]
+    links.append({"id": "a", "ethernet_mac_address": mac(3)})
+    networks = [{"link": "b", "ip_address": f"10.0.1.{number}"} for number in range(250)]
+    await tenant.secret("net", "networkData", json.dumps({"links": links, "networks": networks}))
+    await tenant.host("bond", 3, networkData={"name": "net"})
+    begin = time.process_time()
+    await site.state("victim", "provisioned")
+    await site.becomes("victim", False, within=60.0)
+    while await tenant.hardware("slow") is None or await tenant.hardware("bond") is None:
+        await asyncio.sleep(0.05)
+    taken = time.process_time() - begin  # of the controller and of the API, which are in this process
+    assert taken < 5, f"{taken:.1f} s of the processor"
+
+
+async def test_other_machines_stop_netbooting_however_many_hosts_of_a_tenant_change_all_the_time(
+    site: Site, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In what order things are done, of which each takes a while: a tenant's own come one after the other."""
+    names = [f"flaps{number}" for number in range(60)]
+    for number, name in enumerate(names):
+        await tenant.host(name, 100 + number)
+    await site.host("victim", 1)
+    await site.follow()
+    await site.becomes("victim", True)
+    for name in names:
+        await _netboots(tenant, name)
+    order: list[str] = []
+    apply = type(site.client).apply
+
+    async def slow(client: Any, resource: ResourceType, name: str, *words: Any, **options: Any) -> Raw:
+        order.append(name)
+        await asyncio.sleep(0.02)
+        return await apply(client, resource, name, *words, **options)
+
+    monkeypatch.setattr(type(site.client), "apply", slow)
+    for name in names:
+        await tenant.state(name, "provisioned")
+    await site.state("victim", "provisioned")
+    seen = len(order)
+    await site.becomes("victim", False)
+    assert order.index("victim") - seen <= 8, "it waited for the hosts of another"
+
+
+async def _netboots(tenant: Tenant, name: str) -> None:
+    async def holds() -> bool:
+        found = await tenant.hardware(name)
+        return found is not None and netboots(found)
+
+    await tenant.site.until(holds)
+
+
+# --- what is another's -----------------------------------------------------------------------------------------------
+
+
+async def test_host_with_the_mac_of_anothers_machine_gets_no_hardware_until_the_other_is_gone(
+    site: Site, tenant: Tenant
+) -> None:
+    """Of two Hardware with one MAC neither would be served: any tenant could switch a machine off."""
+    await site.host("victim", 1)
+    await site.follow(Metal3Settings(retry_longest=0.3))
+    await site.becomes("victim", True)
+    for number in range(20):
+        await tenant.host(f"thief{number}", 1)
+    told = await tenant.is_told("thief0", "AddressTaken")
+    assert mac(1) in told
+    assert "victim" not in told, "whose it is, is none of the tenant's business"
+    assert [each["metadata"]["name"] for each in (await site.client.list(HARDWARE, None))["items"]] == ["victim"]
+    await site.client.delete(HOST, "victim", NAMESPACE)
+
+    async def one_has_it() -> bool:
+        there = (await site.client.list(HARDWARE, None))["items"]
+        return [each["metadata"]["namespace"] for each in there] == [TENANT]
+
+    await site.until(one_has_it)
+
+
+async def test_addresses_of_anothers_machine_and_of_no_machine_are_not_taken_over(site: Site, tenant: Tenant) -> None:
+    spec = {"networkInterfaces": {mac(1): {"dhcp": {"ip": "10.0.0.5"}}}}
+    body = {"apiVersion": API_VERSION, "kind": "Hardware", "metadata": {"name": "victim", "namespace": NAMESPACE}}
+    await site.client.create(HARDWARE, {**body, "spec": spec})
+    for number, address in enumerate(("10.0.0.5", "127.0.0.1", "224.0.0.1", "255.255.255.255", "0.0.0.0")):
+        network = {
+            "links": [{"id": "a", "ethernet_mac_address": mac(10 + number)}],
+            "networks": [{"link": "a", "ip_address": address}],
+        }
+        await tenant.secret(f"net{number}", "networkData", json.dumps(network))
+        await tenant.host(f"thief{number}", 10 + number, networkData={"name": f"net{number}"})
+    await site.follow()
+    for number in range(5):
+        await _netboots(tenant, f"thief{number}")
+        made = await tenant.hardware(f"thief{number}")
+        assert made is not None
+        assert "ip" not in made["spec"]["networkInterfaces"][mac(10 + number)]["dhcp"]
+    assert "10.0.0.5" in await tenant.is_told("thief0", "AddressTaken")
+
+
+# --- what goes on into a Hardware ------------------------------------------------------------------------------------
+
+
+async def test_annotations_of_the_controller_on_a_host_do_not_reach_its_hardware(site: Site, tenant: Tenant) -> None:
+    """What says that netboot was turned off for safety's sake is the controller's word alone."""
+    await tenant.host("n0", 1, annotations={SECURED_ANNOTATION: "true", "example.org/mine": "yes"})
+    await site.follow()
+    await _netboots(tenant, "n0")
+    made = await tenant.hardware("n0")
+    assert made is not None
+    assert SECURED_ANNOTATION not in made["metadata"]["annotations"]
+    assert made["metadata"]["annotations"]["example.org/mine"] == "yes"
+
+
+@pytest.mark.parametrize("name", ["/dev/sda;reboot", "/dev/$(reboot)", "/dev/`id`", '/dev/"', "/dev/{{.Hardware}}"])
+async def test_disk_name_that_a_shell_would_run_is_no_disk(site: Site, tenant: Tenant, name: str) -> None:
+    """Templates put storageDevices into scripts."""
+    await tenant.inspected("n0", {"storage": [{"name": name}, {"name": "/dev/sdb", "model": "x"}]})
+    await tenant.host("n0", 1, rootDeviceHints={"deviceName": name})
+    await tenant.inspected("n1", {"storage": [{"name": name}, {"name": "/dev/sdb", "model": "x"}]})
+    await tenant.host("n1", 2, rootDeviceHints={"model": "x"})
+    await site.follow()
+    found = {}
+    for each in ("n0", "n1"):
+        await _netboots(tenant, each)
+        found[each] = ((await tenant.hardware(each)) or {})["spec"].get("storageDevices")
+    assert found == {"n0": None, "n1": ["/dev/sdb"]}
+
+
+async def test_no_host_writes_lines_into_the_log(site: Site, tenant: Tenant, caplog: pytest.LogCaptureFixture) -> None:
+    forged = "x\n2027-01-15 08:00:00,000 ERROR edge.journey: all is lost\x1b[2J"
+    await tenant.secret("meta", "metaData", json.dumps({forged: "v"}))
+    await tenant.host("n0", 1, metaData={"name": "meta"})
+    await site.follow()
+    told = await tenant.is_told("n0", "NotCarriedOver")
+    assert "all is lost" in told
+    said = [record.getMessage() for record in caplog.records if record.name.startswith("tink.metal3")]
+    assert not any("\n" in line or "\x1b" in line for line in (*said, told))

@@ -1,0 +1,308 @@
+"""Machines beside each other: what one gets that pretends to be another, or wants to keep it out.
+
+    edge's namespace: rack0 172.31.77.1 --- bridge --- "victim" .50, "attacker" .51, "router" .52 --- "far" 172.31.79.50
+
+`tinkedge up` runs as it does by default; the attackers are curl, ip and sockets in namespaces of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interop.cloud_init.rack import BASE, MetadataRack, Registered
+from tests.interop.conftest import in_namespace
+from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, ip, until
+
+SECRET = "password: 8h1t"
+VICTIM = Registered("victim", "52:54:00:00:0a:50", "172.31.77.50", userdata=SECRET)
+ATTACKER = Registered("attacker", "52:54:00:00:0a:51", "172.31.77.51", userdata="nothing")
+FAR = Registered("far", "52:54:00:00:0a:52", "172.31.79.50", userdata="I am far away", gateway="172.31.79.1")
+USERDATA = "/2009-04-04/user-data"
+OF_VICTIM = [USERDATA, f"/nocloud/{VICTIM.mac}/user-data", f"/ipxe/script/{VICTIM.mac}/auto.ipxe", "/metadata"]
+
+
+@pytest.fixture(scope="module")
+def rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetadataRack]:
+    rack = MetadataRack(tmp_path_factory.mktemp("neighbours"))
+    try:
+        rack.up()
+        rack.register(VICTIM, ATTACKER)
+        _put_far_away(rack)
+        yield rack
+    finally:
+        rack.remove()
+
+
+def _put_far_away(rack: MetadataRack) -> None:
+    rack.add("router")
+    rack.card("router", "eth0", "52:54:00:00:0a:5f", "rack0")
+    rack.address("router", "172.31.77.52/24")
+    rack.register(FAR, namespaces=False)
+    rack.add("far")
+    router, far = rack.namespaces["router"], rack.namespaces["far"]
+    ip("-n", far, "link", "add", "eth0", "type", "veth", "peer", "name", "eth1", "netns", router)
+    for namespace, card, address in ((router, "eth1", "172.31.79.1/24"), (far, "eth0", f"{FAR.address}/24")):
+        ip("-n", namespace, "link", "set", card, "up")
+        ip("-n", namespace, "address", "add", address, "dev", card)
+    rack.run("router", "sysctl", "-qw", "net.ipv4.ip_forward=1")
+    ip("-n", far, "route", "add", "default", "via", "172.31.79.1")
+    ip("-n", rack.namespaces[IN_EDGE], "route", "add", "172.31.79.0/24", "via", "172.31.77.52")
+
+
+@pytest.fixture
+def second_address(rack: MetadataRack) -> Iterator[None]:
+    """The attacker has the victim's address beside its own."""
+    ip("-n", rack.namespaces["attacker"], "address", "add", f"{VICTIM.address}/32", "dev", "eth0")
+    yield
+    ip("-n", rack.namespaces["attacker"], "address", "del", f"{VICTIM.address}/32", "dev", "eth0")
+
+
+def ask(rack: MetadataRack, where: str, path: str, source: str = "") -> tuple[int, str]:
+    """Status and body; `source` is the address to ask from.
+
+    It asks by ARP first who the edge is, by which the edge's kernel learns who has the address now.
+    """
+    rack.run(where, "ip", "neigh", "flush", "to", ADDRESS)
+    sender = ["--interface", source] if source else []
+    done = rack.run(where, "curl", "-s", "--max-time", "5", *sender, "-w", "\n%{http_code}", f"{BASE}{path}")
+    body, _, status = done.out.rpartition("\n")
+    return int(status), body
+
+
+def refusals(rack: MetadataRack, machine: Registered) -> list[dict[str, Any]]:
+    return [event for event in rack.journey(machine) if event["outcome"] == "refused"]
+
+
+@pytest.mark.usefixtures("second_address")
+@pytest.mark.parametrize("path", OF_VICTIM)
+def test_second_address_gets_nothing_of_the_machine_whose_it_is(rack: MetadataRack, path: str) -> None:
+    status, body = ask(rack, "attacker", path, VICTIM.address)
+    assert status == 403
+    assert SECRET not in body
+    assert "victim" not in body, "who asks learns nothing of another machine, not even its name"
+    assert ask(rack, "attacker", USERDATA, ATTACKER.address) == (200, "nothing")
+    assert ask(rack, "victim", USERDATA) == (200, SECRET), "when it asks again, the kernel knows that it is back"
+
+
+@pytest.mark.usefixtures("second_address")
+def test_second_address_gets_no_script_by_tftp_either(rack: MetadataRack) -> None:
+    def get(where: str, source: str) -> str:
+        rack.run(where, "ip", "neigh", "flush", "to", ADDRESS)
+        curl = ("curl", "-s", "--max-time", "5", "--interface", source, f"tftp://{ADDRESS}/{VICTIM.mac}/auto.ipxe")
+        return rack.run(where, *curl).out
+
+    assert "victim" in get("victim", VICTIM.address)
+    assert "victim" not in get("attacker", VICTIM.address)
+
+
+@pytest.mark.usefixtures("second_address")
+def test_journey_of_the_machine_says_who_has_its_address(rack: MetadataRack) -> None:
+    ask(rack, "attacker", USERDATA, VICTIM.address)
+    ask(rack, "attacker", OF_VICTIM[2], VICTIM.address)
+    by = {"from": VICTIM.address, "from_mac": ATTACKER.mac}
+    told = {event["step"]: event for event in refusals(rack, VICTIM)}
+    assert told["metadata"]["detail"] == told["script"]["detail"] == by
+    for step in ("metadata", "script"):
+        assert f"from {VICTIM.address} by {ATTACKER.mac}, which is no MAC of this machine" in told[step]["message"]
+
+
+@pytest.mark.usefixtures("second_address")
+def test_address_that_is_taken_over_within_a_second_is_noticed(rack: MetadataRack) -> None:
+    """What the kernel said is kept for a second; who waits for the machine to ask must not be in time."""
+    answers = []
+    for _ in range(8):
+        assert ask(rack, "victim", USERDATA) == (200, SECRET)
+        answers.append(ask(rack, "attacker", USERDATA, VICTIM.address)[0])
+    assert answers == [403] * 8
+
+
+def test_who_lets_the_kernel_forget_its_mac_is_not_taken_for_another(rack: MetadataRack) -> None:
+    """A connection, no more answers to ARP, and when the entry has run out, the rest of the request."""
+    assert ask(rack, "victim", USERDATA) == (200, SECRET)
+    victim = rack.namespaces["victim"]
+    mac = rack.run(IN_EDGE, "cat", "/sys/class/net/rack0/address").out.strip()
+    with in_namespace(victim, lambda: socket.create_connection((ADDRESS, 7080), 5)) as connection:
+        connection.sendall(f"GET {USERDATA} HTTP/1.1\r\n".encode())
+        known = rack.run(IN_EDGE, "ip", "neigh", "show", VICTIM.address)
+        assert VICTIM.mac in known.out, known.out + known.err + rack.run(IN_EDGE, "ip", "neigh").out
+        ip("-n", victim, "neigh", "replace", ADDRESS, "lladdr", mac, "dev", "eth0", "nud", "permanent")
+        try:
+            rack.run("victim", "sysctl", "-qw", "net.ipv4.conf.all.arp_ignore=8")
+            ip("-n", rack.namespaces[IN_EDGE], "neigh", "del", VICTIM.address, "dev", "rack0")
+            connection.sendall(b"Host: edge\r\n\r\n")
+            until(lambda: "the kernel does not know the MAC" in rack.process.err)
+        finally:
+            rack.run("victim", "sysctl", "-qw", "net.ipv4.conf.all.arp_ignore=0")
+            ip("-n", victim, "neigh", "del", ADDRESS, "dev", "eth0")
+        answer = connection.recv(4096).decode()
+    assert answer.startswith("HTTP/1.1 503 "), answer
+    assert "ask again" in answer
+    assert ask(rack, "victim", USERDATA) == (200, SECRET)
+
+
+def test_agent_at_anothers_address_does_not_speak_for_it(rack: MetadataRack) -> None:
+    """By its address alone, it would get the Workflows of that machine, with what is secret in them."""
+    rack.address("attacker", f"{VICTIM.address}/24")
+    try:
+        rack.run("attacker", "ip", "neigh", "flush", "dev", "eth0")
+        state = rack.directory / "agent"
+        command = ("agent", "--agent-id", VICTIM.mac, "--server", f"{ADDRESS}:42113", "--runtime", "process")
+        agent = rack.start("attacker", *TINKEDGE, *command, "--state-dir", state)
+        until(lambda: "its address is that of another machine" in agent.err, lambda: agent.err)
+        agent.end()
+    finally:
+        rack.address("attacker", f"{ATTACKER.address}/24")
+    (refused,) = (event for event in refusals(rack, VICTIM) if event["step"] == "agent")
+    assert refused["detail"] == {"from": VICTIM.address}
+    assert f"has that address, as has {ATTACKER.mac}, which is no MAC of it" in refused["message"]
+
+
+def test_machine_behind_a_router_is_known_by_its_address(rack: MetadataRack) -> None:
+    """Nothing else can be known of it."""
+    assert ask(rack, "far", USERDATA) == (200, "I am far away")
+
+
+def test_boot_program_asked_for_in_anothers_name_tells_nothing_of_it(rack: MetadataRack) -> None:
+    manifest = VICTIM.manifest()
+    manifest["spec"]["networkInterfaces"][VICTIM.mac]["disableNetboot"] = True
+    rack.kubectl.apply(json.dumps(manifest))
+    path = f"/ipxe/binary/{VICTIM.mac}/snponly.efi"
+    until(lambda: ask(rack, "victim", path)[0] == 403)
+    assert "disableNetboot" in ask(rack, "victim", path)[1]
+    assert ask(rack, "attacker", path) == (403, "no netboot\n")
+    found = [event for event in refusals(rack, VICTIM) if event["step"] == "binary" and "from" in event["detail"]]
+    assert [event["detail"] for event in found] == [{"from": ATTACKER.address, "from_mac": ATTACKER.mac}]
+    assert f"no boot program to {ATTACKER.address}" in found[0]["message"]
+    rack.kubectl.apply(json.dumps(VICTIM.manifest()))
+
+
+# --- connections that only wait ---------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def idle(rack: MetadataRack, where: str, address: tuple[str, int], count: int) -> Iterator[list[socket.socket]]:
+    """So many connections; every second one has sent the half of a request."""
+
+    def open_all() -> list[socket.socket]:
+        opened = []
+        for number in range(count):
+            opened.append(socket.create_connection(address, 5))
+            if number % 2:
+                opened[-1].sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")
+        return opened
+
+    opened = in_namespace(rack.namespaces[where], open_all)
+    try:
+        yield opened
+    finally:
+        for one in opened:
+            one.close()
+
+
+def open_files(rack: MetadataRack) -> int:
+    """Sockets and files of the edge."""
+    pid = next(pid for pid in rack.inside(IN_EDGE) if b"edge.cli" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+@pytest.mark.parametrize(
+    ("where", "address", "bound"), [("attacker", (ADDRESS, 7080), 64), (IN_EDGE, ("127.0.0.1", 7081), 128)]
+)
+def test_connections_that_wait_keep_nobody_out(
+    rack: MetadataRack, where: str, address: tuple[str, int], bound: int
+) -> None:
+    before = open_files(rack)
+    with idle(rack, where, address, 800):
+        assert open_files(rack) - before <= bound + 8
+        assert ask(rack, "victim", USERDATA) == (200, SECRET)
+        assert ask(rack, "attacker", USERDATA) == (200, "nothing"), "nor themselves"
+        assert rack.journey(VICTIM)
+    assert "idle ones are closed" in rack.process.err
+
+
+@pytest.mark.soak
+def test_flood_of_connections_from_many_addresses_keeps_nobody_out(rack: MetadataRack) -> None:
+    """250 addresses, each with its share of connections, opened anew for ten seconds as fast as it goes."""
+    attacker, before = rack.namespaces["attacker"], open_files(rack)
+    addresses = [f"172.31.77.{number}" for number in range(100, 250)]
+    batch = "".join(f"address add {address}/32 dev eth0\n" for address in addresses)
+    subprocess.run(["ip", "-n", attacker, "-batch", "-"], input=batch, text=True, check=True)
+    flood = rack.start("attacker", sys.executable, "-c", FLOOD, ADDRESS, *addresses)
+    try:
+        answers, most = [], 0
+        while flood.popen.poll() is None:
+            started = time.monotonic()
+            answers.append((ask(rack, "victim", USERDATA), time.monotonic() - started))
+            most = max(most, open_files(rack) - before)
+    finally:
+        flood.end()
+        batch = batch.replace("add ", "del ")
+        subprocess.run(["ip", "-n", attacker, "-batch", "-"], input=batch, text=True, check=True)
+    assert len(answers) > 20
+    assert {answer for answer, _ in answers} == {(200, SECRET)}
+    slow = sorted(seconds for _, seconds in answers)[-1 - len(answers) // 100]
+    print(f"{flood.out.strip()} connections; {len(answers)} answers, p99 {slow:.2f} s; {most} files more")
+    assert slow < 2
+    assert most <= 4096 + 64
+    until(lambda: open_files(rack) - before < 100, within=60)
+
+
+FLOOD = """
+import resource, socket, sys, time
+resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+kept, made, end = [], 0, time.monotonic() + 10
+while time.monotonic() < end:
+    for address in sys.argv[2:]:
+        one = socket.socket()
+        one.setblocking(False)
+        try:
+            one.bind((address, 0))
+            one.connect_ex((sys.argv[1], 7080))
+        except OSError:
+            continue
+        kept.append(one)
+        made += 1
+        if len(kept) > 10000:
+            kept.pop(0).close()
+print(made)
+"""
+
+
+# --- operators' HTTP, for others on the same host ---------------------------------------------------------------------
+
+AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+
+
+@pytest.mark.parametrize("path", ["machines", f"machines/{VICTIM.mac}/events", "events?since=all"])
+def test_other_users_of_the_host_read_no_journey(rack: MetadataRack, path: str) -> None:
+    curl = ("curl", "-s", "--max-time", "2", "-w", "%{http_code}", f"http://127.0.0.1:7081/api/v1/{path}")
+    done = rack.run(IN_EDGE, *AS_NOBODY, *curl)
+    assert done.out.endswith("401")
+    assert VICTIM.mac not in done.out
+    token = rack.directory / "data" / "admin-token"
+    assert token.stat().st_mode & 0o777 == 0o600
+    assert token.read_text().strip() not in rack.process.err
+
+
+def test_watch_needs_no_more_than_to_be_allowed_to(rack: MetadataRack) -> None:
+    data = rack.directory / "data"
+    watch = rack.start(IN_EDGE, *TINKEDGE, "watch", VICTIM.mac, "--data-dir", data)
+    until(lambda: VICTIM.mac in watch.out, lambda: watch.err)
+    watch.end()
+    wrong = rack.directory / "wrong"
+    wrong.write_text("0" * 64)
+    for file, why in ((wrong, "has another token than"), (data / "none", "there is no admin token")):
+        refused = rack.run(IN_EDGE, *TINKEDGE, "watch", "--admin-token-file", file)
+        assert refused.popen.returncode == 1
+        assert re.search(why, refused.err), refused.err

@@ -1,0 +1,216 @@
+"""A soak: `tinkedge up` while machines come, are installed and go all the time; nothing may grow.
+
+    edge's namespace: soak0 172.31.77.1/16 --- bridge --- eth0 of each machine's namespace, whose MAC and address change
+
+`make soak` lets it run for an hour, or for SOAK_SECONDS; SOAK_RATE machines a second (default 2). `make test` runs a
+short one of a process that leaks: machines must be installed all the same, and the leak be seen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interop.attacks.soak.verdict import Bounds, Sample, complaints, table
+from tests.interop.rack import ADDRESS, IN_EDGE, Namespaces, Process
+
+PLACES = 12
+SOAK_SECONDS = float(os.environ.get("SOAK_SECONDS") or 3600)
+SOAK_RATE = float(os.environ.get("SOAK_RATE") or 2)
+Enough = Callable[[dict[str, Any]], bool]
+_KERNEL, _INITRD = 300_000, 900_000
+
+
+class Soak(Namespaces):
+    """The rack, what runs in it, and what was seen."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.data_dir = directory / "data"
+        self.samples: list[Sample] = []
+        self._socket = directory / "inside"
+        self._pid = 0
+
+    def build(self) -> None:
+        self.add(IN_EDGE)
+        self.bridge("soak0", f"{ADDRESS}/16")
+        for number in range(PLACES):
+            self.add(f"m{number}")
+            self.card(f"m{number}", "eth0", f"52:54:00:ff:00:{number:02x}", "soak0")
+
+    def up(self, **env: str) -> Process:
+        """`tinkedge up` with somebody inside who counts."""
+        osie = self.data_dir / "osie"
+        osie.mkdir(parents=True, mode=0o700)
+        self.data_dir.chmod(0o700)
+        for name, size in (("kernel", _KERNEL), ("initrd", _INITRD)):
+            (osie / name).write_bytes(os.urandom(size))
+        words = ["up", "--interface", "soak0", "--public-ip", ADDRESS, "--data-dir", str(self.data_dir)]
+        inside = ["-m", "tests.interop.attacks.soak.process", str(self._socket)]
+        process = self.start(IN_EDGE, sys.executable, *inside, *words, **env)
+        self.ready(process, within=60)
+        self._pid = process.popen.pid  # `ip netns exec` has become it
+        return process
+
+    def machines(self, rate: float) -> Process:
+        """The load."""
+        given = {
+            "server_ip": ADDRESS,
+            "namespaces": [self.namespaces[f"m{number}"] for number in range(PLACES)],
+            "kubeconfig": str(self.data_dir / "kubeconfig"),
+            "rate": rate,
+            "kernel": str(self.data_dir / "osie" / "kernel"),
+            "initrd": str(self.data_dir / "osie" / "initrd"),
+        }
+        return self.start(IN_EDGE, sys.executable, "-m", "tests.interop.attacks.soak.machines", json.dumps(given))
+
+    def sample(self, seconds: float, lives: int, *, kinds: bool) -> Sample:
+        """How it is now."""
+        status = dict(line.split(":", 1) for line in Path(f"/proc/{self._pid}/status").read_text().splitlines())
+        memory = sum(1024 * int(status[name].split()[0]) for name in ("RssAnon", "RssShmem"))
+        ticks = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        files = [path.stat().st_size for path in self.data_dir.rglob("*") if _is_file(path)]
+        made = Sample(
+            seconds=seconds,
+            memory=memory,
+            descriptors=len(list(Path(f"/proc/{self._pid}/fd").iterdir())),
+            threads=int(status["Threads"]),
+            files=len(files),
+            disk_bytes=sum(files),
+            cpu=sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK"),
+            lives=lives,
+            **self._ask("kinds\n" if kinds else "look\n"),
+        )
+        self.samples.append(made)
+        return made
+
+    def _ask(self, word: str) -> dict[str, Any]:
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.settimeout(60)
+            asking.connect(str(self._socket))
+            asking.sendall(word.encode())
+            answer: dict[str, Any] = json.loads(asking.makefile().readline())
+            return answer
+
+    def run_for(
+        self, seconds: float, rate: float, *services: Process, enough: Enough = lambda _: False
+    ) -> dict[str, Any]:
+        """Let machines come and go, and look at it all the time; until it is `enough`. Gives what they have counted."""
+        load = self.machines(rate)
+        begin = time.monotonic()
+        every, next_kinds = max(0.5, seconds / 720), 0.0
+        counted: dict[str, Any] = {}
+        with (self.directory / "samples").open("w") as kept:
+            while (at := time.monotonic() - begin) < seconds and not enough(counted):
+                for process in (load, *services):
+                    assert process.popen.poll() is None, f"it ended: {process.err[-3000:]}"
+                counted = self._counted(load)
+                kinds = at >= next_kinds
+                next_kinds += seconds / 60 if kinds else 0
+                made = self.sample(at, counted.get("lives", 0), kinds=kinds)
+                print(json.dumps(asdict(made)), file=kept, flush=True)
+                time.sleep(every)
+        assert load.terminate() == 0, load.err
+        return self._counted(load)
+
+    @staticmethod
+    def _counted(load: Process) -> dict[str, Any]:
+        lines = load.out.splitlines(keepends=True)
+        whole = [line for line in lines[-2:] if line.endswith("\n")]
+        return json.loads(whole[-1]) if whole else {}
+
+
+def samples(**grown: float) -> list[Sample]:
+    """Of an hour, with some noise; `grown` is how much more there is of each at its end."""
+    rng = random.Random(1)
+    flat = {"memory": 200e6, "journey_bytes": 1e7, "descriptors": 80, "threads": 22, "files": 12, "tasks": 90, "cpu": 0}
+    made = []
+    for number in range(720):
+        figures = {name: round(value + grown.get(name, 0) * number / 720) for name, value in flat.items()}
+        figures["memory"] += rng.randrange(-3_000_000, 3_000_000)
+        figures["descriptors"] += rng.randrange(8)
+        figures["cpu"] = round(number * 0.4 * (1 + grown.get("cpu", 0) * number / 720))
+        lags = [0.0002 * rng.random() + grown.get("lag", 0) * number / 720 for _ in range(20)]
+        kinds = {"dict": 5000 + rng.randrange(2000), "Leak": round(grown.get("Leak", 0) * number / 720)}
+        rest = {"disk_bytes": 0, "blocks": 0, "lags": lags, "kinds": kinds if number % 12 == 0 else {}}
+        made.append(Sample(seconds=5.0 * number, lives=10 * number, **figures, **rest))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("grown", "said"),
+    [
+        ({}, ""),
+        ({"memory": 20e6, "journey_bytes": 20e6}, ""),
+        ({"memory": 30e6}, "bytes of memory"),
+        ({"descriptors": 50}, "descriptors"),
+        ({"threads": 6}, "threads"),
+        ({"files": 10}, "files"),
+        ({"tasks": 60}, "tasks"),
+        ({"Leak": 4000}, "objects of Leak"),
+        ({"cpu": 1.0}, "processor time for a life"),
+        ({"lag": 0.05}, "the event loop's lag"),
+    ],
+)
+def test_verdict_names_what_grows_and_is_not_fooled_by_noise(grown: dict[str, float], said: str) -> None:
+    found = complaints(samples(**grown), Bounds())
+    assert [line.startswith(said) for line in found] == ([True] if said else [])
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # gone meanwhile
+        return False
+
+
+@pytest.fixture
+def soak(tmp_path: Path) -> Iterator[Soak]:
+    made = Soak(tmp_path)
+    try:
+        made.build()
+        yield made
+    finally:
+        made.remove()
+
+
+def test_soak_installs_machines_without_a_failure_and_sees_what_leaks(soak: Soak) -> None:
+    process = soak.up(SOAK_LEAK="1")
+
+    def enough(counted: dict[str, Any]) -> bool:
+        return len(soak.samples) >= 12 and counted["lives"] >= 10 and counted["agents"] >= 1
+
+    # Some seconds; on a machine that is very busy it takes longer.
+    counted = soak.run_for(60, 3, process, enough=enough)
+    print(table(soak.samples))
+    assert counted["told"] == []
+    assert enough(counted)
+    assert soak.samples[-1].lags
+    assert soak.samples[-1].journey_bytes > 0
+    assert "Traceback" not in process.err
+    said = "\n".join(complaints(soak.samples, Bounds()))
+    for grown in ("bytes of memory", "descriptors", "objects of __main__.Leak"):
+        assert grown in said
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_nothing_grows_while_machines_come_and_go_for_an_hour(soak: Soak) -> None:
+    process = soak.up()
+    counted = soak.run_for(SOAK_SECONDS, SOAK_RATE, process)
+    print(table(soak.samples), json.dumps(counted), sep="\n")
+    assert counted["told"] == []
+    assert counted["lives"] > 0.5 * SOAK_RATE * SOAK_SECONDS
+    assert "Traceback" not in process.err
+    assert complaints(soak.samples, Bounds()) == []
+    assert process.terminate() == 0

@@ -1,0 +1,172 @@
+"""`tinkedge up` with 512 MB of memory and no more, while everything comes at once: it serves, and is not killed.
+
+The limit is a memory cgroup's, so page cache and socket buffers count, too. `make soak` keeps it up for five minutes,
+or for SOAK_MEMORY_SECONDS.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interop.attacks.soak.crowd import address
+from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Namespaces, Process, until
+
+LIMIT = 512_000_000
+MACHINES = 600
+SECONDS = float(os.environ.get("SOAK_MEMORY_SECONDS") or 300)
+CGROUP = Path("/sys/fs/cgroup")
+
+
+class MemoryLimit:
+    """A memory cgroup of its own, of either version."""
+
+    def __init__(self, limit: int) -> None:
+        name = f"tinkedge-{os.getpid()}-{secrets.token_hex(3)}"
+        self._old = (CGROUP / "memory").is_dir()
+        self._group = (CGROUP / "memory" if self._old else CGROUP) / name
+        if not self._old:
+            (CGROUP / "cgroup.subtree_control").write_text("+memory")
+        self._group.mkdir()
+        (self._group / ("memory.limit_in_bytes" if self._old else "memory.max")).write_text(str(limit))
+        swap = self._group / ("memory.memsw.limit_in_bytes" if self._old else "memory.swap.max")
+        if swap.exists():
+            swap.write_text(str(limit) if self._old else "0")
+
+    def add(self, pid: int) -> None:
+        (self._group / "cgroup.procs").write_text(str(pid))
+
+    @property
+    def most(self) -> int:
+        """The most that was ever used, caches included."""
+        return int((self._group / ("memory.max_usage_in_bytes" if self._old else "memory.peak")).read_text())
+
+    @property
+    def kills(self) -> int:
+        """How often a process was killed for want of memory."""
+        lines = (self._group / ("memory.oom_control" if self._old else "memory.events")).read_text().splitlines()
+        return int(dict(line.split() for line in lines)["oom_kill"])
+
+    def remove(self) -> None:
+        until(lambda: not (self._group / "cgroup.procs").read_text().strip())
+        self._group.rmdir()
+
+
+class Full(Namespaces):
+    """The rack: the edge within its limit, and everybody."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.limit: MemoryLimit | None = None
+        self.data_dir = directory / "data"
+
+    def build(self) -> None:
+        self.add(IN_EDGE)
+        self.bridge("full0", f"{ADDRESS}/16")
+        for where, mac in (("crowd", "52:54:00:ff:01:01"), ("one", "52:54:00:ff:01:02")):
+            self.add(where)
+            self.card(where, "eth0", mac, "full0")
+        added = "".join(f"address add {address(number)}/16 dev eth0\n" for number in range(MACHINES))
+        subprocess.run(["ip", "-n", self.namespaces["crowd"], "-batch", "-"], input=added, text=True, check=True)
+
+    def up(self, limit: int) -> Process:
+        osie = self.data_dir / "osie"
+        osie.mkdir(parents=True)
+        for name, size in (("kernel", 1 << 20), ("initrd", 32 << 20)):
+            (osie / name).write_bytes(os.urandom(size))
+        words = ["up", "--interface", "full0", "--public-ip", ADDRESS, "--data-dir", self.data_dir]
+        # One card plays all machines.
+        words += ["--known-by-address", "172.31.0.0/16"]
+        process = self.start(IN_EDGE, *TINKEDGE, *words)
+        self.limit = MemoryLimit(limit)
+        self.limit.add(process.popen.pid)
+        self.ready(process, within=60)
+        return process
+
+    def crowd(self) -> Process:
+        given = {
+            "server_ip": ADDRESS,
+            "machines": MACHINES,
+            "crowd": self.namespaces["crowd"],
+            "one": self.namespaces["one"],
+            "kubeconfig": str(self.data_dir / "kubeconfig"),
+            "kernel": str(self.data_dir / "osie" / "kernel"),
+            "initrd": str(self.data_dir / "osie" / "initrd"),
+        }
+        return self.start(IN_EDGE, sys.executable, "-m", "tests.interop.attacks.soak.crowd", json.dumps(given))
+
+    def load(self, process: Process, seconds: float) -> dict[str, Any]:
+        """What was done, and how long the longest of each took."""
+        crowd = self.crowd()
+        until(lambda: bool(crowd.out) or crowd.popen.poll() is not None, lambda: crowd.err, within=90)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            assert crowd.popen.poll() is None, crowd.err[-3000:]
+            assert process.popen.poll() is None, f"tinkedge ended: {process.popen.returncode}\n{process.err[-3000:]}"
+            time.sleep(0.2)
+        assert crowd.terminate() == 0, crowd.err[-3000:]
+        found: dict[str, Any] = json.loads(crowd.out.splitlines()[-1])
+        return found
+
+    def remove(self) -> None:
+        super().remove()
+        if self.limit is not None:
+            self.limit.remove()
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[Full]:
+    rack = Full(tmp_path)
+    try:
+        rack.build()
+        yield rack
+    finally:
+        rack.remove()
+
+
+def private(process: Process) -> int:
+    """Bytes of memory with no file behind them."""
+    text = Path(f"/proc/{process.popen.pid}/status").read_text()
+    status = dict(line.split(":", 1) for line in text.splitlines())
+    return sum(1024 * int(status[name].split()[0]) for name in ("RssAnon", "RssShmem"))
+
+
+def serves(full: Full, seconds: float) -> None:
+    process = full.up(LIMIT)
+    before = private(process)
+    found = full.load(process, seconds)
+    assert full.limit is not None
+    memory = before, private(process), full.limit.most
+    print(
+        "MB of memory: {:.0f} at first, {:.0f} at last; with caches {:.0f} at most".format(*(n / 1e6 for n in memory))
+    )
+    print(json.dumps(found))
+    assert full.limit.kills == 0
+    assert full.limit.most <= LIMIT
+    assert found["lost"] == []
+    assert found["agents"] == MACHINES
+    assert found["done"]["discovers"] > 100 * seconds
+    for work in ("leases", "downloads", "metadata", "writes", "workflows"):
+        assert found["done"].get(work, 0) >= 3, f"{work}: {found}"
+    assert "Traceback" not in process.err
+    full.ready(process)
+    assert process.terminate() == 0
+
+
+def test_up_serves_everybody_with_512_mb(full: Full) -> None:
+    serves(full, 4)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_up_serves_everybody_with_512_mb_for_minutes(full: Full) -> None:
+    serves(full, SECONDS)

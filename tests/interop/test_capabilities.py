@@ -1,0 +1,177 @@
+"""What the kernel must permit: each service runs as an ordinary user with the capabilities that docs/security.md names.
+
+    edge's namespace: cap0 172.31.77.1 --- bridge --- eth0 172.31.77.50, a machine with a Hardware
+
+The user is `nobody`, without groups; whatever is not listed is taken away for good (bounding set).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edge.doctor import _CAPABILITIES
+from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces, Process, until
+
+ROOT = Path(__file__).resolve().parents[2]
+NOBODY = 65534
+MAC, IN_MACHINE = "52:54:00:ca:00:01", "machine"
+ALL = ("net_bind_service", "net_raw", "net_admin")
+HARDWARE = f"""
+apiVersion: tinkerbell.org/v1alpha2
+kind: Hardware
+metadata: {{name: machine}}
+spec:
+  networkInterfaces: {{"{MAC}": {{dhcp: {{ip: 172.31.77.50, netmask: 255.255.255.0}}}}}}
+"""
+
+
+def readable(directory: Path) -> str:
+    """Shell commands that let anybody reach Python and the project, which may be in the home directory of root.
+
+    They are for a mount namespace of its own. Nothing but the way there is opened; `directory` is for what is between.
+    """
+    needed = sorted({Path(sys.base_prefix).resolve(), Path(sys.prefix).resolve(), ROOT})
+    shut = {parent for path in needed for parent in path.parents if not parent.stat().st_mode & 0o001}
+    lines = []
+    for top in sorted(top for top in shut if not shut & set(top.parents)):
+        places = {path: directory / f"way-{number}" for number, path in enumerate(needed) if top in path.parents}
+        for path, place in places.items():
+            place.mkdir()
+            lines.append(f"mount --bind '{path}' '{place}'")
+        lines.append(f"mount -t tmpfs -o mode=0755 tmpfs '{top}'")
+        lines += [f"mkdir -p '{path}' && mount --bind '{place}' '{path}'" for path, place in places.items()]
+    return "\n".join(lines)
+
+
+class Rack(Namespaces):
+    """The two namespaces, and a directory of the ordinary user."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.home = Path(tempfile.mkdtemp(prefix="capabilities-"))
+        os.chown(self.home, NOBODY, NOBODY)
+        self._readable = readable(directory)
+
+    def build(self) -> None:
+        for where in (IN_EDGE, IN_MACHINE):
+            self.add(where)
+        self.bridge("cap0", f"{ADDRESS}/24")
+        self.card(IN_MACHINE, "eth0", MAC, "cap0")
+
+    def as_nobody(self, capabilities: tuple[str, ...], *words: str | Path) -> Process:
+        """`tinkedge` as an ordinary user with these capabilities and no others."""
+        listed = ",".join(("-all", *(f"+{name}" for name in capabilities)))
+        given = [f"--{kind}={listed}" for kind in ("inh-caps", "ambient-caps", "bounding-set")]
+        user = ["--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups", "--no-new-privs"]
+        script = f"set -e\n{self._readable}\ncd '{ROOT}'\nexec \"$@\""
+        return self.start(IN_EDGE, "sh", "-c", script, "sh", "setpriv", *user, *given, *TINKEDGE, *words)
+
+    def up(self, capabilities: tuple[str, ...]) -> Process:
+        network = ["--interface", "cap0", "--public-ip", ADDRESS]
+        return self.as_nobody(capabilities, "up", *network, "--data-dir", self.home / "data")
+
+    def lease(self) -> Process:
+        ask = ["busybox", "udhcpc", "-f", "-n", "-q", "-t", "5", "-T", "1", "-s", "/bin/true", "-i", "eth0"]
+        return self.run(IN_MACHINE, *ask)
+
+    def remove(self) -> None:
+        super().remove()
+        shutil.rmtree(self.home)
+
+
+@pytest.fixture
+def rack(tmp_path: Path) -> Iterator[Rack]:
+    made = Rack(tmp_path)
+    try:
+        made.build()
+        yield made
+    finally:
+        made.remove()
+
+
+def held(process: Process) -> tuple[set[str], set[str]]:
+    """User and group ids of a process, and the capabilities that it has in any way."""
+    lines = Path(f"/proc/{process.popen.pid}/status").read_text().splitlines()
+    status = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
+    mask = 0
+    for kind in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        mask |= int(status[kind][0], 16)
+    names = {number: name.removeprefix("CAP_").lower() for name, number in _CAPABILITIES.items()}
+    return {*status["Uid"], *status["Gid"]}, {names.get(bit, str(bit)) for bit in range(64) if mask >> bit & 1}
+
+
+def started(rack: Rack, process: Process) -> Process:
+    rack.ready(process, within=60)
+    return process
+
+
+def serves(rack: Rack, data_dir: Path) -> None:
+    """A machine gets its address, its boot program and what HTTP has."""
+    Kubectl(rack, data_dir / "kubeconfig").apply(HARDWARE)
+    until(lambda: rack.lease().popen.returncode == 0, within=30)
+    rack.address(IN_MACHINE, "172.31.77.50/24")
+    for url in (f"tftp://{ADDRESS}/undionly.kpxe", f"http://{ADDRESS}:7080/2009-04-04/meta-data/instance-id"):
+        got = rack.run(IN_MACHINE, "curl", "-sSf", "-o", "/dev/null", url)
+        assert got.popen.returncode == 0, got.err
+
+
+def test_up_serves_as_an_ordinary_user_with_three_capabilities(rack: Rack) -> None:
+    process = started(rack, rack.up(ALL))
+    assert held(process) == ({str(NOBODY)}, set(ALL))
+    serves(rack, rack.home / "data")
+    assert "CAP_" not in process.err
+    assert "Traceback" not in process.err
+    assert process.terminate() == 0
+
+
+def test_up_without_net_raw_broadcasts_and_without_net_admin_serves_all_the_same(rack: Rack) -> None:
+    process = started(rack, rack.up(("net_bind_service",)))
+    assert held(process) == ({str(NOBODY)}, {"net_bind_service"})
+    assert "CAP_NET_RAW is missing" in process.err
+    serves(rack, rack.home / "data")
+    assert process.terminate() == 0
+
+
+def test_up_without_net_bind_service_ends_and_says_which_capability_is_missing(rack: Rack) -> None:
+    process = rack.up(("net_raw", "net_admin"))
+    assert process.status(60) == 1
+    last = process.err.splitlines()[-1]
+    assert "UDP port 6" in last
+    assert "CAP_NET_BIND_SERVICE" in last
+    assert "Traceback" not in process.err
+
+
+def test_api_controller_server_and_an_edge_of_high_ports_need_no_capability(rack: Rack) -> None:
+    data_dir = rack.home / "data"
+    api = rack.as_nobody((), "apiserver", "--data-dir", data_dir)
+    until(lambda: (data_dir / "kubeconfig").exists() and "ready" in api.err, lambda: api.err, within=60)
+    network = ["--interface", "cap0", "--public-ip", ADDRESS]
+    cluster = ["--kubeconfig", data_dir / "kubeconfig"]
+    others = [
+        rack.as_nobody((), "controller", *cluster, "--no-leader-elect"),
+        rack.as_nobody((), "server", *cluster, *network),
+        rack.as_nobody((), "edge", *cluster, *network, "--data-dir", rack.home / "edge", *_without("dhcp", "tftp")),
+    ]
+    rack.ready(api, *others, within=60)
+    for process in (*others, api):
+        until(lambda process=process: "ready: " in process.err, lambda process=process: process.err, within=60)  # type: ignore[misc]
+        assert held(process) == ({str(NOBODY)}, set())
+        assert "CAP_" not in process.err
+        assert process.terminate() == 0
+
+
+def _without(*services: str) -> list[str]:
+    return [word for service in services for word in ("--disable", service)]
+
+
+def test_doctor_as_an_ordinary_user_names_the_capabilities_that_are_missing(rack: Rack) -> None:
+    process = rack.as_nobody((), "doctor", "--interface", "cap0")
+    process.status(60)
+    assert "missing: CAP_NET_BIND_SERVICE, CAP_NET_RAW" in process.out
