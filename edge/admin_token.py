@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tink.key_file import KeyFile
+from tink.files.key_file import KeyFile
 
 FILE = "admin-token"
 """Its name in the data directory."""

@@ -24,7 +24,7 @@ from tink.api.v1alpha2 import ConditionStatus, Raw
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.resources import HARDWARE
 from tink.kube.workqueue import WorkQueue
-from tink.once_per import OncePer
+from tink.limits.once_per import OncePer
 from tink.workflow.status import parse_timestamp
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge.host import HostError, default_interface, interface_address
-from tink.data_directory import disk_refuses, problems, user_name
+from tink.files.data_directory import disk_refuses, problems, user_name
 
 _CAPABILITIES = {"CAP_NET_BIND_SERVICE": 10, "CAP_NET_ADMIN": 12, "CAP_NET_RAW": 13, "CAP_SYS_ADMIN": 21}
 

@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from tink.once_per import OncePer
+from tink.limits.once_per import OncePer
 
 log = logging.getLogger(__name__)
 

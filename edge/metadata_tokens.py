@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tink.key_file import KeyFile
+from tink.files.key_file import KeyFile
 
 PREFIX = "M1."
 """What each token begins with, and no MAC address or name of a Hardware does: those are in lower case."""

@@ -38,7 +38,7 @@ from tink.controller.controller import Controller
 from tink.controller.webhooks.admission import Admission
 from tink.controller.webhooks.registration import remove
 from tink.controller.webhooks.server import SERVICE_PORT, Hook, Webhooks
-from tink.data_directory import claim
+from tink.files.data_directory import claim
 from tink.kube.client import ApiError, KubeClient, KubeConfigError
 from tink.kube.informer import Informer
 from tink.kube.leader import Leader, LeaseSettings, pod_namespace

@@ -21,7 +21,7 @@ _TOKEN = re.compile(r"([0-9]{1,12})\.([A-Za-z0-9_-]{43})", re.ASCII)
 
 
 class Signer(Protocol):
-    """What signs and checks: `tink.key_file.KeyFile`."""
+    """What signs and checks: `tink.files.key_file.KeyFile`."""
 
     def sign(self, label: str, claims: str) -> str: ...
     def signed(self, label: str, claims: str, signature: str) -> bool: ...

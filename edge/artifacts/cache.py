@@ -54,8 +54,8 @@ from edge.artifacts.progress import Progress
 from edge.artifacts.room import Allocator
 from edge.artifacts.store import Store, Stored
 from edge.artifacts.upstream import Timeouts, Upstream
-from tink.once_per import OncePer
-from tink.outbound import Reach
+from tink.limits.once_per import OncePer
+from tink.net.outbound import Reach
 
 __all__ = [
     "Artifact",
@@ -110,7 +110,7 @@ class ArtifactCache:
         An upstream that gave no answer is not asked again for `remember_failures` seconds.
         file:// URLs may name files below `file_root` only (None: none at all): who may write an OSIE object must not be
         able to have this host's other files served. Nor its other services: `reach` says where URLs of http and https
-        may lead (None: to no special address, see `tink.special_addresses`).
+        may lead (None: to no special address, see `tink.net.special_addresses`).
         """
         self.counts = Counts()
         self._store = Store(directory, clock)

@@ -29,7 +29,7 @@ from edge.artifacts.errors import (
     WrongContentError,
     foreign,
 )
-from tink.outbound import Reach, RefusedAddressError, WastefulAnswerError, refusal, session
+from tink.net.outbound import Reach, RefusedAddressError, WastefulAnswerError, refusal, session
 
 READ_SIZE = 1 << 20
 """Bytes that are read, and written to disk, in one go; a download holds a few times as many in memory."""

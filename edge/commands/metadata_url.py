@@ -82,7 +82,7 @@ def metadata_url(
     For the Hardware of this name, or the machine with this MAC. It takes the edge's key file, so run it on its host.
     """
     from edge.metadata_tokens import MetadataTokens, token_keys
-    from tink.key_file import KeyFileError
+    from tink.files.key_file import KeyFileError
 
     mac = machine.lower().replace("-", ":")
     try:

@@ -35,8 +35,8 @@ from ipxe.binaries import BinariesError
 from tink.apiserver.errors import ApiServerError
 from tink.controller.settings import ControllerSettings, WebhookSettings
 from tink.convert.baremetalhost import ConversionSettings
-from tink.data_directory import DataDirectoryError
-from tink.key_file import KeyFileError
+from tink.files.data_directory import DataDirectoryError
+from tink.files.key_file import KeyFileError
 from tink.kube.client import ApiError, KubeConfigError
 from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError
 from tink.server.auth import AgentAuth

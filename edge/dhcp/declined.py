@@ -26,7 +26,7 @@ from edge.dhcp.quarantine import Quarantine
 from edge.dhcp.reports import Reports
 from edge.inventory import Inventory, Machine
 from edge.journey.events import Outcome
-from tink.once_per import Tally, times
+from tink.limits.once_per import Tally, times
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from typing import Final
 from edge.dhcp import options
 from edge.dhcp.reports import Reports
 from edge.dhcp.reservation import Network
-from tink.allowance import Allowance
+from tink.limits.allowance import Allowance
 
 RELAY_ANSWERS: Final = 1000
 """Answers a second to one relay that is of no machine's network."""

@@ -17,7 +17,7 @@ from edge.dhcp.codec import MessageType
 from edge.dhcp.datagram import Received
 from edge.dhcp.netboot import Verdict
 from edge.journey.events import Note, NoteTaker, Outcome, Recorder, Step, Value
-from tink.once_per import OncePer, Tally, times
+from tink.limits.once_per import OncePer, Tally, times
 
 log = logging.getLogger(__name__)
 

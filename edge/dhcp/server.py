@@ -28,7 +28,7 @@ from edge.dhcp.link import Link, NoLinkError
 from edge.dhcp.prober import Prober
 from edge.dhcp.responder import Responder, no_quick_answer
 from edge.listener import Listener, advice
-from tink.once_per import OncePer
+from tink.limits.once_per import OncePer
 
 log = logging.getLogger(__name__)
 

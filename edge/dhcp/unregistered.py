@@ -13,7 +13,7 @@ from edge.dhcp.client import Client
 from edge.dhcp.codec import Message, MessageType
 from edge.journey.events import Outcome, Recorder, Step
 from tink.api.v1alpha2 import API_VERSION
-from tink.once_per import OncePer
+from tink.limits.once_per import OncePer
 
 INTERVAL_SECONDS = 60.0
 MACHINES_PER_INTERVAL = 600

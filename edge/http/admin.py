@@ -34,7 +34,7 @@ from edge.journey.events import JourneyEvent
 from edge.journey.metrics import JourneyMetrics
 from edge.journey.recorder import Journey, MachineSummary
 from edge.journey.subscription import Subscription
-from tink.once_per import OncePer
+from tink.limits.once_per import OncePer
 
 log = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ from edge.metadata_tokens import MetadataTokens
 from edge.osie_files import OsieFiles, OsieLookup
 from edge.policy import NetbootPolicy
 from ipxe.scripts import BootSettings, Scripts
-from tink.once_per import OncePer
+from tink.limits.once_per import OncePer
 
 SAY_AGAIN_SECONDS = 60.0
 """After which time the same refusal, or the same document for the same machine, is worth another line."""

@@ -26,7 +26,7 @@ from yarl import URL
 from edge.http.addresses import Networks, dotted, inside
 from edge.http.context import text
 from edge.http.express import Heads, Lane, Table
-from tink.once_per import OncePer
+from tink.limits.once_per import OncePer
 
 log = logging.getLogger(__name__)
 

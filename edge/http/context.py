@@ -18,7 +18,7 @@ from edge.inventory import Inventory
 from edge.journey.events import Outcome, Recorder, Step, Value
 from edge.osie_files import OsieFiles, OsieLookup
 from edge.policy import NetbootPolicy
-from tink.once_per import OncePer
+from tink.limits.once_per import OncePer
 
 log = logging.getLogger(__name__)
 

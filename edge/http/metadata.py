@@ -28,7 +28,7 @@ from edge.journey.events import Outcome, Step
 from edge.secret_documents import ReadSecret, SecretDocuments, no_api
 from hegel.imds import TOKEN_HEADER, TTL_HEADER, SessionTokenError, TtlError, check, mint, ttl
 from hegel.secret import SecretUnusableError
-from tink.key_file import KeyFile
+from tink.files.key_file import KeyFile
 
 PHONE_HOME_SECONDS = 10.0
 MAX_FORM_FIELDS = 32

@@ -40,8 +40,8 @@ from edge.tftp.way import (
     max_block_bytes,
     own_socket,
 )
-from tink.allowance import Allowance
-from tink.once_per import OncePer, Tally, times
+from tink.limits.allowance import Allowance
+from tink.limits.once_per import OncePer, Tally, times
 
 log = logging.getLogger(__name__)
 

@@ -40,7 +40,7 @@ from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings
 from tests.bench.bed import CLIENTS, HTTP_PORT, NETMASK, SERVER_IP, machine_ip
 from tink.apiserver import ApiServer
-from tink.outbound import Reach
+from tink.net.outbound import Reach
 
 _HTTP_URL = f"http://{SERVER_IP}:{HTTP_PORT}"
 UPSTREAM_PORT = 7090

@@ -50,7 +50,7 @@ from pathlib import Path
 import uvloop
 from edge.artifacts import flight
 from edge.artifacts.cache import ArtifactCache, ArtifactError
-from tink.outbound import Reach
+from tink.net.outbound import Reach
 
 flight.CHECKPOINT_BYTES = 1 << 20
 

@@ -23,13 +23,13 @@ import pytest
 
 import tink.agent.oci.connection as connection_module
 import tink.agent.oci.store as store_module
-from tink import special_addresses
 from tink.agent.child import lines_to
 from tink.agent.model import ActionError
 from tink.agent.oci.reference import parse
 from tink.agent.oci.registry import Credentials, Registries, Session
 from tink.agent.oci.store import ImageStore
-from tink.special_addresses import special
+from tink.net import special_addresses
+from tink.net.special_addresses import special
 
 
 def run(*argv):

@@ -37,7 +37,7 @@ from proto.workflow_pb2_grpc import WorkflowServiceStub
 from tink.agent.model import ActionStarted, ActionSucceeded, Command, Event
 from tink.agent.spool import Spool
 from tink.agent.wire import UnusableCommandError, command_from_wire, event_to_wire, holding
-from tink.backoff import Backoff
+from tink.limits.backoff import Backoff
 
 log = logging.getLogger(__name__)
 

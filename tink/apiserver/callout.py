@@ -2,7 +2,7 @@
 
 Where a webhook is comes from a `clientConfig` (an https URL, or a Service, and the certificates to trust). Connections
 are kept and used again; redirects are not followed; time and the size of answers are bounded. Webhooks on loopback are
-common here, tinkedge's own among them; other special addresses (`tink.outbound`) are not connected to. What goes
+common here, tinkedge's own among them; other special addresses (`tink.net.outbound`) are not connected to. What goes
 wrong is said in the words of Go's HTTP client, because operators look for those (k8s.io/apiserver, pkg/util/webhook;
 k8s.io/client-go, rest).
 
@@ -23,7 +23,7 @@ import orjson
 from tink.api.yaml import YamlError, documents
 from tink.apiserver import errors, jsontext
 from tink.apiserver.client_config import ClientConfig
-from tink.outbound import Reach, session
+from tink.net.outbound import Reach, session
 
 MAX_ANSWER = 3 << 20
 """Largest answer, in bytes, unless the caller says otherwise."""

@@ -7,8 +7,8 @@ Made once in the data directory and kept, so that kubeconfigs that people have c
     kubeconfig                both together with the address, for kubectl
 
 The server's own certificate is made anew at each start and never leaves memory. Keys, token and kubeconfig are readable
-by their owner only, and each is whole or not there (`tink.private_files`). What is there and can't be right is refused
-with what to do: made anew without a word, it would lock out everybody who has a copy of it.
+by their owner only, and each is whole or not there (`tink.files.private_files`). What is there and can't be right is
+refused with what to do: made anew without a word, it would lock out everybody who has a copy of it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from tink import private_files
 from tink.apiserver.errors import ApiServerError
+from tink.files import private_files
 from tink.kube.certificates import builder, common_name, new_key, private_pem, show
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ import zlib
 from contextlib import suppress
 from pathlib import Path
 
-from tink import private_files
+from tink.files import private_files
 
 _LINE = re.compile(rb"(tinkedge-state 1 ([0-9]{20})) ([0-9a-f]{8})\n")
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from tink.apiserver.layout import log_of
-from tink.data_directory import disk_refuses
+from tink.files.data_directory import disk_refuses
 
 _MEMORY = Path("/dev/shm")  # noqa: S108 - the copy gets a directory of its own there, 0700
 

@@ -6,8 +6,8 @@
                discovery     schema, meta       hub -> watches, registry (definitions), lifecycle, garbage
 
 Everything that has to survive is in the data directory: `state.db` with its write-ahead log, the certificate authority
-and the token; it is for its owner alone (`tink.data_directory`). After a restart the same clients go on with the same
-kubeconfig and the same resourceVersions. When its disk can't be written, what is stored is served (`refusal`).
+and the token; it is for its owner alone (`tink.files`). After a restart the same clients go on with the same kubeconfig
+and the same resourceVersions. When its disk can't be written, what is stored is served (`refusal`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from pathlib import Path
 import orjson
 from aiohttp import web
 
-from tink import data_directory, private_files
 from tink.apiserver import builtin, conversion, credentials, definitions, errors, webhook_configurations
 from tink.apiserver.admission import webhooks
 from tink.apiserver.app import Api
@@ -38,7 +37,8 @@ from tink.apiserver.registry import Raw, Registry
 from tink.apiserver.request import Body, Target
 from tink.apiserver.storage import Event, Key, StorageError, Store
 from tink.apiserver.verbs import Verbs
-from tink.gate import GatedSite, Limits
+from tink.files import data_directory, private_files
+from tink.net.gate import GatedSite, Limits
 
 log = logging.getLogger(__name__)
 

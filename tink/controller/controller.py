@@ -19,7 +19,6 @@ from collections.abc import Callable
 from functools import partial
 
 from tink.api.v1alpha2 import Raw, WorkflowState
-from tink.complaints import Complaints
 from tink.controller.announcements import COMPONENT, announcement
 from tink.controller.reconcile import (
     Outcome,
@@ -41,6 +40,7 @@ from tink.kube.leader import DeposedError, Leader, steady, while_leading
 from tink.kube.resources import WORKFLOW
 from tink.kube.rounds import FairSemaphore
 from tink.kube.workqueue import WorkQueue
+from tink.limits.complaints import Complaints
 from tink.template.fields import render_actions
 from tink.workflow.machine import UnknownActionError
 from tink.workflow.status import InvalidStatusError, state_of, status_of

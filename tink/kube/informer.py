@@ -24,10 +24,10 @@ import aiohttp
 import orjson
 
 from tink.api.v1alpha2 import Raw
-from tink.backoff import Backoff
 from tink.kube.client import ApiError, KubeClient, api_error
 from tink.kube.packing import Packer, slim
 from tink.kube.resources import ResourceType
+from tink.limits.backoff import Backoff
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ import random
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from tink.backoff import Backoff
 from tink.kube.rounds import Rounds
+from tink.limits.backoff import Backoff
 
 K = TypeVar("K", bound=Hashable)
 

@@ -28,7 +28,6 @@ from dataclasses import dataclass, field, replace
 import orjson
 
 from tink.api.v1alpha2 import Raw
-from tink.complaints import Complaints
 from tink.controller.webhooks.claims import REMEMBERED_SECONDS
 from tink.controller.webhooks.claims import Kind as AddressKind
 from tink.convert.host_safety import Refusal, refusals
@@ -47,6 +46,7 @@ from tink.kube.leader import DeposedError, Leader, steady, while_leading
 from tink.kube.resources import HARDWARE, MACHINE, SECRET
 from tink.kube.rounds import FairSemaphore
 from tink.kube.workqueue import WorkQueue
+from tink.limits.complaints import Complaints
 from tink.metal3.addresses import Addresses, without_ip
 from tink.metal3.ownership import MANAGER, SAFETY_MANAGER, is_ours, is_secured, netboots, released, secured
 from tink.metal3.served import complete

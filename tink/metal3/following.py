@@ -13,11 +13,11 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from tink.backoff import Backoff
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.informer import Informer
 from tink.kube.leader import Leader, LeaseSettings
 from tink.kube.resources import HARDWARE, HARDWARE_DATA, WORKFLOW, ResourceType
+from tink.limits.backoff import Backoff
 from tink.metal3.controller import Metal3Controller, Metal3Settings
 from tink.metal3.served import is_served, served_hosts
 

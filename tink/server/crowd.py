@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import grpc
 import grpc.aio
 
-from tink.once_per import OncePer
+from tink.limits.once_per import OncePer
 from tink.server.agents import peer_address
 
 log = logging.getLogger(__name__)

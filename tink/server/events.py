@@ -20,10 +20,10 @@ from itertools import takewhile
 from typing import Final
 
 from tink.api.v1alpha2 import Raw, WorkflowState
-from tink.backoff import Backoff
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.resources import WORKFLOW
-from tink.once_per import OncePer
+from tink.limits.backoff import Backoff
+from tink.limits.once_per import OncePer
 from tink.server.agents import HardwareKey
 from tink.server.dispatch import rejection_delay
 from tink.server.turns import Ticket, Turns

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from tink.once_per import OncePer
+from tink.limits.once_per import OncePer
 from tink.server.agents import peer_of
 from tink.server.connections import Connections, Ending, Limits
 from tink.server.sockets import Block, Peer, Sockets, opened

@@ -37,7 +37,7 @@ from proto.output_pb2_grpc import add_OutputServiceServicer_to_server
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.informer import Informer
-from tink.once_per import OncePer
+from tink.limits.once_per import OncePer
 from tink.server import wire
 from tink.server.agents import MAX_AGENT_ID, AgentDirectory, HardwareKey, UnknownAgentError
 from tink.server.auth import Door, ForeignAgentError, HiddenAgentError, Shown, Stranger, shown_by

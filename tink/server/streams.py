@@ -28,8 +28,8 @@ import grpc
 
 from proto import workflow_pb2 as pb
 from tink.api.v1alpha2 import Raw, WorkflowState
-from tink.backoff import Backoff
 from tink.kube.client import ApiError
+from tink.limits.backoff import Backoff
 from tink.server.agents import HardwareKey
 from tink.server.dispatch import Claim, GiveBack, Move, Recall, Start, Stop, Told, Wait, next_move
 from tink.server.events import BusyError, ServerEvent, StaleError, WorkflowGoneError

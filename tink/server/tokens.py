@@ -6,7 +6,7 @@ The MAC of the interface that booted, the Unix second from which on the token is
 both with a key that the edge and the server share through a file. So a token speaks for one machine and for a while,
 and nobody has to remember which were given out.
 
-`tink.key_file` has the keys, and how to change them. Neither keys nor tokens are ever logged.
+`tink.files.key_file` has the keys, and how to change them. Neither keys nor tokens are ever logged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tink.key_file import KeyFile
+from tink.files.key_file import KeyFile
 
 CLOCKS_DIFFER = 300.0
 """Seconds for which a token is accepted beyond its time: the clocks of edge and server are two."""

@@ -23,7 +23,7 @@ from tink.agent.channel import CHANNEL_OPTIONS, open_channel
 from tink.agent.model import ActionStarted, StopWorkflow
 from tink.agent.spool import Spool
 from tink.agent.wire import event_to_wire
-from tink.backoff import Backoff
+from tink.limits.backoff import Backoff
 
 
 @pytest.fixture

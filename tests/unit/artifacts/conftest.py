@@ -18,7 +18,7 @@ from aiohttp.test_utils import TestServer
 from edge.artifacts.artifact import Artifact, Source
 from edge.artifacts.cache import ArtifactCache, Timeouts
 from edge.artifacts.progress import Progress
-from tink.outbound import Reach
+from tink.net.outbound import Reach
 
 THIS_HOST = Reach(allowed=(ip_network("127.0.0.0/8"), ip_network("::1/128")))
 """The upstreams of these tests are on loopback."""

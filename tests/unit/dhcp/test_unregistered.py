@@ -6,7 +6,7 @@ import yaml
 
 from edge.dhcp.unregistered import hardware_manifest
 from tink.api.v1alpha2 import Hardware
-from tink.once_per import OncePer
+from tink.limits.once_per import OncePer
 
 
 def test_manifest_is_a_hardware_that_gives_nobody_an_address_until_it_is_completed() -> None:

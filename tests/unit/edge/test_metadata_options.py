@@ -13,7 +13,7 @@ from edge.commands.options import serving, settings
 from edge.serving import _boot_settings, _metadata_settings
 from edge.settings import EDGE, Service, StackSettings
 from tink.api.v1alpha2 import Raw
-from tink.key_file import KeyFileError
+from tink.files.key_file import KeyFileError
 
 MAC = "52:54:00:00:00:01"
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from edge.cli import main
 from edge.metadata_tokens import TOKEN_CHARACTERS, MetadataTokenError, MetadataTokens, token_keys
-from tink.key_file import KeyFile, KeyFileError
+from tink.files.key_file import KeyFile, KeyFileError
 
 MAC = "52:54:00:00:00:01"
 NEVER = 0.0

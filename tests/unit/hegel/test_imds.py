@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hegel.imds import SessionTokenError, TtlError, check, mint, ttl
-from tink.key_file import KeyFile
+from tink.files.key_file import KeyFile
 
 
 @pytest.fixture(scope="module")

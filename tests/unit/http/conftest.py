@@ -34,9 +34,9 @@ from edge.journey.recorder import Journey
 from edge.metadata_tokens import token_keys
 from edge.policy import DhcpMode, NetbootPolicy
 from ipxe.scripts import BootSettings
-from tink.key_file import KeyFile
+from tink.files.key_file import KeyFile
 from tink.kube.client import NotFoundError
-from tink.outbound import Reach
+from tink.net.outbound import Reach
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 

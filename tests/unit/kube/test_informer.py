@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from tink.api.v1alpha2 import Raw
-from tink.backoff import Backoff
 from tink.kube.client import KubeClient
 from tink.kube.informer import Informer
 from tink.kube.packing import Packer
 from tink.kube.resources import WORKFLOW
+from tink.limits.backoff import Backoff
 
 GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}}
 

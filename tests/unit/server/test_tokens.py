@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tink.key_file import KeyFileError
+from tink.files.key_file import KeyFileError
 from tink.server.tokens import CLOCKS_DIFFER, TOKEN_CHARACTERS, TokenError, TokenKeys, TokenSettings
 
 MAC = "52:54:00:00:00:01"

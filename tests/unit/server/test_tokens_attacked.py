@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from edge.metadata_tokens import MetadataTokens
 from proto import metadata
 from proto import workflow_pb2 as pb
-from tink.key_file import KeyFile
+from tink.files.key_file import KeyFile
 from tink.server.auth import AgentAuth
 from tink.server.hello import hello_of
 from tink.server.tokens import CLOCKS_DIFFER, TokenError, TokenKeys, TokenSettings
@@ -143,7 +143,7 @@ def test_a_bad_token_costs_a_signature_for_each_key_in_constant_time_or_none_at_
         compared.append((one, other))
         return compare(one, other)
 
-    monkeypatch.setattr("tink.key_file.hmac.compare_digest", counting)
+    monkeypatch.setattr("tink.files.key_file.hmac.compare_digest", counting)
     for token in ("", "x", RIGHT[:-1], RIGHT + "A" * 1_000_000, JWT):
         with pytest.raises(TokenError):
             keys.verify(token, NOW)

@@ -133,7 +133,7 @@ class Connection:
 
 
 def _kind(address: str) -> str:
-    from tink import special_addresses  # late: most agents that start have nothing to pull yet
+    from tink.net import special_addresses
 
     found = special_addresses.parsed(address)
     return special_addresses.special(found) if found is not None else ""

@@ -30,7 +30,7 @@ import orjson
 from tink.api.v1alpha2 import Raw
 from tink.controller.webhooks.claims import Claims, Conflict, Key, claims_of
 from tink.controller.webhooks.references import References, Target, ended, targets_of
-from tink.special_addresses import carried, parsed, special
+from tink.net.special_addresses import carried, parsed, special
 from tink.template.errors import TemplateError, TemplateSyntaxError
 from tink.template.fields import parse_fields
 

@@ -25,8 +25,8 @@ from tink.controller.settings import WebhookSettings
 from tink.controller.webhooks import certificates
 from tink.controller.webhooks.certificates import CertificateError, Keeper, MemoryKeeper, SecretKeeper
 from tink.controller.webhooks.registration import Address
-from tink.gate import GatedSite, Limits
 from tink.kube.client import ApiError, KubeClient
+from tink.net.gate import GatedSite, Limits
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from typing import cast
 
 from aiohttp import web
 
-from tink.once_per import OncePer
+from tink.limits.once_per import OncePer
 
 log = logging.getLogger(__name__)
 

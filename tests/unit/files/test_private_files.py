@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tink import private_files
+from tink.files import private_files
 
 
 def test_file_is_closed_from_its_first_moment_whatever_the_umask(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from tink.once_per import OncePer
+from tink.limits.once_per import OncePer
 
 
 def test_a_key_passes_once_in_the_interval_and_again_after_it() -> None:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tink import private_files
+from tink.files import private_files
 
 log = logging.getLogger(__name__)
 

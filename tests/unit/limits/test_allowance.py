@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tink.allowance import Allowance
-from tink.once_per import Tally, times
+from tink.limits.allowance import Allowance
+from tink.limits.once_per import Tally, times
 
 
 def test_each_has_its_share_and_all_have_theirs() -> None:

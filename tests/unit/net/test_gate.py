@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from tink.apiserver import credentials
-from tink.gate import Connection, Gate, GatedSite, Limits
+from tink.net.gate import Connection, Gate, GatedSite, Limits
 
 Listen = Callable[..., Awaitable[tuple[str, ssl.SSLContext]]]
 Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from tink.complaints import Complaints
+from tink.limits.complaints import Complaints
 
 log = logging.getLogger("test.complaints")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edge import doctor
-from tink.data_directory import DataDirectoryError, claim, disk_refuses, problems
+from tink.files.data_directory import DataDirectoryError, claim, disk_refuses, problems
 
 NOBODY = pwd.getpwnam("nobody").pw_uid
 

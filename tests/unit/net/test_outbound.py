@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.neighbour.route import is_own
-from tink.outbound import Reach, RefusedAddressError, WastefulAnswerError, refusal, session
-from tink.special_addresses import carried, special
+from tink.net.outbound import Reach, RefusedAddressError, WastefulAnswerError, refusal, session
+from tink.net.special_addresses import carried, special
 
 
 @pytest.mark.parametrize(

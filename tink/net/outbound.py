@@ -30,7 +30,7 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.helpers import set_exception
 from aiohttp.streams import EMPTY_PAYLOAD
 
-from tink.special_addresses import LOOPBACK, UNSPECIFIED, Address, carried, parsed, special
+from tink.net.special_addresses import LOOPBACK, UNSPECIFIED, Address, carried, parsed, special
 
 Networks = tuple[IPv4Network | IPv6Network, ...]
 
