@@ -23,18 +23,17 @@ import orjson
 from aiohttp import web
 
 from tink.apiserver import credentials, errors
-from tink.apiserver.controllers.garbage import Garbage
+from tink.apiserver.controllers.garbage_collector import Garbage
 from tink.apiserver.controllers.lifecycle import Lifecycle
 from tink.apiserver.errors import ApiServerError
 from tink.apiserver.http.app import Api
-from tink.apiserver.http.options import WriteOptions
 from tink.apiserver.http.refusals import http_logger
-from tink.apiserver.http.request import Body, Target
 from tink.apiserver.read.broadcaster import Hub
 from tink.apiserver.read.lists import Lists
+from tink.apiserver.requests import Body, Target, WriteOptions
 from tink.apiserver.resources import builtin, definitions, webhook_configurations
 from tink.apiserver.resources.registry import Registry
-from tink.apiserver.store.storage import Event, Key, StorageError, Store
+from tink.apiserver.store import Event, Key, StorageError, Store
 from tink.apiserver.webhooks.client import Callout
 from tink.apiserver.write import conversion
 from tink.apiserver.write.admission import webhooks

@@ -17,11 +17,10 @@ from datetime import datetime, timedelta
 import orjson
 
 from tink.apiserver.errors import StatusError
-from tink.apiserver.http.options import DeleteOptions, WriteOptions
-from tink.apiserver.http.request import MERGE_PATCH, Body, Target
+from tink.apiserver.requests import MERGE_PATCH, Body, DeleteOptions, Target, WriteOptions
 from tink.apiserver.resources import definitions
 from tink.apiserver.resources.registry import Registry, Resource
-from tink.apiserver.store.storage import Event, MismatchError, StorageError, Store, Stored
+from tink.apiserver.store import Event, MismatchError, StorageError, Store, Stored
 from tink.apiserver.write.verbs import Verbs
 from tink.schema.values import Raw
 

@@ -17,9 +17,9 @@ import orjson
 
 from tink.apiserver.discovery import groups
 from tink.apiserver.discovery.openapi import OpenAPI, Text, url
-from tink.apiserver.http.accept import JSON, YAML, clauses, discovery_form, wants_gzip
-from tink.apiserver.http.render import as_yaml
+from tink.apiserver.requests import JSON, YAML, clauses, discovery_form, wants_gzip
 from tink.apiserver.resources.registry import Registry
+from tink.apiserver.serializer import dump_yaml
 from tink.exact import exact
 from tink.schema.values import Raw
 
@@ -148,7 +148,7 @@ class Documents:
             text = Text(body, sha512(body).hexdigest().upper())
             if not core and len(self._kept) < MAX_KEPT:
                 self._kept[asked.path, version if aggregated else ""] = text
-        body = as_yaml(text.body) if media == YAML else text.body
+        body = dump_yaml(text.body) if media == YAML else text.body
         if not aggregated:
             return Document(body, media, headers={"Cache-Control": "no-cache, private"})
         media = f"{media};g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"

@@ -21,19 +21,34 @@ from aiohttp import web
 from tink.apiserver import errors
 from tink.apiserver.discovery.documents import Asked, Documents
 from tink.apiserver.errors import StatusError
-from tink.apiserver.http.accept import YAML, Accepted, Form, accept
-from tink.apiserver.http.answers import DEPRECATED, finish_headers, for_log, refusal, warning
-from tink.apiserver.http.options import DeleteOptions, ListOptions, OptionsKind, WriteOptions, parse_version
-from tink.apiserver.http.protobuf import message_of
 from tink.apiserver.http.refusals import Refusals
-from tink.apiserver.http.render import rendered, yaml_item, yaml_list
-from tink.apiserver.http.request import APPLY_PATCH, MAX_BODY, Body, Target, decode, decode_patch, parse_path
+from tink.apiserver.http.responses import DEPRECATED, error_response, finish_headers, for_log, rendered, warning
 from tink.apiserver.read.lists import Change, Listing, Lists, select
-from tink.apiserver.read.table import partial, row, table
+from tink.apiserver.requests import (
+    APPLY_PATCH,
+    JSON,
+    MAX_BODY,
+    YAML,
+    Accepted,
+    Body,
+    DeleteOptions,
+    Form,
+    ListOptions,
+    OptionsKind,
+    Target,
+    WriteOptions,
+    decode,
+    decode_patch,
+    negotiate,
+    parse_path,
+    parse_version,
+)
 from tink.apiserver.resources.registry import Registry, Resource
 from tink.apiserver.resources.reviews import Reviewer, find_review
 from tink.apiserver.resources.scale import Scales
-from tink.apiserver.store.storage import StorageError, Store
+from tink.apiserver.serializer import dump_yaml_item, dump_yaml_list, message_of
+from tink.apiserver.store import StorageError, Store
+from tink.apiserver.tables import partial, row, table
 from tink.apiserver.write.admission.warnings import limited
 from tink.apiserver.write.verbs import Result, Verbs
 from tink.beside import beside, weight
@@ -41,7 +56,6 @@ from tink.schema.field_errors import quote
 
 log = logging.getLogger(__name__)
 
-JSON = "application/json"
 BODY_S = 60.0
 """How long a body may take to arrive, in seconds (Kubernetes: --request-timeout)."""
 _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
@@ -85,17 +99,17 @@ class Api:
         except StatusError as error:
             if error.code not in _QUIET:
                 self.refusals.tell(request.method, request.path, f"{error.code} {for_log(error)}")
-            return refusal(error)
+            return error_response(error)
         except web.HTTPRequestEntityTooLarge:
             self.refusals.tell(request.method, request.path, f"the body is larger than {MAX_BODY} bytes")
-            return refusal(errors.too_large_body(MAX_BODY))
+            return error_response(errors.too_large_body(MAX_BODY))
         except StorageError as error:
-            return refusal(errors.internal(str(error)))
+            return error_response(errors.internal(str(error)))
         except (web.HTTPException, ConnectionError):
             raise
         except Exception:
             log.exception("%s %s: a fault of this server", request.method, request.path)
-            return refusal(errors.internal("see the log of the API server"))
+            return error_response(errors.internal("see the log of the API server"))
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         path = request.rel_url.raw_path.rstrip("/")
@@ -375,11 +389,11 @@ class Api:
         """Write a list as YAML item by item: that takes a hundred times as long as JSON, and others must get a turn."""
         response = web.StreamResponse(headers={"Content-Type": YAML})
         await response.prepare(request)
-        before, after = yaml_list(head)
+        before, after = dump_yaml_list(head)
         await response.write(before)
         first = True
         async for body in _each(parts):
-            await response.write(yaml_item(body, first=first))
+            await response.write(dump_yaml_item(body, first=first))
             await asyncio.sleep(0)
             first = False
         await response.write((b" []\n" if first else b"") + after)
@@ -457,7 +471,7 @@ def _write_options(request: web.Request, kind: OptionsKind, *, apply: bool = Fal
 def _accepted(request: web.Request, resource: Resource, *, many: bool = False, watch: bool = False) -> Accepted:
     header = ",".join(request.headers.getall("Accept", ()))
     written = message_of(resource.api_version, resource.kind) is not None
-    return accept(header, builtin=not resource.stored_version, protobuf=written, many=many, watch=watch)
+    return negotiate(header, builtin=not resource.stored_version, protobuf=written, many=many, watch=watch)
 
 
 def _included(request: web.Request) -> str:

@@ -1,7 +1,7 @@
 """The watch hub: hands every change that is on the disk to the watches that are open.
 
 Fed by the store, on the event loop, in the order of versions. A watch that reads too slowly is ended rather than
-letting its backlog grow; the client then resumes from its last resourceVersion, out of the history (`storage`).
+letting its backlog grow; the client then resumes from its last resourceVersion, out of the history (`store`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict, deque
 
-from tink.apiserver.store.storage import Event
+from tink.apiserver.store import Event
 
 BACKLOG = 5_000
 BACKLOG_BYTES = 32 << 20

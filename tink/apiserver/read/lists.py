@@ -17,12 +17,10 @@ import orjson
 
 from tink.apiserver import errors
 from tink.apiserver.errors import StatusError
-from tink.apiserver.http.options import ListOptions
-from tink.apiserver.http.request import Target
-from tink.apiserver.read import selectors
 from tink.apiserver.read.broadcaster import Hub
+from tink.apiserver.requests import ListOptions, Target, labels_of, match_fields, parse_fields, parse_labels
 from tink.apiserver.resources.registry import Resource
-from tink.apiserver.store.storage import Event, ExpiredError, Key, Page, Store, Stored
+from tink.apiserver.store import Event, ExpiredError, Key, Page, Store, Stored
 from tink.apiserver.write import conversion
 from tink.schema.values import Raw
 
@@ -53,8 +51,8 @@ class Selection:
 def select(resource: Resource, target: Target, options: ListOptions) -> Selection:
     """Compile the selectors of a request. Raises StatusError (400)."""
     known = resource.rules.selectable
-    labels = selectors.parse_labels(options.labels)
-    terms = selectors.parse_fields(options.fields, known, builtin=not resource.custom)
+    labels = parse_labels(options.labels)
+    terms = parse_fields(options.fields, known, builtin=not resource.custom)
     namespace = target.namespace if resource.namespaced and target.namespace else None
     name = None
     rest = []
@@ -65,10 +63,10 @@ def select(resource: Resource, target: Target, options: ListOptions) -> Selectio
             namespace = term[1]
         else:
             rest.append(term)
-    fields = selectors.match_fields(rest, known) if rest else None
+    fields = match_fields(rest, known) if rest else None
 
     def matches(obj: Raw) -> bool:
-        return (labels is None or labels(selectors.labels_of(obj))) and (fields is None or fields(obj))
+        return (labels is None or labels(labels_of(obj))) and (fields is None or fields(obj))
 
     return Selection(resource, namespace, name, matches if labels or fields else None)
 

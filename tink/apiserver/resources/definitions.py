@@ -13,9 +13,9 @@ from datetime import datetime
 from typing import Any
 
 from tink.apiserver import errors
-from tink.apiserver.read.table import AGE, CUSTOM_AGE, NAME, Column, printer_column
 from tink.apiserver.resources.registry import CUSTOM, NAME_FIELD, NAMESPACED_FIELDS, Resource, Rules, priority
 from tink.apiserver.resources.scale import ScalePaths
+from tink.apiserver.tables import AGE, CUSTOM_AGE, NAME, Column, printer_column
 from tink.schema.checker import checkers
 from tink.schema.definition import approval, bundle_problem, check, fill_in, is_true, protected, read, warnings
 from tink.schema.field_errors import FieldError

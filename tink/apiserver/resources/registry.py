@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Protocol
 
-from tink.apiserver.read.table import AGE, NAME, Column
+from tink.apiserver.tables import AGE, NAME, Column
 from tink.apiserver.write.managed_fields import FieldManager, blank_of
 from tink.schema import meta
 from tink.schema.field_errors import FieldError

@@ -13,8 +13,7 @@ from typing import Any, Protocol
 import orjson
 
 from tink.apiserver import errors
-from tink.apiserver.http.options import WriteOptions
-from tink.apiserver.http.request import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, Body, Target
+from tink.apiserver.requests import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, Body, Target, WriteOptions
 from tink.apiserver.resources.registry import Resource
 from tink.apiserver.write import patch
 from tink.apiserver.write.verbs import ATTEMPTS, Result

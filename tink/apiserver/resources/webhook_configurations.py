@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import Any
 
 from tink import cel
-from tink.apiserver.read.table import AGE, NAME, Column
 from tink.apiserver.resources.registry import NAME_FIELD, Resource, Rules
+from tink.apiserver.tables import AGE, NAME, Column
 from tink.apiserver.write.admission.conditions import compile_condition
 from tink.schema import field_errors, meta
 from tink.schema.client_config import check_client

@@ -21,7 +21,7 @@ import aiohttp
 import orjson
 
 from tink.api.yaml import YamlError, documents
-from tink.apiserver.http import jsontext
+from tink.apiserver.serializer import JsonError, load_json
 from tink.net.outbound import Reach, session
 from tink.schema import field_errors
 from tink.schema.client_config import ClientConfig
@@ -139,9 +139,9 @@ def _read(status: int, content: str, text: bytes) -> Any:
         raise CallError(f"0-length response with status code: {status} and content type: {content}")
     try:
         if text.lstrip()[:1] == b"{":
-            return jsontext.loads(text)
+            return load_json(text)
         return next(iter(documents(text.decode())), None)
-    except (jsontext.JsonError, YamlError, UnicodeDecodeError) as error:
+    except (JsonError, YamlError, UnicodeDecodeError) as error:
         raise CallError(f"couldn't get version/kind; json parse error: {error}") from error
 
 

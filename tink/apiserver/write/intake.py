@@ -15,9 +15,9 @@ import orjson
 
 from tink.apiserver import errors
 from tink.apiserver.errors import StatusError
-from tink.apiserver.http.request import JSON_PATCH, MERGE_PATCH
+from tink.apiserver.requests import JSON_PATCH, MERGE_PATCH
 from tink.apiserver.resources.registry import Resource
-from tink.apiserver.store.storage import Stored
+from tink.apiserver.store import Stored
 from tink.apiserver.write import patch
 from tink.schema import field_errors, meta, structs
 from tink.schema.checker import complete, read_metadata

@@ -17,10 +17,18 @@ from datetime import datetime
 import orjson
 
 from tink.apiserver import errors
-from tink.apiserver.http.options import DeleteOptions, WriteOptions
-from tink.apiserver.http.request import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Body, Target
+from tink.apiserver.requests import (
+    APPLY_PATCH,
+    JSON_PATCH,
+    MERGE_PATCH,
+    STRATEGIC_PATCH,
+    Body,
+    DeleteOptions,
+    Target,
+    WriteOptions,
+)
 from tink.apiserver.resources.registry import Resource
-from tink.apiserver.store.storage import Key, MismatchError, Store, Stored, Write
+from tink.apiserver.store import Key, MismatchError, Store, Stored, Write
 from tink.apiserver.write import conversion, intake, managed_fields, propagation
 from tink.apiserver.write.admission.attributes import Admission, AdmitAll, Attributes
 from tink.beside import beside

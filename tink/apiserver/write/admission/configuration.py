@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tink.apiserver.read.selectors import Match
+from tink.apiserver.requests import Match
 from tink.apiserver.resources.registry import Resource
 from tink.apiserver.write.admission.conditions import Conditions
 from tink.apiserver.write.admission.matching import Rule, compile_selector

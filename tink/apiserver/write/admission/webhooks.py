@@ -21,8 +21,8 @@ import orjson
 
 from tink.apiserver import errors
 from tink.apiserver.errors import StatusError
-from tink.apiserver.http import jsontext
 from tink.apiserver.resources.registry import Resource
+from tink.apiserver.serializer import JsonError, load_json
 from tink.apiserver.webhooks.client import CallError, Post, TrustError, json_type, no_object
 from tink.apiserver.write import conversion, patch
 from tink.apiserver.write.admission import review
@@ -157,11 +157,11 @@ class Webhooks:
         if not answer.patch:
             return False
         try:
-            operations = jsontext.loads(answer.patch)
+            operations = load_json(answer.patch)
             if not isinstance(operations, list):
                 kind = json_type(operations)
-                raise jsontext.JsonError(f"json: cannot unmarshal {kind} into Go value of type jsonpatch.Patch")
-        except jsontext.JsonError as error:
+                raise JsonError(f"json: cannot unmarshal {kind} into Go value of type jsonpatch.Patch")
+        except JsonError as error:
             raise CalledError(hook.name, f"received undecodable patch in webhook response: {error}") from error
         if not operations:
             return False
