@@ -13,7 +13,6 @@ specification (cel-spec), and the behaviour of Kubernetes' own environment, reco
 
 from tink.cel.cost.sizes import Cost
 from tink.cel.errors import BudgetExceededError, CelError, EvaluationError
-from tink.cel.library.quoting import go_quote
 from tink.cel.library.regex import PatternError
 from tink.cel.library.regex import compiled as compile_pattern
 from tink.cel.program import PER_CALL_LIMIT, PER_OBJECT_LIMIT, Budget, Program, compile_expression, estimate
@@ -81,7 +80,6 @@ __all__ = [
     "compile_expression",
     "compile_pattern",
     "estimate",
-    "go_quote",
     "min_json_size",
     "optional_of",
     "text_of",

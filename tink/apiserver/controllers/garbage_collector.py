@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 WORKERS = 16
 """Deletes under way at a time: as many share one commit."""
-RETRY_FIRST_S, RETRY_LONGEST_S = 0.5, 60.0
+RETRY_FIRST_SECONDS, RETRY_LONGEST_SECONDS = 0.5, 60.0
 MANAGER = WriteOptions(kind="PatchOptions", manager="kube-controller-manager")
 
 _OWNERS = b'"ownerReferences"'
@@ -47,34 +47,34 @@ class _Owners:
     waiting: list[Raw]
 
 
-class Garbage:
-    """Told of every change by `notice`; works in `run`."""
+class GarbageCollector:
+    """Told of every change by `on_event`; works in `run`."""
 
     def __init__(self, store: Store, registry: Registry, verbs: Verbs) -> None:
         self._store = store
         self._registry = registry
         self._verbs = verbs
-        self._queue: WorkQueue[Key] = WorkQueue(RETRY_FIRST_S, RETRY_LONGEST_S)
-        self._gone: WorkQueue[str] = WorkQueue(RETRY_FIRST_S, RETRY_LONGEST_S)
-        self._kinds: tuple[int, dict[tuple[str, str], Resource]] = (-1, {})
+        self._queue: WorkQueue[Key] = WorkQueue(RETRY_FIRST_SECONDS, RETRY_LONGEST_SECONDS)
+        self._gone: WorkQueue[str] = WorkQueue(RETRY_FIRST_SECONDS, RETRY_LONGEST_SECONDS)
+        self._resources_by_kind: tuple[int, dict[tuple[str, str], Resource]] = (-1, {})
 
-    def notice(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Take note of a change: an object may have lost its owner, or what it waited for."""
         if event.type == "DELETED":
             self._gone.add(event.object["metadata"]["uid"])
             if _OWNERS in event.body:
-                self._look_at_owners(event.object)
+                self._queue_owners(event.object)
             return
         owned = _OWNERS in event.body
         if owned or _has_work(event.body):
             self._queue.add(event.key)
         # An owner in the foreground waits only for dependents that block it: that may have changed.
         if event.prior is not None and _OWNERS in event.prior and event.before is not None:
-            self._look_at_owners(event.before)
+            self._queue_owners(event.before)
 
-    def _look_at_owners(self, obj: Raw) -> None:
+    def _queue_owners(self, obj: Raw) -> None:
         for owner in obj["metadata"].get("ownerReferences") or ():
-            resource = self._kind(owner)
+            resource = self._resource_of(owner)
             if resource is not None:
                 namespace = obj["metadata"].get("namespace", "") if resource.namespaced else ""
                 self._queue.add(Key(resource.key, namespace, owner["name"]))
@@ -84,7 +84,7 @@ class Garbage:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._begin())
-                tasks.create_task(self._follow_gone())
+                tasks.create_task(self._queue_dependents())
                 for _ in range(WORKERS):
                     tasks.create_task(self._work())
         finally:
@@ -93,11 +93,11 @@ class Garbage:
 
     async def _begin(self) -> None:
         try:
-            await self._look_at_everything()
+            await self._queue_everything()
         except StorageError as error:
             log.error("garbage collection: not everything was looked at after the start: %s", error)
 
-    async def _look_at_everything(self) -> None:
+    async def _queue_everything(self) -> None:
         """After a start: queue what has owners, and what waits for its dependents."""
         after: Owned | None = None
         while owned := await self._store.owned(after):
@@ -115,7 +115,7 @@ class Garbage:
                     break
                 start = (page.items[-1].namespace, page.items[-1].name)
 
-    async def _follow_gone(self) -> None:
+    async def _queue_dependents(self) -> None:
         while True:
             uid = await self._gone.take()
             try:
@@ -131,7 +131,7 @@ class Garbage:
         while True:
             key = await self._queue.take()
             try:
-                await self._look_at(key)
+                await self._reconcile(key)
                 self._queue.settle(key)
             except MismatchError:
                 self._queue.add(key)  # changed since it was read
@@ -153,7 +153,7 @@ class Garbage:
 
     # --- one object ---
 
-    async def _look_at(self, key: Key) -> None:
+    async def _reconcile(self, key: Key) -> None:
         resource, stored = self._registry.of_key(key.resource), await self._store.get(key)
         if resource is None or stored is None:
             return
@@ -197,7 +197,7 @@ class Garbage:
         """Sort owner references. What cannot be known, because the kind is not served, counts as there."""
         found = _Owners([], [], [])
         for owner in owners:
-            kind = self._kind(owner)
+            kind = self._resource_of(owner)
             if kind is None or (kind.namespaced and not resource.namespaced):
                 found.solid.append(owner)
                 continue
@@ -257,16 +257,16 @@ class Garbage:
         body = Body({"metadata": guard | change})
         await self._verbs.patch(resource, _target(resource, key), MERGE_PATCH, body, MANAGER)
 
-    def _kind(self, owner: Raw) -> Resource | None:
+    def _resource_of(self, owner: Raw) -> Resource | None:
         """Give the resource that an owner reference names, or None when it is not served."""
-        if self._kinds[0] != self._registry.revision:
+        if self._resources_by_kind[0] != self._registry.revision:
             served = {(one.api_version, one.kind): one for one in self._registry.all() if not one.virtual}
-            self._kinds = (self._registry.revision, served)
-        return self._kinds[1].get((owner.get("apiVersion", ""), owner.get("kind", "")))
+            self._resources_by_kind = (self._registry.revision, served)
+        return self._resources_by_kind[1].get((owner.get("apiVersion", ""), owner.get("kind", "")))
 
 
 def _has_work(body: bytes) -> bool:
-    """Whether an object may wait for its dependents. Says yes too often rather than too seldom; `_look_at` decides."""
+    """Whether an object may wait for its dependents; too often rather than too seldom, `_reconcile` decides."""
     return any(name in body for name in _FINALIZERS) and b'"deletionTimestamp"' in body
 
 

@@ -19,11 +19,11 @@ import orjson
 from aiohttp import web
 
 from tink.apiserver import errors
-from tink.apiserver.discovery.documents import Asked, Documents
+from tink.apiserver.discovery import DocumentRequest, Documents
 from tink.apiserver.errors import StatusError
 from tink.apiserver.http.refusals import Refusals
 from tink.apiserver.http.responses import DEPRECATED, error_response, finish_headers, for_log, rendered, warning
-from tink.apiserver.read.lists import Change, Listing, Lists, select
+from tink.apiserver.read import Change, Listing, Lists, select
 from tink.apiserver.requests import (
     APPLY_PATCH,
     JSON,
@@ -56,7 +56,7 @@ from tink.schema.field_errors import quote
 
 log = logging.getLogger(__name__)
 
-BODY_S = 60.0
+BODY_SECONDS = 60.0
 """How long a body may take to arrive, in seconds (Kubernetes: --request-timeout)."""
 _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _QUIET = (404, 409, 410)
@@ -175,10 +175,10 @@ class Api:
 
     def _document(self, request: web.Request, path: str) -> web.Response | None:
         """Answer discovery, OpenAPI and version; None for other paths."""
-        if not self._documents.may_know(path):
+        if not self._documents.may_serve(path):
             return None
         headers = request.headers
-        asked = Asked(
+        asked = DocumentRequest(
             path,
             ",".join(headers.getall("Accept", [])),
             headers.get("If-None-Match", ""),
@@ -458,10 +458,10 @@ async def _begun(parts: AsyncIterator[list[bytes]]) -> AsyncIterator[list[bytes]
 async def _sent(request: web.Request) -> bytes:
     """Read a body. Raises StatusError (408) when it does not come."""
     try:
-        async with asyncio.timeout(BODY_S):
+        async with asyncio.timeout(BODY_SECONDS):
             return await request.read()
     except TimeoutError as error:
-        raise StatusError(408, "Timeout", f"the body did not arrive within {BODY_S:.0f} s") from error
+        raise StatusError(408, "Timeout", f"the body did not arrive within {BODY_SECONDS:.0f} s") from error
 
 
 def _write_options(request: web.Request, kind: OptionsKind, *, apply: bool = False) -> WriteOptions:

@@ -4,7 +4,7 @@ Pure: from the parts of an HTTP request to values, or to a `StatusError`. Everyt
 controller that makes some of its own, speaks in these values.
 """
 
-from tink.apiserver.requests.body import MAX_BODY, Body, decode, decode_patch
+from tink.apiserver.requests.body import MAX_BODY, Body, decode, decode_patch, not_an_object
 from tink.apiserver.requests.media_types import (
     APPLY_PATCH,
     JSON,
@@ -56,6 +56,7 @@ __all__ = [
     "labels_of",
     "match_fields",
     "negotiate",
+    "not_an_object",
     "parse_fields",
     "parse_labels",
     "parse_path",

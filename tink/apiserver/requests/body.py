@@ -15,6 +15,7 @@ from tink.api.yaml import YamlError, document_and_repeated
 from tink.apiserver import errors
 from tink.apiserver.requests.media_types import APPLY_PATCH, JSON, PROTOBUF, STRATEGIC_PATCH, YAML
 from tink.apiserver.serializer import JsonError, ProtobufError, duplicate_fields, load_json, load_protobuf
+from tink.golang import json_kind
 
 MAX_DEPTH = 100
 """Deepest nesting of a body."""
@@ -39,10 +40,6 @@ class Body:
     value: Any
     duplicates: tuple[str, ...] = ()
     size: int = 0
-
-
-_SEEN = {dict: "object", list: "array", str: "string", bool: "bool", int: "number", float: "number"}
-_HEAD = 'struct { APIVersion string "json:\\"apiVersion,omitempty\\""; Kind string "json:\\"kind,omitempty\\"" }'
 
 
 class UnreadableError(ValueError):
@@ -85,21 +82,22 @@ def _summary(raw: bytes) -> str:
 def _check_head(value: Any, raw: bytes, custom: bool) -> None:
     """Check what Kubernetes reads first: apiVersion and kind. Raises UnreadableError."""
     if value is not None and not isinstance(value, dict):
-        seen = _SEEN.get(type(value), "null")
-        raise UnreadableError(
-            f"couldn't get version/kind; json parse error: json: cannot unmarshal {seen} into Go value of type {_HEAD}"
-        )
+        raise UnreadableError(not_an_object(value))
     head = value or {}
     for name in ("apiVersion", "kind"):
         if not isinstance(found := head.get(name) or "", str):
-            seen = _SEEN.get(type(found), "null")
-            why = f"json: cannot unmarshal {seen} into Go struct field .{name} of type string"
+            why = f"json: cannot unmarshal {json_kind(found)} into Go struct field .{name} of type string"
             raise UnreadableError(f"couldn't get version/kind; json parse error: {why}")
     version = head.get("apiVersion") or ""
     if version.count("/") > 1:
         raise UnreadableError(f"unexpected GroupVersion string: {version}")
     if custom and not head.get("kind"):
         raise UnreadableError(f"Object 'Kind' is missing in '{raw.decode('utf-8', 'replace')[:MAX_SHOWN]}'")
+
+
+def not_an_object(value: Any) -> str:
+    """Say that JSON which should be an object is not."""
+    return f"couldn't get version/kind; json parse error: json: cannot unmarshal {json_kind(value)} into Go value"
 
 
 def _decode_protobuf(raw: bytes) -> Any:

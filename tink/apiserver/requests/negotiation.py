@@ -109,13 +109,13 @@ def negotiate(
     for offers in ((JSON,) if watch else (JSON, YAML), (PROTOBUF,) if protobuf and not watch else ()):
         for clause in wanted:
             for media in offers:
-                made = _accepted(clause, media, many, builtin) if clause.matches(media) else None
+                made = _accepted(clause, media, many) if clause.matches(media) else None
                 if made is not None:
                     return made
     raise _not_acceptable(wanted, builtin=builtin, many=many, watch=watch)
 
 
-def _accepted(clause: Clause, media: str, many: bool, builtin: bool) -> Accepted | None:
+def _accepted(clause: Clause, media: str, many: bool) -> Accepted | None:
     """Say what a clause asks for, or None when that is not served."""
     asked = clause.parameters
     pretty = asked.get("pretty") == "1"
@@ -129,19 +129,17 @@ def _accepted(clause: Clause, media: str, many: bool, builtin: bool) -> Accepted
     if kind == "Table":
         return Accepted(media, Form.TABLE, version, pretty)
     if kind in ("PartialObjectMetadata", "PartialObjectMetadataList"):
-        _check_partial(kind, many, builtin)
+        _check_partial(kind, many)
         return Accepted(media, Form.PARTIAL, version, pretty)
     return None
 
 
-def _check_partial(kind: str, many: bool, builtin: bool) -> None:
+def _check_partial(kind: str, many: bool) -> None:
     """Refuse a list of metadata where there is one object, and the other way round."""
     if kind.endswith("List") == many:
         return
     is_not = "is a list" if many else "is not a list"
-    # The real server names the type of Go, which for custom resources is always the same.
-    go = "" if builtin else " (*unstructured.UnstructuredList)" if many else " (*unstructured.Unstructured)"
-    raise StatusError(406, "NotAcceptable", f"you requested {kind}, but the requested object {is_not}{go}")
+    raise StatusError(406, "NotAcceptable", f"you requested {kind}, but the requested object {is_not}")
 
 
 def _not_acceptable(wanted: Sequence[Clause], *, builtin: bool, many: bool, watch: bool) -> StatusError:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from multidict import MultiMapping
 
 from tink.apiserver import errors
+from tink.golang import json_kind
 from tink.schema import field_errors
 from tink.schema.field_errors import FieldError, quote
 
@@ -248,7 +249,6 @@ _DELETE_TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
     "propagationPolicy": (str, "v1.DeletionPropagation"),
     "dryRun": (list, "[]string"),
 }
-_SEEN = {dict: "object", list: "array", str: "string", bool: "bool", int: "number", float: "number"}
 
 
 def _check_types(body: Any) -> None:
@@ -258,12 +258,10 @@ def _check_types(body: Any) -> None:
     if body.get("kind", "DeleteOptions") != "DeleteOptions":
         raise errors.bad_request(
             f"no kind {quote(body['kind'])} is registered for version {quote(body.get('apiVersion', ''))}"
-            ' in scheme "pkg/runtime/scheme.go:111"'
         )
     for name, (wanted, go_type) in _DELETE_TYPES.items():
         value = body.get(name)
         if value is not None and (not isinstance(value, wanted) or (wanted is int and isinstance(value, bool))):
-            seen = _SEEN.get(type(value), "value")
             raise errors.bad_request(
-                f"json: cannot unmarshal {seen} into Go struct field DeleteOptions.{name} of type {go_type}"
+                f"json: cannot unmarshal {json_kind(value)} into Go struct field DeleteOptions.{name} of type {go_type}"
             )

@@ -20,7 +20,7 @@ import orjson
 
 from tink.apiserver.errors import StatusError
 from tink.apiserver.resources.registry import Resource
-from tink.apiserver.webhooks.client import MAX_ANSWER, CallError, Post, decoded, named
+from tink.apiserver.webhooks import MAX_ANSWER, CallWebhook, WebhookCallError, check_review, group_version_kind
 from tink.apiserver.write import intake
 from tink.exact import exact
 from tink.schema import field_errors, meta
@@ -127,7 +127,11 @@ class Conversion:
     """
 
     def __init__(
-        self, schemas: Mapping[str, Raw], client: ClientConfig | None = None, review: str = "", post: Post | None = None
+        self,
+        schemas: Mapping[str, Raw],
+        client: ClientConfig | None = None,
+        review: str = "",
+        post: CallWebhook | None = None,
     ) -> None:
         self._schemas = schemas
         self._client = client
@@ -261,10 +265,10 @@ class Conversion:
         asked = _review(self._review, uid, target, objects)
         try:
             if self._post is None:
-                raise CallError("no client for webhooks")
+                raise WebhookCallError("no client for webhooks")
             answer = await self._post(self._client, asked, TIMEOUT_S, MAX_ANSWER + 4 * len(asked))
             converted = _converted(answer, uid, self._review)
-        except (CallError, ValueError) as error:
+        except (WebhookCallError, ValueError) as error:
             raise _failed(f"{whom} failed: {error}") from error
         if len(converted) != len(objects):
             raise _failed(f"{whom} returned {len(converted)} objects, expected {len(objects)}")
@@ -275,7 +279,7 @@ class Conversion:
         ]
 
 
-def of(definition: Mapping[str, Any], post: Post | None = None) -> Conversion:
+def of(definition: Mapping[str, Any], post: CallWebhook | None = None) -> Conversion:
     """Compile how the objects of a stored definition are converted; `post` asks its webhook."""
     spec = definition["spec"]
     schemas = {
@@ -353,8 +357,8 @@ def _review(version: str, uid: str, target: str, objects: list[Raw]) -> bytes:
 
 def _converted(answer: Any, uid: str, version: str) -> list[Any]:
     """Give the objects of an answer. Raises ValueError with Kubernetes' words."""
-    answer = decoded(answer, f"{GROUP}/{version}", "ConversionReview")
-    got, expected, response = named(answer), f"{GROUP}/v1, Kind=ConversionReview", answer.get("response")
+    answer = check_review(answer, f"{GROUP}/{version}", "ConversionReview")
+    got, expected, response = group_version_kind(answer), f"{GROUP}/v1, Kind=ConversionReview", answer.get("response")
     if version == "v1" and got != expected:
         raise ValueError(f"expected webhook response of {expected}, got {got}")
     if not isinstance(response, dict):

@@ -8,10 +8,10 @@ from typing import Any
 
 from tink.cel.cost.walk import Walk
 from tink.cel.errors import EvaluationError
-from tink.cel.library.quoting import go_quote
 from tink.cel.library.strings import MAX_RESULT
 from tink.cel.library.times import duration_text, timestamp_text
 from tink.cel.values import Duration, Timestamp, TypeValue, UInt, double_text, type_name
+from tink.golang import quote
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MAX_PRECISION = 1000
@@ -150,7 +150,7 @@ def _string(walk: Walk, value: Any) -> str:
 def _key(walk: Walk, value: Any) -> str:
     if type(value) is str:
         walk.text(value)
-        return go_quote(value)
+        return quote(value)
     if type(value) in (int, UInt, bool):
         return _string(walk, value)
     raise ClauseError(f"error during formatting: no formatting function for map key of type {type_name(value)}")
@@ -162,9 +162,9 @@ def _inner(walk: Walk, value: Any) -> str:
     if kind is str or kind is bytes:
         walk.text(value)
     if kind is str:
-        return go_quote(value)
+        return quote(value)
     if kind is bytes:
-        return "b" + go_quote(value.decode("utf-8", "replace"))
+        return "b" + quote(value.decode("utf-8", "replace"))
     if kind is float:
         if value - value != 0:
             return f'"{double_text(value)}"'

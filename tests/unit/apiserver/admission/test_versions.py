@@ -11,7 +11,7 @@ import pytest
 
 from tink.apiserver.errors import StatusError
 from tink.apiserver.resources.registry import Resource
-from tink.apiserver.webhooks.client import CallError
+from tink.apiserver.webhooks.client import WebhookCallError
 from tink.apiserver.write import conversion
 from tink.apiserver.write.conversion import Conversion
 from tink.schema.client_config import ClientConfig
@@ -73,7 +73,7 @@ class Server:
         self.batches.append(len(asked["objects"]))
         await self.gate.wait()
         if self.fails:
-            raise CallError("gone")
+            raise WebhookCallError("gone")
         for obj in asked["objects"]:
             obj["apiVersion"] = asked["desiredAPIVersion"]
             old, new = ("size", "length") if obj["apiVersion"].endswith("v2") else ("length", "size")

@@ -24,7 +24,7 @@ async def test_object_that_goes_during_a_round_is_not_overlooked(monkeypatch: py
         nonlocal rounds
         rounds += 1
         if rounds == 2:
-            lifecycle.notice(Event(3, Key("/configmaps", "x", "held"), "DELETED", b"{}", b"{}"))
+            lifecycle.on_event(Event(3, Key("/configmaps", "x", "held"), "DELETED", b"{}", b"{}"))
             return True
         if rounds == 3:
             third.set()
@@ -33,7 +33,7 @@ async def test_object_that_goes_during_a_round_is_not_overlooked(monkeypatch: py
     monkeypatch.setattr(lifecycle, "_round", look)
     task = asyncio.create_task(lifecycle.run())
     await asyncio.sleep(0)
-    lifecycle.notice(Event(2, Key("/namespaces", "", "x"), "MODIFIED", b"{}", b"{}"))
+    lifecycle.on_event(Event(2, Key("/namespaces", "", "x"), "MODIFIED", b"{}", b"{}"))
     try:
         await asyncio.wait_for(third.wait(), 20)
     finally:

@@ -14,7 +14,7 @@ import orjson
 import pytest
 import yaml
 
-from tink.apiserver.discovery.documents import OPENAPI_2, Asked, Document, Documents
+from tink.apiserver.discovery.documents import OPENAPI_2, Document, DocumentRequest, Documents
 from tink.apiserver.discovery.openapi import OpenAPI, gnostic
 from tink.apiserver.errors import StatusError
 from tink.apiserver.http.responses import rendered
@@ -49,7 +49,7 @@ def documents(registry: Registry) -> Documents:
 
 
 def answer(documents: Documents, path: str, accept: str = "", **more: str) -> Document:
-    found = documents.answer(Asked(path, accept, **more))
+    found = documents.answer(DocumentRequest(path, accept, **more))
     assert found is not None
     return found
 
@@ -82,7 +82,7 @@ def test_documents_change_when_a_definition_comes_or_goes(registry: Registry, do
     registry.remove("widgets.example.com")
     for path, tag in before.items():
         assert answer(documents, path).headers["ETag"] == tag
-    assert documents.answer(Asked("/apis/example.com/v1")) is None
+    assert documents.answer(DocumentRequest("/apis/example.com/v1")) is None
 
 
 def test_only_the_groups_that_changed_are_made_again(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +159,7 @@ def test_discovery_is_given_in_the_version_that_kubectl_understands(documents: D
     "path", ["/apis/none", "/apis/example.org/v9", "/api/v2", "/openapi/v3/apis/none/v1", "/other"]
 )
 def test_what_is_not_there_is_no_document(documents: Documents, path: str) -> None:
-    assert documents.answer(Asked(path)) is None
+    assert documents.answer(DocumentRequest(path)) is None
 
 
 def test_paths_of_objects_are_told_from_those_of_documents_without_work() -> None:

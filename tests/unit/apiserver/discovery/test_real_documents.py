@@ -15,7 +15,7 @@ import orjson
 import pytest
 
 from tink.apiserver.discovery import groups
-from tink.apiserver.discovery.documents import Asked, Documents
+from tink.apiserver.discovery.documents import DocumentRequest, Documents
 from tink.apiserver.errors import StatusError
 from tink.apiserver.requests import Form, negotiate
 from tink.apiserver.resources import builtin, definitions
@@ -50,7 +50,7 @@ def documents(registry: Registry) -> Documents:
 
 
 def get(documents: Documents, path: str, accept: str = "") -> Any:
-    found = documents.answer(Asked(path, accept))
+    found = documents.answer(DocumentRequest(path, accept))
     assert found is not None
     return orjson.loads(found.body)
 

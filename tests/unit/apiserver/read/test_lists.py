@@ -228,13 +228,13 @@ async def test_metadata_only_answers_for_clients_that_want_no_more(api: Any) -> 
 
 async def test_slow_watch_is_ended_instead_of_filling_memory(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tink.apiserver.read.broadcaster.BACKLOG", 3)
-    from tink.apiserver.read.broadcaster import Hub
+    from tink.apiserver.read.broadcaster import Broadcaster
     from tink.apiserver.store import Event, Key
 
-    hub = Hub()
-    subscription = hub.subscribe("g/r", None)
+    broadcaster = Broadcaster()
+    subscription = broadcaster.subscribe("g/r", None)
     for number in range(1, 6):
-        hub.publish(Event(number, Key("g/r", "", "x"), "MODIFIED", b"{}", None))
+        broadcaster.publish(Event(number, Key("g/r", "", "x"), "MODIFIED", b"{}", None))
     assert subscription.ended
     assert await subscription.next(1) == []
 

@@ -21,9 +21,10 @@ import orjson
 
 from tink.apiserver import errors
 from tink.apiserver.errors import StatusError
+from tink.apiserver.requests import not_an_object
 from tink.apiserver.resources.registry import Resource
 from tink.apiserver.serializer import JsonError, load_json
-from tink.apiserver.webhooks.client import CallError, Post, TrustError, json_type, no_object
+from tink.apiserver.webhooks import CallWebhook, TrustError, WebhookCallError
 from tink.apiserver.write import conversion, patch
 from tink.apiserver.write.admission import review
 from tink.apiserver.write.admission.attributes import Attributes
@@ -31,6 +32,7 @@ from tink.apiserver.write.admission.conditions import ConditionError
 from tink.apiserver.write.admission.configuration import Hook, compile_hooks
 from tink.apiserver.write.admission.matching import exempt, is_namespaces, labels_of
 from tink.apiserver.write.intake import too_much_added
+from tink.golang import json_kind
 from tink.schema.field_errors import quote
 from tink.schema.outcome import Outcome, TooMuchAddedError
 from tink.schema.values import Raw
@@ -77,7 +79,7 @@ class _Rounds:
     wanted: bool = False
     """Something changed, so that there is a second round."""
     before: set[Hook] = field(default_factory=set)
-    """Asked so far, and to be asked again if something changes."""
+    """DocumentRequest so far, and to be asked again if something changes."""
     again: set[Hook] = field(default_factory=set)
 
     def changed(self) -> None:
@@ -94,7 +96,7 @@ class Webhooks:
 
     def __init__(
         self,
-        post: Post,
+        post: CallWebhook,
         namespace_labels: Callable[[str], Awaitable[Mapping[str, str]]],
         versions: Callable[[Resource], Sequence[Resource]],
         user: Raw = USER,
@@ -159,7 +161,7 @@ class Webhooks:
         try:
             operations = load_json(answer.patch)
             if not isinstance(operations, list):
-                kind = json_type(operations)
+                kind = json_kind(operations)
                 raise JsonError(f"json: cannot unmarshal {kind} into Go value of type jsonpatch.Patch")
         except JsonError as error:
             raise CalledError(hook.name, f"received undecodable patch in webhook response: {error}") from error
@@ -312,7 +314,7 @@ class Webhooks:
             answer = review.decode(await self._post(hook.client, text, hook.timeout_s), hook.version)
         except TrustError as error:
             raise CalledError(hook.name, f"could not get REST client: {error}") from error
-        except (CallError, review.AnswerError) as error:
+        except (WebhookCallError, review.AnswerError) as error:
             raise CalledError(hook.name, f"failed to call webhook: {error}") from error
         try:
             found = review.verify(hook.name, answer, uid, hook.version, mutating=hook.mutating)
@@ -340,7 +342,7 @@ def _internal(why: str) -> StatusError:
 def _check_patched(made: Any, text: bytes, before: Raw) -> None:
     """Refuse a patch that leaves something else than an object of the same kind. Raises StatusError (500)."""
     if not isinstance(made, dict):
-        raise _internal(no_object(made))
+        raise _internal(not_an_object(made))
     for name, title in (("kind", "Kind"), ("apiVersion", "apiVersion")):
         if not made.get(name):
             raise _internal(f"Object '{title}' is missing in '{text.decode()}'")

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from tink.apiserver.write.managed_fields import golang
+from tink import golang
 from tink.apiserver.write.managed_fields.fields import Fields, is_member
 
 Difference = tuple[Fields | None, Fields | None]

@@ -17,13 +17,13 @@ import pytest
 from aiohttp import web
 
 from tink.apiserver import credentials
-from tink.apiserver.webhooks.client import CallError, Callout
+from tink.apiserver.webhooks.client import WebhookCallError, WebhookClient
 from tink.schema.client_config import ClientConfig, check_client
 
 
 @pytest.fixture
-async def callout() -> AsyncIterator[Callout]:
-    made = Callout()
+async def webhook_client() -> AsyncIterator[WebhookClient]:
+    made = WebhookClient()
     yield made
     await made.close()
 
@@ -52,7 +52,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         await runner.cleanup()
 
 
-async def test_connection_is_used_again_by_the_next_call(callout: Callout, serve: Serve) -> None:
+async def test_connection_is_used_again_by_the_next_call(webhook_client: WebhookClient, serve: Serve) -> None:
     peers = set()
 
     async def answer(request: web.Request) -> web.Response:
@@ -62,11 +62,13 @@ async def test_connection_is_used_again_by_the_next_call(callout: Callout, serve
 
     where = await serve(answer)
     for _ in range(5):
-        assert await callout.post(where, b"{}", 5) == {}
+        assert await webhook_client.post(where, b"{}", 5) == {}
     assert len(peers) == 1
 
 
-async def test_answer_without_end_is_cut_off_instead_of_filling_memory(callout: Callout, serve: Serve) -> None:
+async def test_answer_without_end_is_cut_off_instead_of_filling_memory(
+    webhook_client: WebhookClient, serve: Serve
+) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -74,11 +76,13 @@ async def test_answer_without_end_is_cut_off_instead_of_filling_memory(callout: 
             await response.write(b"x" * 65536)
         return response
 
-    with pytest.raises(CallError, match="larger than 1000000 bytes"):
-        await callout.post(await serve(answer), b"{}", 10, 1_000_000)
+    with pytest.raises(WebhookCallError, match="larger than 1000000 bytes"):
+        await webhook_client.post(await serve(answer), b"{}", 10, 1_000_000)
 
 
-async def test_answer_that_grows_when_it_is_unpacked_fills_no_memory(callout: Callout, serve: Serve) -> None:
+async def test_answer_that_grows_when_it_is_unpacked_fills_no_memory(
+    webhook_client: WebhookClient, serve: Serve
+) -> None:
     packed = gzip.compress(bytes(200_000_000))
 
     async def answer(_: web.Request) -> web.Response:
@@ -87,8 +91,8 @@ async def test_answer_that_grows_when_it_is_unpacked_fills_no_memory(callout: Ca
     where = await serve(answer)
     tracemalloc.start()
     try:
-        with pytest.raises(CallError, match="larger than 1000000 bytes"):
-            await callout.post(where, b"{}", 10, 1_000_000)
+        with pytest.raises(WebhookCallError, match="larger than 1000000 bytes"):
+            await webhook_client.post(where, b"{}", 10, 1_000_000)
         assert tracemalloc.get_traced_memory()[1] < 20_000_000
     finally:
         tracemalloc.stop()
@@ -102,26 +106,26 @@ async def test_answer_that_grows_when_it_is_unpacked_fills_no_memory(callout: Ca
         ("0.0.0.0", "0.0.0.0 is an unspecified address"),
     ],
 )
-async def test_webhook_is_never_a_clouds_metadata_service(callout: Callout, host: str, why: str) -> None:
+async def test_webhook_is_never_a_clouds_metadata_service(webhook_client: WebhookClient, host: str, why: str) -> None:
     """Loopback is where tinkedge's own webhooks are, and may be asked."""
-    with pytest.raises(CallError) as caught:
-        await callout.post(ClientConfig(f"https://{host}:8443/latest"), b"{}", 5)
+    with pytest.raises(WebhookCallError) as caught:
+        await webhook_client.post(ClientConfig(f"https://{host}:8443/latest"), b"{}", 5)
     assert str(caught.value) == f'Post "https://{host}:8443/latest?timeout=5s": dial tcp {host}:8443: connect: {why}'
 
 
-async def test_redirect_is_not_followed(callout: Callout, serve: Serve) -> None:
+async def test_redirect_is_not_followed(webhook_client: WebhookClient, serve: Serve) -> None:
     asked = []
 
     async def answer(request: web.Request) -> web.Response:
         asked.append(request.path)
         return web.Response(status=307, headers={"Location": "/elsewhere"})
 
-    with pytest.raises(CallError, match="the server responded with the status code 307"):
-        await callout.post(await serve(answer), b"{}", 5)
+    with pytest.raises(WebhookCallError, match="the server responded with the status code 307"):
+        await webhook_client.post(await serve(answer), b"{}", 5)
     assert asked == ["/x"]
 
 
-async def test_webhook_that_asks_for_a_moment_is_asked_again(callout: Callout, serve: Serve) -> None:
+async def test_webhook_that_asks_for_a_moment_is_asked_again(webhook_client: WebhookClient, serve: Serve) -> None:
     asked = []
 
     async def answer(_: web.Request) -> web.Response:
@@ -130,34 +134,36 @@ async def test_webhook_that_asks_for_a_moment_is_asked_again(callout: Callout, s
             return web.Response(status=429, headers={"Retry-After": "0"})
         return web.json_response({"asked": len(asked)})
 
-    assert await callout.post(await serve(answer), b"{}", 5) == {"asked": 3}
+    assert await webhook_client.post(await serve(answer), b"{}", 5) == {"asked": 3}
 
 
-async def test_webhook_that_asks_for_a_moment_too_often_is_given_up(callout: Callout, serve: Serve) -> None:
+async def test_webhook_that_asks_for_a_moment_too_often_is_given_up(
+    webhook_client: WebhookClient, serve: Serve
+) -> None:
     asked = []
 
     async def answer(_: web.Request) -> web.Response:
         asked.append(1)
         return web.Response(status=503, headers={"Retry-After": "0"})
 
-    with pytest.raises(CallError, match="currently unable"):
-        await callout.post(await serve(answer), b"{}", 5)
+    with pytest.raises(WebhookCallError, match="currently unable"):
+        await webhook_client.post(await serve(answer), b"{}", 5)
     assert len(asked) == 11
 
 
 async def test_waiting_for_a_webhook_that_asks_for_an_hour_ends_with_the_timeout(
-    callout: Callout, serve: Serve
+    webhook_client: WebhookClient, serve: Serve
 ) -> None:
     async def answer(_: web.Request) -> web.Response:
         return web.Response(status=429, headers={"Retry-After": "3600"})
 
     start = time.monotonic()
-    with pytest.raises(CallError, match="context deadline exceeded"):
-        await callout.post(await serve(answer), b"{}", 1)
+    with pytest.raises(WebhookCallError, match="context deadline exceeded"):
+        await webhook_client.post(await serve(answer), b"{}", 1)
     assert time.monotonic() - start < 60
 
 
-async def test_answer_that_trickles_ends_with_the_timeout(callout: Callout, serve: Serve) -> None:
+async def test_answer_that_trickles_ends_with_the_timeout(webhook_client: WebhookClient, serve: Serve) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -166,11 +172,11 @@ async def test_answer_that_trickles_ends_with_the_timeout(callout: Callout, serv
             await asyncio.sleep(0.05)
         return response
 
-    with pytest.raises(CallError, match="context deadline exceeded"):
-        await callout.post(await serve(answer), b"{}", 1)
+    with pytest.raises(WebhookCallError, match="context deadline exceeded"):
+        await webhook_client.post(await serve(answer), b"{}", 1)
 
 
-async def test_cookies_of_one_webhook_are_not_sent_anywhere(callout: Callout, serve: Serve) -> None:
+async def test_cookies_of_one_webhook_are_not_sent_anywhere(webhook_client: WebhookClient, serve: Serve) -> None:
     seen = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -181,12 +187,14 @@ async def test_cookies_of_one_webhook_are_not_sent_anywhere(callout: Callout, se
 
     where = await serve(answer)
     named = ClientConfig(where.url.replace("127.0.0.1", "localhost"), where.trust)
-    await callout.post(named, b"{}", 5)
-    await callout.post(named, b"{}", 5)
+    await webhook_client.post(named, b"{}", 5)
+    await webhook_client.post(named, b"{}", 5)
     assert seen == [None, None]
 
 
-async def test_certificate_of_another_host_is_refused(callout: Callout, serve: Serve, monkeypatch: Any) -> None:
+async def test_certificate_of_another_host_is_refused(
+    webhook_client: WebhookClient, serve: Serve, monkeypatch: Any
+) -> None:
     async def answer(_: web.Request) -> web.Response:
         return web.json_response({})
 
@@ -197,25 +205,27 @@ async def test_certificate_of_another_host_is_refused(callout: Callout, serve: S
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", found)
     named = ClientConfig(where.url.replace("127.0.0.1", "other.example.org"), where.trust)
-    with pytest.raises(CallError, match=r"but wanted to match other\.example\.org"):
-        await callout.post(named, b"{}", 5)
+    with pytest.raises(WebhookCallError, match=r"but wanted to match other\.example\.org"):
+        await webhook_client.post(named, b"{}", 5)
 
 
-async def test_service_is_not_found_as_on_a_cluster_without_it(callout: Callout) -> None:
+async def test_service_is_not_found_as_on_a_cluster_without_it(webhook_client: WebhookClient) -> None:
     where = ClientConfig.of({"service": {"name": "hooks", "namespace": "ns", "path": "/a/"}})
-    with pytest.raises(CallError, match=r'Post "https://hooks\.ns\.svc:443/a\?timeout=5s": service "hooks" not found'):
-        await callout.post(where, b"{}", 5)
+    with pytest.raises(
+        WebhookCallError, match=r'Post "https://hooks\.ns\.svc:443/a\?timeout=5s": service "hooks" not found'
+    ):
+        await webhook_client.post(where, b"{}", 5)
 
 
-async def test_closing_twice_and_calling_after_it_works(callout: Callout, serve: Serve) -> None:
+async def test_closing_twice_and_calling_after_it_works(webhook_client: WebhookClient, serve: Serve) -> None:
     async def answer(_: web.Request) -> web.Response:
         return web.json_response([1])
 
     where = await serve(answer)
-    assert await callout.post(where, b"{}", 5) == [1]
-    await callout.close()
-    await callout.close()
-    assert await callout.post(where, b"{}", 5) == [1]
+    assert await webhook_client.post(where, b"{}", 5) == [1]
+    await webhook_client.close()
+    await webhook_client.close()
+    assert await webhook_client.post(where, b"{}", 5) == [1]
 
 
 @pytest.mark.parametrize(
@@ -243,8 +253,8 @@ def test_url_that_go_cannot_parse_is_refused_when_it_is_stored(url: str) -> None
     ]
 
 
-async def test_bundle_that_is_no_certificate_fails_the_call_and_not_the_server(callout: Callout) -> None:
+async def test_bundle_that_is_no_certificate_fails_the_call_and_not_the_server(webhook_client: WebhookClient) -> None:
     for bundle in ("a", base64.b64encode(b"nonsense").decode(), base64.b64encode(b"\xff\xfe").decode()):
         where = ClientConfig.of({"url": "https://127.0.0.1:1/", "caBundle": bundle})
-        with pytest.raises(CallError, match="unable to load root certificates"):
-            await callout.post(where, b"{}", 5)
+        with pytest.raises(WebhookCallError, match="unable to load root certificates"):
+            await webhook_client.post(where, b"{}", 5)
