@@ -132,7 +132,7 @@ class ApiServer:
             handler_cancellation=True,
             shutdown_timeout=STOP_SECONDS,
             access_log=None,
-            logger=http_logger(api.refusals),
+            logger=http_logger(api.request_log),
             auto_decompress=False,  # Kubernetes does not either: a small body must not become a large one
         )
         await self._runner.setup()

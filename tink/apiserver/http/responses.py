@@ -39,6 +39,11 @@ def rendered(body: bytes, accepted: Accepted) -> bytes:
     return orjson.dumps(orjson.loads(body), option=orjson.OPT_INDENT_2) + b"\n" if accepted.pretty else body
 
 
+def body_response(body: bytes, accepted: Accepted, status: int = 200) -> web.Response:
+    """Give the response with a body (JSON) in the form that its client accepts."""
+    return web.Response(status=status, body=rendered(body, accepted), content_type=accepted.media)
+
+
 def warning(text: str) -> str:
     """Write a warning header (RFC 7234 section 5.5, code 299), which kubectl prints."""
     printable = "".join(char if char.isprintable() else " " for char in text)

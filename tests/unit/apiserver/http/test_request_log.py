@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tink.apiserver.http.refusals import CAPACITY, INTERVAL_S, NoHttp, Refusals
+from tink.apiserver.http.request_log import CAPACITY, INTERVAL_SECONDS, NotHttp, RequestLog
 
 LOG = logging.getLogger("tests.refusals")
 
@@ -20,24 +20,27 @@ def told(caplog: pytest.LogCaptureFixture) -> Any:
 
 def test_same_refusal_is_told_once_a_minute(told: Any) -> None:
     now = [0.0]
-    refusals = Refusals(LOG, lambda: now[0])
-    for now[0] in (0.0, 1.0, INTERVAL_S - 1, INTERVAL_S):
-        refusals.tell("GET", "/x", "400 no")
+    requests = RequestLog(LOG, lambda: now[0])
+    for now[0] in (0.0, 1.0, INTERVAL_SECONDS - 1, INTERVAL_SECONDS):
+        requests.refused("GET", "/x", "400 no")
     assert told() == ["GET /x: 400 no"] * 2
 
 
 def test_flood_of_different_refusals_is_cut_off_and_said_to_be(told: Any) -> None:
-    refusals = Refusals(LOG, lambda: 0.0)
+    now = [0.0]
+    requests = RequestLog(LOG, lambda: now[0])
     for number in range(CAPACITY * 3):
-        refusals.tell("GET", f"/{number}", "400 no")
-    assert len(told()) == CAPACITY + 1
-    assert told()[-1] == "more requests are refused than the log tells of"
+        requests.refused("GET", f"/{number}", "400 no")
+    assert len(told()) == CAPACITY
+    now[0] = INTERVAL_SECONDS
+    requests.refused("GET", "/later", "400 no")
+    assert told()[-2:] == [f"{CAPACITY * 2} more lines like the last ones were left out", "GET /later: 400 no"]
 
 
 def test_what_is_no_http_leaves_no_stack_trace(told: Any) -> None:
     from aiohttp.http_exceptions import BadHttpMethod
 
-    only = NoHttp(Refusals(LOG, lambda: 0.0))
+    only = NotHttp(RequestLog(LOG, lambda: 0.0))
     for error, passes in ((BadHttpMethod("x"), False), (BadHttpMethod("y"), False), (ValueError("ours"), True)):
         record = LOG.makeRecord("x", logging.ERROR, "f", 1, "Error handling request", (), (type(error), error, None))
         assert only.filter(record) is passes
