@@ -163,7 +163,7 @@ def _time(layout: str, fraction: str, written: str) -> Read:
     # An object is written again and again with the times that it had before.
     remembered = lru_cache(4096)(rewritten)
 
-    def read(value: Any, at: _At, _: str, __: list[str]) -> str:
+    def read(value: Any, *_: object) -> str:
         if not isinstance(value, str):
             raise MistypedError(f"json: cannot unmarshal {json_kind(value)} into Go value of type string")
         return remembered(value) if len(value) <= _LONGEST_TIME else rewritten(value)

@@ -6,6 +6,7 @@ Filled with the built-in resources (`builtin`) when the server starts, and with 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -17,7 +18,7 @@ from tink.apiserver.write.managed_fields import FieldManager, blank_of
 from tink.schema import meta
 from tink.schema.field_errors import FieldError
 from tink.schema.outcome import Node
-from tink.schema.structural import compile_pattern, root_schema
+from tink.schema.structural import root_schema
 from tink.schema.values import Raw
 
 VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
@@ -265,7 +266,7 @@ class Registry:
 
 def priority(version: str) -> tuple[int, int, int]:
     """Order versions as Kubernetes does: v2 > v1 > v1beta2 > v1beta1 > v1alpha1 > anything else."""
-    found = compile_pattern(r"^v(\d+)(?:(alpha|beta)(\d+))?$").search(version)
+    found = re.fullmatch(r"v([0-9]+)(?:(alpha|beta)([0-9]+))?", version)
     if found is None:
         return (0, 0, 0)
     stability = {None: 3, "beta": 2, "alpha": 1}[found.group(2)]

@@ -10,7 +10,7 @@ from tink.cel.errors import CelError, EvaluationError
 from tink.cel.evaluate import access, loops, operators
 from tink.cel.evaluate.code import VARIABLES, Code, Frame, Run, charged, constant, overdrawn
 from tink.cel.library.functions import OVERLOADS, WALKERS
-from tink.cel.library.regex import PatternError, find_all, tester
+from tink.cel.library.regex import PatternError, find_all, pattern_tester
 from tink.cel.library.times import span
 from tink.cel.syntax.tree import Call, Comprehension, Ident, ListNode, Literal, MapNode, Node, Select
 from tink.cel.types import ListType, MapType, ObjectType, Opaque, Type, declared_field
@@ -321,7 +321,7 @@ class Compiler:
             return None
         source, text = args[1].value, args[0].run
         try:
-            test = tester(source)
+            test = pattern_tester(source)
         except PatternError as error:
             raise CelError(f"program instantiation failed: {error}") from None
         size = len(source)

@@ -12,7 +12,7 @@ from tink.cel.errors import EvaluationError
 from tink.cel.evaluate import conversions
 from tink.cel.library import lists, net, quantity, semver, strings, times, urls
 from tink.cel.library.named_formats import FORMATS, NamedFormat
-from tink.cel.library.regex import PatternError, find_all, tester
+from tink.cel.library.regex import PatternError, find_all, pattern_tester
 from tink.cel.library.stringformat import formatted
 from tink.cel.values import ABSENT, Duration, Optional, TypeValue, UInt
 
@@ -104,7 +104,7 @@ def _negate(value: int) -> int:
 def matches(text: str, pattern: str) -> bool:
     """Whether a text has a match of a pattern that is known only now."""
     try:
-        return tester(pattern)(text)
+        return pattern_tester(pattern)(text)
     except PatternError as error:
         raise EvaluationError(str(error)) from None
 

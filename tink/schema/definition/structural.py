@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tink.cel import PatternError, compile_pattern
+from tink.cel import PatternError, check_pattern
 from tink.schema import field_errors
 from tink.schema.field_errors import FieldError, invalid_whole
 
@@ -160,7 +160,7 @@ def _values(schema: Schema, at: str, found: list[FieldError], *, skip_any: bool,
         _junctor(schema["not"], f"{at}.not", found)
     if pattern := schema.get("pattern"):
         try:
-            compile_pattern(pattern)
+            check_pattern(pattern)
         except PatternError as error:
             detail = f"must be a valid regular expression, but isn't: {error}"
             found.append(invalid_whole(f"{at}.pattern", pattern, detail))

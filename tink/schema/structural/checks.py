@@ -12,23 +12,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
-import re2
 
+from tink.cel import pattern_tester
 from tink.schema import field_errors
 from tink.schema.outcome import Node, Outcome, Path, render
 from tink.schema.structural.formats import CHECKS
-
-
-def compile_pattern(pattern: str) -> Any:
-    """Compile an RE2 pattern. Raises ValueError with RE2's own words."""
-    options = re2.Options()
-    options.log_errors = False
-    try:
-        return re2.compile(pattern, options=options)
-    except re2.error as error:
-        words = error.args[0] if error.args else b""
-        raise ValueError(words.decode("utf-8", "replace") if isinstance(words, bytes) else str(words)) from error
-
 
 Make = Callable[[Any, Mapping[str, Any]], Node]
 
@@ -77,8 +65,7 @@ def _multiple_of(step: Any, _: Mapping[str, Any]) -> Node:
 
 
 def _pattern(pattern: Any, _: Mapping[str, Any]) -> Node:
-    regex = compile_pattern(pattern)
-    return _rule(str, lambda value: regex.search(value) is not None, f"should match '{pattern}'")
+    return _rule(str, pattern_tester(pattern), f"should match '{pattern}'")
 
 
 def _format(name: Any, _: Mapping[str, Any]) -> Node:
