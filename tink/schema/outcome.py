@@ -13,8 +13,8 @@ from typing import Any
 from tink.schema.field_errors import FieldError
 
 Path = tuple["Path", str | int] | None
-Node = Callable[[Any, Path, "Outcome"], None]
-"""Walks a value that is of the schema's type or not; changes it in place; reports to the walk."""
+CompiledSchema = Callable[[Any, Path, "Outcome"], None]
+"""A schema or a keyword of one, compiled: prunes, completes and checks a value in place, and reports what it finds."""
 
 NOWHERE = "<nil>"
 """The path of errors that Kubernetes reports without one."""

@@ -389,7 +389,7 @@ def resources(definition: Raw, *, conversion: Any = None, defined_at: int = 0) -
                 names["plural"],
                 names["kind"],
                 openapi,
-                checker.node,
+                checker.compiled,
                 singular=names["singular"],
                 list_kind=names["listKind"],
                 namespaced=namespaced,

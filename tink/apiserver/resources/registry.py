@@ -17,7 +17,7 @@ from tink.apiserver.tables import AGE, NAME, Column
 from tink.apiserver.write.managed_fields import FieldManager, blank_of
 from tink.schema import meta
 from tink.schema.field_errors import FieldError
-from tink.schema.outcome import Node
+from tink.schema.outcome import CompiledSchema
 from tink.schema.structural import root_schema
 from tink.schema.values import Raw
 
@@ -128,7 +128,7 @@ CUSTOM = Rules(generation=True, unconditional=False, strategic=False)
 
 @dataclass(frozen=True, eq=False)
 class Resource:
-    """One resource in one version. `openapi` is the schema of its objects, `node` the same compiled.
+    """One resource in one version. `openapi` is the schema of its objects, `compiled` the same as a function.
 
     `validations` are its CEL rules. `conversion` says how objects get from one version to another (None: only their
     apiVersion changes). Objects stored before the resourceVersion `defined_at` met another schema. `others` are the
@@ -141,7 +141,7 @@ class Resource:
     plural: str
     kind: str
     openapi: Raw
-    node: Node
+    compiled: CompiledSchema
     singular: str = ""
     list_kind: str = ""
     namespaced: bool = True

@@ -26,7 +26,7 @@ from tink.exact import exact
 from tink.schema import field_errors, meta
 from tink.schema.client_config import ClientConfig
 from tink.schema.field_errors import FieldError
-from tink.schema.outcome import Node, Outcome, TooMuchAddedError
+from tink.schema.outcome import CompiledSchema, Outcome, TooMuchAddedError
 from tink.schema.structural import compile_schema, root_schema
 from tink.schema.values import Raw, deep_copy
 
@@ -137,7 +137,7 @@ class Conversion:
         self._client = client
         self._review = review
         self._post = post
-        self._nodes: dict[tuple[str, bool], Node] = {}
+        self._nodes: dict[tuple[str, bool], CompiledSchema] = {}
         self._kept: OrderedDict[tuple[str, bytes], bytes] = OrderedDict()
         self._kept_bytes = 0
         self._under_way: dict[tuple[str, bytes], asyncio.Task[None]] = {}
@@ -165,7 +165,7 @@ class Conversion:
     def _prune(self, obj: Raw) -> None:
         self._node(obj["apiVersion"], defaults=False)(obj, None, Outcome())
 
-    def _node(self, api_version: str, *, defaults: bool) -> Node:
+    def _node(self, api_version: str, *, defaults: bool) -> CompiledSchema:
         found = self._nodes.get((api_version, defaults))
         if found is None:
             if api_version not in self._schemas:

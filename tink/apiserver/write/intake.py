@@ -227,7 +227,7 @@ def walk(resource: Resource, new: Raw, *, known: bool = False) -> Outcome:
     Raises StatusError (400) when what Kubernetes reads into Go types has other types.
     """
     try:
-        found = complete(resource.node, new, _read_nothing if known else partial(_read, resource))
+        found = complete(resource.compiled, new, _read_nothing if known else partial(_read, resource))
     except TooMuchAddedError as error:
         raise too_much_added(resource.group, resource.plural, new, error) from error
     if resource.rules.typed and found.errors:  # types and formats are Go's business there

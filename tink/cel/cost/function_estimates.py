@@ -28,6 +28,7 @@ class Argument:
 
     @property
     def extent(self) -> Cost:
+        """The size, or the largest that there is where none is known."""
         return self.size or UNKNOWN
 
 

@@ -37,6 +37,7 @@ class Ip(OpaqueValue):
         return ipaddress.IPv6Address(self.number).compressed
 
     def size_for_cost(self) -> int:
+        """Bytes of the address."""
         return self.bits // 8
 
 
@@ -60,6 +61,7 @@ class Cidr(OpaqueValue):
         return f"{self.ip}/{self.length}"
 
     def size_for_cost(self) -> int:
+        """Bytes of the prefix."""
         return (self.length + 7) // 8
 
     def contains(self, ip: Ip) -> bool:

@@ -73,7 +73,7 @@ def check_pattern(pattern: str) -> None:
 
 
 Match = Callable[[Any, bytes, int, int], Any]
-"""Finds the first match in bytes, from an offset up to another: a tuple that begins with its span, (-1, -1) for none."""
+"""Finds the first match in bytes between two offsets: a tuple that begins with its span, (-1, -1) for none."""
 
 
 def _public_match(regex: Any) -> Match:

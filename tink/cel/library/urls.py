@@ -51,10 +51,12 @@ class Url(OpaqueValue):
 
     @property
     def hostname(self) -> str:
+        """The host without port and brackets."""
         return self._split()[0]
 
     @property
     def port(self) -> str:
+        """The port as it is written; empty when there is none."""
         return self._split()[1]
 
     def parameters(self) -> dict[str, list[str]]:

@@ -186,7 +186,7 @@ class Webhooks:
         same = text == orjson.dumps(now.object, option=orjson.OPT_SORT_KEYS)
         # Defaults again, for the next webhook; what is wrong with the object is found when all have been asked.
         try:
-            now.resource.node(made, None, Outcome())
+            now.resource.compiled(made, None, Outcome())
         except TooMuchAddedError as error:
             raise too_much_added(now.resource.group, now.resource.plural, made, error) from error
         now.object = made

@@ -1,7 +1,7 @@
 """Counting what is walked through, against the budget of an evaluation.
 
 Kubernetes' costs count no more than the outermost size of what is compared, formatted or flattened. So what is nested
-is counted here: some thousand nodes of each walk are free and only bring the next look at the clock nearer; more cost
+is counted here: some thousand nodes of each traversal are free and only bring the next look at the clock nearer; more cost
 1 each.
 """
 
@@ -12,15 +12,15 @@ from tink.cel.evaluate.equality import TEXT, Comparison
 from tink.cel.values import Optional
 
 FREE_NODES = 4_096
-"""Nodes of one walk that cost nothing."""
+"""Nodes of one traversal that cost nothing."""
 STRIDE = 256
-"""Nodes after which they are charged. A walk that is shorter is not charged at all."""
+"""Nodes after which they are charged. A traversal that is shorter is not charged at all."""
 OBJECT = SLICE // 16 + 1
 """Nodes that an object of a declared type counts for, which Python compares in one go, however large it is."""
 
 
-class Walk(Comparison):
-    """One walk through the arguments of a call. Their own elements are free, too, for Kubernetes' cost counts them."""
+class Traversal(Comparison):
+    """One traversal of the arguments of a call. Their own elements are free, too, for Kubernetes' cost counts them."""
 
     __slots__ = ("_args", "_frame", "_free", "_left")
 
@@ -34,7 +34,7 @@ class Walk(Comparison):
         """Counts nodes.
 
         Raises:
-            BudgetExceededError: the walk costs too much, or takes too long.
+            BudgetExceededError: the traversal costs too much, or takes too long.
         """
         self._left -= nodes
         if self._left < 0:
