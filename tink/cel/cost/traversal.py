@@ -1,8 +1,8 @@
 """Counting what is walked through, against the budget of an evaluation.
 
 Kubernetes' costs count no more than the outermost size of what is compared, formatted or flattened. So what is nested
-is counted here: some thousand nodes of each traversal are free and only bring the next look at the clock nearer; more cost
-1 each.
+is counted here: some thousand nodes of each traversal are free and only bring the next look at the clock nearer; more
+cost 1 each.
 """
 
 from typing import Any
