@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 import orjson
 import pytest
 
+from tink.apiserver.conversion import Conversion
 from tink.apiserver.store.statefile import Event, Key
 from tink.apiserver.store.storage import Recent
-from tink.apiserver.write.conversion import Conversion
 from tink.exact import exact
 from tink.schema.structural.valid_cache import ValidCache, text_of
 

@@ -22,7 +22,8 @@ from pathlib import Path
 import orjson
 from aiohttp import web
 
-from tink.apiserver import credentials, errors
+from tink.apiserver import conversion, credentials, errors
+from tink.apiserver.admission import webhooks
 from tink.apiserver.controllers.garbage import Garbage
 from tink.apiserver.controllers.lifecycle import Lifecycle
 from tink.apiserver.errors import ApiServerError
@@ -36,8 +37,6 @@ from tink.apiserver.resources import builtin, definitions, webhook_configuration
 from tink.apiserver.resources.registry import Registry
 from tink.apiserver.store.storage import Event, Key, StorageError, Store
 from tink.apiserver.webhooks.client import Callout
-from tink.apiserver.write import conversion
-from tink.apiserver.write.admission import webhooks
 from tink.apiserver.write.verbs import Verbs
 from tink.files import data_directory, private_files
 from tink.net.gate import GatedSite, Limits

@@ -19,6 +19,7 @@ import orjson
 from aiohttp import web
 
 from tink.apiserver import errors
+from tink.apiserver.admission.warnings import limited
 from tink.apiserver.discovery.documents import Asked, Documents
 from tink.apiserver.errors import StatusError
 from tink.apiserver.http.accept import YAML, Accepted, Form, accept
@@ -31,11 +32,11 @@ from tink.apiserver.http.request import APPLY_PATCH, MAX_BODY, Body, Target, dec
 from tink.apiserver.read.lists import Change, Listing, Lists, select
 from tink.apiserver.read.table import partial, row, table
 from tink.apiserver.resources.registry import Registry, Resource
-from tink.apiserver.resources.reviews import Reviewer, find_review
-from tink.apiserver.resources.scale import Scales
 from tink.apiserver.store.storage import StorageError, Store
-from tink.apiserver.write.admission.warnings import limited
-from tink.apiserver.write.verbs import Result, Verbs
+from tink.apiserver.write.reviews import Reviewer, find_review
+from tink.apiserver.write.scale import Scales
+from tink.apiserver.write.strategy import Result
+from tink.apiserver.write.verbs import Verbs
 from tink.beside import beside, weight
 from tink.schema.field_errors import quote
 

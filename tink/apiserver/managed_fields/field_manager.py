@@ -19,12 +19,12 @@ import orjson
 
 from tink.apiserver import errors
 from tink.apiserver.errors import StatusError
-from tink.apiserver.write.managed_fields import entries, fields
-from tink.apiserver.write.managed_fields.conflicts import Conflicts
-from tink.apiserver.write.managed_fields.entries import APPLY, UPDATE, Entries, Entry, Owner
-from tink.apiserver.write.managed_fields.fields import Fields, FieldsError
-from tink.apiserver.write.managed_fields.openapi import METADATA, compile_root
-from tink.apiserver.write.managed_fields.types import Difference, ItemError, Map, same
+from tink.apiserver.managed_fields import entries, fields
+from tink.apiserver.managed_fields.conflicts import Conflicts
+from tink.apiserver.managed_fields.entries import APPLY, UPDATE, Entries, Entry, Owner
+from tink.apiserver.managed_fields.fields import Fields, FieldsError
+from tink.apiserver.managed_fields.openapi import METADATA, compile_root
+from tink.apiserver.managed_fields.types import Difference, ItemError, Map, same
 from tink.schema import meta
 from tink.schema.values import Raw
 
@@ -50,7 +50,7 @@ _UNOWNED = (
 class FieldManager:
     """Manages the fields of one resource in one version.
 
-    `schema` is that of whole objects (`registry.root_schema`), `status` whether there is a status subresource.
+    `schema` is that of whole objects (`tink.schema.structural.root_schema`), `status` whether there is a status subresource.
     `kind` is what configurations must be, when it is given.
     `blank` is for built-in resources: the parts of an object that are always there, as in Kubernetes' Go types; for
     custom resources it is None. `others` are the other served versions, each with its schema, or with None when objects

@@ -172,7 +172,7 @@ def _get(where: Any, key: str) -> Any:
     return where.get(key)
 
 
-def _index(array: list[Any], key: str, size: int) -> int:
+def _index(_array: list[Any], key: str, size: int) -> int:
     """Read an index below `size`; negative ones count from the end."""
     digits = key[1:] if key[:1] in ("+", "-") else key
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):

@@ -18,10 +18,10 @@ from typing import Any, Protocol
 
 import orjson
 
+from tink.apiserver import errors
 from tink.apiserver.errors import StatusError
 from tink.apiserver.resources.registry import Resource
 from tink.apiserver.webhooks.client import MAX_ANSWER, CallError, Post, decoded, named
-from tink.apiserver.write import intake
 from tink.exact import exact
 from tink.schema import field_errors, meta
 from tink.schema.client_config import ClientConfig
@@ -156,7 +156,7 @@ class Conversion:
         try:
             self._node(obj["apiVersion"], defaults=True)(obj, None, Outcome())
         except TooMuchAddedError as error:
-            raise intake.too_much_added(obj["apiVersion"].partition("/")[0], obj["kind"], obj, error) from error
+            raise errors.too_much_added(obj["apiVersion"].partition("/")[0], obj["kind"], obj, error) from error
 
     def _prune(self, obj: Raw) -> None:
         self._node(obj["apiVersion"], defaults=False)(obj, None, Outcome())

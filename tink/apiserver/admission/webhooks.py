@@ -19,19 +19,17 @@ from typing import Any
 
 import orjson
 
-from tink.apiserver import errors
+from tink.apiserver import conversion, errors, patch
+from tink.apiserver.admission import review
+from tink.apiserver.admission.attributes import Attributes
+from tink.apiserver.admission.configuration import Hook, compile_hooks
+from tink.apiserver.admission.matching import exempt, is_namespaces, labels_of
 from tink.apiserver.errors import StatusError
 from tink.apiserver.http import jsontext
 from tink.apiserver.resources.registry import Resource
 from tink.apiserver.webhooks.client import CallError, Post, TrustError, json_type, no_object
-from tink.apiserver.write import conversion, patch
-from tink.apiserver.write.admission import review
-from tink.apiserver.write.admission.attributes import Attributes
-from tink.apiserver.write.admission.conditions import ConditionError
-from tink.apiserver.write.admission.configuration import Hook, compile_hooks
-from tink.apiserver.write.admission.matching import exempt, is_namespaces, labels_of
-from tink.apiserver.write.intake import too_much_added
 from tink.schema.field_errors import quote
+from tink.schema.match_conditions import ConditionError
 from tink.schema.outcome import Outcome, TooMuchAddedError
 from tink.schema.values import Raw
 
@@ -186,7 +184,7 @@ class Webhooks:
         try:
             now.resource.node(made, None, Outcome())
         except TooMuchAddedError as error:
-            raise too_much_added(now.resource.group, now.resource.plural, made, error) from error
+            raise errors.too_much_added(now.resource.group, now.resource.plural, made, error) from error
         now.object = made
         return not same
 

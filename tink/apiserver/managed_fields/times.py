@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tink.apiserver.write.managed_fields import entries
-from tink.apiserver.write.managed_fields.fields import FieldsError
+from tink.apiserver.managed_fields import entries
+from tink.apiserver.managed_fields.fields import FieldsError
 from tink.schema.values import Raw
 
 _INVALID = (

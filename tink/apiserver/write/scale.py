@@ -6,52 +6,22 @@ Scale becomes a change of the object (k8s.io/apiextensions-apiserver, pkg/regist
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
-from tink.apiserver import errors
+from tink.apiserver import errors, patch
 from tink.apiserver.http.options import WriteOptions
 from tink.apiserver.http.request import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, Body, Target
 from tink.apiserver.resources.registry import Resource
-from tink.apiserver.write import patch
-from tink.apiserver.write.verbs import ATTEMPTS, Result
+from tink.apiserver.resources.scale_paths import ScalePaths
+from tink.apiserver.write.strategy import Result
+from tink.apiserver.write.verbs import ATTEMPTS, Verbs
 from tink.schema import field_errors
 from tink.schema.values import Raw
 
 _SHOWN = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
 _INT32 = 1 << 31
-
-
-@dataclass(frozen=True, slots=True)
-class ScalePaths:
-    """Where the replicas that are wanted and that exist stand in an object, and the selector of what is scaled."""
-
-    wanted: tuple[str, ...]
-    actual: tuple[str, ...]
-    selector: tuple[str, ...] = ()
-
-    @staticmethod
-    def of(version: Mapping[str, Any]) -> ScalePaths | None:
-        """Read a version of a definition; None when it has no scale."""
-        scale = (version.get("subresources") or {}).get("scale")
-        if scale is None:
-            return None
-        names = ("specReplicasPath", "statusReplicasPath", "labelSelectorPath")
-        wanted, actual, selector = (tuple((scale.get(name) or "").removeprefix(".").split(".")) for name in names)
-        return ScalePaths(wanted, actual, () if selector == ("",) else selector)
-
-
-class Verbs(Protocol):
-    """The verbs of the objects themselves."""
-
-    async def get(self, resource: Resource, target: Target) -> Result:
-        """Read an object."""
-
-    async def patch(self, resource: Resource, target: Target, kind: str, body: Body, options: WriteOptions) -> Result:
-        """Change an object."""
 
 
 class Scales:
@@ -113,8 +83,7 @@ class Scales:
 def _paths(resource: Resource) -> ScalePaths:
     if resource.scale is None:
         raise errors.no_such_path()
-    paths: ScalePaths = resource.scale
-    return paths
+    return resource.scale
 
 
 def _at(obj: Any, steps: tuple[str, ...]) -> Any:

@@ -6,9 +6,9 @@ merge and take apart values of a type), `fields` (sets of fields), `entries` (th
 `golang` writes values the way the messages of the real server show them. All pure: objects in, objects out.
 """
 
-from tink.apiserver.write.managed_fields.blank import blank_of
-from tink.apiserver.write.managed_fields.field_manager import FieldManager
-from tink.apiserver.write.managed_fields.times import keep_times, valid_or_before
-from tink.apiserver.write.managed_fields.types import same
+from tink.apiserver.managed_fields.blank import blank_of
+from tink.apiserver.managed_fields.field_manager import FieldManager
+from tink.apiserver.managed_fields.times import keep_times, valid_or_before
+from tink.apiserver.managed_fields.types import same
 
 __all__ = ["FieldManager", "blank_of", "keep_times", "same", "valid_or_before"]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tink.apiserver.write.managed_fields import golang
-from tink.apiserver.write.managed_fields.fields import (
+from tink.apiserver.managed_fields import golang
+from tink.apiserver.managed_fields.fields import (
     MAX_CACHED,
     Fields,
     is_member,
@@ -19,7 +19,7 @@ from tink.apiserver.write.managed_fields.fields import (
     render_element,
     text_key_element,
 )
-from tink.apiserver.write.managed_fields.types import Difference, ItemError, Type, in_order, report, same
+from tink.apiserver.managed_fields.types import Difference, ItemError, Type, in_order, report, same
 from tink.schema.structural import ValidCache, text_of
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from tink.apiserver import errors
 from tink.apiserver.resources.registry import Resource, Rules
-from tink.apiserver.write import intake
+from tink.apiserver.write import completion, submitted
 from tink.schema import field_errors
 from tink.schema.field_errors import FieldError
 from tink.schema.structural import compile_schema, root_schema
@@ -161,11 +161,11 @@ class Reviewer:
         self, review: Resource, namespace: str, value: Any, duplicates: tuple[str, ...] = (), validation: str = "Warn"
     ) -> tuple[Raw, list[str]]:
         """Answer the review in a body (201), with warnings for the one who asks. Raises StatusError (400, 422)."""
-        asked = intake.object_of(review, namespace, value)
-        found = intake.walk(review, asked)
+        asked = submitted.object_of(review, namespace, value)
+        found = completion.complete(review, asked)
         if found.errors:
-            raise intake.cannot_be_handled(review, str(found.errors[0]))
-        warnings = intake.unknown_fields(review, found, duplicates, validation)
+            raise completion.cannot_be_handled(review, str(found.errors[0]))
+        warnings = completion.unknown_fields(review, found, duplicates, validation)
         made = {"kind": review.kind, "apiVersion": review.api_version, "metadata": asked["metadata"]}
         spec = asked.get("spec") or {}
         match review.kind:

@@ -15,11 +15,11 @@ from typing import Any
 
 import orjson
 
+from tink.apiserver.admission.attributes import Attributes
+from tink.apiserver.admission.matching import is_namespaces
 from tink.apiserver.errors import StatusError
 from tink.apiserver.resources.registry import Resource
 from tink.apiserver.webhooks.client import decoded, json_type, named
-from tink.apiserver.write.admission.attributes import Attributes
-from tink.apiserver.write.admission.matching import is_namespaces
 from tink.schema import field_errors
 from tink.schema.values import Raw
 

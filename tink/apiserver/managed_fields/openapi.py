@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tink.apiserver.write.managed_fields.lists import List
-from tink.apiserver.write.managed_fields.types import Atomic, Items, Map, Scalar, Type, Untyped
+from tink.apiserver.managed_fields.lists import List
+from tink.apiserver.managed_fields.types import Atomic, Items, Map, Scalar, Type, Untyped
 from tink.schema import meta
 
 _NUMERIC, _TEXT, _TRUTH, _ANY = Scalar("numeric"), Scalar("string"), Scalar("boolean"), Scalar("untyped")
@@ -19,7 +19,7 @@ _DEDUCED = Untyped()
 
 
 def compile_root(schema: Mapping[str, Any]) -> Map:
-    """Make the type of whole objects from `registry.root_schema`."""
+    """Make the type of whole objects from `tink.schema.structural.root_schema`."""
     properties = dict(schema.get("properties") or {}) | {"metadata": {}}
     kind = _map({**schema, "properties": properties}, preserve=bool(schema.get(_PRESERVE)))
     return Map({**kind.fields, "apiVersion": _TEXT, "kind": _TEXT, "metadata": METADATA}, kind.element)

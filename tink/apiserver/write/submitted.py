@@ -1,28 +1,22 @@
-"""What a client hands in, on its way to an object that may be stored: body, patch, schema walk, unknown fields.
+"""What a client hands in, on its way to a draft: is it an object of the resource, and the one that is meant?
 
-The steps that `verbs` takes one after the other, each pure. The object changes in place from step to step; a step that
-finds something wrong raises the StatusError that Kubernetes answers with.
+Bodies, apply configurations and what patches lead to. Pure; what is wrong raises the StatusError that Kubernetes
+answers with.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
-from functools import cache, partial
 from typing import Any
 
 import orjson
 
-from tink.apiserver import errors
+from tink.apiserver import errors, patch
 from tink.apiserver.errors import StatusError
 from tink.apiserver.http.request import JSON_PATCH, MERGE_PATCH
 from tink.apiserver.resources.registry import Resource
 from tink.apiserver.store.storage import Stored
-from tink.apiserver.write import patch
+from tink.apiserver.write.completion import read, struct_of
 from tink.schema import field_errors, meta, structs
-from tink.schema.checker import complete, read_metadata
-from tink.schema.field_errors import FieldError
-from tink.schema.outcome import MAX_ADDED, Outcome, TooMuchAddedError
 from tink.schema.values import Raw, deep_copy
 
 _HARMLESS = {"name", "generateName", "namespace", "resourceVersion", "labels", "annotations"}
@@ -64,7 +58,7 @@ def object_of(resource: Resource, namespace: str, value: Any) -> Raw:
     if fields is None:
         fields = value["metadata"] = {}
     if not isinstance(fields, dict) or not fields.keys() <= _HARMLESS or not all(map(_is_text, fields.values())):
-        _read(resource, {**value})  # for what it refuses: some of these fields are not looked at again
+        read(resource, {**value})  # for what it refuses: some of these fields are not looked at again
     own = fields.get("namespace") or namespace
     if own != namespace and resource.namespaced:
         raise errors.bad_request(
@@ -179,7 +173,7 @@ def patched(resource: Resource, old: Raw, kind: str, change: Any) -> Raw:
         fields = new["metadata"] = {}
     try:
         if resource.rules.typed:
-            _struct(resource).read(new)
+            struct_of(resource).read(new)
         elif not keeps_metadata(resource, kind, change):
             structs.METADATA.read(fields)
     except structs.MistypedError as error:
@@ -204,117 +198,3 @@ def _text(obj: Any) -> str:
 def _invalid_patch(obj: Any, why: str) -> StatusError:
     """Refuse what a patch leads to."""
     return errors.invalid("", "", "", [field_errors.invalid("patch", _text(obj), why)])
-
-
-@cache
-def _struct(resource: Resource) -> structs.Struct:
-    return structs.struct(resource.kind, resource.openapi)
-
-
-def _read(resource: Resource, new: Raw) -> list[str]:
-    """Read what Kubernetes reads into Go types, in place; give the paths of unknown fields. Raises StatusError."""
-    try:
-        if resource.rules.typed:
-            made, unknown = _struct(resource).read(new)
-            new.clear()
-            new.update(made)
-            new.setdefault("metadata", {})
-            return unknown
-        return read_metadata(new)
-    except structs.MistypedError as error:
-        raise cannot_be_handled(resource, str(error)) from error
-
-
-def walk(resource: Resource, new: Raw, *, known: bool = False) -> Outcome:
-    """Prune, complete and check an object; `known`: its metadata are those of the stored one.
-
-    Raises StatusError (400) when what Kubernetes reads into Go types has other types.
-    """
-    try:
-        found = complete(resource.node, new, _read_nothing if known else partial(_read, resource))
-    except TooMuchAddedError as error:
-        raise too_much_added(resource.group, resource.plural, new, error) from error
-    if resource.rules.typed and found.errors:  # types and formats are Go's business there
-        found.errors = [error for error in found.errors if error.reason != "FieldValueTypeInvalid"]
-    if not found.errors:
-        resource.rules.complete(new)
-    return found
-
-
-def _read_nothing(_: Raw) -> list[str]:
-    return []
-
-
-def too_much_added(group: str, plural: str, obj: Raw, error: TooMuchAddedError) -> StatusError:
-    """Refuse an object that defaults would make large: the definition's, not the client's, fault perhaps."""
-    fields = obj.get("metadata")
-    name = str(fields.get("name") or fields.get("generateName") or "") if isinstance(fields, dict) else ""
-    why = f"the defaults of {error} and of what stands before it add more than {MAX_ADDED} bytes"
-    return errors.too_large_object(group, plural, name, why)
-
-
-def is_in(error: FieldError, part: str) -> bool:
-    """Whether an error is about a top-level field, or about something in it."""
-    return error.field == part or error.field.startswith((f"{part}.", f"{part}["))
-
-
-def metadata_warnings(resource: Resource, fields: Raw) -> list[str]:
-    """Warn of metadata that are taken, but better were different; owners that stand twice are dropped, in place."""
-    return dedup_owners(fields) + (meta.warn_finalizers(fields) if resource.custom else [])
-
-
-def dedup_owners(fields: Raw) -> list[str]:
-    """Drop owner references that stand twice, in place; give the warning that says so."""
-    owners = fields.get("ownerReferences")
-    if not owners or len(owners) < 2:
-        return []
-    marks = [orjson.dumps(owner, option=orjson.OPT_SORT_KEYS) for owner in owners]
-    seen = dict(zip(reversed(marks), reversed(owners), strict=True))
-    if len(seen) == len(owners):
-        return []
-    fields["ownerReferences"] = [seen[mark] for mark in dict.fromkeys(marks)]
-    counts = Counter(marks)
-    return [
-        ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may "
-        "reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: "
-        + ", ".join(sorted({str(owner.get("uid", "")) for mark, owner in seen.items() if counts[mark] > 1}))
-    ]
-
-
-def cannot_be_handled(resource: Resource, why: str) -> StatusError:
-    """Refuse a body that is no object of this kind."""
-    return errors.bad_request(
-        f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: {why}'
-    )
-
-
-def unknown_fields(
-    resource: Resource, found: Outcome, duplicates: tuple[str, ...], validation: str, submitted: bytes = b""
-) -> list[str]:
-    """Treat unknown and duplicate fields as `fieldValidation` says: refuse (StatusError), warn, or nothing.
-
-    `submitted` is the object that a patch led to, as text; empty when the client sent the object itself.
-    """
-    wrong = [*duplicates, *(f'unknown field "{at}"' for at in found.unknown)]
-    if not wrong or validation == "Ignore":
-        return []
-    if validation == "Warn":
-        return wrong
-    if duplicates and duplicates[0].startswith("line "):  # YAML: its decoder gives them in one message
-        listed = "\n  ".join(duplicates)
-        wrong = [f"yaml: unmarshal errors:\n  {listed}", *wrong[len(duplicates) :]]
-    why = f"strict decoding error: {', '.join(wrong)}"
-    if submitted:
-        raise errors.invalid("", "", "", [field_errors.invalid("patch", submitted.decode(), why)])
-    raise cannot_be_handled(resource, why)
-
-
-def desired(obj: Mapping[str, Any]) -> Raw:
-    """Give what `generation` counts the changes of: everything but metadata and status."""
-    return {key: value for key, value in obj.items() if key not in ("metadata", "status")}
-
-
-def finish_metadata(new: Raw, old: Raw) -> None:
-    """Give an updated object the fields that only the server sets."""
-    meta.keep_owned(new["metadata"], old["metadata"])
-    new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from tink.apiserver.write.managed_fields import golang
-from tink.apiserver.write.managed_fields.fields import Fields, is_member
+from tink.apiserver.managed_fields import golang
+from tink.apiserver.managed_fields.fields import Fields, is_member
 
 Difference = tuple[Fields | None, Fields | None]
 """What was added or has another value, and what is gone; None when nothing is."""
@@ -86,19 +86,19 @@ class Scalar:
         self.fitting = _FITTING.get(kind, frozenset())
         """Types of values that fit for sure."""
 
-    def everything(self, value: Any) -> Fields:
+    def everything(self, _value: Any) -> Fields:
         return {}
 
-    def applied(self, value: Any) -> Fields | None:
+    def applied(self, _value: Any) -> Fields | None:
         return {}
 
-    def compare(self, old: Any, new: Any) -> Difference:
+    def compare(self, _old: Any, _new: Any) -> Difference:
         return {}, None
 
-    def merge(self, old: Any, new: Any) -> Any:
+    def merge(self, _old: Any, new: Any) -> Any:
         return new
 
-    def without(self, value: Any, fields: Fields) -> Any:
+    def without(self, value: Any, _fields: Fields) -> Any:
         return value
 
     def named(self, fields: Fields) -> Fields:
@@ -107,7 +107,7 @@ class Scalar:
     def settle(self, fields: Fields) -> Fields:
         return fields
 
-    def check(self, value: Any, path: str, found: list[str], *, twice: bool) -> None:
+    def check(self, value: Any, path: str, found: list[str], *, twice: bool) -> None:  # noqa: ARG002 - as the others
         if value is None:
             return
         truth, number, text = isinstance(value, bool), isinstance(value, int | float), isinstance(value, str)
@@ -135,10 +135,10 @@ class Atomic(Scalar):
         self.inner = inner
         self.loose = inner.loose
 
-    def without(self, value: Any, fields: Fields) -> Any:
+    def without(self, _value: Any, _fields: Fields) -> Any:
         return None
 
-    def settle(self, fields: Fields) -> Fields:
+    def settle(self, _fields: Fields) -> Fields:
         return {}
 
     def check(self, value: Any, path: str, found: list[str], *, twice: bool) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tink.apiserver.errors import StatusError
-from tink.apiserver.write.managed_fields import entries, fields
-from tink.apiserver.write.managed_fields.entries import Owner
-from tink.apiserver.write.managed_fields.fields import Fields
+from tink.apiserver.managed_fields import entries, fields
+from tink.apiserver.managed_fields.entries import Owner
+from tink.apiserver.managed_fields.fields import Fields
 
 MAX_CAUSES = 1000
 """Most conflicts that are listed, so that the answer is not larger than what caused it."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from tink.apiserver.write.managed_fields import fields, golang
-from tink.apiserver.write.managed_fields.fields import Fields, FieldsError
+from tink.apiserver.managed_fields import fields, golang
+from tink.apiserver.managed_fields.fields import Fields, FieldsError
 from tink.schema.values import Raw
 
 APPLY = "Apply"
