@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from edge.inventory import Inventory, Machine
 from edge.journey.events import MAX_MESSAGE, Outcome, Recorder, Step, Value
-from tink.server.observation import AgentObservation, ObservationKind
+from tink.server import ActivityKind, AgentActivity
 
 _OUTCOME = {
-    ObservationKind.CONNECTED: Outcome.OK,
-    ObservationKind.DISCONNECTED: Outcome.INFO,
-    ObservationKind.REFUSED: Outcome.REFUSED,
-    ObservationKind.EVENT: Outcome.INFO,
-    ObservationKind.OUTPUT: Outcome.INFO,
+    ActivityKind.CONNECTED: Outcome.OK,
+    ActivityKind.DISCONNECTED: Outcome.INFO,
+    ActivityKind.REFUSED: Outcome.REFUSED,
+    ActivityKind.EVENT: Outcome.INFO,
+    ActivityKind.OUTPUT: Outcome.INFO,
 }
 
 
@@ -30,22 +30,22 @@ class AgentJourney:
         self._record = record
         self._inventory = inventory
 
-    def observe(self, observation: AgentObservation) -> None:
+    def observe(self, observation: AgentActivity) -> None:
         """Called by the gRPC server."""
         outcome = _OUTCOME.get(observation.kind)
-        if outcome is None or (observation.kind is ObservationKind.EVENT and not observation.elsewhere):
+        if outcome is None or (observation.kind is ActivityKind.EVENT and not observation.elsewhere):
             return
         machine = self._machine(observation)
         if machine is None:
             return
-        if observation.kind is ObservationKind.OUTPUT:
+        if observation.kind is ActivityKind.OUTPUT:
             self._printed(machine, observation)
             return
-        if observation.kind is ObservationKind.EVENT:
+        if observation.kind is ActivityKind.EVENT:
             detail: dict[str, Value] = {"workflow": observation.workflow, "from": observation.peer}
             self._record(machine.mac, Step.AGENT, outcome, _so_says(observation), **detail)
             return
-        if observation.kind is ObservationKind.REFUSED:
+        if observation.kind is ActivityKind.REFUSED:
             # Somebody who is not that machine, perhaps: who it was stands beside what it wanted.
             peer = observation.peer
             message = observation.message if peer in observation.message else f"{observation.message} (asked by {peer})"
@@ -53,7 +53,7 @@ class AgentJourney:
             return
         self._record(machine.mac, Step.AGENT, outcome, observation.message, peer=observation.peer)
 
-    def _printed(self, machine: Machine, observation: AgentObservation) -> None:
+    def _printed(self, machine: Machine, observation: AgentActivity) -> None:
         """`message` has the newest line; the others are in the detail `output`, as they came."""
         detail: dict[str, Value] = {"workflow": observation.workflow, "action": observation.action}
         detail["output"] = "\n".join(observation.lines)
@@ -65,7 +65,7 @@ class AgentJourney:
             message = _so_says(observation)
         self._record(machine.mac, Step.ACTION, Outcome.INFO, message, **detail)
 
-    def _machine(self, observation: AgentObservation) -> Machine | None:
+    def _machine(self, observation: AgentActivity) -> Machine | None:
         machine = self._inventory.by_mac(observation.agent_id.lower())
         at_peer = self._inventory.by_ip(observation.peer)
         if machine is None and "/" in observation.hardware:
@@ -76,7 +76,7 @@ class AgentJourney:
         return machine or at_peer
 
 
-def _so_says(observation: AgentObservation) -> str:
+def _so_says(observation: AgentActivity) -> str:
     """The message and who says so, which is there however long the message is."""
     who = f" (so says {observation.peer})"
     said, room = observation.message.removesuffix(who), MAX_MESSAGE - len(who)

@@ -44,7 +44,7 @@ from tink.apiserver.scale import Scales
 from tink.apiserver.storage import StorageError, Store
 from tink.apiserver.table import partial, row, table
 from tink.apiserver.verbs import Result, Verbs
-from tink.beside import beside, weight
+from tink.offload import offload, weight
 
 log = logging.getLogger(__name__)
 
@@ -237,7 +237,7 @@ class Api:
         options = _write_options(request, "PatchOptions", apply=kind == APPLY_PATCH)
         raw = await _sent(request)
         try:
-            patch = await beside(weight(raw), decode_patch, kind, raw, strict=options.validation != "Ignore")
+            patch = await offload(weight(raw), decode_patch, kind, raw, strict=options.validation != "Ignore")
         except StatusError:
             await self._verbs.get(resource, target)  # what does not exist is the more important news
             raise
@@ -277,7 +277,7 @@ class Api:
 
     async def _body(self, request: web.Request, resource: Resource, options: WriteOptions) -> Body:
         raw = await _sent(request)
-        return await beside(
+        return await offload(
             weight(raw),
             decode,
             request.headers.get("Content-Type", ""),
@@ -290,7 +290,7 @@ class Api:
     async def _delete_options(self, request: web.Request) -> DeleteOptions:
         raw = await _sent(request)
         content = request.headers.get("Content-Type", "")
-        body = await beside(weight(raw), decode, content, raw, strict=False) if raw else None
+        body = await offload(weight(raw), decode, content, raw, strict=False) if raw else None
         return DeleteOptions.of(request.query, body.value if body else None)
 
     async def _delete_collection(self, request: web.Request, resource: Resource, target: Target) -> web.StreamResponse:

@@ -23,7 +23,7 @@ from tink.apiserver.callout import MAX_ANSWER, CallError, Post, decoded, named
 from tink.apiserver.client_config import ClientConfig
 from tink.apiserver.errors import FieldError, StatusError
 from tink.apiserver.registry import Raw, Resource, root_schema
-from tink.exact import exact
+from tink.shrink import shrink_to_fit
 
 TIMEOUT_S = 30
 """How long a conversion webhook may take, in seconds."""
@@ -230,7 +230,7 @@ class Conversion:
 
     def _keep(self, key: tuple[str, bytes], made: bytes) -> None:
         target, body = key
-        self._kept[target, exact(body)] = exact(made)
+        self._kept[target, shrink_to_fit(body)] = shrink_to_fit(made)
         self._kept_bytes += len(body) + len(made)
         while self._kept_bytes > MAX_KEPT:
             (_, body), gone = self._kept.popitem(last=False)

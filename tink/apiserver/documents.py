@@ -20,7 +20,7 @@ from tink.apiserver.accept import JSON, YAML, clauses, discovery_form, wants_gzi
 from tink.apiserver.openapi import OpenAPI, Text, url
 from tink.apiserver.registry import Raw, Registry
 from tink.apiserver.render import as_yaml
-from tink.exact import exact
+from tink.shrink import shrink_to_fit
 
 OPENAPI_2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 _OPENAPI_2_OLD = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
@@ -143,7 +143,7 @@ class Documents:
             made = self._listed(steps, version if aggregated else "", asked.host)
             if made is None:
                 return None
-            body = exact(orjson.dumps(made))
+            body = shrink_to_fit(orjson.dumps(made))
             text = Text(body, sha512(body).hexdigest().upper())
             if not core and len(self._kept) < MAX_KEPT:
                 self._kept[asked.path, version if aggregated else ""] = text

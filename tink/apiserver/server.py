@@ -38,7 +38,7 @@ from tink.apiserver.request import Body, Target
 from tink.apiserver.storage import Event, Key, StorageError, Store
 from tink.apiserver.verbs import Verbs
 from tink.files import data_directory, private_files
-from tink.net.gate import GatedSite, Limits
+from tink.net.connection_limit import LimitedSite, Limits
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class ApiServer:
             auto_decompress=False,  # Kubernetes does not either: a small body must not become a large one
         )
         await self._runner.setup()
-        site = GatedSite(self._runner, self._host, self._port, context, "embedded API", Limits())
+        site = LimitedSite(self._runner, self._host, self._port, context, "embedded API", Limits())
         try:
             await site.start()
         except OSError as error:

@@ -24,7 +24,7 @@ from tink.apiserver.registry import Raw, Resource
 from tink.apiserver.request import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Body, Target
 from tink.apiserver.storage import Key, MismatchError, Store, Stored, Write
 from tink.apiserver.validations import ratcheted
-from tink.beside import beside
+from tink.offload import offload
 
 ATTEMPTS = 5
 """How often a patch is tried when the object keeps changing (Kubernetes: MaxRetryWhenPatchConflicts)."""
@@ -128,7 +128,7 @@ class Verbs:
                 stored = await self._stored(resource, target)
                 old: Raw = orjson.loads(await _served(resource, stored))
                 size = body.size + len(stored.body)
-                new = await beside(size, intake.patched, resource, old, kind, body.value)
+                new = await offload(size, intake.patched, resource, old, kind, body.value)
                 known = intake.keeps_metadata(resource, kind, body.value)
                 change = _Change(stored, old, new, body.duplicates, patched=True, known=known, size=body.size)
                 return await self._replace(resource, target, change, options)
@@ -247,24 +247,24 @@ class Verbs:
         name = fields.get("name", "")
         await self._may_create(resource, target.namespace, name)
         size = body.size * resource.rules.dear
-        found = await beside(size, intake.walk, resource, new)
+        found = await offload(size, intake.walk, resource, new)
         warnings = intake.unknown_fields(resource, found, body.duplicates, options.validation)
         warnings += intake.metadata_warnings(resource, new["metadata"])
         if not applied:
             now = self._timestamp()
-            await beside(size, resource.fields.update, None, new, options.manager, target.subresource, now)
+            await offload(size, resource.fields.update, None, new, options.manager, target.subresource, now)
         attributes = Attributes(
             "CREATE", resource, target.namespace, name, "", new, None, options.object(), options.dry_run, warnings
         )
         if (changed := await self._mutated(attributes)) is not None:
             new = changed
-            found = await beside(size, intake.walk, resource, new)
+            found = await offload(size, intake.walk, resource, new)
         if not name and (prefix := new["metadata"].get("generateName")):  # mutating webhooks see no name
             new["metadata"]["name"] = prefix[:58] + "".join(secrets.choice(_SUFFIX) for _ in range(5))
         if resource.status:
             new.pop("status", None)
             found.errors = [error for error in found.errors if not intake.is_in(error, "status")]
-        await beside(size, self._finish, resource, new, None, found, warnings)
+        await offload(size, self._finish, resource, new, None, found, warnings)
         warnings += resource.rules.warn(new)
         new["metadata"] |= {"uid": str(uuid.uuid4()), "creationTimestamp": self._timestamp()}
         if resource.rules.generation:
@@ -301,7 +301,7 @@ class Verbs:
                 raise errors.conflict(resource.group, resource.plural, target.name, why)
             if resource.namespaced:
                 fields["namespace"] = target.namespace
-            new = await beside(
+            new = await offload(
                 body.size, resource.fields.apply, None, config, manager, subresource, now, force=options.force
             )
             return await self._create(resource, target, new, body, options, applied=True)
@@ -309,7 +309,7 @@ class Verbs:
         if wrong := meta.check_immutable(fields, old["metadata"]):
             raise errors.invalid(resource.group, resource.kind, target.name, wrong)
         size = body.size + len(stored.body)
-        new = await beside(size, resource.fields.apply, old, config, manager, subresource, now, force=options.force)
+        new = await offload(size, resource.fields.apply, old, config, manager, subresource, now, force=options.force)
         change = _Change(stored, old, new, body.duplicates, patched=True, applied=True, size=body.size)
         return await self._replace(resource, target, change, options)
 
@@ -322,12 +322,12 @@ class Verbs:
         new = resource.rules.limit(new, old, target.subresource, resource.status)
         intake.finish_metadata(new, old)
         size = (change.size + len(stored.body)) * resource.rules.dear
-        found = await beside(size, intake.walk, resource, new, known=change.known)
+        found = await offload(size, intake.walk, resource, new, known=change.known)
         warnings = intake.unknown_fields(resource, found, change.duplicates, options.validation, submitted)
         warnings += intake.metadata_warnings(resource, new["metadata"])
         if not change.applied:
             now = self._timestamp()
-            await beside(size, resource.fields.update, old, new, options.manager, target.subresource, now)
+            await offload(size, resource.fields.update, old, new, options.manager, target.subresource, now)
         attributes = Attributes(
             "UPDATE",
             resource,
@@ -343,11 +343,11 @@ class Verbs:
         if (changed := await self._mutated(attributes)) is not None:
             new = resource.rules.limit(changed, old, target.subresource, resource.status)
             intake.finish_metadata(new, old)
-            found = await beside(size, intake.walk, resource, new)
+            found = await offload(size, intake.walk, resource, new)
         if target.subresource != "status" and resource.status:
             # An older schema may have let in a status that today's refuses; the writer of the spec cannot mend it.
             found.errors = [error for error in found.errors if not intake.is_in(error, "status")]
-        await beside(size, self._finish, resource, new, old, found, warnings)
+        await offload(size, self._finish, resource, new, old, found, warnings)
         warnings += resource.rules.warn(new)
         if resource.rules.generation and intake.desired(new) != intake.desired(old):
             new["metadata"]["generation"] = before.get("generation", 0) + 1

@@ -23,10 +23,10 @@ from tink.api.v1alpha2 import Raw, WorkflowState
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.resources import WORKFLOW
 from tink.limits.backoff import Backoff
-from tink.limits.once_per import OncePer
-from tink.server.agents import HardwareKey
-from tink.server.dispatch import rejection_delay
-from tink.server.turns import Ticket, Turns
+from tink.limits.log import LimitedLog
+from tink.limits.semaphore import PrioritySemaphore, Waiter
+from tink.server.agents.directory import HardwareKey
+from tink.server.dispatch.decision import rejection_delay
 from tink.server.workflows import WorkflowIndex, hardware_of, uid_of
 from tink.workflow import machine
 from tink.workflow.machine import Author
@@ -49,21 +49,18 @@ log = logging.getLogger(__name__)
 MAX_WAITING: Final = 16
 """Events of one machine that are taken or wait for that at the same time. An agent sends one after the other."""
 
-WRITES: Final = 16
+MAX_WRITES: Final = 16
 """Writes of events that are under way at once. What comes meanwhile gathers."""
 
-GATHER = 0.005
+BATCH_SECONDS = 0.005
 """Seconds that the end of an action waits for the start of the next one, which agents send with it."""
 
-PATIENCE = 1.0
+YIELD_SECONDS = 1.0
 """Seconds that a report gives way to others, when the agent goes on without the answer."""
 
 _ATTEMPTS = 8
-_FIRST_RETRY, _LAST_RETRY = 0.5, 15.0
+_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 0.5, 15.0
 """Seconds before another attempt to take a claim back, while the API is away."""
-_SAY_AGAIN = 60.0
-"""Seconds after which it is worth another line that the API is away; it is away for all machines."""
-
 ServerEvent = machine.AgentEvent | machine.AgentLost | machine.AgentSeen | machine.AgentAway | machine.Undelivered
 """What agents report, what the server concludes when they do not, and what it has not sent."""
 
@@ -81,7 +78,7 @@ class BusyError(RuntimeError):
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class _QueuedEvent:
     """An event of the Workflow `uid` whose caller waits for `outcome`: whether it changed anything. `due` is when its
     turn should come, on the loop's clock."""
 
@@ -92,15 +89,15 @@ class _Waiting:
 
 
 @dataclass(slots=True)
-class _Line:
+class _Queue:
     """The events of one machine, the oldest first."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    waiting: list[_Waiting] = field(default_factory=list)
-    ticket: Ticket | None = None
+    waiting: list[_QueuedEvent] = field(default_factory=list)
+    waiter: Waiter | None = None
     """Of the write that is due next."""
 
-    def first(self) -> list[_Waiting]:
+    def first(self) -> list[_QueuedEvent]:
         """The oldest, with those after it that are of the same Workflow. None has an outcome yet: who has one leaves
         before the lock, which is fair, comes to who has none."""
         return list(takewhile(lambda each: each.uid == self.waiting[0].uid, self.waiting))
@@ -129,9 +126,10 @@ class EventStore:
         self._first = rejection_first
         self._longest = rejection_longest
         self._chance = chance
-        self._lines: dict[HardwareKey, _Line] = {}
-        self._writes = Turns(WRITES)
-        self._said = OncePer(_SAY_AGAIN, 8)
+        self._queues: dict[HardwareKey, _Queue] = {}
+        self._writes = PrioritySemaphore(MAX_WRITES)
+        # That the API is away is worth a line once in a while: it is away for all machines.
+        self._log = LimitedLog(log, clock, capacity=8)
 
     async def take(self, workflow: Raw, event: ServerEvent) -> bool:
         """Store what `event` makes of `workflow` (as the informer last saw it); False if that changes nothing.
@@ -139,17 +137,17 @@ class EventStore:
         Raises BusyError, WorkflowGoneError, StaleError, UnknownActionError, InvalidStatusError, ApiError.
         """
         key = hardware_of(workflow) or ("", "")
-        due = asyncio.get_running_loop().time() + (PATIENCE if _can_wait(workflow, event) else 0.0)
-        mine = _Waiting(uid_of(workflow), event, due)
-        async with self._in_line(key, mine) as line:
+        due = asyncio.get_running_loop().time() + (YIELD_SECONDS if _can_wait(workflow, event) else 0.0)
+        mine = _QueuedEvent(uid_of(workflow), event, due)
+        async with self._queued(key, mine) as queue:
             while mine.outcome is None:
-                async with line.lock:
+                async with queue.lock:
                     if mine.outcome is None:  # else another has stored this one with its own
-                        if len(line.waiting) == 1 and _another_follows(workflow, event):
-                            await asyncio.sleep(GATHER)
-                        line.ticket = Ticket(min(each.due for each in line.waiting))
-                        async with self._writes.turn(line.ticket):
-                            await self._take_first(line)
+                        if len(queue.waiting) == 1 and _another_follows(workflow, event):
+                            await asyncio.sleep(BATCH_SECONDS)
+                        queue.waiter = Waiter(min(each.due for each in queue.waiting))
+                        async with self._writes.slot(queue.waiter):
+                            await self._take_first(queue)
         if isinstance(mine.outcome, Exception):
             raise mine.outcome
         return mine.outcome
@@ -171,8 +169,8 @@ class EventStore:
         except (ConflictError, NotFoundError):
             return None  # the informer will tell what it is now
         except ApiError as error:
-            if self._said.due("claim", self._clock()):
-                log.warning("Workflow %s can't be scheduled, trying again: %s", name_of(workflow), error)
+            text = "Workflow %s can't be scheduled, trying again: %s"
+            self._log.warning(text, name_of(workflow), error, key="claim")
             return None
 
     async def give_back(self, workflow: Raw) -> bool:
@@ -185,8 +183,7 @@ class EventStore:
         except (ConflictError, NotFoundError):
             return False
         except ApiError as error:
-            if self._said.due("give back", self._clock()):
-                log.warning("Workflow %s stays Scheduled: %s", name_of(workflow), error)
+            self._log.warning("Workflow %s stays Scheduled: %s", name_of(workflow), error, key="give back")
             return False
         return True
 
@@ -198,40 +195,40 @@ class EventStore:
         stored, however long the API is away.
         """
         event = machine.Undelivered(claim_of(status_of(workflow)), given(status_of(before)))
-        backoff = Backoff(_FIRST_RETRY, _LAST_RETRY)
+        backoff = Backoff(_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS)
         while True:
             try:
                 await self._take(workflow, [event])
             except WorkflowGoneError:
                 return
             except (ApiError, StaleError) as error:
-                if self._said.due("take back", self._clock()):
-                    log.warning("Workflow %s stays Scheduled for now: %s", name_of(workflow), error)
+                text = "Workflow %s stays Scheduled for now: %s"
+                self._log.warning(text, name_of(workflow), error, key="take back")
                 await asyncio.sleep(backoff.next())
             else:
                 return
 
     @asynccontextmanager
-    async def _in_line(self, key: HardwareKey, mine: _Waiting) -> AsyncIterator[_Line]:
-        line = self._lines.setdefault(key, _Line())
-        if len(line.waiting) >= MAX_WAITING:
+    async def _queued(self, key: HardwareKey, mine: _QueuedEvent) -> AsyncIterator[_Queue]:
+        queue = self._queues.setdefault(key, _Queue())
+        if len(queue.waiting) >= MAX_WAITING:
             raise BusyError(
                 f"{MAX_WAITING} events of Hardware {'/'.join(key)} wait already: publish one after the other"
             )
-        line.waiting.append(mine)
-        if line.ticket is not None:
-            self._writes.hurry(line.ticket, mine.due)
+        queue.waiting.append(mine)
+        if queue.waiter is not None:
+            self._writes.expedite(queue.waiter, mine.due)
         try:
-            yield line
+            yield queue
         finally:
-            line.waiting.remove(mine)
-            if not line.waiting:
-                del self._lines[key]
+            queue.waiting.remove(mine)
+            if not queue.waiting:
+                del self._queues[key]
 
-    async def _take_first(self, line: _Line) -> None:
-        """Give the oldest events of the line their outcome. One that is cancelled meanwhile leaves the others as they
+    async def _take_first(self, queue: _Queue) -> None:
+        """Give the oldest events of the queue their outcome. One that is cancelled meanwhile leaves the others as they
         were: what it may have stored, they find stored."""
-        events = line.first()
+        events = queue.first()
         workflow = self._workflows.get(events[0].uid)
         outcomes: list[bool | Exception]
         try:

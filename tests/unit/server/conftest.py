@@ -22,7 +22,7 @@ from proto import workflow_pb2_grpc as pb_grpc
 from tink.api.v1alpha2 import Raw
 from tink.apiserver.patch import merge
 from tink.kube.client import ConflictError, NotFoundError
-from tink.server.observation import AgentObservation
+from tink.server.activity import AgentActivity
 from tink.server.server import WorkflowServer
 from tink.server.settings import ServerSettings
 
@@ -172,7 +172,7 @@ class Rig:
         self.workflows = FakeInformer()
         self.hardware = FakeInformer()
         self.api = FakeApi(self.workflows)
-        self.seen: list[AgentObservation] = []
+        self.seen: list[AgentActivity] = []
         self.now = 1_800_000_000.0
         self.server: Any = None
         self._agents: list[ScriptedAgent] = []

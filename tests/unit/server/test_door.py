@@ -17,12 +17,11 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from proto import metadata
 from proto import workflow_pb2 as pb
-from tink.server.auth import AgentAuth
-from tink.server.connections import Limits
-from tink.server.crowd import Crowd
-from tink.server.guard import Guard
-from tink.server.pace import Pace
-from tink.server.tokens import TokenKeys, TokenSettings
+from tink.server.agents.auth import AgentAuth
+from tink.server.agents.tokens import TokenKeys, TokenSettings
+from tink.server.connections.accounts import Limits
+from tink.server.connections.concurrency import ConcurrencyLimiter
+from tink.server.connections.guard import Guard
 
 Event = Callable[..., pb.Event]
 MAC, OTHER = "52:54:00:00:00:01", "52:54:00:00:00:09"
@@ -94,7 +93,7 @@ async def test_events_need_the_machines_token_too(rig: Any, keys: TokenKeys, sta
 async def test_a_stream_ends_in_time_for_its_token_to_be_renewed(
     rig: Any, keys: TokenKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rig.server._door._tokens, "lifetime", 0.4)
+    monkeypatch.setattr(rig.server._service._authorizer._tokens, "lifetime", 0.4)
     begun = time.monotonic()
     call = await open_stream(rig, keys.mint(MAC, rig.now))
     assert await asyncio.wait_for(call.code(), 20) is grpc.StatusCode.UNAVAILABLE
@@ -201,8 +200,8 @@ async def test_calls_of_all_are_bounded_and_places_come_free(rig: Any) -> None:
 async def test_one_address_can_not_take_the_places_of_others(
     rig: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING, "tink.server.crowd")
-    monkeypatch.setattr("tink.server.crowd._is_loopback", lambda _: False)
+    caplog.set_level(logging.WARNING, "tink.server.connections.concurrency")
+    monkeypatch.setattr("tink.server.connections.concurrency._is_loopback", lambda _: False)
     await rig.start(calls_per_address=5, agent_auth=AgentAuth.NONE)
     for number in range(40):
         rig.machine(f"h{number}", f"52:54:00:00:01:{number:02x}")
@@ -225,18 +224,18 @@ class _Context:
 
 
 def test_others_have_their_places_while_one_address_has_used_up_its_own() -> None:
-    crowd = Crowd(8, 3, Guard(Limits(100, 100)), time.monotonic)
+    limiter = ConcurrencyLimiter(8, 3, Guard(Limits(100, 100)), time.monotonic)
     with ExitStack() as places:
         for _ in range(3):
-            places.enter_context(crowd._place(_Context("192.0.2.1")))  # type: ignore[arg-type]
+            places.enter_context(limiter._place(_Context("192.0.2.1")))  # type: ignore[arg-type]
         with pytest.raises(Exception, match=r"192\.0\.2\.1 has 3 calls open already"):
-            places.enter_context(crowd._place(_Context("192.0.2.1")))  # type: ignore[arg-type]
+            places.enter_context(limiter._place(_Context("192.0.2.1")))  # type: ignore[arg-type]
         for address in ("192.0.2.2", *["127.0.0.1"] * 4):
-            places.enter_context(crowd._place(_Context(address)))  # type: ignore[arg-type]
+            places.enter_context(limiter._place(_Context(address)))  # type: ignore[arg-type]
         with pytest.raises(Exception, match="as many calls as it can"):
-            places.enter_context(crowd._place(_Context("192.0.2.3")))  # type: ignore[arg-type]
-    assert crowd.calls == 0
-    assert not crowd._by_address, "no address is remembered whose calls have ended"
+            places.enter_context(limiter._place(_Context("192.0.2.3")))  # type: ignore[arg-type]
+    assert limiter._calls == 0
+    assert not limiter._by_address, "no address is remembered whose calls have ended"
 
 
 async def test_an_agent_that_connects_a_thousand_times_fills_no_log(rig: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -255,16 +254,6 @@ async def test_an_agent_that_connects_a_thousand_times_fills_no_log(rig: Any, ca
     assert rig.kinds().count("connected") < 40
     assert rig.kinds().count("refused") == 1
     assert len(caplog.records) < 100
-
-
-def test_who_passes_seldom_is_never_held_up_and_forgotten() -> None:
-    pace = Pace(3, 1.0)
-    assert [pace.allows("a", 0.0) for _ in range(5)] == [True, True, True, False, False]
-    assert pace.allows("b", 0.0)
-    assert [pace.allows("a", 1.0), pace.allows("a", 1.0)] == [True, False]
-    assert len(pace) == 1, "b has all of its burst again"
-    assert all(pace.allows("c", float(second)) for second in range(10, 40))
-    assert len(pace) == 1
 
 
 # --- what is no message ---

@@ -15,10 +15,10 @@ from tink.api.v1alpha2 import Raw, WorkflowState
 from tink.kube.client import ConflictError, NotFoundError, UnreachableError
 from tink.server import events
 from tink.server.events import (
-    GATHER,
+    BATCH_SECONDS,
     MAX_WAITING,
-    PATIENCE,
-    WRITES,
+    MAX_WRITES,
+    YIELD_SECONDS,
     BusyError,
     EventStore,
     StaleError,
@@ -230,7 +230,7 @@ async def test_events_of_one_machine_are_taken_one_after_the_other_and_only_some
     assert sorted(await asyncio.gather(*waiting)) == [False] * (MAX_WAITING - 1) + [True]
     assert await others
     assert bench.rig.api.patches == 2, "those that waited saw what the first one wrote"
-    assert not bench.store._lines, "nothing is kept of machines that say nothing"
+    assert not bench.store._queues, "nothing is kept of machines that say nothing"
 
 
 async def test_what_comes_while_a_write_is_under_way_is_stored_with_one_more_each_with_its_own_answer(
@@ -330,45 +330,45 @@ async def test_a_caller_that_leaves_in_the_midst_of_a_write_for_others_does_not_
     answers = await asyncio.wait_for(asyncio.gather(*both, return_exceptions=True), 10)
     assert isinstance(answers[0], asyncio.CancelledError)
     assert answers[1] is False, "it finds its event stored"
-    assert not bench.store._lines
+    assert not bench.store._queues
 
 
 async def test_the_end_of_an_action_waits_a_moment_for_the_start_of_the_next_and_the_last_does_not(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tink.server.events.GATHER", 0.5)
+    monkeypatch.setattr("tink.server.events.BATCH_SECONDS", 0.5)
     bench.rig.workflow(state="Running")
     end = asyncio.ensure_future(bench.take(m.ActionSucceeded("a0")))
     await asyncio.sleep(0.01)
     start = asyncio.ensure_future(bench.take(m.ActionStarted("a1")))
     assert await asyncio.gather(end, start) == [True, True]
     assert bench.rig.api.patches == 1
-    monkeypatch.setattr("tink.server.events.GATHER", 60)
+    monkeypatch.setattr("tink.server.events.BATCH_SECONDS", 60)
     assert await asyncio.wait_for(bench.take(m.ActionSucceeded("a1")), 20)
 
 
 async def test_only_so_many_writes_are_under_way_at_once(bench: Bench) -> None:
-    names = [f"w{number}" for number in range(WRITES + 4)]
+    names = [f"w{number}" for number in range(MAX_WRITES + 4)]
     for name in names:
         bench.rig.workflow(name, state="Scheduled", hardware=f"h-{name}")
     bench.rig.api.gate = asyncio.Event()
     calls = [asyncio.ensure_future(bench.take(m.ActionStarted("a0"), name)) for name in names]
-    await bench.rig.until(lambda: bench.rig.api.patches >= WRITES)
+    await bench.rig.until(lambda: bench.rig.api.patches >= MAX_WRITES)
     await asyncio.sleep(0.02)
-    assert bench.rig.api.patches == WRITES
+    assert bench.rig.api.patches == MAX_WRITES
     late = asyncio.ensure_future(bench.take(m.ActionSucceeded("a0"), names[-1]))
     await asyncio.sleep(0.02)
     bench.rig.api.gate.set()
-    assert await asyncio.gather(*calls, late) == [True] * (WRITES + 5)
-    assert bench.rig.api.patches == WRITES + 4, "what waited went together"
+    assert await asyncio.gather(*calls, late) == [True] * (MAX_WRITES + 5)
+    assert bench.rig.api.patches == MAX_WRITES + 4, "what waited went together"
 
 
 async def test_what_an_agent_waits_for_is_stored_before_what_none_waits_for(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An agent waits before its first action and before its last; in between it goes on without the answer."""
-    monkeypatch.setattr("tink.server.events.WRITES", 1)
-    monkeypatch.setattr("tink.server.events.PATIENCE", 30.0)
+    monkeypatch.setattr("tink.server.events.MAX_WRITES", 1)
+    monkeypatch.setattr("tink.server.events.YIELD_SECONDS", 30.0)
     bench = Bench(bench.rig)
     for name in ("w0", "patient", "second", "hurried"):
         bench.rig.workflow(name, state="Running", hardware=f"h-{name}", actions=THREE)
@@ -400,8 +400,8 @@ async def test_what_an_agent_waits_for_is_stored_before_what_none_waits_for(
 async def test_what_none_waits_for_is_stored_at_its_time_however_much_is_in_a_hurry(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tink.server.events.WRITES", 1)
-    monkeypatch.setattr("tink.server.events.PATIENCE", 0.03)
+    monkeypatch.setattr("tink.server.events.MAX_WRITES", 1)
+    monkeypatch.setattr("tink.server.events.YIELD_SECONDS", 0.03)
     bench = Bench(bench.rig)
     names = [f"w{number}" for number in range(6)]
     for name in names:
@@ -423,8 +423,8 @@ async def test_machine_whose_agent_waits_for_one_of_its_reports_is_in_a_hurry_wh
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They have gathered while an earlier one was written, and go together."""
-    monkeypatch.setattr("tink.server.events.WRITES", 1)
-    monkeypatch.setattr("tink.server.events.PATIENCE", 30.0)
+    monkeypatch.setattr("tink.server.events.MAX_WRITES", 1)
+    monkeypatch.setattr("tink.server.events.YIELD_SECONDS", 30.0)
     bench = Bench(bench.rig)
     for name in ("w0", "other", "patient"):
         bench.rig.workflow(name, state="Running", hardware=f"h-{name}", actions=THREE)
@@ -453,7 +453,7 @@ async def test_end_of_an_action_waits_for_nothing_when_there_is_more_to_write_al
     await bench.rig.until(lambda: bench.status()["state"] == "Running")
     calls += [asyncio.ensure_future(bench.take(event)) for event in (m.ActionSucceeded("a0"), m.ActionStarted("a1"))]
     await asyncio.sleep(0)
-    monkeypatch.setattr("tink.server.events.GATHER", 60)
+    monkeypatch.setattr("tink.server.events.BATCH_SECONDS", 60)
     bench.rig.api.gate.set()
     assert await asyncio.wait_for(asyncio.gather(*calls), 20) == [True] * 3
 
@@ -465,7 +465,7 @@ def test_a_report_of_actions_that_this_server_has_not_heard_of_is_in_a_hurry(ben
 
 
 def test_a_report_that_gives_way_comes_long_before_its_agent_takes_it_for_lost() -> None:
-    assert 10 * GATHER <= PATIENCE <= Pace().publish_timeout / 5
+    assert 10 * BATCH_SECONDS <= YIELD_SECONDS <= Pace().publish_timeout / 5
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
@@ -491,7 +491,7 @@ async def test_a_caller_that_leaves_gives_up_its_turn(bench: Bench) -> None:
     await asyncio.gather(*calls, return_exceptions=True)
     bench.rig.api.gate = None
     assert await asyncio.wait_for(bench.take(m.ActionSucceeded("a0")), 10)
-    assert not bench.store._lines
+    assert not bench.store._queues
 
 
 async def test_an_event_that_always_comes_too_late_is_given_back_to_the_agent(bench: Bench) -> None:
@@ -581,7 +581,7 @@ async def test_a_claim_is_given_back_unless_somebody_was_faster_or_the_api_is_aw
 async def test_a_claim_that_was_never_sent_is_taken_back_though_the_api_is_away_and_the_object_changes(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "_FIRST_RETRY", 0.01)
+    monkeypatch.setattr(events, "_FIRST_RETRY_SECONDS", 0.01)
     claimed = await claimed_by(bench)
     bench.rig.workflows.objects["d", "w"]["metadata"]["labels"] = {"a": "b"}
     bench.rig.set_state("w", "Scheduled")

@@ -30,7 +30,7 @@ from tests.unit.workflow.world import (
 )
 from tink.agent.executor import Executor
 from tink.agent.transport import _together
-from tink.server.dispatch import Claim, GiveBack, Recall, Start, Stop, Told
+from tink.server.dispatch.decision import AgentView, Claim, GiveBack, Recall, Start, Stop
 from tink.workflow import machine, status
 
 CLOCKS = ((NOW, ""), (LATE, ", late"))
@@ -242,7 +242,7 @@ def describe(move: object) -> str:
     return type(move).__name__ + (f" {move.uid}" if isinstance(move, Stop) else "")
 
 
-def knows_of(known: Told, workflow: int) -> bool:
+def knows_of(known: AgentView, workflow: int) -> bool:
     return any(uid(workflow) in uids for uids in (known.started, known.given, known.stopped))
 
 
@@ -413,14 +413,14 @@ def connected(state: State, index: int, ages: tuple[int, ...]) -> State:
     if older is not None:
         state = ended(state, index, older)
     if not state.agent.says:
-        return with_stream(state, index, Stream(TOLDS.put(Told()), True, ages))
+        return with_stream(state, index, Stream(TOLDS.put(AgentView()), True, ages))
     holds = held(state.agent)
     under_way = (
         workflow
         for workflow, (versions, age) in enumerate(zip(state.api, ages, strict=True))
         if uid(workflow) not in holds and state_of(versions[-1 - age]) in ("Running", "Cancelling")
     )
-    return with_stream(state, index, Stream(TOLDS.put(Told(says=True)), True, ages, holds, tuple(under_way)))
+    return with_stream(state, index, Stream(TOLDS.put(AgentView(says=True)), True, ages, holds, tuple(under_way)))
 
 
 def held(agent: Agent) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from tink.api.v1alpha2 import Raw
 from tink.apiserver.patch import merge
 from tink.controller.reconcile import Outcome, reconcile
 from tink.controller.settings import ControllerSettings
-from tink.server.dispatch import Claim, GiveBack, Recall, Start, Stop, Told, next_move, rejection_delay
+from tink.server.dispatch.decision import AgentView, Claim, GiveBack, Recall, Start, Stop, next_move, rejection_delay
 from tink.server.events import ServerEvent, _settled
 from tink.workflow import machine
 from tink.workflow.machine import Author
@@ -96,7 +96,7 @@ class Stream:
     """One server's stream to a machine; the agent has the other end while it is `open`."""
 
     def __init__(self, *, says: bool) -> None:
-        self.told = Told(says=says)
+        self.told = AgentView(says=says)
         self.open = True
         self.seen = False  # the server has said that the agent is here, while it reboots its machine
         self.wire: list[agent_model.Command] = []

@@ -34,8 +34,8 @@ from tink.api.v1alpha2 import Raw
 from tink.apiserver.patch import merge
 from tink.controller import reconcile as controller
 from tink.controller.settings import ControllerSettings
-from tink.server import dispatch
-from tink.server.dispatch import Told
+from tink.server.dispatch import decision as dispatch
+from tink.server.dispatch.decision import AgentView
 from tink.server.events import ServerEvent, _settled
 from tink.workflow import machine, status
 from tink.workflow.machine import Author
@@ -296,7 +296,7 @@ def controlled(versions: tuple[int, ...], age: int, now: float) -> tuple[tuple[i
 @cache
 def look(seen: tuple[int, ...], told: int, now: float) -> tuple[dispatch.Move, int]:
     """What a stream does next, and what it has been told by then. Stream.run."""
-    knows: Told = TOLDS.take(told)
+    knows: AgentView = TOLDS.take(told)
     workflows = [obj_of((version,)) for version in seen if version != GONE]
     knows.see(workflows)
     return dispatch.next_move(workflows, knows, now, LONGEST), TOLDS.put(knows)
@@ -355,7 +355,7 @@ def stored_once(versions: tuple[int, ...], age: int, event: machine.Event) -> tu
 @cache
 def told_after(told: int, what: str, workflow: int, last: int = GONE) -> int:
     """What a stream knows after it has sent a command, or heard of a Workflow; `last`: as it was before it went."""
-    knows: Told = TOLDS.take(told)
+    knows: AgentView = TOLDS.take(told)
     match what:
         case "start":  # Stream._send
             knows.sent({"metadata": {"uid": uid(workflow)}}, NOW)
