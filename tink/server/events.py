@@ -29,7 +29,22 @@ from tink.server.agents.directory import HardwareKey
 from tink.server.dispatch.decision import rejection_delay
 from tink.server.workflows import WorkflowIndex, hardware_of, uid_of
 from tink.workflow import machine
-from tink.workflow.machine import Author
+from tink.workflow.events import (
+    ActionFailed,
+    ActionStarted,
+    ActionSucceeded,
+    AgentAway,
+    AgentEvent,
+    AgentLost,
+    AgentSeen,
+    Dispatched,
+    Event,
+    GivenBack,
+    Reclaimed,
+    Rejected,
+    Undelivered,
+)
+from tink.workflow.reasons import REASON_ALREADY_FINISHED, REASON_UNKNOWN_WORKFLOW
 from tink.workflow.status import (
     InvalidStatusError,
     Status,
@@ -43,6 +58,7 @@ from tink.workflow.status import (
     status_of,
     status_patch,
 )
+from tink.workflow.table import Author
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +77,7 @@ YIELD_SECONDS = 1.0
 _ATTEMPTS = 8
 _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 0.5, 15.0
 """Seconds before another attempt to take a claim back, while the API is away."""
-ServerEvent = machine.AgentEvent | machine.AgentLost | machine.AgentSeen | machine.AgentAway | machine.Undelivered
+ServerEvent = AgentEvent | AgentLost | AgentSeen | AgentAway | Undelivered
 """What agents report, what the server concludes when they do not, and what it has not sent."""
 
 
@@ -154,13 +170,13 @@ class EventStore:
 
     async def claim(self, workflow: Raw) -> Raw | None:
         """Make a Pending Workflow Scheduled; None if somebody changed it meanwhile, or the API is away."""
-        return await self._claim(workflow, machine.Dispatched())
+        return await self._claim(workflow, Dispatched())
 
     async def reclaim(self, workflow: Raw) -> Raw | None:
         """Claim a Workflow that is Scheduled, which somebody else may be about to send; None as above."""
-        return await self._claim(workflow, machine.Reclaimed())
+        return await self._claim(workflow, Reclaimed())
 
-    async def _claim(self, workflow: Raw, event: machine.Event) -> Raw | None:
+    async def _claim(self, workflow: Raw, event: Event) -> Raw | None:
         status = machine.apply(workflow, event, self._clock(), Author.SERVER)
         if status is None:
             return None
@@ -175,7 +191,7 @@ class EventStore:
 
     async def give_back(self, workflow: Raw) -> bool:
         """Make a Scheduled Workflow Pending again. False if somebody changed it meanwhile, or the API is away."""
-        status = machine.apply(workflow, machine.GivenBack(), self._clock(), Author.SERVER)
+        status = machine.apply(workflow, GivenBack(), self._clock(), Author.SERVER)
         if status is None:
             return False
         try:
@@ -194,7 +210,7 @@ class EventStore:
         If it was cancelled meanwhile it has ended: nobody else knows that no agent has it. So this goes on until it is
         stored, however long the API is away.
         """
-        event = machine.Undelivered(claim_of(status_of(workflow)), given(status_of(before)))
+        event = Undelivered(claim_of(status_of(workflow)), given(status_of(before)))
         backoff = Backoff(_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS)
         while True:
             try:
@@ -291,7 +307,7 @@ class EventStore:
             log.info("Workflow %s is not offered again for %.1f s", name_of(workflow), until - self._clock())
 
     def _with_delay(self, event: ServerEvent, workflow: Raw) -> ServerEvent:
-        if not isinstance(event, machine.Rejected):
+        if not isinstance(event, Rejected):
             return event
         count = rejections(status_of(workflow))
         return replace(event, delay=rejection_delay(count, self._first, self._longest, self._chance()))
@@ -320,18 +336,18 @@ class EventStore:
 
 def _another_follows(workflow: Raw, event: ServerEvent) -> bool:
     """Whether an agent that reports this goes on with another action."""
-    return isinstance(event, machine.ActionSucceeded) and not _is_of(workflow, event, -1)
+    return isinstance(event, ActionSucceeded) and not _is_of(workflow, event, -1)
 
 
 def _can_wait(workflow: Raw, event: ServerEvent) -> bool:
     """Whether the agent goes on without the answer: it waits before the first action and before the last, and after
     that others wait for what becomes of the Workflow."""
-    if isinstance(event, machine.ActionStarted):
+    if isinstance(event, ActionStarted):
         return not _is_of(workflow, event, 0) and not _is_of(workflow, event, -1)
     return _another_follows(workflow, event)
 
 
-def _is_of(workflow: Raw, event: machine.ActionStarted | machine.ActionSucceeded, index: int) -> bool:
+def _is_of(workflow: Raw, event: ActionStarted | ActionSucceeded, index: int) -> bool:
     """Whether an event is of the action at `index`, or of a Workflow that seems to have none."""
     actions = actions_of(status_of(workflow))
     return not actions or actions[index].get("id") == event.action_id
@@ -342,8 +358,8 @@ def _settled(state: WorkflowState | None, event: ServerEvent) -> bool:
     the copy may be behind. So an agent that repeats what is known costs no call."""
     if state is not None and state.terminal:
         return True
-    if isinstance(event, machine.ActionStarted | machine.ActionSucceeded | machine.ActionFailed):
+    if isinstance(event, ActionStarted | ActionSucceeded | ActionFailed):
         return True  # the action is as far already, and actions never go back
     # Where the copy says Running, the API may say Cancelling: for an agent that does not run it, that is the end.
-    ends = (machine.REASON_UNKNOWN_WORKFLOW, machine.REASON_ALREADY_FINISHED)
-    return isinstance(event, machine.Rejected) and event.reason not in ends and state is WorkflowState.RUNNING
+    ends = (REASON_UNKNOWN_WORKFLOW, REASON_ALREADY_FINISHED)
+    return isinstance(event, Rejected) and event.reason not in ends and state is WorkflowState.RUNNING

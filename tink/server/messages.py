@@ -7,7 +7,7 @@ from typing import Any
 from proto import workflow_pb2 as pb
 from tink.api.v1alpha2 import Raw
 from tink.server.workflows import uid_of
-from tink.workflow import machine
+from tink.workflow import events
 from tink.workflow.status import action_name, actions_of, name_of, status_of
 
 _MAX_STORY = 500
@@ -42,25 +42,25 @@ def stop_command(uid: str) -> pb.GetWorkflowsResponse:
     return pb.GetWorkflowsResponse(stop_workflow=pb.GetWorkflowsResponse.StopWorkflow(workflow_id=uid))
 
 
-def event_of(message: pb.Event) -> machine.AgentEvent:
+def event_of(message: pb.Event) -> events.AgentEvent:
     """What an agent reports. Raises MalformedEventError."""
     if not message.workflow_id:
         raise MalformedEventError("event.workflow_id is missing")
     kind = message.WhichOneof("event")
     if kind == "workflow_rejected":
         rejected = message.workflow_rejected
-        return machine.Rejected(rejected.failure_reason, rejected.failure_message)
+        return events.Rejected(rejected.failure_reason, rejected.failure_message)
     if kind is None:
         raise MalformedEventError("event is of no kind that this server knows")
     action_id: str = getattr(message, kind).action_id
     if not action_id:
         raise MalformedEventError(f"event.{kind}.action_id is missing")
     if kind == "action_started":
-        return machine.ActionStarted(action_id)
+        return events.ActionStarted(action_id)
     if kind == "action_succeeded":
-        return machine.ActionSucceeded(action_id)
+        return events.ActionSucceeded(action_id)
     failed = message.action_failed
-    return machine.ActionFailed(action_id, failed.failure_reason, failed.failure_message)
+    return events.ActionFailed(action_id, failed.failure_reason, failed.failure_message)
 
 
 def _action(action: dict[str, Any]) -> pb.Workflow.Action:
@@ -83,16 +83,16 @@ def _action(action: dict[str, Any]) -> pb.Workflow.Action:
     return message
 
 
-def describe(workflow: Raw, event: machine.AgentEvent) -> str:
+def describe(workflow: Raw, event: events.AgentEvent) -> str:
     """An event in one line, for the log and the journey."""
     match event:
-        case machine.Rejected():
+        case events.Rejected():
             return f"rejected the Workflow: {_line(event.reason) or 'no reason given'}: {_line(event.message)}"
-        case machine.ActionStarted():
+        case events.ActionStarted():
             return f"action {_name(workflow, event.action_id)!r} started"
-        case machine.ActionSucceeded():
+        case events.ActionSucceeded():
             return f"action {_name(workflow, event.action_id)!r} succeeded"
-        case machine.ActionFailed():
+        case events.ActionFailed():
             return f"action {_name(workflow, event.action_id)!r} failed: {_line(event.reason)}: {_line(event.message)}"
 
 

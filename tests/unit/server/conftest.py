@@ -19,6 +19,7 @@ from cryptography.x509.oid import NameOID
 from proto import metadata
 from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
+from tests.unit.server.bench import Bench
 from tink.api.v1alpha2 import Raw
 from tink.apiserver.patch import merge
 from tink.kube.client import ConflictError, NotFoundError
@@ -375,3 +376,8 @@ def _builder(
         .not_valid_before(now + timedelta(days=begins))
         .not_valid_after(now + timedelta(days=days))
     )
+
+
+@pytest.fixture
+def bench(rig: Any) -> Bench:
+    return Bench(rig)

@@ -7,7 +7,7 @@ import pytest
 from proto import workflow_pb2 as pb
 from tink.api.v1alpha2 import Raw
 from tink.server.messages import MalformedEventError, UnsendableError, describe, event_of, start_command, stop_command
-from tink.workflow import machine
+from tink.workflow import events
 
 
 def test_start_command_carries_all_of_an_action() -> None:
@@ -47,15 +47,15 @@ def test_stop_command() -> None:
 
 
 def test_events_of_all_kinds() -> None:
-    def event(**kind: object) -> machine.AgentEvent:
+    def event(**kind: object) -> events.AgentEvent:
         return event_of(pb.Event(workflow_id="u", **kind))  # type: ignore[arg-type] # one of the kinds
 
-    assert event(action_started=pb.Event.ActionStarted(action_id="a")) == machine.ActionStarted("a")
-    assert event(action_succeeded=pb.Event.ActionSucceeded(action_id="a")) == machine.ActionSucceeded("a")
+    assert event(action_started=pb.Event.ActionStarted(action_id="a")) == events.ActionStarted("a")
+    assert event(action_succeeded=pb.Event.ActionSucceeded(action_id="a")) == events.ActionSucceeded("a")
     failed = pb.Event.ActionFailed(action_id="a", failure_reason="R", failure_message="m")
-    assert event(action_failed=failed) == machine.ActionFailed("a", "R", "m")
+    assert event(action_failed=failed) == events.ActionFailed("a", "R", "m")
     rejected = pb.Event.WorkflowRejected(failure_message="m")
-    assert event(workflow_rejected=rejected) == machine.Rejected("", "m")
+    assert event(workflow_rejected=rejected) == events.Rejected("", "m")
 
 
 @pytest.mark.parametrize(
@@ -84,10 +84,10 @@ def test_an_action_that_no_program_wrote_is_named(action: Raw) -> None:
 def test_what_a_container_wrote_is_one_short_line_in_the_log() -> None:
     nasty = "\x1b[2J line\r\n2026 ERROR forged\u2028 \x00" + "x" * 100_000
     workflow: Raw = {"status": {"actions": [{"id": "a", "rendered": {"name": "first"}}]}}
-    for event in (machine.ActionFailed("a", nasty, nasty), machine.Rejected(nasty, nasty)):
+    for event in (events.ActionFailed("a", nasty, nasty), events.Rejected(nasty, nasty)):
         story = describe(workflow, event)
         assert story.isprintable()
         assert len(story) < 1200
         assert "[2J line 2026 ERROR forged x" in story
-    assert describe(workflow, machine.ActionFailed("a", "R", "m")) == "action 'first' failed: R: m"
-    assert describe(workflow, machine.Rejected("", "m")) == "rejected the Workflow: no reason given: m"
+    assert describe(workflow, events.ActionFailed("a", "R", "m")) == "action 'first' failed: R: m"
+    assert describe(workflow, events.Rejected("", "m")) == "rejected the Workflow: no reason given: m"

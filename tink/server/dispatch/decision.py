@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 
 from tink.api.v1alpha2 import Raw, WorkflowState
 from tink.server.workflows import uid_of, version_of
-from tink.workflow.machine import unconfirmed
+from tink.workflow.guards import unconfirmed
 from tink.workflow.status import actions_of, deleted, dispatch_after, name_of, outdated, state_of, status_of
 
 _JITTER = 0.2

@@ -27,7 +27,8 @@ from tink.kube.client import ApiError
 from tink.server.agents.directory import HardwareKey
 from tink.server.events import BusyError, ServerEvent, StaleError, WorkflowGoneError
 from tink.server.workflows import WorkflowIndex, hardware_of, uid_of
-from tink.workflow.machine import AgentAway, AgentSeen, rebooting
+from tink.workflow.events import AgentAway, AgentSeen
+from tink.workflow.guards import rebooting
 from tink.workflow.status import InvalidStatusError, agent_seen, name_of, status_of
 
 log = logging.getLogger(__name__)

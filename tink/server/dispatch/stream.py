@@ -35,7 +35,7 @@ from tink.server.dispatch.decision import AgentView, Claim, GiveBack, Move, Reca
 from tink.server.events import BusyError, ServerEvent, StaleError, WorkflowGoneError
 from tink.server.messages import UnsendableError, start_command, stop_command
 from tink.server.workflows import WorkflowIndex, uid_of
-from tink.workflow import machine
+from tink.workflow import events
 from tink.workflow.status import InvalidStatusError, check_states, name_of, state_of
 
 log = logging.getLogger(__name__)
@@ -131,10 +131,10 @@ class CommandStream:
             log.warning("agent %s may still run a Workflow that is gone: %s", self.agent_id, error)
         self._changed.set()
 
-    def heard(self, uid: str, event: machine.AgentEvent) -> None:
+    def heard(self, uid: str, event: events.AgentEvent) -> None:
         """The agent reported `event` of the Workflow with that uid: it runs what it says it has begun, even if the
         Workflow has ended for everybody else."""
-        if isinstance(event, machine.ActionStarted | machine.ActionSucceeded) and uid not in self._view.started:
+        if isinstance(event, events.ActionStarted | events.ActionSucceeded) and uid not in self._view.started:
             self._view.runs([uid])
             self._changed.set()
 
@@ -230,7 +230,7 @@ class CommandStream:
     async def _lose(self, workflow: Raw) -> None:
         """The agent does not hold a Workflow that was under way."""
         try:
-            if await self._records.take(workflow, machine.AgentLost()):
+            if await self._records.take(workflow, events.AgentLost()):
                 self._lost(self, self._workflows.get(uid_of(workflow)) or workflow)
         except WorkflowGoneError:
             return

@@ -14,8 +14,10 @@ from tink.kube.client import UnreachableError
 from tink.server.dispatch.reboots import ELSEWHERE_GRACES, REPORT_PART, RebootWatch
 from tink.server.events import BusyError, ServerEvent, StaleError, WorkflowGoneError
 from tink.server.workflows import WorkflowIndex
-from tink.workflow.machine import AgentAway, AgentSeen, Author, apply
+from tink.workflow.events import AgentAway, AgentSeen
+from tink.workflow.machine import apply
 from tink.workflow.status import InvalidStatusError, agent_seen
+from tink.workflow.table import Author
 
 KEY = ("d", "h")
 GRACE = 30.0
