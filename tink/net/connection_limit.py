@@ -22,12 +22,15 @@ from ipaddress import ip_address
 from typing import cast
 
 from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
 
-from tink.limits.once_per import OncePer
+from tink.limits.log import LimitedLog
 
 log = logging.getLogger(__name__)
 
 _PER_TURN = 64
+_REQUESTS_ARE_SEEN = {"_request_count", "_current_request"} <= {*RequestHandler.__slots__}
+"""Whether this aiohttp says what its connections do; it has no public word for that."""
 _PAUSE_SECONDS = 1.0
 
 
@@ -135,8 +138,7 @@ class ConnectionLimiter:
         self.context = context
         self.limits = limits
         self._what = what
-        self._clock = clock
-        self._said = OncePer(60.0, 256)
+        self._log = LimitedLog(log, clock, capacity=256)
         self._open: dict[Connection, None] = {}
         self._by_address: dict[str, dict[Connection, None]] = {}
 
@@ -185,8 +187,7 @@ class ConnectionLimiter:
 
     def say(self, whose: str, what: str) -> None:
         """A line in the log, once in a while for each."""
-        if self._said.due(whose, self._clock()):
-            log.warning("%s: %s: %s", self._what, whose, what)
+        self._log.warning("%s: %s: %s", self._what, whose, what, key=whose)
 
 
 def _is_loopback(address: str) -> bool:
@@ -205,16 +206,19 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._securing: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        self._received = False
         self.address = address
 
     @property
     def asked(self) -> bool:
-        """Whether a request has ever come. (aiohttp has no public word for this, nor for the next.)"""
-        return bool(getattr(self._handler, "_request_count", 0))
+        """Whether a request has ever come; where that is not seen, whether anything has."""
+        return bool(getattr(self._handler, "_request_count", 0)) if _REQUESTS_ARE_SEEN else self._received
 
     @property
     def busy(self) -> bool:
-        """Whether a request is under way; a watch is one."""
+        """Whether a request is under way; a watch is one. Where that is not seen, it may always be."""
+        if not _REQUESTS_ARE_SEEN:
+            return self._received
         return getattr(self._handler, "_current_request", None) is not None
 
     def begin(self, sock: socket.socket) -> None:
@@ -257,6 +261,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """What came out of TLS."""
+        self._received = True
         if self._handler is not None:
             self._handler.data_received(data)
 

@@ -26,7 +26,6 @@ from tink.limits.backoff import Backoff
 from tink.limits.log import LimitedLog
 from tink.limits.semaphore import PrioritySemaphore, Waiter
 from tink.server.agents.directory import HardwareKey
-from tink.server.dispatch.decision import rejection_delay
 from tink.server.workflows import WorkflowIndex, hardware_of, uid_of
 from tink.workflow import machine
 from tink.workflow.events import (
@@ -77,6 +76,9 @@ YIELD_SECONDS = 1.0
 _ATTEMPTS = 8
 _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 0.5, 15.0
 """Seconds before another attempt to take a claim back, while the API is away."""
+_JITTER = 0.2
+"""The part of a delay that chance may take away."""
+
 ServerEvent = AgentEvent | AgentLost | AgentSeen | AgentAway | Undelivered
 """What agents report, what the server concludes when they do not, and what it has not sent."""
 
@@ -332,6 +334,16 @@ class EventStore:
         )
         self._workflows.refresh(stored)
         return stored
+
+
+def rejection_delay(rejections: int, first: float, longest: float, chance: float) -> float:
+    """How long a Workflow is not offered that was rejected now, and `rejections` times before; in seconds.
+
+    It doubles from `first` to `longest`. `chance` (0 to 1) shortens it a little, so that the agents of a rack do not
+    come back in step.
+    """
+    # The exponent is capped as well: 2.0 ** 1024 would overflow.
+    return min(first * 2.0 ** min(rejections, 64), longest) * (1 - _JITTER * chance)
 
 
 def _another_follows(workflow: Raw, event: ServerEvent) -> bool:

@@ -134,3 +134,14 @@ async def test_garbage_instead_of_tls_ends_and_others_are_served(listen: Listen)
     connection[1].write(b"GET / HTTP/1.1\r\n\r\n")
     assert await _closed([connection]) == 1
     assert await _get(url, trust) == "ok"
+
+
+async def test_an_aiohttp_that_hides_its_requests_serves_who_asks_and_closes_who_does_not(
+    listen: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tink.net.connection_limit._REQUESTS_ARE_SEEN", False)
+    url, trust = await listen(handshake=60, first=0.5)
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/watch", ssl=trust) as watch:
+        assert await watch.content.readline() == b"begun\n"
+        assert await _closed(await _idle(url, 3)) == 3
+        assert not watch.content.at_eof()

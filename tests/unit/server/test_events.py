@@ -14,11 +14,19 @@ from tink.kube.client import ConflictError, NotFoundError
 from tink.server.events import (
     StaleError,
     WorkflowGoneError,
+    rejection_delay,
 )
 from tink.workflow import events, machine
 from tink.workflow.status import InvalidStatusError, parse_timestamp
 
 # --- rejections ---------------------------------------------------------------------------------------------------
+
+
+def test_rejection_delays_double_to_their_bound_and_chance_takes_a_little_away() -> None:
+    assert [rejection_delay(n, 5, 60, 0.0) for n in range(6)] == [5, 10, 20, 40, 60, 60]
+    assert rejection_delay(10**9, 5, 60, 0.0) == 60
+    assert rejection_delay(0, 5, 60, 1.0) == pytest.approx(4)
+    assert rejection_delay(10, 5, 60, 1.0) == pytest.approx(48)
 
 
 async def test_delays_of_rejections_grow_from_the_status_so_that_a_restart_does_not_begin_anew(bench: Bench) -> None:

@@ -24,8 +24,8 @@ from tink.api.v1alpha2 import Raw
 from tink.apiserver.patch import merge
 from tink.controller.reconcile import Outcome, reconcile
 from tink.controller.settings import ControllerSettings
-from tink.server.dispatch.decision import AgentView, Claim, GiveBack, Recall, Start, Stop, next_move, rejection_delay
-from tink.server.events import ServerEvent, _settled
+from tink.server.dispatch.decision import AgentView, Claim, GiveBack, Recall, Start, Stop, next_move
+from tink.server.events import ServerEvent, _settled, rejection_delay
 from tink.workflow import events, guards, machine
 from tink.workflow.status import agent_seen, name_of, rejections, state_of, status_of, status_patch, timestamp
 from tink.workflow.table import Author

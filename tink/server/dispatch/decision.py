@@ -28,9 +28,6 @@ from tink.server.workflows import uid_of, version_of
 from tink.workflow.guards import unconfirmed
 from tink.workflow.status import actions_of, deleted, dispatch_after, name_of, outdated, state_of, status_of
 
-_JITTER = 0.2
-"""The part of a delay that chance may take away."""
-
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -136,16 +133,6 @@ class AgentView:
             elif state is WorkflowState.PENDING:
                 # Rejected, or given back: whoever claims it next, it has to be sent anew.
                 self.started.discard(uid_of(workflow))
-
-
-def rejection_delay(rejections: int, first: float, longest: float, chance: float) -> float:
-    """How long a Workflow is not offered that was rejected now, and `rejections` times before; in seconds.
-
-    It doubles from `first` to `longest`. `chance` (0 to 1) shortens it a little, so that the agents of a rack do not
-    come back in step.
-    """
-    # The exponent is capped as well: 2.0 ** 1024 would overflow.
-    return min(first * 2.0 ** min(rejections, 64), longest) * (1 - _JITTER * chance)
 
 
 def next_move(workflows: Iterable[Raw], view: AgentView, now: float, longest: float) -> Move:

@@ -17,7 +17,6 @@ from tink.server.dispatch.decision import (
     Stop,
     Wait,
     next_move,
-    rejection_delay,
 )
 from tink.server.workflows import WorkflowIndex
 from tink.workflow.status import InvalidStatusError, timestamp
@@ -176,13 +175,6 @@ def test_a_clock_that_jumps_holds_a_workflow_back_for_the_longest_delay_at_most(
     assert decide(mad, view=view, now=NOW + 59) == Wait(NOW + LONGEST), "it comes nearer"
     assert decide(mad, view=view, now=NOW + LONGEST) == Claim(mad)
     assert decide(mad, view=view, now=NOW - 3600) == Claim(mad), "this server's own clock went back"
-
-
-def test_rejection_delays_double_to_their_bound_and_chance_takes_a_little_away() -> None:
-    assert [rejection_delay(n, 5, 60, 0.0) for n in range(6)] == [5, 10, 20, 40, 60, 60]
-    assert rejection_delay(10**9, 5, 60, 0.0) == 60
-    assert rejection_delay(0, 5, 60, 1.0) == pytest.approx(4)
-    assert rejection_delay(10, 5, 60, 1.0) == pytest.approx(48)
 
 
 def test_a_status_edited_by_hand_is_named() -> None:
