@@ -50,10 +50,10 @@ ActivityObserver = Callable[[AgentActivity], None]
 def never_raising(observe: ActivityObserver) -> ActivityObserver:
     """`observe`, but an exception in it is logged and goes no further."""
 
-    def call(observation: AgentActivity) -> None:
+    def call(activity: AgentActivity) -> None:
         try:
-            observe(observation)
+            observe(activity)
         except Exception:
-            log.exception("an observer failed for %s", observation)
+            log.exception("an observer failed for %s", activity)
 
     return call

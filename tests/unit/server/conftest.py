@@ -250,7 +250,7 @@ class Rig:
         return state
 
     def kinds(self) -> list[str]:
-        return [str(observation.kind) for observation in self.seen]
+        return [str(activity.kind) for activity in self.seen]
 
     async def until(self, true: Callable[[], bool]) -> None:
         async with asyncio.timeout(20):

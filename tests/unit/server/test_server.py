@@ -156,9 +156,9 @@ async def test_a_workflow_that_vanished_is_stopped_and_its_last_events_are_taken
 
 async def test_a_workflow_that_vanishes_before_the_stream_has_looked_at_it_is_stopped_too(rig: Any) -> None:
     class Watching(list[Any]):
-        def append(self, observation: Any) -> None:
-            super().append(observation)
-            if observation.kind == "connected":
+        def append(self, activity: Any) -> None:
+            super().append(activity)
+            if activity.kind == "connected":
                 rig.workflows.remove("d", "w")
 
     rig.seen = Watching()
