@@ -22,13 +22,13 @@ from tink.apiserver import errors
 from tink.apiserver.errors import StatusError
 from tink.apiserver.resources.registry import Resource
 from tink.apiserver.webhooks.client import MAX_ANSWER, CallError, Post, decoded, named
-from tink.exact import exact
 from tink.schema import field_errors, meta
 from tink.schema.client_config import ClientConfig
 from tink.schema.field_errors import FieldError
 from tink.schema.outcome import Node, Outcome, TooMuchAddedError
 from tink.schema.structural import compile_schema, root_schema
 from tink.schema.values import Raw, deep_copy
+from tink.shrink import shrink_to_fit
 
 TIMEOUT_S = 30
 """How long a conversion webhook may take, in seconds."""
@@ -235,7 +235,7 @@ class Conversion:
 
     def _keep(self, key: tuple[str, bytes], made: bytes) -> None:
         target, body = key
-        self._kept[target, exact(body)] = exact(made)
+        self._kept[target, shrink_to_fit(body)] = shrink_to_fit(made)
         self._kept_bytes += len(body) + len(made)
         while self._kept_bytes > MAX_KEPT:
             (_, body), gone = self._kept.popitem(last=False)

@@ -39,7 +39,7 @@ from tink.apiserver.store.storage import Event, Key, StorageError, Store
 from tink.apiserver.webhooks.client import Callout
 from tink.apiserver.write.verbs import Verbs
 from tink.files import data_directory, private_files
-from tink.net.gate import GatedSite, Limits
+from tink.net.connection_limit import LimitedSite, Limits
 from tink.schema.values import Raw
 
 log = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class ApiServer:
             auto_decompress=False,  # Kubernetes does not either: a small body must not become a large one
         )
         await self._runner.setup()
-        site = GatedSite(self._runner, self._host, self._port, context, "embedded API", Limits())
+        site = LimitedSite(self._runner, self._host, self._port, context, "embedded API", Limits())
         try:
             await site.start()
         except OSError as error:

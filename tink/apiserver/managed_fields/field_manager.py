@@ -50,7 +50,7 @@ _UNOWNED = (
 class FieldManager:
     """Manages the fields of one resource in one version.
 
-    `schema` is that of whole objects (`tink.schema.structural.root_schema`), `status` whether there is a status subresource.
+    `schema` is that of whole objects (`root_schema`), `status` whether there is a status subresource.
     `kind` is what configurations must be, when it is given.
     `blank` is for built-in resources: the parts of an object that are always there, as in Kubernetes' Go types; for
     custom resources it is None. `others` are the other served versions, each with its schema, or with None when objects

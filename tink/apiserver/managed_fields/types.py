@@ -107,7 +107,7 @@ class Scalar:
     def settle(self, fields: Fields) -> Fields:
         return fields
 
-    def check(self, value: Any, path: str, found: list[str], *, twice: bool) -> None:  # noqa: ARG002 - as the others
+    def check(self, value: Any, path: str, found: list[str], *, twice: bool) -> None:
         if value is None:
             return
         truth, number, text = isinstance(value, bool), isinstance(value, int | float), isinstance(value, str)

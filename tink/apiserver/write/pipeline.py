@@ -24,7 +24,7 @@ from tink.apiserver.admission.attributes import Admission, Attributes
 from tink.apiserver.write.completion import complete, is_in, metadata_warnings, unknown_fields
 from tink.apiserver.write.persistence import Persistence
 from tink.apiserver.write.strategy import Draft, Result, generate_name
-from tink.beside import beside
+from tink.offload import offload
 from tink.schema import meta
 from tink.schema.outcome import Outcome
 from tink.schema.validations import ratcheted
@@ -48,23 +48,23 @@ class Pipeline:
         resource, options, subresource = draft.resource, draft.options, draft.target.subresource
         size = draft.size * resource.rules.dear
         draft.new = draft.prepare(draft.new)
-        found = await beside(size, complete, resource, draft.new, known=draft.known)
+        found = await offload(size, complete, resource, draft.new, known=draft.known)
         draft.warnings += unknown_fields(resource, found, draft.duplicates, options.validation, draft.submitted)
         draft.warnings += metadata_warnings(resource, draft.new["metadata"])
         if not draft.applied:
             now = self.timestamp()
-            await beside(size, resource.fields.update, draft.old, draft.new, options.manager, subresource, now)
+            await offload(size, resource.fields.update, draft.old, draft.new, options.manager, subresource, now)
         attributes = self._attributes(draft)
         if (changed := await self._mutated(attributes, draft.new)) is not None:
             draft.new = draft.prepare(changed)
-            found = await beside(size, complete, resource, draft.new)
+            found = await offload(size, complete, resource, draft.new)
         generate_name(draft.new)  # mutating webhooks see none
         if resource.status and subresource != "status":
             # Not this writer's. An older schema may have let in what today's refuses; he cannot mend it.
             found.errors = [error for error in found.errors if not is_in(error, "status")]
             if draft.old is None:
                 draft.new.pop("status", None)
-        await beside(size, self._validate, draft, found)
+        await offload(size, self._validate, draft, found)
         draft.warnings += resource.rules.warn(draft.new)
         draft.complete(self.timestamp())
         attributes.object = draft.new

@@ -25,7 +25,7 @@ from tink.apiserver.write.deletion import Deletion
 from tink.apiserver.write.persistence import Persistence, key_of, served
 from tink.apiserver.write.pipeline import Pipeline
 from tink.apiserver.write.strategy import Create, Result, Update
-from tink.beside import beside
+from tink.offload import offload
 from tink.schema import field_errors, meta
 from tink.schema.values import Raw, deep_copy
 
@@ -99,7 +99,7 @@ class Verbs:
                 return await self._apply(resource, target, body, options)
             stored = await self._persistence.get(resource, target)
             old: Raw = orjson.loads(await served(resource, stored))
-            new = await beside(body.size + len(stored.body), submitted.patched, resource, old, kind, body.value)
+            new = await offload(body.size + len(stored.body), submitted.patched, resource, old, kind, body.value)
             known = submitted.keeps_metadata(resource, kind, body.value)
             return await self._replace(resource, target, old, stored, new, body, options, patched=True, known=known)
 
@@ -207,7 +207,7 @@ class Verbs:
                 raise errors.conflict(resource.group, resource.plural, target.name, why)
             if resource.namespaced:
                 fields["namespace"] = target.namespace
-            new = await beside(
+            new = await offload(
                 body.size, resource.fields.apply, None, config, manager, subresource, now, force=options.force
             )
             return await self._create(resource, target, new, body, options, applied=True)
@@ -215,7 +215,7 @@ class Verbs:
         if wrong := meta.check_immutable(fields, old["metadata"]):
             raise errors.invalid(resource.group, resource.kind, target.name, wrong)
         size = body.size + len(stored.body)
-        new = await beside(size, resource.fields.apply, old, config, manager, subresource, now, force=options.force)
+        new = await offload(size, resource.fields.apply, old, config, manager, subresource, now, force=options.force)
         return await self._replace(resource, target, old, stored, new, body, options, patched=True, applied=True)
 
     async def _check_namespace(self, resource: Resource, namespace: str, name: str) -> None:
