@@ -186,10 +186,8 @@ class WorkflowServer:
         self._server: grpc.aio.Server | None = None
         self._guarding: asyncio.Task[None] | None = None
         self._stopping = False
-        workflows.on_change(self._workflow_changed)
-        workflows.on_delete(self._workflow_gone)
-        hardware.on_change(self._hardware_changed)
-        hardware.on_delete(self._hardware_gone)
+        workflows.add_event_handler(self._workflow_changed, self._workflow_gone)
+        hardware.add_event_handler(self._hardware_changed, self._hardware_gone)
 
     async def start(self) -> None:
         """Listen. Agents are answered when the informers have listed everything, which may be later.
@@ -242,7 +240,7 @@ class WorkflowServer:
             task.cancel()
 
     async def _say_when_ready(self) -> None:
-        waiting = asyncio.gather(self._hardware.wait_synced(), self._workflows.wait_synced())
+        waiting = asyncio.gather(self._hardware.wait_for_cache_sync(), self._workflows.wait_for_cache_sync())
         while not self._stopping and not waiting.done():
             await asyncio.wait([waiting], timeout=0.2)
         waiting.cancel()
@@ -297,12 +295,12 @@ class WorkflowServer:
         """Wait until it is known what there is: before that, nothing can be said to be unknown."""
         if self._stopping:
             await _abort(context, grpc.StatusCode.UNAVAILABLE, "the server is stopping")
-        if self._hardware.synced and self._workflows.synced:
+        if self._hardware.has_synced and self._workflows.has_synced:
             return
         try:
             async with asyncio.timeout(_SYNC_PATIENCE):
-                await self._hardware.wait_synced()
-                await self._workflows.wait_synced()
+                await self._hardware.wait_for_cache_sync()
+                await self._workflows.wait_for_cache_sync()
         except TimeoutError:
             await _abort(context, grpc.StatusCode.UNAVAILABLE, "the server can't reach the Kubernetes API yet")
 

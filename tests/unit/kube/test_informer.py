@@ -13,8 +13,8 @@ import pytest
 
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import KubeClient
+from tink.kube.compression import ObjectCompressor
 from tink.kube.informer import Informer
-from tink.kube.packing import Packer
 from tink.kube.resources import WORKFLOW
 from tink.limits.backoff import Backoff
 
@@ -35,8 +35,7 @@ class Ear:
     def __init__(self, informer: Informer) -> None:
         self.heard: list[str] = []
         self._arrived = asyncio.Event()
-        informer.on_change(self._change)
-        informer.on_delete(self._delete)
+        informer.add_event_handler(self._change, self._delete)
 
     def _change(self, new: Raw, old: Raw | None) -> None:
         before = old["metadata"]["resourceVersion"] if old is not None else "-"
@@ -58,8 +57,10 @@ class Ear:
 
 
 @asynccontextmanager
-async def running(client: KubeClient, packer: Packer | None = None) -> AsyncIterator[tuple[Informer, Ear]]:
-    informer = Informer(client, WORKFLOW, backoff=Backoff(0.001, 0.01), packer=packer)
+async def running(
+    client: KubeClient, compressor: ObjectCompressor | None = None
+) -> AsyncIterator[tuple[Informer, Ear]]:
+    informer = Informer(client, WORKFLOW, backoff=Backoff(0.001, 0.01), compressor=compressor)
     ear = Ear(informer)
     task = asyncio.create_task(informer.run())
     try:
@@ -73,13 +74,13 @@ async def test_list_then_watch_from_its_version(api: Any, client: KubeClient, ob
     api.lists = [listed(5, obj("a", 3), obj("b", 4))]
     api.script(event("MODIFIED", obj("a", 6)), event("ADDED", obj("c", 7)), event("DELETED", obj("b", 8)))
     async with running(client) as (informer, ear):
-        await informer.wait_synced()
+        await informer.wait_for_cache_sync()
         assert await ear.until(5) == ["a ->3", "b ->4", "a 3>6", "c ->7", "b gone"]
         assert informer.get("d", "b") is None
         found = informer.get("d", "a")
         assert found is not None
         assert found["metadata"]["resourceVersion"] == "6"
-        assert [(o["metadata"]["name"], o["metadata"]["resourceVersion"]) for o in informer.items()] == [
+        assert [(o["metadata"]["name"], o["metadata"]["resourceVersion"]) for o in informer.list()] == [
             ("a", "6"),
             ("c", "7"),
         ]
@@ -93,8 +94,8 @@ async def test_listed_objects_have_kind_and_version_like_watched_ones(
 ) -> None:
     api.lists = [listed(5, obj("a", 3))]
     async with running(client) as (informer, _):
-        await informer.wait_synced()
-        (found,) = informer.items()
+        await informer.wait_for_cache_sync()
+        (found,) = informer.list()
         assert (found["kind"], found["apiVersion"]) == ("Workflow", "tinkerbell.org/v1alpha2")
 
 
@@ -141,7 +142,7 @@ async def test_an_api_that_is_away_is_asked_again_and_logged_once(
     api.lists = [(503, {}), (500, b"?"), (200, {"items": 5}), (403, {"message": "no"}), listed(5, obj("a", 3))]
     async with running(client) as (_, ear):
         assert await ear.until(1) == ["a ->3"]
-    lines = [r.getMessage() for r in caplog.records if r.name == "tink.kube.informer"]
+    lines = [r.getMessage() for r in caplog.records if r.name == "tink.kube.reflector"]
     assert len(lines) == 2
     assert lines[0].startswith("can't follow workflows")
     assert lines[1] == "watching workflows again"
@@ -199,8 +200,7 @@ async def test_a_handler_that_fails_is_logged_and_the_others_still_hear(
     def fail(*_: Any) -> None:
         raise RuntimeError("oh")
 
-    informer.on_change(fail)
-    informer.on_delete(fail)
+    informer.add_event_handler(fail, fail)
     ear = Ear(informer)
     task = asyncio.create_task(informer.run())
     assert await ear.until(2) == ["a ->3", "a gone"]
@@ -213,7 +213,7 @@ async def test_a_handler_that_comes_late_hears_of_what_is_already_there(
 ) -> None:
     api.lists = [listed(5, obj("a", 3))]
     async with running(client) as (informer, _):
-        await informer.wait_synced()
+        await informer.wait_for_cache_sync()
         assert Ear(informer).heard == ["a ->3"]
 
 
@@ -221,7 +221,7 @@ async def test_a_namespaced_informer_asks_for_its_namespace_only(api: Any, clien
     api.lists = [listed(5)]
     informer = Informer(client, WORKFLOW, "lab")
     task = asyncio.create_task(informer.run())
-    await asyncio.wait_for(informer.wait_synced(), 20)
+    await asyncio.wait_for(informer.wait_for_cache_sync(), 20)
     task.cancel()
     assert api.asked[0].path == "/apis/tinkerbell.org/v1alpha2/namespaces/lab/workflows"
 
@@ -282,10 +282,10 @@ async def test_next_page_is_asked_for_while_one_is_taken_in_and_no_other(obj: Ca
     client: Any = Paged(4, obj)
     informer = Informer(client, WORKFLOW)
     asked: dict[str, list[int]] = {}
-    informer.on_change(lambda new, _: asked.__setitem__(new["metadata"]["name"], client.asked.copy()))
+    informer.add_event_handler(lambda new, _: asked.__setitem__(new["metadata"]["name"], client.asked.copy()))
     task = asyncio.create_task(informer.run())
     async with asyncio.timeout(20):
-        await informer.wait_synced()
+        await informer.wait_for_cache_sync()
     task.cancel()
     await asyncio.wait([task])
     assert list(asked) == [f"o{page}-{index:02}" for page in range(4) for index in range(60)]
@@ -299,7 +299,7 @@ async def test_others_get_a_turn_while_a_page_is_taken_in(obj: Callable[..., Raw
     seen = set()
 
     async def watch_it() -> None:
-        while not informer.synced:
+        while not informer.has_synced:
             seen.add(len(informer))
             await asyncio.sleep(0)
 
@@ -336,8 +336,8 @@ async def test_pages_that_take_longer_than_the_api_remembers_are_listed_anew(
     api.lists = [first, (410, {"message": "too old"}), listed(9, obj("b", 4), obj("c", 8))]
     async with running(client) as (informer, ear):
         assert await ear.until(4) == ["a ->3", "b ->4", "c ->8", "a gone"]
-        await informer.wait_synced()
-        assert [o["metadata"]["name"] for o in informer.items()] == ["b", "c"]
+        await informer.wait_for_cache_sync()
+        assert [o["metadata"]["name"] for o in informer.list()] == ["b", "c"]
     assert not caplog.records, "nothing is wrong"
 
 
@@ -363,9 +363,9 @@ async def test_objects_come_without_what_only_api_servers_read(
     api.script(event("ADDED", full("b", 6, mine="1")), event("DELETED", full("b", 7, mine="1")))
     async with running(client) as (informer, ear):
         deleted: list[Raw] = []
-        informer.on_delete(deleted.append)
+        informer.add_event_handler(on_delete=deleted.append)
         await ear.until(3)
-        (found,) = informer.items()
+        (found,) = informer.list()
         assert found["metadata"].keys() == {"name", "namespace", "uid", "resourceVersion"}
         assert deleted[0]["metadata"]["annotations"] == {"mine": "1"}
         assert "managedFields" not in deleted[0]["metadata"]
@@ -376,8 +376,8 @@ async def test_any_of_many_objects_is_given_as_it_is_now(
     api: Any, client: KubeClient, obj: Callable[..., Raw], monkeypatch: pytest.MonkeyPatch, shared: bool
 ) -> None:
     """More than are kept unpacked, and each with what the others don't have."""
-    monkeypatch.setattr("tink.kube.informer._AT_HAND", 100)
-    monkeypatch.setattr("tink.kube.informer._UNPACKED", 150)
+    monkeypatch.setattr("tink.kube.store._RECENT_SHARED", 100)
+    monkeypatch.setattr("tink.kube.store._RECENT", 150)
     many = [obj(f"o{i}", i + 1, spec={"n": i, "text": "é" * i}) for i in range(600)]
     api.lists = [listed(1000, *many)]
     api.script(
@@ -385,10 +385,10 @@ async def test_any_of_many_objects_is_given_as_it_is_now(
         event("DELETED", obj("o599", 2001)),
         event("MODIFIED", obj("o300", 2002, spec={"n": 300, "text": "é" * 300})),
     )
-    packer = Packer()
-    async with running(client, packer=packer if shared else None) as (informer, ear):
+    compressor = ObjectCompressor()
+    async with running(client, compressor=compressor if shared else None) as (informer, ear):
         await ear.until(603)
-        assert all(informer._objects.values()) is shared, "what is shared is packed at once"
+        assert all(informer._store._objects.values()) is shared, "what is shared is packed at once"
         for i in (*range(1, 599), *range(598, 0, -1)):
             found = informer.get("d", f"o{i}")
             assert found is not None
@@ -396,9 +396,9 @@ async def test_any_of_many_objects_is_given_as_it_is_now(
             assert found is informer.get("d", f"o{i}")
         changed = informer.get("d", "o0")
         assert changed is not None
-        assert len(informer._at_hand) <= (100 if shared else 150)
+        assert len(informer._store._recent) <= (100 if shared else 150)
         assert (changed["spec"], informer.get("d", "o599"), informer.get("d", "o600")) == ({}, None, None)
-        items = {item["metadata"]["name"]: item["spec"] for item in informer.items()}
+        items = {item["metadata"]["name"]: item["spec"] for item in informer.list()}
         assert len(informer) == len(items) == 599
         assert items["o7"] == {"n": 7, "text": "é" * 7}
         assert items["o0"] == {}

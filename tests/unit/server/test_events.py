@@ -40,8 +40,7 @@ class Bench:
         self.rig = rig
         self.reads = 0
         self.index = WorkflowIndex()
-        rig.workflows.on_change(lambda new, _: self.index.apply(new))
-        rig.workflows.on_delete(self.index.remove)
+        rig.workflows.add_event_handler(lambda new, _: self.index.apply(new), self.index.remove)
         get = rig.api.get
 
         async def counted(*arguments: Any) -> Raw:
@@ -265,7 +264,7 @@ async def test_events_of_two_workflows_of_one_machine_keep_their_order(bench: Be
     bench.rig.workflow("next", state="Scheduled", created=1)
     bench.rig.api.gate = asyncio.Event()
     order: list[str] = []
-    bench.rig.workflows.on_change(lambda new, _: order.append(new["metadata"]["name"]))
+    bench.rig.workflows.add_event_handler(lambda new, _: order.append(new["metadata"]["name"]))
     events: list[tuple[str, Any]] = [
         ("w", m.ActionStarted("a0")),
         ("w", m.ActionSucceeded("a0")),
@@ -284,7 +283,9 @@ async def test_an_event_of_another_workflow_is_not_overtaken(bench: Bench) -> No
     bench.rig.workflow("next", state="Scheduled", created=1)
     first = await begun(bench)
     order: list[tuple[str, str]] = []
-    bench.rig.workflows.on_change(lambda new, _: order.append((new["metadata"]["name"], new["status"]["state"])))
+    bench.rig.workflows.add_event_handler(
+        lambda new, _: order.append((new["metadata"]["name"], new["status"]["state"]))
+    )
     events: list[tuple[str, Any]] = [
         ("w", m.ActionSucceeded("a0")),
         ("next", m.ActionStarted("a0")),

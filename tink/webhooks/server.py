@@ -2,7 +2,7 @@
 
 `start` returns when the API server has been told where to ask; `run` then keeps certificates and registrations fresh,
 and `stop` takes back the registrations that can be taken back, where nobody else would answer in its place. What is
-asked and answered is a `Hook`'s: `tink.controller.webhooks.admission`, `tink.metal3.webhook`.
+asked and answered is a `Hook`'s: `tink.webhooks.admission`, `tink.metal3.webhook`.
 
 The paths on loopback have a part that nobody can guess and that only readers of the registrations know, so that other
 users of this machine can't ask what addresses there are, or have some remembered.
@@ -21,12 +21,13 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from tink.controller.settings import WebhookSettings
-from tink.controller.webhooks import certificates
-from tink.controller.webhooks.certificates import CertificateError, Keeper, MemoryKeeper, SecretKeeper
-from tink.controller.webhooks.registration import Address
+from tink.kube.certificates import show
 from tink.kube.client import ApiError, KubeClient
 from tink.net.gate import GatedSite, Limits
+from tink.webhooks import certificates
+from tink.webhooks.certificates import CertificateError, Keeper, MemoryKeeper, SecretKeeper
+from tink.webhooks.registration import Address
+from tink.webhooks.settings import WebhookSettings
 
 log = logging.getLogger(__name__)
 
@@ -182,7 +183,7 @@ class Webhooks:
     def _show(self, authority: certificates.Authority, now: datetime) -> None:
         self._serving = certificates.serving(authority, self._names(), now)
         self._bundle = authority.bundle()
-        certificates.show(self._context, self._serving)
+        show(self._context, self._serving.pem)
 
     def _names(self) -> list[str]:
         settings = self._settings

@@ -1,21 +1,22 @@
 """Leader election: of several replicas that could do the same work, one does it.
 
-The replicas agree by a Lease (coordination.k8s.io/v1), in the way of client-go's `leaderelection`, so that `kubectl get
-leases` shows who leads and other tools understand it. The leader renews the Lease every `retry` seconds. A replica that
-has not seen it change for the Lease's own duration takes it over, by a write that fails if another was faster.
+The replicas agree by a Lease (coordination.k8s.io/v1), in the way and in the words of client-go's `leaderelection`, so
+that `kubectl get leases` shows who leads and other tools understand it. The leader renews the Lease every
+`retry_period` seconds. A replica that has not seen it change for the Lease's own duration takes it over, by a write
+that fails if another was faster.
 
 Nobody's clock is trusted. What the times in the Lease say is for readers; how long it is since it changed each replica
 measures from the moment it saw the change, by a clock that does not jump. So replicas may disagree about the time by
 years, as long as their seconds are about equally long.
 
-Never two at a time. A leader may act until `renew` seconds after it *sent* the last renewal that succeeded; a successor
-waits for `duration` seconds, which is longer, after it *saw* that renewal. In the gap between the two the old leader's
-work is cancelled, and no write of it lasts longer than `Leader.write_timeout`, which is shorter than the gap. A process
-that was frozen through all that asks `Leader.leading` before it writes: `while_leading` does both. (What can't be
-excluded is a request that lies in a network for longer than the gap and arrives all the same: a write that depends on
-what was read before names the resourceVersion.)
+Never two at a time. A leader may act until `renew_deadline` seconds after it *sent* the last renewal that succeeded; a
+successor waits for `lease_duration` seconds, which is longer, after it *saw* that renewal. In the gap between the two
+the old leader's work is cancelled, and no write of it lasts longer than `LeaderElector.write_timeout`, which is shorter
+than the gap. A process that was frozen through all that asks `LeaderElector.is_leader` before it writes:
+`while_leading` does both. (What can't be excluded is a request that lies in a network for longer than the gap and
+arrives all the same: a write that depends on what was read before names the resourceVersion.)
 
-A leader that stops gives the Lease back when its work has ended, and the next one begins within `retry` seconds.
+A leader that stops gives the Lease back when its work has ended, and the next one begins within `retry_period` seconds.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ T = TypeVar("T")
 LEASE = ResourceType("coordination.k8s.io", "v1", "leases", "Lease")
 
 _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-_LONGEST_DURATION = 3600
-"""Seconds. A Lease that says more was written by hand, and would keep everybody waiting."""
+_LONGEST_DURATION_SECONDS = 3600
+"""A Lease that says more was written by hand, and would keep everybody waiting."""
 
 
 def pod_namespace(default: str = "default", path: Path = _POD_NAMESPACE) -> str:
@@ -62,55 +63,61 @@ def steady() -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseSettings:
+class LeaderElectionConfig:
     """Which Lease, and its times in seconds; they are client-go's.
 
-    `duration`: how long a successor waits after the last renewal that it saw. `renew`: how long a leader acts without
-    one. `retry`: how often it is tried to renew, or to take over.
+    `lease_duration`: how long a successor waits after the last renewal that it saw. `renew_deadline`: how long a leader
+    acts without one. `retry_period`: how often it is tried to renew, or to take over.
     """
 
     name: str
     namespace: str = "default"
-    duration: float = 15.0
-    renew: float = 10.0
-    retry: float = 2.0
+    lease_duration: float = 15.0
+    renew_deadline: float = 10.0
+    retry_period: float = 2.0
 
     def __post_init__(self) -> None:
-        if not self.duration > self.renew > 1.2 * self.retry > 0:
+        if not self.lease_duration > self.renew_deadline > 1.2 * self.retry_period > 0:
             raise ValueError(
-                f"Lease {self.namespace}/{self.name}: the duration ({self.duration:g} s) must be longer than the renew "
-                f"deadline ({self.renew:g} s), and that longer than 1.2 times the retry period ({self.retry:g} s)"
+                f"Lease {self.namespace}/{self.name}: the duration ({self.lease_duration:g} s) must be longer than the "
+                f"renew deadline ({self.renew_deadline:g} s), and that longer than 1.2 times the retry period "
+                f"({self.retry_period:g} s)"
             )
 
 
-class DeposedError(Exception):
+class LeadershipLostError(Exception):
     """This replica leads no more, and whoever cancels its work has not had a turn yet: the process was held up for
     longer than its Lease lasts."""
 
 
-async def while_leading(leader: Leader | None, write: Callable[[], Awaitable[T]]) -> T:
-    """Write, if this replica may, and for no longer than it may; without a `leader` it is the only one.
+async def while_leading(elector: LeaderElector | None, write: Callable[[], Awaitable[T]]) -> T:
+    """Write, if this replica may, and for no longer than it may; without an `elector` it is the only one.
 
-    Raises DeposedError; UnreachableError, if it took too long; and what `write` raises.
+    Raises LeadershipLostError; UnreachableError, if it took too long; and what `write` raises.
     """
-    if leader is None:
+    if elector is None:
         return await write()
-    if not leader.leading:
-        raise DeposedError
+    if not elector.is_leader:
+        raise LeadershipLostError
     try:
-        async with asyncio.timeout(leader.write_timeout):
+        async with asyncio.timeout(elector.write_timeout):
             return await write()
     except TimeoutError as error:
-        raise UnreachableError(f"no answer within {leader.write_timeout:g} s") from error
+        raise UnreachableError(f"no answer within {elector.write_timeout:g} s") from error
 
 
-class Leader:
+async def run_as_leader(elector: LeaderElector | None, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Do `act` while this replica leads (see `LeaderElector.run`); without an `elector` it is the only one."""
+    await (act() if elector is None else elector.run(act))
+
+
+class LeaderElector:
     """One replica's part in the election. `run` it as one task."""
 
     def __init__(
         self,
         client: KubeClient,
-        settings: LeaseSettings,
+        config: LeaderElectionConfig,
         *,
         identity: str | None = None,
         clock: Callable[[], float] = steady,
@@ -120,27 +127,27 @@ class Leader:
         """`identity` must be no other replica's, not even an earlier process's of this host: by default it is random.
         `clock` measures (see `steady`), `now` is only shown in the Lease."""
         self._client = client
-        self._settings = settings
+        self._config = config
         self.identity = identity or f"{socket.gethostname()}_{secrets.token_hex(8)}"
         self._clock = clock
         self._now = now
         self._uniform = uniform
-        self._where = f"Lease {settings.namespace}/{settings.name}"
-        self._seen: Any = None
-        self._seen_at = -math.inf
+        self._where = f"Lease {config.namespace}/{config.name}"
+        self._observed: Any = None
+        self._observed_at = -math.inf
         self._may_act_until = -math.inf
         self._failing = False
-        self._told = ""
+        self._lost_because = ""
 
     @property
-    def leading(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether this replica may act at this moment."""
         return self._clock() < self._may_act_until
 
     @property
     def write_timeout(self) -> float:
         """Seconds that a single write of the leader may take: it has ended before a successor begins."""
-        return 0.8 * (self._settings.duration - self._settings.renew)
+        return 0.8 * (self._config.lease_duration - self._config.renew_deadline)
 
     async def run(self, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do `act` while this replica leads: it is begun when that is so and cancelled when it is no more, again and
@@ -148,7 +155,7 @@ class Leader:
         try:
             while True:
                 await self._acquire()
-                if await self._lead(act):
+                if await self._renew(act):
                     return
         finally:
             await self._release()
@@ -158,41 +165,42 @@ class Leader:
     async def _acquire(self) -> None:
         """Return when this replica leads."""
         while True:
-            await self._try()
-            if self.leading:
+            await self._try_acquire_or_renew()
+            if self.is_leader:
                 log.info("%s: this replica leads now, as %s", self._where, self.identity)
                 return
-            await asyncio.sleep(self._settings.retry * self._uniform(0.75, 1.0))
+            await asyncio.sleep(self._config.retry_period * self._uniform(0.75, 1.0))
 
-    async def _lead(self, act: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+    async def _renew(self, act: Callable[[], Coroutine[Any, Any, None]]) -> bool:
         """Have it done while the Lease can be renewed; whether it ended by itself."""
-        acting = asyncio.create_task(act(), name=f"work of the leader of {self._settings.name}")
+        acting = asyncio.create_task(act(), name=f"work of the leader of {self._config.name}")
         try:
-            while self.leading:
+            while self.is_leader:
                 rest = self._may_act_until - self._clock()
-                done, _ = await asyncio.wait([acting], timeout=min(self._settings.retry, rest))
+                done, _ = await asyncio.wait([acting], timeout=min(self._config.retry_period, rest))
                 if done:
                     acting.result()
                     return True
-                await self._try()
+                await self._try_acquire_or_renew()
         finally:
             acting.cancel()
             await asyncio.wait([acting])
         if not acting.cancelled() and acting.exception() is not None:
             acting.result()
-        log.warning("%s: this replica leads no more: %s", self._where, self._told or "it could not renew in time")
+        why = self._lost_because or "it could not renew in time"
+        log.warning("%s: this replica leads no more: %s", self._where, why)
         return False
 
     # --- the Lease --------------------------------------------------------------------------------------------------
 
-    async def _try(self) -> None:
-        """Renew the Lease, or take it if it is free; `leading` tells whether that went well."""
+    async def _try_acquire_or_renew(self) -> None:
+        """Renew the Lease, or take it if it is free; `is_leader` tells whether that went well."""
         rest = self._may_act_until - self._clock()
         # As client-go: half of what a leader has, so that there is time for a second attempt over another connection.
-        limit = self._settings.renew / 2
+        limit = self._config.renew_deadline / 2
         try:
             async with asyncio.timeout(min(limit, rest) if rest > 0 else limit):
-                await self._renew_or_take()
+                await self._acquire_or_renew()
         except ConflictError:
             return  # somebody else was faster; the next look shows who
         except TimeoutError:
@@ -204,88 +212,88 @@ class Leader:
                 log.info("%s: the API answers again", self._where)
             self._failing = False
 
-    async def _renew_or_take(self) -> None:
+    async def _acquire_or_renew(self) -> None:
         sent_at = self._clock()
         try:
-            lease = await self._client.get(LEASE, self._settings.name, self._settings.namespace)
+            lease = await self._client.get(LEASE, self._config.name, self._config.namespace)
         except NotFoundError:
             # Somebody deleted it. Who has seen its holder leaves that one the time to write it anew.
             if not self._held_by_another():
-                metadata = {"name": self._settings.name, "namespace": self._settings.namespace}
+                metadata = {"name": self._config.name, "namespace": self._config.namespace}
                 body = {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": metadata}
-                self._won(await self._client.create(LEASE, {**body, "spec": self._claim({})}), sent_at)
+                self._renewed(await self._client.create(LEASE, {**body, "spec": self._new_record({})}), sent_at)
             return
-        self._look(lease)
+        self._observe(lease)
         if self._held_by_another():
-            self._told = f"{_holder(lease)} does"
+            self._lost_because = f"{_holder(lease)} does"
             self._may_act_until = -math.inf
             return
         sent_at = self._clock()
         body = {"metadata": {"resourceVersion": lease["metadata"]["resourceVersion"]}}
-        body["spec"] = self._claim(_spec(lease))
-        self._won(await self._client.patch(LEASE, self._settings.name, self._settings.namespace, body), sent_at)
+        body["spec"] = self._new_record(_spec(lease))
+        self._renewed(await self._client.patch(LEASE, self._config.name, self._config.namespace, body), sent_at)
 
-    def _claim(self, before: Raw) -> Raw:
+    def _new_record(self, before: Raw) -> Raw:
         stamp = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        claim: Raw = {
+        record: Raw = {
             "holderIdentity": self.identity,
             # Whole seconds, and never fewer than this replica counts on.
-            "leaseDurationSeconds": math.ceil(self._settings.duration),
+            "leaseDurationSeconds": math.ceil(self._config.lease_duration),
             "renewTime": stamp,
         }
         if before.get("holderIdentity") != self.identity:
             transitions = before.get("leaseTransitions")
-            claim["acquireTime"] = stamp
-            claim["leaseTransitions"] = transitions + 1 if isinstance(transitions, int) else 0
-        return claim
+            record["acquireTime"] = stamp
+            record["leaseTransitions"] = transitions + 1 if isinstance(transitions, int) else 0
+        return record
 
-    def _won(self, lease: Raw, sent_at: float) -> None:
-        self._look(lease)
-        self._told = ""
+    def _renewed(self, lease: Raw, sent_at: float) -> None:
+        self._observe(lease)
+        self._lost_because = ""
         # From when it was sent: that is before anybody can have seen it.
-        self._may_act_until = sent_at + self._settings.renew
+        self._may_act_until = sent_at + self._config.renew_deadline
 
-    def _look(self, lease: Raw) -> None:
+    def _observe(self, lease: Raw) -> None:
         """Note when the Lease was seen to change."""
         spec = _spec(lease)
-        if spec == self._seen:
+        if spec == self._observed:
             return
-        if _holder(lease) not in ("", self.identity) and _holder(lease) != (self._seen or {}).get("holderIdentity"):
+        if _holder(lease) not in ("", self.identity) and _holder(lease) != (self._observed or {}).get("holderIdentity"):
             log.info("%s: %s leads", self._where, _holder(lease))
-        self._seen, self._seen_at = spec, self._clock()
+        self._observed, self._observed_at = spec, self._clock()
 
     def _held_by_another(self) -> bool:
         """Whether another replica holds the Lease, as far as was seen, and not for too long."""
-        if self._seen is None or self._seen.get("holderIdentity") in (None, "", self.identity):
+        if self._observed is None or self._observed.get("holderIdentity") in (None, "", self.identity):
             return False
-        said = self._seen.get("leaseDurationSeconds")
+        said = self._observed.get("leaseDurationSeconds")
         # A replica with other settings says what it counts on.
-        usable = isinstance(said, int) and 0 < said <= _LONGEST_DURATION
-        return self._clock() < self._seen_at + max(said if usable else 0, self._settings.duration)
+        usable = isinstance(said, int) and 0 < said <= _LONGEST_DURATION_SECONDS
+        return self._clock() < self._observed_at + max(said if usable else 0, self._config.lease_duration)
 
     async def _release(self) -> None:
         """Give the Lease back, so that the next one need not wait; without an answer it runs out."""
-        was_leading, self._may_act_until = self.leading, -math.inf
+        was_leading, self._may_act_until = self.is_leader, -math.inf
         if not was_leading:
             return
         try:
-            async with asyncio.timeout(self._settings.retry):
-                lease = await self._client.get(LEASE, self._settings.name, self._settings.namespace)
+            async with asyncio.timeout(self._config.retry_period):
+                lease = await self._client.get(LEASE, self._config.name, self._config.namespace)
                 if _holder(lease) != self.identity:
                     return
                 body = {
                     "metadata": {"resourceVersion": lease["metadata"]["resourceVersion"]},
                     "spec": {"holderIdentity": None, "leaseDurationSeconds": 1},
                 }
-                await self._client.patch(LEASE, self._settings.name, self._settings.namespace, body)
+                await self._client.patch(LEASE, self._config.name, self._config.namespace, body)
         except (ApiError, TimeoutError) as error:
-            log.warning("%s: not given back, it runs out in %g s: %s", self._where, self._settings.duration, error)
+            log.warning("%s: not given back, it runs out in %g s: %s", self._where, self._config.lease_duration, error)
         else:
             log.info("%s: given back", self._where)
 
     def _failed(self, error: ApiError) -> None:
         if not self._failing:
-            aim = "renewed" if self.leading else "taken"
+            aim = "renewed" if self.is_leader else "taken"
             hint = "; it takes the verbs get, create and patch on leases.coordination.k8s.io" * (error.status == 403)
             log.warning("%s can't be %s, trying again: %s%s", self._where, aim, error, hint)
         self._failing = True

@@ -1,19 +1,19 @@
 """What is worth an Event in the life of a Workflow: for `kubectl describe workflow`.
 
-`announcement` reads it from two versions of a Workflow; `tink.kube.announcer` writes it down.
+`event_for` reads it from two versions of a Workflow; `tink.kube.events` records it.
 """
 
 from __future__ import annotations
 
 from tink.api.v1alpha2 import ConditionStatus, Raw, WorkflowState
-from tink.kube.announcer import Announcement
+from tink.kube.events import Event
 from tink.workflow.machine import REASON_CANCEL_TIMEOUT
 from tink.workflow.status import ConditionType, actions_of, condition, status_of
 
 COMPONENT = "tinkedge-controller"
 
 
-def announcement(new: Raw, old: Raw | None) -> Announcement | None:
+def event_for(new: Raw, old: Raw | None) -> Event | None:
     """What the change from `old` to `new` is, in a word and a sentence; None if it is not worth an Event.
 
     What was there before anybody looked (`old` is None) is no news.
@@ -26,7 +26,7 @@ def announcement(new: Raw, old: Raw | None) -> Announcement | None:
     if after == before:
         waits = prepared.get("status") == ConditionStatus.FALSE
         if waits and prepared != condition(status_of(old), ConditionType.PREPARED):
-            return Announcement(str(prepared.get("reason")), str(prepared.get("message", "")), warning=True)
+            return Event(str(prepared.get("reason")), str(prepared.get("message", "")), warning=True)
         return None
     succeeded = condition(status, ConditionType.SUCCEEDED)
     reason, message = str(succeeded.get("reason") or after), str(succeeded.get("message") or "")
@@ -35,20 +35,20 @@ def announcement(new: Raw, old: Raw | None) -> Announcement | None:
         case WorkflowState.PENDING if before == WorkflowState.SCHEDULED:
             why = condition(status, ConditionType.STARTED)
             said = f"the agent does not take it now: {why.get('reason', '')}: {why.get('message', '')}".rstrip(": ")
-            return Announcement("Returned", said, warning=True)
+            return Event("Returned", said, warning=True)
         case WorkflowState.PENDING:
-            return Announcement("Prepared", f"{actions} actions, waiting for the agent")
+            return Event("Prepared", f"{actions} actions, waiting for the agent")
         case WorkflowState.SCHEDULED:
-            return Announcement("Scheduled", "given to the agent")
+            return Event("Scheduled", "given to the agent")
         case WorkflowState.RUNNING:
-            return Announcement("Running", f"the agent has started the first of {actions} actions")
+            return Event("Running", f"the agent has started the first of {actions} actions")
         case WorkflowState.SUCCEEDED:
-            return Announcement("Succeeded", message or f"all {actions} actions have succeeded")
+            return Event("Succeeded", message or f"all {actions} actions have succeeded")
         case WorkflowState.FAILED:
-            return Announcement(reason, message or "the Workflow has failed", warning=True)
+            return Event(reason, message or "the Workflow has failed", warning=True)
         case WorkflowState.CANCELLING:
-            return Announcement("Cancelling", message or "the agent is told to stop")
+            return Event("Cancelling", message or "the agent is told to stop")
         case WorkflowState.CANCELED:
-            return Announcement(reason, message or "the Workflow was stopped", reason == REASON_CANCEL_TIMEOUT)
+            return Event(reason, message or "the Workflow was stopped", reason == REASON_CANCEL_TIMEOUT)
         case _:
             return None

@@ -8,52 +8,52 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tink.kube.rounds import FairSemaphore, Rounds
+from tink.kube.fairness import FairQueue, FairSemaphore
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers())))
 def test_everything_comes_out_in_the_order_of_its_line(items: list[tuple[int, int]]) -> None:
-    rounds: Rounds[tuple[int, int]] = Rounds()
+    queue: FairQueue[tuple[int, int]] = FairQueue()
     for item in items:
-        rounds.append(item[0], item)
-    assert len(rounds) == len(items)
-    out = [rounds.popleft() for _ in items]
-    for whose in range(5):
-        assert [each for each in out if each[0] == whose] == [each for each in items if each[0] == whose]
-    assert len(rounds) == 0
+        queue.append(item[0], item)
+    assert len(queue) == len(items)
+    out = [queue.popleft() for _ in items]
+    for flow in range(5):
+        assert [each for each in out if each[0] == flow] == [each for each in items if each[0] == flow]
+    assert len(queue) == 0
     with pytest.raises(IndexError):
-        rounds.popleft()
+        queue.popleft()
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=60))
-def test_nobody_is_served_twice_while_another_waits(owners: list[int]) -> None:
-    rounds: Rounds[int] = Rounds()
-    for whose in owners:
-        rounds.append(whose, whose)
-    left = {whose: owners.count(whose) for whose in owners}
+def test_nobody_is_served_twice_while_another_waits(flows: list[int]) -> None:
+    queue: FairQueue[int] = FairQueue()
+    for flow in flows:
+        queue.append(flow, flow)
+    left = {flow: flows.count(flow) for flow in flows}
     while left:
-        turn = [rounds.popleft() for _ in left]
+        turn = [queue.popleft() for _ in left]
         assert sorted(turn) == sorted(left)
-        left = {whose: count - 1 for whose, count in left.items() if count > 1}
+        left = {flow: count - 1 for flow, count in left.items() if count > 1}
 
 
 def test_what_is_dropped_is_the_last_of_whoever_has_most() -> None:
-    rounds: Rounds[str] = Rounds()
+    queue: FairQueue[str] = FairQueue()
     for item in ("a1", "b1", "b2", "b3"):
-        rounds.append(item[0], item)
-    rounds.drop()
-    assert [rounds.popleft() for _ in range(3)] == ["a1", "b1", "b2"]
-    rounds.append("a", "a1")
-    rounds.drop()
-    assert len(rounds) == 0
+        queue.append(item[0], item)
+    queue.drop()
+    assert [queue.popleft() for _ in range(3)] == ["a1", "b1", "b2"]
+    queue.append("a", "a1")
+    queue.drop()
+    assert len(queue) == 0
 
 
-async def test_so_many_are_in_at_once_and_owners_come_in_by_turns() -> None:
+async def test_so_many_are_in_at_once_and_flows_come_in_by_turns() -> None:
     semaphore, inside, came = FairSemaphore(2), set[str](), list[str]()
     leave = asyncio.Event()
 
     async def go(name: str) -> None:
-        async with semaphore.entered(name[0]):
+        async with semaphore.held(name[0]):
             inside.add(name)
             came.append(name)
             assert len(inside) <= 2
@@ -68,17 +68,17 @@ async def test_so_many_are_in_at_once_and_owners_come_in_by_turns() -> None:
     leave.set()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert came == ["a1", "a2", "b1", "a4", "a5"]
-    async with asyncio.timeout(5), semaphore.entered("a"), semaphore.entered("b"):
+    async with asyncio.timeout(5), semaphore.held("a"), semaphore.held("b"):
         pass
 
 
 async def test_one_that_is_cancelled_as_it_is_called_lets_the_next_one_in() -> None:
     semaphore = FairSemaphore(1)
-    entered = semaphore.entered("a")
+    entered = semaphore.held("a")
     await entered.__aenter__()
 
     async def go() -> None:
-        async with semaphore.entered("b"):
+        async with semaphore.held("b"):
             pass
 
     called, after = asyncio.create_task(go()), asyncio.create_task(go())

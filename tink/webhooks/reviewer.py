@@ -22,17 +22,19 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
 
 from tink.api.v1alpha2 import Raw
-from tink.controller.webhooks.claims import Claims, Conflict, Key, claims_of
-from tink.controller.webhooks.references import References, Target, ended, targets_of
+from tink.kube.objects import NamespacedName, ObjectReference
 from tink.net.special_addresses import carried, parsed, special
 from tink.template.errors import TemplateError, TemplateSyntaxError
 from tink.template.fields import parse_fields
+from tink.webhooks.claims import Claims, Conflict, claims_of
+from tink.webhooks.references import References, ended, targets_of
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +76,7 @@ class Request:
 
     kind: str
     operation: str
-    key: Key
+    key: NamespacedName
     new: Any = None
     old: Any = None
     dry_run: bool = False
@@ -88,7 +90,7 @@ class Request:
         return cls(
             kind=str(kind.get("kind", "")) if isinstance(kind, dict) else "",
             operation=str(request.get("operation", "")),
-            key=(str(request.get("namespace") or ""), str(name)),
+            key=NamespacedName(str(request.get("namespace") or ""), str(name)),
             new=new,
             old=old,
             dry_run=request.get("dryRun") is True,
@@ -155,7 +157,7 @@ class Reviewer:
         try:
             holder = await self._look_up("Hardware", *conflict.holder)
         except Exception as error:
-            log.warning("Hardware %s/%s can't be read, so it may have changed: %s", *conflict.holder, error)
+            log.warning("Hardware %s can't be read, so it may have changed: %s", conflict.holder, error)
             return None
         return holder is not None and conflict.claim in claims_of(holder)
 
@@ -179,39 +181,38 @@ class Reviewer:
         if not isinstance(workflow, dict) or ended(workflow):
             return ALLOWED
         # An odd object may lack what the request says anyway.
-        targets = targets_of({**workflow, "kind": "Workflow", "metadata": {"namespace": request.key[0]}})
+        targets = targets_of({**workflow, "kind": "Workflow", "metadata": {"namespace": request.key.namespace}})
         if isinstance(request.old, dict):
-            before = targets_of({**request.old, "kind": "Workflow", "metadata": {"namespace": request.key[0]}})
+            before = targets_of({**request.old, "kind": "Workflow", "metadata": {"namespace": request.key.namespace}})
             targets = [target for target in targets if target not in before]
         missing = [target for target in targets if await self._missing(target)]
         return Verdict(
             warnings=tuple(
-                f"spec.{kind.lower()}Ref.name: there is no {kind} {namespace}/{name} yet; the Workflow waits for it"
-                for kind, namespace, name in missing
+                f"spec.{target.kind.lower()}Ref.name: there is no {target} yet; the Workflow waits for it"
+                for target in missing
             )
         )
 
-    async def _missing(self, target: Target) -> bool:
+    async def _missing(self, target: ObjectReference) -> bool:
         if self.cached(*target):
             return False
         try:
             return await self._look_up(*target) is None
         except Exception as error:
-            log.debug("%s %s/%s can't be read, so nothing is said of it: %s", *target, error)
+            log.debug("%s can't be read, so nothing is said of it: %s", target, error)
             return False
 
     def _deletion(self, request: Request) -> Verdict:
         if request.kind not in ("Hardware", "OSIE", "Template"):
             return ALLOWED
-        named, count = self.references.referrers((request.kind, *request.key), NAMED_REFERRERS)
-        if not count:
+        target = ObjectReference(request.kind, *request.key)
+        referrers = self.references.referrers(target)
+        if not referrers:
             return ALLOWED
-        names = ", ".join(f"{kind} {namespace}/{name}" for kind, namespace, name in named)
-        more = f" and {count - len(named)} more" if count > len(named) else ""
-        still = " (not ended)" if named[0][0] == "Workflow" else ""
-        return Verdict(
-            warnings=(f"{request.kind} {'/'.join(request.key)} is still referred to by {names}{more}{still}",)
-        )
+        named = list(islice(referrers, NAMED_REFERRERS))
+        more = f" and {len(referrers) - len(named)} more" if len(referrers) > len(named) else ""
+        still = " (not ended)" if named[0].kind == "Workflow" else ""
+        return Verdict(warnings=(f"{target} is still referred to by {', '.join(map(str, named))}{more}{still}",))
 
     async def _look_up(self, kind: str, namespace: str, name: str) -> Raw | None:
         async with asyncio.timeout(_LOOKUP_SECONDS):
@@ -220,7 +221,7 @@ class Reviewer:
 
 def _conflict(conflict: Conflict, *, arriving: bool) -> Cause:
     kind, value = conflict.claim
-    holder = "/".join(conflict.holder)
+    holder = conflict.holder
     message = f"{kind} {value} is that of Hardware {holder} already ({conflict.held_in})"
     if arriving:
         message = f"{kind} {value} is that of Hardware {holder}, which is written at this moment ({conflict.held_in})"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tink.api.v1alpha2 import Raw
-from tink.controller.announcements import COMPONENT
-from tink.kube.announcer import Announcement, Announcer, event
+from tink.controller.events import COMPONENT
+from tink.kube.events import Event, EventRecorder, manifest
 from tink.kube.resources import WORKFLOW
 
 Make = Callable[..., Raw]
@@ -37,17 +37,17 @@ class Api:
 def test_what_an_operator_has_to_look_after_is_a_warning_and_nothing_else_is(
     make_workflow: Make, warning: bool, kind: str
 ) -> None:
-    told = Announcement("R", "m", warning)
-    assert event(make_workflow("Failed"), WORKFLOW, told, component="c", host="host", now=1.0)["type"] == kind
+    event = Event("R", "m", warning)
+    assert manifest(make_workflow("Failed"), WORKFLOW, event, component="c", host="host", now=1.0)["type"] == kind
 
 
 async def test_twenty_a_second_may_follow_the_first_hundred(make_workflow: Make) -> None:
     now, api = 0.0, Api()
-    announcer = Announcer(api, COMPONENT, clock=lambda: now)  # type: ignore[arg-type]
-    task = asyncio.create_task(announcer.run())
+    recorder = EventRecorder(api, COMPONENT, clock=lambda: now)  # type: ignore[arg-type]
+    task = asyncio.create_task(recorder.run())
     await asyncio.sleep(0)
     for index in range(300):
-        announcer.tell(make_workflow(name=f"w{index}"), WORKFLOW, Announcement("R", "m"))
+        recorder.event(make_workflow(name=f"w{index}"), WORKFLOW, Event("R", "m"))
     await _settled(api)
     assert api.taken == 100
     now = 2.0
@@ -63,13 +63,13 @@ async def test_thousand_that_wait_are_kept_and_the_next_is_dropped_and_said(
     make_workflow: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     api = Api()
-    announcer = Announcer(api, COMPONENT, clock=lambda: 0.0)  # type: ignore[arg-type]
-    task = asyncio.create_task(announcer.run())
+    recorder = EventRecorder(api, COMPONENT, clock=lambda: 0.0)  # type: ignore[arg-type]
+    task = asyncio.create_task(recorder.run())
     await asyncio.sleep(0)
     for index in range(1000):
-        announcer.tell(make_workflow(name=f"w{index}"), WORKFLOW, Announcement("R", "m"))
+        recorder.event(make_workflow(name=f"w{index}"), WORKFLOW, Event("R", "m"))
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
-    announcer.tell(make_workflow(name="more"), WORKFLOW, Announcement("R", "m"))
+    recorder.event(make_workflow(name="more"), WORKFLOW, Event("R", "m"))
     (said,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert "not written, 1 so far" in said
     task.cancel()
@@ -77,14 +77,14 @@ async def test_thousand_that_wait_are_kept_and_the_next_is_dropped_and_said(
 
 async def test_events_of_one_tenant_are_dropped_before_those_of_others(make_workflow: Make) -> None:
     now, api = 0.0, Api()
-    announcer = Announcer(api, COMPONENT, clock=lambda: now)  # type: ignore[arg-type]
-    task = asyncio.create_task(announcer.run())
+    recorder = EventRecorder(api, COMPONENT, clock=lambda: now)  # type: ignore[arg-type]
+    task = asyncio.create_task(recorder.run())
     await asyncio.sleep(0)
     for index in range(3000):
-        announcer.tell(make_workflow(name=f"w{index}"), WORKFLOW, Announcement("R", "m"))
+        recorder.event(make_workflow(name=f"w{index}"), WORKFLOW, Event("R", "m"))
     victim = make_workflow(name="victim")
     victim["metadata"]["namespace"] = "other"
-    announcer.tell(victim, WORKFLOW, Announcement("R", "m"))
+    recorder.event(victim, WORKFLOW, Event("R", "m"))
     await _settled(api)
     assert "victim" in [name.partition(".")[0] for name in api.names[:3]]
     task.cancel()

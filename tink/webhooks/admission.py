@@ -11,10 +11,10 @@ import orjson
 from aiohttp import web
 
 from tink.api.v1alpha2 import Raw
-from tink.controller.webhooks.registration import Address, configuration, register, remove
-from tink.controller.webhooks.reviewer import Request, Reviewer, Verdict
 from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.informer import Informer
+from tink.webhooks.registration import Address, configuration, register, remove
+from tink.webhooks.reviewer import Request, Reviewer, Verdict
 
 _READ_SECONDS = 30.0
 """As long as API servers wait for an answer, at most."""
@@ -41,16 +41,15 @@ class Admission:
         self._informers = {"Hardware": hardware, "Template": templates}
         self._synced = (hardware, templates, workflows)
         self._reviewer = Reviewer(self._look_up, self._cached, clock)
+        references, claims = self._reviewer.references, self._reviewer.claims
         for informer in (hardware, workflows):
-            informer.on_change(lambda new, _: self._reviewer.references.apply(new))
-            informer.on_delete(self._reviewer.references.remove)
-        hardware.on_change(lambda new, _: self._reviewer.claims.apply(new))
-        hardware.on_delete(self._reviewer.claims.remove)
+            informer.add_event_handler(lambda new, _: references.apply(new), references.remove)
+        hardware.add_event_handler(lambda new, _: claims.apply(new), claims.remove)
 
     async def ready(self) -> None:
         """Return when the informers know all that there is."""
         for informer in self._synced:
-            await informer.wait_synced()
+            await informer.wait_for_cache_sync()
 
     async def register(self, client: KubeClient, address: Address, bundle: bytes) -> bool:
         """Write the ValidatingWebhookConfiguration. Raises ApiError."""
@@ -104,6 +103,6 @@ def respond(verdict: Verdict, request: Mapping[str, Any]) -> Raw:
             "code": 422,
             "reason": "Invalid",
             "message": "; ".join(f"{cause.field}: {cause.message}" for cause in verdict.causes),
-            "details": {"group": "tinkerbell.org", "kind": asked.kind, "name": asked.key[1], "causes": causes},
+            "details": {"group": "tinkerbell.org", "kind": asked.kind, "name": asked.key.name, "causes": causes},
         }
     return response

@@ -1,8 +1,8 @@
-"""Objects in as few bytes as they can be kept in, for the copies that hold a whole site.
+"""Objects in as few bytes as they can be kept in, for the caches that hold a whole site.
 
 A Hardware of 2.4 kB as JSON is 10 kB as dictionaries, and less than 300 bytes here: without what nobody reads of it,
 and compressed (RFC 1951) with the first object as the dictionary, because objects of one kind resemble each other.
-Packing takes some 30 us, unpacking 10.
+To compress one takes some 30 us, to decompress it 10.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _EFFORT = 5
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
-def slim(obj: Raw) -> Raw:
+def strip(obj: Raw) -> Raw:
     """Take out of `obj`, in place, what only API servers and kubectl read, and which is more than half of it:
     `managedFields`, and the copy of the manifest that kubectl keeps in an annotation."""
     metadata = obj["metadata"]
@@ -31,17 +31,18 @@ def slim(obj: Raw) -> Raw:
     return obj
 
 
-class Packer:
-    """Packs objects of one kind. What one packer made, only the same can read."""
+class ObjectCompressor:
+    """Compresses objects of one kind. What one of these made, only the same can read."""
 
     def __init__(self) -> None:
         self._dictionary = b""
         self._last: tuple[Raw, bytes] | None = None
 
-    def pack(self, obj: Raw) -> bytes:
+    def compress(self, obj: Raw) -> bytes:
         """The bytes of `obj`, which must not be changed any more.
 
-        The same bytes again for the object packed last: whoever keeps a copy and whoever hears of the change share one.
+        The same bytes again for the object that came last: whoever keeps a copy and whoever hears of the change share
+        one.
         """
         if self._last is not None and self._last[0] is obj:
             return self._last[1]
@@ -49,11 +50,11 @@ class Packer:
         if not self._dictionary:
             self._dictionary = text
         deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW, _EFFORT, zdict=self._dictionary)
-        packed = deflate.compress(text) + deflate.flush()
-        self._last = obj, packed
-        return packed
+        compressed = deflate.compress(text) + deflate.flush()
+        self._last = obj, compressed
+        return compressed
 
-    def unpack(self, packed: bytes) -> Raw:
-        """A new copy of what was packed."""
-        obj: Raw = orjson.loads(zlib.decompressobj(_WINDOW, zdict=self._dictionary).decompress(packed))
+    def decompress(self, compressed: bytes) -> Raw:
+        """A new copy of what was compressed."""
+        obj: Raw = orjson.loads(zlib.decompressobj(_WINDOW, zdict=self._dictionary).decompress(compressed))
         return obj

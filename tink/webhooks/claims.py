@@ -15,13 +15,11 @@ from enum import StrEnum
 from typing import Any
 
 from tink.api.v1alpha2 import Raw
+from tink.kube.objects import NamespacedName
 
 REMEMBERED_SECONDS = 5.0
 """How long an admitted write may take until the informer has it; more than a write and its watch event ever take."""
 MOST_REMEMBERED = 10_000
-
-Key = tuple[str, str]
-"""Namespace and name of a Hardware."""
 
 
 class Kind(StrEnum):
@@ -41,7 +39,7 @@ class Conflict:
 
     claim: Claim
     field: str
-    holder: Key
+    holder: NamespacedName
     held_in: str
     terminating: bool = False
     """The holder is being deleted, and not gone yet."""
@@ -51,7 +49,7 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class _Arrival:
-    holder: Key
+    holder: NamespacedName
     field: str
     expires: float
 
@@ -77,14 +75,14 @@ class Claims:
     """Belongs to one event loop. Times are seconds of a monotonic clock."""
 
     def __init__(self) -> None:
-        self._of: dict[Key, dict[Claim, str]] = {}
-        self._holders: dict[Claim, dict[Key, str]] = {}
-        self._terminating: set[Key] = set()
+        self._of: dict[NamespacedName, dict[Claim, str]] = {}
+        self._holders: dict[Claim, dict[NamespacedName, str]] = {}
+        self._terminating: set[NamespacedName] = set()
         self._arrivals: OrderedDict[Claim, _Arrival] = OrderedDict()
 
     def apply(self, hardware: Raw) -> None:
         """Take in a Hardware that was added or changed."""
-        key = _key(hardware)
+        key = NamespacedName.of(hardware)
         claims = claims_of(hardware)
         self._replace(key, claims)
         if hardware["metadata"].get("deletionTimestamp"):
@@ -96,9 +94,9 @@ class Claims:
 
     def remove(self, hardware: Raw) -> None:
         """Forget a Hardware that is gone."""
-        self._replace(_key(hardware), {})
+        self._replace(NamespacedName.of(hardware), {})
 
-    def conflicts(self, key: Key, wanted: Mapping[Claim, str], now: float) -> list[Conflict]:
+    def conflicts(self, key: NamespacedName, wanted: Mapping[Claim, str], now: float) -> list[Conflict]:
         """What of `wanted` other Hardware than `key` have, in the order of the fields."""
         self._expire(now)
         found: list[Conflict] = []
@@ -113,7 +111,7 @@ class Claims:
                     found.append(Conflict(claim, field, arrival.holder, arrival.field, arriving=True))
         return found
 
-    def admitted(self, key: Key, claims: Mapping[Claim, str], now: float) -> None:
+    def admitted(self, key: NamespacedName, claims: Mapping[Claim, str], now: float) -> None:
         """Remember that `key` was let in with these, until the informer says so."""
         for claim, field in claims.items():
             if key in self._holders.get(claim, {}):
@@ -130,7 +128,7 @@ class Claims:
                 return
             del self._arrivals[claim]
 
-    def _replace(self, key: Key, claims: dict[Claim, str]) -> None:
+    def _replace(self, key: NamespacedName, claims: dict[Claim, str]) -> None:
         for claim in self._of.pop(key, ()):
             holders = self._holders[claim]
             del holders[key]
@@ -141,7 +139,3 @@ class Claims:
             self._of[key] = claims
         for claim, field in claims.items():
             self._holders.setdefault(claim, {})[key] = field
-
-
-def _key(obj: Raw) -> Key:
-    return obj["metadata"].get("namespace", ""), obj["metadata"]["name"]

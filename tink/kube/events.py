@@ -1,9 +1,9 @@
-"""Tells of objects in Kubernetes Events, for `kubectl describe` and `kubectl events`.
+"""Records Kubernetes Events about objects, for `kubectl describe` and `kubectl events`: client-go's EventRecorder.
 
 Events are a courtesy, so they come after the real work, at a bounded rate, and are dropped where they would pile up or
 the API does not take them; first those of the namespace that has most.
 
-An Event's name is made from what it tells, so that two replicas, or one after a restart, don't tell it twice.
+An Event's name is made from what it says, so that two replicas, or one after a restart, don't record it twice.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from datetime import UTC, datetime
 
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError, ConflictError, KubeClient
+from tink.kube.fairness import FairQueue
 from tink.kube.resources import ResourceType
-from tink.kube.rounds import Rounds
 
 log = logging.getLogger(__name__)
 
@@ -31,42 +31,43 @@ _PER_SECOND = 20.0
 _BACKLOG = 1000
 _LONGEST_MESSAGE = 1024
 """Characters; Kubernetes takes no more (k8s.io/kubernetes, pkg/apis/core/validation/events.go)."""
-_TIMEOUT = 5.0
+_TIMEOUT_SECONDS = 5.0
 _COMPLAINT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Announcement:
-    """`reason` is a word in CamelCase; a `warning` is something that an operator may have to look after."""
+class Event:
+    """What is said of an object: `reason` is a word in CamelCase; a `warning` (of the type Warning, not Normal) is
+    something that an operator may have to look after."""
 
     reason: str
     message: str
     warning: bool = False
 
 
-def event(obj: Raw, about: ResourceType, told: Announcement, *, component: str, host: str, now: float) -> Raw:
-    """The Event (core/v1) in which `component` tells it of `obj`, which is an `about`; `now` is in seconds since the
+def manifest(obj: Raw, resource: ResourceType, event: Event, *, component: str, host: str, now: float) -> Raw:
+    """The Event (core/v1) in which `component` says it of `obj`, which is a `resource`; `now` is in seconds since the
     epoch."""
     metadata = obj["metadata"]
     stamp = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     status = obj.get("status")
     since = status.get("lastTransitioned") if isinstance(status, dict) else None
-    identity = "\n".join(map(str, (metadata.get("uid"), told.reason, told.message, since)))
+    identity = "\n".join(map(str, (metadata.get("uid"), event.reason, event.message, since)))
     name = f"{metadata['name'][:220]}.{hashlib.sha256(identity.encode('utf-8', 'replace')).hexdigest()[:16]}"
     return {
         "apiVersion": EVENT.api_version,
         "kind": EVENT.kind,
         "metadata": {"name": name, "namespace": metadata["namespace"]},
         "involvedObject": {
-            "apiVersion": about.api_version,
-            "kind": about.kind,
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
             **{
                 field: metadata[field] for field in ("namespace", "name", "uid", "resourceVersion") if field in metadata
             },
         },
-        "type": "Warning" if told.warning else "Normal",
-        "reason": told.reason,
-        "message": told.message[:_LONGEST_MESSAGE],
+        "type": "Warning" if event.warning else "Normal",
+        "reason": event.reason,
+        "message": event.message[:_LONGEST_MESSAGE],
         "source": {"component": component, "host": host},
         "reportingComponent": component,
         "reportingInstance": host,
@@ -76,8 +77,8 @@ def event(obj: Raw, about: ResourceType, told: Announcement, *, component: str, 
     }
 
 
-class Announcer:
-    """Writes Events while it is `run`; what is told before that, or while it can't keep up, is dropped."""
+class EventRecorder:
+    """Writes Events while it is `run`; those from before that, or while it can't keep up, are dropped."""
 
     def __init__(
         self,
@@ -92,17 +93,17 @@ class Announcer:
         self._now = now
         self._clock = clock
         self._host = socket.gethostname()
-        self._waiting: Rounds[Raw] = Rounds()
+        self._waiting: FairQueue[Raw] = FairQueue()
         self._wakeup = asyncio.Event()
         self._running = False
         self._dropped = 0
         self._complained_at: float | None = None
 
-    def tell(self, obj: Raw, about: ResourceType, told: Announcement) -> None:
-        """Have it written down some time; `obj` is an `about`."""
+    def event(self, obj: Raw, resource: ResourceType, event: Event) -> None:
+        """Have it written some time; `obj` is a `resource`."""
         if not self._running:
             return
-        made = event(obj, about, told, component=self._component, host=self._host, now=self._now())
+        made = manifest(obj, resource, event, component=self._component, host=self._host, now=self._now())
         self._waiting.append(made["metadata"]["namespace"], made)
         if len(self._waiting) > _BACKLOG:
             self._waiting.drop()
@@ -135,12 +136,12 @@ class Announcer:
 
     async def _write(self, body: Raw) -> None:
         try:
-            async with asyncio.timeout(_TIMEOUT):
+            async with asyncio.timeout(_TIMEOUT_SECONDS):
                 await self._client.create(EVENT, body)
         except ConflictError:
-            return  # it was told before
+            return  # it was recorded before
         except TimeoutError:
-            self._drop(f"no answer within {_TIMEOUT:g} s")
+            self._drop(f"no answer within {_TIMEOUT_SECONDS:g} s")
         except ApiError as error:
             self._drop(str(error))
         except Exception:

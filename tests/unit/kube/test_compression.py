@@ -8,7 +8,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tink.kube.packing import Packer, slim
+from tink.kube.compression import ObjectCompressor, strip
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(st.characters(exclude_categories=["Cs"])),
@@ -20,39 +20,39 @@ OBJECTS = st.dictionaries(st.text("abc", max_size=3), VALUES, max_size=5)
 
 @given(st.lists(OBJECTS, min_size=1, max_size=5))
 def test_what_is_packed_comes_back(objects: list[dict[str, Any]]) -> None:
-    packer = Packer()
-    packed = [packer.pack(obj) for obj in objects]
-    assert [packer.unpack(one) for one in packed] == objects
+    compressor = ObjectCompressor()
+    packed = [compressor.compress(obj) for obj in objects]
+    assert [compressor.decompress(one) for one in packed] == objects
 
 
 def test_objects_that_resemble_the_first_take_few_bytes() -> None:
-    packer = Packer()
+    compressor = ObjectCompressor()
 
     def machine(number: int) -> dict[str, Any]:
         return {"name": f"machine-{number}", "spec": {f"field-{i}": f"what all machines say {i}" for i in range(50)}}
 
-    first = packer.pack(machine(0))
-    assert len(packer.pack(machine(1))) < len(orjson.dumps(machine(1))) / 20
+    first = compressor.compress(machine(0))
+    assert len(compressor.compress(machine(1))) < len(orjson.dumps(machine(1))) / 20
     assert len(first) < 100
-    assert packer.unpack(first) == machine(0)
+    assert compressor.decompress(first) == machine(0)
 
 
 def test_objects_larger_than_the_window_come_back() -> None:
-    packer = Packer()
+    compressor = ObjectCompressor()
     large = [{"text": "".join(str(i * k) for i in range(30_000))} for k in (7, 11, 13)]
-    assert [packer.unpack(packed) for packed in [packer.pack(obj) for obj in large]] == large
+    assert [compressor.decompress(packed) for packed in [compressor.compress(obj) for obj in large]] == large
 
 
 def test_an_object_packed_twice_in_a_row_has_one_copy() -> None:
-    packer, obj = Packer(), {"a": 1}
-    packed = packer.pack(obj)
-    assert packer.pack(obj) is packed
-    assert packer.unpack(packer.pack({"a": 2})) == {"a": 2}
+    compressor, obj = ObjectCompressor(), {"a": 1}
+    packed = compressor.compress(obj)
+    assert compressor.compress(obj) is packed
+    assert compressor.decompress(compressor.compress({"a": 2})) == {"a": 2}
 
 
-def test_slim_leaves_the_annotations_of_others() -> None:
+def test_strip_leaves_the_annotations_of_others() -> None:
     last = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
     obj = {"metadata": {"managedFields": [], "annotations": last | {"a": "b"}}, "spec": {"managedFields": 1}}
-    assert slim(obj) == {"metadata": {"annotations": {"a": "b"}}, "spec": {"managedFields": 1}}
-    assert slim({"metadata": {"annotations": None}}) == {"metadata": {"annotations": None}}
-    assert slim({"metadata": {"annotations": {}}}) == {"metadata": {"annotations": {}}}
+    assert strip(obj) == {"metadata": {"annotations": {"a": "b"}}, "spec": {"managedFields": 1}}
+    assert strip({"metadata": {"annotations": None}}) == {"metadata": {"annotations": None}}
+    assert strip({"metadata": {"annotations": {}}}) == {"metadata": {"annotations": {}}}

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import base64
 import ipaddress
-import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -25,7 +24,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from tink.kube.certificates import builder, common_name, new_key, private_pem
-from tink.kube.certificates import show as show_pem
 from tink.kube.client import ConflictError, KubeClient, NotFoundError
 from tink.kube.resources import SECRET
 
@@ -106,11 +104,6 @@ def serving(authority: Authority, names: Sequence[str], now: datetime) -> Servin
     )
     pem = private_pem(key) + certificate.public_bytes(serialization.Encoding.PEM)
     return Serving(pem, now + SERVING_LIFE * 2 / 3)
-
-
-def show(context: ssl.SSLContext, certificate: Serving) -> None:
-    """Have `context` show this certificate in every handshake from now on; connections that are open stay."""
-    show_pem(context, certificate.pem)
 
 
 class Keeper(Protocol):

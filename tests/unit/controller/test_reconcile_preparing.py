@@ -1,53 +1,29 @@
-"""What the controller does about a Workflow, and when it looks again."""
+"""How a Workflow is prepared, and what keeps it from that."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from tests.unit.controller.outcomes import (
+    CREATED,
+    SETTINGS,
+    STAMP,
+    Make,
+    Rendered,
+    condition,
+    finalizers_in,
+    look,
+    never,
+    status_in,
+)
 from tink.api.v1alpha2 import FINALIZER, Raw, WorkflowStatus
-from tink.controller.reconcile import MAX_OBJECT_BYTES, Outcome, Reference, action_id, reconcile, refused, timestamps
-from tink.controller.settings import ControllerSettings
+from tink.controller.reconcile import MAX_OBJECT_BYTES, Outcome, action_id, reconcile, refused
+from tink.kube.objects import ObjectReference
 from tink.template.errors import TemplateError
-from tink.workflow.machine import unconfirmed
-from tink.workflow.status import InvalidStatusError
-
-CREATED = 1_800_000_000.0
-STAMP = "2027-01-15T08:00:00.000Z"
-SETTINGS = ControllerSettings()
-Make = Callable[..., Raw]
-Rendered = Callable[..., list[Raw]]
-
-
-def never(*_: Any) -> list[Raw]:
-    raise AssertionError("rendered without need")
-
-
-def look(workflow: Raw, now: float, settings: ControllerSettings = SETTINGS) -> Outcome:
-    """Reconcile a Workflow that has been prepared: what it refers to does not matter any more."""
-    return reconcile(workflow, None, None, settings, now, never)
-
-
-def status_in(outcome: Outcome) -> Raw:
-    bodies = [patch.body["status"] for patch in outcome.patches if patch.subresource == "status"]
-    assert len(bodies) == 1, outcome
-    status: Raw = bodies[0]
-    return status
-
-
-def condition(status: Raw, kind: str) -> Raw:
-    return next(c for c in status["conditions"] if c["type"] == kind)
-
-
-def finalizers_in(outcome: Outcome) -> list[str] | None:
-    lists = [patch.body["metadata"].get("finalizers") for patch in outcome.patches if patch.subresource is None]
-    return lists[0] if lists else None
-
-
-# --- preparing --------------------------------------------------------------------------------------------------
 
 
 def test_a_new_workflow_is_rendered_and_becomes_pending(
@@ -84,7 +60,7 @@ def test_pending_workflow_whose_spec_changed_is_rendered_anew_before_anybody_may
     assert again["observedGeneration"] == 2
     missing = reconcile(workflow, None, template, SETTINGS, CREATED, never)
     assert condition(status_in(missing), "Prepared")["reason"] == "HardwareNotFound"
-    assert missing.waits_for == (Reference("Hardware", "d", "h"),)
+    assert missing.waits_for == (ObjectReference("Hardware", "d", "h"),)
     workflow["status"] |= status_in(missing)
     assert not reconcile(workflow, None, template, SETTINGS, CREATED, never).patches, "it is said once"
 
@@ -171,7 +147,7 @@ def test_a_reference_that_appears_in_time_is_used(
 
 def test_what_is_waited_for_has_namespace_and_name(make_workflow: Make) -> None:
     outcome = reconcile(make_workflow(), None, None, SETTINGS, CREATED, never)
-    assert outcome.waits_for == (Reference("Hardware", "d", "h"), Reference("Template", "d", "t"))
+    assert outcome.waits_for == (ObjectReference("Hardware", "d", "h"), ObjectReference("Template", "d", "t"))
 
 
 def test_a_template_error_fails_the_workflow_at_once_with_its_text(
@@ -289,13 +265,13 @@ def test_a_workflow_that_failed_before_it_started_says_that_it_has_not(make_work
 
 def test_the_next_object_of_the_same_file_is_waited_for_in_silence(make_workflow: Make, hardware: Raw) -> None:
     outcome = reconcile(make_workflow(), hardware, None, SETTINGS, CREATED + 0.25, never)
-    assert outcome == Outcome(requeue_after=0.75, waits_for=(Reference("Template", "d", "t"),))
+    assert outcome == Outcome(requeue_after=0.75, waits_for=(ObjectReference("Template", "d", "t"),))
 
 
 def test_to_say_that_nothing_can_be_done_can_wait_for_what_can_be_done(make_workflow: Make, hardware: Raw) -> None:
-    assert reconcile(make_workflow(), hardware, None, SETTINGS, CREATED + 2, never).patient
-    assert reconcile(make_workflow(), hardware, None, SETTINGS, CREATED + 99, never).patient
-    assert not look(make_workflow("Pending", deleted=True), CREATED).patient
+    assert reconcile(make_workflow(), hardware, None, SETTINGS, CREATED + 2, never).low_priority
+    assert reconcile(make_workflow(), hardware, None, SETTINGS, CREATED + 99, never).low_priority
+    assert not look(make_workflow("Pending", deleted=True), CREATED).low_priority
 
 
 def test_a_spec_changed_long_after_its_creation_has_the_whole_time_for_its_new_reference(
@@ -329,227 +305,3 @@ def test_a_finalizer_taken_away_by_hand_is_put_back_while_an_agent_may_run_it(ma
     assert finalizers_in(outcome) == [FINALIZER]
     going = look(make_workflow(state, finalizer=False, deleted=True, **more), CREATED)
     assert finalizers_in(going) is None, "Kubernetes takes none while an object is being deleted"
-
-
-# --- deletion -----------------------------------------------------------------------------------------------------
-
-
-def test_deleting_a_pending_workflow_cancels_it_and_lets_it_go(make_workflow: Make) -> None:
-    outcome = look(make_workflow("Pending", deleted=True), CREATED)
-    assert status_in(outcome)["state"] == "Canceled"
-    assert finalizers_in(outcome) == ["other/one"]
-    assert [patch.subresource for patch in outcome.patches] == ["status", None], "the end state must be seen first"
-
-
-@pytest.mark.parametrize("state", ["Scheduled", "Running"])
-def test_deleting_a_dispatched_workflow_starts_cancelling_and_keeps_it(make_workflow: Make, state: str) -> None:
-    outcome = look(make_workflow(state, deleted=True, startedAt=STAMP), CREATED)
-    assert status_in(outcome)["state"] == "Cancelling"
-    assert finalizers_in(outcome) is None
-
-
-def test_deleting_a_workflow_that_was_never_prepared_lets_it_go(make_workflow: Make) -> None:
-    outcome = look(make_workflow(None, deleted=True, finalizer=True), CREATED)
-    assert finalizers_in(outcome) == ["other/one"]
-    assert look(make_workflow(None, deleted=True), CREATED) == Outcome()
-
-
-@pytest.mark.parametrize("state", ["Succeeded", "Failed", "Canceled"])
-@pytest.mark.parametrize("deleted", [False, True])
-def test_a_terminal_workflow_gives_up_our_finalizer_only(make_workflow: Make, state: str, deleted: bool) -> None:
-    outcome = look(make_workflow(state, deleted=deleted), CREATED)
-    assert finalizers_in(outcome) == ["other/one"]
-    assert len(outcome.patches) == 1
-    assert look(make_workflow(state, deleted=deleted, finalizer=False), CREATED) == Outcome()
-
-
-# --- timeouts -----------------------------------------------------------------------------------------------------
-
-
-def test_scheduled_for_too_long_fails(make_workflow: Make) -> None:
-    workflow = make_workflow("Scheduled")
-    assert look(workflow, CREATED + 100) == Outcome(requeue_after=200)
-    outcome = look(workflow, CREATED + 300)
-    assert condition(status_in(outcome), "Succeeded")["reason"] == "StartTimeout"
-    assert status_in(outcome)["state"] == "Failed"
-    assert finalizers_in(outcome) == ["other/one"]
-
-
-def test_cancelling_for_too_long_is_canceled_by_force_with_reason_and_message(make_workflow: Make) -> None:
-    conditions = [{"type": "Succeeded", "status": "Unknown", "reason": "Cancelling"}]
-    workflow = make_workflow("Cancelling", deleted=True, conditions=conditions, dispatched=True)
-    assert look(workflow, CREATED + 299) == Outcome(requeue_after=1)
-    outcome = look(workflow, CREATED + 300)
-    assert status_in(outcome)["state"] == "Canceled"
-    assert condition(status_in(outcome), "Succeeded")["reason"] == "CancelTimeout"
-    assert finalizers_in(outcome) == ["other/one"]
-
-
-ACTIONS = [{"id": "a0", "rendered": {"name": "n", "image": "i"}, "state": "Pending"}]
-BEGUN = [{**ACTIONS[0], "state": "Running", "startedAt": STAMP}]
-
-
-@pytest.mark.parametrize("deleted", [False, True])
-@pytest.mark.parametrize(
-    "status",
-    [
-        {},  # before anybody looked at it
-        {"conditions": [{"type": "Prepared", "status": "False", "reason": "HardwareNotFound"}]},
-        {"actions": ACTIONS, "dispatched": False},
-        {"actions": ACTIONS, "dispatched": False, "rejections": 2, "dispatchAfter": STAMP},
-        {"actions": ACTIONS, "dispatched": False, "claimedAt": STAMP},  # taken back
-        # Noted by somebody who did not know.
-        {
-            "actions": ACTIONS,
-            "dispatched": False,
-            "conditions": [{"type": "Succeeded", "status": "Unknown", "reason": "Cancelling"}],
-        },
-    ],
-    ids=["new", "waits", "prepared", "rejected", "taken back", "noted"],
-)
-def test_what_no_agent_has_ends_at_once_when_it_is_set_to_cancelling(
-    make_workflow: Make, status: Raw, deleted: bool
-) -> None:
-    outcome = look(make_workflow("Cancelling", deleted=deleted, **status), CREATED + 1)
-    assert status_in(outcome)["state"] == "Canceled"
-    assert condition(status_in(outcome), "Succeeded")["reason"] == "Canceled"
-    assert finalizers_in(outcome) == ["other/one"]
-
-
-@pytest.mark.parametrize(
-    "status",
-    [
-        {"actions": ACTIONS, "dispatched": True},
-        {"actions": ACTIONS},  # prepared by an older version: it may have been dispatched by one, too
-        {"actions": BEGUN, "dispatched": False},  # the claim was taken back, the command had arrived
-        {"actions": ACTIONS, "dispatched": False, "startedAt": STAMP},
-        {"dispatched": True},  # somebody took the actions away
-    ],
-    ids=["dispatched", "older version", "begun", "started", "no actions"],
-)
-def test_what_an_agent_may_have_is_not_canceled_at_once(make_workflow: Make, status: Raw) -> None:
-    changed = status_in(look(make_workflow("Cancelling", **status), CREATED + 1))
-    assert "state" not in changed
-    assert condition(changed, "Succeeded")["reason"] == "Cancelling"
-
-
-@pytest.mark.parametrize("deleted", [False, True])
-def test_cancelling_set_by_hand_long_after_the_last_transition_gives_the_agent_its_time(
-    make_workflow: Make, deleted: bool
-) -> None:
-    workflow = make_workflow("Cancelling", deleted=deleted, dispatched=True)
-    status = status_in(look(workflow, CREATED + 4000))
-    assert "state" not in status
-    workflow["status"] |= status
-    assert look(workflow, CREATED + 4100) == Outcome(requeue_after=200)
-
-
-def running(make_workflow: Make, *, timeout: int = 0, action: Raw | None = None) -> Raw:
-    actions = [
-        {"id": "a0", "state": "Succeeded", "startedAt": STAMP, "rendered": {"name": "x", "timeout": 1}},
-        {"id": "a1", "state": "Running", "startedAt": "2027-01-15T08:01:40.000Z", "rendered": action or {"name": "y"}},
-        {"id": "a2", "state": "Pending", "rendered": {"name": "z", "timeout": 1}},
-    ]
-    return make_workflow("Running", startedAt=STAMP, actions=actions, spec={"timeout": timeout})
-
-
-def test_without_timeouts_a_workflow_runs_for_ever(make_workflow: Make) -> None:
-    assert look(running(make_workflow), CREATED + 1e7) == Outcome()
-
-
-def test_workflow_timeout_counts_from_the_start_of_the_first_action(make_workflow: Make) -> None:
-    workflow = running(make_workflow, timeout=600)
-    assert look(workflow, CREATED + 500) == Outcome(requeue_after=100)
-    status = status_in(look(workflow, CREATED + 600))
-    assert status["state"] == "Failed"
-    assert condition(status, "Succeeded")["reason"] == "WorkflowTimeout"
-    assert [action["state"] for action in status["actions"]] == ["Succeeded", "Failed", "Pending"]
-
-
-def test_action_timeout_counts_from_the_start_of_that_action(make_workflow: Make) -> None:
-    workflow = running(make_workflow, timeout=6000, action={"name": "y", "timeout": 50})
-    assert look(workflow, CREATED + 140) == Outcome(requeue_after=10)
-    status = status_in(look(workflow, CREATED + 150))
-    assert condition(status, "Succeeded")["reason"] == "ActionTimeout"
-    assert "'y'" in condition(status, "Succeeded")["message"]
-
-
-def test_the_default_action_timeout_is_for_actions_that_give_none(make_workflow: Make) -> None:
-    settings = ControllerSettings(action_timeout=20)
-    assert look(running(make_workflow), CREATED + 110, settings) == Outcome(requeue_after=10)
-    own = running(make_workflow, action={"name": "y", "timeout": 50})
-    assert look(own, CREATED + 130, settings) == Outcome(requeue_after=20)
-    assert status_in(look(running(make_workflow), CREATED + 120, settings))["state"] == "Failed"
-
-
-def test_a_timestamp_taken_away_by_hand_does_not_stop_the_clock(make_workflow: Make) -> None:
-    workflow = make_workflow("Scheduled")
-    workflow["status"]["lastTransitioned"] = "whenever"
-    assert status_in(look(workflow, CREATED + 300))["state"] == "Failed"
-
-
-@pytest.mark.parametrize("states", [None, (), ("Succeeded", "Succeeded"), ("Succeeded", "Failed")])
-def test_a_running_workflow_whose_actions_were_edited_away_does_not_block_its_machine_for_ever(
-    make_workflow: Make, states: tuple[str, ...] | None
-) -> None:
-    actions = states and [{"id": f"a{index}", "state": state} for index, state in enumerate(states)]
-    workflow = make_workflow("Running", startedAt=STAMP, actions=actions)
-    outcome = look(workflow, CREATED)
-    succeeded = condition(status_in(outcome), "Succeeded")
-    assert (status_in(outcome)["state"], succeeded["reason"]) == ("Failed", "InvalidStatus")
-    assert "somebody edited its status" in succeeded["message"]
-    workflow["status"] |= status_in(outcome)
-    assert unconfirmed(workflow), "an agent that still runs it is told to stop"
-
-
-@pytest.mark.parametrize(("timeout", "action"), [(600, 0), (0, 500)])
-def test_the_time_of_a_last_action_that_reboots_is_up_when_the_machine_has_gone(
-    make_workflow: Make, timeout: int, action: int
-) -> None:
-    workflow = running(make_workflow, timeout=timeout, action={"name": "y", "reboots": True, "timeout": action})
-    workflow["status"]["actions"].pop()
-    outcome = look(workflow, CREATED + 600)
-    assert status_in(outcome)["state"] == "Succeeded"
-    assert finalizers_in(outcome) == ["other/one"]
-
-
-FUTURE = "2999-01-01T00:00:00Z"
-
-
-@pytest.mark.parametrize("state", ["Scheduled", "Cancelling"])
-def test_a_time_in_the_future_is_looked_at_again_within_the_timeout(make_workflow: Make, state: str) -> None:
-    conditions = [{"type": "Succeeded", "status": "Unknown", "reason": "Cancelling"}]
-    workflow = make_workflow(state, lastTransitioned=FUTURE, conditions=conditions, dispatched=True)
-    assert look(workflow, CREATED) == Outcome(requeue_after=300)
-
-
-def test_who_knows_better_says_how_old_each_timestamp_is(make_workflow: Make) -> None:
-    asked: list[str] = []
-
-    def age(path: str, _: float) -> float:
-        asked.append(path)
-        return 45.0
-
-    workflow = running(make_workflow, timeout=600, action={"name": "y", "timeout": 50})
-    assert reconcile(workflow, None, None, SETTINGS, CREATED + 1e9, never, age) == Outcome(requeue_after=5)
-    assert asked == ["status.actions[a1].startedAt", "status.startedAt"]
-    assert set(asked) < {path for path, _ in timestamps(workflow)}
-    assert reconcile(make_workflow("Scheduled"), None, None, SETTINGS, 0, never, age) == Outcome(requeue_after=255)
-    assert reconcile(make_workflow(), None, None, SETTINGS, 0, never, age).requeue_after == 15
-    assert set(asked) == {path for path, _ in timestamps(workflow)}
-
-
-def test_timestamps_that_nobody_can_read_are_none(make_workflow: Make) -> None:
-    workflow = make_workflow("Running", lastTransitioned="soon", startedAt=7)
-    assert list(timestamps(workflow)) == [("metadata.creationTimestamp", CREATED)]
-
-
-def test_an_unknown_state_is_left_alone_with_an_error(make_workflow: Make) -> None:
-    with pytest.raises(InvalidStatusError, match="d/w"):
-        look(make_workflow("Paused"), CREATED)
-
-
-@pytest.mark.parametrize("setting", [{"scheduled_timeout": 0}, {"action_timeout": -1}, {"workers": 0}])
-def test_senseless_settings_are_refused_by_name(setting: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(setting))):
-        ControllerSettings(**setting)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tink.api.v1alpha2 import Raw
-from tink.controller.announcements import COMPONENT, announcement
-from tink.kube.announcer import Announcement, Announcer, event
+from tink.controller.events import COMPONENT, event_for
 from tink.kube.client import ApiError, ConflictError
+from tink.kube.events import Event, EventRecorder, manifest
 from tink.kube.resources import WORKFLOW
 
 Make = Callable[..., Raw]
@@ -24,65 +24,65 @@ def because(kind: str, status: str, reason: str = "", message: str = "") -> Raw:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "condition", "told"),
+    ("before", "after", "condition", "event"),
     [
-        (None, "Pending", {}, Announcement("Prepared", "2 actions, waiting for the agent")),
-        ("Pending", "Scheduled", {}, Announcement("Scheduled", "given to the agent")),
-        ("Scheduled", "Running", {}, Announcement("Running", "the agent has started the first of 2 actions")),
-        ("Running", "Succeeded", {}, Announcement("Succeeded", "all 2 actions have succeeded")),
+        (None, "Pending", {}, Event("Prepared", "2 actions, waiting for the agent")),
+        ("Pending", "Scheduled", {}, Event("Scheduled", "given to the agent")),
+        ("Scheduled", "Running", {}, Event("Running", "the agent has started the first of 2 actions")),
+        ("Running", "Succeeded", {}, Event("Succeeded", "all 2 actions have succeeded")),
         (
             "Scheduled",
             "Pending",
             because("Started", "False", "Busy", "runs another"),
-            Announcement("Returned", "the agent does not take it now: Busy: runs another", warning=True),
+            Event("Returned", "the agent does not take it now: Busy: runs another", warning=True),
         ),
         (
             "Running",
             "Failed",
             because("Succeeded", "False", "NoDisk", "there is none"),
-            Announcement("NoDisk", "there is none", warning=True),
+            Event("NoDisk", "there is none", warning=True),
         ),
         (
             "Running",
             "Cancelling",
             because("Succeeded", "Unknown", "Cancelling", "the Workflow was deleted"),
-            Announcement("Cancelling", "the Workflow was deleted"),
+            Event("Cancelling", "the Workflow was deleted"),
         ),
         (
             "Cancelling",
             "Canceled",
             because("Succeeded", "False", "CancelTimeout", "it may still run"),
-            Announcement("CancelTimeout", "it may still run", warning=True),
+            Event("CancelTimeout", "it may still run", warning=True),
         ),
         (
             "Cancelling",
             "Canceled",
             because("Succeeded", "False", "Canceled", "stopped"),
-            Announcement("Canceled", "stopped"),
+            Event("Canceled", "stopped"),
         ),
         (
             None,
             None,
             because("Prepared", "False", "HardwareNotFound", "there is no Hardware"),
-            Announcement("HardwareNotFound", "there is no Hardware", warning=True),
+            Event("HardwareNotFound", "there is no Hardware", warning=True),
         ),
         ("Running", "Running", {}, None),
     ],
 )
 def test_each_change_of_state_has_its_words(
-    make_workflow: Make, before: str | None, after: str | None, condition: Raw, told: Announcement | None
+    make_workflow: Make, before: str | None, after: str | None, condition: Raw, event: Event | None
 ) -> None:
     new = make_workflow(after, actions=ACTIONS, conditions=[condition])
     if after is None:
         new["status"] = {"conditions": [condition]}
-    assert announcement(new, make_workflow(before)) == told
-    assert announcement(new, new) is None
+    assert event_for(new, make_workflow(before)) == event
+    assert event_for(new, new) is None
 
 
 def test_an_event_is_one_that_kubernetes_takes(make_workflow: Make) -> None:
     workflow = make_workflow("Failed", name="n" * 253)
-    made = event(
-        workflow, WORKFLOW, Announcement("R", "m" * 5000, warning=True), component="c", host="host", now=1_800_000_000
+    made = manifest(
+        workflow, WORKFLOW, Event("R", "m" * 5000, warning=True), component="c", host="host", now=1_800_000_000
     )
     assert len(made["metadata"]["name"]) <= 253
     assert made["metadata"]["namespace"] == made["involvedObject"]["namespace"] == "d"
@@ -93,7 +93,7 @@ def test_an_event_is_one_that_kubernetes_takes(make_workflow: Make) -> None:
 
 def test_the_same_news_has_the_same_name_and_other_news_another(make_workflow: Make) -> None:
     def name(workflow: Raw, reason: str, host: str = "h") -> Any:
-        return event(workflow, WORKFLOW, Announcement(reason, "m"), component="c", host=host, now=1)["metadata"]["name"]
+        return manifest(workflow, WORKFLOW, Event(reason, "m"), component="c", host=host, now=1)["metadata"]["name"]
 
     workflow = make_workflow("Pending")
     assert name(workflow, "a") == name(workflow, "a", "other host")
@@ -126,11 +126,11 @@ async def test_a_flood_of_news_becomes_few_writes_and_one_warning(
     make_workflow: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     api = Api()
-    announcer = Announcer(api, COMPONENT, clock=lambda: 0.0)  # type: ignore[arg-type]
-    task = asyncio.create_task(announcer.run())
+    recorder = EventRecorder(api, COMPONENT, clock=lambda: 0.0)  # type: ignore[arg-type]
+    task = asyncio.create_task(recorder.run())
     await asyncio.sleep(0)
     for index in range(3000):
-        announcer.tell(make_workflow(name=f"w{index}"), WORKFLOW, Announcement("R", "m"))
+        recorder.event(make_workflow(name=f"w{index}"), WORKFLOW, Event("R", "m"))
     await until(lambda: len(api.events) >= 100)
     await asyncio.sleep(0.06)
     task.cancel()
@@ -151,30 +151,30 @@ async def test_events_that_can_not_be_written_stop_nothing(
 ) -> None:
     api = Api()
     api.error = error
-    announcer = Announcer(api, COMPONENT)  # type: ignore[arg-type]
-    task = asyncio.create_task(announcer.run())
+    recorder = EventRecorder(api, COMPONENT)  # type: ignore[arg-type]
+    task = asyncio.create_task(recorder.run())
     await asyncio.sleep(0)
     for index in range(5):
-        announcer.tell(make_workflow(name=f"w{index}"), WORKFLOW, Announcement("R", "m"))
+        recorder.event(make_workflow(name=f"w{index}"), WORKFLOW, Event("R", "m"))
     await until(lambda: api.asked == 5)
     await asyncio.sleep(0)
     assert not task.done()
     assert len([r for r in caplog.records if r.levelno >= logging.WARNING]) == lines
     api.error = None
-    announcer.tell(make_workflow(), WORKFLOW, Announcement("R", "m"))
+    recorder.event(make_workflow(), WORKFLOW, Event("R", "m"))
     await until(lambda: len(api.events) == 1)
     task.cancel()
 
 
 async def test_who_does_not_lead_says_nothing(make_workflow: Make) -> None:
     api = Api()
-    announcer = Announcer(api, COMPONENT)  # type: ignore[arg-type]
-    announcer.tell(make_workflow(), WORKFLOW, Announcement("R", "m"))
-    task = asyncio.create_task(announcer.run())
+    recorder = EventRecorder(api, COMPONENT)  # type: ignore[arg-type]
+    recorder.event(make_workflow(), WORKFLOW, Event("R", "m"))
+    task = asyncio.create_task(recorder.run())
     await asyncio.sleep(0.02)
     task.cancel()
     assert api.events == []
 
 
 def test_what_there_was_before_is_no_news(make_workflow: Make) -> None:
-    assert announcement(make_workflow("Scheduled"), None) is None
+    assert event_for(make_workflow("Scheduled"), None) is None
