@@ -22,9 +22,9 @@ from typing import Any
 from edge.inventory import Machine
 from tink.api.v1alpha2 import ConditionStatus, Raw
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
-from tink.kube.controller import DONE, Controller, Result
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE
+from tink.kube.runtime import DONE, Controller, Result
 from tink.limits.once_per import OncePer
 from tink.workflow.status import parse_timestamp
 

@@ -18,7 +18,7 @@ import orjson
 from pydantic import ValidationError
 
 from tink.api.v1alpha2 import MAC_PATTERN, Hardware, NetworkInterface, Raw
-from tink.kube.compression import ObjectCompressor
+from tink.kube.cache import ObjectCompressor
 from tink.kube.objects import NamespacedName
 
 log = logging.getLogger(__name__)

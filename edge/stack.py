@@ -36,12 +36,11 @@ from tink.api.v1alpha2 import Raw
 from tink.apiserver import ApiServer
 from tink.controller.controller import WorkflowController
 from tink.files.data_directory import claim
+from tink.kube.cache import Informer, ObjectCompressor
 from tink.kube.client import ApiError, KubeClient, KubeConfigError
-from tink.kube.compression import ObjectCompressor
-from tink.kube.informer import Informer
-from tink.kube.leaderelection import LeaderElectionConfig, LeaderElector, pod_namespace
 from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError, apply, load, resource_type
 from tink.kube.resources import CRD, HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW, ResourceType
+from tink.kube.runtime import LeaderElectionConfig, LeaderElector, pod_namespace
 from tink.metal3.webhook import HostConversion
 from tink.server.server import WorkflowServer
 from tink.webhooks.admission import Admission

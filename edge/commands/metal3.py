@@ -69,7 +69,7 @@ def metal3(
 
     from tink.convert.to_hardware import HostOptions
     from tink.kube.client import ApiError, KubeConfigError
-    from tink.kube.leaderelection import LeaderElectionConfig, pod_namespace
+    from tink.kube.runtime import LeaderElectionConfig, pod_namespace
     from tink.metal3.following import Follower
     from tink.metal3.settings import Metal3Settings
 

@@ -20,9 +20,8 @@ from tink.api.metal3.crds import generate as generate_metal3
 from tink.api.v1alpha2 import Raw
 from tink.apiserver import ApiServer
 from tink.kube.client import KubeClient, NotFoundError
-from tink.kube.events import EVENT
 from tink.kube.manifests import apply_object
-from tink.kube.resources import CRD, HARDWARE, SECRET, ResourceType
+from tink.kube.resources import CRD, EVENT, HARDWARE, SECRET, ResourceType
 from tink.metal3.following import Follower
 from tink.metal3.served import HOSTS
 from tink.metal3.settings import Metal3Settings

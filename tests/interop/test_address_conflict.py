@@ -10,8 +10,8 @@ from edge.conditions import ConditionWriter
 from edge.inventory import Inventory
 from tink.api.crds import generate
 from tink.apiserver import ApiServer
+from tink.kube.cache import Informer
 from tink.kube.client import KubeClient
-from tink.kube.informer import Informer
 from tink.kube.manifests import apply_object
 from tink.kube.resources import CRD, HARDWARE
 

@@ -20,12 +20,11 @@ from tink.api.v1alpha2 import FINALIZER, Raw
 from tink.apiserver import ApiServer
 from tink.controller.controller import WorkflowController
 from tink.controller.settings import ControllerSettings
+from tink.kube.cache import Informer
 from tink.kube.client import ConflictError, KubeClient
-from tink.kube.events import EVENT
-from tink.kube.informer import Informer
-from tink.kube.leaderelection import LEASE, LeaderElectionConfig, LeaderElector
 from tink.kube.manifests import apply_object
-from tink.kube.resources import CRD, HARDWARE, TEMPLATE, WORKFLOW
+from tink.kube.resources import CRD, EVENT, HARDWARE, LEASE, TEMPLATE, WORKFLOW
+from tink.kube.runtime import LeaderElectionConfig, LeaderElector
 
 ELECTION = LeaderElectionConfig(
     "tinkedge-controller", "default", lease_duration=3, renew_deadline=1.5, retry_period=0.3

@@ -19,8 +19,8 @@ from kubernetes_asyncio.leaderelection.resourcelock.leaselock import LeaseLock
 
 from tink.api.crds import generate
 from tink.apiserver import ApiServer
+from tink.kube.cache import Informer
 from tink.kube.client import KubeClient
-from tink.kube.informer import Informer
 from tink.kube.resources import HARDWARE, ResourceType
 from tink.limits.backoff import Backoff
 

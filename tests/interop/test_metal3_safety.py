@@ -20,8 +20,8 @@ from tests.interop.metal3_site import (
 )
 from tink.api.metal3.crds import generate
 from tink.api.v1alpha2 import Raw
+from tink.kube.cache import Informer
 from tink.kube.client import ApiError, KubeClient
-from tink.kube.informer import Informer
 from tink.kube.resources import CRD, HARDWARE, SECRET, ResourceType
 from tink.metal3.ownership import netboots
 from tink.metal3.served import HOSTS

@@ -33,10 +33,8 @@ from tink.api.crds import generate
 from tink.api.v1alpha2 import API_VERSION, FINALIZER, Raw
 from tink.apiserver import ApiServer
 from tink.kube.client import ApiError, KubeClient, NotFoundError
-from tink.kube.events import EVENT
-from tink.kube.leaderelection import LEASE
 from tink.kube.manifests import apply_object
-from tink.kube.resources import CRD, HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW, ResourceType
+from tink.kube.resources import CRD, EVENT, HARDWARE, LEASE, OSIE, SECRET, TEMPLATE, WORKFLOW, ResourceType
 from tink.webhooks.certificates import AUTHORITY_LIFE, renewed
 from tink.webhooks.registration import CONFIGURATION, NAME
 

@@ -27,8 +27,8 @@ from tink.api.v1alpha2 import API_VERSION, FINALIZER, Raw
 from tink.apiserver import ApiServer
 from tink.controller.controller import WorkflowController
 from tink.controller.settings import ControllerSettings
+from tink.kube.cache import Informer
 from tink.kube.client import ConflictError, KubeClient, NotFoundError
-from tink.kube.informer import Informer
 from tink.kube.resources import CRD, HARDWARE, TEMPLATE, WORKFLOW, ResourceType
 from tink.server.server import WorkflowServer
 
@@ -283,7 +283,9 @@ async def test_deleting_a_pending_workflow_lets_it_go_at_once(stack: Stack, capl
     await stack.client.delete(WORKFLOW, "w", NAMESPACE)
     await stack.gone()
     await asyncio.wait_for(heard.wait(), 5)
-    assert not [r for r in caplog.records if r.name == "tink.kube.reflector"], "the deletion was no event, but a relist"
+    assert not [r for r in caplog.records if r.name == "tink.kube.cache.reflector"], (
+        "the deletion was no event, but a relist"
+    )
 
 
 async def test_workflows_run_one_after_the_other_in_the_order_of_their_creation(stack: Stack) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from edge.inventory import Inventory, Machine
 from edge.policy import NetbootPolicy
-from tink.kube.compression import ObjectCompressor
+from tink.kube.cache import ObjectCompressor
 
 MAC, OTHER_MAC = "52:54:00:12:34:56", "52:54:00:12:34:57"
 IPS = ["10.0.0.1", "10.0.0.2", "10.0.0.256"]

@@ -25,7 +25,7 @@ from tink.apiserver.registry import Raw, Registry, Resource
 from tink.apiserver.request import MERGE_PATCH, Body, Target
 from tink.apiserver.storage import Event, Key, MismatchError, Owned, StorageError, Store, Stored
 from tink.apiserver.verbs import Verbs
-from tink.kube.workqueue import WorkQueue
+from tink.kube.runtime import WorkQueue
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 A Workflow is looked at when it changes, when a Hardware or Template appears or changes that it waits for, and when a
 deadline of it has come. Every write carries the resourceVersion that the decision was made from; if the object has
 changed since, the write fails, and the Workflow is looked at again when the informer has the change. The queue, the
-workers and the delays after failures are `tink.kube.controller`'s.
+workers and the delays after failures are `tink.kube.runtime.controller`'s.
 
 Workflows are what tenants write: in the queue and for rendering, which may take seconds, their namespaces take turns.
 
@@ -24,15 +24,22 @@ from tink.controller.ages import TimestampAges
 from tink.controller.events import COMPONENT, event_for
 from tink.controller.reconcile import Outcome, Patch, Render, reconcile, references, refused, timestamps, to_be_rendered
 from tink.controller.settings import ControllerSettings
+from tink.kube.cache import Index, Informer
 from tink.kube.client import ApiError, KubeClient, NotFoundError
-from tink.kube.controller import DONE, Controller, Result
-from tink.kube.events import Event, EventRecorder
-from tink.kube.fairness import FairSemaphore
-from tink.kube.index import Index
-from tink.kube.informer import Informer
-from tink.kube.leaderelection import LeaderElector, run_as_leader, steady, while_leading
 from tink.kube.objects import NamespacedName, ObjectReference
 from tink.kube.resources import WORKFLOW
+from tink.kube.runtime import (
+    DONE,
+    Controller,
+    Event,
+    EventRecorder,
+    FairSemaphore,
+    LeaderElector,
+    Result,
+    run_as_leader,
+    steady,
+    while_leading,
+)
 from tink.limits.complaints import Complaints
 from tink.template.fields import render_actions
 from tink.workflow.machine import UnknownActionError

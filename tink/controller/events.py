@@ -1,12 +1,12 @@
 """What is worth an Event in the life of a Workflow: for `kubectl describe workflow`.
 
-`event_for` reads it from two versions of a Workflow; `tink.kube.events` records it.
+`event_for` reads it from two versions of a Workflow; `tink.kube.runtime.events` records it.
 """
 
 from __future__ import annotations
 
 from tink.api.v1alpha2 import ConditionStatus, Raw, WorkflowState
-from tink.kube.events import Event
+from tink.kube.runtime import Event
 from tink.workflow.machine import REASON_CANCEL_TIMEOUT
 from tink.workflow.status import ConditionType, actions_of, condition, status_of
 

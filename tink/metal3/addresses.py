@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Set
 
 from tink.api.v1alpha2 import Raw
-from tink.kube.index import Index
+from tink.kube.cache import Index
 from tink.kube.objects import NamespacedName
 from tink.webhooks.claims import Claim, Claims, Conflict, Kind, claims_of
 

@@ -22,12 +22,10 @@ import time
 from collections.abc import Callable, Iterable
 
 from tink.api.v1alpha2 import Raw
+from tink.kube.cache import Informer
 from tink.kube.client import ApiError, KubeClient
-from tink.kube.controller import DONE, Controller, Result
-from tink.kube.events import EventRecorder
-from tink.kube.informer import Informer
-from tink.kube.leaderelection import LeaderElector, run_as_leader, steady
 from tink.kube.objects import NamespacedName, ObjectReference
+from tink.kube.runtime import DONE, Controller, EventRecorder, LeaderElector, Result, run_as_leader, steady
 from tink.limits.complaints import Complaints
 from tink.metal3.addresses import Addresses
 from tink.metal3.hosts import Hosts

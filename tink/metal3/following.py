@@ -13,10 +13,10 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from tink.kube.cache import Informer
 from tink.kube.client import ApiError, KubeClient
-from tink.kube.informer import Informer
-from tink.kube.leaderelection import LeaderElectionConfig, LeaderElector
 from tink.kube.resources import HARDWARE, HARDWARE_DATA, WORKFLOW, ResourceType
+from tink.kube.runtime import LeaderElectionConfig, LeaderElector
 from tink.limits.backoff import Backoff
 from tink.metal3.controller import Metal3Controller
 from tink.metal3.served import is_served, served_hosts

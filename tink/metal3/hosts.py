@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tink.api.v1alpha2 import Raw
 from tink.convert.host_safety import Refusal, refusals
-from tink.kube.informer import Informer
+from tink.kube.cache import Informer
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE, ResourceType
 from tink.metal3.ownership import is_ours, netboots

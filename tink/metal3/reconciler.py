@@ -18,10 +18,9 @@ from tink.convert.host_surroundings import secrets_to_read
 from tink.convert.report import Findings, Source
 from tink.convert.to_hardware import convert, is_consumed_by_cluster_api
 from tink.kube.client import KubeClient, NotFoundError
-from tink.kube.controller import DONE, Result
-from tink.kube.fairness import FairSemaphore
 from tink.kube.objects import NamespacedName, ObjectReference
 from tink.kube.resources import HARDWARE, SECRET
+from tink.kube.runtime import DONE, FairSemaphore, Result
 from tink.metal3.addresses import Addresses, without_ip
 from tink.metal3.hosts import Hosts
 from tink.metal3.ownership import is_ours, is_secured, netboots

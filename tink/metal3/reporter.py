@@ -6,8 +6,8 @@ import logging
 
 from tink.convert.report import Findings, Kind
 from tink.convert.to_hardware import bounded
-from tink.kube.events import Event, EventRecorder
 from tink.kube.objects import NamespacedName
+from tink.kube.runtime import Event, EventRecorder
 from tink.limits.complaints import Complaints
 from tink.metal3.hosts import Hosts
 

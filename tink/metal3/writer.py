@@ -12,9 +12,9 @@ import orjson
 
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import KubeClient, NotFoundError
-from tink.kube.leaderelection import LeaderElector, while_leading
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE, MACHINE
+from tink.kube.runtime import LeaderElector, while_leading
 from tink.metal3.ownership import MANAGER, SAFETY_MANAGER, is_ours, netboots, released, secured
 
 log = logging.getLogger(__name__)

@@ -35,8 +35,8 @@ from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
 from proto.output_pb2_grpc import add_OutputServiceServicer_to_server
 from tink.api.v1alpha2 import Raw
+from tink.kube.cache import Informer
 from tink.kube.client import ApiError, KubeClient
-from tink.kube.informer import Informer
 from tink.limits.once_per import OncePer
 from tink.server import wire
 from tink.server.agents import MAX_AGENT_ID, AgentDirectory, HardwareKey, UnknownAgentError

@@ -11,8 +11,8 @@ import orjson
 from aiohttp import web
 
 from tink.api.v1alpha2 import Raw
+from tink.kube.cache import Informer
 from tink.kube.client import KubeClient, NotFoundError
-from tink.kube.informer import Informer
 from tink.webhooks.registration import Address, configuration, register, remove
 from tink.webhooks.reviewer import Request, Reviewer, Verdict
 

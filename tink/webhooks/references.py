@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import Any
 
 from tink.api.v1alpha2 import Raw, WorkflowState
-from tink.kube.index import Index
+from tink.kube.cache import Index
 from tink.kube.objects import NamespacedName, ObjectReference
 
 _ENDED = tuple(state.value for state in WorkflowState if state.terminal)

@@ -18,8 +18,8 @@ from typing import Any
 import aiohttp
 
 from tink.api.v1alpha2 import Raw
+from tink.kube.cache import Informer
 from tink.kube.client import KubeClient
-from tink.kube.informer import Informer
 from tink.kube.resources import HARDWARE, TEMPLATE, WORKFLOW
 from tink.webhooks.admission import Admission
 from tink.webhooks.server import Webhooks

@@ -12,8 +12,9 @@ import pytest
 from tink.api.v1alpha2 import Raw
 from tink.controller.events import COMPONENT, event_for
 from tink.kube.client import ApiError, ConflictError
-from tink.kube.events import Event, EventRecorder, manifest
 from tink.kube.resources import WORKFLOW
+from tink.kube.runtime import Event, EventRecorder
+from tink.kube.runtime.events import manifest
 
 Make = Callable[..., Raw]
 ACTIONS = [{"id": "a"}, {"id": "b"}]

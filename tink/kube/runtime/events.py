@@ -19,12 +19,10 @@ from datetime import UTC, datetime
 
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError, ConflictError, KubeClient
-from tink.kube.fairness import FairQueue
-from tink.kube.resources import ResourceType
+from tink.kube.resources import EVENT, ResourceType
+from tink.kube.runtime.fairness import FairQueue
 
 log = logging.getLogger(__name__)
-
-EVENT = ResourceType("", "v1", "events", "Event")
 
 _BURST = 100
 _PER_SECOND = 20.0

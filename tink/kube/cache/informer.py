@@ -14,12 +14,12 @@ import logging
 from collections.abc import Callable, Iterator
 
 from tink.api.v1alpha2 import Raw
+from tink.kube.cache.compression import ObjectCompressor, strip
+from tink.kube.cache.reflector import Reflector
+from tink.kube.cache.store import Store
 from tink.kube.client import KubeClient
-from tink.kube.compression import ObjectCompressor, strip
 from tink.kube.objects import NamespacedName
-from tink.kube.reflector import Reflector
 from tink.kube.resources import ResourceType
-from tink.kube.store import Store
 from tink.limits.backoff import Backoff
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tink.kube.index import Index
+from tink.kube.cache import Index
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sets(st.integers(0, 4)))))

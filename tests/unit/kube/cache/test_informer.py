@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from tink.api.v1alpha2 import Raw
+from tink.kube.cache import Informer, ObjectCompressor
 from tink.kube.client import KubeClient
-from tink.kube.compression import ObjectCompressor
-from tink.kube.informer import Informer
 from tink.kube.resources import WORKFLOW
 from tink.limits.backoff import Backoff
 
@@ -142,7 +141,7 @@ async def test_an_api_that_is_away_is_asked_again_and_logged_once(
     api.lists = [(503, {}), (500, b"?"), (200, {"items": 5}), (403, {"message": "no"}), listed(5, obj("a", 3))]
     async with running(client) as (_, ear):
         assert await ear.until(1) == ["a ->3"]
-    lines = [r.getMessage() for r in caplog.records if r.name == "tink.kube.reflector"]
+    lines = [r.getMessage() for r in caplog.records if r.name == "tink.kube.cache.reflector"]
     assert len(lines) == 2
     assert lines[0].startswith("can't follow workflows")
     assert lines[1] == "watching workflows again"
@@ -376,8 +375,8 @@ async def test_any_of_many_objects_is_given_as_it_is_now(
     api: Any, client: KubeClient, obj: Callable[..., Raw], monkeypatch: pytest.MonkeyPatch, shared: bool
 ) -> None:
     """More than are kept unpacked, and each with what the others don't have."""
-    monkeypatch.setattr("tink.kube.store._RECENT_SHARED", 100)
-    monkeypatch.setattr("tink.kube.store._RECENT", 150)
+    monkeypatch.setattr("tink.kube.cache.store._RECENT_SHARED", 100)
+    monkeypatch.setattr("tink.kube.cache.store._RECENT", 150)
     many = [obj(f"o{i}", i + 1, spec={"n": i, "text": "é" * i}) for i in range(600)]
     api.lists = [listed(1000, *many)]
     api.script(

@@ -18,9 +18,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from tink.kube.client import ApiError, ConflictError
-from tink.kube.leaderelection import LeadershipLostError
 from tink.kube.objects import NamespacedName
-from tink.kube.workqueue import WorkQueue
+from tink.kube.runtime.leaderelection import LeadershipLostError
+from tink.kube.runtime.workqueue import WorkQueue
 from tink.limits.complaints import Complaints
 
 log = logging.getLogger(__name__)

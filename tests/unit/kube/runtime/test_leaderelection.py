@@ -11,15 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.unit.kube.elections import CONFIG, Client, Leases, Site, hurried, led, moment
+from tests.unit.kube.runtime.elections import CONFIG, Client, Leases, Site, hurried, led, moment
 from tink.kube.client import ApiError, UnreachableError
-from tink.kube.leaderelection import (
-    LeaderElectionConfig,
-    LeaderElector,
-    LeadershipLostError,
-    pod_namespace,
-    while_leading,
-)
+from tink.kube.runtime import LeaderElectionConfig, LeaderElector, LeadershipLostError, pod_namespace, while_leading
 
 
 @pytest.fixture

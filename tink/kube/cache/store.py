@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, KeysView
 
 from tink.api.v1alpha2 import Raw
-from tink.kube.compression import ObjectCompressor
+from tink.kube.cache.compression import ObjectCompressor
 from tink.kube.objects import NamespacedName
 
 _RECENT_SHARED = 256

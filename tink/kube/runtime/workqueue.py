@@ -18,7 +18,7 @@ import random
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from tink.kube.fairness import FairQueue
+from tink.kube.runtime.fairness import FairQueue
 from tink.limits.backoff import Backoff
 
 K = TypeVar("K", bound=Hashable)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tink.kube.workqueue import WorkQueue
+from tink.kube.runtime import WorkQueue
 
 
 def queue() -> WorkQueue[str]:

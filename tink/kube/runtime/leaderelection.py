@@ -36,13 +36,11 @@ from typing import Any, TypeVar
 
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError, UnreachableError
-from tink.kube.resources import ResourceType
+from tink.kube.resources import LEASE
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-LEASE = ResourceType("coordination.k8s.io", "v1", "leases", "Lease")
 
 _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _LONGEST_DURATION_SECONDS = 3600

@@ -14,10 +14,7 @@ from typing import Any
 
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError, ConflictError, NotFoundError
-from tink.kube.leaderelection import (
-    LeaderElectionConfig,
-    LeaderElector,
-)
+from tink.kube.runtime import LeaderElectionConfig, LeaderElector
 
 CONFIG = LeaderElectionConfig("l", "d")
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tink.kube.fairness import FairQueue, FairSemaphore
+from tink.kube.runtime import FairSemaphore
+from tink.kube.runtime.fairness import FairQueue
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers())))

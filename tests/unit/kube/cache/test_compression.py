@@ -8,7 +8,8 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tink.kube.compression import ObjectCompressor, strip
+from tink.kube.cache import ObjectCompressor
+from tink.kube.cache.compression import strip
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(st.characters(exclude_categories=["Cs"])),

@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tink.kube.client import ApiError, ConflictError
-from tink.kube.controller import DONE, Controller, Reconcile, Result
-from tink.kube.leaderelection import LeadershipLostError
 from tink.kube.objects import NamespacedName
+from tink.kube.runtime import DONE, Controller, LeadershipLostError, Result
+from tink.kube.runtime.controller import Reconcile
 
 A, B = NamespacedName("d", "a"), NamespacedName("d", "b")
 
