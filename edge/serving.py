@@ -47,7 +47,7 @@ from edge.tftp.server import TftpServer
 from edge.work import Work
 from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings, Scripts
-from tink.kube.informer import Informer
+from tink.kube.cache import Informer
 from tink.net.outbound import Reach
 from tink.server import TokenKeys, authority_of
 

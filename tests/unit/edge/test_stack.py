@@ -19,7 +19,7 @@ from edge.serving import ServingError
 from edge.settings import EdgeSettings, Service, StackSettings
 from edge.stack import Stack, StackError
 from tink.apiserver import ApiServer
-from tink.controller.controller import Controller
+from tink.controller.controller import WorkflowController
 
 MAC = "52:54:00:00:00:01"
 HARDWARE = {
@@ -100,10 +100,10 @@ async def test_outside_of_a_cluster_a_kubeconfig_is_asked_for(make: Make, monkey
 async def test_part_that_ends_by_itself_ends_the_stack_and_is_named(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def broken(_: Controller) -> None:
+    async def broken(_: WorkflowController) -> None:
         raise RuntimeError("out of order")
 
-    monkeypatch.setattr(Controller, "run", broken)
+    monkeypatch.setattr(WorkflowController, "run", broken)
     stack = make(Service.APISERVER, Service.CONTROLLER)
     await stack.start()
     with pytest.raises(StackError, match="controller ended: RuntimeError"):

@@ -95,7 +95,7 @@ async def test_events_of_two_workflows_of_one_machine_keep_their_order(bench: Be
     bench.rig.workflow("next", state="Scheduled", created=1)
     bench.rig.api.gate = asyncio.Event()
     order: list[str] = []
-    bench.rig.workflows.on_change(lambda new, _: order.append(new["metadata"]["name"]))
+    bench.rig.workflows.add_event_handler(lambda new, _: order.append(new["metadata"]["name"]))
     reports: list[tuple[str, Any]] = [
         ("w", events.ActionStarted("a0")),
         ("w", events.ActionSucceeded("a0")),
@@ -114,7 +114,9 @@ async def test_an_event_of_another_workflow_is_not_overtaken(bench: Bench) -> No
     bench.rig.workflow("next", state="Scheduled", created=1)
     first = await begun(bench)
     order: list[tuple[str, str]] = []
-    bench.rig.workflows.on_change(lambda new, _: order.append((new["metadata"]["name"], new["status"]["state"])))
+    bench.rig.workflows.add_event_handler(
+        lambda new, _: order.append((new["metadata"]["name"], new["status"]["state"]))
+    )
     reports: list[tuple[str, Any]] = [
         ("w", events.ActionSucceeded("a0")),
         ("next", events.ActionStarted("a0")),
