@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 
 from tests.interop.container_engines import run, start_docker
-from tink.agent.child import lines_to
-from tink.agent.docker.runtime import DockerRuntime
+from tink.agent.images.registry import Registries
+from tink.agent.images.store import ImageStore
 from tink.agent.model import Action, ActionError, Reason, RunResult
-from tink.agent.oci.registry import Registries
-from tink.agent.oci.runc import ContainerRuntime
-from tink.agent.oci.store import ImageStore
+from tink.agent.output.lines import line_sink
+from tink.agent.runtimes.docker.runtime import DockerRuntime
+from tink.agent.runtimes.oci.runc import ContainerRuntime
 
 ACTIONS = Path(__file__).parents[2] / "deploy" / "actions"
 PASSWD = "root:x:0:0::/:/bin/sh\nwriter:x:1234:1235::/home/writer:/bin/sh\n"
@@ -272,7 +272,7 @@ async def ended(runtime, action, up):
     """How `action` ends; it is told to stop when `up` is there."""
     said, stop = [], asyncio.Event()
     await runtime.pull(action.image, stop)
-    lines_to.set(said.append)
+    line_sink.set(said.append)
     running = asyncio.create_task(runtime.run(action, stop))
     while up is not None and not up.exists():
         await asyncio.sleep(0.02)

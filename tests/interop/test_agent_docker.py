@@ -18,10 +18,10 @@ import aiohttp
 import pytest
 
 from tests.interop.container_engines import Engine, run, start_docker, start_podman
-from tink.agent.child import lines_to
-from tink.agent.docker.runtime import DockerRuntime
+from tink.agent.images.registry import Credentials, Registries
 from tink.agent.model import Action, ActionError, Reason, RunResult, SettingsError
-from tink.agent.oci.registry import Credentials, Registries
+from tink.agent.output.lines import line_sink
+from tink.agent.runtimes.docker.runtime import DockerRuntime
 
 ACTIONS = Path(__file__).parents[2] / "deploy" / "actions"
 AGENT = "52:54:00:00:00:01"
@@ -202,7 +202,7 @@ async def test_stop_before_the_start_starts_nothing(machine, tmp_path):
 
 async def test_pull_tells_its_progress_and_names_what_is_missing(machine):
     told = []
-    lines_to.set(told.append)
+    line_sink.set(told.append)
     await machine.runtime.pull(f"{machine.registry}/engine/user:1", asyncio.Event())
     await asyncio.sleep(0)
     for line in told:
@@ -217,7 +217,7 @@ async def test_image_is_pulled_by_its_digest_and_only_once(machine):
     index = json.loads(run("skopeo", "inspect", "--tls-verify=false", f"docker://{machine.registry}/engine/inspect:1"))
     image = f"{machine.registry}/engine/inspect@{index['Digest']}"
     told = []
-    lines_to.set(told.append)
+    line_sink.set(told.append)
     for _ in range(2):
         await machine.runtime.pull(image, asyncio.Event())
     await asyncio.sleep(0)
@@ -227,10 +227,10 @@ async def test_image_is_pulled_by_its_digest_and_only_once(machine):
 
 SCRIPT = """
 import asyncio, sys
-from tink.agent.child import lines_to
-from tink.agent.docker.runtime import DockerRuntime
+from tink.agent.output.lines import line_sink
+from tink.agent.runtimes.docker.runtime import DockerRuntime
 from tink.agent.model import Action
-from tink.agent.oci.registry import Registries
+from tink.agent.images.registry import Registries
 socket, agent, image, host, script = sys.argv[1:]
 async def main():
     runtime = DockerRuntime(socket, agent, Registries())

@@ -18,13 +18,13 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-import tink.agent.oci.runc as runc_module
+import tink.agent.runtimes.oci.runc as runc_module
 from proto import workflow_pb2 as pb
 from proto.workflow_pb2_grpc import WorkflowServiceServicer, add_WorkflowServiceServicer_to_server
+from tink.agent.images.registry import Registries
+from tink.agent.images.store import ImageStore
 from tink.agent.model import Action, ActionError, RunResult
-from tink.agent.oci.registry import Registries
-from tink.agent.oci.runc import ContainerRuntime
-from tink.agent.oci.store import ImageStore
+from tink.agent.runtimes.oci.runc import ContainerRuntime
 
 ACTIONS = Path(__file__).parents[2] / "deploy" / "actions"
 
@@ -253,9 +253,9 @@ async def test_container_that_a_killed_agent_left_is_removed_before_a_new_one_wr
         "import asyncio, sys\n"
         "from pathlib import Path\n"
         "from tink.agent.model import Action\n"
-        "from tink.agent.oci.registry import Registries\n"
-        "from tink.agent.oci.runc import ContainerRuntime\n"
-        "from tink.agent.oci.store import ImageStore\n"
+        "from tink.agent.images.registry import Registries\n"
+        "from tink.agent.runtimes.oci.runc import ContainerRuntime\n"
+        "from tink.agent.images.store import ImageStore\n"
         "state, image, host = Path(sys.argv[1]), sys.argv[2], sys.argv[3]\n"
         "async def main():\n"
         "    runtime = ContainerRuntime('runc', state, ImageStore(state, Registries()))\n"

@@ -21,13 +21,13 @@ import threading
 
 import pytest
 
-import tink.agent.oci.connection as connection_module
-import tink.agent.oci.store as store_module
-from tink.agent.child import lines_to
+import tink.agent.images.connection as connection_module
+import tink.agent.images.store as store_module
+from tink.agent.images.reference import parse
+from tink.agent.images.registry import Credentials, Registries, Session
+from tink.agent.images.store import ImageStore
 from tink.agent.model import ActionError
-from tink.agent.oci.reference import parse
-from tink.agent.oci.registry import Credentials, Registries, Session
-from tink.agent.oci.store import ImageStore
+from tink.agent.output.lines import line_sink
 from tink.net import special_addresses
 from tink.net.special_addresses import special
 
@@ -131,7 +131,7 @@ async def test_missing_tag_and_missing_repository_are_named(store, registry):
 async def test_progress_is_told_in_bytes_of_all_layers(store, registry):
     told = []
     image = f"{registry}/t/two:1"
-    lines_to.set(told.append)
+    line_sink.set(told.append)
     await store.pull(image, asyncio.Event())
     await asyncio.sleep(0)  # lines come from the pull's thread through the loop
     words = told[-1].removeprefix(f"image {image}: ").split()
@@ -296,7 +296,7 @@ async def test_registry_that_cannot_resume_begins_anew(fake, store, big_layer):
 
     fake.hooks[path] = break_once
     told = []
-    lines_to.set(told.append)
+    line_sink.set(told.append)
     await store.pull(f"{fake.host}/x:1", asyncio.Event())
     await asyncio.sleep(0)
     assert len(attempts) == 2
@@ -712,7 +712,7 @@ async def test_image_of_the_last_pull_is_used_when_the_registry_is_away(fake, st
     told = []
     for trouble in (503, 404):
         fake.paths[path] = (trouble, {}, b"gone")
-        lines_to.set(told.append)
+        line_sink.set(told.append)
         assert (await pull(store, image)).rootfs == first.rootfs
         await asyncio.sleep(0)
         assert f"HTTP {trouble}" in told[-1]

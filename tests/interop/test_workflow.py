@@ -18,10 +18,10 @@ from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
 from tests.interop.conftest import Kubectl
 from tink.agent.agent import Agent as RealAgent
-from tink.agent.channel import open_channel
-from tink.agent.process import ProcessRuntime
-from tink.agent.spool import Spool
-from tink.agent.transport import Transport
+from tink.agent.connection.channel import open_channel
+from tink.agent.connection.transport import Transport
+from tink.agent.durable.spool import Spool
+from tink.agent.runtimes.process import ProcessRuntime
 from tink.api.crds import generate
 from tink.api.v1alpha2 import API_VERSION, FINALIZER, Raw
 from tink.apiserver import ApiServer

@@ -28,10 +28,9 @@ from typing import Any
 
 import grpc.aio
 
-from tink.agent.channel import connect
-from tink.agent.child import Output, Signals, run_child
+from tink.agent.connection import Transport, connect
+from tink.agent.durable import Journal, Restored, Spool, boot_id
 from tink.agent.executor import Effect, EndWorkflow, Executor, Progress, Publish, RunAction, StopAction
-from tink.agent.journal import Journal, Restored, boot_id
 from tink.agent.model import (
     Action,
     ActionError,
@@ -44,12 +43,9 @@ from tink.agent.model import (
     WorkflowOutcome,
     WorkflowRejected,
 )
-from tink.agent.output import OutputSender
-from tink.agent.process import kill_group, terminate_group
-from tink.agent.runtime import Runtime, make_runtime
+from tink.agent.output import Output, OutputSender
+from tink.agent.runtimes import Runtime, make_runtime, run_child
 from tink.agent.settings import AgentSettings
-from tink.agent.spool import Spool
-from tink.agent.transport import Transport
 
 log = logging.getLogger(__name__)
 
@@ -254,7 +250,6 @@ class Agent:
                 self._after_workflow,
                 output=Output("after-workflow"),
                 stop=stop,
-                signals=Signals(terminate=terminate_group, kill=kill_group),
                 env={**os.environ, "TINKEDGE_WORKFLOW_STATE": str(outcome)},
             )
         except OSError as error:

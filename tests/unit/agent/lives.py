@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tink.agent.agent import Agent
-from tink.agent.journal import Journal
+from tink.agent.durable.journal import Journal
+from tink.agent.durable.spool import Spool
 from tink.agent.model import (
     Action,
     ActionFailed,
@@ -24,7 +25,6 @@ from tink.agent.model import (
     Workflow,
     WorkflowRejected,
 )
-from tink.agent.spool import Spool
 
 STATE = Path("/state")
 

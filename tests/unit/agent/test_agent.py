@@ -9,6 +9,7 @@ import pytest
 
 import tink.agent.agent as agent_module
 from tink.agent.agent import Agent, check, run
+from tink.agent.durable.spool import Spool
 from tink.agent.model import (
     Action,
     ActionError,
@@ -21,7 +22,6 @@ from tink.agent.model import (
     Workflow,
 )
 from tink.agent.settings import AgentSettings
-from tink.agent.spool import Spool
 
 
 @pytest.fixture(autouse=True)
@@ -269,7 +269,7 @@ def test_missing_runtime_program_is_named(tmp_path, monkeypatch, caplog):
 
 def test_agent_imports_nothing_that_the_osie_does_not_have():
     code = (
-        "import sys, tink.agent, tink.agent.oci.runc, tink.agent.process\n"
+        "import sys, tink.agent, tink.agent.runtimes.oci.runc, tink.agent.runtimes.process\n"
         "heavy = {'aiohttp', 'pydantic', 'kubernetes_asyncio', 'click', 'yaml', 'jinja2', 'orjson', 'rich'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tink.agent.failure import FailureFiles
 from tink.agent.model import Action, ActionError
-from tink.agent.oci.bundle import DEFAULT_PATH, Host, container_config, image_volumes
+from tink.agent.runtimes.failure import FailureFiles
+from tink.agent.runtimes.host import Host
+from tink.agent.runtimes.oci.bundle import DEFAULT_PATH, container_config, image_volumes
 
 
 @pytest.fixture

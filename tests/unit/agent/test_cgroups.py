@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tink.agent.oci import cgroups
+from tink.agent.runtimes.oci import cgroups
 
 
 def hierarchy(directory: Path, *processes: int) -> None:

@@ -18,7 +18,7 @@ import pytest
 from proto import metadata
 from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
-from tink.agent.channel import connect, fetched
+from tink.agent.connection.channel import connect, fetched
 from tink.agent.model import SettingsError
 from tink.agent.settings import AgentSettings
 

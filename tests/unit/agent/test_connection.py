@@ -19,16 +19,16 @@ from cryptography.x509.oid import NameOID
 from proto import workflow_pb2 as pb
 from proto.workflow_pb2_grpc import WorkflowServiceStub, add_WorkflowServiceServicer_to_server
 from tests.unit.agent.workflow_service import Server, free_port, serving, stop, transporting, until
-from tink.agent.channel import CHANNEL_OPTIONS, open_channel
+from tink.agent.connection.channel import CHANNEL_OPTIONS, open_channel
+from tink.agent.connection.wire import event_to_wire
+from tink.agent.durable.spool import Spool
 from tink.agent.model import ActionStarted, StopWorkflow
-from tink.agent.spool import Spool
-from tink.agent.wire import event_to_wire
 from tink.limits.backoff import Backoff
 
 
 @pytest.fixture
 def log(caplog):
-    caplog.set_level(logging.INFO, "tink.agent.transport")
+    caplog.set_level(logging.INFO, "tink.agent.connection.transport")
     return caplog
 
 

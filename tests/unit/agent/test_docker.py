@@ -14,18 +14,13 @@ import tarfile
 import pytest
 from aiohttp import web
 
-from tink.agent.child import lines_to
-from tink.agent.docker.engine import find_socket
-from tink.agent.docker.request import (
-    container_request,
-    failure_archive,
-    image_name,
-    text_of_archive,
-)
-from tink.agent.docker.runtime import DockerRuntime
+from tink.agent.images.registry import Credentials, Registries
 from tink.agent.model import Action, ActionError, Reason, SettingsError
-from tink.agent.oci.bundle import Host
-from tink.agent.oci.registry import Credentials, Registries
+from tink.agent.output.lines import line_sink
+from tink.agent.runtimes.docker.engine import find_socket
+from tink.agent.runtimes.docker.request import container_request, failure_archive, image_name, text_of_archive
+from tink.agent.runtimes.docker.runtime import DockerRuntime
+from tink.agent.runtimes.host import Host
 
 IMAGE = "registry.example/a/b:1"
 DONE = {"status": f"Status: Downloaded newer image for {IMAGE}"}
@@ -133,7 +128,7 @@ def test_socket_is_a_path_or_a_unix_url(tmp_path, monkeypatch):
     for bad in ("tcp://127.0.0.1:2375", "x.sock", "ssh://host"):
         with pytest.raises(SettingsError, match="docker host"):
             find_socket(bad)
-    monkeypatch.setattr("tink.agent.docker.engine.DEFAULT_SOCKETS", (tmp_path / "docker", tmp_path / "podman"))
+    monkeypatch.setattr("tink.agent.runtimes.docker.engine.DEFAULT_SOCKETS", (tmp_path / "docker", tmp_path / "podman"))
     with pytest.raises(SettingsError, match="podman"):
         find_socket("")
     (tmp_path / "podman").touch()
@@ -250,7 +245,7 @@ async def make(engine, pauses, registries=None, **more):
 async def pulled(runtime, image=IMAGE):
     """The lines that the action's output got."""
     told = []
-    lines_to.set(told.append)
+    line_sink.set(told.append)
     await runtime.pull(image, asyncio.Event())
     await asyncio.sleep(0)
     return [line.removeprefix(f"image {image}: ") for line in told]

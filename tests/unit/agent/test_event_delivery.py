@@ -10,16 +10,16 @@ import grpc.aio
 import pytest
 
 from tests.unit.agent.workflow_service import FAST, Server, free_port, serving, transporting, until
-from tink.agent.channel import open_channel
+from tink.agent.connection.channel import open_channel
+from tink.agent.connection.transport import WINDOW, Transport
+from tink.agent.durable.spool import Spool
 from tink.agent.model import ActionFailed, ActionStarted, ActionSucceeded, WorkflowRejected
-from tink.agent.spool import Spool
-from tink.agent.transport import WINDOW, Transport
 from tink.server.events import MAX_WAITING
 
 
 @pytest.fixture
 def log(caplog):
-    caplog.set_level(logging.INFO, "tink.agent.transport")
+    caplog.set_level(logging.INFO, "tink.agent.connection.transport")
     return caplog
 
 

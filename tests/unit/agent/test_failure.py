@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from tink.agent.failure import MESSAGE_LIMIT_BYTES, FailureFiles, judge, one_line
 from tink.agent.model import RunResult
+from tink.agent.runtimes.failure import MESSAGE_LIMIT_BYTES, FailureFiles, judge, one_line
 
 
 def test_action_says_its_own_reason_and_message(tmp_path):

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-import tink.agent.oci.runc as runc_module
-from tink.agent.failure import FailureFiles
+import tink.agent.runtimes.oci.runc as runc_module
+from tink.agent.images import reference
+from tink.agent.images.registry import AbortedError, Registries, RegistryError, Session
+from tink.agent.images.store import Image, ImageStore, _blob
+from tink.agent.images.unpack import Budget, UnpackError, apply_layer
 from tink.agent.model import Action, ActionError, AgentError, SettingsError
-from tink.agent.oci import reference
-from tink.agent.oci.bundle import Host
-from tink.agent.oci.mounts import mount_overlay, root_is_initramfs, unmount
-from tink.agent.oci.registry import AbortedError, Registries, RegistryError, Session
-from tink.agent.oci.runc import ContainerRuntime, complaint_of
-from tink.agent.oci.store import Image, ImageStore, _blob
-from tink.agent.oci.unpack import Budget, UnpackError, apply_layer
+from tink.agent.runtimes.failure import FailureFiles
+from tink.agent.runtimes.host import Host
+from tink.agent.runtimes.oci.mounts import mount_overlay, root_is_initramfs, unmount
+from tink.agent.runtimes.oci.runc import ContainerRuntime, complaint_of
 
 INITRAMFS = "rootfs / rootfs rw,size=100k 0 0"
 TMPFS = "tmpfs / tmpfs rw 0 0"

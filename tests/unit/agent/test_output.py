@@ -11,9 +11,10 @@ import pytest
 from proto import output_pb2 as pb
 from proto.output_pb2_grpc import OutputServiceServicer, add_OutputServiceServicer_to_server
 from tink.agent.agent import Agent
-from tink.agent.child import Output
+from tink.agent.durable.spool import Spool
 from tink.agent.model import Action, ActionSucceeded, StartWorkflow, Workflow
-from tink.agent.output import (
+from tink.agent.output.lines import Output
+from tink.agent.output.sender import (
     ACTIONS_WAITING,
     LINE_CHARACTERS,
     PIECE_CHARACTERS,
@@ -23,8 +24,7 @@ from tink.agent.output import (
     OutputSender,
     Printed,
 )
-from tink.agent.process import ProcessRuntime
-from tink.agent.spool import Spool
+from tink.agent.runtimes.process import ProcessRuntime
 
 FAST = OutputPace(least=0.02, most=0.05, share=0.1, timeout=1.0, retry=0.02)
 
@@ -188,7 +188,7 @@ async def test_long_lines_and_long_output_do_not_fill_memory():
 
 
 async def test_server_that_does_not_know_the_service_is_not_asked_again(caplog):
-    caplog.set_level(logging.INFO, "tink.agent.output")
+    caplog.set_level(logging.INFO, "tink.agent.output.sender")
     async with sending(None) as sender:
         for number in range(3):
             with sender.action("w", f"a{number}"):

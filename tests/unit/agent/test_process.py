@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tink.agent.child import LINES_PER_SECOND, TAIL_LIMIT_BYTES, Output
 from tink.agent.model import Action, ActionError, RunResult
-from tink.agent.process import ProcessRuntime
+from tink.agent.output.lines import LINES_PER_SECOND, TAIL_LIMIT_BYTES, Output
+from tink.agent.runtimes.process import ProcessRuntime
 
 
 def shell(script, **more):

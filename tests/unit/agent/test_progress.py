@@ -2,8 +2,8 @@
 
 import asyncio
 
-from tink.agent.child import lines_to
-from tink.agent.progress import NOTES_PER_PULL, PullProgress, say_from_any_thread
+from tink.agent.output.lines import line_sink
+from tink.agent.output.progress import NOTES_PER_PULL, PullProgress, thread_safe_sink
 
 
 def test_progress_is_told_every_two_seconds_and_at_the_end_once():
@@ -29,15 +29,15 @@ def test_pull_that_is_tried_again_for_ever_does_not_flood():
 async def test_lines_reach_the_actions_output_from_a_thread_and_the_log_as_they_are(caplog):
     caplog.set_level("INFO")
     told = []
-    lines_to.set(told.append)
-    await asyncio.to_thread(say_from_any_thread(), "100 %s")
+    line_sink.set(told.append)
+    await asyncio.to_thread(thread_safe_sink(), "100 %s")
     await asyncio.sleep(0)
     assert told == caplog.messages == ["100 %s"]
 
 
 def test_line_after_the_end_of_the_loop_is_lost_quietly():
     async def begin():
-        lines_to.set(print)
-        return say_from_any_thread()
+        line_sink.set(print)
+        return thread_safe_sink()
 
     asyncio.run(begin())("late")

@@ -2,8 +2,8 @@
 
 import pytest
 
+from tink.agent.images.reference import Reference, parse
 from tink.agent.model import ActionError
-from tink.agent.oci.reference import Reference, parse
 
 DIGEST = "sha256:" + "a" * 64
 

@@ -7,8 +7,8 @@ import pytest
 
 import tink.agent.agent as agent_module
 from tests.unit.agent.lives import STATE, MemoryDisk, World, lives, restart, settle_all, until
+from tink.agent.durable.journal import Journal
 from tink.agent.executor import REMEMBERED_WORKFLOWS, Progress
-from tink.agent.journal import Journal
 from tink.agent.model import (
     Action,
     ActionError,

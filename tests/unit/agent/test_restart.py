@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from tests.unit.agent.lives import World, restart, settle_all, until
+from tink.agent.durable.journal import Journal
+from tink.agent.durable.ledger import file_of
 from tink.agent.executor import Progress
-from tink.agent.journal import Journal
-from tink.agent.ledger import file_of
 from tink.agent.model import (
     Action,
     ActionFailed,

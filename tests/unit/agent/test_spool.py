@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from tink.agent.durable.spool import REJECTION_LIMIT, Spool
 from tink.agent.model import ActionStarted, ActionSucceeded, WorkflowRejected
-from tink.agent.spool import REJECTION_LIMIT, Spool
 
 
 async def test_events_leave_in_the_order_they_came():

@@ -1,7 +1,7 @@
 """How much room an image has, where the images are in memory."""
 
-from tink.agent.oci import store
-from tink.agent.oci.store import available_memory, file_system_of
+from tink.agent.images import store
+from tink.agent.images.store import available_memory, file_system_of
 
 MOUNTINFO = """\
 22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw

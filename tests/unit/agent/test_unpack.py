@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tink.agent.oci.unpack import Budget, OutOfSpaceError, UnpackError, apply_layer, resolve
+from tink.agent.images.unpack import Budget, OutOfSpaceError, UnpackError, apply_layer, resolve
 
 ROOMY = 1 << 30
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tink.agent.model import ActionError
-from tink.agent.volume import Volume, parse_volume, parse_volumes
+from tink.agent.runtimes.volume import Volume, parse_volume, parse_volumes
 
 
 def test_volume_with_several_options():

@@ -3,6 +3,7 @@
 import pytest
 
 from proto import workflow_pb2 as pb
+from tink.agent.connection.wire import UnusableCommandError, command_from_wire, event_to_wire
 from tink.agent.model import (
     Action,
     ActionFailed,
@@ -13,7 +14,6 @@ from tink.agent.model import (
     Workflow,
     WorkflowRejected,
 )
-from tink.agent.wire import UnusableCommandError, command_from_wire, event_to_wire
 
 
 def test_every_field_of_an_action_reaches_the_runtime():

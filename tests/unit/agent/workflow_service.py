@@ -13,8 +13,8 @@ import pytest
 from proto import metadata
 from proto import workflow_pb2 as pb
 from proto.workflow_pb2_grpc import WorkflowServiceServicer, add_WorkflowServiceServicer_to_server
-from tink.agent.channel import open_channel
-from tink.agent.transport import Pace, Transport
+from tink.agent.connection.channel import open_channel
+from tink.agent.connection.transport import Pace, Transport
 
 FAST = Pace(
     first_backoff=0.02,

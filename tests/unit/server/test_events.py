@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tink.agent.transport import Pace
+from tink.agent.connection.transport import Pace
 from tink.api.v1alpha2 import Raw, WorkflowState
 from tink.kube.client import ConflictError, NotFoundError, UnreachableError
 from tink.server import events

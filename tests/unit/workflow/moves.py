@@ -28,8 +28,8 @@ from tests.unit.workflow.world import (
     told_after,
     uid,
 )
+from tink.agent.connection.transport import _together
 from tink.agent.executor import Executor
-from tink.agent.transport import _together
 from tink.server.dispatch import Claim, GiveBack, Recall, Start, Stop, Told
 from tink.workflow import machine, status
 

@@ -1,99 +1,25 @@
-"""Running a program as an action: its output line by line, its end, and how it is stopped.
+"""Running a program as an action: its output, its end, and how it is stopped.
 
-Used by the runtimes: `process` starts the action itself, `oci.runc` starts `runc run`. Output goes to the agent's log,
-where the machine's console and the OSIE's syslog show it, to the server (`output`), and the last of it is kept for the
-failure message.
+Used by the runtimes: `process` starts the action itself, `oci.runc` starts `runc run`; and by `agent` for the command
+after a workflow. What the program prints goes to `output.lines`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
-import re
-import time
+import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass
 
-from tink.agent.runtime import STOP_GRACE_SECONDS
-
-log = logging.getLogger(__name__)
-
-TAIL_LIMIT_BYTES = 2048
-LINE_LIMIT_BYTES = 4096
-LINES_PER_SECOND = 100
-"""More than that is counted, not logged: a serial console carries about as much."""
-
-lines_to: ContextVar[Callable[[str], None] | None] = ContextVar("lines_to", default=None)
-"""Where an `Output` made in this context hands its lines to, beside the log: `agent` knows whose they are, a runtime
-need not. What it calls must neither block nor raise."""
+from tink.agent.output import Output
+from tink.agent.runtimes.protocol import STOP_GRACE_SECONDS
 
 _KILL_SECONDS = 5.0
 """After this the program itself gets a SIGKILL, whatever `Signals.kill` has tried."""
 
 _DRAIN_SECONDS = 2.0
 """A daemon that the action left behind may hold its output open; the agent does not wait for it."""
-
-
-class Output:
-    """The output of one action: logged by line under the action's `name`; `tail` is the last of it.
-
-    A carriage return ends a line too, as progress bars use it. Lines are cut at 4 KiB.
-    """
-
-    def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._name = name
-        self._clock = clock
-        self._hand_over = lines_to.get()
-        self._partial = b""
-        self._tail = bytearray()
-        self._window = 0.0
-        self._logged = 0
-        self._dropped = 0
-
-    @property
-    def tail(self) -> str:
-        """The last lines, at most 2 KiB."""
-        return self._tail.decode(errors="replace").strip()
-
-    def feed(self, chunk: bytes) -> None:
-        """Take the next bytes that the action wrote."""
-        *lines, self._partial = re.split(rb"\r\n|\n|\r", self._partial + chunk)
-        for line in lines:
-            self._line(line)
-        while len(self._partial) > LINE_LIMIT_BYTES:
-            self._line(self._partial[:LINE_LIMIT_BYTES])
-            self._partial = self._partial[LINE_LIMIT_BYTES:]
-
-    def finish(self) -> None:
-        """There is no more."""
-        self._line(self._partial)
-        self._partial = b""
-        self._report_dropped()
-
-    def _line(self, line: bytes) -> None:
-        text = line[:LINE_LIMIT_BYTES].decode(errors="replace").strip()
-        if not text:
-            return
-        self._tail += text.encode() + b"\n"
-        del self._tail[:-TAIL_LIMIT_BYTES]
-        if self._hand_over is not None:
-            self._hand_over(text)
-        now = self._clock()
-        if now - self._window >= 1.0:
-            self._report_dropped()
-            self._window, self._logged = now, 0
-        if self._logged >= LINES_PER_SECOND:
-            self._dropped += 1
-            return
-        self._logged += 1
-        log.info("%s: %s", self._name, _printable(text))
-
-    def _report_dropped(self) -> None:
-        if self._dropped:
-            log.info("%s: (%d more lines in that second)", self._name, self._dropped)
-            self._dropped = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +30,31 @@ class Signals:
     kill: Callable[[int], Awaitable[None]]
 
 
+async def _terminate_group(pid: int) -> None:
+    _signal_group(pid, signal.SIGTERM)
+
+
+async def _kill_group(pid: int) -> None:
+    _signal_group(pid, signal.SIGKILL)
+
+
+def _signal_group(pid: int, number: signal.Signals) -> None:
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:
+        return  # it has just ended by itself
+
+
+TO_GROUP = Signals(_terminate_group, _kill_group)
+"""To the program's whole process group."""
+
+
 async def run_child(
     argv: Sequence[str],
     *,
     output: Output,
     stop: asyncio.Event,
-    signals: Signals,
+    signals: Signals = TO_GROUP,
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
     grace_seconds: float = STOP_GRACE_SECONDS,
@@ -182,8 +127,3 @@ async def _connect(read_end: int, output: Output) -> _Reader:
     transport, reader = await asyncio.get_running_loop().connect_read_pipe(lambda: _Reader(output), file)
     reader.transport = transport
     return reader
-
-
-def _printable(text: str) -> str:
-    # An action's output must not move the cursor of whoever reads the log.
-    return "".join(character if character.isprintable() or character == "\t" else "?" for character in text)

@@ -21,8 +21,8 @@ import aiohttp
 from aiodocker import Docker, DockerError
 from aiodocker.stream import Stream
 
-from tink.agent.docker.request import text_of_archive
 from tink.agent.model import AgentError, SettingsError
+from tink.agent.runtimes.docker.request import text_of_archive
 
 DEFAULT_SOCKETS = (Path("/run/docker.sock"), Path("/run/podman/podman.sock"))
 

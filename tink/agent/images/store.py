@@ -26,9 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tink.agent.model import ActionError, AgentError, Reason
-from tink.agent.oci.reference import Reference, is_digest, parse
-from tink.agent.oci.registry import (
+from tink.agent.images.reference import Reference, is_digest, parse
+from tink.agent.images.registry import (
     ATTEMPTS,
     MANIFEST_LIMIT_BYTES,
     AbortedError,
@@ -38,8 +37,9 @@ from tink.agent.oci.registry import (
     TransientError,
     json_object,
 )
-from tink.agent.oci.unpack import Budget, OutOfSpaceError, UnpackError, apply_layer
-from tink.agent.progress import PullProgress, say_from_any_thread
+from tink.agent.images.unpack import Budget, OutOfSpaceError, UnpackError, apply_layer
+from tink.agent.model import ActionError, AgentError, Reason
+from tink.agent.output import PullProgress, thread_safe_sink
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class ImageStore:
     async def pull(self, image: str, stop: asyncio.Event) -> None:
         """Have `image` as the registry has it now; without it when `stop` is set meanwhile. Raises ActionError."""
         reference = parse(image)
-        progress = PullProgress(image, say_from_any_thread())
+        progress = PullProgress(image, thread_safe_sink())
         session = Session(reference, self._registries, self._sleep, progress.note)
         pull = _Pull(image, reference, session, self._images, self._work, self._architecture, progress)
         work = asyncio.create_task(asyncio.to_thread(pull.run))

@@ -25,9 +25,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tink.agent.images.connection import Connection, Patience, RefusedError
+from tink.agent.images.reference import DEFAULT_HOST, Reference
 from tink.agent.model import AgentError
-from tink.agent.oci.connection import Connection, Patience, RefusedError
-from tink.agent.oci.reference import DEFAULT_HOST, Reference
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """How far the pull of an image is, in lines at a bounded rate, for the action's output.
 
-`oci.store` counts the bytes itself, `docker.pull` learns them from the engine. Lines go where the action's own output
-goes: to the agent's log and, by `child.lines_to`, to the server.
+`images.store` counts the bytes itself, `runtimes.docker` learns them from the engine. Lines go where the action's own
+output goes: to the agent's log and, by `lines.line_sink`, to the server.
 """
 
 from __future__ import annotations
@@ -12,36 +12,33 @@ import logging
 import time
 from collections.abc import Callable
 
-from tink.agent.child import lines_to
+from tink.agent.output.lines import LineSink, line_sink
 
 log = logging.getLogger(__name__)
 
 PROGRESS_SECONDS = 2.0
 NOTES_PER_PULL = 50
 
-Say = Callable[[str], None]
-"""Takes one line of text for the action's output."""
 
-
-def say_from_any_thread() -> Say:
+def thread_safe_sink() -> LineSink:
     """Adds lines to the output of the action that the caller pulls for. Call it in the event loop."""
-    loop, hand_over = asyncio.get_running_loop(), lines_to.get()
+    loop, sink = asyncio.get_running_loop(), line_sink.get()
 
     def say(text: str) -> None:
         log.info("%s", text)
-        if hand_over is not None:
+        if sink is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: a pull that was given up on ends late
-                loop.call_soon_threadsafe(hand_over, text)
+                loop.call_soon_threadsafe(sink, text)
 
     return say
 
 
 class PullProgress:
-    """Tells `say` of the pull of `image`: of bytes every two seconds at most, of what happens at most 50 times."""
+    """Tells `sink` of the pull of `image`: of bytes every two seconds at most, of what happens at most 50 times."""
 
-    def __init__(self, image: str, say: Say, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, image: str, sink: LineSink, clock: Callable[[], float] = time.monotonic) -> None:
         self._image = image
-        self._say = say
+        self._sink = sink
         self._clock = clock
         self._next = 0.0
         self._done = -1
@@ -52,10 +49,10 @@ class PullProgress:
         if done == self._done or (self._clock() < self._next and done != total):
             return
         self._next, self._done = self._clock() + PROGRESS_SECONDS, done
-        self._say(f"image {self._image}: {done / 1e6:.1f} of {total / 1e6:.1f} MB")
+        self._sink(f"image {self._image}: {done / 1e6:.1f} of {total / 1e6:.1f} MB")
 
     def note(self, text: str) -> None:
         """Something happened: a transfer is tried again, the image was here already."""
         self._notes += 1
         if self._notes <= NOTES_PER_PULL:
-            self._say(f"image {self._image}: {text}")
+            self._sink(f"image {self._image}: {text}")

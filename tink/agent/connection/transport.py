@@ -34,9 +34,9 @@ import grpc.aio
 
 from proto import workflow_pb2 as pb
 from proto.workflow_pb2_grpc import WorkflowServiceStub
+from tink.agent.connection.wire import UnusableCommandError, command_from_wire, event_to_wire, holding
+from tink.agent.durable import Spool
 from tink.agent.model import ActionStarted, ActionSucceeded, Command, Event
-from tink.agent.spool import Spool
-from tink.agent.wire import UnusableCommandError, command_from_wire, event_to_wire, holding
 from tink.limits.backoff import Backoff
 
 log = logging.getLogger(__name__)

@@ -20,13 +20,12 @@ from typing import Any
 
 from aiodocker import Docker, DockerError
 
-from tink.agent.docker.engine import Engine, EngineError, EngineFailure, pull_reports
-from tink.agent.docker.request import image_name
-from tink.agent.failure import one_line
+from tink.agent.images import ATTEMPTS, Reference, Registries, parse
 from tink.agent.model import ActionError, Reason
-from tink.agent.oci.reference import Reference, parse
-from tink.agent.oci.registry import ATTEMPTS, Registries
-from tink.agent.progress import PullProgress
+from tink.agent.output import PullProgress
+from tink.agent.runtimes.docker.engine import Engine, EngineError, EngineFailure, pull_reports
+from tink.agent.runtimes.docker.request import image_name
+from tink.agent.runtimes.failure import one_line
 
 log = logging.getLogger(__name__)
 

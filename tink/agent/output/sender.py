@@ -1,6 +1,6 @@
 """What actions print, on its way to the server, where an operator follows the machine.
 
-`child.Output` hands every line over as it comes (`action` says whose it is); `run` sends what has gathered, and never
+`lines.Output` hands every line over as it comes (`action` says whose it is); `run` sends what has gathered, and never
 holds an action up. It is for looking at, not for keeping: the newest lines are sent, the ones that have no room are
 counted, and the server is told how many they were. The last lines of an action that failed go with its event, whatever
 becomes of these. The event that an action has ended waits for its last piece, two seconds at most, so that whoever
@@ -27,7 +27,7 @@ import grpc.aio
 
 from proto import output_pb2 as pb
 from proto.output_pb2_grpc import OutputServiceStub
-from tink.agent.child import lines_to
+from tink.agent.output.lines import line_sink
 
 log = logging.getLogger(__name__)
 
@@ -117,11 +117,11 @@ class OutputSender:
         """While this lasts, the lines that the current task's action prints are this action's."""
         loop = asyncio.get_running_loop()
         waiting = Printed(workflow_id, action_id, loop.create_future())
-        token = lines_to.set(lambda line: self._take(waiting, line))
+        token = line_sink.set(lambda line: self._take(waiting, line))
         try:
             yield waiting
         finally:
-            lines_to.reset(token)
+            line_sink.reset(token)
             waiting.ended = True
             if waiting in self._waiting:
                 self._news.set()

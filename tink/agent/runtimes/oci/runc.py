@@ -23,16 +23,17 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from tink.agent.child import Output, Signals, run_child
-from tink.agent.failure import FailureFiles, one_line
+from tink.agent.images import Image, ImageStore, UnpackError, resolve
 from tink.agent.model import Action, ActionError, Reason, RunResult, SettingsError
-from tink.agent.oci.bundle import Host, container_config, image_volumes
-from tink.agent.oci.cgroups import end_all
-from tink.agent.oci.mounts import mount_overlay, root_is_initramfs, unmount
-from tink.agent.oci.store import Image, ImageStore
-from tink.agent.oci.unpack import UnpackError, resolve
-from tink.agent.runtime import STOP_GRACE_SECONDS
-from tink.agent.volume import parse_volumes
+from tink.agent.output import Output
+from tink.agent.runtimes.child import Signals, run_child
+from tink.agent.runtimes.failure import FailureFiles, one_line
+from tink.agent.runtimes.host import Host
+from tink.agent.runtimes.oci.bundle import container_config, image_volumes
+from tink.agent.runtimes.oci.cgroups import end_all
+from tink.agent.runtimes.oci.mounts import mount_overlay, root_is_initramfs, unmount
+from tink.agent.runtimes.protocol import STOP_GRACE_SECONDS
+from tink.agent.runtimes.volume import parse_volumes
 
 log = logging.getLogger(__name__)
 

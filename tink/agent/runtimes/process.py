@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import tempfile
 from pathlib import Path
 
-from tink.agent.child import Output, Signals, run_child
-from tink.agent.failure import FailureFiles
 from tink.agent.model import Action, ActionError, Reason, RunResult
-from tink.agent.runtime import STOP_GRACE_SECONDS
+from tink.agent.output import Output
+from tink.agent.runtimes.child import run_child
+from tink.agent.runtimes.failure import FailureFiles
+from tink.agent.runtimes.protocol import STOP_GRACE_SECONDS
 
 
 class ProcessRuntime:
@@ -54,7 +54,6 @@ class ProcessRuntime:
                     [action.cmd, *action.args],
                     output=output,
                     stop=stop,
-                    signals=Signals(terminate=terminate_group, kill=kill_group),
                     env=env,
                     grace_seconds=self._grace_seconds,
                 )
@@ -67,18 +66,3 @@ class ProcessRuntime:
     async def resume(self, action: Action, stop: asyncio.Event) -> RunResult | None:
         """Nothing is known of a process whose parent has died."""
         return None
-
-
-async def terminate_group(pid: int) -> None:
-    _signal_group(pid, signal.SIGTERM)
-
-
-async def kill_group(pid: int) -> None:
-    _signal_group(pid, signal.SIGKILL)
-
-
-def _signal_group(pid: int, number: signal.Signals) -> None:
-    try:
-        os.killpg(pid, number)
-    except ProcessLookupError:
-        return  # it has just ended by itself

@@ -23,8 +23,10 @@ from aiodocker import Docker, DockerError
 from aiodocker.containers import DockerContainer
 from aiodocker.stream import Stream
 
-from tink.agent.child import Output
-from tink.agent.docker.engine import (
+from tink.agent.images import Registries
+from tink.agent.model import Action, ActionError, Reason, RunResult, SettingsError
+from tink.agent.output import Output, PullProgress, thread_safe_sink
+from tink.agent.runtimes.docker.engine import (
     Engine,
     EngineFailure,
     feed_live_output,
@@ -33,14 +35,17 @@ from tink.agent.docker.engine import (
     put_archive,
     read_file,
 )
-from tink.agent.docker.pull import Puller, describe
-from tink.agent.docker.request import FAILURE_FILES, LABEL_ACTION, LABEL_AGENT, container_request, failure_archive
-from tink.agent.failure import judge
-from tink.agent.model import Action, ActionError, Reason, RunResult, SettingsError
-from tink.agent.oci.bundle import Host
-from tink.agent.oci.registry import Registries
-from tink.agent.progress import PullProgress, say_from_any_thread
-from tink.agent.runtime import STOP_GRACE_SECONDS
+from tink.agent.runtimes.docker.pull import Puller, describe
+from tink.agent.runtimes.docker.request import (
+    FAILURE_FILES,
+    LABEL_ACTION,
+    LABEL_AGENT,
+    container_request,
+    failure_archive,
+)
+from tink.agent.runtimes.failure import judge
+from tink.agent.runtimes.host import Host
+from tink.agent.runtimes.protocol import STOP_GRACE_SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +102,7 @@ class DockerRuntime:
                 raise SettingsError(f"docker host: {self._engine.socket}: {describe(error)}") from error
 
     async def pull(self, image: str, stop: asyncio.Event) -> None:
-        work = asyncio.create_task(self._puller.pull(image, PullProgress(image, say_from_any_thread())))
+        work = asyncio.create_task(self._puller.pull(image, PullProgress(image, thread_safe_sink())))
         stopped = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)

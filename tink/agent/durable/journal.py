@@ -28,8 +28,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from tink.agent.durable.ledger import Disk, Ledger
 from tink.agent.executor import REMEMBERED_WORKFLOWS, Progress, Settling
-from tink.agent.ledger import Disk, Ledger
 from tink.agent.model import (
     Action,
     ActionFailed,

@@ -21,11 +21,11 @@ import io
 import tarfile
 from typing import Any
 
-from tink.agent.failure import MESSAGE_LIMIT_BYTES
+from tink.agent.images import parse
 from tink.agent.model import Action, ActionError, Reason
-from tink.agent.oci.bundle import CAPABILITIES
-from tink.agent.oci.reference import parse
-from tink.agent.volume import parse_volumes
+from tink.agent.runtimes.failure import MESSAGE_LIMIT_BYTES
+from tink.agent.runtimes.host import CAPABILITIES
+from tink.agent.runtimes.volume import parse_volumes
 
 LABEL_AGENT = "tinkedge.agent"
 LABEL_ACTION = "tinkedge.action"

@@ -21,49 +21,16 @@ Sources: OCI runtime specification 1.0 (config.md, config-linux.md); image speci
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tink.agent.failure import FailureFiles
+from tink.agent.images import UnpackError, resolve
 from tink.agent.model import Action, ActionError, Reason
-from tink.agent.oci.unpack import UnpackError, resolve
-from tink.agent.volume import parse_volumes
+from tink.agent.runtimes.failure import FailureFiles
+from tink.agent.runtimes.host import CAPABILITIES, Host
+from tink.agent.runtimes.volume import parse_volumes
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-# fmt: off
-CAPABILITIES = (
-    "CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP",
-    "LINUX_IMMUTABLE", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_ADMIN", "NET_RAW", "IPC_LOCK", "IPC_OWNER",
-    "SYS_MODULE", "SYS_RAWIO", "SYS_CHROOT", "SYS_PTRACE", "SYS_PACCT", "SYS_ADMIN", "SYS_BOOT", "SYS_NICE",
-    "SYS_RESOURCE", "SYS_TIME", "SYS_TTY_CONFIG", "MKNOD", "LEASE", "AUDIT_WRITE", "AUDIT_CONTROL", "SETFCAP",
-    "MAC_OVERRIDE", "MAC_ADMIN", "SYSLOG", "WAKE_ALARM", "BLOCK_SUSPEND", "AUDIT_READ", "PERFMON", "BPF",
-    "CHECKPOINT_RESTORE",
-)
-# fmt: on
-"""By number, from linux/capability.h."""
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """What of this machine the description depends on.
-
-    `capability_mask`: the agent's own bounding set; runc cannot give what the agent has not. `shared_files`: files
-    such as /etc/resolv.conf that exist here and go with the machine's network.
-    """
-
-    capability_mask: int
-    shared_files: tuple[str, ...] = ()
-
-    @classmethod
-    def this(cls) -> Host:
-        """This machine."""
-        mask = (1 << len(CAPABILITIES)) - 1
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("CapBnd:"):
-                mask &= int(line.split()[1], 16)
-        return cls(mask, tuple(path for path in ("/etc/resolv.conf", "/etc/hosts") if Path(path).is_file()))
 
 
 def container_config(
