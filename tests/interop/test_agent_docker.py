@@ -323,7 +323,7 @@ async def test_action_survives_a_restart_of_the_engine(machine, tmp_path):
 
 
 async def test_engine_that_is_not_there_is_named(tmp_path):
-    runtime = DockerRuntime(str(tmp_path / "no.sock"), AGENT, Registries(), patience_seconds=0)
+    runtime = DockerRuntime(str(tmp_path / "no.sock"), AGENT, Registries(), reconnect_seconds=0)
     with pytest.raises(SettingsError, match=r"no\.sock"):
         await runtime.prepare()
 

@@ -427,7 +427,7 @@ async def test_silent_registry_does_not_hold_up_a_cancel(fake, store, big_layer)
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(connection_module, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(connection_module, "LOW_SPEED_SECONDS", 0.1)
 
 
 @contextlib.contextmanager

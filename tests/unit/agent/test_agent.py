@@ -27,7 +27,7 @@ from tink.agent.settings import AgentSettings
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch):
     """Nobody acknowledges in most of these tests."""
-    monkeypatch.setattr(agent_module, "KNOWN_WITHIN_SECONDS", 0.05)
+    monkeypatch.setattr(agent_module, "ACKNOWLEDGED_WITHIN_SECONDS", 0.05)
 
 
 class FakeRuntime:
@@ -159,7 +159,7 @@ async def test_agent_that_is_told_to_end_stops_the_action_and_reports_nothing():
     await agent.close()
     assert runtime.calls[-1] == "stopped one"
     assert len(spool) == 0
-    assert agent.holds() == ("w",), "whoever starts this agent again will hear of it"
+    assert agent.held_workflows() == ("w",), "whoever starts this agent again will hear of it"
 
 
 @pytest.fixture

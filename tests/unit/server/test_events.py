@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tink.agent.connection.transport import Pace
+from tink.agent.connection.transport import RetryPolicy
 from tink.api.v1alpha2 import Raw, WorkflowState
 from tink.kube.client import ConflictError, NotFoundError, UnreachableError
 from tink.server import events
@@ -465,7 +465,7 @@ def test_a_report_of_actions_that_this_server_has_not_heard_of_is_in_a_hurry(ben
 
 
 def test_a_report_that_gives_way_comes_long_before_its_agent_takes_it_for_lost() -> None:
-    assert 10 * GATHER <= PATIENCE <= Pace().publish_timeout / 5
+    assert 10 * GATHER <= PATIENCE <= RetryPolicy().publish_timeout / 5
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))

@@ -14,7 +14,6 @@ import asyncio
 import hashlib
 import logging
 import os
-import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +25,7 @@ import grpc.aio
 from proto import metadata
 from tink.agent.model import SettingsError
 from tink.agent.settings import AgentSettings
+from tink.limits.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.enable_http_proxy", 0),
 )
 
-_LARGEST_CA = 256 << 10
+_CA_LIMIT_BYTES = 256 << 10
 _FETCH_SECONDS = 10.0
 _PAUSE_SECONDS = 5.0
 
@@ -92,7 +92,7 @@ def _channel(
 
 async def _credentials(settings: AgentSettings) -> grpc.ChannelCredentials:
     if settings.tls_ca_url:
-        roots: bytes | None = await fetched(settings.tls_ca_url, settings.state_dir / "server-ca.pem")
+        roots: bytes | None = await fetch_pinned(settings.tls_ca_url, settings.state_dir / "server-ca.pem")
     else:
         roots = _file(settings.tls_roots) if settings.tls_roots.exists() else None
     key, chain = (_file(path) if path is not None else None for path in (settings.tls_key, settings.tls_cert))
@@ -106,32 +106,33 @@ def _file(path: Path) -> bytes:
         raise SettingsError(f"{path}: {error.strerror}") from error
 
 
-async def fetched(pinned: str, kept: Path, pause: float = _PAUSE_SECONDS) -> bytes:
+async def fetch_pinned(pinned: str, cache: Path, pause: float = _PAUSE_SECONDS) -> bytes:
     """What is at the URL before `#sha256=`, once it has that SHA-256. Asks for ever, every `pause` seconds or so.
 
-    The file `kept` has it for the next time, so that an agent that is started again need not wait for the edge.
+    The file `cache` has it for the next time, so that an agent that is started again need not wait for the edge.
     """
     url, _, digest = pinned.partition("#sha256=")
-    said = ""
+    backoff = Backoff(pause, pause)
+    logged = ""
     with suppress(OSError):
-        content = await asyncio.to_thread(kept.read_bytes)
+        content = await asyncio.to_thread(cache.read_bytes)
         if _is(content, digest):
             return content
     while True:
         try:
             content = await asyncio.to_thread(_get, url)
         except (OSError, ValueError) as error:
-            complaint = f"the server's authority can't be fetched from {url} yet: {error}"
+            problem = f"the server's authority can't be fetched from {url} yet: {error}"
         else:
             if _is(content, digest):
                 with suppress(OSError):  # a full disk: the next start asks again
-                    await asyncio.to_thread(kept.write_bytes, content)
+                    await asyncio.to_thread(cache.write_bytes, content)
                 return content
-            complaint = f"{url} is not the authority that the kernel command line names: its SHA-256 is another"
-        if complaint != said:
-            log.warning("%s; asking again", complaint)
-            said = complaint
-        await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
+            problem = f"{url} is not the authority that the kernel command line names: its SHA-256 is another"
+        if problem != logged:
+            log.warning("%s; asking again", problem)
+            logged = problem
+        await asyncio.sleep(backoff.next())
 
 
 def _is(content: bytes, digest: str) -> bool:
@@ -144,9 +145,9 @@ def _get(url: str) -> bytes:
 
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(url, timeout=_FETCH_SECONDS) as answer:
-        content: bytes = answer.read(_LARGEST_CA + 1)
-    if len(content) > _LARGEST_CA:
-        raise ValueError(f"it is larger than {_LARGEST_CA} bytes")
+        content: bytes = answer.read(_CA_LIMIT_BYTES + 1)
+    if len(content) > _CA_LIMIT_BYTES:
+        raise ValueError(f"it is larger than {_CA_LIMIT_BYTES} bytes")
     return content
 
 

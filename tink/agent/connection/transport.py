@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ import grpc.aio
 
 from proto import workflow_pb2 as pb
 from proto.workflow_pb2_grpc import WorkflowServiceStub
-from tink.agent.connection.wire import UnusableCommandError, command_from_wire, event_to_wire, holding
+from tink.agent.connection.wire import UnusableCommandError, command_from_wire, event_to_wire, held_workflows_metadata
 from tink.agent.durable import Spool
 from tink.agent.model import ActionStarted, ActionSucceeded, Command, Event
 from tink.limits.backoff import Backoff
@@ -63,15 +62,15 @@ WINDOW: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """How patient the transport is; all in seconds."""
+class RetryPolicy:
+    """When calls are tried again, and given up; all in seconds. Refusals are those of `REFUSALS`."""
 
-    first_backoff: float = 0.2
-    last_backoff: float = 10.0
+    initial_backoff: float = 0.2
+    max_backoff: float = 10.0
     refused_backoff: float = 10.0
     publish_timeout: float = 15.0
-    refusal_patience: float = 300.0
-    gone_patience: float = 30.0
+    refusal_timeout: float = 300.0
+    gone_timeout: float = 30.0
     established_after: float = 1.0
     """A stream that has lived this long without a word is taken to be accepted."""
 
@@ -79,7 +78,7 @@ class Pace:
 class Transport:
     """One agent's connection. `commands` and `publish` run for ever, side by side, until they are cancelled.
 
-    `holds` gives the workflows that the agent runs or has events of; the server is told with each command stream.
+    `held_workflows`: those that the agent runs or has events of; the server is told with each command stream.
     `anonymous`: the channel speaks TLS, and has no certificate to show; `certificate`: the file of the one it shows.
     """
 
@@ -90,21 +89,20 @@ class Transport:
         server: str,
         agent_id: str,
         spool: Spool,
-        holds: Callable[[], Iterable[str]] = tuple,
+        held_workflows: Callable[[], Iterable[str]] = tuple,
         anonymous: bool = False,
         certificate: Path | None = None,
-        pace: Pace | None = None,
-        rng: random.Random | None = None,
+        policy: RetryPolicy | None = None,
     ) -> None:
         self._channel = channel
         self._server = server
         self._agent_id = agent_id
         self._spool = spool
-        self._holds = holds
+        self._held_workflows = held_workflows
         self._anonymous = anonymous
         self._certificate = certificate
-        self._pace = pace or Pace()
-        self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
+        self._policy = policy or RetryPolicy()
+        self._refused_backoff = Backoff(self._policy.refused_backoff, self._policy.refused_backoff)
         self._stub = WorkflowServiceStub(channel)
         self._condition = ""
         self._ahead: dict[int, asyncio.Task[bool]] = {}
@@ -114,14 +112,14 @@ class Transport:
 
     async def commands(self, handle: Callable[[Command], None]) -> None:
         """Call `handle` for every command of the server, for ever."""
-        backoff = Backoff(self._pace.first_backoff, self._pace.last_backoff, self._rng.uniform)
+        backoff = Backoff(self._policy.initial_backoff, self._policy.max_backoff)
         while True:
             try:
                 await self._stream(handle, backoff)
             except grpc.aio.AioRpcError as error:
                 refused = error.code() in REFUSALS
                 self._report_break(error, refused=refused)
-                pause = self._rng.uniform(0.5, 1.0) * self._pace.refused_backoff if refused else backoff.next()
+                pause = (self._refused_backoff if refused else backoff).next()
             else:
                 self._report(
                     "ended", logging.WARNING, f"the server {self._server} ended the command stream; reconnecting"
@@ -156,15 +154,15 @@ class Transport:
             return  # gRPC would let them wait, and send them in any order
         (_, oldest), *others = self._spool.first(WINDOW)
         for number, event in others:
-            if not _together(oldest, event):
+            if not reorderable(oldest, event):
                 return
             if number not in self._ahead:
                 self._ahead[number] = asyncio.create_task(self._try(event))
 
     async def _stream(self, handle: Callable[[Command], None], backoff: Backoff) -> None:
-        told = holding(self._holds())
-        call = self._stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=self._agent_id), metadata=told)
-        established = asyncio.get_running_loop().call_later(self._pace.established_after, self._established, backoff)
+        held = held_workflows_metadata(self._held_workflows())
+        call = self._stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=self._agent_id), metadata=held)
+        established = asyncio.get_running_loop().call_later(self._policy.established_after, self._established, backoff)
         try:
             async for message in call:
                 self._established(backoff)
@@ -192,43 +190,43 @@ class Transport:
     async def _try(self, event: Event) -> bool:
         """Whether the server acknowledges `event` at once. If not, it is delivered when it is the oldest."""
         try:
-            await self._stub.PublishEvent(event_to_wire(event), timeout=self._pace.publish_timeout)
+            await self._stub.PublishEvent(event_to_wire(event), timeout=self._policy.publish_timeout)
         except grpc.aio.AioRpcError:
             return False
-        log.debug("delivered %s", _story(event))
+        log.debug("delivered %s", _describe(event))
         return True
 
     async def _deliver(self, event: Event) -> bool:
         """True when the server has acknowledged `event`, False when it never will."""
-        backoff = Backoff(self._pace.first_backoff, self._pace.last_backoff, self._rng.uniform)
+        backoff = Backoff(self._policy.initial_backoff, self._policy.max_backoff)
         loop = asyncio.get_running_loop()
         refused_since: float | None = None
         reported = None
         request = event_to_wire(event)
         while True:
             try:
-                await self._stub.PublishEvent(request, timeout=self._pace.publish_timeout)
+                await self._stub.PublishEvent(request, timeout=self._policy.publish_timeout)
             except grpc.aio.AioRpcError as error:
                 code = error.code()
-                story = f"{_story(event)}: {code.name}: {error.details()}"
+                described = f"{_describe(event)}: {code.name}: {error.details()}"
                 if code is grpc.StatusCode.INVALID_ARGUMENT:
-                    log.error("the server will never take %s; dropped", story)
+                    log.error("the server will never take %s; dropped", described)
                     return False
                 if code in REFUSALS:
                     refused_since = loop.time() if refused_since is None else refused_since
                     if loop.time() - refused_since >= self._patience(event, code):
-                        log.error("the server keeps refusing %s; dropped", story)
+                        log.error("the server keeps refusing %s; dropped", described)
                         self._gone.append(event.workflow_id)
                         return False
-                    pause = self._rng.uniform(0.5, 1.0) * self._pace.refused_backoff
+                    pause = self._refused_backoff.next()
                 else:
                     refused_since = None
                     pause = backoff.next()
                 if code is not reported:
-                    log.warning("not delivered yet, trying again: %s", story)
+                    log.warning("not delivered yet, trying again: %s", described)
                     reported = code
             else:
-                log.debug("delivered %s", _story(event))
+                log.debug("delivered %s", _describe(event))
                 return True
             await asyncio.sleep(pause)
             await self._reachable()
@@ -239,8 +237,8 @@ class Transport:
             return 0.0
         machine_is_known = self._condition == "connected"
         if refusal is grpc.StatusCode.NOT_FOUND and machine_is_known:
-            return self._pace.gone_patience
-        return self._pace.refusal_patience
+            return self._policy.gone_timeout
+        return self._policy.refusal_timeout
 
     def _report_break(self, error: grpc.aio.AioRpcError, *, refused: bool) -> None:
         cause = f"{error.code().name}: {error.details()}"
@@ -272,12 +270,12 @@ class Transport:
             log.log(level, "%s", message)
 
 
-def _together(event: Event, after: Event) -> bool:
+def reorderable(event: Event, after: Event) -> bool:
     """Whether it does no harm if the server hears `after` first: it knows of such reports in any order."""
     harmless = ActionStarted | ActionSucceeded
     return isinstance(event, harmless) and isinstance(after, harmless) and event.workflow_id == after.workflow_id
 
 
-def _story(event: Event) -> str:
+def _describe(event: Event) -> str:
     action = getattr(event, "action_id", "")
     return f"{type(event).__name__} of workflow {event.workflow_id}" + (f" action {action}" if action else "")

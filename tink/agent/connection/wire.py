@@ -20,7 +20,7 @@ from tink.agent.model import (
     Workflow,
 )
 
-MAX_HELD = 64
+MAX_HELD_WORKFLOWS = 64
 """Workflows that a call names; more would not fit the headers that servers accept."""
 
 _HEADER_VALUE = re.compile(r"[!-~]{1,128}")
@@ -30,12 +30,12 @@ class UnusableCommandError(AgentError):
     """A command that cannot even be answered, because it names no workflow or is of an unknown kind."""
 
 
-def holding(workflow_ids: Iterable[str]) -> tuple[tuple[str, str], ...]:
+def held_workflows_metadata(workflow_ids: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """The metadata of GetWorkflows that names the workflows which the agent holds.
 
     No header can carry an id with blanks or other than ASCII; such a one is no uid, and is left out.
     """
-    held = [workflow_id for workflow_id in workflow_ids if _HEADER_VALUE.fullmatch(workflow_id)][:MAX_HELD]
+    held = [workflow_id for workflow_id in workflow_ids if _HEADER_VALUE.fullmatch(workflow_id)][:MAX_HELD_WORKFLOWS]
     return tuple((metadata.WORKFLOW, workflow_id) for workflow_id in held or [""])
 
 

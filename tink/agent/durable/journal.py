@@ -1,4 +1,4 @@
-"""What the agent has begun, finished and not yet told: kept on disk, so that no action is run twice.
+"""What the agent has begun, finished and not yet reported: kept on disk, so that no action is run twice.
 
 The agent writes here before it acts: which workflow it took, which action is about to begin, what has ended, and the
 events that the server has not acknowledged. All of one step is one record of the `ledger`: either it happened, or it
@@ -9,7 +9,7 @@ A record has what has changed, as JSON, under these keys; reading is putting one
     workflow             what runs, with its actions; null: nothing
     at                   [index of the action, whether it has begun, whether it is to stop]
     ended                {id of a workflow: how it ended}, added to those before
-    settling             [id, outcome, whether the command has begun], or null
+    settling             [id, outcome, whether the after-workflow command has begun], or null
     first                the number of the oldest event that waits; older ones have been acknowledged
     events               [[number, kind, fields], ...], added to those before
 
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from tink.agent.durable.ledger import Disk, Ledger
-from tink.agent.executor import REMEMBERED_WORKFLOWS, Progress, Settling
+from tink.agent.executor import REMEMBERED_WORKFLOWS, AfterWorkflow, Progress
 from tink.agent.model import (
     Action,
     ActionFailed,
@@ -47,7 +47,7 @@ FILE_NAME = "journal"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _EVENTS = {kind.__name__: kind for kind in (ActionStarted, ActionSucceeded, ActionFailed, WorkflowRejected)}
 
-Numbered = tuple[int, Event]
+NumberedEvent = tuple[int, Event]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Restored:
     of which nobody knows how far it came."""
 
     progress: Progress
-    pending: tuple[Numbered, ...] = ()
+    pending: tuple[NumberedEvent, ...] = ()
     lost: str = ""
 
 
@@ -67,18 +67,18 @@ class Journal:
         self._boot = boot
         self._ledger = Ledger(state_dir / FILE_NAME, self._snapshot, disk)
         self._progress = Progress()
-        self._pending: Sequence[Numbered] = ()
+        self._pending: Sequence[NumberedEvent] = ()
 
     @property
-    def kept(self) -> bool:
+    def durable(self) -> bool:
         """Whether everything is on disk; False when that is full."""
-        return self._ledger.kept
+        return self._ledger.durable
 
     @property
-    def misleads(self) -> bool:
+    def stale(self) -> bool:
         """Whether an agent that reads it might run an action which this one has run already: what stands there is old,
         and can't be changed."""
-        return self._ledger.misleads
+        return self._ledger.stale
 
     def restore(self) -> Restored:
         """What an earlier agent has left; an empty beginning when there was none. Never raises."""
@@ -95,18 +95,18 @@ class Journal:
         elif state["boot"] not in ("", self._boot):
             restored = _without_what_ran(restored, "the machine has booted since")
         self._progress, self._pending = restored.progress, restored.pending
-        if not self._ledger.rewrite() and self._ledger.misleads:
+        if not self._ledger.rewrite() and self._ledger.stale:
             restored = _without_what_ran(restored, "the journal can't be written, and may be old")
-        return replace(restored, lost=restored.lost or _untold(restored))
+        return replace(restored, lost=restored.lost or _unreported(restored))
 
-    def write(self, progress: Progress, pending: Sequence[Numbered], *, sync: bool = True) -> None:
-        """Keep where execution is and which events wait. On disk when it returns, if that can be (`kept`).
+    def write(self, progress: Progress, pending: Sequence[NumberedEvent], *, sync: bool = True) -> None:
+        """Keep where execution is and which events wait. On disk when it returns, if that can be (`durable`).
 
         Without `sync` it may be lost when the machine loses power.
         """
         change = self._change(progress, pending)
         self._progress, self._pending = progress, pending
-        if change or not self.kept:
+        if change or not self.durable:
             self._ledger.append(_dump(change), sync=sync)
 
     def close(self) -> None:
@@ -116,7 +116,7 @@ class Journal:
     def _snapshot(self) -> bytes:
         return _dump({"boot": self._boot, **_differences(Progress(), (), self._progress, self._pending)})
 
-    def _change(self, progress: Progress, pending: Sequence[Numbered]) -> dict[str, Any]:
+    def _change(self, progress: Progress, pending: Sequence[NumberedEvent]) -> dict[str, Any]:
         return _differences(self._progress, self._pending, progress, pending)
 
 
@@ -129,7 +129,7 @@ def boot_id() -> str:
 
 
 def _differences(
-    old: Progress, old_pending: Sequence[Numbered], new: Progress, new_pending: Sequence[Numbered]
+    old: Progress, old_pending: Sequence[NumberedEvent], new: Progress, new_pending: Sequence[NumberedEvent]
 ) -> dict[str, Any]:
     change: dict[str, Any] = {}
     if new.workflow is not old.workflow:
@@ -138,9 +138,9 @@ def _differences(
         change["at"] = _at(new)
     if ended := {workflow_id: outcome for workflow_id, outcome in new.ended.items() if workflow_id not in old.ended}:
         change["ended"] = ended
-    if new.settling != old.settling:
-        settling = new.settling
-        change["settling"] = [settling.workflow_id, settling.outcome, settling.begun] if settling else None
+    if new.after_workflow != old.after_workflow:
+        after = new.after_workflow
+        change["settling"] = [after.workflow_id, after.outcome, after.begun] if after else None
     newest = old_pending[-1][0] if old_pending else 0
     if added := [_event_to(number, event) for number, event in new_pending if number > newest]:
         change["events"] = added
@@ -171,7 +171,7 @@ def _progress_from(state: Mapping[str, Any]) -> Progress:
     raw = state["workflow"]
     workflow = Workflow(raw["id"], tuple(_action_from(action) for action in raw["actions"])) if raw else None
     index, begun, stopping = state["at"]
-    settling = state["settling"]
+    after = state["settling"]
     if workflow is not None and not 0 <= index < len(workflow.actions):
         raise IndexError(f"action {index} of workflow {workflow.id}")
     ended = list(state["ended"].items())[-REMEMBERED_WORKFLOWS:]
@@ -181,22 +181,22 @@ def _progress_from(state: Mapping[str, Any]) -> Progress:
         begun=begun,
         stopping=stopping,
         ended={workflow_id: WorkflowOutcome(outcome) for workflow_id, outcome in ended},
-        settling=Settling(settling[0], WorkflowOutcome(settling[1]), settling[2]) if settling else None,
+        after_workflow=AfterWorkflow(after[0], WorkflowOutcome(after[1]), after[2]) if after else None,
     )
 
 
 def _action_from(raw: Mapping[str, Any]) -> Action:
-    told: dict[str, Any] = {field.name: raw[field.name] for field in fields(Action) if field.name in raw}
-    told |= {name: tuple(value) for name, value in told.items() if isinstance(value, list)}
-    return Action(**told)
+    values: dict[str, Any] = {field.name: raw[field.name] for field in fields(Action) if field.name in raw}
+    values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+    return Action(**values)
 
 
 def _event_to(number: int, event: Event) -> list[Any]:
     return [number, type(event).__name__, asdict(event)]
 
 
-def _event_from(number: int, kind: str, told: Mapping[str, str]) -> Numbered:
-    return int(number), _EVENTS[kind](**told)
+def _event_from(number: int, kind: str, values: Mapping[str, str]) -> NumberedEvent:
+    return int(number), _EVENTS[kind](**values)
 
 
 def _without_what_ran(restored: Restored, why: str) -> Restored:
@@ -209,10 +209,10 @@ def _without_what_ran(restored: Restored, why: str) -> Restored:
     return Restored(progress.with_ended(workflow.id, WorkflowOutcome.FAILED), restored.pending, workflow.id)
 
 
-def _untold(restored: Restored) -> str:
+def _unreported(restored: Restored) -> str:
     """The workflow that an agent found lost, and died before the server had heard what there was to tell of it; ""."""
-    told = [event for _, event in restored.pending if not isinstance(event, WorkflowRejected)]
-    for event in reversed(told):
+    reported = [event for _, event in restored.pending if not isinstance(event, WorkflowRejected)]
+    for event in reversed(reported):
         if restored.progress.ended.get(event.workflow_id) is WorkflowOutcome.FAILED:
             return "" if isinstance(event, ActionFailed) else event.workflow_id
     return ""

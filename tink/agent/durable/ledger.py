@@ -18,7 +18,7 @@ A power loss may leave less of what did not count, in any order; but who reads t
 
 When the disk is full (or broken) the ledger says so once, marks itself blind, which takes no new block, and lets the
 agent go on without it; each later `append` tries to write the whole anew, so that it heals when there is room again.
-Where not even the mark can be written, because the disk is read-only by now, the file *misleads*: who reads it takes it
+Where not even the mark can be written, because the disk is read-only by now, the file is *stale*: who reads it takes it
 for the whole. What would be wrong to do twice must not be done then.
 """
 
@@ -100,9 +100,9 @@ class Ledger:
         self._least = 0
         self._count = 0
         self._chain = 0
-        self.kept = True
+        self.durable = True
         """Whether the file has everything. False: the agent goes on in memory."""
-        self.misleads = False
+        self.stale = False
         """Whether the file looks as if it had everything, and has not."""
 
     def read(self) -> Content:
@@ -128,7 +128,7 @@ class Ledger:
         return content
 
     def append(self, record: bytes, *, sync: bool = True) -> bool:
-        """Keep `record`, which the next snapshot must contain too. False: it is not kept, see `kept`. Never raises.
+        """Keep `record`, which the next snapshot must contain too. False: it is not kept, see `durable`. Never raises.
 
         Without `sync`, losing it would do no harm.
         """
@@ -165,11 +165,11 @@ class Ledger:
             self._fail(error)
             return False
         self.close()
-        if not self.kept:
+        if not self.durable:
             log.warning("%s: can be written again, and has everything", self._path)
         self._descriptor, self._length, self._least = descriptor, len(content), len(content)
         self._count, self._chain = 1, chain
-        self.kept, self.misleads = True, False
+        self.durable, self.stale = True, False
         return True
 
     def close(self) -> None:
@@ -188,18 +188,18 @@ class Ledger:
 
     def _fail(self, error: OSError) -> None:
         """Leave a file that is not taken for the whole, and let the next `append` write it anew."""
-        if self.kept:
+        if self.durable:
             log.error(
                 "%s cannot be written: %s; the agent goes on, but if it is killed now, what it runs will be reported "
                 "as lost. Make room there, or give it another --state-dir",
                 *(self._path, error.strerror or error),
             )
-        self.kept, self.misleads = False, True
+        self.durable, self.stale = False, True
         self.close()
         try:
             descriptor = self._disk.open(self._path, new=False)
         except FileNotFoundError:  # the directory is gone, and the file with it
-            self.misleads = False
+            self.stale = False
             return
         except OSError as worse:
             log.error("%s cannot even be marked as incomplete: %s", self._path, worse.strerror or worse)
@@ -207,7 +207,7 @@ class Ledger:
         try:
             self._write(descriptor, BLIND, 0)
             self._disk.sync(descriptor)
-            self.misleads = False
+            self.stale = False
         except OSError as worse:
             log.error("%s cannot even be marked as incomplete: %s", self._path, worse.strerror or worse)
         finally:

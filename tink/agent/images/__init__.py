@@ -7,7 +7,7 @@ that need images import this. A container engine pulls by itself; of these it us
 from __future__ import annotations
 
 from tink.agent.images.reference import Reference, parse
-from tink.agent.images.registry import ATTEMPTS, Credentials, Registries
+from tink.agent.images.registry import ATTEMPTS, Credentials, Registries, retry_backoff
 from tink.agent.images.store import Image, ImageStore
 from tink.agent.images.unpack import UnpackError, resolve
 
@@ -21,4 +21,5 @@ __all__ = [
     "UnpackError",
     "parse",
     "resolve",
+    "retry_backoff",
 ]

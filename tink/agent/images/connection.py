@@ -5,8 +5,9 @@ A registry may redirect, and name a token service. Where it is not on this machi
 either: what answers there (a cloud's metadata service, a daemon on loopback) is for this machine, not for registries.
 What an engine such as Docker pulls is its own to guard.
 
-Time is bounded by what of an answer is of use: less than `SLOWEST` bytes a second over `PATIENCE_SECONDS` is as good as
-silence, however much comes besides (interim answers, trailers, parts of chunks).
+Time is bounded by what of an answer is of use (`LowSpeedLimit`, as curl calls it): less than
+`LOW_SPEED_BYTES_PER_SECOND` over `LOW_SPEED_SECONDS` is as good as silence, however much comes besides (interim
+answers, trailers, parts of chunks).
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from tink.agent.model import AgentError
 
 TIMEOUT_SECONDS = 30.0
 """How long is waited for the connection, and for the next byte."""
-PATIENCE_SECONDS = 60.0
-SLOWEST = 1024
+LOW_SPEED_SECONDS = 60.0
+LOW_SPEED_BYTES_PER_SECOND = 1024
 
 
 class RefusedError(AgentError):
     """A host is only at addresses that are not connected to."""
 
 
-class Patience:
-    """With one answer after the other. `clock` gives monotonic seconds."""
+class LowSpeedLimit:
+    """Of one answer after the other. `clock` gives monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -50,25 +51,25 @@ class Patience:
     def check(self) -> None:
         """Raises TimeoutError if too few came for too long."""
         waited = self._clock() - self._since
-        if waited < PATIENCE_SECONDS:
+        if waited < LOW_SPEED_SECONDS:
             return
-        if self._useful < SLOWEST * waited:
+        if self._useful < LOW_SPEED_BYTES_PER_SECOND * waited:
             raise TimeoutError(f"too slow: {self._useful} useful bytes in {waited:.0f} s")
         self.begin()
 
 
-class _Watched(io.RawIOBase):
-    """What comes from a socket, as long as patience lasts."""
+class _LimitedReader(io.RawIOBase):
+    """What comes from a socket, as long as it comes fast enough."""
 
-    def __init__(self, raw: Any, patience: Patience) -> None:
+    def __init__(self, raw: Any, low_speed: LowSpeedLimit) -> None:
         self._raw = raw
-        self._patience = patience
+        self._low_speed = low_speed
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        self._patience.check()
+        self._low_speed.check()
         count: int | None = self._raw.readinto(buffer)
         return count
 
@@ -80,15 +81,15 @@ class _Watched(io.RawIOBase):
 class _Socket:
     """As much of a socket as http.client uses."""
 
-    def __init__(self, sock: socket.socket, patience: Patience) -> None:
+    def __init__(self, sock: socket.socket, low_speed: LowSpeedLimit) -> None:
         self._sock = sock
-        self._patience = patience
+        self._low_speed = low_speed
         self.sendall = sock.sendall
         self.shutdown = sock.shutdown
         self.close = sock.close
 
     def makefile(self, _mode: str) -> io.BufferedReader:
-        return io.BufferedReader(_Watched(self._sock.makefile("rb", buffering=0), self._patience))
+        return io.BufferedReader(_LimitedReader(self._sock.makefile("rb", buffering=0), self._low_speed))
 
 
 class Connection:
@@ -97,26 +98,20 @@ class Connection:
     Raises OSError, RefusedError.
     """
 
-    def __init__(self, scheme: str, host: str, port: int | None, patience: Patience, *, local: bool) -> None:
-        http_connection: http.client.HTTPConnection
-        if scheme == "http":
-            http_connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
-        else:
-            context = ssl.create_default_context()
-            http_connection = http.client.HTTPSConnection(host, port, timeout=TIMEOUT_SECONDS, context=context)
-        self._http = http_connection
-        self._patience = patience
-        patience.begin()
-        # An attribute so that it can be replaced: "to allow unit tests to replace it with a suitable mockup".
-        http_connection._create_connection = lambda address, *_: _connected(address, local=local)  # type: ignore[attr-defined]
-        http_connection.connect()
-        self._socket = http_connection.sock
+    def __init__(self, scheme: str, host: str, port: int | None, low_speed: LowSpeedLimit, *, local: bool) -> None:
+        kind = http.client.HTTPConnection if scheme == "http" else http.client.HTTPSConnection
+        self._http = kind(host, port or kind.default_port, timeout=TIMEOUT_SECONDS)
+        self._low_speed = low_speed
+        low_speed.begin()
+        self._socket = _connected(host, self._http.port, local=local)
+        if scheme != "http":
+            self._socket = _encrypted(self._socket, host)
         self.is_local = bool(_kind(self._socket.getpeername()[0]))
-        http_connection.sock = _Socket(self._socket, patience)
+        self._http.sock = _Socket(self._socket, low_speed)
 
     def get(self, target: str, headers: dict[str, str]) -> http.client.HTTPResponse:
         """Ask, and wait for the headers of the answer. Raises OSError, HTTPException, ValueError."""
-        self._patience.begin()
+        self._low_speed.begin()
         self._http.request("GET", target, headers=headers)
         return self._http.getresponse()
 
@@ -139,9 +134,16 @@ def _kind(address: str) -> str:
     return special_addresses.special(found) if found is not None else ""
 
 
-def _connected(address: tuple[str, int], *, local: bool) -> socket.socket:
+def _encrypted(sock: socket.socket, host: str) -> ssl.SSLSocket:
+    try:
+        return ssl.create_default_context().wrap_socket(sock, server_hostname=host)
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _connected(host: str, port: int, *, local: bool) -> socket.socket:
     """As `socket.create_connection`, but to no address of this machine or its links, unless they are allowed."""
-    host, port = address
     refused = ""
     error: OSError | None = None
     for family, kind, protocol, _, where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
@@ -153,6 +155,7 @@ def _connected(address: tuple[str, int], *, local: bool) -> socket.socket:
         try:
             sock.settimeout(TIMEOUT_SECONDS)
             sock.connect(where)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as failed:
             sock.close()
             error = failed

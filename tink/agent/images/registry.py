@@ -25,14 +25,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tink.agent.images.connection import Connection, Patience, RefusedError
+from tink.agent.images.connection import Connection, LowSpeedLimit, RefusedError
 from tink.agent.images.reference import DEFAULT_HOST, Reference
 from tink.agent.model import AgentError
+from tink.limits.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
-LONGEST_WAIT_SECONDS = 60.0
+RETRY_AFTER_LIMIT_SECONDS = 60.0
 """How long a registry that says when to come again (Retry-After) is obeyed."""
 CHUNK_BYTES = 128 * 1024
 MANIFEST_LIMIT_BYTES = 4 * 1024 * 1024
@@ -141,7 +142,7 @@ class Session:
         self._note = note or log.info
         self._connection: Connection | None = None
         self._connected_to = ("", "")
-        self._patience = Patience()
+        self._low_speed = LowSpeedLimit()
         self._local = True  # until we know where the registry is
 
     def abort(self) -> None:
@@ -174,12 +175,9 @@ class Session:
             raise self._failure(response, f"blob {digest}")
         return (offset if resumed else 0), self._chunks(response)
 
-    def retry_pause(self, attempt: int, least: float = 0.0) -> None:
-        """Wait before attempt number `attempt` (1, 2, ...): 0.5 s, 1 s, 2 s, ..., but at least `least` seconds.
-
-        Raises AbortedError.
-        """
-        self._sleep(max(0.5 * 2 ** (attempt - 1), least))
+    def retry_pause(self, backoff: Backoff, least: float = 0.0) -> None:
+        """Wait before the next attempt, at least `least` seconds. Raises AbortedError."""
+        self._sleep(max(backoff.next(), least))
         self.check_aborted()
 
     def _chunks(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
@@ -188,12 +186,13 @@ class Session:
         response.read()  # nothing: it lets the connection be used again
 
     def _retry(self, attempt: Callable[[], bytes]) -> bytes:
-        for number in range(1, ATTEMPTS):
+        backoff = retry_backoff()
+        for _ in range(1, ATTEMPTS):
             try:
                 return attempt()
             except TransientError as error:
                 self._note(f"{error}; trying again")
-                self.retry_pause(number, error.wait)
+                self.retry_pause(backoff, error.wait)
         return attempt()
 
     def _manifest(self, version: str) -> bytes:
@@ -261,7 +260,7 @@ class Session:
         at_home = where == _split(self._base)[:2]
         try:
             made = Connection(
-                parts.scheme, parts.hostname or "", parts.port, self._patience, local=at_home or self._local
+                parts.scheme, parts.hostname or "", parts.port, self._low_speed, local=at_home or self._local
             )
         except RefusedError as error:
             raise RegistryError(str(error)) from error
@@ -278,7 +277,7 @@ class Session:
             self.close()
             self.check_aborted()
             raise TransientError(f"{self._connected_to[1]}: {_cause(error)}") from error
-        self._patience.useful(len(chunk))
+        self._low_speed.useful(len(chunk))
         return chunk
 
     def _read_all(self, response: http.client.HTTPResponse) -> bytes:
@@ -332,8 +331,8 @@ class Session:
         self.close()
         text = f"{what}: HTTP {status} {response.reason}"
         try:
-            told = json.loads(body)["errors"][0]
-            text = f"{told.get('message') or told['code']} ({what}, HTTP {status})"
+            error = json.loads(body)["errors"][0]
+            text = f"{error.get('message') or error['code']} ({what}, HTTP {status})"
         except (ValueError, KeyError, IndexError, TypeError, AttributeError):
             pass  # not every registry explains itself as the specification says; the status is in the text
         if status in _TRANSIENT:
@@ -354,6 +353,11 @@ class Session:
             raise AbortedError("stopped")
 
 
+def retry_backoff(first: float = 0.5) -> Backoff:
+    """The pauses between `ATTEMPTS`, in seconds: `first`, and twice as long each time; what an engine is asked, too."""
+    return Backoff(first, 8.0, uniform=max)  # without jitter: the last attempt is to be as late as can be waited for
+
+
 def _split(url: str) -> urllib.parse.SplitResult:
     """The parts of `url`. Raises RegistryError."""
     try:
@@ -368,7 +372,7 @@ def _split(url: str) -> urllib.parse.SplitResult:
 
 def _seconds(retry_after: str) -> float:
     """What a Retry-After asks for; 0 for a date, which is right only where the clock is, and for nonsense."""
-    return min(float(retry_after), LONGEST_WAIT_SECONDS) if re.fullmatch(r"[0-9]{1,9}", retry_after) else 0.0
+    return min(float(retry_after), RETRY_AFTER_LIMIT_SECONDS) if re.fullmatch(r"[0-9]{1,9}", retry_after) else 0.0
 
 
 def json_object(content: bytes, what: str) -> dict[str, Any]:

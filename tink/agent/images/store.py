@@ -36,6 +36,7 @@ from tink.agent.images.registry import (
     Session,
     TransientError,
     json_object,
+    retry_backoff,
 )
 from tink.agent.images.unpack import Budget, OutOfSpaceError, UnpackError, apply_layer
 from tink.agent.model import ActionError, AgentError, Reason
@@ -265,7 +266,7 @@ class _Pull:
 
     def _download(self, blob: _Blob, path: Path, *, counted: bool) -> None:
         """Write `blob` to `path`, verified; a broken transfer is continued. Progress renews the number of attempts."""
-        attempt = 1
+        attempt, backoff = 1, retry_backoff(1.0)
         with path.open("w+b") as file:
             while True:
                 begun = file.tell()
@@ -273,11 +274,14 @@ class _Pull:
                     self._transfer(blob, file, counted=counted)
                     break
                 except TransientError as error:
-                    attempt = 1 if file.tell() - begun >= PROGRESS_BYTES else attempt + 1
+                    attempt += 1
+                    if file.tell() - begun >= PROGRESS_BYTES:
+                        attempt = 1
+                        backoff.reset()
                     if attempt > ATTEMPTS:
                         raise
                     self._progress.note(f"{error}; continuing at byte {file.tell()}")
-                    self._session.retry_pause(attempt, error.wait)
+                    self._session.retry_pause(backoff, error.wait)
             file.seek(0)
             found = hashlib.file_digest(file, blob.digest.partition(":")[0]).hexdigest()
         if found != blob.digest.partition(":")[2]:

@@ -40,20 +40,20 @@ ACTIONS_WAITING: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class OutputPace:
-    """When output is sent; all in seconds, but `share`: of the time since the action's first line."""
+class OutputSchedule:
+    """When output is sent; all in seconds, but `interval_share`: of the time since the action's first line."""
 
-    least: float = 1.0
-    most: float = 60.0
-    share: float = 0.1
-    timeout: float = 15.0
-    retry: float = 10.0
-    last: float = 2.0
+    min_interval: float = 1.0
+    max_interval: float = 60.0
+    interval_share: float = 0.1
+    call_timeout: float = 15.0
+    retry_delay: float = 10.0
+    final_wait: float = 2.0
     """How long the end of an action is not told for its last piece's sake."""
 
 
 @dataclass(slots=True, eq=False)
-class Printed:
+class OutputBuffer:
     """The lines of one action that wait to be sent. `sent` is done soon after the action's end: when the server has
     them all, or will not have them in time."""
 
@@ -105,18 +105,18 @@ class Printed:
 class OutputSender:
     """Sends the output of actions through `channel`. `run` goes on for ever, until it is cancelled."""
 
-    def __init__(self, channel: grpc.aio.Channel, pace: OutputPace | None = None) -> None:
+    def __init__(self, channel: grpc.aio.Channel, schedule: OutputSchedule | None = None) -> None:
         self._stub = OutputServiceStub(channel)
-        self._pace = pace or OutputPace()
-        self._waiting: list[Printed] = []
+        self._schedule = schedule or OutputSchedule()
+        self._waiting: list[OutputBuffer] = []
         self._news = asyncio.Event()
         self._wanted = True
 
     @contextmanager
-    def action(self, workflow_id: str, action_id: str) -> Iterator[Printed]:
+    def action(self, workflow_id: str, action_id: str) -> Iterator[OutputBuffer]:
         """While this lasts, the lines that the current task's action prints are this action's."""
         loop = asyncio.get_running_loop()
-        waiting = Printed(workflow_id, action_id, loop.create_future())
+        waiting = OutputBuffer(workflow_id, action_id, loop.create_future())
         token = line_sink.set(lambda line: self._take(waiting, line))
         try:
             yield waiting
@@ -125,7 +125,7 @@ class OutputSender:
             waiting.ended = True
             if waiting in self._waiting:
                 self._news.set()
-                loop.call_later(self._pace.last, waiting.settle)
+                loop.call_later(self._schedule.final_wait, waiting.settle)
             else:
                 waiting.settle()
 
@@ -145,13 +145,13 @@ class OutputSender:
             except TimeoutError:
                 continue
 
-    def _forget(self, over: Callable[[Printed], bool]) -> None:
+    def _forget(self, over: Callable[[OutputBuffer], bool]) -> None:
         for waiting in self._waiting:
             if over(waiting):
                 waiting.settle()
         self._waiting = [waiting for waiting in self._waiting if not over(waiting)]
 
-    def _take(self, waiting: Printed, line: str) -> None:
+    def _take(self, waiting: OutputBuffer, line: str) -> None:
         if not self._wanted:
             return
         if waiting not in self._waiting:
@@ -160,10 +160,10 @@ class OutputSender:
             self._news.set()
         waiting.add(line[:LINE_CHARACTERS])
 
-    def _begin(self, waiting: Printed) -> None:
+    def _begin(self, waiting: OutputBuffer) -> None:
         if not waiting.first:
             waiting.first = asyncio.get_running_loop().time()
-            waiting.due = waiting.first + self._pace.least
+            waiting.due = waiting.first + self._schedule.min_interval
         if len(self._waiting) >= ACTIONS_WAITING:
             oldest = self._waiting.pop(0)
             oldest.settle()
@@ -177,11 +177,12 @@ class OutputSender:
         pieces = [waiting.take() for waiting in due]
         for waiting in due:
             waiting.pieces += 1
-            waiting.due = now + min(max((now - waiting.first) * self._pace.share, self._pace.least), self._pace.most)
+            interval = (now - waiting.first) * self._schedule.interval_share
+            waiting.due = now + min(max(interval, self._schedule.min_interval), self._schedule.max_interval)
             if waiting.pieces >= PIECES_PER_ACTION - 1:
                 waiting.due = float("inf")
         try:
-            await self._stub.WriteOutput(iter(pieces), timeout=self._pace.timeout)
+            await self._stub.WriteOutput(iter(pieces), timeout=self._schedule.call_timeout)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 log.info("the server does not take the output of actions; it is in this log only")
@@ -193,4 +194,4 @@ class OutputSender:
                 return  # it will never be taken: the workflow is gone
             for waiting, piece in zip(due, pieces, strict=True):
                 waiting.put_back(piece)
-            await asyncio.sleep(self._pace.retry)
+            await asyncio.sleep(self._schedule.retry_delay)

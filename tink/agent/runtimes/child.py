@@ -117,7 +117,7 @@ class _Reader(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._output.feed(data)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, _exc: Exception | None) -> None:
         if not self.closed.done():
             self.closed.set_result(None)
 

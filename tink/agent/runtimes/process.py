@@ -26,10 +26,10 @@ class ProcessRuntime:
         self._state_dir = state_dir
         self._grace_seconds = grace_seconds
 
-    async def prepare(self, held: str = "") -> None:
+    async def prepare(self, _held: str = "") -> None:
         self._state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    async def pull(self, image: str, stop: asyncio.Event) -> None:
+    async def pull(self, _image: str, _stop: asyncio.Event) -> None:
         """Nothing to fetch."""
 
     async def run(self, action: Action, stop: asyncio.Event) -> RunResult:
@@ -63,6 +63,6 @@ class ProcessRuntime:
                 ) from error
             return files.judge(code, output.tail)
 
-    async def resume(self, action: Action, stop: asyncio.Event) -> RunResult | None:
+    async def resume(self, _action: Action, _stop: asyncio.Event) -> RunResult | None:
         """Nothing is known of a process whose parent has died."""
         return None

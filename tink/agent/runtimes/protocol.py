@@ -18,7 +18,7 @@ STOP_GRACE_SECONDS = 10.0
 class Runtime(Protocol):
     """Runs actions."""
 
-    async def prepare(self, held: str = "") -> None:
+    async def prepare(self, held: str = "", /) -> None:
         """Clear away what an agent that died has left behind; called once, before anything is run.
 
         `held`: the id of the action that `resume` will be asked for next, by the agent's journal; what is left of that
@@ -26,21 +26,21 @@ class Runtime(Protocol):
         """
         ...
 
-    async def pull(self, image: str, stop: asyncio.Event) -> None:
+    async def pull(self, image: str, stop: asyncio.Event, /) -> None:
         """Have `image` ready. Returns early, without it, when `stop` is set. Raises ActionError.
 
         Tells of its progress in lines at a bounded rate, in the log and to `output.lines.line_sink`.
         """
         ...
 
-    async def run(self, action: Action, stop: asyncio.Event) -> RunResult:
+    async def run(self, action: Action, stop: asyncio.Event, /) -> RunResult:
         """Run `action` to its end, or until `stop` is set: TERM, a grace, KILL. Raises ActionError.
 
         When it returns or raises, nothing of the action is left: no process, no mount, no file.
         """
         ...
 
-    async def resume(self, action: Action, stop: asyncio.Event) -> RunResult | None:
+    async def resume(self, action: Action, stop: asyncio.Event, /) -> RunResult | None:
         """Ask back the action that an agent which died was running; called after `prepare`, before anything is run.
 
         Where the runtime can still know how it ended (an engine kept its container), waits for its end as `run`

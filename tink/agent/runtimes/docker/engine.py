@@ -74,8 +74,8 @@ class Engine:
         # Not /version: Podman asks the package manager where its programs come from, which takes seconds.
         async with self.open() as docker, _request(docker, "GET", "/_ping", {}) as response:
             headers = response.headers
-        told = headers.get("Api-Version", "")
-        self._api_version = f"v{told}" if re.fullmatch(r"\d+\.\d+", told) else _OLDEST_API
+        version = headers.get("Api-Version", "")
+        self._api_version = f"v{version}" if re.fullmatch(r"\d+\.\d+", version) else _OLDEST_API
         self.is_podman = "Libpod-API-Version" in headers
         self.name = headers.get("Server", "").partition(" ")[0][:64] or "the engine"
 
@@ -190,13 +190,13 @@ async def _request(
     url = f"http://engine{version}{path}"
     async with docker.session.request(method, url, params=params, data=data, headers=headers, **more) as response:
         if response.status >= 400:
-            said = await response.content.read(_FILE_HEAD_BYTES)
+            body = await response.content.read(_FILE_HEAD_BYTES)
             response.close()
             try:
-                answer = json.loads(said)
+                answer = json.loads(body)
                 message = str(answer.get("message") or answer.get("cause") or answer)
             except (ValueError, AttributeError):
-                message = said.decode(errors="replace")
+                message = body.decode(errors="replace")
             raise DockerError(response.status, message)
         yield response
 

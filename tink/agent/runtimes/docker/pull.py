@@ -20,7 +20,7 @@ from typing import Any
 
 from aiodocker import Docker, DockerError
 
-from tink.agent.images import ATTEMPTS, Reference, Registries, parse
+from tink.agent.images import ATTEMPTS, Reference, Registries, parse, retry_backoff
 from tink.agent.model import ActionError, Reason
 from tink.agent.output import PullProgress
 from tink.agent.runtimes.docker.engine import Engine, EngineError, EngineFailure, pull_reports
@@ -72,20 +72,21 @@ class Puller:
             raise ActionError(Reason.IMAGE_PULL_FAILED, message) from error
 
     async def _attempts(self, docker: Docker, reference: Reference, name: str, progress: PullProgress) -> None:
+        backoff = retry_backoff()
         for number in range(1, ATTEMPTS + 1):
             try:
                 await self._once(docker, reference, name, progress)
             except (*EngineFailure, EngineError) as error:
-                said = describe(error)
-                if any(sign in said.lower() for sign in _NO_SPACE) and await self._make_room(docker, name):
+                reason = describe(error)
+                if any(sign in reason.lower() for sign in _NO_SPACE) and await self._make_room(docker, name):
                     progress.note("no room; the images of earlier actions were removed, trying again")
                     continue
-                if number == ATTEMPTS or any(sign in said.lower() for sign in _FINAL):
+                if number == ATTEMPTS or any(sign in reason.lower() for sign in _FINAL):
                     raise
             else:
                 return
-            progress.note(f"{said}; trying again")
-            await self._sleep(0.5 * 2 ** (number - 1))
+            progress.note(f"{reason}; trying again")
+            await self._sleep(backoff.next())
 
     async def _once(self, docker: Docker, reference: Reference, name: str, progress: PullProgress) -> None:
         path, params = "images/create", {"fromImage": name}
@@ -120,16 +121,16 @@ class Puller:
         return {"X-Registry-Auth": base64.urlsafe_b64encode(json.dumps(login).encode()).decode()}
 
     def _explain(self, error: BaseException, reference: Reference) -> str:
-        said = describe(error)
-        if "http response to https client" in said.lower():
+        reason = describe(error)
+        if "http response to https client" in reason.lower():
             where = "--insecure-registry" if self._engine.is_podman else "insecure-registries of the Docker daemon"
-            return f"{said} ({reference.host} speaks plain HTTP; name it in {where})"
+            return f"{reason} ({reference.host} speaks plain HTTP; name it in {where})"
         if (
-            any(sign in said.lower() for sign in _UNAUTHORIZED)
+            any(sign in reason.lower() for sign in _UNAUTHORIZED)
             and self._registries.credentials_for(reference.host) is None
         ):
-            return f"{said} (if it is private, boot with docker_registry=, registry_username= and registry_password=)"
-        return said
+            return f"{reason} (if it is private, boot with docker_registry=, registry_username= and registry_password=)"
+        return reason
 
 
 def describe(error: BaseException) -> str:

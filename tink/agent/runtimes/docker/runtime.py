@@ -49,7 +49,7 @@ from tink.agent.runtimes.protocol import STOP_GRACE_SECONDS
 
 log = logging.getLogger(__name__)
 
-PATIENCE_SECONDS = 60.0
+RECONNECT_SECONDS = 60.0
 """How long an engine may be away: when the agent starts (the OSIE starts both at once) and while an action runs."""
 
 _INVALID = ("no command or entrypoint", "unable to find user", "unable to find group")
@@ -74,7 +74,7 @@ class DockerRuntime:
         *,
         host: Host | None = None,
         grace_seconds: float = STOP_GRACE_SECONDS,
-        patience_seconds: float = PATIENCE_SECONDS,
+        reconnect_seconds: float = RECONNECT_SECONDS,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._docker_host = docker_host
@@ -82,7 +82,7 @@ class DockerRuntime:
         self._registries = registries
         self._host = host or Host.this()
         self._grace_seconds = grace_seconds
-        self._patience_seconds = patience_seconds
+        self._reconnect_seconds = reconnect_seconds
         self._sleep = sleep
         self._engine: Engine
         self._puller: Puller
@@ -135,7 +135,7 @@ class DockerRuntime:
             return await self._supervise(docker, begun[0], action, stop)
 
     async def _connect(self) -> None:
-        deadline = asyncio.get_running_loop().time() + self._patience_seconds
+        deadline = asyncio.get_running_loop().time() + self._reconnect_seconds
         while True:
             try:
                 self._engine = Engine(find_socket(self._docker_host))
@@ -243,7 +243,7 @@ class DockerRuntime:
                 if isinstance(error, DockerError) and error.status == 404:
                     raise
                 away_since = away_since if away_since is not None else clock()
-                if clock() - away_since >= self._patience_seconds:
+                if clock() - away_since >= self._reconnect_seconds:
                     raise
                 log.info("waiting for container %s: %s; trying again", container.id[:12], describe(error))
             await self._sleep(_PAUSE_SECONDS)
@@ -295,7 +295,7 @@ class DockerRuntime:
     async def _remove(self, container: DockerContainer) -> None:
         """Kill and remove `container` and its anonymous volumes, if it is still there."""
         clock = asyncio.get_running_loop().time
-        deadline = clock() + self._patience_seconds
+        deadline = clock() + self._reconnect_seconds
         while True:
             try:
                 await self._kill(container)

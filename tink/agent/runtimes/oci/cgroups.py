@@ -19,7 +19,7 @@ _ATTEMPTS = 100
 _PAUSE_SECONDS = 0.02
 
 
-async def end_all(group: str, mounted: Path = MOUNTED) -> int:
+async def kill_all(group: str, mounted: Path = MOUNTED) -> int:
     """Kill what runs in the control group `group` (its path in each hierarchy), until nothing does, and remove it.
 
     Gives how many processes are left after two seconds: those that the kernel holds.

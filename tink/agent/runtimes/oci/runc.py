@@ -30,7 +30,7 @@ from tink.agent.runtimes.child import Signals, run_child
 from tink.agent.runtimes.failure import FailureFiles, one_line
 from tink.agent.runtimes.host import Host
 from tink.agent.runtimes.oci.bundle import container_config, image_volumes
-from tink.agent.runtimes.oci.cgroups import end_all
+from tink.agent.runtimes.oci.cgroups import kill_all
 from tink.agent.runtimes.oci.mounts import mount_overlay, root_is_initramfs, unmount
 from tink.agent.runtimes.protocol import STOP_GRACE_SECONDS
 from tink.agent.runtimes.volume import parse_volumes
@@ -73,7 +73,7 @@ class ContainerRuntime:
         self._containers = state_dir / "containers"
         self._no_pivot = root_is_initramfs(Path("/proc/mounts").read_text())
 
-    async def prepare(self, held: str = "") -> None:
+    async def prepare(self, _held: str = "") -> None:
         """Make the directories; remove the containers of an agent that was killed, which may still write the disk."""
         try:
             self._state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ class ContainerRuntime:
             if directory.exists():
                 await self._remove(directory)
 
-    async def resume(self, action: Action, stop: asyncio.Event) -> RunResult | None:
+    async def resume(self, _action: Action, _stop: asyncio.Event) -> RunResult | None:
         """Nothing is known: runc's exit code went to the agent that has died, and `prepare` has removed the rest."""
         return None
 
@@ -144,8 +144,8 @@ class ContainerRuntime:
             )
         finally:
             watching.cancel()
-        if code != 0 and not stop.is_set() and (complaint := complaint_of(runtime_log)):
-            raise ActionError(Reason.RUNTIME_ERROR, f"action {action.name}: {Path(self._program).name}: {complaint}")
+        if code != 0 and not stop.is_set() and (error := logged_error(runtime_log)):
+            raise ActionError(Reason.RUNTIME_ERROR, f"action {action.name}: {Path(self._program).name}: {error}")
         return files.judge(code, output.tail)
 
     def _make_volumes(self, action: Action) -> None:
@@ -181,7 +181,7 @@ class ContainerRuntime:
         # `run` has removed a container that ended by itself. Asking runc costs half a second on an emulated machine.
         if (self._containers / directory.name).exists():
             await self._call("delete", "--force", directory.name)
-        await _end_all(directory.name)
+        await _kill_all(directory.name)
         rootfs = directory / "rootfs"
         if rootfs.is_mount():
             try:
@@ -207,7 +207,7 @@ class ContainerRuntime:
         return process.returncode or 0, one_line(said.decode(errors="replace"))
 
 
-def complaint_of(runtime_log: Path) -> str:
+def logged_error(runtime_log: Path) -> str:
     """The last error in the log of runc or crun, with a hint where one is known; "" if it has none.
 
     An action that leaves with an exit code of its own is no error to them.
@@ -278,7 +278,7 @@ async def _end_with_its_first_process(name: str, pid_file: Path) -> None:
         finally:
             loop.remove_reader(descriptor)
             os.close(descriptor)
-    await _end_all(name)
+    await _kill_all(name)
 
 
 def _process_in(pid_file: Path) -> int | None:
@@ -288,9 +288,9 @@ def _process_in(pid_file: Path) -> int | None:
         return None  # not written yet
 
 
-async def _end_all(name: str) -> None:
+async def _kill_all(name: str) -> None:
     """End what the container has left running in the machine's PID namespace."""
-    if left := await end_all(name):
+    if left := await kill_all(name):
         log.error("container %s: %d of its processes do not end", name, left)
 
 

@@ -6,7 +6,7 @@ import errno
 import pytest
 
 import tink.agent.agent as agent_module
-from tests.unit.agent.lives import STATE, MemoryDisk, World, lives, restart, settle_all, until
+from tests.unit.agent.durable.lives import STATE, MemoryDisk, World, lives, restart, settle_all, until
 from tink.agent.durable.journal import Journal
 from tink.agent.executor import REMEMBERED_WORKFLOWS, Progress
 from tink.agent.model import (
@@ -23,7 +23,7 @@ from tink.agent.model import (
 
 
 async def test_last_action_waits_until_the_server_knows_of_it(monkeypatch, caplog):
-    monkeypatch.setattr(agent_module, "KNOWN_WITHIN_SECONDS", 60.0)
+    monkeypatch.setattr(agent_module, "ACKNOWLEDGED_WITHIN_SECONDS", 60.0)
     world = World(actions=2)
     agent, spool = await restart(world)
     agent.handle(StartWorkflow(world.workflow))
@@ -40,7 +40,7 @@ async def test_last_action_waits_until_the_server_knows_of_it(monkeypatch, caplo
 
 
 async def test_last_action_does_not_wait_for_ever(monkeypatch, caplog):
-    monkeypatch.setattr(agent_module, "KNOWN_WITHIN_SECONDS", 0.05)
+    monkeypatch.setattr(agent_module, "ACKNOWLEDGED_WITHIN_SECONDS", 0.05)
     world = World(actions=3)
     agent, spool = await restart(world)
     agent.handle(StartWorkflow(world.workflow))
@@ -55,7 +55,7 @@ async def test_last_action_does_not_wait_for_ever(monkeypatch, caplog):
 @pytest.mark.parametrize("actions", [1, 2])
 async def test_first_action_waits_until_the_server_knows_of_it_for_as_long_as_it_takes(monkeypatch, caplog, actions):
     """A machine that restarts and forgets would be sent the Workflow again."""
-    monkeypatch.setattr(agent_module, "KNOWN_WITHIN_SECONDS", 0.02)
+    monkeypatch.setattr(agent_module, "ACKNOWLEDGED_WITHIN_SECONDS", 0.02)
     world = World(actions=actions)
     agent, spool = await restart(world)
     agent.handle(StartWorkflow(world.workflow))
@@ -68,7 +68,7 @@ async def test_first_action_waits_until_the_server_knows_of_it_for_as_long_as_it
 
 
 async def test_agent_that_is_started_again_before_the_first_action_waits_for_the_same(monkeypatch):
-    monkeypatch.setattr(agent_module, "KNOWN_WITHIN_SECONDS", 0.02)
+    monkeypatch.setattr(agent_module, "ACKNOWLEDGED_WITHIN_SECONDS", 0.02)
     world = World()
     agent, _ = await restart(world)
     agent.handle(StartWorkflow(world.workflow))
@@ -98,7 +98,7 @@ async def test_workflow_whose_first_action_the_server_refuses_is_not_begun(actio
 
 
 async def test_stop_while_the_last_action_waits_runs_nothing(monkeypatch, caplog):
-    monkeypatch.setattr(agent_module, "KNOWN_WITHIN_SECONDS", 60.0)
+    monkeypatch.setattr(agent_module, "ACKNOWLEDGED_WITHIN_SECONDS", 60.0)
     world = World(actions=1)
     agent, spool = await restart(world)
     agent.handle(StartWorkflow(world.workflow))
@@ -143,7 +143,7 @@ async def test_action_whose_image_can_not_be_had_leaves_nobody_waiting_for_the_s
 @pytest.fixture
 def impatient(monkeypatch):
     """The server has been away for longer than anything waits for it."""
-    monkeypatch.setattr(agent_module, "KNOWN_WITHIN_SECONDS", 0.01)
+    monkeypatch.setattr(agent_module, "ACKNOWLEDGED_WITHIN_SECONDS", 0.01)
 
 
 def from_the_second_action_on(world, call):
@@ -174,7 +174,7 @@ async def begun_on_a_disk_that_fills(world):
     agent, spool = await restart(world, disk=Full(world))
     agent.handle(StartWorkflow(world.workflow))
     await settle_all(spool)
-    await until(lambda: not agent._journal.kept)
+    await until(lambda: not agent._journal.durable)
     await asyncio.sleep(0.05)
     assert world.runs == {"a0": 1}
     assert len(spool) == 2
@@ -195,7 +195,7 @@ async def test_it_begins_when_the_server_has_heard_of_it(impatient):
     agent, spool = await begun_on_a_disk_that_fills(world)
     await settle_all(spool)
     await until(lambda: world.runs["a1"])
-    assert not agent._journal.kept
+    assert not agent._journal.durable
     await agent.close()
 
 
@@ -268,7 +268,7 @@ async def test_action_is_not_begun_while_what_is_on_disk_would_have_it_run_again
         await asyncio.sleep(0.01)
     assert world.runs == {"a0": 1}
     assert agent._executor.progress.ended == {"w": "Failed"}
-    assert agent._journal.misleads
+    assert agent._journal.stale
 
 
 async def test_its_failure_says_what_is_wrong_and_what_to_look_at():
@@ -305,7 +305,7 @@ async def test_disk_that_can_be_written_again_serves_the_next_workflow():
     agent.handle(StartWorkflow(Workflow("w2", (Action("b0", "other", "img"),))))
     await settle_all(spool)
     await until(lambda: world.runs["b0"])
-    assert not agent._journal.misleads
+    assert not agent._journal.stale
     await agent.close()
 
 

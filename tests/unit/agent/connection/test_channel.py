@@ -18,7 +18,7 @@ import pytest
 from proto import metadata
 from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
-from tink.agent.connection.channel import connect, fetched
+from tink.agent.connection.channel import connect, fetch_pinned
 from tink.agent.model import SettingsError
 from tink.agent.settings import AgentSettings
 
@@ -161,7 +161,7 @@ async def test_the_authority_is_waited_for_and_only_the_right_one_is_taken(
     pinned = f"{url}#sha256={hashlib.sha256(b'right').hexdigest().upper()}"
     kept = tmp_path / "kept"
     kept.write_bytes(b"wrong")
-    fetching = asyncio.ensure_future(fetched(pinned, kept, pause=0.02))
+    fetching = asyncio.ensure_future(fetch_pinned(pinned, kept, pause=0.02))
     offers = ((None, "404"), (b"wrong", "its SHA-256 is another"), (b"right" * 100_000, "is larger than"))
     for number, (offered, wrong) in enumerate(offers, 1):
         if offered is not None:
@@ -179,7 +179,7 @@ async def test_the_authority_is_waited_for_and_only_the_right_one_is_taken(
     assert await asyncio.wait_for(fetching, 20) == b"right"
 
     (root / "ca.pem").unlink()
-    assert await asyncio.wait_for(fetched(pinned, kept), 20) == b"right", "the next start does not need the edge"
+    assert await asyncio.wait_for(fetch_pinned(pinned, kept), 20) == b"right", "the next start does not need the edge"
 
 
 async def test_an_agent_that_is_asked_to_end_does_not_wait_for_the_authority(tmp_path: Path) -> None:

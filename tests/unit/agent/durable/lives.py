@@ -115,7 +115,7 @@ class World:
         return self.reachable and self.turns not in self.away
 
     def connect(self, agent):
-        if "w" not in agent.holds():
+        if "w" not in agent.held_workflows():
             if self.state == "Running":
                 self.state = "Failed AgentLost"
             elif self.state == "Scheduled":
@@ -184,7 +184,7 @@ async def life(world):
         agent = Agent(world, spool, journal=journal, restored=restored)
         await agent.prepare()
         connected = False
-        told = asyncio.create_task(agent.lost_is_told())
+        told = asyncio.create_task(agent.lost_is_reported())
         for _ in range(2000):
             await asyncio.sleep(0)
             world.turns += 1

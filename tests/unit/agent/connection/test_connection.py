@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 
 from proto import workflow_pb2 as pb
 from proto.workflow_pb2_grpc import WorkflowServiceStub, add_WorkflowServiceServicer_to_server
-from tests.unit.agent.workflow_service import Server, free_port, serving, stop, transporting, until
+from tests.unit.agent.connection.workflow_service import Server, free_port, serving, stop, transporting, until
 from tink.agent.connection.channel import CHANNEL_OPTIONS, open_channel
 from tink.agent.connection.wire import event_to_wire
 from tink.agent.durable.spool import Spool
@@ -107,7 +107,7 @@ async def test_silent_server_counts_as_connected(log):
 
 async def test_server_hears_with_each_stream_what_the_agent_holds_then():
     server, received, port, held = Server(), [], free_port(), []
-    async with serving(server, port), transporting(port, Spool(), received, holds=lambda: held):
+    async with serving(server, port), transporting(port, Spool(), received, held_workflows=lambda: held):
         await until(lambda: server.held)
         held.extend(["uid-1", "uid-2"])
         server.commands.put_nowait("break")

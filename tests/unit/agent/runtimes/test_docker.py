@@ -236,7 +236,7 @@ async def make(engine, pauses, registries=None, **more):
         await asyncio.sleep(0)
 
     host = Host(capability_mask=(1 << 41) - 1 - (1 << 24))
-    more = {"grace_seconds": 0.05, "patience_seconds": 0.5, **more}
+    more = {"grace_seconds": 0.05, "reconnect_seconds": 0.5, **more}
     runtime = DockerRuntime(str(engine.socket), "agent", registries or Registries(), host=host, sleep=sleep, **more)
     await runtime.prepare()
     return runtime

@@ -227,16 +227,16 @@ def test_full_disk_is_said_once_and_the_agent_goes_on_and_it_heals(tmp_path, cap
     disk = ScriptedDisk(full_at=len(WHOLE) + 41)
     rig = Rig(tmp_path, disk)
     assert rig.append(b"a")
-    assert rig.ledger.kept
+    assert rig.ledger.durable
     for number in range(5):
         assert not rig.append(b"longer than there is room for %d" % number)
-    assert not rig.ledger.kept
+    assert not rig.ledger.durable
     assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 1
     assert "No space left on device" in caplog.text
     assert (rig.read().records, rig.read().whole) == ((b"a",), False), "what is there is true, but not all"
     disk.full_at = None
     assert rig.append(b"z")
-    assert rig.ledger.kept
+    assert rig.ledger.durable
     assert rig.read().whole
     assert rig.read().records == (b"+".join(rig.said),)
     assert "can be written again" in caplog.text
@@ -253,7 +253,7 @@ def test_a_call_that_fails_leaves_the_whole_file_or_one_marked_incomplete(tmp_pa
         told = b"+".join(content.records).split(b"+") if content.records else []
         assert told == rig.said[: len(told)]
         assert kept == (told == rig.said and content.whole)
-        assert rig.ledger.kept == kept
+        assert rig.ledger.durable == kept
     rig.ledger.close()
 
 
@@ -320,7 +320,7 @@ def test_disk_that_takes_nothing_and_calls_it_no_error_does_not_hang_the_agent(t
     assert ledger.rewrite()
     disk.stuck = True
     assert not ledger.append(b"{}")
-    assert ledger.misleads
+    assert ledger.stale
 
 
 def test_mark_that_may_be_lost_with_the_power_is_none(tmp_path):
@@ -329,10 +329,10 @@ def test_mark_that_may_be_lost_with_the_power_is_none(tmp_path):
     assert ledger.rewrite()
     disk.lossy = True
     assert not ledger.append(b"{}")
-    assert ledger.misleads
+    assert ledger.stale
     disk.lossy = False
     assert ledger.append(b"{}")
-    assert (ledger.kept, ledger.misleads) == (True, False)
+    assert (ledger.durable, ledger.stale) == (True, False)
 
 
 def test_file_that_is_gone_misleads_nobody(tmp_path):
@@ -344,4 +344,4 @@ def test_file_that_is_gone_misleads_nobody(tmp_path):
     (directory / "l").unlink()
     directory.rmdir()
     assert not ledger.append(b"{}")
-    assert (ledger.kept, ledger.misleads) == (False, False)
+    assert (ledger.durable, ledger.stale) == (False, False)

@@ -3,7 +3,6 @@ comes back; and a transport that talks to it without patience."""
 
 import asyncio
 import contextlib
-import random
 import socket
 
 import grpc
@@ -14,15 +13,15 @@ from proto import metadata
 from proto import workflow_pb2 as pb
 from proto.workflow_pb2_grpc import WorkflowServiceServicer, add_WorkflowServiceServicer_to_server
 from tink.agent.connection.channel import open_channel
-from tink.agent.connection.transport import Pace, Transport
+from tink.agent.connection.transport import RetryPolicy, Transport
 
-FAST = Pace(
-    first_backoff=0.02,
-    last_backoff=0.1,
+FAST = RetryPolicy(
+    initial_backoff=0.02,
+    max_backoff=0.1,
     refused_backoff=0.05,
     publish_timeout=1.0,
-    refusal_patience=0.3,
-    gone_patience=0.3,
+    refusal_timeout=0.3,
+    gone_timeout=0.3,
     established_after=0.1,
 )
 
@@ -91,16 +90,15 @@ async def serving(servicer, port):
 
 
 @contextlib.asynccontextmanager
-async def transporting(port, spool, received, pace=FAST, holds=tuple, channel=None, **shown):
+async def transporting(port, spool, received, policy=FAST, held_workflows=tuple, channel=None, **shown):
     channel = channel or open_channel(f"127.0.0.1:{port}", None)
     transport = Transport(
         channel,
         server=f"127.0.0.1:{port}",
         agent_id="52:54:00:00:00:01",
         spool=spool,
-        holds=holds,
-        pace=pace,
-        rng=random.Random(1),
+        held_workflows=held_workflows,
+        policy=policy,
         **shown,
     )
     tasks = [asyncio.create_task(transport.commands(received.append)), asyncio.create_task(transport.publish())]

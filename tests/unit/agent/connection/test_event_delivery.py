@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from tests.unit.agent.workflow_service import FAST, Server, free_port, serving, transporting, until
+from tests.unit.agent.connection.workflow_service import FAST, Server, free_port, serving, transporting, until
 from tink.agent.connection.channel import open_channel
 from tink.agent.connection.transport import WINDOW, Transport
 from tink.agent.durable.spool import Spool
@@ -164,8 +164,8 @@ async def test_event_that_the_server_can_never_take_does_not_hold_up_the_next(lo
 async def test_refused_event_is_tried_for_a_while_and_then_makes_way(log):
     server, port, spool = Server(), free_port(), Spool()
     server.event_status = [(grpc.StatusCode.NOT_FOUND, "no such workflow")] * 100
-    pace = replace(FAST, refusal_patience=1.0)
-    async with serving(server, port), transporting(port, spool, [], pace=pace):
+    policy = replace(FAST, refusal_timeout=1.0)
+    async with serving(server, port), transporting(port, spool, [], policy=policy):
         assert await asyncio.wait_for(spool.append(ActionStarted("gone", "a")), 20) is False
         assert server.attempts > 1
         server.event_status.clear()
@@ -187,25 +187,25 @@ class Forgetful(Server):
         return await super().PublishEvent(request, context)
 
 
-@pytest.mark.parametrize("quick", ["refusal_patience", "gone_patience"])
+@pytest.mark.parametrize("quick", ["refusal_timeout", "gone_timeout"])
 async def test_all_events_of_a_workflow_that_is_gone_hold_up_the_next_workflow_only_once(quick, log):
     """A machine that was cut off while its workflow was deleted comes back with a dozen."""
     server, port, spool = Forgetful(), free_port(), Spool()
-    pace = replace(FAST, **{"refusal_patience": 60.0, "gone_patience": 60.0, quick: 0.4})
+    policy = replace(FAST, **{"refusal_timeout": 60.0, "gone_timeout": 60.0, quick: 0.4})
     async with serving(server, port):
         for number in range(12):
             spool.append(ActionStarted("gone", str(number)))
         taken = spool.append(ActionStarted("w", "a"))
-        if quick == "refusal_patience":  # no command stream: the server may not even know the machine
+        if quick == "refusal_timeout":  # no command stream: the server may not even know the machine
             channel = open_channel(f"127.0.0.1:{port}", None)
-            transport = Transport(channel, server="s", agent_id="a", spool=spool, pace=pace)
+            transport = Transport(channel, server="s", agent_id="a", spool=spool, policy=policy)
             publishing = asyncio.create_task(transport.publish())
             assert await asyncio.wait_for(taken, 20) is True
             publishing.cancel()
             await asyncio.gather(publishing, return_exceptions=True)
             await channel.close()
         else:
-            async with transporting(port, spool, [], pace=pace):
+            async with transporting(port, spool, [], policy=policy):
                 assert await asyncio.wait_for(taken, 20) is True
     assert server.refused.count("0") > 2
     assert set(server.refused) == {str(number) for number in range(12)}, "each is tried: it might be taken after all"
@@ -215,7 +215,7 @@ async def test_all_events_of_a_workflow_that_is_gone_hold_up_the_next_workflow_o
 async def test_server_that_stalls_in_the_middle_of_an_event_is_asked_again():
     server, port, spool = Server(), free_port(), Spool()
     server.stalls = 1
-    async with serving(server, port), transporting(port, spool, [], pace=replace(FAST, publish_timeout=0.2)):
+    async with serving(server, port), transporting(port, spool, [], policy=replace(FAST, publish_timeout=0.2)):
         assert await asyncio.wait_for(spool.append(ActionStarted("w", "a")), 10) is True
     assert server.attempts == 2
     assert len(server.events) == 1
@@ -277,7 +277,7 @@ async def test_nothing_is_sent_ahead_while_the_server_is_away():
     """gRPC would send what waits for a connection in any order."""
     spool = Spool([(number, ActionStarted("w", f"a{number}")) for number in range(1, 4)])
     channel = open_channel(f"127.0.0.1:{free_port()}", None)
-    transport = Transport(channel, server="s", agent_id="a", spool=spool, pace=FAST)
+    transport = Transport(channel, server="s", agent_id="a", spool=spool, policy=FAST)
     publishing = asyncio.create_task(transport.publish())
     for number in range(5):
         await asyncio.sleep(0.02)
@@ -292,7 +292,7 @@ async def test_transport_that_has_ended_sends_nothing_any_more():
     server, port, spool = Gathering(9), free_port(), Spool()
     async with serving(server, port):
         channel = open_channel(f"127.0.0.1:{port}", None)
-        transport = Transport(channel, server="s", agent_id="a", spool=spool, pace=FAST)
+        transport = Transport(channel, server="s", agent_id="a", spool=spool, policy=FAST)
         publishing = asyncio.create_task(transport.publish())
         for number in range(3):
             spool.append(ActionStarted("w", f"a{number}"))

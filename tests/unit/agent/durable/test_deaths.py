@@ -7,16 +7,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tink.agent.agent as agent_module
-from tests.unit.agent.lives import STATE, Died, World, check, life, lives
+from tests.unit.agent.durable.lives import STATE, Died, World, check, life, lives
 from tink.agent.model import ActionStarted
 
 
 @pytest.fixture(scope="module", autouse=True)
 def impatience():
     """The publisher of these tests sleeps never; a second is long."""
-    before, agent_module.KNOWN_WITHIN_SECONDS = agent_module.KNOWN_WITHIN_SECONDS, 1.0
+    before, agent_module.ACKNOWLEDGED_WITHIN_SECONDS = agent_module.ACKNOWLEDGED_WITHIN_SECONDS, 1.0
     yield
-    agent_module.KNOWN_WITHIN_SECONDS = before
+    agent_module.ACKNOWLEDGED_WITHIN_SECONDS = before
 
 
 def test_without_any_trouble_the_workflow_succeeds():
@@ -94,7 +94,7 @@ def stretches(most):
 def test_any_deaths_any_failing_disk_and_an_absent_server_run_nothing_twice_and_end_the_workflow(
     kills, full, away, patience, engine, stop_at
 ):
-    agent_module.KNOWN_WITHIN_SECONDS = patience
+    agent_module.ACKNOWLEDGED_WITHIN_SECONDS = patience
     world = World(kills, full=full, away=away, engine=engine, stop_at=stop_at)
     lives(world)
     check(world)
@@ -214,7 +214,7 @@ def test_what_a_rebooted_machine_had_still_to_tell_is_told_before_it_says_that_i
         raise Died
 
     world.run = reboot_in_the_second
-    monkeypatch.setattr(agent_module, "KNOWN_WITHIN_SECONDS", 0.0)
+    monkeypatch.setattr(agent_module, "ACKNOWLEDGED_WITHIN_SECONDS", 0.0)
     lives(world)
     assert world.state == "Failed AgentLost"
     assert world.action_states == {"a0": "Succeeded", "a1": "Running"}

@@ -20,13 +20,13 @@ from tink.agent.output.sender import (
     PIECE_CHARACTERS,
     PIECE_LINES,
     PIECES_PER_ACTION,
-    OutputPace,
+    OutputBuffer,
+    OutputSchedule,
     OutputSender,
-    Printed,
 )
 from tink.agent.runtimes.process import ProcessRuntime
 
-FAST = OutputPace(least=0.02, most=0.05, share=0.1, timeout=1.0, retry=0.02)
+FAST = OutputSchedule(min_interval=0.02, max_interval=0.05, interval_share=0.1, call_timeout=1.0, retry_delay=0.02)
 
 
 class Server(OutputServiceServicer):
@@ -55,14 +55,14 @@ class Server(OutputServiceServicer):
 
 
 @contextlib.asynccontextmanager
-async def sending(servicer, pace=FAST):
+async def sending(servicer, schedule=FAST):
     server = grpc.aio.server()
     if servicer is not None:
         add_OutputServiceServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
-    sender = OutputSender(channel, pace=pace)
+    sender = OutputSender(channel, schedule=schedule)
     running = asyncio.create_task(sender.run())
     try:
         yield sender
@@ -137,7 +137,7 @@ async def test_chatty_action_is_sent_in_few_pieces_and_every_line_is_counted():
                 output.feed(b"".join(b"line %d of %d\n" % (index, number) for index in range(100)))
                 await asyncio.sleep(0.002)
         await until(lambda: server.count() == 100 * 100)
-    assert len(server.pieces) <= 2 + (clock() - begun) / FAST.least
+    assert len(server.pieces) <= 2 + (clock() - begun) / FAST.min_interval
     assert server.lines()[-1] == "line 99 of 99"
     for piece in server.pieces:
         assert len(piece.lines) <= PIECE_LINES
@@ -146,9 +146,9 @@ async def test_chatty_action_is_sent_in_few_pieces_and_every_line_is_counted():
 
 async def test_pieces_come_more_seldom_the_longer_the_action_runs():
     now, gaps = 0.0, []
-    pace = OutputPace()
+    schedule = OutputSchedule()
     for _ in range(PIECES_PER_ACTION - 1):
-        gap = min(max(now * pace.share, pace.least), pace.most)
+        gap = min(max(now * schedule.interval_share, schedule.min_interval), schedule.max_interval)
         gaps.append(gap)
         now += gap
     assert gaps[0] == 1.0
@@ -159,8 +159,8 @@ async def test_pieces_come_more_seldom_the_longer_the_action_runs():
 
 async def test_action_that_talks_for_days_leaves_room_in_the_journey_and_its_last_words_arrive():
     server = Server()
-    pace = OutputPace(least=0.0, most=0.0, timeout=1.0)
-    async with sending(server, pace) as sender:
+    schedule = OutputSchedule(min_interval=0.0, max_interval=0.0, call_timeout=1.0)
+    async with sending(server, schedule) as sender:
         with sender.action("w", "a"):
             output = Output("act")
             for number in range(3 * PIECES_PER_ACTION):
@@ -252,7 +252,7 @@ async def test_many_actions_while_the_server_is_away_do_not_fill_memory(caplog):
 async def test_server_that_does_not_answer_is_given_up_after_a_while():
     server = Server()
     server.gate.clear()
-    async with sending(server, OutputPace(least=0.01, timeout=0.1, retry=0.01)) as sender:
+    async with sending(server, OutputSchedule(min_interval=0.01, call_timeout=0.1, retry_delay=0.01)) as sender:
         with sender.action("w", "a"):
             say("one")
         await until(lambda: server.calls >= 2)
@@ -277,7 +277,7 @@ async def test_end_of_an_action_waits_for_its_last_piece():
 
 async def test_end_of_an_action_waits_only_a_while():
     server = Server()
-    async with sending(server, OutputPace(least=0.02, last=0.1)) as sender:
+    async with sending(server, OutputSchedule(min_interval=0.02, final_wait=0.1)) as sender:
         server.gate.clear()
         with sender.action("w", "a") as printed:
             say("one")
@@ -317,7 +317,7 @@ async def test_agent_tells_the_end_of_an_action_after_what_it_printed(tmp_path):
 
 
 async def test_lines_that_were_not_taken_wait_again_all_of_them():
-    waiting = Printed("w", "a", asyncio.get_running_loop().create_future())
+    waiting = OutputBuffer("w", "a", asyncio.get_running_loop().create_future())
     lines = [str(number) * LINE_CHARACTERS for number in range(PIECE_CHARACTERS // LINE_CHARACTERS)]
     for line in lines:
         waiting.add(line)

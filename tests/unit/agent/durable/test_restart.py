@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.unit.agent.lives import World, restart, settle_all, until
+from tests.unit.agent.durable.lives import World, restart, settle_all, until
 from tink.agent.durable.journal import Journal
 from tink.agent.durable.ledger import file_of
 from tink.agent.executor import Progress
@@ -60,7 +60,7 @@ async def test_events_acknowledged_while_the_agent_closes_do_not_end_the_workflo
     await agent.close()
     await settle_all(spool)
     agent, spool = await restart(world)
-    assert agent.holds() == ("w",)
+    assert agent.held_workflows() == ("w",)
     await until(lambda: not agent._tasks)
     assert [type(event) for _, event in spool.pending] == [ActionFailed]
     await agent.close()
@@ -134,7 +134,7 @@ async def test_after_workflow_command_of_an_agent_that_died_is_run_by_the_next(t
     await agent.close()
     agent, _ = await restart(world, after_workflow=command)
     assert not agent._tasks, "a machine whose state outlives its reboot would reboot for ever"
-    assert agent._executor.progress.settling is None
+    assert agent._executor.progress.after_workflow is None
 
 
 async def test_command_that_an_agent_died_in_is_not_run_again():
@@ -145,13 +145,15 @@ async def test_command_that_an_agent_died_in_is_not_run_again():
     await settle_all(spool)
     await until(lambda: len(spool) == 1)
     await settle_all(spool)
-    await until(lambda: agent._executor.progress.settling is not None and agent._executor.progress.settling.begun)
+    await until(
+        lambda: agent._executor.progress.after_workflow is not None and agent._executor.progress.after_workflow.begun
+    )
     for task in agent._tasks:
         task.cancel()
     await asyncio.gather(*agent._tasks, return_exceptions=True)
     agent, _ = await restart(world, after_workflow=("/bin/sleep", "60"))
     assert not agent._tasks
-    assert agent._executor.progress.settling is None
+    assert agent._executor.progress.after_workflow is None
 
 
 async def test_everything_that_an_action_has_is_the_same_after_a_restart():
@@ -190,10 +192,10 @@ async def test_ended_workflows_are_remembered_through_restarts():
     await settle_all(spool)
     for _ in range(3):
         agent, spool = await restart(world)
-    assert agent.holds() == ()
+    assert agent.held_workflows() == ()
     agent.handle(StartWorkflow(world.workflow))
     assert spool.pending[-1][1].reason == "AlreadyFinished"
-    assert agent.holds() == ("w",), "the server has not heard the answer yet"
+    assert agent.held_workflows() == ("w",), "the server has not heard the answer yet"
 
 
 @pytest.mark.parametrize(
