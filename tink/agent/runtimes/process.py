@@ -20,7 +20,7 @@ from tink.agent.runtimes.protocol import STOP_GRACE_SECONDS
 
 
 class ProcessRuntime:
-    """A `runtime.Runtime` without containers. `state_dir` holds the failure files while an action runs."""
+    """A `protocol.Runtime` without containers. `state_dir` holds the failure files while an action runs."""
 
     def __init__(self, state_dir: Path, *, grace_seconds: float = STOP_GRACE_SECONDS) -> None:
         self._state_dir = state_dir

@@ -10,7 +10,7 @@ Tinkerbell's own agents give it: it is privileged, because actions write disks.
 - Network namespace: none named, or `host` or `/proc/1/ns/net`: the machine's. `none`: only loopback. `bridge`: the
   engine's bridge. PID namespace: its own unless `host` or `/proc/1/ns/pid`. Engines do not join namespaces by path.
 - The log that the engine keeps for the agent is small: in an OSIE it is in memory.
-- Labels: whose container it is, to find it again (`runtime.resume`).
+- Labels: whose container it is, to find it again (`protocol.Runtime.resume`).
 
 Sources: Docker Engine API 1.41, ContainerCreate; Podman 4.3's compatible API.
 """

@@ -64,7 +64,7 @@ _PAST_LINES = 100
 
 
 class DockerRuntime:
-    """A `runtime.Runtime` that runs actions in the engine at `docker_host`, as the agent `agent_id`."""
+    """A `protocol.Runtime` that runs actions in the engine at `docker_host`, as the agent `agent_id`."""
 
     def __init__(
         self,

@@ -53,7 +53,7 @@ _HINTS = (
 
 
 class ContainerRuntime:
-    """A `runtime.Runtime` that runs the images of `store` with `program`, the path of runc or crun."""
+    """A `protocol.Runtime` that runs the images of `store` with `program`, the path of runc or crun."""
 
     def __init__(
         self,
