@@ -141,11 +141,16 @@ def _is(content: bytes, digest: str) -> bool:
 
 def _get(url: str) -> bytes:
     """In a thread. Raises OSError, ValueError."""
-    import urllib.request  # here, for it costs a second on a slow machine, and few need it
+    import urllib.error  # here, for it costs a second on a slow machine, and few need it
+    import urllib.request
 
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=_FETCH_SECONDS) as answer:
-        content: bytes = answer.read(_CA_LIMIT_BYTES + 1)
+    try:
+        with opener.open(url, timeout=_FETCH_SECONDS) as answer:
+            content: bytes = answer.read(_CA_LIMIT_BYTES + 1)
+    except urllib.error.HTTPError as error:
+        error.close()  # it holds the connection
+        raise
     if len(content) > _CA_LIMIT_BYTES:
         raise ValueError(f"it is larger than {_CA_LIMIT_BYTES} bytes")
     return content

@@ -5,7 +5,6 @@ import io
 import os
 import shutil
 import struct
-import subprocess
 import tarfile
 from pathlib import Path
 
@@ -86,22 +85,16 @@ def test_files_links_modes_and_owners_arrive(place):
     assert (root / "fifo").is_fifo()
 
 
-@pytest.mark.parametrize(
-    "pack", [lambda raw: raw, gzip.compress, lambda raw: run_zstd(raw)], ids=["plain", "gzip", "zstd"]
-)
+@pytest.mark.parametrize("pack", [lambda raw: raw, gzip.compress], ids=["plain", "gzip"])
 def test_compression_is_recognized(place, pack):
     root = unpack(place, pack(Layer().add("file", content=b"x" * 300_000).bytes))
     assert (root / "file").stat().st_size == 300_000
 
 
-def run_zstd(raw):
-    return subprocess.run(["zstd", "-c"], input=raw, capture_output=True, check=True).stdout
-
-
 def test_zstd_without_the_program_says_what_to_do(place, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(UnpackError, match="gzip"):
-        unpack(place, run_zstd(Layer().add("file").bytes))
+        unpack(place, b"\x28\xb5\x2f\xfd" + bytes(100))
 
 
 def test_file_capability_arrives_and_what_overlayfs_would_believe_does_not(place):
@@ -118,9 +111,8 @@ def test_file_capability_arrives_and_what_overlayfs_would_believe_does_not(place
     assert os.getxattr(root / "ping", "security.capability") == told
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, run_zstd])
-def test_damaged_compression_is_noticed(place, pack):
-    packed = bytearray(pack(Layer().add("file", content=os.urandom(500_000)).bytes))
+def test_damaged_compression_is_noticed(place):
+    packed = bytearray(gzip.compress(Layer().add("file", content=os.urandom(500_000)).bytes))
     with pytest.raises(UnpackError):
         unpack(place, bytes(packed[: len(packed) // 2]))
     packed[len(packed) // 2 :] = bytes(len(packed) // 2)
