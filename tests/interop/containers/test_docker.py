@@ -17,13 +17,12 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.interop.container_engines import Engine, run, start_docker, start_podman
+from tests.interop.containers.engines import Engine, run, start_docker, start_podman
 from tink.agent.images.registry import Credentials, Registries
 from tink.agent.model import Action, ActionError, Reason, RunResult, SettingsError
 from tink.agent.output.lines import line_sink
 from tink.agent.runtimes.docker.runtime import DockerRuntime
 
-ACTIONS = Path(__file__).parents[2] / "deploy" / "actions"
 AGENT = "52:54:00:00:00:01"
 
 
@@ -43,20 +42,19 @@ def engines():
 
 
 @pytest.fixture(scope="module")
-def registry(docker_registry, tmp_path_factory):
+def registry(actions, docker_registry, tmp_path_factory):
     """host:port of a registry with the example action `inspect`, and one that runs as a user and has a volume."""
     directory = tmp_path_factory.mktemp("engine-images")
-    run(ACTIONS / "build.sh", directory)
     user = directory / "user"
-    shutil.copytree(directory / "inspect", user)
+    shutil.copytree(actions / "inspect", user)
     (directory / "etc").mkdir()
     (directory / "etc" / "passwd").write_text("root:x:0:0::/:/bin/sh\nwriter:x:1234:1235::/:/bin/sh\n")
     run("umoci", "insert", "--image", f"{user}:1", directory / "etc", "/etc")
     run("umoci", "config", "--image", f"{user}:1", "--config.user", "writer", "--config.volume", "/data")
-    for name in ("inspect", "user"):
+    for layout in (actions / "inspect", user):
         run(
             "skopeo", "copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false",
-            f"oci:{directory / name}:1", f"docker://{docker_registry}/engine/{name}:1",
+            f"oci:{layout}:1", f"docker://{docker_registry}/engine/{layout.name}:1",
         )  # fmt: skip
     return docker_registry
 
@@ -249,7 +247,7 @@ async def killed(machine, tmp_path):
     async def begin(script):
         action = machine.shell(script, id="died", volumes=(f"{tmp_path}:/host",))
         argv = [sys.executable, "-c", SCRIPT, machine.engine.socket, AGENT, action.image, tmp_path, script]
-        agent = subprocess.Popen([str(item) for item in argv], cwd=Path(__file__).parents[2])
+        agent = subprocess.Popen([str(item) for item in argv], cwd=Path(__file__).parents[3])
         await reached(tmp_path / "up")
         agent.kill()
         agent.wait()

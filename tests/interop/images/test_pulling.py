@@ -1,71 +1,31 @@
 """Pulling images from Debian's docker-registry, filled by skopeo; and from registries that misbehave.
 
-The first half uses a real registry, the second a small HTTP server on loopback that plays what a real one does on bad
-days: asks for tokens, breaks connections, redirects, lies.
+The first half uses a real registry, the second `fake_registry`.
 """
 
 import asyncio
-import base64
 import contextlib
 import gzip
-import hashlib
-import http.server
-import io
 import json
 import logging
 import shutil
 import socketserver
 import subprocess
-import tarfile
 import threading
 
 import pytest
 
 import tink.agent.images.connection as connection_module
 import tink.agent.images.store as store_module
+from tests.interop.images.fake_registry import digest_of, pull, refusal, tar
 from tink.agent.images.reference import parse
-from tink.agent.images.registry import Credentials, Registries, Session
-from tink.agent.images.store import ImageStore
-from tink.agent.model import ActionError
+from tink.agent.images.registry import Registries, Session
 from tink.agent.output.lines import line_sink
-from tink.net import special_addresses
-from tink.net.special_addresses import special
 
 
 def run(*argv):
     done = subprocess.run([str(item) for item in argv], capture_output=True, text=True)
     assert done.returncode == 0, f"{argv}: {done.stdout}{done.stderr}"
-
-
-async def pull(store, image, stop=None):
-    await asyncio.wait_for(store.pull(image, stop or asyncio.Event()), 20)
-    return store.get(image)
-
-
-@pytest.fixture
-def make_store(tmp_path):
-    def make(registries=None, **more):
-        store = ImageStore(tmp_path / "state", registries or Registries(), **more)
-        tmp_path.joinpath("state").mkdir(exist_ok=True)
-        store.prepare()
-        return store
-
-    return make
-
-
-@pytest.fixture
-def store(make_store):
-    return make_store(architecture="amd64", sleep=lambda seconds: None)
-
-
-async def refusal(store, image):
-    """The message with which the pull of `image` fails; nothing of it may stay."""
-    with pytest.raises(ActionError) as caught:
-        await pull(store, image)
-    assert caught.value.reason == "ImagePullFailed"
-    assert str(caught.value).startswith(f"image {image}: ")
-    assert list(store._work.iterdir()) == []
-    return str(caught.value)
 
 
 # --- a real registry --------------------------------------------------------------------------------------------
@@ -148,95 +108,6 @@ async def test_https_is_spoken_to_a_registry_that_is_not_insecure(make_store, re
 
 
 # --- a registry of the test's own -------------------------------------------------------------------------------
-
-
-def tar(**files):
-    buffer = io.BytesIO()
-    with tarfile.TarFile(fileobj=buffer, mode="w") as archive:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()
-
-
-def digest_of(content):
-    return "sha256:" + hashlib.sha256(content).hexdigest()
-
-
-class FakeRegistry:
-    """Serves `paths` (path -> status, headers, body). `hooks` (path -> function of the handler) come first.
-
-    `requests` lists path and headers of what was asked.
-    """
-
-    def __init__(self):
-        self.paths, self.hooks, self.requests = {}, {}, []
-        fake = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *arguments):
-                pass
-
-            def do_GET(self):
-                path = self.path.partition("?")[0]
-                fake.requests.append((self.path, dict(self.headers)))
-                if path in fake.hooks and fake.hooks[path](self):
-                    return
-                status, headers, body = fake.paths.get(path, (404, {}, b'{"errors": [{"code": "NAME_UNKNOWN"}]}'))
-                self.reply(status, headers, body)
-
-            def reply(self, status, headers, body):
-                self.send_response(status)
-                for name, value in {"Content-Length": str(len(body)), **headers}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                with contextlib.suppress(OSError):
-                    self.wfile.write(body)
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.server.handle_error = lambda *_: None  # who asked has hung up
-        self.host = f"127.0.0.1:{self.server.server_port}"
-        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
-        self.thread.start()
-
-    def close(self):
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
-
-    def image(self, layer=None, *, name="x", tag="1", config=b'{"architecture": "amd64"}', **manifest):
-        """Put an image of one layer there; the paths of its manifest, configuration and layer."""
-        layer = tar(file=b"content") if layer is None else layer
-        document = {
-            "schemaVersion": 2,
-            "config": {"digest": digest_of(config), "size": len(config)},
-            "layers": [{"digest": digest_of(layer), "size": len(layer)}],
-            **manifest,
-        }
-        body = json.dumps(document).encode()
-        paths = [f"/v2/{name}/manifests/{tag}"]
-        self.paths[paths[0]] = (200, {"Content-Type": "application/vnd.oci.image.manifest.v1+json"}, body)
-        self.paths[f"/v2/{name}/manifests/{digest_of(body)}"] = self.paths[paths[0]]
-        for content in (config, layer):
-            paths.append(f"/v2/{name}/blobs/{digest_of(content)}")
-            self.paths[paths[-1]] = (200, {}, content)
-        return [*paths, digest_of(body)]
-
-
-@pytest.fixture
-def fake():
-    registry = FakeRegistry()
-    yield registry
-    registry.close()
-
-
-@pytest.fixture
-def big_layer():
-    return tar(file=bytes(range(256)) * 8000)
 
 
 async def test_index_gives_the_image_of_this_machine(fake, store):
@@ -494,214 +365,7 @@ async def test_layer_that_comes_byte_by_byte_is_given_up(fake, store, big_layer)
     assert len(asked) == 5
 
 
-# --- where it may send us -----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def far(fake, monkeypatch):
-    """The registry is somewhere else: its address is no special one. 127.0.0.2 is this machine's as before."""
-
-    def of_others(address):
-        return "" if str(address) == "127.0.0.1" else special(address)
-
-    monkeypatch.setattr(special_addresses, "special", of_others)
-    with socketserver.TCPServer(("127.0.0.2", 0), socketserver.BaseRequestHandler) as server:
-        server.socket.setblocking(False)
-        yield f"127.0.0.2:{server.server_address[1]}"
-        with pytest.raises(BlockingIOError):
-            server.get_request()  # nobody has even connected
-
-
-@pytest.mark.parametrize("host", ["127.0.0.2:{port}", "[::ffff:127.0.0.2]:{port}", "169.254.169.254"])
-async def test_registry_elsewhere_sends_nobody_to_the_machine_itself_or_its_cloud(fake, store, far, host):
-    _, _, path, _ = fake.image()
-    where = host.format(port=far.rpartition(":")[2])
-    fake.paths[path] = (307, {"Location": f"http://{where}/latest/meta-data"}, b"")
-    said = await refusal(store, f"{fake.host}/x:1")
-    assert "it sends us to " in said
-    assert "address, which registries may not" in said
-
-
-async def test_token_service_is_not_the_machine_itself(fake, make_store, far):
-    """What it answered would be shown to the registry as a token, and it would be shown the password."""
-    fake.image()
-    demand(fake, f'Bearer realm="http://{far}/token"', "Bearer t")
-    assert "it sends us to 127.0.0.2" in await refusal(logged_in(fake, make_store), f"{fake.host}/x:1")
-
-
-# --- authentication ---------------------------------------------------------------------------------------------
-
-BASIC = "Basic " + base64.b64encode(b"user:pass").decode()
-
-
-def logged_in(fake, make_store, **more):
-    credentials = Credentials(fake.host, "user", "pass")
-    return make_store(Registries((), credentials), architecture="amd64", sleep=lambda seconds: None, **more)
-
-
-def demand(fake, challenge, wanted):
-    """Make every path under /v2/ answer 401 with `challenge` unless the Authorization header is `wanted`."""
-
-    def check(handler):
-        if handler.headers.get("Authorization") == wanted:
-            return False
-        handler.reply(401, {"WWW-Authenticate": challenge}, b"{}")
-        return True
-
-    fake.hooks.update({path: check for path in fake.paths if path.startswith("/v2/")})
-
-
-async def test_basic_authentication(fake, make_store):
-    fake.image()
-    demand(fake, 'Basic realm="r"', BASIC)
-    await pull(logged_in(fake, make_store), f"{fake.host}/x:1")
-
-
-async def test_private_registry_without_credentials_says_how_to_give_them(fake, store):
-    fake.image()
-    demand(fake, 'Basic realm="r"', BASIC)
-    message = await refusal(store, f"{fake.host}/x:1")
-    assert "registry_username=" in message
-
-
-async def test_wrong_password_is_said_and_not_shown(fake, make_store):
-    fake.image()
-    demand(fake, 'Basic realm="r"', "Basic other")
-    message = await refusal(logged_in(fake, make_store), f"{fake.host}/x:1")
-    assert "401" in message
-    assert "pass" not in message
-
-
-@pytest.mark.parametrize("known", [True, False])
-async def test_token_is_fetched_from_the_realm_with_the_users_credentials_if_there_are_any(
-    fake, make_store, store, known
-):
-    fake.image()
-    demand(fake, f'Bearer realm="http://{fake.host}/token",service="reg",scope="ignored"', "Bearer t0ken")
-    fake.paths["/token"] = (200, {}, b'{"token": "t0ken"}')
-    await pull(logged_in(fake, make_store) if known else store, f"{fake.host}/x:1")
-    [(path, headers)] = [request for request in fake.requests if request[0].startswith("/token")]
-    assert path == "/token?scope=repository%3Ax%3Apull&service=reg"
-    assert headers.get("Authorization") == (BASIC if known else None)
-
-
-@pytest.mark.parametrize(
-    ("challenge", "token", "said"),
-    [
-        (
-            'Bearer realm="http://HOST/token"',
-            (403, {}, b'{"errors": [{"message": "denied by policy"}]}'),
-            "denied by policy",
-        ),
-        ('Bearer realm="http://HOST/token"', (200, {}, b"{}"), "no token"),
-        ('Bearer realm="http://HOST/token"', (200, {}, b'{"token": "a\\r\\nX: y"}'), "no token"),
-        ('Bearer realm="file:///etc/passwd"', (200, {}, b""), "no http"),
-        ("Negotiate", (200, {}, b""), "Negotiate"),
-        ("", (200, {}, b""), "unknown"),
-    ],
-)
-async def test_authentication_that_cannot_work_is_explained(fake, store, challenge, token, said):
-    fake.image()
-    demand(fake, challenge.replace("HOST", fake.host), "Bearer t0ken")
-    fake.paths["/token"] = token
-    assert said in await refusal(store, f"{fake.host}/x:1")
-
-
-async def test_credentials_do_not_follow_a_redirect_to_another_host(fake, make_store):
-    elsewhere = FakeRegistry()
-    try:
-        _, _, path, _ = fake.image()
-        demand(fake, 'Basic realm="r"', BASIC)
-        elsewhere.paths["/storage"] = fake.paths[path]
-        fake.paths[path] = (307, {"Location": f"http://{elsewhere.host}/storage?sig=1"}, b"")
-        await pull(logged_in(fake, make_store), f"{fake.host}/x:1")
-        [(requested, headers)] = elsewhere.requests
-        assert requested == "/storage?sig=1"
-        assert "Authorization" not in headers
-    finally:
-        elsewhere.close()
-
-
-@pytest.mark.parametrize("scheme", ["Bearer", "Basic"])
-async def test_password_does_not_go_to_the_realm_that_the_target_of_a_redirect_names(fake, make_store, scheme):
-    """Only the registry itself may say who checks the users of the registry."""
-    elsewhere = FakeRegistry()
-    try:
-        _, _, path, _ = fake.image()
-        demand(fake, 'Basic realm="r"', BASIC)
-        challenge = {"WWW-Authenticate": f'{scheme} realm="http://{elsewhere.host}/token"'}
-        elsewhere.paths["/storage"] = (401, challenge, b"{}")
-        elsewhere.paths["/token"] = (200, {}, b'{"token": "t"}')
-        fake.paths[path] = (307, {"Location": f"http://{elsewhere.host}/storage"}, b"")
-        said = await refusal(logged_in(fake, make_store), f"{fake.host}/x:1")
-        assert f"it redirects to {elsewhere.host}, which wants a login of its own" in said
-        assert elsewhere.requests
-        assert all("Authorization" not in headers for _, headers in elsewhere.requests)
-    finally:
-        elsewhere.close()
-
-
-@pytest.mark.parametrize(
-    "where", ["http://[bad", "ftp://h/x", "http://h:99999/x", "http://h:0/", "http://", "//[:/", ""]
-)
-async def test_redirect_or_realm_that_is_no_url_is_the_registrys_fault(fake, store, where):
-    """And not a fault of this program, with a traceback in the log."""
-    path, *_ = fake.image()
-    fake.paths[path] = (307, {"Location": where}, b"")
-    await refusal(store, f"{fake.host}/x:1")
-    fake.paths[path] = (401, {"WWW-Authenticate": f'Bearer realm="{where}"'}, b"")
-    await refusal(store, f"{fake.host}/x:1")
-
-
-@pytest.mark.parametrize(
-    ("told", "longest"), [("7", 7.0), ("86400", 60.0), ("0", 4.0), ("-5", 4.0), ("Sun, 06 Nov 1994 08:49:37 GMT", 4.0)]
-)
-async def test_registry_that_says_when_to_come_again_is_obeyed(fake, make_store, told, longest):
-    """A rack that boots at once meets a limit of requests a minute: five attempts in eight seconds are not enough."""
-    manifest, _, layer, _ = fake.image()
-    answers = [(manifest, 429), (manifest, 429), (manifest, 503), (layer, 429), (layer, 503), (layer, 429)]
-
-    def busy(handler):
-        path = handler.path.partition("?")[0]
-        for number, (busy_path, status) in enumerate(answers):
-            if busy_path == path:
-                del answers[number]
-                handler.reply(status, {"Retry-After": told}, b"slowly")
-                return True
-        return False
-
-    fake.hooks |= {manifest: busy, layer: busy}
-    pauses = []
-    store = make_store(architecture="amd64", sleep=pauses.append)
-    await pull(store, f"{fake.host}/x:1")
-    assert answers == []
-    assert len(pauses) == 6
-    assert max(pauses) == longest
-
-
-async def test_redirect_in_a_circle_ends(fake, store):
-    path, *_ = fake.image()
-    fake.paths[path] = (302, {"Location": path}, b"")
-    assert "redirects" in await refusal(store, f"{fake.host}/x:1")
-
-
-async def test_credentials_are_not_for_other_registries(fake, make_store):
-    fake.image()
-    demand(fake, 'Basic realm="r"', BASIC)
-    store = make_store(Registries((), Credentials("other.example", "user", "pass")))
-    await refusal(store, f"{fake.host}/x:1")
-    assert all("Authorization" not in headers for _, headers in fake.requests)
-
-
-async def test_credentials_for_another_registry_are_named_where_they_do_not_help(fake, make_store):
-    """Somebody wrote a path, or a scheme, into docker_registry= and wonders why nothing is shown."""
-    fake.image()
-    demand(fake, 'Basic realm="r"', BASIC)
-    store = make_store(Registries((), Credentials(f"https://{fake.host}", "user", "pass")))
-    said = await refusal(store, f"{fake.host}/x:1")
-    assert f"docker_registry={fake.host}," in said
-    assert f"the credentials given are for https://{fake.host}" in said
-    assert "pass)" not in said
+# --- afterwards and around -----------------------------------------------------------------------------------------
 
 
 async def test_image_of_the_last_pull_is_used_when_the_registry_is_away(fake, store):

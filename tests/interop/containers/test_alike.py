@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.interop.container_engines import run, start_docker
+from tests.interop.containers.engines import run, start_docker
 from tink.agent.images.registry import Registries
 from tink.agent.images.store import ImageStore
 from tink.agent.model import Action, ActionError, Reason, RunResult
@@ -25,7 +25,6 @@ from tink.agent.output.lines import line_sink
 from tink.agent.runtimes.docker.runtime import DockerRuntime
 from tink.agent.runtimes.oci.runc import ContainerRuntime
 
-ACTIONS = Path(__file__).parents[2] / "deploy" / "actions"
 PASSWD = "root:x:0:0::/:/bin/sh\nwriter:x:1234:1235::/home/writer:/bin/sh\n"
 GROUP = "root:x:0:\nwriter:x:1235:\ndisk:x:6:writer\n"
 IMAGES = {
@@ -37,11 +36,11 @@ IMAGES = {
 
 
 @pytest.fixture(scope="module")
-def registry(docker_registry, tmp_path_factory):
+def registry(actions, docker_registry, tmp_path_factory):
     """host:port of a registry with the images, each busybox with a configuration of its own."""
     directory = tmp_path_factory.mktemp("images")
-    run(ACTIONS / "build.sh", directory)
     layout = directory / "inspect"
+    shutil.copytree(actions / "inspect", layout)
     (directory / "etc").mkdir()
     (directory / "etc" / "passwd").write_text(PASSWD)
     (directory / "etc" / "group").write_text(GROUP)
