@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.containers.engines import run
+from tests.interop.containers.engines import run, start_docker
 from tests.interop.containers.machine import Machine
 
 ACTIONS = Path(__file__).parents[3] / "deploy" / "actions"
@@ -24,6 +24,14 @@ def actions(tmp_path_factory):
             run(ACTIONS / "build.sh", shared / "actions")
             (shared / "actions.built").touch()
     return shared / "actions"
+
+
+@pytest.fixture(scope="session")
+def docker(tmp_path_factory):
+    """Debian's dockerd. Tests take their containers away; images and volumes have names of their own."""
+    engine = start_docker(tmp_path_factory.mktemp("docker"))
+    yield engine
+    engine.end()
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.interop.containers.engines import run, start_docker
+from tests.interop.containers.engines import run
 from tink.agent.images.registry import Registries
 from tink.agent.images.store import ImageStore
 from tink.agent.model import Action, ActionError, Reason, RunResult
@@ -64,13 +64,6 @@ def registry(actions, docker_registry, tmp_path_factory):
             f"oci:{layout}:{name}", f"docker://{docker_registry}/alike/{name}:1",
         )  # fmt: skip
     return docker_registry
-
-
-@pytest.fixture(scope="module")
-def docker(tmp_path_factory):
-    engine = start_docker(tmp_path_factory.mktemp("docker"))
-    yield engine
-    engine.end()
 
 
 @pytest.fixture(scope="module")

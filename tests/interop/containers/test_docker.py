@@ -17,7 +17,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.interop.containers.engines import Engine, run, start_docker, start_podman
+from tests.interop.containers.engines import Engine, run, start_podman
 from tink.agent.images.registry import Credentials, Registries
 from tink.agent.model import Action, ActionError, Reason, RunResult, SettingsError
 from tink.agent.output.lines import line_sink
@@ -27,18 +27,13 @@ AGENT = "52:54:00:00:00:01"
 
 
 @pytest.fixture(scope="module")
-def engines():
+def engines(docker):
     """Both engines, by name."""
-    started = {}
     # Podman takes no directory for what runs whose name is longer than 50 characters.
-    with tempfile.TemporaryDirectory(prefix="engines-") as directory:
-        for name, begin in (("docker", start_docker), ("podman", start_podman)):
-            place = Path(directory) / name
-            place.mkdir()
-            started[name] = begin(place)
-        yield started
-        for engine in started.values():
-            engine.end()
+    with tempfile.TemporaryDirectory(prefix="podman-") as directory:
+        podman = start_podman(Path(directory))
+        yield {"docker": docker, "podman": podman}
+        podman.end()
 
 
 @pytest.fixture(scope="module")

@@ -50,8 +50,8 @@ def judge(exit_code: int, reason: str, message: str, output: str) -> RunResult:
     if not reason:
         return RunResult(exit_code, Reason.NON_ZERO_EXIT, message)
     if not _REASON.fullmatch(reason):
-        told = one_line(reason)[:80]
-        message = one_line(f"failure-reason {told!r} is not a word of letters only; {message}")
+        shown = one_line(reason)[:80]
+        message = one_line(f"failure-reason {shown!r} is not a word of letters only; {message}")
         return RunResult(exit_code, Reason.INVALID_REASON, message)
     return RunResult(exit_code, reason, message)
 

@@ -318,8 +318,8 @@ class DockerRuntime:
             return  # it does not run
 
     def _failed(self, action: Action, error: BaseException) -> ActionError:
-        said = describe(error)
+        message = describe(error)
         invalid = isinstance(error, DockerError) and error.status == 400 and "OCI runtime" not in error.message
-        invalid = invalid or any(sign in said for sign in _INVALID)
+        invalid = invalid or any(sign in message for sign in _INVALID)
         reason = Reason.INVALID_ACTION if invalid else Reason.RUNTIME_ERROR
-        return ActionError(reason, f"action {action.name}: {self._engine.name}: {said}")
+        return ActionError(reason, f"action {action.name}: {self._engine.name}: {message}")

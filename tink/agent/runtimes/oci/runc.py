@@ -170,11 +170,11 @@ class ContainerRuntime:
     async def _kill(self, name: str, pid: int) -> None:
         """Kill the container, also one that is just being made: again until `runc run`, process `pid`, has ended."""
         for _ in range(_KILL_ATTEMPTS):
-            code, said = await self._call("delete", "--force", name)
+            code, stderr = await self._call("delete", "--force", name)
             if not _is_alive(pid):
                 return
             await asyncio.sleep(_KILL_PAUSE_SECONDS)
-        log.warning("container %s does not end: exit code %d, %s", name, code, said or "no message")
+        log.warning("container %s does not end: exit code %d, %s", name, code, stderr or "no message")
 
     async def _remove(self, directory: Path) -> None:
         """Kill and remove the container of `directory`, and the directory."""
@@ -203,8 +203,8 @@ class ContainerRuntime:
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
         )
-        _, said = await process.communicate()
-        return process.returncode or 0, one_line(said.decode(errors="replace"))
+        _, stderr = await process.communicate()
+        return process.returncode or 0, one_line(stderr.decode(errors="replace"))
 
 
 def logged_error(runtime_log: Path) -> str:
@@ -252,8 +252,8 @@ def _make_rootfs(image: Image, directory: Path) -> None:
         # cp keeps owners, hard links and devices, which shutil.copytree does not; busybox' does too.
         copied = subprocess.run(["cp", "-a", f"{image_rootfs}/.", str(rootfs)], capture_output=True, check=False)
         if copied.returncode != 0:
-            said = one_line(copied.stderr.decode(errors="replace"))
-            raise ActionError(Reason.RUNTIME_ERROR, f"copying the image to {rootfs}: {said}") from error
+            stderr = one_line(copied.stderr.decode(errors="replace"))
+            raise ActionError(Reason.RUNTIME_ERROR, f"copying the image to {rootfs}: {stderr}") from error
     for volume in image_volumes(image.config):
         try:
             resolve(rootfs, volume).mkdir(parents=True, exist_ok=True)
