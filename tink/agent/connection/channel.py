@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -68,23 +68,9 @@ async def connect(settings: AgentSettings, end: asyncio.Event) -> grpc.aio.Chann
     if settings.token:
         shown = _Token(settings.token, settings.state_dir / "token")
         interceptors = [_StreamAuthorization(shown), _UnaryAuthorization(shown), _UploadAuthorization(shown)]
-    return _channel(settings.server, credentials, interceptors)
-
-
-def open_channel(server: str, tls_roots: Path | None) -> grpc.aio.Channel:
-    """A channel to `server` (host:port); encrypted when `tls_roots` is given, a missing file meaning gRPC's roots."""
-    if tls_roots is None:
-        return _channel(server, None, [])
-    roots = tls_roots.read_bytes() if tls_roots.exists() else None
-    return _channel(server, grpc.ssl_channel_credentials(roots), [])
-
-
-def _channel(
-    server: str, credentials: grpc.ChannelCredentials | None, interceptors: Sequence[grpc.aio.ClientInterceptor]
-) -> grpc.aio.Channel:
     if credentials is None:
-        return grpc.aio.insecure_channel(server, options=CHANNEL_OPTIONS, interceptors=interceptors)
-    return grpc.aio.secure_channel(server, credentials, options=CHANNEL_OPTIONS, interceptors=interceptors)
+        return grpc.aio.insecure_channel(settings.server, options=CHANNEL_OPTIONS, interceptors=interceptors)
+    return grpc.aio.secure_channel(settings.server, credentials, options=CHANNEL_OPTIONS, interceptors=interceptors)
 
 
 # --- whom the agent trusts ------------------------------------------------------------------------------------------

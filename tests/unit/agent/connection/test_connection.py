@@ -18,8 +18,16 @@ from cryptography.x509.oid import NameOID
 
 from proto import workflow_pb2 as pb
 from proto.workflow_pb2_grpc import WorkflowServiceStub, add_WorkflowServiceServicer_to_server
-from tests.unit.agent.connection.workflow_service import Server, free_port, serving, stop, transporting, until
-from tink.agent.connection.channel import CHANNEL_OPTIONS, open_channel
+from tests.unit.agent.connection.workflow_service import (
+    Server,
+    free_port,
+    open_channel,
+    serving,
+    stop,
+    transporting,
+    until,
+)
+from tink.agent.connection.channel import CHANNEL_OPTIONS
 from tink.agent.connection.wire import event_to_wire
 from tink.agent.durable.spool import Spool
 from tink.agent.model import ActionStarted, StopWorkflow
@@ -214,7 +222,7 @@ async def test_tls_is_spoken_only_to_a_server_that_the_roots_vouch_for(certifica
     add_WorkflowServiceServicer_to_server(servicer, server)
     port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
     await server.start()
-    channel = open_channel(f"127.0.0.1:{port}", roots if trusted else tmp_path / "no-such-file")
+    channel = await open_channel(f"127.0.0.1:{port}", roots if trusted else tmp_path / "no-such-file")
     try:
         call = WorkflowServiceStub(channel).PublishEvent(event_to_wire(ActionStarted("w", "a")), timeout=5)
         if trusted:
@@ -245,7 +253,7 @@ async def test_agent_without_a_certificate_says_that_the_server_may_want_one(cer
     """All that gRPC says is that the socket is closed."""
     pair, roots = certificate
     async with asking_for_certificates(pair) as port:
-        channel = open_channel(f"127.0.0.1:{port}", roots)
+        channel = await open_channel(f"127.0.0.1:{port}", roots)
         async with transporting(port, Spool(), [], channel=channel, anonymous=True):
             await until(lambda: log.records)
     assert "cannot reach the server" in log.records[0].message
@@ -277,7 +285,7 @@ async def test_nobody_looks_for_a_certificate_where_that_is_not_what_is_missing(
     pair, roots = certificate
     async with asking_for_certificates(pair) as port:
         port = free_port() if trouble == "nobody is there" else port
-        channel = open_channel(f"127.0.0.1:{port}", tmp_path / "none" if "trust" in trouble else roots)
+        channel = await open_channel(f"127.0.0.1:{port}", tmp_path / "none" if "trust" in trouble else roots)
         async with transporting(port, Spool(), [], channel=channel, anonymous=trouble != "it shows one"):
             await until(lambda: log.records)
     assert "cannot reach the server" in log.records[0].message

@@ -9,8 +9,15 @@ import grpc
 import grpc.aio
 import pytest
 
-from tests.unit.agent.connection.workflow_service import FAST, Server, free_port, serving, transporting, until
-from tink.agent.connection.channel import open_channel
+from tests.unit.agent.connection.workflow_service import (
+    FAST,
+    Server,
+    free_port,
+    open_channel,
+    serving,
+    transporting,
+    until,
+)
 from tink.agent.connection.transport import WINDOW, Transport
 from tink.agent.durable.spool import Spool
 from tink.agent.model import ActionFailed, ActionStarted, ActionSucceeded, WorkflowRejected
@@ -197,7 +204,7 @@ async def test_all_events_of_a_workflow_that_is_gone_hold_up_the_next_workflow_o
             spool.append(ActionStarted("gone", str(number)))
         taken = spool.append(ActionStarted("w", "a"))
         if quick == "refusal_timeout":  # no command stream: the server may not even know the machine
-            channel = open_channel(f"127.0.0.1:{port}", None)
+            channel = await open_channel(f"127.0.0.1:{port}")
             transport = Transport(channel, server="s", agent_id="a", spool=spool, policy=policy)
             publishing = asyncio.create_task(transport.publish())
             assert await asyncio.wait_for(taken, 20) is True
@@ -276,7 +283,7 @@ async def test_event_that_was_sent_ahead_and_not_taken_is_sent_again():
 async def test_nothing_is_sent_ahead_while_the_server_is_away():
     """gRPC would send what waits for a connection in any order."""
     spool = Spool([(number, ActionStarted("w", f"a{number}")) for number in range(1, 4)])
-    channel = open_channel(f"127.0.0.1:{free_port()}", None)
+    channel = await open_channel(f"127.0.0.1:{free_port()}")
     transport = Transport(channel, server="s", agent_id="a", spool=spool, policy=FAST)
     publishing = asyncio.create_task(transport.publish())
     for number in range(5):
@@ -291,7 +298,7 @@ async def test_nothing_is_sent_ahead_while_the_server_is_away():
 async def test_transport_that_has_ended_sends_nothing_any_more():
     server, port, spool = Gathering(9), free_port(), Spool()
     async with serving(server, port):
-        channel = open_channel(f"127.0.0.1:{port}", None)
+        channel = await open_channel(f"127.0.0.1:{port}")
         transport = Transport(channel, server="s", agent_id="a", spool=spool, policy=FAST)
         publishing = asyncio.create_task(transport.publish())
         for number in range(3):

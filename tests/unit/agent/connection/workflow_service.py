@@ -12,8 +12,9 @@ import pytest
 from proto import metadata
 from proto import workflow_pb2 as pb
 from proto.workflow_pb2_grpc import WorkflowServiceServicer, add_WorkflowServiceServicer_to_server
-from tink.agent.connection.channel import open_channel
+from tink.agent.connection.channel import connect
 from tink.agent.connection.transport import RetryPolicy, Transport
+from tink.agent.settings import AgentSettings
 
 FAST = RetryPolicy(
     initial_backoff=0.02,
@@ -89,9 +90,15 @@ async def serving(servicer, port):
             await asyncio.wait(left, timeout=1)
 
 
+async def open_channel(server, tls_roots=None):
+    """The agent's channel to `server`; encrypted when `tls_roots` is given."""
+    tls = {} if tls_roots is None else {"tls": True, "tls_roots": tls_roots}
+    return await connect(AgentSettings("52:54:00:00:00:01", server, **tls), asyncio.Event())
+
+
 @contextlib.asynccontextmanager
 async def transporting(port, spool, received, policy=FAST, held_workflows=tuple, channel=None, **shown):
-    channel = channel or open_channel(f"127.0.0.1:{port}", None)
+    channel = channel or await open_channel(f"127.0.0.1:{port}")
     transport = Transport(
         channel,
         server=f"127.0.0.1:{port}",
