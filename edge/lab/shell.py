@@ -108,6 +108,9 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         pass
     finally:
         _signal_session(process.pid, signal.SIGKILL)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GRACE):
+                await process.communicate()  # its pipes, too, are closed then
         await process.wait()
 
 
