@@ -285,7 +285,9 @@ async def abandoned(machine, tmp_path):
 
 async def test_agent_that_was_killed_hears_how_its_action_ended_meanwhile(machine, abandoned):
     action = await abandoned("echo said; echo Meanwhile >/tinkerbell/failure-reason; touch /host/up; exit 4")
-    await asyncio.sleep(0.5)
+    async with asyncio.timeout(10):
+        while [found["State"] for found in await machine.engine.get("containers/json?all=1")] != ["exited"]:
+            await asyncio.sleep(0.02)
     again = runtime_of(machine.engine)
     await again.prepare("died")
     result = await asyncio.wait_for(again.resume(action, asyncio.Event()), 15)

@@ -114,12 +114,16 @@ async def test_image2disk_says_what_went_wrong(machine, disk, website, env, reas
 async def test_image2disk_can_be_stopped_while_the_server_is_silent(machine, disk):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/x.img"
+        silent.setblocking(False)
         stop = asyncio.Event()
-        asyncio.get_running_loop().call_later(0.7, stop.set)
         machine.runtime._grace_seconds = 60  # on a busy machine, too, it ends by itself and is not killed
         action = example(machine, "image2disk", IMG_URL=url, DEST_DISK=disk[0])
-        result = await asyncio.wait_for(machine.action(action, stop), 20)
-        assert result.exit_code == 143
+        async with asyncio.timeout(20):
+            running = asyncio.create_task(machine.action(action, stop))
+            connection, _ = await asyncio.get_running_loop().sock_accept(silent)
+            with connection:
+                stop.set()
+                assert (await running).exit_code == 143
 
 
 async def test_inspect_names_the_partition_table_and_changes_nothing(machine, disk, caplog):
