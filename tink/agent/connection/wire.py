@@ -20,7 +20,7 @@ from tink.agent.model import (
     Workflow,
 )
 
-MAX_HELD_WORKFLOWS = 64
+MAX_HELD = 64
 """Workflows that a call names; more would not fit the headers that servers accept."""
 
 _HEADER_VALUE = re.compile(r"[!-~]{1,128}")
@@ -35,7 +35,7 @@ def held_workflows_metadata(workflow_ids: Iterable[str]) -> tuple[tuple[str, str
 
     No header can carry an id with blanks or other than ASCII; such a one is no uid, and is left out.
     """
-    held = [workflow_id for workflow_id in workflow_ids if _HEADER_VALUE.fullmatch(workflow_id)][:MAX_HELD_WORKFLOWS]
+    held = [workflow_id for workflow_id in workflow_ids if _HEADER_VALUE.fullmatch(workflow_id)][:MAX_HELD]
     return tuple((metadata.WORKFLOW, workflow_id) for workflow_id in held or [""])
 
 
