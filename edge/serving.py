@@ -257,7 +257,10 @@ def _boot_settings(settings: StackSettings, metadata: MetadataSettings | None = 
 
 def tcp_advice(error: OSError, port: int, flag: str) -> str:
     """Why a TCP port can't be had, and what to do."""
-    match error.errno:
+    number = error.errno
+    if number is None and "could not bind on any address" in str(error):
+        number = errno.EADDRNOTAVAIL  # asyncio keeps it to itself since Python 3.13
+    match number:
         case errno.EADDRINUSE:
             return (
                 f"another program has the port ('ss -ltnp sport = :{port}' names it): stop it, "

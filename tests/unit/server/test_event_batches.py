@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.server.bench import Bench
-from tink.agent.transport import Pace
+from tink.agent.connection.transport import RetryPolicy
 from tink.kube.client import UnreachableError
 from tink.server.events import (
     BATCH_SECONDS,
@@ -303,7 +303,7 @@ def test_a_report_of_actions_that_this_server_has_not_heard_of_is_in_a_hurry(ben
 
 
 def test_a_report_that_gives_way_comes_long_before_its_agent_takes_it_for_lost() -> None:
-    assert 10 * BATCH_SECONDS <= YIELD_SECONDS <= Pace().publish_timeout / 5
+    assert 10 * BATCH_SECONDS <= YIELD_SECONDS <= RetryPolicy().publish_timeout / 5
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
