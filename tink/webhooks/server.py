@@ -23,7 +23,7 @@ from aiohttp import web
 
 from tink.kube.certificates import show
 from tink.kube.client import ApiError, KubeClient
-from tink.net.gate import Limits
+from tink.net.connection_limit import LimitedSite, Limits
 from tink.webhooks import certificates
 from tink.webhooks.certificates import CertificateError, Keeper, MemoryKeeper, SecretKeeper
 from tink.webhooks.registration import Address
