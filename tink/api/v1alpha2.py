@@ -557,3 +557,8 @@ class Workflow(Resource):
 
 Raw = dict[str, Any]
 """A Kubernetes object as it came from the API."""
+
+
+def as_mapping(value: Any) -> Raw:
+    """A part of an object that should be a mapping: an empty one for anything else."""
+    return value if isinstance(value, dict) else {}

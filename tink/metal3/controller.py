@@ -1,4 +1,4 @@
-"""Keeps a Hardware in step with each BareMetalHost: `tink.convert.to_hardware` says what it is to be, this writes it.
+"""Keeps a Hardware in step with each BareMetalHost: `tink.convert.metal3` says what it is to be, this writes it.
 
 Level-based: a host is looked at when it, its HardwareData or its Hardware changes, and every `resync` seconds, because
 Secrets are only got, never watched. Each look starts from what is there now and ends with one apply.
@@ -30,14 +30,15 @@ import orjson
 from tink.api.v1alpha2 import Raw
 from tink.controller.webhooks.claims import REMEMBERED_SECONDS
 from tink.controller.webhooks.claims import Kind as AddressKind
-from tink.convert.host_safety import Refusal, refusals
-from tink.convert.host_surroundings import secrets_to_read
-from tink.convert.report import Findings, Kind, Source
-from tink.convert.to_hardware import (
+from tink.convert.findings import Findings, Kind, Source
+from tink.convert.metal3 import (
     HostOptions,
+    Refusal,
     bounded,
-    convert,
+    convert_to_hardware,
     is_consumed_by_cluster_api,
+    refusals,
+    secrets_to_read,
 )
 from tink.kube.announcer import Announcement, Announcer
 from tink.kube.client import ApiError, KubeClient, NotFoundError
@@ -386,7 +387,7 @@ class Metal3Controller:
         findings = Findings(Source("cluster", 1, "BareMetalHost", *key))
         async with self._conversions.entered(key[0]):
             # A host, its inventory and its Secrets may have megabytes; nobody's safety must wait for them.
-            made = await asyncio.to_thread(convert, host, findings, lambda *what: found.get(what), options)
+            made = await asyncio.to_thread(convert_to_hardware, host, findings, lambda *what: found.get(what), options)
         self._tell_findings(key, findings, made)
         return made
 

@@ -325,7 +325,7 @@ class WorkflowServer:
         stream = self._open(agent_id, shown, key, hello_of(context.invocation_metadata()))
         token, renewal = self._renewal(stream, shown)
         try:
-            # Headers at once, so that an agent for which there is nothing to do knows that it was accepted.
+            # Headers at once, so that an agent for which there is nothing to do knows that it was constraints.
             await context.send_initial_metadata(((metadata.TOKEN, token),) if token else ())
             ending = await stream.run(context.write)
         finally:

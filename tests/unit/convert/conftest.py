@@ -16,7 +16,7 @@ from tink.apiserver.schema import compile_schema
 from tink.apiserver.validations import compile_rules
 from tink.apiserver.walks import Walk
 from tink.convert.documents import Document, read
-from tink.convert.report import Finding
+from tink.convert.findings import Finding
 from tink.convert.run import Result, convert_documents
 
 

@@ -6,8 +6,8 @@ import copy
 from typing import Any
 
 from tink.api.v1alpha2 import Raw
-from tink.convert import hardware
-from tink.convert.report import Findings, Source
+from tink.convert.findings import Findings, Source
+from tink.convert.v1alpha1 import hardware
 
 MAC = "52:54:00:12:34:56"
 OTHER_MAC = "52:54:00:12:34:57"
@@ -29,7 +29,7 @@ def convert(obj: Raw) -> tuple[list[Raw], list[tuple[str, str]], dict[str, str]]
     """The result, (kind, path) of the findings, and their reasons by path."""
     before = copy.deepcopy(obj)
     findings = Findings(SOURCE)
-    result = hardware.convert(obj, findings)
+    result = hardware.convert_hardware(obj, findings)
     assert obj == before, "a converter changes nothing in what it reads"
     return result, [(str(each.kind), each.path) for each in findings], {each.path: each.reason for each in findings}
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from tests.unit.api import reference_yaml
 from tink.api import yaml as kubernetes_yaml
 from tink.api.yaml import MAX_BYTES, YamlError
-from tink.convert.documents import Document, read
-from tink.convert.nodes import compose, value
-from tink.convert.report import Finding, Kind
+from tink.convert.documents import Document, compose, read, value
+from tink.convert.findings import Finding, Kind
 
 GOOD = "apiVersion: v1\nkind: Good\nmetadata: {name: %s}\n"
 

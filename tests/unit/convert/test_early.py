@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tink.api.v1alpha2 import Raw
-from tink.convert import early
-from tink.convert.report import Findings, Source
+from tink.convert.findings import Findings, Source
+from tink.convert.v1alpha2 import first_revision
 
 SOURCE = Source("in.yaml", 1, "Workflow", "", "w")
 MAC = "52:54:00:00:00:01"
@@ -24,7 +24,7 @@ def obj(kind: str, spec: Any, **more: Any) -> Raw:
 def convert(source: Raw) -> tuple[Raw, list[tuple[str, str]]]:
     before = copy.deepcopy(source)
     findings = Findings(SOURCE)
-    result = early.convert(source, findings)
+    result = first_revision.convert_first_revision(source, findings)
     assert source == before
     found = [(str(each.kind), each.path) for each in findings]
     return (result[0]["spec"] if result else {}), found
@@ -42,7 +42,7 @@ def convert(source: Raw) -> tuple[Raw, list[tuple[str, str]]]:
     ],
 )
 def test_early_object_is_known_by_its_fields(kind: str, spec: Raw) -> None:
-    assert early.is_early(obj(kind, spec))
+    assert first_revision.is_first_revision(obj(kind, spec))
 
 
 @pytest.mark.parametrize(
@@ -59,13 +59,13 @@ def test_early_object_is_known_by_its_fields(kind: str, spec: Raw) -> None:
     ],
 )
 def test_final_object_is_not_taken_for_an_early_one(kind: str, spec: Any) -> None:
-    assert not early.is_early(obj(kind, spec))
+    assert not first_revision.is_first_revision(obj(kind, spec))
 
 
 def test_severity_alone_tells_an_early_workflow() -> None:
     status = {"conditions": ["x", {"type": "Started", "severity": "Info"}]}
-    assert early.is_early(obj("Workflow", {}, status=status))
-    assert not early.is_early(obj("Workflow", {}, status={"conditions": [{"type": "Started"}]}))
+    assert first_revision.is_first_revision(obj("Workflow", {}, status=status))
+    assert not first_revision.is_first_revision(obj("Workflow", {}, status={"conditions": [{"type": "Started"}]}))
 
 
 def test_osie_is_a_reference_and_its_parameters_are_the_hardwares() -> None:
@@ -162,14 +162,14 @@ def test_severity_and_time_of_conditions_are_dropped_and_said() -> None:
     condition = {"type": "Started", "status": "True", "severity": "Info", "lastTransitionTime": "t", "reason": "R"}
     findings = Findings(SOURCE)
     source = obj("Workflow", {}, status={"state": "Running", "conditions": [{**condition, "severity": ""}, condition]})
-    (made,) = early.convert(source, findings)
+    (made,) = first_revision.convert_first_revision(source, findings)
     assert made["status"]["conditions"] == [{"type": "Started", "status": "True", "reason": "R"}] * 2
     assert [each.path for each in findings] == [
         "status.conditions[0].lastTransitionTime",
         "status.conditions[1].severity",
         "status.conditions[1].lastTransitionTime",
     ]
-    assert not early.is_early(made)
+    assert not first_revision.is_first_revision(made)
 
 
 JSON = st.recursive(
@@ -189,10 +189,10 @@ JSON = st.recursive(
         ),
     ),
 )
-def test_no_object_crashes_and_a_result_is_early_no_more(kind: str, spec: Raw) -> None:
+def test_no_object_crashes_and_a_result_is_first_revision_no_more(kind: str, spec: Raw) -> None:
     source = obj(kind, spec, status={"conditions": [{"severity": 1}, None]})
-    early.is_early(source)
+    first_revision.is_first_revision(source)
     findings = Findings(SOURCE)
-    for made in early.convert(source, findings):
+    for made in first_revision.convert_first_revision(source, findings):
         timeout = made["spec"].get("timeout")
-        assert not early.is_early(made) or isinstance(timeout, int)
+        assert not first_revision.is_first_revision(made) or isinstance(timeout, int)

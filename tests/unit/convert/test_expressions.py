@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tink.convert.expressions import rewrite
+from tink.convert.v1alpha1.expressions import rewrite
 
 FIRST = "(keys .Hardware.NetworkInterfaces | sortAlpha | first)"
 ROOTED = FIRST.replace(".Hardware", "$.Hardware")

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from tests.unit.convert.old_hardware import MAC, OTHER_MAC, SOURCE, convert, interface, machine
 from tink.api.v1alpha2 import Hardware, Raw
-from tink.convert import hardware
 from tink.convert.documents import read
-from tink.convert.report import Findings, Kind
+from tink.convert.findings import Findings, Kind
 from tink.convert.run import Result, convert_documents
+from tink.convert.v1alpha1 import hardware
 
 CORPORA = Path(__file__).parent / "corpora" / "hardware"
 Refused = Callable[[Raw], list[str]]
@@ -367,7 +367,7 @@ def test_whatever_a_machine_says_the_result_is_one_that_the_api_takes(refused: R
     findings = Findings(SOURCE)
     obj = machine(spec)
     before = copy.deepcopy(obj)
-    result = hardware.convert(obj, findings)
+    result = hardware.convert_hardware(obj, findings)
     assert obj == before
     assert bool(result) != findings.failed
     for made in result:
@@ -381,6 +381,6 @@ def test_whatever_a_machine_says_the_result_is_one_that_the_api_takes(refused: R
 def test_no_object_brings_the_converter_down(spec: Any, metadata: Any) -> None:
     obj = machine() | {"spec": spec, "metadata": metadata}
     findings = Findings(SOURCE)
-    hardware.convert(obj, findings)
+    hardware.convert_hardware(obj, findings)
     assert findings.failed
     assert all(each.reason for each in findings if each.kind is Kind.ERROR)

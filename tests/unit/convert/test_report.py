@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tink.convert.documents import Converted
 from tink.convert.fields import Fields, join
-from tink.convert.report import Findings, Kind, Source
-from tink.convert.run import Converted, Result
-from tink.convert.table import report_json, summary, table
+from tink.convert.findings import Findings, Kind, Source
+from tink.convert.report import report_json, summary, table
+from tink.convert.run import Result
 
 SOURCE = Source("rack.yaml", 2, "Hardware", "lab", "node-1")
 

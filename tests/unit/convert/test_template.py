@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from tests.unit.convert import old_renderer
 from tink.api.v1alpha2 import Raw, Template, Workflow
-from tink.convert import template
-from tink.convert.documents import Document, read
-from tink.convert.report import Findings, Source
+from tink.convert.documents import Document, read, to_yaml
+from tink.convert.findings import Findings, Source
 from tink.convert.run import Result, convert_documents
-from tink.convert.writer import to_yaml
+from tink.convert.v1alpha1 import template
 from tink.template import engine
 from tink.template.errors import TemplateError
 from tink.template.fields import parse_fields, render_actions
@@ -66,7 +65,7 @@ def with_data(data: Any, name: str = "t") -> Raw:
 def convert(data: Any) -> tuple[Raw | None, list[tuple[str, str]], dict[str, str]]:
     """The spec of the result, (kind, path) of the findings, and their reasons by path."""
     findings = Findings(SOURCE)
-    result = template.convert(with_data(data), findings)
+    result = template.convert_template(with_data(data), findings)
     assert bool(result) is not findings.failed
     found = [(str(each.kind), each.path.removeprefix("spec.data.tasks[0].")) for each in findings]
     reasons: dict[str, str] = {}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import orjson
 
-from tink.convert.documents import read
+from tink.convert.documents import read, to_yaml
 from tink.convert.run import convert_documents
-from tink.convert.writer import to_yaml
 
 COMMENTED = """\
 apiVersion: tinkerbell.org/v1alpha1

@@ -12,8 +12,8 @@ import pytest
 
 from tests.unit.convert import old_renderer
 from tink.api.v1alpha2 import Raw
-from tink.convert import template
-from tink.convert.report import Findings, Source
+from tink.convert.findings import Findings, Source
+from tink.convert.v1alpha1 import template
 from tink.template.fields import render_actions
 
 PARAMS = {"word": "w", "empty": ""}
@@ -56,7 +56,7 @@ def compared(texts: list[str]) -> list[tuple[str, str, str, bool]]:
         "spec": {"data": data},
     }
     findings = Findings(Source("in.yaml", 1, "Template", "", "t"))
-    (new,) = template.convert(old, findings)
+    (new,) = template.convert_template(old, findings)
     warned = {each.path.rpartition(".")[2] for each in findings if each.reason.startswith("spaces ")}
     (was,) = old_renderer.render(old, OLD_HARDWARE, PARAMS)
     (now,) = render_actions(new, HARDWARE, PARAMS)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tink.api.v1alpha2 import Raw, Workflow
-from tink.convert import workflow
-from tink.convert.report import Findings, Source
+from tink.convert.findings import Findings, Source
 from tink.convert.run import Result
+from tink.convert.v1alpha1 import workflow
 
 SOURCE = Source("in.yaml", 1, "Workflow", "", "w")
 SPEC = {"templateRef": "t", "hardwareRef": "h", "hardwareMap": {"device_1": "52:54:00:00:00:01"}}
@@ -32,7 +32,7 @@ def order(spec: Any = None, **more: Any) -> Raw:
 
 def convert(obj: Raw) -> tuple[list[Raw], list[tuple[str, str]]]:
     findings = Findings(SOURCE)
-    result = workflow.convert(obj, findings)
+    result = workflow.convert_workflow(obj, findings, lambda *_: None)
     return result, [(str(each.kind), each.path) for each in findings]
 
 

@@ -15,11 +15,20 @@ from hypothesis import strategies as st
 
 from tink.api import yaml as kubernetes_yaml
 from tink.api.v1alpha2 import Raw
-from tink.convert.comments import collect
-from tink.convert.documents import Document, read
-from tink.convert.report import Source
-from tink.convert.run import Converted, convert_documents
-from tink.convert.writer import file_name, json_text, to_json, to_yaml, write_whole, yaml_document
+from tink.convert.documents import (
+    Converted,
+    Document,
+    collect,
+    file_name,
+    json_text,
+    read,
+    to_json,
+    to_yaml,
+    write_whole,
+    yaml_document,
+)
+from tink.convert.findings import Source
+from tink.convert.run import convert_documents
 
 
 def written(obj: Raw) -> str:

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.metal3.hosts import V1ALPHA1, hosts
 from tink.api.metal3.crds import generate
 from tink.controller.webhooks.registration import Address
-from tink.convert.baremetalhost import ConversionSettings
+from tink.convert.metal3 import ConversionSettings
 from tink.metal3 import definition
 from tink.metal3.definition import Definition
 from tink.metal3.migration import plan, report

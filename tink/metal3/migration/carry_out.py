@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from tink.api.metal3 import V1ALPHA1, V1BETA1
 from tink.api.v1alpha2 import Raw
-from tink.convert.baremetalhost import convert
+from tink.convert.metal3 import convert_version
 from tink.kube import pages
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError, UnreachableError
 from tink.kube.resources import CRD, HARDWARE_DATA, HOST_V1ALPHA1, HOST_V1BETA1
@@ -121,7 +121,7 @@ async def _give_details(client: KubeClient, survey: Survey, settings: MigrationS
     namespace, name = at
     resource = HOST_V1ALPHA1 if OLD in survey.served else HOST_V1BETA1
     try:
-        host = convert(await client.get(resource, name, namespace), V1ALPHA1, settings.conversion)
+        host = convert_version(await client.get(resource, name, namespace), V1ALPHA1, settings.conversion)
     except NotFoundError:
         return False
     hardware = (host.get("status") or {}).get("hardware")

@@ -1,38 +1,24 @@
 """Objects that say they are of today's v1alpha2: what they are if that is not so.
 
-Several schemas have had this apiVersion. The proposal's early revision and tinkerbell/tink's Go types differ in a few
-fields, which `tink.convert.early` carries over. tinkerbell/tinkerbell's own v1alpha2 (api/v1alpha2/tinkerbell) has
+Several schemas have had this apiVersion. The proposal's first revision and tinkerbell/tink's Go types differ in a few
+fields, which `first_revision` carries over. tinkerbell/tinkerbell's own v1alpha2 (api/v1alpha2/tinkerbell) has
 nearly everything elsewhere, and is refused. A field that none of them knows would be dropped by an API server without a
 word; here it is told.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw
-from tink.convert import early
 from tink.convert.fields import Fields, join, says_nothing, type_name
+from tink.convert.findings import Findings
 from tink.convert.metadata import carried
-from tink.convert.report import Findings
+from tink.convert.v1alpha2.first_revision import convert_first_revision, is_first_revision
+from tink.convert.v1alpha2.upstream import UPSTREAM, upstream_fields
 
-FOREIGN_KINDS = ("Policy", "Task")
-"""Kinds that tinkerbell/tinkerbell's v1alpha2 has and today's has not."""
-FOREIGN = (
-    "tinkerbell/tinkerbell has another schema under the same apiVersion, and this is of that one: convert the v1alpha1 "
-    "object, or write its fields anew"
-)
-
-_FOREIGN_FIELDS = {
-    "Hardware": ("agentID", "arch", "attributes", "auto", "bmc", "references"),
-    "Workflow": ("disabled", "globals", "references", "tasks", "timeoutSeconds", "vars"),
-}
-_OF_INSTANCE = ("lookupID", "metadata", "networkConfig", "osie", "sshKeys", "vars")
-_OF_INTERFACE = ("ipam", "isoboot", "netboot")
-_OF_DHCP = ("ipv4", "ipv6", "v4", "v6")
 _UNKNOWN = "v1alpha2 has no such field"
 _TYPES: dict[str, Any] = {
     "object": dict,
@@ -47,39 +33,14 @@ _IN_WORDS = {"object": "an object", "array": "a list", "string": "a string", "bo
 
 def convert(obj: Raw, findings: Findings) -> list[Raw]:
     """The object as today's API takes it; nothing if there is an error."""
-    foreign = next(_foreign(obj), None)
-    if foreign is not None:
-        findings.error(foreign, FOREIGN)
+    elsewhere = next(upstream_fields(obj), None)
+    if elsewhere is not None:
+        findings.error(elsewhere, UPSTREAM)
         return []
-    made = early.convert(obj, findings) if early.is_early(obj) else [obj]
+    made = convert_first_revision(obj, findings) if is_first_revision(obj) else [obj]
     made = [{**each, "metadata": carried(Fields(each, findings), findings)} for each in made]
     made = [_checked(each, _schema(each["kind"]), "", findings) for each in made]
     return [] if findings.failed else made
-
-
-def _foreign(obj: Raw) -> Iterator[str]:
-    """The paths of fields that only tinkerbell/tinkerbell's v1alpha2 has, or has in this form."""
-    spec = _mapping(obj.get("spec"))
-    for key in _FOREIGN_FIELDS.get(obj["kind"], ()):
-        if not says_nothing(spec.get(key)):
-            yield f"spec.{key}"
-    if obj["kind"] != "Hardware":
-        return
-    for key in _OF_INSTANCE:
-        if key in _mapping(spec.get("instance")):
-            yield f"spec.instance.{key}"
-    for mac, interface in _mapping(spec.get("networkInterfaces")).items():
-        at = join("spec.networkInterfaces", mac)
-        for key in _OF_INTERFACE:
-            if key in _mapping(interface):
-                yield f"{at}.{key}"
-        for key in _OF_DHCP:
-            if key in _mapping(_mapping(interface).get("dhcp")):
-                yield f"{at}.dhcp.{key}"
-    devices = spec.get("storageDevices")
-    for index, device in enumerate(devices if isinstance(devices, list) else ()):
-        if isinstance(device, dict):
-            yield f"spec.storageDevices[{index}]"
 
 
 @cache
@@ -125,7 +86,3 @@ def _fields(mapping: Raw, schema: Raw, path: str, findings: Findings) -> Raw:
         if mapping.get(key) is None:
             findings.error(join(path, key), "must be there")
     return result
-
-
-def _mapping(value: Any) -> Raw:
-    return value if isinstance(value, dict) else {}

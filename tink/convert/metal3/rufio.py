@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from tink.api.v1alpha2 import RUFIO_GROUP, Raw
-from tink.convert import accepted
+from tink.convert import constraints
 from tink.convert.fields import Fields
-from tink.convert.report import Findings
+from tink.convert.findings import Findings
 
 API_VERSION = f"{RUFIO_GROUP}/v1alpha1"
 KIND = "Machine"
@@ -49,7 +49,7 @@ def address(text: str) -> Address:
     else:
         raise ValueError(f"Rufio knows no driver {parts.scheme[:60]!r}: make its Machine by hand")
     host = parts.hostname or ""
-    if not host or (not _is_ip(host) and accepted.hostname(host)):
+    if not host or (not _is_ip(host) and constraints.hostname(host)):
         raise ValueError("it names no host: write it like redfish://192.0.2.7/redfish/v1/Systems/1")
     if "@" in parts.netloc:
         raise ValueError("it has credentials in it: put them into the Secret that credentialsName names")
@@ -66,7 +66,7 @@ def machine(bmc: Fields, metadata: Raw, findings: Findings) -> Raw | None:
     except ValueError as error:
         findings.dropped(bmc.at("address"), str(error))
         return None
-    if refusal := credentials and accepted.object_name(credentials):
+    if refusal := credentials and constraints.object_name(credentials):
         findings.dropped(bmc.at("credentialsName"), refusal)
         return None
     connection: Raw = {"host": where.host, "port": where.port, "insecureTLS": bool(insecure)}

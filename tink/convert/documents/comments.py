@@ -14,28 +14,15 @@ from dataclasses import dataclass, replace
 import yaml
 
 from tink.api.yaml import YamlError
+from tink.convert.documents.nodes import compose
 from tink.convert.fields import join
-from tink.convert.nodes import compose
+from tink.convert.findings import Comment
 
 _MAYBE = re.compile(r"(?:^|[ \t])#", re.MULTILINE)
 _HASH = re.compile(r"(?<![^ \t])#")
 _BLOCK_HEADER = re.compile(r"[|>][0-9+-]*")
 END = "\0end"
 """The path of a comment below all fields."""
-
-
-@dataclass(frozen=True, slots=True)
-class Comment:
-    """One line of comment."""
-
-    paths: tuple[str, ...]
-    """The fields at its line, the innermost last; the first that is found in the result, from the last, gets it."""
-    text: str
-    """With its `#`."""
-    beside: bool
-    """On the field's own line, not above it."""
-    line: int = 0
-    """Where it stands in its text, from 1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tink.api.metal3 import V1ALPHA1, V1BETA1
-from tink.api.v1alpha2 import Raw
+from tink.api.v1alpha2 import Raw, as_mapping
 from tink.convert.fields import join, says_nothing, type_name
 
 PAUSED = "baremetalhost.metal3.io/paused"
@@ -141,13 +141,13 @@ def _of_state(host: Raw, unmanaged: bool) -> list[Refusal]:
 
 def _of_unmanaged(host: Raw) -> list[Refusal]:
     """What a host without a state says about an installation that it had, or is to get."""
-    spec, metadata = _mapping(host.get("spec")), _mapping(host.get("metadata"))
+    spec, metadata = as_mapping(host.get("spec")), as_mapping(host.get("metadata"))
     found = [
         Refusal(f"spec.{name}", "without a state, nothing says that Metal3 has not installed it: take it out if so")
         for name in ("image", "customDeploy")
         if not says_nothing(spec.get(name))
     ]
-    if SAVED_STATUS in _mapping(metadata.get("annotations")):
+    if SAVED_STATUS in as_mapping(metadata.get("annotations")):
         path = join("metadata.annotations", SAVED_STATUS)
         found.append(Refusal(path, "the host's state stands here, and Metal3 has not taken it over yet"))
     return found
@@ -159,7 +159,7 @@ def _hint(state: str) -> str:
 
 def provisioning_state(host: Raw) -> Any:
     """What Metal3 says of the host; empty if it says nothing."""
-    state = _mapping(_mapping(host.get("status")).get("provisioning")).get("state")
+    state = as_mapping(as_mapping(host.get("status")).get("provisioning")).get("state")
     return "" if state is None else state
 
 
@@ -182,7 +182,3 @@ def _short(value: Any) -> str:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _mapping(value: Any) -> Raw:
-    return value if isinstance(value, dict) else {}

@@ -1,6 +1,6 @@
 """Templates of v1alpha1, a text of YAML with expressions, to v1alpha2's typed actions.
 
-`templated` reads the text, `expressions` rewrites what is in its fields; here the fields get their new places. What
+`template_text` reads the text, `expressions` rewrites what is in its fields; here the fields get their new places. What
 they did is what the Tink controller, server and workers did with them (tinkerbell/tinkerbell, tink/):
 
 - A task is the Template now. Its volumes and environment go to the Template's own, which actions take precedence over
@@ -18,12 +18,13 @@ from typing import Any
 from tink.api import rules
 from tink.api.v1alpha2 import API_VERSION, Raw
 from tink.api.yaml import plain_scalar
-from tink.convert.comments import END
-from tink.convert.expressions import rewrite
+from tink.convert import constraints
+from tink.convert.documents.comments import END
 from tink.convert.fields import Fields, says_nothing, type_name
+from tink.convert.findings import Findings
 from tink.convert.metadata import carried
-from tink.convert.report import Findings
-from tink.convert.templated import Content, read
+from tink.convert.v1alpha1.expressions import rewrite
+from tink.convert.v1alpha1.template_text import Content, read
 from tink.template import engine
 from tink.template.errors import TemplateError
 
@@ -43,14 +44,10 @@ _MOST_LINES = 20
 _RESTARTS = re.compile(r"(?:^|[^a-z])(?:kexec|reboot)(?:[^a-z]|\Z)")
 _WAITS = "waitdaemon"
 """An image that starts the one in $IMAGE when the agent has reported."""
-NO_PID = (
-    "v1alpha2 has no PID namespaces: the action gets its own. One that restarts the machine can do it by "
-    "/proc/sysrq-trigger"
-)
 _REACTION = "v1alpha2 has no reactions to failures: let the action itself clean up"
 
 
-def convert(obj: Raw, findings: Findings) -> list[Raw]:
+def convert_template(obj: Raw, findings: Findings) -> list[Raw]:
     """The Template; nothing if there is an error."""
     return _Conversion(obj, findings).result()
 
@@ -214,9 +211,9 @@ class _Conversion:
             result["networkNamespace"] = text
         elif network is None:
             namespaces.ignore("network")
-        namespaces.drop("pid", NO_PID)
+        namespaces.drop("pid", constraints.NO_PID_NAMESPACE)
         namespaces.rest()
-        action.drop("pid", NO_PID)
+        action.drop("pid", constraints.NO_PID_NAMESPACE)
         for key in ("on-timeout", "on-failure"):
             action.drop(key, _REACTION)
         action.rest()

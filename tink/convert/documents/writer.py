@@ -1,4 +1,4 @@
-"""Objects to YAML or JSON, and into files; a file is there whole or not at all.
+"""Objects to YAML or JSON.
 
 YAML is written here and not by PyYAML because the result must mean the same to every reader (a MAC address unquoted is
 a number in base 60 for YAML 1.1's libraries), because multi-line strings shall be readable, because comments are put
@@ -7,30 +7,24 @@ beside the fields they belong to, and because 10,000 machines shall take seconds
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import json
-import os
 import re
-import tempfile
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import orjson
 
 from tink.api.v1alpha2 import Raw
-from tink.convert.comments import END, Comment, collect, placed
+from tink.convert.documents.comments import END, collect, placed
+from tink.convert.documents.document import Converted
 from tink.convert.fields import join
-from tink.convert.run import DEFAULT_NAMESPACE, Converted
+from tink.convert.findings import Comment
 
 # What no YAML library takes for anything but a string, unquoted.
 _PLAIN = re.compile(r"[A-Za-z/_][A-Za-z0-9_./@+=~()-]*(?:[: ][A-Za-z0-9_./@+=~()]+[A-Za-z0-9_./@+=~()-]*)*\Z")
 _ADDRESS = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?:/[0-9]{1,2})?\Z")
 _WORDS = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
 _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
-_UNSAFE_IN_NAME = re.compile(r"[^A-Za-z0-9._-]")
-_LONGEST_NAME = 200
 
 
 def to_yaml(converted: Iterable[Converted]) -> Iterator[str]:
@@ -62,51 +56,6 @@ def json_text(obj: Raw) -> str:
         return orjson.dumps(obj, option=orjson.OPT_INDENT_2).decode() + "\n"
     except orjson.JSONEncodeError:  # integers of more than 64 bits, which no API server takes, but a file may have
         return json.dumps(obj, indent=2, ensure_ascii=False) + "\n"
-
-
-def file_name(obj: Raw, suffix: str) -> str:
-    """`hardware-default-node-1.yaml`. Whatever the object says, it stays in its directory and is unlike any other."""
-    metadata = obj["metadata"]
-    namespace = str(metadata.get("namespace") or DEFAULT_NAMESPACE)
-    said = f"{obj['kind'].lower()}-{namespace}-{metadata.get('name')}"
-    safe = _UNSAFE_IN_NAME.sub("_", said)[:_LONGEST_NAME]
-    # Two objects may come to one name: a-b in c, and b-c... of a; the slash tells them apart.
-    if safe != said or "-" in namespace or "-" in obj["kind"]:
-        safe += "-" + hashlib.sha256(f"{obj['kind']}/{namespace}/{metadata.get('name')}".encode()).hexdigest()[:8]
-    return safe + suffix
-
-
-def write_whole(path: Path, text: Iterable[str]) -> None:
-    """Write a file so that nobody ever sees half of it. Raises OSError, and leaves what was there before.
-
-    A link stays one. What is no regular file (`/dev/stdout`, a pipe) is not replaced but written to.
-    """
-    if path.exists() and not path.is_file():
-        with path.open("w", encoding="utf-8") as stream:
-            stream.writelines(text)
-        return
-    path = path.resolve()
-    try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
-    except OSError as error:
-        error.filename = str(path)  # not that of the temporary file, which says nothing to anybody
-        raise
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.writelines(text)
-        mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
-        Path(temporary).chmod(mode)
-        Path(temporary).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink()
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 class _Lines:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import orjson
@@ -21,9 +20,10 @@ import orjson
 from tink.api import yaml
 from tink.api.v1alpha2 import Raw
 from tink.api.yaml import MAX_BYTES, YamlError
-from tink.convert.comments import has_comments
-from tink.convert.fields import join, type_name
-from tink.convert.report import Finding, Kind, Source
+from tink.convert.documents.comments import has_comments
+from tink.convert.documents.document import MAX_DEPTH, Document, error_in, validated
+from tink.convert.fields import join, shown, type_name
+from tink.convert.findings import Finding, Kind, Source
 
 # A document's start, with the directives that stand before it.
 _START = re.compile(rb"^(?:%[^\n]*\n(?:[%#][^\n]*\n|[ \t\r]*\n)*)?---(?=[ \t\r\n]|\Z)", re.MULTILINE)
@@ -32,27 +32,6 @@ _NEXT_OBJECT = re.compile(r"^\{", re.MULTILINE)
 _JSON_START = re.compile(rb"(?:---)?[ \t\r\n]*[{\[]")
 _BOM = b"\xef\xbb\xbf"
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
-_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?\Z")
-_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z")
-_OF_A_NAME = "lower case letters, digits, - and . between these"
-_DEEPEST = 100
-_COLLECTIONS = (dict, list)
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """One object as it was read, and where.
-
-    What every object has: `apiVersion` and `kind` as strings, `metadata` with a name and perhaps a namespace, both
-    strings. All else may be anything that JSON can say.
-    """
-
-    source: Source
-    obj: Raw
-    prefix: str = ""
-    """Where the object stands in its document: `items[3]` in a List, else empty."""
-    text: str | None = None
-    """The document's own YAML, if it has comments."""
 
 
 def read(file: str, content: bytes) -> Iterator[Document | Finding]:
@@ -71,45 +50,6 @@ def read(file: str, content: bytes) -> Iterator[Document | Finding]:
         for part in parts:
             yield from part
         number += len(parts)
-
-
-def checked(document: Document) -> Document | Finding:
-    """The document, or what keeps its object from being one of Kubernetes'."""
-    obj = document.obj
-    for key in ("apiVersion", "kind"):
-        if not isinstance(obj.get(key), str) or not obj[key]:
-            return _error(document, key, f"must be a string, is {_present(obj, key)}: this is no Kubernetes object")
-    metadata = obj.get("metadata")
-    if not isinstance(metadata, dict):
-        return _error(document, "metadata", f"must be an object, is {_present(obj, 'metadata')}")
-    name, namespace = metadata.get("name"), metadata.get("namespace")
-    if not isinstance(name, str) or not name:
-        what = "put it in quotes" if isinstance(name, int | float) else "give it a name"
-        return _error(document, "metadata.name", f"must be a string, is {_present(metadata, 'name')}: {what}")
-    if not _NAME.match(name):
-        return _error(document, "metadata.name", f"no API server takes {_short(name)} for a name: {_OF_A_NAME}")
-    if not isinstance(namespace, str | None):
-        return _error(document, "metadata.namespace", f"must be a string, is {_present(metadata, 'namespace')}")
-    if namespace and not _NAMESPACE.match(namespace):
-        reason = f"no API server takes {_short(namespace)} for a namespace: {_OF_A_NAME}, no points"
-        return _error(document, "metadata.namespace", reason)
-    if (path := _too_deep(obj)) is not None:
-        return _error(document, path, f"nested deeper than {_DEEPEST} levels")
-    return document
-
-
-def _too_deep(obj: Raw) -> str | None:
-    """The field that nests deeper than anything honest does; None if there is none. JSON may nest without end."""
-    level = [(key, item) for key, item in obj.items() if item and item.__class__ in _COLLECTIONS]
-    for _ in range(_DEEPEST - 1):
-        below: list[tuple[str, Any]] = []
-        for key, here in level:
-            items = here.values() if here.__class__ is dict else here
-            below += [(key, item) for item in items if item and item.__class__ in _COLLECTIONS]
-        if not below:
-            return None
-        level = below
-    return level[0][0]
 
 
 def _chunks(content: bytes) -> Iterator[tuple[int, bytes]]:
@@ -189,7 +129,7 @@ def _once(pairs: list[tuple[str, Any]]) -> Raw:
         left = set(found)
         for key, _ in pairs:
             if key not in left:
-                raise ValueError(f"in the value that begins there, key {_short(key)} is given twice")
+                raise ValueError(f"in the value that begins there, key {shown(key, 80)} is given twice")
             left.discard(key)
     return found
 
@@ -199,7 +139,7 @@ _DECODER = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_once
 
 def _json_problem(error: Exception) -> str:
     if isinstance(error, RecursionError):
-        return f"nested deeper than {_DEEPEST} levels"
+        return f"nested deeper than {MAX_DEPTH} levels"
     return getattr(error, "msg", "") or str(error)
 
 
@@ -234,8 +174,8 @@ def _objects(source: Source, found: Any, text: str | None, size: int) -> Iterato
         items = _items(obj)
         if items is None:
             yield _document(source, obj, prefix, text, size)
-        elif prefix.count("items") >= _DEEPEST:
-            yield Finding(Kind.ERROR, source, "", f"Lists nested deeper than {_DEEPEST} levels")
+        elif prefix.count("items") >= MAX_DEPTH:
+            yield Finding(Kind.ERROR, source, "", f"Lists nested deeper than {MAX_DEPTH} levels")
         else:
             at = join(prefix, "items")
             below = [(join(at, index), item, *_kind_of_items(obj)) for index, item in enumerate(items)]
@@ -278,8 +218,8 @@ def _document(source: Source, obj: Raw, prefix: str, text: str | None, size: int
     )
     document = Document(named, obj, prefix, text)
     if size > MAX_BYTES and (path := _too_large(obj)) is not None:
-        return _error(document, path, f"the object is larger than {MAX_BYTES} bytes, most of it here")
-    return checked(document)
+        return error_in(document, path, f"the object is larger than {MAX_BYTES} bytes, most of it here")
+    return validated(document)
 
 
 def _too_large(obj: Raw) -> str | None:
@@ -287,7 +227,7 @@ def _too_large(obj: Raw) -> str | None:
     if _size(obj) <= MAX_BYTES:
         return None
     path, here = "", obj
-    for _ in range(_DEEPEST):
+    for _ in range(MAX_DEPTH):
         children: list[tuple[Any, Any]] = list(here.items() if isinstance(here, dict) else enumerate(here))
         key, child = max(children, key=lambda pair: _size(pair[1]))
         if _size(child) <= MAX_BYTES // 2:
@@ -303,18 +243,3 @@ def _size(found: Any) -> int:
         return len(orjson.dumps(found))
     except orjson.JSONEncodeError:  # integers of more than 64 bits
         return len(json.dumps(found))
-
-
-def _error(document: Document, path: str, reason: str) -> Finding:
-    place = f"{document.prefix}.{path}" if document.prefix and path else document.prefix or path
-    return Finding(Kind.ERROR, document.source, place, reason)
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 80 else text[:80] + "…")
-
-
-def _present(mapping: Raw, key: str) -> str:
-    if key not in mapping:
-        return "missing"
-    return "empty" if mapping[key] == "" else type_name(mapping[key])

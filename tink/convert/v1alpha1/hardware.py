@@ -12,17 +12,17 @@ import hashlib
 from typing import Any
 
 from tink.api.v1alpha2 import API_VERSION, INSTANCE_ID_ANNOTATION, RUFIO_GROUP, SSH_PUBLIC_KEYS_ANNOTATION, Raw
-from tink.convert import accepted
+from tink.convert import constraints
 from tink.convert.fields import Fields, join, put_text, says_nothing
-from tink.convert.interfaces import Interfaces, Netboot
+from tink.convert.findings import Findings
 from tink.convert.metadata import carried
-from tink.convert.report import Findings
+from tink.convert.v1alpha1.interfaces import Interfaces, Netboot
 
 _UNUSED = "nothing used it, and v1alpha2 has no place for it"
 _SERVED = "v1alpha2's metadata service does not serve it"
 
 
-def convert(obj: Raw, findings: Findings) -> list[Raw]:
+def convert_hardware(obj: Raw, findings: Findings) -> list[Raw]:
     """The Hardware, and the OSIE that it refers to if it has one; nothing if there is an error."""
     return _Machine(Fields(obj, findings), findings).result()
 
@@ -86,8 +86,8 @@ class _Machine:
 
     def _instance(self, spec: Fields, result: Raw, metadata: Raw) -> None:
         found: Raw = {}
-        put_text(self._findings, spec, "userData", accepted.long_text, found, "spec.instance", "userdata")
-        put_text(self._findings, spec, "vendorData", accepted.long_text, found, "spec.instance", "vendordata")
+        put_text(self._findings, spec, "userData", constraints.long_text, found, "spec.instance", "userdata")
+        put_text(self._findings, spec, "vendorData", constraints.long_text, found, "spec.instance", "vendordata")
         if found:
             result["instance"] = found
         machine = spec.fields("metadata")
@@ -150,7 +150,7 @@ class _Machine:
             self._findings.dropped(
                 path, f"the interfaces have others ({', '.join(filter(None, names))}), and keep them"
             )
-        elif refusal := accepted.hostname(hostname):
+        elif refusal := constraints.hostname(hostname):
             self._findings.dropped(path, refusal)
         else:
             self._findings.changed(path, f"is now the hostname that DHCP serves to {mac}")
@@ -184,10 +184,10 @@ class _Machine:
             disk.rest()
             if not device:
                 continue
-            if refusal := accepted.disk(device):
+            if refusal := constraints.disk(device):
                 self._findings.dropped(disk.at("device"), refusal)
-            elif len(devices) == accepted.MOST_DISKS:
-                self._findings.dropped(disk.path, f"v1alpha2 takes {accepted.MOST_DISKS} disks of a machine")
+            elif len(devices) == constraints.MOST_DISKS:
+                self._findings.dropped(disk.path, f"v1alpha2 takes {constraints.MOST_DISKS} disks of a machine")
             else:
                 self._findings.moved(disk.path, f"spec.storageDevices[{len(devices)}]")
                 devices.append(device)
@@ -205,7 +205,7 @@ class _Machine:
             self._findings.dropped(
                 reference.path, f"v1alpha2 refers to a Machine of {RUFIO_GROUP}, not to {kind or 'one'} of {group}"
             )
-        elif refusal := accepted.object_name(name):
+        elif refusal := constraints.object_name(name):
             self._findings.dropped(reference.at("name"), refusal)
         else:
             result["bmcRef"] = {"name": name}

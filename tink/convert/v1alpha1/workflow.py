@@ -7,27 +7,26 @@ machine a second time; one that has ended has nothing left to do.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from tink.api.v1alpha2 import API_VERSION, Raw
-from tink.convert import accepted
-from tink.convert.fields import Fields, says_nothing, type_name
+from tink.convert import constraints
+from tink.convert.documents import Lookup
+from tink.convert.fields import Fields, says_nothing
+from tink.convert.findings import Findings
 from tink.convert.metadata import carried
-from tink.convert.report import Findings
-from tink.convert.run import Lookup
-from tink.convert.template import global_timeout
+from tink.convert.params import check_params, param_text
+from tink.convert.v1alpha1.template import global_timeout
 
 _WAITING = ("", "PENDING")
 _ENDED = ("SUCCESS", "FAILED", "TIMEOUT")
-LONGEST_PARAM = 131072
 _BOOT = (
     "v1alpha2 does not drive BMCs and does not switch netbooting by itself: power the machine on, and set "
     "disableNetboot when it is installed"
 )
 
 
-def convert(obj: Raw, findings: Findings, lookup: Lookup | None = None) -> list[Raw]:
+def convert_workflow(obj: Raw, findings: Findings, lookup: Lookup) -> list[Raw]:
     """The Workflow, if it waits for its machine; else nothing, and a finding that says so.
 
     `lookup` finds its Template, whose text says how long a Workflow may take.
@@ -38,7 +37,7 @@ def convert(obj: Raw, findings: Findings, lookup: Lookup | None = None) -> list[
 class _Conversion:
     """The conversion of one Workflow."""
 
-    def __init__(self, obj: Raw, findings: Findings, lookup: Lookup | None) -> None:
+    def __init__(self, obj: Raw, findings: Findings, lookup: Lookup) -> None:
         self._top = Fields(obj, findings)
         self._findings = findings
         self._lookup = lookup
@@ -86,7 +85,7 @@ class _Conversion:
         name = spec.text(key)
         if not name:
             self._findings.error(spec.at(key), f"v1alpha2 needs the name of the {kind}: fill it in")
-        elif refusal := accepted.object_name(name):
+        elif refusal := constraints.object_name(name):
             self._findings.error(spec.at(key), refusal)
         else:
             result[key] = {"name": name}
@@ -107,7 +106,7 @@ class _Conversion:
         if isinstance(noted, int) and not isinstance(noted, bool) and noted > 0:
             return noted
         name = result.get("templateRef", {}).get("name")
-        if self._lookup is None or not name:
+        if not name:
             return None
         template = self._lookup("Template", metadata.get("namespace") or "", name)
         return global_timeout(template) if template is not None else None
@@ -121,24 +120,3 @@ class _Conversion:
         for key in ("toggleAllowNetboot", "isoURL", "bootMode", "custombootConfig"):
             options.drop(key, _BOOT)
         options.rest()
-
-
-def param_text(value: Any, at: str, findings: Findings) -> str | None:
-    """A value as a templateParam, which is a string; None for null."""
-    if value is None or isinstance(value, str):
-        return value
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    if isinstance(value, dict | list):
-        findings.changed(at, f"is {type_name(value)}, and a string of JSON now: use it as (fromJson .Params.NAME)")
-    else:
-        findings.changed(at, f"is {type_name(value)}, and the string {text} now")
-    return text
-
-
-def check_params(params: dict[str, str], at: str, findings: Findings) -> None:
-    """Report what v1alpha2 takes no more of."""
-    if len(params) > accepted.MOST_PARAMS:
-        findings.error(at, f"v1alpha2 takes {accepted.MOST_PARAMS} parameters, here are {len(params)}")
-    for key, text in params.items():
-        if len(text) > LONGEST_PARAM:
-            findings.error(f"{at}.{key}", f"longer than {LONGEST_PARAM} characters, the most that v1alpha2 takes")

@@ -2,7 +2,7 @@
 
 v1alpha1 -> v1beta1: fields get their new names, the hardware profile becomes the root device hints that it stood for,
 an empty checksum type becomes what that meant, and hardware profile and hardware details go. The whole of the old
-object is kept in an annotation (`tink.convert.conversion_data`).
+object is kept in an annotation (`tink.convert.metal3.conversion_data`).
 
 v1beta1 -> v1alpha1: for every field that v1beta1 has, the object itself is the truth: what users changed or removed
 stays so. From the annotation comes only what v1beta1 has no field for (profile, hardware details), and which values
@@ -27,8 +27,8 @@ from pydantic import ValidationError
 from tink.api.metal3 import V1ALPHA1, V1BETA1
 from tink.api.metal3.hardwaredata import HardwareDetails
 from tink.api.metal3.profiles import EMPTY, has_root_volume, profile_hints
-from tink.api.v1alpha2 import Raw
-from tink.convert.conversion_data import ANNOTATIONS_LIMIT, keep, restore
+from tink.api.v1alpha2 import Raw, as_mapping
+from tink.convert.metal3.conversion_data import ANNOTATIONS_LIMIT, keep, restore
 
 KIND = "BareMetalHost"
 
@@ -58,7 +58,7 @@ class ConversionSettings:
     annotations_budget: int = 200 << 10
 
 
-def convert(obj: Raw, desired: str, settings: ConversionSettings) -> Raw:
+def convert_version(obj: Raw, desired: str, settings: ConversionSettings) -> Raw:
     """Give a BareMetalHost in the version `desired` (`metal3.io/v1beta1`).
 
     An object that is of that version already, or of any but these two, is given back as it is.
@@ -160,14 +160,10 @@ def _without(value: Any, *fields: str) -> Any:
     return {key: item for key, item in value.items() if key not in fields}
 
 
-def _mapping(value: Any) -> Raw:
-    return value if isinstance(value, dict) else {}
-
-
 def _at(obj: Any, path: tuple[str, ...]) -> Raw | None:
     """The mapping at a path; None if there is none."""
     for field in path:
-        obj = _mapping(obj).get(field)
+        obj = as_mapping(obj).get(field)
     return obj if isinstance(obj, dict) else None
 
 
@@ -198,7 +194,7 @@ def _forms(old: Raw, budget: int) -> Iterator[tuple[Raw, int]]:
 
 def _essence(whole: Raw) -> Raw:
     """What the way down can't do without, but for hardware details."""
-    spec, status = _mapping(whole.get("spec")), _mapping(whole.get("status"))
+    spec, status = as_mapping(whole.get("spec")), as_mapping(whole.get("status"))
     wanted = {field: spec[field] for field in (_PROFILE, _ROOT_HINTS, "bmc", "image") if field in spec}
     observed: Raw = {field: status[field] for field in (_PROFILE, "lastAttemptedImage") if field in status}
     if (image := _at(status, ("provisioning", "image"))) is not None:
@@ -219,7 +215,7 @@ def _down(obj: Raw, settings: ConversionSettings) -> Raw:
         host[part] = there = _without(host[part], *fields)
         # A host without a status is a new one, whatever was copied into its annotations: nothing was observed of it.
         if old is not None and isinstance(there, dict):
-            was = _mapping(old.get(part))
+            was = as_mapping(old.get(part))
             there.update({field: was[field] for field in fields if field in was and _is_valid(field, was[field])})
     if old is not None:
         _settle_hints(host, old)
@@ -253,10 +249,10 @@ def _settle_hints(host: Raw, old: Raw) -> None:
     if hints is None:
         if by_itself is not None:
             spec[_PROFILE] = EMPTY
-            if _PROFILE in _mapping(host.get("status")):
+            if _PROFILE in as_mapping(host.get("status")):
                 host["status"][_PROFILE] = EMPTY  # the controller believes this one first
         return
-    before = _mapping(old.get("spec"))
+    before = as_mapping(old.get("spec"))
     made_up = before.get(_ROOT_HINTS) is None and hints == profile_hints(old)
     # After a change of the BMC's address the profile may be another one: then the hints are all that says what was
     # shown. With a root volume there may be no hints, and the user, who added the volume, never wrote any.

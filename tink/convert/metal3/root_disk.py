@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from tink.api.v1alpha2 import Raw
-from tink.convert import accepted
+from tink.convert import constraints
 from tink.convert.fields import type_name
 
 _GIB = 1 << 30
@@ -84,8 +84,8 @@ def _with_others(root: str, disks: list[Raw], place: int) -> Choice:
             continue
         if problem := _not_a_device(name):
             left_out.append((number, problem))
-        elif len(devices) == accepted.MOST_DISKS:
-            left_out.append((number, f"v1alpha2 takes {accepted.MOST_DISKS} disks of a machine"))
+        elif len(devices) == constraints.MOST_DISKS:
+            left_out.append((number, f"v1alpha2 takes {constraints.MOST_DISKS} disks of a machine"))
         else:
             devices.append(name)
     return Choice(tuple(devices), left_out=tuple(left_out))
@@ -122,7 +122,7 @@ def _not_a_device(name: Any) -> str:
     """Why v1alpha2 would not take a device's name; empty if it does."""
     if not isinstance(name, str):
         return f"must be a string, is {type_name(name)}"
-    refusal = accepted.disk(name)
+    refusal = constraints.disk(name)
     if not refusal and not _DEVICE.fullmatch(name):
         refusal = "names of devices are made of letters, digits and #+-.:=@_"
     return f"{name[:80]!r} is refused: {refusal}" if refusal else ""

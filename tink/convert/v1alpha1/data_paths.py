@@ -1,4 +1,4 @@
-"""Where the data of v1alpha1's templates is in v1alpha2's: tables, read by `tink.convert.expressions`.
+"""Where the data of v1alpha1's templates is in v1alpha2's: tables, read by `tink.convert.v1alpha1.expressions`.
 
 v1alpha1 gave a template (tinkerbell/tinkerbell, tink/controller/internal/workflow/reconciler.go): the keys of the
 Workflow's hardwareMap at the top; `.Hardware` with Disks, Interfaces, UserData, VendorData and Metadata, its own

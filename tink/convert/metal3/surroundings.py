@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
-from tink.api.v1alpha2 import Raw
-from tink.convert import accepted, network_data
+from tink.api.v1alpha2 import Raw, as_mapping
+from tink.convert import constraints
+from tink.convert.documents import Lookup
 from tink.convert.fields import Fields, join
-from tink.convert.report import Findings
+from tink.convert.findings import Findings
+from tink.convert.metal3 import network_data
 
 USER_DATA, NETWORK_DATA, META_DATA = "userData", "networkData", "metaData"
 DETAILS_ANNOTATION = "inspect.metal3.io/hardwaredetails"
@@ -26,19 +28,13 @@ _FALLBACK_KEY = "value"
 _DETAILS = "HardwareData.spec.hardware"
 
 
-class Lookup(Protocol):
-    """Finds another object: `lookup("HardwareData", "metal3", "node-1")`; None if it is not there."""
-
-    def __call__(self, kind: str, namespace: str, name: str) -> Raw | None: ...
-
-
 def secrets_to_read(host: Raw, namespace: str) -> dict[tuple[str, str], str]:
     """Namespace and name of the Secrets whose content a conversion of `host` needs, each with the field that names it.
 
     Never that of user-data.
     """
-    spec = _mapping(host.get("spec"))
-    names = {f"spec.{key}": _mapping(spec.get(key)) for key in (NETWORK_DATA, META_DATA)}
+    spec = as_mapping(host.get("spec"))
+    names = {f"spec.{key}": as_mapping(spec.get(key)) for key in (NETWORK_DATA, META_DATA)}
     if spec.get(NETWORK_DATA) is None:
         names["spec.preprovisioningNetworkDataName"] = {"name": spec.get("preprovisioningNetworkDataName")}
     found: dict[tuple[str, str], str] = {}
@@ -71,7 +67,7 @@ class Surroundings:
                 f"a host's Secrets are in its own namespace, {self._namespace}: copy Secret {name} to there",
             )
             return ""
-        if name and (refusal := accepted.object_name(name)):
+        if name and (refusal := constraints.object_name(name)):
             self._findings.dropped(reference.at("name"), refusal)
             return ""
         return name
@@ -79,9 +75,9 @@ class Surroundings:
     def document(self, key: str) -> Any:
         """What the Secret of a field holds, as YAML or JSON; None if there is nothing to be had."""
         name = self.secret_name(key)
-        if key == NETWORK_DATA and _mapping(self._obj.get("spec")).get(NETWORK_DATA) is None:
+        if key == NETWORK_DATA and as_mapping(self._obj.get("spec")).get(NETWORK_DATA) is None:
             name = self._spec.text("preprovisioningNetworkDataName") or ""
-            if name and (refusal := accepted.object_name(name)):
+            if name and (refusal := constraints.object_name(name)):
                 self._findings.dropped("spec.preprovisioningNetworkDataName", refusal)
                 return None
         if not name:
@@ -101,7 +97,7 @@ class Surroundings:
         secret = self._lookup("Secret", self._namespace, name)
         if secret is None:
             return ""
-        held = {**_mapping(secret.get("data")), **_mapping(secret.get("stringData"))}
+        held = {**as_mapping(secret.get("data")), **as_mapping(secret.get("stringData"))}
         for place in (key, _FALLBACK_KEY):
             if held.get(place) is not None:
                 return place
@@ -128,17 +124,17 @@ class Surroundings:
 
     def _find_details(self) -> tuple[Raw, str]:
         """What inspection found, and where that stands: HardwareData, the status, or what somebody wrote by hand."""
-        found = _mapping(
-            self._lookup("HardwareData", self._namespace, str(_mapping(self._obj.get("metadata")).get("name")))
+        found = as_mapping(
+            self._lookup("HardwareData", self._namespace, str(as_mapping(self._obj.get("metadata")).get("name")))
         )
-        if details := _mapping(_mapping(found.get("spec")).get("hardware")):
+        if details := as_mapping(as_mapping(found.get("spec")).get("hardware")):
             return details, _DETAILS
-        if details := _mapping(_mapping(self._obj.get("status")).get("hardware")):
+        if details := as_mapping(as_mapping(self._obj.get("status")).get("hardware")):
             return details, "status.hardware"
-        by_hand = _mapping(_mapping(self._obj.get("metadata")).get("annotations")).get(DETAILS_ANNOTATION)
+        by_hand = as_mapping(as_mapping(self._obj.get("metadata")).get("annotations")).get(DETAILS_ANNOTATION)
         if isinstance(by_hand, str):
             try:
-                return _mapping(orjson.loads(by_hand)), join("metadata.annotations", DETAILS_ANNOTATION)
+                return as_mapping(orjson.loads(by_hand)), join("metadata.annotations", DETAILS_ANNOTATION)
             except orjson.JSONDecodeError as error:
                 self._findings.dropped(join("metadata.annotations", DETAILS_ANNOTATION), f"is not JSON: {error}")
         return {}, _DETAILS
@@ -146,17 +142,13 @@ class Surroundings:
 
 def _value(secret: Raw, key: str) -> bytes | None:
     """The value of a key of a Secret, as the API gives it or as people write it. Raises ValueError, TypeError."""
-    written = _mapping(secret.get("stringData")).get(key)
+    written = as_mapping(secret.get("stringData")).get(key)
     if isinstance(written, str):
         return written.encode(errors="replace")
-    value = _mapping(secret.get("data")).get(key)
+    value = as_mapping(secret.get("data")).get(key)
     if value is None:
         return None
     try:
         return base64.b64decode("".join(value.split()), validate=True)
     except (binascii.Error, AttributeError) as error:
         raise ValueError(key) from error
-
-
-def _mapping(value: Any) -> Raw:
-    return value if isinstance(value, dict) else {}

@@ -18,9 +18,9 @@ from typing import Any
 
 from tink.api.v1alpha2 import Raw
 from tink.api.yaml import YamlError, documents
-from tink.convert import accepted
+from tink.convert import constraints
 from tink.convert.fields import Fields
-from tink.convert.report import Findings
+from tink.convert.findings import Findings
 
 _TOO_LARGE = "is larger than 256 KiB, which no machine's network takes"
 _IPV6 = "v1alpha2 serves IPv4 only"
@@ -94,7 +94,7 @@ class _Network:
             link = _Link(fields)
             self._links[link.id] = link
             if link.kind not in ("bond", "vlan") and link.mac:
-                if refusal := accepted.mac(link.mac):
+                if refusal := constraints.mac(link.mac):
                     self._findings.dropped(f"{link.path}.ethernet_mac_address", refusal)
                 else:
                     self._served.setdefault(link.mac, {})
@@ -175,7 +175,7 @@ class _Network:
         vlan = str(link.vlan)
         if below is None or below.kind == "vlan":
             return f"its VLAN stands on no link: vlan_link is {link.below[:60]!r}"
-        if refusal := accepted.vlan(vlan):
+        if refusal := constraints.vlan(vlan):
             return f"its VLAN's vlan_id {refusal}"
         mac = self._member(below) if below.kind == "bond" else below.mac
         if mac not in self._served:
@@ -200,7 +200,7 @@ class _Network:
         address, _, bits = address.partition("/")
         said = network.take("netmask")
         netmask = _dotted(bits if said in (None, "") else said)
-        if refusal := accepted.ipv4(address) or accepted.unicast(address):
+        if refusal := constraints.ipv4(address) or constraints.unicast(address):
             self._findings.dropped(network.at("ip_address"), refusal)
             return False
         if address in self._addresses:
@@ -208,7 +208,7 @@ class _Network:
             return False
         self._addresses.add(address)
         dhcp["ip"] = address
-        if netmask is None or (netmask and accepted.netmask(netmask)):
+        if netmask is None or (netmask and constraints.netmask(netmask)):
             self._findings.dropped(network.at("netmask"), "must be a netmask, such as 255.255.255.0")
         elif netmask:
             dhcp["netmask"] = netmask
@@ -232,13 +232,13 @@ class _Network:
                 self._gateway(path, gateway, dhcp)
 
     def _gateway(self, path: str, gateway: str, dhcp: Raw) -> None:
-        if refusal := accepted.ipv4(gateway):
+        if refusal := constraints.ipv4(gateway):
             self._findings.dropped(path, refusal)
         elif "ip" not in dhcp:
             self._findings.dropped(path, "there is no address that it could be the gateway of")
         elif dhcp.get("gateway", gateway) != gateway:
             self._findings.dropped(path, f"DHCP serves one gateway, and {dhcp['gateway']} is taken")
-        elif "netmask" in dhcp and not accepted.gateway_in_subnet(dhcp["ip"], dhcp["netmask"], gateway):
+        elif "netmask" in dhcp and not constraints.gateway_in_subnet(dhcp["ip"], dhcp["netmask"], gateway):
             self._findings.dropped(
                 path, f"{gateway} is not in the subnet of {dhcp['ip']} with netmask {dhcp['netmask']}"
             )
@@ -258,7 +258,7 @@ class _Network:
         return found["dns"], found["ntp"]
 
     def _server(self, path: str, server: str) -> bool:
-        refusal = _IPV6 if ":" in server else accepted.server(server)
+        refusal = _IPV6 if ":" in server else constraints.server(server)
         if refusal:
             self._findings.dropped(path, refusal)
         return not refusal
@@ -266,7 +266,7 @@ class _Network:
 
 def _add(dhcp: Raw, key: str, servers: list[str]) -> None:
     there = dhcp.get(key, [])
-    there = [*there, *(server for server in dict.fromkeys(servers) if server not in there)][: accepted.MOST_SERVERS]
+    there = [*there, *(server for server in dict.fromkeys(servers) if server not in there)][: constraints.MOST_SERVERS]
     if there:
         dhcp[key] = there
 

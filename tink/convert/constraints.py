@@ -13,6 +13,10 @@ from functools import lru_cache
 from tink.api import rules
 from tink.api.v1alpha2 import IPV4_PATTERN, MAC_PATTERN, NETMASK_PATTERN
 
+NO_PID_NAMESPACE = (
+    "v1alpha2 has no PID namespaces: the action gets its own. One that restarts the machine can do it by "
+    "/proc/sysrq-trigger"
+)
 LONGEST_TEXT = 1 << 20
 """Characters of user-data, vendor-data and scripts."""
 MOST_SERVERS = 32

@@ -1,8 +1,8 @@
 """Go template expressions of v1alpha1 to v1alpha2: rewritten where the data has moved, and left alone elsewhere.
 
 A field's text is parsed with the parser of `tink.template`; the tree is walked with what dot and each variable are (a
-`Shape` of `tink.convert.moved`, where that is not what it was), and each mended place is an edit of the text by the
-positions of its tokens. All that is not edited stays as it was written.
+`Shape` of `data_paths`, where that is not what it was), and each mended place is an edit of the text by the positions
+of its tokens. All that is not edited stays as it was written.
 
 `contains`, `hasPrefix` and `hasSuffix` change the order of their operands. The controllers that people run took them
 from Sprig, which has the part first; v1alpha2 has the text first, as Go's strings package and the Tink of before Sprig.
@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tink.convert.moved import FIRST_MAC, GONE_ROOTS, LOWEST, PARAMS, ROOT, Shape
+from tink.convert.v1alpha1.data_paths import FIRST_MAC, GONE_ROOTS, LOWEST, PARAMS, ROOT, Shape
 from tink.template import nodes
 from tink.template.errors import TemplateSyntaxError
 from tink.template.functions import FUNCTIONS

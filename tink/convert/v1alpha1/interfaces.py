@@ -1,7 +1,7 @@
 """The interfaces of a v1alpha1 Hardware: each one's DHCP, and what it says of netbooting.
 
 v1alpha1 has iPXE overrides and the OSIE for each interface, v1alpha2 once for the machine: `Netboot` is what one
-interface asks for, `tink.convert.hardware` decides between them.
+interface asks for, `tink.convert.v1alpha1.hardware` decides between them.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import ipaddress
 from dataclasses import dataclass, field
 
 from tink.api.v1alpha2 import Raw
-from tink.convert import accepted
-from tink.convert.fields import Fields, join, put_checked, put_text
-from tink.convert.report import Findings
+from tink.convert import constraints
+from tink.convert.fields import Fields, join, put_checked, put_text, shown
+from tink.convert.findings import Findings
 
 _UNUSED = "nothing used it, and v1alpha2 has no place for it"
 _IPV6 = "v1alpha2 serves IPv4 only"
@@ -48,8 +48,8 @@ class Interfaces:
             self._interface(interface)
         if not self.result and not findings.failed:
             findings.error("spec.interfaces", "no interface has a MAC address, by which v1alpha2 knows machines")
-        elif len(self.result) > accepted.MOST_INTERFACES:
-            findings.error("spec.interfaces", f"v1alpha2 takes {accepted.MOST_INTERFACES} interfaces of a machine")
+        elif len(self.result) > constraints.MOST_INTERFACES:
+            findings.error("spec.interfaces", f"v1alpha2 takes {constraints.MOST_INTERFACES} interfaces of a machine")
 
     def _interface(self, interface: Fields) -> None:
         dhcp = interface.fields("dhcp")
@@ -85,8 +85,8 @@ class Interfaces:
             self._findings.dropped(interface.path, "it has no dhcp.mac, by which v1alpha2 knows interfaces")
             return None
         mac = said.strip().lower().replace("-", ":")
-        if refusal := accepted.mac(mac):
-            self._findings.error(path, f"{refusal}; it is {short(said)}")
+        if refusal := constraints.mac(mac):
+            self._findings.error(path, f"{refusal}; it is {shown(said)}")
             return None
         if mac in self._macs:
             self._findings.error(
@@ -103,11 +103,11 @@ class Interfaces:
     def _dhcp(self, dhcp: Fields, at: str) -> Raw:
         result: Raw = {}
         self._address(dhcp, result, at)
-        put_text(self._findings, dhcp, "hostname", accepted.hostname, result, at, "hostname")
+        put_text(self._findings, dhcp, "hostname", constraints.hostname, result, at, "hostname")
         vlan = dhcp.take("vlan_id")
         if isinstance(vlan, int) and not isinstance(vlan, bool):
             vlan = str(vlan)
-        put_checked(self._findings, dhcp.at("vlan_id"), vlan, accepted.vlan, result, at, "vlanId")
+        put_checked(self._findings, dhcp.at("vlan_id"), vlan, constraints.vlan, result, at, "vlanId")
         for key, to in (("name_servers", "nameservers"), ("time_servers", "timeservers")):
             servers = self._servers(dhcp, key)
             if servers:
@@ -138,10 +138,10 @@ class Interfaces:
                 ip.at("address"), f"{self._addresses[address]} has it too: each interface needs an address of its own"
             )
             address = None
-        if put_checked(self._findings, ip.at("address"), address, accepted.ipv4, result, at, "ip") and address:
+        if put_checked(self._findings, ip.at("address"), address, constraints.ipv4, result, at, "ip") and address:
             self._addresses[address] = ip.at("address")
             self._findings.moved(ip.path, f"{at}.ip")
-        put_text(self._findings, ip, "netmask", accepted.netmask, result, at, "netmask")
+        put_text(self._findings, ip, "netmask", constraints.netmask, result, at, "netmask")
         gateway = ip.text("gateway")
         if _is_ipv6(gateway):
             self._findings.dropped(ip.at("gateway"), _IPV6)
@@ -149,14 +149,14 @@ class Interfaces:
             gateway
             and "ip" in result
             and "netmask" in result
-            and accepted.ipv4(gateway) is None
-            and not accepted.gateway_in_subnet(result["ip"], result["netmask"], gateway)
+            and constraints.ipv4(gateway) is None
+            and not constraints.gateway_in_subnet(result["ip"], result["netmask"], gateway)
         ):
             self._findings.dropped(
                 ip.at("gateway"), f"{gateway} is not in the subnet of {result['ip']} with netmask {result['netmask']}"
             )
         else:
-            put_checked(self._findings, ip.at("gateway"), gateway, accepted.ipv4, result, at, "gateway")
+            put_checked(self._findings, ip.at("gateway"), gateway, constraints.ipv4, result, at, "gateway")
         ip.rest()
 
     def _servers(self, dhcp: Fields, key: str) -> list[str]:
@@ -166,10 +166,10 @@ class Interfaces:
                 continue
             if _is_ipv6(server):
                 self._findings.dropped(path, _IPV6)
-            elif refusal := accepted.server(server):
+            elif refusal := constraints.server(server):
                 self._findings.dropped(path, refusal)
-            elif len(found) == accepted.MOST_SERVERS:
-                self._findings.dropped(path, f"v1alpha2 takes {accepted.MOST_SERVERS} of them")
+            elif len(found) == constraints.MOST_SERVERS:
+                self._findings.dropped(path, f"v1alpha2 takes {constraints.MOST_SERVERS} of them")
             else:
                 found.append(server)
         return found
@@ -184,9 +184,11 @@ class Interfaces:
             self._findings.changed(path, "a lease of 0 seconds is no lease: v1alpha2's default is taken, 24 hours")
         elif seconds < 0:
             self._findings.dropped(path, f"must not be less than 0, is {seconds}")
-        elif seconds > accepted.LONGEST_LEASE:
-            self._findings.changed(path, f"{accepted.LONGEST_LEASE} is the longest lease there is, and means for ever")
-            result["leaseTimeSeconds"] = accepted.LONGEST_LEASE
+        elif seconds > constraints.LONGEST_LEASE:
+            self._findings.changed(
+                path, f"{constraints.LONGEST_LEASE} is the longest lease there is, and means for ever"
+            )
+            result["leaseTimeSeconds"] = constraints.LONGEST_LEASE
         else:
             result["leaseTimeSeconds"] = seconds
 
@@ -225,8 +227,8 @@ class Interfaces:
 
     def _ipxe(self, ipxe: Fields) -> dict[str, str]:
         found: dict[str, str] = {}
-        put_text(self._findings, ipxe, "url", accepted.http_url, found, "spec.ipxe", "url")
-        put_text(self._findings, ipxe, "contents", accepted.script, found, "spec.ipxe", "inline")
+        put_text(self._findings, ipxe, "url", constraints.http_url, found, "spec.ipxe", "url")
+        put_text(self._findings, ipxe, "contents", constraints.script, found, "spec.ipxe", "inline")
         if len(found) == 2:
             del found["inline"]
             self._findings.dropped(ipxe.at("contents"), "v1alpha1 chained to url before it came here; so it stays")
@@ -237,10 +239,10 @@ class Interfaces:
     def _params(self, osie: Fields) -> list[str]:
         params: list[str] = []
         for path, param in osie.texts("kernelParams"):
-            if refusal := accepted.kernel_param(param):
+            if refusal := constraints.kernel_param(param):
                 self._findings.dropped(path, refusal)
-            elif len(params) == accepted.MOST_PARAMS:
-                self._findings.dropped(path, f"v1alpha2 takes {accepted.MOST_PARAMS} of them")
+            elif len(params) == constraints.MOST_PARAMS:
+                self._findings.dropped(path, f"v1alpha2 takes {constraints.MOST_PARAMS} of them")
             else:
                 params.append(param)
         return params
@@ -261,8 +263,8 @@ class Interfaces:
             self._findings.changed(osie.path, f"file names that are not given are Smee's: {kernel} and {initrd}")
         urls = (_joined(base, kernel), _joined(base, initrd))
         for url in urls:
-            if refusal := accepted.artifact_url(url):
-                self._findings.dropped(osie.path, f"{short(url)}: {refusal}")
+            if refusal := constraints.artifact_url(url):
+                self._findings.dropped(osie.path, f"{shown(url)}: {refusal}")
                 return None
         return urls
 
@@ -285,8 +287,3 @@ def _is_ipv6(text: str | None) -> bool:
     except ValueError:
         return False
     return True
-
-
-def short(text: str) -> str:
-    """A value in a message: outsiders' texts may be long."""
-    return repr(text if len(text) <= 100 else text[:100] + "…")

@@ -1,7 +1,8 @@
 """Metal3's BareMetalHost, of either version, to a Hardware; with HardwareData, and Secrets that say network and name.
 
-What becomes of each field stands in `docs/metal3.md`. `host_safety` decides whether the machine may netboot,
-`root_disk` which disk is the root, `network_data` what DHCP serves, `rufio` how its management controller is reached.
+What becomes of each field stands in `docs/metal3.md`. `safety` decides whether the machine may netboot, `root_disk`
+which disk is the root, `interfaces` and `network_data` what DHCP serves, `rufio` how its management controller is
+reached.
 
 A user-data Secret is never read, only named: who may read Hardware need not be allowed to read Secrets. All other
 objects come by `lookup`; one that is not there is a finding.
@@ -9,7 +10,6 @@ objects come by `lookup`; one that is not there is a finding.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,41 +25,39 @@ from tink.api.v1alpha2 import (
     SSH_PUBLIC_KEYS_ANNOTATION,
     USERDATA_SECRET_ANNOTATION,
     Raw,
+    as_mapping,
 )
-from tink.convert import accepted, network_data, root_disk, rufio
-from tink.convert.conversion_data import ANNOTATION as CONVERSION_DATA
+from tink.convert import constraints
+from tink.convert.documents import Lookup
 from tink.convert.fields import Fields, join, says_nothing
-from tink.convert.host_safety import DETACHED, PAUSED, SAVED_STATUS, consumer_name, refusals
-from tink.convert.host_surroundings import (
+from tink.convert.findings import Findings
+from tink.convert.metadata import carried
+from tink.convert.metal3 import root_disk, rufio
+from tink.convert.metal3.conversion_data import ANNOTATION as CONVERSION_DATA
+from tink.convert.metal3.interfaces import interfaces_of
+from tink.convert.metal3.marks import (
+    DESCRIPTION_ANNOTATION,
+    HINTS_ANNOTATION,
+    HOST_LABEL,
+    REFUSED_ANNOTATION,
+    SECURED_ANNOTATION,
+    bounded,
+    is_consumed_by_cluster_api,
+    label_of,
+)
+from tink.convert.metal3.safety import DETACHED, PAUSED, SAVED_STATUS, consumer_name, refusals
+from tink.convert.metal3.surroundings import (
     DETAILS_ANNOTATION,
     META_DATA,
     NETWORK_DATA,
     USER_DATA,
-    Lookup,
     Surroundings,
 )
-from tink.convert.metadata import carried
-from tink.convert.network_data import mac_address
-from tink.convert.report import Findings
 
-HOST_LABEL = "metal3.io/baremetalhost"
-"""On a Hardware: the host that it was made from, as NAMESPACE.NAME."""
-REFUSED_ANNOTATION = "tinkerbell.org/metal3-no-netboot"
-"""On a Hardware: why the machine does not netboot."""
-SECURED_ANNOTATION = "tinkerbell.org/metal3-secured"
-"""On a Hardware while the controller of Metal3's hosts keeps it from netbooting."""
-HINTS_ANNOTATION = "tinkerbell.org/metal3-root-device-hints"
-"""On a Hardware: the hints that `storageDevices` was chosen by, as JSON."""
-DESCRIPTION_ANNOTATION = "kubernetes.io/description"
-
-_CLUSTER_API = "infrastructure.cluster.x-k8s.io"
 _OF_METAL3 = (PAUSED, DETACHED, SAVED_STATUS, DETAILS_ANNOTATION, CONVERSION_DATA)
 """Annotations that are read here, or mean nothing outside of Metal3: no word about them."""
 _METAL3_DOMAIN = re.compile(r"(?:[^/]+[.])?metal3[.]io(?:/|\Z)")
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
-_LONGEST_LABEL = 63
-_LONGEST_TOLD = 1000
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _LOCALHOST = re.compile(r"localhost(?:[0-9]*|[.].*)", re.IGNORECASE)
 _NO_PLACE = "Hardware has no place for it"
 _NOT_TINKERBELL = "it tells Metal3's provisioner what to do, and Tinkerbell's Templates say that themselves"
@@ -81,26 +79,9 @@ class HostOptions:
     """That of hosts which name none."""
 
 
-def convert(obj: Raw, findings: Findings, lookup: Lookup, options: HostOptions | None = None) -> list[Raw]:
+def convert_to_hardware(obj: Raw, findings: Findings, lookup: Lookup, options: HostOptions) -> list[Raw]:
     """The Hardware, and the Machine of Rufio's if it is asked for; nothing for an error or a host that is not taken."""
-    return _Host(obj, findings, lookup, options or HostOptions()).result()
-
-
-def label_of(namespace: str, name: str) -> str:
-    """The value of HOST_LABEL: `NAMESPACE.NAME`, shortened with a digest if it is too long for a label."""
-    value = f"{namespace}.{name}"
-    if len(value) <= _LONGEST_LABEL:
-        return value
-    return f"{value[:50]}-{hashlib.sha256(value.encode()).hexdigest()[:12]}"
-
-
-def is_consumed_by_cluster_api(host: Raw) -> bool:
-    """Whether Cluster API's provider of Metal3 has taken the host for one of its machines."""
-    consumer = _mapping(_mapping(host.get("spec")).get("consumerRef"))
-    version = consumer.get("apiVersion")
-    return consumer.get("kind") == "Metal3Machine" or (
-        isinstance(version, str) and version.partition("/")[0] == _CLUSTER_API
-    )
+    return _Host(obj, findings, lookup, options).result()
 
 
 class _Host:
@@ -112,7 +93,7 @@ class _Host:
         self._options = options
         self._top = Fields(obj, findings)
         self._spec = self._top.fields("spec")
-        raw = _mapping(obj.get("metadata"))
+        raw = as_mapping(obj.get("metadata"))
         namespace, name = raw.get("namespace"), raw.get("name")
         self._namespace = namespace if isinstance(namespace, str) and namespace else options.namespace
         self._name = name if isinstance(name, str) else ""
@@ -127,10 +108,11 @@ class _Host:
             )
             return []
         metadata = self._metadata()
-        spec: Raw = {"networkInterfaces": {}}
+        spec: Raw = {}
         meta_data = self._around.document(META_DATA)
         self._identity(metadata, meta_data)
-        self._network(spec["networkInterfaces"], self._hostname(meta_data))
+        hostname = self._hostname(meta_data)
+        spec["networkInterfaces"] = interfaces_of(self._spec, self._around, hostname, self._findings)
         self._safety(spec["networkInterfaces"], metadata)
         self._user_data(metadata)
         self._disks(spec, metadata)
@@ -148,7 +130,7 @@ class _Host:
         self._top.ignore("apiVersion", "kind")
         if self._obj.get("apiVersion") not in (V1ALPHA1, V1BETA1):
             self._findings.error("apiVersion", f"must be {V1ALPHA1} or {V1BETA1}")
-        if refusal := accepted.object_name(self._name):
+        if refusal := constraints.object_name(self._name):
             self._findings.error("metadata.name", refusal)
         metadata = carried(self._top, self._findings)
         metadata["labels"] = {**metadata.get("labels", {}), HOST_LABEL: label_of(self._namespace, self._name)}
@@ -169,14 +151,14 @@ class _Host:
 
     def _identity(self, metadata: Raw, meta_data: Any) -> None:
         """The instance id that the installed system knows: Metal3 serves the host's uid, unless metaData says so."""
-        uid = _mapping(meta_data).get("uuid") or _mapping(self._obj.get("metadata")).get("uid")
+        uid = as_mapping(meta_data).get("uuid") or as_mapping(self._obj.get("metadata")).get("uid")
         if isinstance(uid, str) and uid:
             _annotations(metadata)[INSTANCE_ID_ANNOTATION] = uid
         elif INSTANCE_ID_ANNOTATION not in metadata.get("annotations", {}):
             self._findings.changed(
                 "metadata.uid", "there is none: the instance id will be the name, and a system that runs looks new"
             )
-        keys = _mapping(meta_data).get("public_keys") or _mapping(meta_data).get("public-keys")
+        keys = as_mapping(meta_data).get("public_keys") or as_mapping(meta_data).get("public-keys")
         lines = list(keys.values()) if isinstance(keys, dict) else keys if isinstance(keys, list) else [keys]
         texts = [line.strip() for line in lines if isinstance(line, str) and line.strip()]
         if texts:
@@ -185,7 +167,7 @@ class _Host:
     def _hostname(self, meta_data: Any) -> str:
         """As Metal3 names the installed system: by metaData, else by the host's name. What inspection saw is better
         than the latter, unless it is a name that everybody has."""
-        data = _mapping(meta_data)
+        data = as_mapping(meta_data)
         for path, name in (
             ("spec.metaData.local-hostname", data.get("local-hostname") or data.get("local_hostname")),
             (f"{self._details_path}.hostname", self._details.get("hostname")),
@@ -193,102 +175,13 @@ class _Host:
         ):
             if not isinstance(name, str) or not name or _LOCALHOST.fullmatch(name):
                 continue
-            refusal = accepted.hostname(name)
+            refusal = constraints.hostname(name)
             if not refusal:
                 return name
             self._findings.dropped(path, refusal)
         return ""
 
-    # --- interfaces -------------------------------------------------------------------------------------------------
-
-    def _network(self, interfaces: dict[str, Raw], hostname: str) -> None:
-        boot = self._boot_mac()
-        nics = self._nics()
-        if boot:
-            interfaces[boot] = {}
-        for mac, nic in nics.items():
-            interfaces.setdefault(mac, {} if nic.get("pxe") is True else {"disableNetboot": True})
-        if boot and nics and boot not in nics:
-            self._findings.changed("spec.bootMACAddress", f"inspection found no interface with {boot}")
-        document = self._around.document(NETWORK_DATA)
-        served = network_data.served(document, f"spec.{NETWORK_DATA}", boot, self._findings) if document else {}
-        for mac in served:
-            interfaces.setdefault(mac, {"disableNetboot": True})
-        if not interfaces:
-            if not self._findings.failed:
-                self._findings.error(
-                    "spec.bootMACAddress", "neither it nor HardwareData names a MAC address: the machine is not known"
-                )
-            return
-        netboots = [mac for mac, each in interfaces.items() if "disableNetboot" not in each]
-        if not netboots:
-            self._findings.changed(
-                "spec.bootMACAddress", "there is none, and no interface with pxe: it cannot netboot by MAC address"
-            )
-        for mac in list(interfaces)[accepted.MOST_INTERFACES :]:
-            del interfaces[mac]
-            self._findings.dropped(
-                f"{self._details_path}.nics", f"{mac}: v1alpha2 takes {accepted.MOST_INTERFACES} interfaces"
-            )
-        self._addresses(interfaces, served, nics)
-        named = (netboots or list(interfaces))[0]
-        if hostname and named in interfaces:
-            interface = interfaces[named]
-            interfaces[named] = {**interface, "dhcp": {**interface.get("dhcp", {}), "hostname": hostname}}
-
-    def _boot_mac(self) -> str:
-        said = self._spec.text("bootMACAddress") or ""
-        mac = mac_address(said)
-        if said and (refusal := accepted.mac(mac)):
-            self._findings.error("spec.bootMACAddress", f"{refusal}; it is {said[:60]!r}")
-            return ""
-        self._findings.moved("spec.bootMACAddress", join("spec.networkInterfaces", mac))
-        return mac
-
-    def _nics(self) -> dict[str, Raw]:
-        """The inspected interfaces by MAC address. One with an IPv4 and an IPv6 address stands there twice."""
-        path = f"{self._details_path}.nics"
-        nics = self._details.get("nics")
-        if nics is not None and not isinstance(nics, list):
-            self._findings.dropped(path, "must be a list")
-        found: dict[str, Raw] = {}
-        for index, nic in enumerate(nics if isinstance(nics, list) else []):
-            mac = nic.get("mac") if isinstance(nic, dict) else None
-            if not isinstance(mac, str) or not mac:
-                continue  # a virtual one, such as a tunnel
-            mac = mac_address(mac)
-            if refusal := accepted.mac(mac):
-                self._findings.dropped(f"{join(path, index)}.mac", refusal)
-                continue
-            there = found.setdefault(mac, {})
-            there["pxe"] = there.get("pxe") is True or nic.get("pxe") is True
-            for key, value in (("ip", nic.get("ip")), ("vlanId", nic.get("vlanId"))):
-                if key not in there and value not in (None, "", 0) and not (key == "ip" and ":" in str(value)):
-                    there[key] = value
-        return found
-
-    def _addresses(self, interfaces: dict[str, Raw], served: dict[str, Raw], nics: dict[str, Raw]) -> None:
-        taken = {dhcp["ip"] for dhcp in served.values() if "ip" in dhcp}
-        for mac, interface in interfaces.items():
-            dhcp = dict(served.get(mac, {}))
-            nic = nics.get(mac, {})
-            ip = nic.get("ip")
-            usable = isinstance(ip, str) and not (accepted.ipv4(ip) or accepted.unicast(ip))
-            if "ip" not in dhcp and usable and ip not in taken:
-                dhcp["ip"] = ip
-                taken.add(ip)
-                self._findings.changed(
-                    f"{self._details_path}.nics",
-                    f"{ip} is the address that {mac} had when it was inspected; its netmask and gateway are not known",
-                )
-            vlan = nic.get("vlanId")
-            if isinstance(vlan, int) and "vlanId" not in dhcp:
-                if refusal := accepted.vlan(str(vlan)):
-                    self._findings.dropped(f"{self._details_path}.nics", f"vlanId of {mac}: {refusal}")
-                else:
-                    dhcp["vlanId"] = str(vlan)
-            if dhcp:
-                interfaces[mac] = {"dhcp": dhcp, **interface}
+    # --- netboot ----------------------------------------------------------------------------------------------------
 
     def _safety(self, interfaces: dict[str, Raw], metadata: Raw) -> None:
         """The rule that nothing else may undo: comes after all that touches interfaces."""
@@ -325,7 +218,7 @@ class _Host:
             return
         if written is None and self._obj.get("apiVersion") == V1ALPHA1:
             hints = profile_hints(self._obj)
-            said = bool(profile or _mapping(self._obj.get("status")).get("hardwareProfile"))
+            said = bool(profile or as_mapping(self._obj.get("status")).get("hardwareProfile"))
             path = "spec.hardwareProfile" if said else path
         hints = hints or {}
         if hints and said:
@@ -344,7 +237,7 @@ class _Host:
     def _osie(self, spec: Raw) -> None:
         said = self._spec.text("architecture")
         path = "spec.architecture" if said else f"{self._details_path}.cpu.arch"
-        arch = said or _mapping(self._details.get("cpu")).get("arch")
+        arch = said or as_mapping(self._details.get("cpu")).get("arch")
         if not self._options.osies:
             if said:
                 self._findings.changed(path, f"no --osie says what {said[:40]} machines boot: spec.osie is empty")
@@ -359,7 +252,7 @@ class _Host:
             spec["osie"] = {"name": name}
 
     def _bmc(self, spec: Raw, metadata: Raw) -> list[Raw]:
-        if _mapping(self._obj.get("spec")).get("bmc") is None:
+        if as_mapping(self._obj.get("spec")).get("bmc") is None:
             self._spec.ignore("bmc")
             return []
         if not self._options.bmc:
@@ -390,7 +283,7 @@ class _Host:
                 spec.ignore(key)  # the default, which nobody wrote
             else:
                 spec.drop(key, _NOT_TINKERBELL)
-        if _mapping(self._obj.get("spec")).get(NETWORK_DATA) is not None:
+        if as_mapping(self._obj.get("spec")).get(NETWORK_DATA) is not None:
             spec.drop("preprovisioningNetworkDataName", "networkData is served, to the OSIE as well")
         spec.drop("networkInterfaces", "nothing here configures switches")
         spec.drop("taints", f"it never had an effect, and {_NO_PLACE}")
@@ -398,7 +291,7 @@ class _Host:
         known = ("local-hostname", "local_hostname", "uuid", "public_keys", "public-keys")
         if meta_data is not None and not isinstance(meta_data, dict):
             self._findings.dropped("spec.metaData", "its Secret must hold an object")
-        for key, value in _mapping(meta_data).items():
+        for key, value in as_mapping(meta_data).items():
             if key not in known and not says_nothing(value):
                 self._findings.dropped(join("spec.metaData", key), "the metadata service has no place for it")
         if not says_nothing(self._top.take("status")) or self._details:
@@ -427,13 +320,6 @@ class _Host:
             self._findings.changed("spec.image.format", "no disk is written: boot it by an iPXE script in spec.ipxe")
 
 
-def bounded(text: str) -> str:
-    """A text that is shown to people, cut where it gets too long for an annotation or an Event. It quotes what anybody
-    wrote, so it is one line, and nothing that a terminal obeys is in it."""
-    text = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text[: _LONGEST_TOLD + 1])
-    return text if len(text) <= _LONGEST_TOLD else text[: _LONGEST_TOLD - 1] + "…"
-
-
 def _without_password(url: str) -> str:
     return re.sub(r"//[^/@]*@", "//…@", url)
 
@@ -441,7 +327,3 @@ def _without_password(url: str) -> str:
 def _annotations(metadata: Raw) -> dict[str, str]:
     found: dict[str, str] = metadata.setdefault("annotations", {})
     return found
-
-
-def _mapping(value: Any) -> Raw:
-    return value if isinstance(value, dict) else {}

@@ -14,11 +14,10 @@ from fractions import Fraction
 from typing import Any
 
 from tink.api.v1alpha2 import Raw
-from tink.convert import accepted
+from tink.convert import constraints
 from tink.convert.fields import Fields, says_nothing
-from tink.convert.report import Findings
-from tink.convert.template import NO_PID
-from tink.convert.workflow import check_params, param_text
+from tink.convert.findings import Findings
+from tink.convert.params import check_params, param_text
 
 _NANOSECOND = 10**9
 _LEAST_DURATION = 10**6
@@ -38,8 +37,8 @@ _DURATION = re.compile(r"([0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(ns|us|µs
 _OF_CONDITIONS = ("severity", "lastTransitionTime")
 
 
-def is_early(obj: Raw) -> bool:
-    """Whether an object of v1alpha2 has a field or a value that only the early revision knew."""
+def is_first_revision(obj: Raw) -> bool:
+    """Whether an object of v1alpha2 has a field or a value that only the first revision knew."""
     spec = obj.get("spec")
     spec = spec if isinstance(spec, dict) else {}
     if obj.get("kind") == "Hardware":
@@ -58,7 +57,7 @@ def is_early(obj: Raw) -> bool:
     return obj.get("kind") == "Template" and any("namespaces" in action for _, action in _actions(spec))
 
 
-def convert(obj: Raw, findings: Findings) -> list[Raw]:
+def convert_first_revision(obj: Raw, findings: Findings) -> list[Raw]:
     """The object in the final revision; nothing if there is an error."""
     result: Raw = _copy(obj)
     if isinstance(result.get("spec"), dict):
@@ -149,13 +148,13 @@ def _lease(dhcp: Raw, path: str, findings: Findings) -> None:
         if seconds not in (None, dhcp["leaseTimeSeconds"]):
             findings.dropped(at, f"leaseTimeSeconds says {dhcp['leaseTimeSeconds']}, and is kept")
         del dhcp["leaseTime"]
-    elif isinstance(seconds, int) and not isinstance(seconds, bool) and 0 <= seconds <= accepted.LONGEST_LEASE:
+    elif isinstance(seconds, int) and not isinstance(seconds, bool) and 0 <= seconds <= constraints.LONGEST_LEASE:
         _replace(dhcp, "leaseTime", "leaseTimeSeconds", seconds)
         findings.moved(at, f"{path}.leaseTimeSeconds")
     else:
         del dhcp["leaseTime"]
         if seconds is not None:
-            findings.dropped(at, f"must be a number of seconds up to {accepted.LONGEST_LEASE}, is {seconds!r:.80}")
+            findings.dropped(at, f"must be a number of seconds up to {constraints.LONGEST_LEASE}, is {seconds!r:.80}")
 
 
 # --- Workflow
@@ -217,7 +216,7 @@ def _template(spec: Raw, findings: Findings) -> None:
         path = f"spec.actions[{index}]"
         namespaces = Fields(action, findings, path).fields("namespaces")
         network = namespaces.text("network")
-        namespaces.drop("pid", NO_PID)
+        namespaces.drop("pid", constraints.NO_PID_NAMESPACE)
         namespaces.rest()
         own = action.get("networkNamespace")
         if network and own not in (None, "", network):
