@@ -33,7 +33,6 @@ TODAYS = [
             "osie": {"name": "hook"},
             "storageDevices": ["/dev/sda"],
             "instance": {"userdata": "x"},
-            "bmcRef": None,
         },
     ),
     obj("OSIE", {"kernelUrl": "http://a/k", "initrdUrl": "http://a/i"}),
@@ -52,7 +51,12 @@ def test_object_of_today_stays_as_it_is(converting: Converting, source: Raw) -> 
 
 
 def test_field_that_an_api_would_drop_without_a_word_is_told(converting: Converting) -> None:
-    spec = {"networkInterfaces": {MAC: {"dhcp": {"ip": "10.0.0.1", "mtu": 9000}}}, "disks": [], "rack": {"u": 7}}
+    spec = {
+        "networkInterfaces": {MAC: {"dhcp": {"ip": "10.0.0.1", "mtu": 9000}}},
+        "disks": [],
+        "bmcRef": None,
+        "rack": {"u": 7},
+    }
     result = converting(obj("Hardware", spec, extra="x"))
     assert result.objects == [obj("Hardware", {"networkInterfaces": {MAC: {"dhcp": {"ip": "10.0.0.1"}}}})]
     assert said(result) == [

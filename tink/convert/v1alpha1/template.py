@@ -19,7 +19,7 @@ from tink.api import rules
 from tink.api.v1alpha2 import API_VERSION, Raw
 from tink.api.yaml import plain_scalar
 from tink.convert import constraints
-from tink.convert.documents.comments import END
+from tink.convert.documents import END
 from tink.convert.fields import Fields, says_nothing, type_name
 from tink.convert.findings import Findings
 from tink.convert.metadata import carried

@@ -23,8 +23,7 @@ from typing import Any
 import yaml
 
 from tink.api.yaml import YamlError
-from tink.convert.documents.comments import collect, has_comments
-from tink.convert.documents.nodes import compose, value
+from tink.convert.documents import collect, compose, has_comments, value
 from tink.convert.findings import Comment
 from tink.template.lexer import Kind, Token, lex
 from tink.template.parser import MAX_TEXT, MAX_TOKENS

@@ -8,27 +8,23 @@ word; here it is told.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from tink.api.crds import generate
-from tink.api.v1alpha2 import Raw
-from tink.convert.fields import Fields, join, says_nothing, type_name
+from tink.api.v1alpha2 import VERSION, Raw
+from tink.convert.fields import Fields, join, says_nothing
 from tink.convert.findings import Findings
 from tink.convert.metadata import carried
 from tink.convert.v1alpha2.first_revision import convert_first_revision, is_first_revision
 from tink.convert.v1alpha2.upstream import UPSTREAM, upstream_fields
+from tink.schema import Checker, compile_definition
 
 _UNKNOWN = "v1alpha2 has no such field"
-_TYPES: dict[str, Any] = {
-    "object": dict,
-    "array": list,
-    "string": str,
-    "boolean": bool,
-    "integer": int,
-    "number": (int, float),
-}
-_IN_WORDS = {"object": "an object", "array": "a list", "string": "a string", "boolean": "a boolean"}
+_STRUCTURE = ("FieldValueTypeInvalid", "FieldValueRequired")
+"""What no user of an API server meant. All else that is wrong with a value is left to the server, which says it."""
 
 
 def convert(obj: Raw, findings: Findings) -> list[Raw]:
@@ -39,50 +35,53 @@ def convert(obj: Raw, findings: Findings) -> list[Raw]:
         return []
     made = convert_first_revision(obj, findings) if is_first_revision(obj) else [obj]
     made = [{**each, "metadata": carried(Fields(each, findings), findings)} for each in made]
-    made = [_checked(each, _schema(each["kind"]), "", findings) for each in made]
+    made = [_checked(each, findings) for each in made]
     return [] if findings.failed else made
 
 
 @cache
-def _schema(kind: str) -> Raw:
-    """The schema of a kind, without what every object has."""
-    definition = next(each for each in generate() if each["spec"]["names"]["kind"] == kind)
-    schema: Raw = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    properties = {**schema["properties"], "apiVersion": {}, "kind": {}, "metadata": {}}
-    return {**schema, "properties": properties}
+def _checkers() -> dict[str, Checker]:
+    """The checker of each kind, without CEL rules."""
+    compiled = [compile_definition(definition)[VERSION] for definition in generate()]
+    return {checker.kind: replace(checker, validations=None) for checker in compiled}
 
 
-def _checked(value: Any, schema: Raw, path: str, findings: Findings) -> Any:
-    """The value without fields that the schema does not know; itself if it has none. Wrong types are errors.
+def _checked(obj: Raw, findings: Findings) -> Raw:
+    """The object without fields that the API does not know, and without its defaults; wrong types are errors."""
+    checked = _checkers()[obj["kind"]].check(obj)
+    errors = [error for error in checked.errors if error.reason in _STRUCTURE]
+    paths = dict(_paths(obj, "", "")) if errors else {}
+    for error in errors:
+        parent, _, name = error.field.rpartition(".")
+        path = paths.get(error.field) or join(paths.get(parent, parent), name)
+        # A wrong type's message repeats the path: "spec.osie in body must be of type object".
+        findings.error(path, error.message.rpartition(" in body ")[2])
+    known: Raw = _known(obj, checked.object, "", findings)
+    return known
 
-    What the schema says of values is left to the API server, which says it well.
-    """
-    kind = schema.get("type")
-    if value is None or kind is None:
+
+def _paths(value: Any, at: str, path: str) -> Iterator[tuple[str, str]]:
+    """Each field's path as the API writes it (`spec.a.52:54.b`), and as findings have it (`spec.a["52:54"].b`)."""
+    yield at, path
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _paths(item, f"{at}.{key}" if at else key, join(path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _paths(item, f"{at}[{index}]", join(path, index))
+
+
+def _known(value: Any, stored: Any, path: str, findings: Findings) -> Any:
+    """What of a value is also in what an API would store of it; what it would drop is told. Null is no value."""
+    if isinstance(value, list) and isinstance(stored, list):
+        pairs = zip(value, stored, strict=True)
+        return [_known(item, kept, join(path, index), findings) for index, (item, kept) in enumerate(pairs)]
+    if not (isinstance(value, dict) and isinstance(stored, dict)):
         return value
-    if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "boolean"):
-        findings.error(path, f"must be {_IN_WORDS.get(kind, 'a number')}, is {type_name(value)}")
-    elif kind == "object":
-        return _fields(value, schema, path, findings)
-    elif kind == "array":
-        items = schema["items"]
-        return [_checked(item, items, join(path, index), findings) for index, item in enumerate(value)]
-    return value
-
-
-def _fields(mapping: Raw, schema: Raw, path: str, findings: Findings) -> Raw:
-    properties, others = schema.get("properties", {}), schema.get("additionalProperties")
-    if schema.get("x-kubernetes-preserve-unknown-fields"):
-        others = {}
     result: Raw = {}
-    for key, item in mapping.items():
-        at = join(path, key)
-        known = properties.get(key, others)
-        if known is not None:
-            result[key] = _checked(item, known, at, findings)
+    for key, item in value.items():
+        if key in stored:
+            result[key] = _known(item, stored[key], join(path, key), findings)
         elif not says_nothing(item):
-            findings.dropped(at, _UNKNOWN)
-    for key in schema.get("required", ()):
-        if mapping.get(key) is None:
-            findings.error(join(path, key), "must be there")
+            findings.dropped(join(path, key), _UNKNOWN)
     return result
