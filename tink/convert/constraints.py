@@ -1,51 +1,38 @@
 """What v1alpha2 takes in a field, for converters: each check gives the reason for a refusal, or None.
 
-The rules themselves are CEL in `tink.api.rules`, which only an API server evaluates; these are the same in Python,
-with the rules' own words, so that what a conversion writes is not refused when it is applied.
+The rules themselves are CEL in `tink.api.rules`, which only an API server evaluates. A converter asks before it writes,
+field by field, because it leaves out what would be refused and keeps the rest; the patterns and bounds are those of
+`tink.api`, and the reasons the rules' own words.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import re
 from functools import lru_cache
 
-from tink.api import rules
-from tink.api.v1alpha2 import IPV4_PATTERN, MAC_PATTERN, NETMASK_PATTERN
+from tink.api import bounds, patterns, rules
+from tink.mac import is_mac
 
 NO_PID_NAMESPACE = (
     "v1alpha2 has no PID namespaces: the action gets its own. One that restarts the machine can do it by "
     "/proc/sysrq-trigger"
 )
-LONGEST_TEXT = 1 << 20
-"""Characters of user-data, vendor-data and scripts."""
-MOST_SERVERS = 32
-MOST_DISKS = 256
-MOST_PARAMS = 256
-MOST_INTERFACES = 64
-LONGEST_LEASE = 4294967295
 
 _THIS_NETWORK = ipaddress.IPv4Network("0.0.0.0/8")
-_LABEL = "[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
-_IPV4 = re.compile(IPV4_PATTERN.removesuffix("$") + r"\Z")
-_NETMASK = re.compile(NETMASK_PATTERN.removesuffix("$") + r"\Z")
-_MAC = re.compile(MAC_PATTERN.removesuffix("$") + r"\Z")
-_HOSTNAME = re.compile(rf"{_LABEL}(?:[.]{_LABEL})*\Z")
-_NUMERIC = re.compile(r"[0-9.]+\Z")
-_VLAN = re.compile(r"[1-9][0-9]{0,3}\Z")
-# RE2's \s is ASCII's five; Python's would be Unicode's.
-_HTTP_URL = re.compile(r"https?://[^\t\n\f\r /?#]+(?:[/?#][^\t\n\f\r ]*)?\Z")
-_ARTIFACT_URL = re.compile(
-    r"(?:https?://[^\t\n\f\r /?#]+(?:[/?#][^\t\n\f\r ]*)?|file://(?:localhost)?/[^\t\n\f\r ]+)\Z"
-)
-_NO_PARAM = re.compile(r"[\x00-\x1f\x7f]|(?:^|[\t\n\f\r ])(?:&&|\|\||;)(?:[\t\n\f\r ]|\Z)|(?:^|[\t\n\f\r ])#")
-_DEVICE = re.compile(r"(?:/[^/\t\n\f\r ]+)+/?\Z")
-# `tink.api.v1alpha2.DEVICE_PATTERN`, which the models read with, has no slash at the end.
-_PARTITION = re.compile(
-    r"/dev/(?:(?:sd|hd|vd|xvd)[a-z]+[0-9]+|(?:cciss/|ida/|rd/)?[a-z]+[a-z0-9]*[0-9]p[0-9]+"
-    r"|disk/by-[a-z]+/[^\n]*-part[0-9]+|mapper/[^\n]*-part[0-9]+|disk/by-part(?:uuid|label)/[^\n]*)/?\Z"
-)
-_OBJECT_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?\Z")
+_IPV4 = patterns.compiled(patterns.IPV4)
+_NETMASK = patterns.compiled(patterns.NETMASK)
+_HOSTNAME = patterns.compiled(patterns.HOSTNAME)
+_LIKE_AN_ADDRESS = patterns.compiled(patterns.LIKE_AN_ADDRESS)
+_VLAN = patterns.compiled(patterns.VLAN)
+_HTTP_URL = patterns.compiled(patterns.HTTP_URL)
+_ARTIFACT_URL = patterns.compiled(patterns.ARTIFACT_URL)
+_ENDS_IPXE_COMMAND = patterns.compiled(patterns.ENDS_IPXE_COMMAND)
+_DEVICE_PATH = patterns.compiled(patterns.DEVICE_PATH)
+_PARTITION = patterns.compiled(patterns.PARTITION)
+_OBJECT_NAME = patterns.compiled(patterns.OBJECT_NAME)
+_SPACE = patterns.compiled(patterns.SPACE)
+_VOLUME = patterns.compiled(patterns.VOLUME)
+_URL_BOUND = f"(at most {bounds.MAX_URL_CHARACTERS} characters)"
 
 
 def unicast(address: str) -> str | None:
@@ -69,67 +56,83 @@ def netmask(text: str) -> str | None:
 
 def mac(text: str) -> str | None:
     """A MAC address in lower case with colons."""
-    return None if _MAC.match(text) else "must be a MAC address, such as 52:54:00:12:34:56"
+    return None if is_mac(text) else "must be a MAC address, such as 52:54:00:12:34:56"
 
 
 def hostname(text: str) -> str | None:
     """A host name (RFC 1123)."""
-    return None if len(text) <= 253 and _HOSTNAME.match(text) else rules.HOSTNAME.message
+    return None if len(text) <= bounds.MAX_NAME_CHARACTERS and _HOSTNAME.match(text) else rules.HOSTNAME.message
 
 
 @lru_cache(1024)
 def server(text: str) -> str | None:
     """A name server or a time server: an IPv4 address or a host name."""
-    good = _IPV4.match(text) if _NUMERIC.match(text) else len(text) <= 253 and _HOSTNAME.match(text)
+    good = (
+        _IPV4.match(text)
+        if _LIKE_AN_ADDRESS.match(text)
+        else len(text) <= bounds.MAX_NAME_CHARACTERS and _HOSTNAME.match(text)
+    )
     return None if good else rules.SERVER.message
 
 
 def vlan(text: str) -> str | None:
     """A VLAN ID, as a string."""
-    return None if _VLAN.match(text) and int(text) <= 4094 else rules.VLAN.message
+    return None if _VLAN.match(text) and int(text) <= patterns.MAX_VLAN else rules.VLAN.message
 
 
 def http_url(text: str) -> str | None:
     """The URL of an iPXE script."""
-    return (
-        None if len(text) <= 2048 and _HTTP_URL.match(text) else f"{rules.HTTP_URL.message} (at most 2048 characters)"
-    )
+    good = len(text) <= bounds.MAX_URL_CHARACTERS and _HTTP_URL.match(text)
+    return None if good else f"{rules.HTTP_URL.message} {_URL_BOUND}"
 
 
 @lru_cache(1024)
 def artifact_url(text: str) -> str | None:
     """The URL of a kernel or an initrd."""
-    good = len(text) <= 2048 and _ARTIFACT_URL.match(text)
-    return None if good else f"{rules.ARTIFACT_URL.message} (at most 2048 characters)"
+    good = len(text) <= bounds.MAX_URL_CHARACTERS and _ARTIFACT_URL.match(text)
+    return None if good else f"{rules.ARTIFACT_URL.message} {_URL_BOUND}"
 
 
 def kernel_param(text: str) -> str | None:
     """One parameter of the kernel's command line."""
-    return None if len(text) <= 2048 and not _NO_PARAM.search(text) else rules.KERNEL_PARAM.message
+    good = len(text) <= bounds.MAX_KERNEL_PARAM_CHARACTERS and not _ENDS_IPXE_COMMAND.search(text)
+    return None if good else rules.KERNEL_PARAM.message
 
 
 def disk(text: str) -> str | None:
     """A whole disk's path in the OSIE."""
-    if len(text) > 255 or not _DEVICE.match(text):
+    if len(text) > bounds.MAX_DEVICE_PATH_CHARACTERS or not _DEVICE_PATH.match(text):
         return rules.DEVICE_PATH.message
     return rules.WHOLE_DISK.message if _PARTITION.match(text) else None
 
 
+def image(text: str) -> str | None:
+    """An OCI image, or a template of one."""
+    return rules.IMAGE.message if "{{" not in text and _SPACE.search(text) else None
+
+
+def volume(text: str) -> str | None:
+    """A volume of a container, or a template of one."""
+    return None if "{{" in text or _VOLUME.match(text) else rules.VOLUME.message
+
+
 def object_name(text: str) -> str | None:
     """The name of an object that is referred to."""
-    return None if len(text) <= 253 and _OBJECT_NAME.match(text) else rules.OBJECT_NAME.message
+    return None if len(text) <= bounds.MAX_NAME_CHARACTERS and _OBJECT_NAME.match(text) else rules.OBJECT_NAME.message
 
 
 def long_text(text: str) -> str | None:
     """User-data, vendor-data, a script."""
-    return None if len(text) <= LONGEST_TEXT else f"longer than {LONGEST_TEXT} characters, the most that v1alpha2 takes"
+    longest = bounds.MAX_DATA_CHARACTERS
+    return None if len(text) <= longest else f"longer than {longest} characters, the most that v1alpha2 takes"
 
 
 def script(text: str) -> str | None:
     """An inline iPXE script."""
     if "\0" in text:
         return "must not hold a NUL character"
-    return long_text(text) if len(text.encode()) <= LONGEST_TEXT else f"longer than {LONGEST_TEXT} bytes"
+    longest = bounds.MAX_DATA_CHARACTERS
+    return long_text(text) if len(text.encode()) <= longest else f"longer than {longest} bytes"
 
 
 def gateway_in_subnet(ip: str, mask: str, gateway: str) -> bool:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tink.convert import constraints
+from tink.api import bounds
 from tink.convert.fields import type_name
 from tink.convert.findings import Findings
-
-LONGEST_PARAM = 131072
 
 
 def param_text(value: Any, at: str, findings: Findings) -> str | None:
@@ -26,8 +24,10 @@ def param_text(value: Any, at: str, findings: Findings) -> str | None:
 
 def check_params(params: dict[str, str], at: str, findings: Findings) -> None:
     """Report what v1alpha2 takes no more of."""
-    if len(params) > constraints.MOST_PARAMS:
-        findings.error(at, f"v1alpha2 takes {constraints.MOST_PARAMS} parameters, here are {len(params)}")
+    if len(params) > bounds.MAX_TEMPLATE_PARAMS:
+        findings.error(at, f"v1alpha2 takes {bounds.MAX_TEMPLATE_PARAMS} parameters, here are {len(params)}")
     for key, text in params.items():
-        if len(text) > LONGEST_PARAM:
-            findings.error(f"{at}.{key}", f"longer than {LONGEST_PARAM} characters, the most that v1alpha2 takes")
+        if len(text) > bounds.MAX_TEXT_CHARACTERS:
+            findings.error(
+                f"{at}.{key}", f"longer than {bounds.MAX_TEXT_CHARACTERS} characters, the most that v1alpha2 takes"
+            )

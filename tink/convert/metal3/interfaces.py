@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tink.api import bounds
 from tink.api.v1alpha2 import Raw
 from tink.convert import constraints
 from tink.convert.fields import Fields, join
@@ -48,10 +49,10 @@ class _Interfaces:
             self._findings.changed(
                 "spec.bootMACAddress", "there is none, and no interface with pxe: it cannot netboot by MAC address"
             )
-        for mac in list(interfaces)[constraints.MOST_INTERFACES :]:
+        for mac in list(interfaces)[bounds.MAX_INTERFACES :]:
             del interfaces[mac]
             self._findings.dropped(
-                f"{self._details_path}.nics", f"{mac}: v1alpha2 takes {constraints.MOST_INTERFACES} interfaces"
+                f"{self._details_path}.nics", f"{mac}: v1alpha2 takes {bounds.MAX_INTERFACES} interfaces"
             )
         self._addresses(interfaces, served, nics)
         named = (netboots or list(interfaces))[0]

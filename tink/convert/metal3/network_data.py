@@ -16,6 +16,7 @@ import json
 from contextlib import suppress
 from typing import Any
 
+from tink.api import bounds
 from tink.api.v1alpha2 import Raw
 from tink.api.yaml import YamlError, documents
 from tink.convert import constraints
@@ -266,7 +267,7 @@ class _Network:
 
 def _add(dhcp: Raw, key: str, servers: list[str]) -> None:
     there = dhcp.get(key, [])
-    there = [*there, *(server for server in dict.fromkeys(servers) if server not in there)][: constraints.MOST_SERVERS]
+    there = [*there, *(server for server in dict.fromkeys(servers) if server not in there)][: bounds.MAX_SERVERS]
     if there:
         dhcp[key] = there
 

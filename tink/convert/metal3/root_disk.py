@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
+from tink.api import bounds
 from tink.api.v1alpha2 import Raw
 from tink.convert import constraints
 from tink.convert.fields import type_name
@@ -84,8 +85,8 @@ def _with_others(root: str, disks: list[Raw], place: int) -> Choice:
             continue
         if problem := _not_a_device(name):
             left_out.append((number, problem))
-        elif len(devices) == constraints.MOST_DISKS:
-            left_out.append((number, f"v1alpha2 takes {constraints.MOST_DISKS} disks of a machine"))
+        elif len(devices) == bounds.MAX_DISKS:
+            left_out.append((number, f"v1alpha2 takes {bounds.MAX_DISKS} disks of a machine"))
         else:
             devices.append(name)
     return Choice(tuple(devices), left_out=tuple(left_out))

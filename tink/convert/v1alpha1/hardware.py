@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from tink.api import bounds
 from tink.api.v1alpha2 import API_VERSION, INSTANCE_ID_ANNOTATION, RUFIO_GROUP, SSH_PUBLIC_KEYS_ANNOTATION, Raw
 from tink.convert import constraints
 from tink.convert.fields import Fields, join, put_text, says_nothing
@@ -186,8 +187,8 @@ class _Machine:
                 continue
             if refusal := constraints.disk(device):
                 self._findings.dropped(disk.at("device"), refusal)
-            elif len(devices) == constraints.MOST_DISKS:
-                self._findings.dropped(disk.path, f"v1alpha2 takes {constraints.MOST_DISKS} disks of a machine")
+            elif len(devices) == bounds.MAX_DISKS:
+                self._findings.dropped(disk.path, f"v1alpha2 takes {bounds.MAX_DISKS} disks of a machine")
             else:
                 self._findings.moved(disk.path, f"spec.storageDevices[{len(devices)}]")
                 devices.append(device)

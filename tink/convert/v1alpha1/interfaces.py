@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass, field
 
+from tink.api import bounds
 from tink.api.v1alpha2 import Raw
 from tink.convert import constraints
 from tink.convert.fields import Fields, join, put_checked, put_text, shown
@@ -48,8 +49,8 @@ class Interfaces:
             self._interface(interface)
         if not self.result and not findings.failed:
             findings.error("spec.interfaces", "no interface has a MAC address, by which v1alpha2 knows machines")
-        elif len(self.result) > constraints.MOST_INTERFACES:
-            findings.error("spec.interfaces", f"v1alpha2 takes {constraints.MOST_INTERFACES} interfaces of a machine")
+        elif len(self.result) > bounds.MAX_INTERFACES:
+            findings.error("spec.interfaces", f"v1alpha2 takes {bounds.MAX_INTERFACES} interfaces of a machine")
 
     def _interface(self, interface: Fields) -> None:
         dhcp = interface.fields("dhcp")
@@ -168,8 +169,8 @@ class Interfaces:
                 self._findings.dropped(path, _IPV6)
             elif refusal := constraints.server(server):
                 self._findings.dropped(path, refusal)
-            elif len(found) == constraints.MOST_SERVERS:
-                self._findings.dropped(path, f"v1alpha2 takes {constraints.MOST_SERVERS} of them")
+            elif len(found) == bounds.MAX_SERVERS:
+                self._findings.dropped(path, f"v1alpha2 takes {bounds.MAX_SERVERS} of them")
             else:
                 found.append(server)
         return found
@@ -184,11 +185,11 @@ class Interfaces:
             self._findings.changed(path, "a lease of 0 seconds is no lease: v1alpha2's default is taken, 24 hours")
         elif seconds < 0:
             self._findings.dropped(path, f"must not be less than 0, is {seconds}")
-        elif seconds > constraints.LONGEST_LEASE:
+        elif seconds > bounds.MAX_LEASE_SECONDS:
             self._findings.changed(
-                path, f"{constraints.LONGEST_LEASE} is the longest lease there is, and means for ever"
+                path, f"{bounds.MAX_LEASE_SECONDS} is the longest lease there is, and means for ever"
             )
-            result["leaseTimeSeconds"] = constraints.LONGEST_LEASE
+            result["leaseTimeSeconds"] = bounds.MAX_LEASE_SECONDS
         else:
             result["leaseTimeSeconds"] = seconds
 
@@ -241,8 +242,8 @@ class Interfaces:
         for path, param in osie.texts("kernelParams"):
             if refusal := constraints.kernel_param(param):
                 self._findings.dropped(path, refusal)
-            elif len(params) == constraints.MOST_PARAMS:
-                self._findings.dropped(path, f"v1alpha2 takes {constraints.MOST_PARAMS} of them")
+            elif len(params) == bounds.MAX_KERNEL_PARAMS:
+                self._findings.dropped(path, f"v1alpha2 takes {bounds.MAX_KERNEL_PARAMS} of them")
             else:
                 params.append(param)
         return params

@@ -15,7 +15,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from tink.api import rules
+from tink.api import bounds, rules
 from tink.api.v1alpha2 import API_VERSION, Raw
 from tink.api.yaml import plain_scalar
 from tink.convert import constraints
@@ -30,12 +30,6 @@ from tink.template.errors import TemplateError
 
 DATA = "spec.data"
 _FORMAT_VERSION = "0.1"
-_LONGEST_TEXT = 131072
-_LONGEST = {"name": 253, "image": 1024, "volume": 512, "network": 1024}
-_MOST = {"actions": 128, "volumes": 32, "environment": 256, "command": 1024}
-_LONGEST_TIMEOUT = 2**63 - 1
-# The rule of `tink.api.rules.VOLUME`.
-_VOLUME = re.compile(r"(?:/[^:]*|[^\W_][\w.-]*):/[^:]+(?::[^:]*)?\Z", re.ASCII)
 _PARAM = re.compile(r"\{\{-?\s*\.(?:Params\.)?\w+\s*-?\}\}\Z", re.ASCII)
 _NEW_NAMES = {"environment": ".env", "command": ".args"}
 _SHARED_NAME = re.compile(r"^(spec(?:\.actions\[[0-9]+\])?)\.(environment|command)(?=[.\[]|\Z)")
@@ -177,7 +171,7 @@ class _Conversion:
         self._unique(actions)
         if not actions:
             self._findings.error(task.at("actions"), "there must be at least one action")
-        self._bound(task.at("actions"), "actions", len(actions))
+        self._bound(task.at("actions"), bounds.MAX_ACTIONS, len(actions))
         self._shared(task, result)
         task.rest()
         return result
@@ -207,7 +201,7 @@ class _Conversion:
         self._timeout(action, result)
         namespaces = action.fields("namespaces")
         network = namespaces.peek("network")
-        if text := self._text_of(namespaces, "network", _LONGEST["network"]):
+        if text := self._text_of(namespaces, "network", bounds.MAX_NETWORK_NAMESPACE_CHARACTERS):
             result["networkNamespace"] = text
         elif network is None:
             namespaces.ignore("network")
@@ -238,16 +232,16 @@ class _Conversion:
             except TemplateError:
                 self._findings.error(at, f"{name}: names of actions are not rendered in v1alpha2: write it out")
                 return ""
-        if not name or len(name) > _LONGEST["name"] or "{{" in name:
-            self._findings.error(at, f"must have 1 to {_LONGEST['name']} characters and no {{{{")
+        if not name or len(name) > bounds.MAX_NAME_CHARACTERS or "{{" in name:
+            self._findings.error(at, f"must have 1 to {bounds.MAX_NAME_CHARACTERS} characters and no {{{{")
         return name
 
     def _image(self, action: Fields) -> str:
-        image = self._text_of(action, "image", _LONGEST["image"])
+        image = self._text_of(action, "image", bounds.MAX_IMAGE_CHARACTERS)
         if not image:
             self._findings.error(action.at("image"), "an action must have an image")
-        elif "{{" not in image and re.search(r"\s", image):
-            self._findings.error(action.at("image"), rules.IMAGE.message)
+        elif refusal := constraints.image(image):
+            self._findings.error(action.at("image"), refusal)
         return image
 
     def _command(self, action: Fields) -> list[str]:
@@ -258,8 +252,11 @@ class _Conversion:
         if not isinstance(command, list) or not all(isinstance(part, str | None) for part in command):
             self._findings.error(at, "must be a list of texts")
             return []
-        self._bound(at, "command", len(command))
-        return [self._rendered(f"{at}[{index}]", part or "", _LONGEST_TEXT) for index, part in enumerate(command)]
+        self._bound(at, bounds.MAX_ARGS, len(command))
+        return [
+            self._rendered(f"{at}[{index}]", part or "", bounds.MAX_TEXT_CHARACTERS)
+            for index, part in enumerate(command)
+        ]
 
     def _timeout(self, action: Fields, result: Raw) -> None:
         timeout = action.peek("timeout")
@@ -281,13 +278,13 @@ class _Conversion:
             return found
         for at, volume in fields.texts("volumes"):
             into = _place(fields.at("volumes").removeprefix(f"{DATA}."))
-            if "{{" not in volume and not _VOLUME.match(volume):
-                self._findings.dropped(at, rules.VOLUME.message)
+            if refusal := constraints.volume(volume):
+                self._findings.dropped(at, refusal)
                 self._places[at.removeprefix(f"{DATA}.")] = into
             else:
                 self._places[at.removeprefix(f"{DATA}.")] = f"{into}[{len(found)}]"
-                found.append(self._rendered(at, volume, _LONGEST["volume"]))
-        self._bound(fields.at("volumes"), "volumes", len(found))
+                found.append(self._rendered(at, volume, bounds.MAX_VOLUME_CHARACTERS))
+        self._bound(fields.at("volumes"), bounds.MAX_VOLUMES, len(found))
         return found
 
     def _env(self, fields: Fields) -> dict[str, str]:
@@ -298,11 +295,11 @@ class _Conversion:
             if text is not None and not isinstance(text, str):
                 self._findings.error(at, f"must be a text, is {type_name(text)}")
                 continue
-            new = self._rendered(at, name, _LONGEST_TEXT)
+            new = self._rendered(at, name, bounds.MAX_TEXT_CHARACTERS)
             if not new or ("=" in new and "{{" not in new):
                 self._findings.error(at, rules.ENV_NAMES.message)
-            found[new] = self._rendered(at, text or "", _LONGEST_TEXT)
-        self._bound(fields.at("environment"), "environment", len(found))
+            found[new] = self._rendered(at, text or "", bounds.MAX_TEXT_CHARACTERS)
+        self._bound(fields.at("environment"), bounds.MAX_VARIABLES, len(found))
         return found
 
     def _is(self, fields: Fields, key: str, kind: type, name: str) -> bool:
@@ -339,9 +336,9 @@ class _Conversion:
             self._findings.error(at, f"longer than {longest} characters, the most that v1alpha2 takes")
         return found.text
 
-    def _bound(self, at: str, what: str, count: int) -> None:
-        if count > _MOST[what]:
-            self._findings.error(at, f"v1alpha2 takes {_MOST[what]} of them, here are {count}")
+    def _bound(self, at: str, most: int, count: int) -> None:
+        if count > most:
+            self._findings.error(at, f"v1alpha2 takes {most} of them, here are {count}")
 
 
 def _place(path: str) -> str:
@@ -362,7 +359,7 @@ def _seconds(text: Any) -> int | None:
         number = plain_scalar(text.strip())
     except ValueError:
         return None
-    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= _LONGEST_TIMEOUT:
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= bounds.MAX_TIMEOUT_SECONDS:
         return None
     return number
 

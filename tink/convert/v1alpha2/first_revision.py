@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
+from tink.api import bounds
 from tink.api.v1alpha2 import Raw
 from tink.convert import constraints
 from tink.convert.fields import Fields, says_nothing
@@ -22,7 +23,6 @@ from tink.convert.params import check_params, param_text
 _NANOSECOND = 10**9
 _LEAST_DURATION = 10**6
 """Go writes a duration to JSON as nanoseconds; a number below a millisecond was meant as seconds."""
-_LONGEST = 2**63 - 1
 _UNITS = {
     "ns": Fraction(1, 10**9),
     "us": Fraction(1, 10**6),
@@ -148,13 +148,13 @@ def _lease(dhcp: Raw, path: str, findings: Findings) -> None:
         if seconds not in (None, dhcp["leaseTimeSeconds"]):
             findings.dropped(at, f"leaseTimeSeconds says {dhcp['leaseTimeSeconds']}, and is kept")
         del dhcp["leaseTime"]
-    elif isinstance(seconds, int) and not isinstance(seconds, bool) and 0 <= seconds <= constraints.LONGEST_LEASE:
+    elif isinstance(seconds, int) and not isinstance(seconds, bool) and 0 <= seconds <= bounds.MAX_LEASE_SECONDS:
         _replace(dhcp, "leaseTime", "leaseTimeSeconds", seconds)
         findings.moved(at, f"{path}.leaseTimeSeconds")
     else:
         del dhcp["leaseTime"]
         if seconds is not None:
-            findings.dropped(at, f"must be a number of seconds up to {constraints.LONGEST_LEASE}, is {seconds!r:.80}")
+            findings.dropped(at, f"must be a number of seconds up to {bounds.MAX_LEASE_SECONDS}, is {seconds!r:.80}")
 
 
 # --- Workflow
@@ -196,7 +196,7 @@ def _timeout(spec: Raw, timeout: str | int, findings: Findings) -> None:
         seconds: Fraction | None = Fraction(timeout, _NANOSECOND)
     else:
         seconds = duration(timeout)
-    if seconds is None or not 0 <= seconds <= _LONGEST:
+    if seconds is None or not 0 <= seconds <= bounds.MAX_TIMEOUT_SECONDS:
         findings.dropped("spec.timeout", f"must be a duration such as 1h30m, is {timeout!r:.80}")
         del spec["timeout"]
         return
