@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import yaml
-from yaml._yaml import CParser
 
 from tink.api.v1alpha2 import Raw
 from tink.api.yaml_values import MAX_DEPTH, Document, YamlError, plain_scalar
@@ -35,7 +34,7 @@ _LONG = 32 * 1024
 _BREAK_TAG = re.compile("(?:^|[\n\r\x85\u2028\u2029\ufeff])%TAG")
 
 
-class Parser(CParser):
+class Parser(yaml.CBaseLoader):
     """libyaml's parser (and composer) without tags: the rules are applied to the events (and nodes).
 
     Raises yaml.YAMLError, ValueError.

@@ -248,7 +248,7 @@ class _StatementCompiler:
 
 
 def _text(text: str) -> Statement:
-    def write(frame: Frame, dot: Value) -> None:
+    def write(frame: Frame, _dot: Value) -> None:
         frame[WRITE](text)
 
     return write
@@ -266,11 +266,11 @@ def _if_else(condition: Expression, body: Statement, otherwise: Statement | None
     return choose
 
 
-def _raise_break(frame: Frame, dot: Value) -> None:
+def _raise_break(_frame: Frame, _dot: Value) -> None:
     raise _Break
 
 
-def _raise_continue(frame: Frame, dot: Value) -> None:
+def _raise_continue(_frame: Frame, _dot: Value) -> None:
     raise _Continue
 
 

@@ -257,7 +257,7 @@ class ExpressionCompiler:
         """An argument for a parameter of this type."""
         if isinstance(node, nodes.Nil):
             if wanted is Type.MAP:
-                return lambda frame, dot: {}
+                return lambda _frame, _dot: {}
             if wanted is Type.ANY:
                 return constant(None)
             return self._fails(node, f"cannot assign nil to {wanted.value}")
@@ -314,7 +314,7 @@ class ExpressionCompiler:
     def _fails(self, node: nodes.Node, message: str) -> Expression:
         origin = self.origin
 
-        def fail(frame: Frame, dot: Value) -> Value:
+        def fail(frame: Frame, _dot: Value) -> Value:
             raise origin.error(frame, node, message)
 
         return fail
@@ -329,18 +329,18 @@ class ExpressionCompiler:
         return fail
 
 
-def _dot(frame: Frame, dot: Value) -> Value:
+def _dot(_frame: Frame, dot: Value) -> Value:
     return dot
 
 
 def constant(value: Value) -> Expression:
     """Always this value."""
-    return lambda frame, dot: value
+    return lambda _frame, _dot: value
 
 
 def variable(slot: int) -> Expression:
     """What a slot of the frame holds."""
-    return lambda frame, dot: frame[slot]
+    return lambda frame, _dot: frame[slot]
 
 
 def _two_arguments(

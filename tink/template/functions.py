@@ -29,7 +29,7 @@ def _not(value: Value) -> bool:
     return not value
 
 
-def _and_or(*arguments: Value) -> Value:
+def _and_or(*_arguments: Value) -> Value:
     """Never called: the compiler makes these, for they must not evaluate what they do not need."""
     raise CallError("and, or are no plain functions")
 
@@ -187,7 +187,7 @@ def _len(item: Value) -> int:
     raise CallError(f"len of type {type_name(item)}")
 
 
-def _call(function: Value, *arguments: Value) -> Value:
+def _call(function: Value, *_arguments: Value) -> Value:
     """Values are data, never functions: Go's complaint is all that is left of `call`."""
     if function is None:
         raise CallError("call of nil")

@@ -198,7 +198,7 @@ class _Rewriting:
         shapes = [self._operand(argument, dot) for argument in arguments]
         self._function(function)
         if function.name in _PART_FIRST:
-            self._swap(function, arguments, first)
+            self._swap(function, first)
         if function.name == "index":
             return self._index(arguments, shapes, dot)
         for argument, shape in zip(arguments, shapes, strict=True):
@@ -326,7 +326,7 @@ class _Rewriting:
 
     # --- contains, hasPrefix, hasSuffix
 
-    def _swap(self, function: nodes.Identifier, arguments: list[nodes.Operand], first: nodes.Command | None) -> None:
+    def _swap(self, function: nodes.Identifier, first: nodes.Command | None) -> None:
         self._notice(_SWAPPED.format(name=function.name))
         index = self._at[function.position]
         spans = self._spans(index + 1)

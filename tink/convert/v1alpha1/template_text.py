@@ -143,7 +143,7 @@ def _expressions(text: str, tokens: list[Token]) -> Iterator[_Expression]:
             trims_right=text[end - 3] == "-" and text[end - 4] in " \t\r\n",
             uses={token.text for token in inside if token.kind is Kind.VARIABLE and token.text != "$"},
             sets=sets,
-            unquoted=_unquoted(text, start, end, inside) if role is Role.OUTPUT else "",
+            unquoted=_unquoted(text, start, inside) if role is Role.OUTPUT else "",
         )
         at = end
 
@@ -162,7 +162,7 @@ def _role(inside: list[Token]) -> tuple[Role, str]:
     return Role.OUTPUT, ""
 
 
-def _unquoted(text: str, start: int, end: int, inside: list[Token]) -> str:
+def _unquoted(text: str, start: int, inside: list[Token]) -> str:
     """`{{ .x | quote }}` or `{{ quote .x }}` as `{{ .x }}`."""
     if len(inside) > 2 and inside[-1].text in _QUOTING and inside[-2].kind is Kind.PIPE:
         return text[start : inside[-2].position].rstrip() + " }}"

@@ -146,7 +146,7 @@ def _regex_replace_literal(spend: Spend, pattern: str, text: str, replacement: s
     _charge(spend, pattern, text, replacement)
     raw, found = _matches(pattern, text)
     literal = to_bytes(replacement)
-    return _replaced(raw, found, lambda match: literal)
+    return _replaced(raw, found, lambda _match: literal)
 
 
 def _replaced(raw: bytes, found: list[Any], replacement: Callable[[Any], bytes]) -> str:
