@@ -41,7 +41,7 @@ from tink.kube.resources import WORKFLOW
 from tink.kube.rounds import FairSemaphore
 from tink.kube.workqueue import WorkQueue
 from tink.limits.complaints import Complaints
-from tink.template.fields import render_actions
+from tink.template import render_actions
 from tink.workflow.machine import UnknownActionError
 from tink.workflow.status import InvalidStatusError, state_of, status_of
 

@@ -34,7 +34,7 @@ from tink.api.v1alpha2 import (
     WorkflowState,
 )
 from tink.controller.settings import ControllerSettings
-from tink.template.errors import TemplateError
+from tink.template import TemplateError
 from tink.workflow import machine
 from tink.workflow.machine import Author
 from tink.workflow.status import (

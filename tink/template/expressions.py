@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tink.golang.values import CallError, Struct, Value, type_name
 from tink.template import nodes
-from tink.template.errors import CallError, shortened
+from tink.template.errors import shortened
 from tink.template.execution import Expression, Frame, Origin
 from tink.template.signatures import FREE, PYTHON_TYPES, SIZED, Function, Functions, Type, is_large, text_size
-from tink.template.values import Struct, Value, type_name
 
 PANICS = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
 """What a function must not raise, but if one does, only the template fails that calls it, as with a panic in Go."""

@@ -12,12 +12,12 @@ import re
 from typing import Final
 from urllib.parse import quote_plus
 
-from tink.template import fmt, values
-from tink.template.errors import CallError, shortened
+from tink.golang import fmt, values
+from tink.golang.strconv import byte_length, from_bytes, to_bytes
+from tink.golang.values import CallError, Struct, Uint8, Value, type_name
+from tink.template.errors import shortened
 from tink.template.signatures import ANY, INT, STRING, Function, Functions, table
 from tink.template.sprig import SPRIG
-from tink.template.strconv import byte_length, from_bytes, to_bytes
-from tink.template.values import Struct, Uint8, Value, type_name
 
 _BASIC: Final = {values.BOOL, values.INT, values.UINT, values.FLOAT, values.COMPLEX, values.STRING}
 

@@ -31,8 +31,7 @@ from tink.api.v1alpha2 import Raw
 from tink.controller.webhooks.claims import Claims, Conflict, Key, claims_of
 from tink.controller.webhooks.references import References, Target, ended, targets_of
 from tink.net.special_addresses import carried, parsed, special
-from tink.template.errors import TemplateError, TemplateSyntaxError
-from tink.template.fields import parse_fields
+from tink.template import TemplateError, TemplateSyntaxError, parse_fields
 
 log = logging.getLogger(__name__)
 

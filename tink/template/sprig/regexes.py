@@ -12,12 +12,11 @@ from typing import Any, Final
 
 import re2
 
-from tink.template import fmt, strconv
-from tink.template.errors import CallError
+from tink.golang import fmt, strconv
+from tink.golang.strconv import from_bytes, to_bytes
+from tink.golang.values import CallError, Value
 from tink.template.signatures import INT, STRING, Function, Functions, Type, table
 from tink.template.sprig.conversions import Spend
-from tink.template.strconv import from_bytes, to_bytes
-from tink.template.values import Value
 
 _REGEX_MEMORY: Final = 1 << 17  # Bounds the compiled pattern, and so the time for each character of the subject.
 _MOST_MATCHES: Final = 10_000

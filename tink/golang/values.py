@@ -1,4 +1,4 @@
-"""What a template can see: JSON-like values, and what Go calls their types.
+"""JSON-like values, and what Go calls their types.
 
 A value is a dict with string keys, a list, a str, an int, a float, a bool or None; beside these there are `Struct`
 (the typed `.Hardware`, whose fields are fixed), `Uint8` (what `index "text" 0` gives in Go) and complex, which only a
@@ -11,7 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, final
 
-from tink.template.errors import CallError
+
+class CallError(Exception):
+    """Raised by what Go calls a function, for arguments that it cannot take; who calls it adds the place."""
+
 
 Value = Any
 """One of the types above. (Python's type language cannot say "JSON-like or Struct" without costing every caller.)"""

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tink.template import strconv
-from tink.template.fmt import sprint, sprintf, sprintln
-from tink.template.values import Struct, Uint8
+from tink.golang import strconv
+from tink.golang.fmt import sprint, sprintf, sprintln
+from tink.golang.values import Struct, Uint8
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,8 @@ from copy import copy
 from functools import lru_cache
 from typing import Final
 
-from tink.template import strconv
-from tink.template.errors import CallError
-from tink.template.values import Struct, Uint8, Value, type_name
+from tink.golang import strconv
+from tink.golang.values import CallError, Struct, Uint8, Value, type_name
 
 LARGEST: Final = 1 << 20
 DEEPEST: Final = 100
