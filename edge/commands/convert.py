@@ -35,7 +35,7 @@ from tink.convert.documents import (
 from tink.convert.findings import Finding, Kind, Source
 from tink.convert.metal3 import ConversionSettings, HostOptions
 from tink.convert.registry import TARGETS, TO_HARDWARE
-from tink.convert.report import report_json, summary, table
+from tink.convert.report import as_json, as_table, summary
 from tink.convert.run import Result, convert_documents
 
 _PROGRESS_SECONDS = 0.2
@@ -249,7 +249,7 @@ def _tell(result: Result, report: str, file: Path | None, done: str) -> None:
     """The report: to its file, or to standard error, where a summary stands in any case."""
     terminal = file is None and sys.stderr.isatty()
     width = shutil.get_terminal_size().columns if terminal else 120
-    text = report_json(result) if report == "json" else "".join(f"{line}\n" for line in table(result.findings, width))
+    text = as_json(result) if report == "json" else "".join(f"{line}\n" for line in as_table(result.findings, width))
     if file is not None:
         try:
             if file == _STDOUT:

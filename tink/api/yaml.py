@@ -78,7 +78,7 @@ def read(text: str | bytes, repeated: list[tuple[str, int]] | None = None) -> It
             elif isinstance(event, yaml.StreamEndEvent):
                 return
     except (yaml.YAMLError, ValueError) as error:
-        raise told(error, text) from error
+        raise as_yaml_error(error, text) from error
 
 
 def _document(parser: Parser, document: Document) -> Any:
@@ -99,7 +99,7 @@ def _decoded(raw: bytes) -> str:
     return raw.decode("utf-16") if wide else raw.removeprefix(codecs.BOM_UTF8).decode()
 
 
-def told(error: Exception, text: str | bytes = "") -> YamlError:
+def as_yaml_error(error: Exception, text: str | bytes = "") -> YamlError:
     """What is wrong with a text, and the line, counted from 1; 0 if unknown. `error` is one of `Parser` or `read`."""
     if isinstance(error, YamlError):
         return error

@@ -36,7 +36,7 @@ class _Row:
         return f"{self.objects} objects, the first {self.first.label or self.first}"
 
 
-def table(findings: Iterable[Finding], width: int) -> Iterator[str]:
+def as_table(findings: Iterable[Finding], width: int) -> Iterator[str]:
     """The lines of a table as wide as a terminal: errors first, then what was dropped, then what changed.
 
     What is the same for many objects stands once.
@@ -78,7 +78,7 @@ def summary(result: Result, done: str = "written") -> str:
     return f"{objects} {done}; {', '.join(prices)}"
 
 
-def report_json(result: Result) -> str:
+def as_json(result: Result) -> str:
     """All findings, one object each, in the order of the input."""
     content = {
         "objects": len(result.converted) - result.lost,

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from tink.api.yaml import MAX_BYTES, MAX_RATIO, Parser, check_depth, told
+from tink.api.yaml import MAX_BYTES, MAX_RATIO, Parser, as_yaml_error, check_depth
 from tink.api.yaml_values import Document
 
 
@@ -24,7 +24,7 @@ def compose(text: str) -> Iterator[yaml.Node]:
             if node is not None:
                 yield node
     except (yaml.YAMLError, ValueError) as error:
-        raise told(error, text) from error
+        raise as_yaml_error(error, text) from error
 
 
 def value(root: yaml.Node, size: int = 0) -> Any:

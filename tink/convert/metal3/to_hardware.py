@@ -314,8 +314,8 @@ class _Host:
         image.rest()
         if not url:
             return
-        told = " ".join(f"{key}={value[:200]}" for key, value in wanted.items() if value)
-        self._findings.changed("spec.image", f"a Workflow installs it; its templateParams: {told}")
+        shown = " ".join(f"{key}={value[:200]}" for key, value in wanted.items() if value)
+        self._findings.changed("spec.image", f"a Workflow installs it; its templateParams: {shown}")
         if wanted["image_format"] == "live-iso":
             self._findings.changed("spec.image.format", "no disk is written: boot it by an iPXE script in spec.ipxe")
 

@@ -91,7 +91,7 @@ def _is_wrongly_md5(image: Raw) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _Renaming:
     """The new names of fields, and what to write for a checksum type that the source left to its default."""
 
     spec_names: Mapping[str, str]
@@ -127,7 +127,7 @@ class _Way:
         return dict(value) if given else {**value, _CHECKSUM_TYPE: self.empty_checksum_type}
 
 
-_DOWN = _Way({new: old for old, new in _SPEC.items()}, {new: old for old, new in _HINTS.items()}, _AUTO)
+_DOWN = _Renaming({new: old for old, new in _SPEC.items()}, {new: old for old, new in _HINTS.items()}, _AUTO)
 
 
 def _changed(value: Any, changes: Mapping[str, Callable[[Any], Any]]) -> Any:
@@ -171,13 +171,13 @@ def _at(obj: Any, path: tuple[str, ...]) -> Raw | None:
 
 
 def _up(old: Raw, settings: ConversionSettings) -> Raw:
-    way = _Way(_SPEC, _HINTS, settings.empty_checksum_type)
-    host = way.host(old)
+    renaming = _Renaming(_SPEC, _HINTS, settings.empty_checksum_type)
+    host = renaming.host(old)
     host["apiVersion"] = V1BETA1
     if "spec" in host:
         host["spec"] = spec = _without(host["spec"], _PROFILE)
         if isinstance(spec, dict) and spec.get(_ROOT_HINTS) is None and (hints := profile_hints(old)):
-            spec[_ROOT_HINTS] = way.hints(hints)
+            spec[_ROOT_HINTS] = renaming.hints(hints)
     if "status" in host:
         host["status"] = _without(host["status"], _PROFILE, _HARDWARE)
     keep(host, old, _forms(old, settings.annotations_budget))

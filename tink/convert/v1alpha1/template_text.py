@@ -14,10 +14,7 @@ Three things keep the meaning exact:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from enum import Enum, auto
-from itertools import pairwise
 from typing import Any
 
 import yaml
@@ -25,30 +22,12 @@ import yaml
 from tink.api.yaml import YamlError
 from tink.convert.documents import collect, compose, has_comments, value
 from tink.convert.findings import Comment
-from tink.template.lexer import Kind, Token, lex
+from tink.convert.v1alpha1.expression_spans import BRACES, Expression, Role, find, strip_arms, strip_silent
+from tink.template.lexer import Kind, lex
 from tink.template.parser import MAX_TEXT, MAX_TOKENS
 
 _NULLS = ("", "~", "null", "Null", "NULL")
 _OWN_TAGS = ("!", *(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null")))
-_OPENING = (Kind.IF, Kind.RANGE, Kind.WITH, Kind.DEFINE, Kind.BLOCK)
-_CONTROL = (*_OPENING, Kind.ELSE, Kind.END, Kind.BREAK, Kind.CONTINUE)
-_QUOTING = ("quote", "squote")
-_BRACES = "{{"
-
-
-class Role(Enum):
-    """What an expression does to the text."""
-
-    OUTPUT = auto()
-    OPEN = auto()
-    MIDDLE = auto()
-    CLOSE = auto()
-    DECLARE = auto()
-    ASSIGN = auto()
-    COMMENT = auto()
-
-
-_SILENT = (Role.COMMENT, Role.DECLARE, Role.ASSIGN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,37 +56,11 @@ class Content:
     """YAML's comments, with paths and lines in the text."""
 
 
-@dataclass(slots=True)
-class _Expression:
-    """From `{{` to `}}`."""
-
-    start: int
-    end: int
-    line: int
-    role: Role
-    word: str
-    """Its keyword, for messages."""
-    trims_left: bool
-    trims_right: bool
-    uses: set[str]
-    sets: str
-    unquoted: str
-    """Without the function that puts its value in quotes for YAML; empty if there is none."""
-    alone: bool = False
-    """There is nothing else on its line but other such, and all of them print nothing."""
-    joins: bool = False
-    """It trims a line break."""
-    before: str = ""
-    after: str = ""
-    """Spaces in its line that it trims."""
-    seen: bool = False
-
-
 def read(text: str) -> Content:
     """Read a Template's `spec.data`. Raises nothing: what is wrong is in `problems`, and then `value` may be None."""
     if len(text) > MAX_TEXT:
         return Content(None, [Problem(0, f"the text is longer than {MAX_TEXT} characters")])
-    if text.count(_BRACES) > MAX_TOKENS // 3:  # each has two delimiters and something inside
+    if text.count(BRACES) > MAX_TOKENS // 3:  # each has two delimiters and something inside
         return Content(None, [Problem(0, f"the text has more than {MAX_TOKENS} tokens")])
     tokens = lex(text)
     broken = next((token for token in tokens if token.kind is Kind.ERROR), None)
@@ -115,71 +68,13 @@ def read(text: str) -> Content:
         return Content(None, [Problem(broken.line, f"no Go template: {broken}")])
     if len(tokens) > MAX_TOKENS:
         return Content(None, [Problem(0, f"the text has more than {MAX_TOKENS} tokens")])
-    return _Reading(text, list(_expressions(text, tokens))).content()
-
-
-def _expressions(text: str, tokens: list[Token]) -> Iterator[_Expression]:
-    ends = {token.position: index for index, token in enumerate(tokens) if token.kind is Kind.LEFT_DELIM}
-    at, line, counted = 0, 1, 0
-    while (start := text.find(_BRACES, at)) >= 0:
-        line += text.count("\n", counted, start)
-        counted = start
-        index = ends.get(start)
-        if index is None:
-            end = text.find("}}", text.find("*/", start)) + 2
-            inside: list[Token] = []
-        else:
-            stop = next(at for at in range(index, len(tokens)) if tokens[at].kind is Kind.RIGHT_DELIM)
-            end = tokens[stop].position + 2
-            inside = [token for token in tokens[index + 1 : stop] if token.kind is not Kind.SPACE]
-        role, sets = _role(inside)
-        yield _Expression(
-            start,
-            end,
-            line,
-            role,
-            inside[0].text if inside else "",
-            trims_left=text[start + 2] == "-" and text[start + 3] in " \t\r\n",
-            trims_right=text[end - 3] == "-" and text[end - 4] in " \t\r\n",
-            uses={token.text for token in inside if token.kind is Kind.VARIABLE and token.text != "$"},
-            sets=sets,
-            unquoted=_unquoted(text, start, inside) if role is Role.OUTPUT else "",
-        )
-        at = end
-
-
-def _role(inside: list[Token]) -> tuple[Role, str]:
-    if not inside:
-        return Role.COMMENT, ""
-    kind = inside[0].kind
-    if kind in _CONTROL:
-        return Role.OPEN if kind in _OPENING else Role.CLOSE if kind is Kind.END else Role.MIDDLE, ""
-    if kind is Kind.VARIABLE and len(inside) > 1:
-        if inside[1].kind is Kind.DECLARE:
-            return Role.DECLARE, inside[0].text
-        if inside[1].kind is Kind.ASSIGN:
-            return Role.ASSIGN, inside[0].text
-    return Role.OUTPUT, ""
-
-
-def _unquoted(text: str, start: int, inside: list[Token]) -> str:
-    """`{{ .x | quote }}` or `{{ quote .x }}` as `{{ .x }}`."""
-    if len(inside) > 2 and inside[-1].text in _QUOTING and inside[-2].kind is Kind.PIPE:
-        return text[start : inside[-2].position].rstrip() + " }}"
-    pipes = any(token.kind is Kind.PIPE for token in inside)
-    if len(inside) > 1 and inside[0].text in _QUOTING and not pipes:
-        return (
-            text[start : start + 2]
-            + text[inside[0].position + len(inside[0].text) : inside[-1].position]
-            + (f"{inside[-1].text} }}}}")
-        )
-    return ""
+    return _Reading(text, find(text, tokens)).content()
 
 
 class _Reading:
     """One text on its way to YAML and back."""
 
-    def __init__(self, text: str, expressions: list[_Expression]) -> None:
+    def __init__(self, text: str, expressions: list[Expression]) -> None:
         self._text = text
         self._expressions = expressions
         self._word = "tplq"
@@ -189,8 +84,6 @@ class _Reading:
         self._content = Content(None)
         self._lines = [1]
         self._torn = False
-        self._find_alone()
-        self._find_trimmed()
         self._outside = [each for each in expressions if each.role is Role.DECLARE and each.alone]
 
     def content(self) -> Content:
@@ -214,41 +107,6 @@ class _Reading:
 
     def _problem(self, line: int, message: str) -> None:
         self._content.problems.append(Problem(line, message))
-
-    # --- where the expressions stand
-
-    def _find_alone(self) -> None:
-        """Mark expressions in lines that consist of nothing else and print nothing."""
-        text = self._text
-        group: list[_Expression] = []
-        for index, each in enumerate(self._expressions):
-            group.append(each)
-            following = self._expressions[index + 1].start if index + 1 < len(self._expressions) else len(text)
-            if "\n" not in text[each.end : following] and following < len(text):
-                continue
-            first = group[0].start
-            around = [text[text.rfind("\n", 0, first) + 1 : first], text[each.end : following].partition("\n")[0]]
-            around += [text[one.end : other.start] for one, other in pairwise(group)]
-            if not any(part.strip() for part in around) and all(one.role is not Role.OUTPUT for one in group):
-                for one in group:
-                    one.alone = True
-            group = []
-
-    def _find_trimmed(self) -> None:
-        text = self._text
-        at = 0
-        for index, each in enumerate(self._expressions):
-            following = self._expressions[index + 1].start if index + 1 < len(self._expressions) else len(text)
-            before, after = text[at : each.start], text[each.end : following]
-            if each.trims_left:
-                run = before[len(before.rstrip(" \t\r\n")) :]
-                each.joins = "\n" in run
-                each.before = "" if each.joins or each.alone else run
-            if each.trims_right:
-                run = after[: len(after) - len(after.lstrip(" \t\r\n"))]
-                each.joins = each.joins or "\n" in run
-                each.after = "" if "\n" in run or each.alone else run
-            at = each.end + len(each.after)
 
     # --- to YAML
 
@@ -310,7 +168,7 @@ class _Reading:
             return
         if self._word in node.value:
             node.value = self._restored(node)
-        elif _BRACES in node.value:
+        elif BRACES in node.value:
             node.value = _escaped(node.value)
         if node.tag is None or node.tag in _OWN_TAGS:
             node.tag, node.style = "!", node.style or '"'
@@ -318,7 +176,7 @@ class _Reading:
     def _restored(self, node: yaml.ScalarNode) -> str:
         block = node.style == "|"
         parts: list[str] = []
-        inside: list[_Expression] = []
+        inside: list[Expression] = []
         at = 0
         for match in self._placeholder.finditer(node.value):
             each = self._expressions[int(match[1] or match[2])]
@@ -335,8 +193,8 @@ class _Reading:
         self._check_balance(inside)
         loose = ""
         if not node.style:
-            _strip_silent(inside, parts)
-            loose = "spaces" if _strip_arms(inside, parts) else ""
+            strip_silent(inside, parts)
+            loose = "spaces" if strip_arms(inside, parts) else ""
         elif node.style == ">" and any(each.role is not Role.OUTPUT for each in inside):
             loose = "line breaks"
         elif block:
@@ -347,7 +205,7 @@ class _Reading:
         self._content.lines.setdefault(text, inside[0].line)
         return text
 
-    def _block_edges(self, inside: list[_Expression], head: str, tail: str) -> str:
+    def _block_edges(self, inside: list[Expression], head: str, tail: str) -> str:
         """What may be loose at the ends of a block. A dash that trims what is outside of it joins it with that."""
         first, last = inside[0], inside[-1]
         starts, ends = not head.strip(), not tail.strip()
@@ -357,7 +215,7 @@ class _Reading:
             self._problem(last.line, "the dash in -}} joins this with the field below: take it out")
         return "blank lines" if (starts and first.alone and first.trims_left) or (ends and last.alone) else ""
 
-    def _source(self, each: _Expression, block: bool) -> str:
+    def _source(self, each: Expression, block: bool) -> str:
         """The expression as it goes into a scalar."""
         if block:
             return each.before + self._text[each.start : each.end] + each.after
@@ -369,7 +227,7 @@ class _Reading:
             return ""
         return self._untrimmed(each)
 
-    def _declarations(self, inside: list[_Expression]) -> list[str]:
+    def _declarations(self, inside: list[Expression]) -> list[str]:
         """What sets the variables that the expressions of one scalar take from outside."""
         here = {each.sets for each in inside if each.role is Role.DECLARE}
         wanted = set[str]().union(*(each.uses for each in inside)) - here
@@ -380,16 +238,16 @@ class _Reading:
                 found.append(self._untrimmed(each))
         return found[::-1]
 
-    def _untrimmed(self, each: _Expression) -> str:
+    def _untrimmed(self, each: Expression) -> str:
         source = self._text[each.start : each.end]
         if each.trims_left:
-            source = _BRACES + source[3:]
+            source = BRACES + source[3:]
         return source[:-3] + "}}" if each.trims_right else source
 
     # --- what has no place
 
-    def _check_balance(self, inside: list[_Expression]) -> None:
-        opened: list[_Expression] = []
+    def _check_balance(self, inside: list[Expression]) -> None:
+        opened: list[Expression] = []
         for each in inside:
             if each.role is Role.OPEN:
                 opened.append(each)
@@ -402,7 +260,7 @@ class _Reading:
             self._torn = True
             self._around_fields(opened[0])
 
-    def _around_fields(self, each: _Expression) -> None:
+    def _around_fields(self, each: Expression) -> None:
         self._problem(
             each.line,
             f"{{{{ {each.word} }}}} reaches over more than one field, and v1alpha2 renders each by itself: put it into "
@@ -429,53 +287,6 @@ class _Reading:
                 self._problem(line, "control flow begins or ends in a comment")
 
 
-def _strip_silent(inside: list[_Expression], parts: list[str]) -> None:
-    """Take away spaces that only expressions which print nothing hold from the ends; `parts` are texts and
-    expressions in turn."""
-    for index, each in enumerate(inside):
-        if each.role not in _SILENT or parts[2 * index]:
-            break
-        parts[2 * index + 2] = parts[2 * index + 2].lstrip(" ")
-    for index in range(len(inside) - 1, -1, -1):
-        if inside[index].role not in _SILENT or parts[2 * index + 2]:
-            break
-        parts[2 * index] = parts[2 * index].rstrip(" ")
-
-
-def _strip_arms(inside: list[_Expression], parts: list[str]) -> bool:
-    """`{{ if .x }} a {{ else }} b {{ end }}` without quotes: YAML took away the spaces around what came of it.
-
-    `parts` are texts and expressions in turn. True: there may be spaces left.
-    """
-    # What prints nothing may stand before the first arm and behind the last.
-    first, last = 0, len(inside) - 1
-    while first < last and inside[first].role in _SILENT and not parts[2 * first]:
-        first += 1
-    while last > first and inside[last].role in _SILENT and not parts[2 * last + 2]:
-        last -= 1
-    opens = inside[first].role is Role.OPEN and not parts[2 * first]
-    closes = inside[last].role is Role.CLOSE and not parts[2 * last + 2]
-    if not (opens or closes) or all(part == part.strip(" ") for part in parts[::2]):
-        return False
-    edges, depth = [], 0
-    for index, each in enumerate(inside):
-        depth += each.role is Role.OPEN
-        if depth == 1 and each.role is not Role.OUTPUT:
-            edges.append(index)
-        depth -= each.role is Role.CLOSE
-        if not depth and index < len(inside) - 1:
-            return True
-    if parts[0] or parts[-1] or inside[0].word not in ("if", "with"):
-        return True
-    for index in edges:
-        if inside[index].role in (Role.OPEN, Role.MIDDLE):
-            parts[2 * index + 2] = parts[2 * index + 2].lstrip(" ")
-        if inside[index].role in (Role.CLOSE, Role.MIDDLE):
-            parts[2 * index] = parts[2 * index].rstrip(" ")
-    # Within an arm there may be some again, which print spaces or nothing at its ends.
-    return any(each.role is not Role.OUTPUT for index, each in enumerate(inside) if index not in edges)
-
-
 def _escaped(plain: str) -> str:
     """Text in which YAML's own escapes made braces: they were never an expression."""
-    return plain.replace(_BRACES, '{{ "{{" }}')
+    return plain.replace(BRACES, '{{ "{{" }}')

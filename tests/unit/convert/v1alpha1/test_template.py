@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.convert import old_renderer
+from tests.unit.convert.v1alpha1 import old_renderer
 from tink.api.v1alpha2 import Raw, Template, Workflow
 from tink.convert.documents import Document, read, to_yaml
 from tink.convert.findings import Findings, Source
@@ -21,7 +21,7 @@ from tink.template import engine
 from tink.template.errors import TemplateError
 from tink.template.fields import parse_fields, render_actions
 
-CORPORA = Path(__file__).parent / "corpora"
+CORPORA = Path(__file__).parent.parent / "corpora"
 ALL = sorted(path.relative_to(CORPORA) for path in CORPORA.glob("[et]*/*.in.yaml"))
 RENDERED = [path for path in ALL if path.parts[0] == "templates" and not path.name.startswith("refused")]
 SOURCE = Source("in.yaml", 1, "Template", "", "t")

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.convert.old_hardware import MAC, OTHER_MAC, SOURCE, convert, interface, machine
+from tests.unit.convert.v1alpha1.old_hardware import MAC, OTHER_MAC, SOURCE, convert, interface, machine
 from tink.api.v1alpha2 import Hardware, Raw
 from tink.convert.documents import read
 from tink.convert.findings import Findings, Kind
 from tink.convert.run import Result, convert_documents
 from tink.convert.v1alpha1 import hardware
 
-CORPORA = Path(__file__).parent / "corpora" / "hardware"
+CORPORA = Path(__file__).parent.parent / "corpora" / "hardware"
 Refused = Callable[[Raw], list[str]]
 
 

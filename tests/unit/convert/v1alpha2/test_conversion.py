@@ -25,7 +25,7 @@ def said(result: Result) -> list[tuple[str, str]]:
     return [(finding.kind.value, finding.path) for finding in result.findings]
 
 
-TODAYS = [
+CURRENT = [
     obj(
         "Hardware",
         {
@@ -44,7 +44,7 @@ TODAYS = [
 ]
 
 
-@pytest.mark.parametrize("source", TODAYS, ids=lambda source: source["kind"])
+@pytest.mark.parametrize("source", CURRENT, ids=lambda source: source["kind"])
 def test_object_of_today_stays_as_it_is(converting: Converting, source: Raw) -> None:
     result = converting(source)
     assert (result.objects, result.findings) == ([source], [])
@@ -91,7 +91,7 @@ def test_what_a_server_wrote_stays_there(converting: Converting) -> None:
     written = {"uid": "u", "resourceVersion": "5", "creationTimestamp": "x", "managedFields": [{}], "generation": 3}
     owners = {"ownerReferences": [{"uid": "z"}]}
     for source in (
-        *TODAYS,
+        *CURRENT,
         obj("Machine", {}, apiVersion="bmc.tinkerbell.org/v1alpha1"),
         obj("Secret", {}, apiVersion="v1"),
     ):
@@ -156,7 +156,7 @@ spec:
 
 
 def test_results_are_of_today_for_every_corpus(converting: Converting) -> None:
-    for path in sorted((Path(__file__).parent / "corpora").glob("*/*.out.yaml")):
+    for path in sorted((Path(__file__).parent.parent / "corpora").glob("*/*.out.yaml")):
         objects = [each for each in yaml.safe_load_all(path.read_text()) if each]
         result = converting(*objects)
         assert (result.objects, result.findings) == (objects, [])

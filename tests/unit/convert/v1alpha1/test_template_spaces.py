@@ -10,7 +10,7 @@ from itertools import product
 
 import pytest
 
-from tests.unit.convert import old_renderer
+from tests.unit.convert.v1alpha1 import old_renderer
 from tink.api.v1alpha2 import Raw
 from tink.convert.findings import Findings, Source
 from tink.convert.v1alpha1 import template

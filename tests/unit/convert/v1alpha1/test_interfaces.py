@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.convert.old_hardware import MAC, OTHER_MAC, convert, interface, machine
+from tests.unit.convert.v1alpha1.old_hardware import MAC, OTHER_MAC, convert, interface, machine
 from tink.api.v1alpha2 import Raw
 from tink.convert.run import Result
 
