@@ -34,7 +34,7 @@ from edge.tftp.server import TftpServerError
 from ipxe.binaries import BinariesError
 from tink.apiserver import ApiServerError
 from tink.controller.settings import ControllerSettings
-from tink.convert.baremetalhost import ConversionSettings
+from tink.convert.metal3 import ConversionSettings
 from tink.files.data_directory import DataDirectoryError
 from tink.files.key_file import KeyFileError
 from tink.kube.client import ApiError, KubeConfigError
