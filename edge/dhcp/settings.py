@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from edge.dhcp import options
+from edge.dhcp.wire import options
 
 
 class SettingsError(ValueError):

@@ -13,11 +13,9 @@ from typing import Any
 
 import pytest
 
-from edge.dhcp import codec, options
-from edge.dhcp.arp import Claim
-from edge.dhcp.codec import MessageType
-from edge.dhcp.quarantine import Quarantine
-from edge.dhcp.responder import DhcpSettings, Received, Reply, Responder
+from edge.dhcp import DhcpSettings, Quarantine, Received, Reply, Responder
+from edge.dhcp.wire import MessageType, codec, options
+from edge.dhcp.wire.arp import Claim
 from edge.inventory import Inventory, Machine
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.policy import DhcpMode, NetbootPolicy, NetbootWhen
@@ -298,7 +296,7 @@ def make_edge(binaries: BootBinaries) -> Callable[..., Edge]:
         has_work: Callable[[str, str], bool] | None = None,
         quarantine_seconds: float = 600.0,
         peers: frozenset[str] = frozenset(),
-        express: bool = True,
+        fast_path: bool = True,
         looks: bool = True,
     ) -> Edge:
         inventory = Inventory()
@@ -324,8 +322,9 @@ def make_edge(binaries: BootBinaries) -> Callable[..., Edge]:
             policy,
             quarantine=quarantine,
             learn=lambda mac, ip: edge.learnt.append((mac, ip)),
-            express=express,
+            fast_path=fast_path,
         )
+        inventory.on_change(responder.machine_changed)
         edge = Edge(inventory, responder, quarantine)
         if responder.declined is not None and looks:
             responder.declined.wake = lambda: None

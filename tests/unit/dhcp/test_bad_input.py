@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scapy.layers.dhcp import BOOTP, DHCP
 
-from edge.dhcp import codec
-from edge.dhcp.codec import MessageType
+from edge.dhcp.wire import MessageType, codec
 from edge.policy import DhcpMode
 
 Edge = Any

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edge.dhcp.codec import MessageType
+from edge.dhcp.wire import MessageType
 from edge.journey.events import Outcome
 
 Edge = Any

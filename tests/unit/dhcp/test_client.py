@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from edge.dhcp import codec, options
-from edge.dhcp.client import Client, Kind, identify
+from edge.dhcp.boot.client import Client, ClientKind, identify, user_classes
+from edge.dhcp.wire import codec, options
 
 Wire = Any
 
@@ -19,20 +19,19 @@ def client(wire: Wire, packet: bytes, **changes: Any) -> Client:
 @pytest.mark.parametrize(
     ("name", "kind", "architectures", "description"),
     [
-        ("ipxe_bios_discover", Kind.IPXE, (0,), "iPXE (x86 BIOS)"),
-        ("ipxe_efi_request_4011", Kind.IPXE, (7,), "iPXE (UEFI x86-64)"),
-        ("edk2_pxe_discover", Kind.PXE_ROM, (7,), "UEFI x86-64 PXE ROM"),
-        ("edk2_http_request", Kind.HTTP_ROM, (16,), "UEFI x86-64 HTTP Boot ROM"),
-        ("dhclient_discover", Kind.OPERATING_SYSTEM, (), "operating system"),
-        ("dhcpcd_discover", Kind.OPERATING_SYSTEM, (), "operating system"),
+        ("ipxe_bios_discover", ClientKind.IPXE, (0,), "iPXE (x86 BIOS)"),
+        ("ipxe_efi_request_4011", ClientKind.IPXE, (7,), "iPXE (UEFI x86-64)"),
+        ("edk2_pxe_discover", ClientKind.PXE_ROM, (7,), "UEFI x86-64 PXE ROM"),
+        ("edk2_http_request", ClientKind.HTTP_ROM, (16,), "UEFI x86-64 HTTP Boot ROM"),
+        ("dhclient_discover", ClientKind.OPERATING_SYSTEM, (), "operating system"),
+        ("dhcpcd_discover", ClientKind.OPERATING_SYSTEM, (), "operating system"),
     ],
 )
 def test_each_stage_of_a_boot_is_told_from_the_others(
-    captured: dict[str, bytes], name: str, kind: Kind, architectures: tuple[int, ...], description: str
+    captured: dict[str, bytes], name: str, kind: ClientKind, architectures: tuple[int, ...], description: str
 ) -> None:
     found = identify(codec.parse(captured[name]))
     assert (found.kind, found.architectures, found.description) == (kind, architectures, description)
-    assert found.netboots is (kind is not Kind.OPERATING_SYSTEM)
 
 
 @pytest.mark.parametrize(
@@ -50,8 +49,8 @@ def test_ipxe_is_known_by_its_user_class_alone(
     wire: Wire, captured: dict[str, bytes], user_class: bytes, classes: tuple[bytes, ...]
 ) -> None:
     found = client(wire, captured["ipxe_bios_discover"], drop=(175,), options={77: user_class})
-    assert found.is_ipxe
-    assert found.user_classes == classes
+    assert found.kind is ClientKind.IPXE
+    assert user_classes(user_class) == classes
 
 
 @pytest.mark.parametrize("user_class", [b"", b"\x05iPXE", b"\0", b"\x04iPXE\x09x", b"gPXE", b"\x04foo\0iPXE"])
@@ -59,14 +58,14 @@ def test_user_classes_that_are_no_list_name_nobody_else(
     wire: Wire, captured: dict[str, bytes], user_class: bytes
 ) -> None:
     found = client(wire, captured["ipxe_bios_discover"], drop=(175,), options={77: user_class})
-    assert found.kind is Kind.PXE_ROM
-    assert found.user_classes == ((user_class,) if user_class else ())
+    assert found.kind is ClientKind.PXE_ROM
+    assert user_classes(user_class) == ((user_class,) if user_class else ())
 
 
 def test_ipxe_with_an_overridden_user_class_is_known_by_option_175_and_does_not_loop(
     wire: Wire, captured: dict[str, bytes]
 ) -> None:
-    assert client(wire, captured["ipxe_bios_discover"], options={77: b"PXEROM"}).is_ipxe
+    assert client(wire, captured["ipxe_bios_discover"], options={77: b"PXEROM"}).kind is ClientKind.IPXE
 
 
 def test_features_are_those_that_ipxe_lists(wire: Wire, captured: dict[str, bytes]) -> None:
@@ -85,7 +84,7 @@ def test_features_are_those_that_ipxe_lists(wire: Wire, captured: dict[str, byte
 def test_ipxe_that_lists_no_features_lacks_none(wire: Wire, captured: dict[str, bytes]) -> None:
     for listed in (b"\xb0\1\1", b"\x13\x09\1", b"\x13"):
         found = client(wire, captured["ipxe_efi_discover"], options={175: listed})
-        assert found.is_ipxe
+        assert found.kind is ClientKind.IPXE
         assert not found.lacks(options.IPXE_HTTP)
 
 

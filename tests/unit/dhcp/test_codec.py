@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scapy.layers.dhcp import BOOTP, DHCP
 
-from edge.dhcp import codec, options
-from edge.dhcp.codec import Message, MessageType, ParseError
+from edge.dhcp.wire import Message, MessageType, codec, options
+from edge.dhcp.wire.codec import ParseError
 
 HEADER = bytes((1, 1, 6, 0)) + b"\xde\xad\xbe\xef" + bytes(20) + bytes.fromhex("525400123456").ljust(16, b"\0")
 BARE = HEADER + bytes(192) + codec.MAGIC_COOKIE

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scapy.layers.l2 import ARP, Ether
 
-from edge.dhcp import arp, declined
-from edge.dhcp.codec import MessageType
-from edge.dhcp.declined import MAX_LOOKS, PROBES, UNSEEN_SECONDS
+from edge.dhcp.conflict import declined
+from edge.dhcp.conflict.declined import MAX_PROBED, PROBES, UNSEEN_SECONDS
+from edge.dhcp.wire import MessageType, arp
 from edge.journey.events import Outcome
 
 Edge = Any
@@ -93,14 +93,14 @@ def test_one_address_is_looked_at_once_at_a_time_and_not_too_many_together(
     decline: bytes,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    count = MAX_LOOKS + 10
+    count = MAX_PROBED + 10
     macs = [f"52:54:00:aa:00:{number:02x}" for number in range(count)]
     edge = make_edge(*(make_hardware(f"m{n}", mac, f"10.77.0.{100 + n}") for n, mac in enumerate(macs)))
     for _ in range(20):
         for number, mac in enumerate(macs):
             chaddr, address = bytes.fromhex(mac.replace(":", "")), bytes((10, 77, 0, 100 + number))
             edge.send(wire.altered(decline, chaddr=chaddr, options={50: address}))
-    assert edge.look() == PROBES * MAX_LOOKS
+    assert edge.look() == PROBES * MAX_PROBED
     assert caplog.text.count("is not looked into") == 1
     assert edge.send(decline) is None
 
@@ -124,9 +124,9 @@ def test_unicast_decline_is_not_believed_and_told_once_a_minute_with_how_often(
 
 
 @pytest.mark.parametrize("relay", [RELAY, bytes(4)], ids=["behind a relay", "on a link without ARP"])
-@pytest.mark.parametrize("express", [False, True], ids=["in full", "known packets"])
+@pytest.mark.parametrize("fast_path", [False, True], ids=["in full", "known packets"])
 def test_where_nobody_can_look_only_who_was_given_the_address_just_now_is_believed_and_for_a_minute(
-    blind: Edge, wire: Wire, captured: dict[str, bytes], decline: bytes, relay: bytes, express: bool
+    blind: Edge, wire: Wire, captured: dict[str, bytes], decline: bytes, relay: bytes, fast_path: bool
 ) -> None:
     decline = wire.altered(decline, giaddr=relay)
     for _ in range(3):
@@ -134,7 +134,7 @@ def test_where_nobody_can_look_only_who_was_given_the_address_just_now_is_believ
         blind.send(decline)
     assert blind.quarantined == []
     discover, request = (wire.altered(captured[f"edk2_pxe_{name}"], giaddr=relay) for name in ("discover", "request"))
-    for _ in range(2 if express else 1):
+    for _ in range(2 if fast_path else 1):
         assert wire.kind(blind.send(request)) is MessageType.ACK
     blind.send(decline)
     assert blind.quarantined == [(*QUARANTINED, blind.now + UNSEEN_SECONDS)]
@@ -149,7 +149,7 @@ def test_address_that_was_given_long_ago_is_not_declined_where_nobody_can_look(
     blind.send(captured["edk2_pxe_request"])
     for _ in range(3):
         blind.responder.declined.pass_time()
-        blind.now += declined.GIVEN_SECONDS
+        blind.now += declined.ACKNOWLEDGED_SECONDS
     blind.send(decline)
     assert blind.quarantined == []
 
@@ -179,7 +179,7 @@ def test_probe_that_can_not_be_sent_leaves_the_machines_word(
     edge.send(captured["edk2_pxe_request"])
     edge.send(decline)
     (address,) = edge.responder.declined.step()
-    edge.responder.declined.can_not_look(address)
+    edge.responder.declined.probe_failed(address)
     assert edge.quarantined == [(*QUARANTINED, edge.now + UNSEEN_SECONDS)]
 
 

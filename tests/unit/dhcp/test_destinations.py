@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from edge.dhcp.destinations import ANSWERS_IN_ALL, CLIENT_ANSWERS, RELAY_ANSWERS
+from edge.dhcp.replies.destinations import ANSWERS_IN_ALL, CLIENT_ANSWERS, RELAY_ANSWERS
 from edge.journey.events import Outcome
 from edge.policy import DhcpMode
 

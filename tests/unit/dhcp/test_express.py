@@ -1,6 +1,6 @@
 """The fast way and the full one give the same bytes for the same packets, whatever happened before.
 
-Two edges hear the same; one answers known layouts by `edge.dhcp.express`, the other everything in full.
+Two edges hear the same; one answers known layouts by `edge.dhcp.fast_path`, the other everything in full.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge.dhcp import codec, express, options
-from edge.dhcp.layout import layout_of
-from edge.dhcp.responder import Received
+from edge.dhcp import Received
+from edge.dhcp.fast_path import answers
+from edge.dhcp.fast_path.layout import layout_of
+from edge.dhcp.wire import codec, options
 
 Edge = Any
 Wire = Any
@@ -115,7 +116,7 @@ def test_every_single_byte_that_differs_is_minded(
     relayed: bool,
 ) -> None:
     fast, full = (
-        make_edge(*(hardware(number, 1) for number in range(2)), express=express) for express in (True, False)
+        make_edge(*(hardware(number, 1) for number in range(2)), fast_path=fast_path) for fast_path in (True, False)
     )
     request = {50: ADDRESSES[0], 54: OURS} if "request" in name else {}
     relay = {"giaddr": OTHERS} if relayed else {}
@@ -140,7 +141,7 @@ def test_known_packets_get_the_answer_that_they_would_get_in_full(
 ) -> None:
     work = [True]
     edges = [
-        make_edge(*(hardware(number) for number in range(3)), express=fast, has_work=lambda *_name: work[0])
+        make_edge(*(hardware(number) for number in range(3)), fast_path=fast, has_work=lambda *_name: work[0])
         for fast in (True, False)
     ]
     sent: list[bytes] = []
@@ -187,7 +188,7 @@ def test_what_firmware_really_sends_is_answered_the_fast_way_from_the_second_mac
     edge = make_edge(*(hardware(number) for number in range(3)))
     for mac in MACS:  # heard before, so that their reservations are compiled
         edge.send(wire.altered(captured["networkd_discover"], chaddr=mac))
-    edge.responder._in_full = calls = _Calls(edge.responder._in_full)
+    edge.responder.respond_in_full = calls = _Calls(edge.responder.respond_in_full)
     for giaddr in (bytes(4), OTHERS):
         for number in range(2):
             changes = {50: ADDRESSES[number]} if "request" in name else {}
@@ -251,8 +252,8 @@ def test_packet_without_end_or_with_something_behind_the_mac_is_not_learnt_from(
 def test_layouts_that_nobody_uses_make_room_and_none_is_kept_twice(
     edge: Edge, wire: Wire, captured: dict[str, bytes]
 ) -> None:
-    known = edge.responder._express._known
-    edge.responder._in_full = calls = _Calls(edge.responder._in_full)
+    known = edge.responder.fast_path._known
+    edge.responder.respond_in_full = calls = _Calls(edge.responder.respond_in_full)
     for _ in range(3):
         edge.send(captured["edk2_pxe_discover"])
         edge.send(captured["edk2_pxe_request"])
@@ -261,9 +262,9 @@ def test_layouts_that_nobody_uses_make_room_and_none_is_kept_twice(
         edge.send(wire.altered(captured["plain_discover"], options={60: b"%05d" % number + b"x" * (number % 90)}))
         if number % 50 == 0:
             edge.send(captured["edk2_pxe_discover"])
-    assert sum(map(len, known.values())) <= express._LAYOUTS
-    assert max(map(len, known.values())) <= express._LAYOUTS_OF_A_LENGTH
-    assert edge.responder._express._count == sum(map(len, known.values()))
+    assert sum(map(len, known.values())) <= answers._LAYOUTS
+    assert max(map(len, known.values())) <= answers._LAYOUTS_OF_A_LENGTH
+    assert edge.responder.fast_path._count == sum(map(len, known.values()))
     assert calls.count == 1202  # that which is in use all the time was known all the time
     assert len(captured["edk2_pxe_discover"]) << 8 | 1 in known
     assert len(captured["edk2_pxe_request"]) << 8 | 3 not in known
@@ -278,9 +279,9 @@ def test_what_is_prepared_for_a_layout_is_bounded(
         mac = b"\x02" + number.to_bytes(2, "big") + b"\0\0\1"
         edge.inventory.apply(make_hardware(f"m{number}", mac.hex(":"), f"10.{number // 250}.{number % 250 + 1}.5"))
         edge.send(packet[:28] + mac + packet[34:])
-    (known,) = (known for alike in edge.responder._express._known.values() for known in alike)
-    assert len(known.plans) <= express._NETWORKS_OF_A_LAYOUT
-    assert len(known.shared) <= express._MAKERS_OF_A_LAYOUT
+    (known,) = (known for alike in edge.responder.fast_path._known.values() for known in alike)
+    assert len(known.networks) <= answers._NETWORKS_OF_A_LAYOUT
+    assert len(known.shared) <= answers._MAKERS_OF_A_LAYOUT
 
 
 def test_machines_of_another_maker_do_not_get_its_boot_file(

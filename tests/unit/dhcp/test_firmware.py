@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from edge.dhcp.responder import DhcpSettings, Received, Reply, Responder
+from edge.dhcp import DhcpSettings, Received, Reply, Responder
 from edge.inventory import Inventory
 from edge.policy import DhcpMode, NetbootPolicy, NetbootWhen
 from ipxe.binaries import BootBinaries
@@ -399,6 +399,7 @@ class Edge:
             self.messages.append(message)
 
         self.responder = Responder(self.inventory, settings, record, lambda: 0.0, binaries, policy)
+        self.inventory.on_change(self.responder.machine_changed)
 
     def register(self, mac: str) -> None:
         spec = {"networkInterfaces": {mac: {"dhcp": self.dhcp, **self.interface}}}

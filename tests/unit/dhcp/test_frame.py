@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
-from edge.dhcp.frame import HEADERS_BYTES, Framer
+from edge.dhcp.wire.frame import HEADERS_BYTES, Framer
 
 OURS, THEIRS = bytes.fromhex("0200000000aa"), bytes.fromhex("525400cc0001")
 SERVER, CLIENT = bytes((10, 77, 6, 1)), bytes((10, 77, 6, 50))

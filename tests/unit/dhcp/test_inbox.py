@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from edge.dhcp.inbox import Inbox
+from edge.dhcp.sockets.recvmmsg import ReceiveBuffers
 
 
 @pytest.fixture
@@ -28,11 +28,11 @@ def sockets() -> Iterator[tuple[socket.socket, list[socket.socket]]]:
 
 def test_a_storm_is_taken_in_order_64_at_a_time(sockets: tuple[socket.socket, list[socket.socket]]) -> None:
     ours, senders = sockets
-    inbox = Inbox(1500)
+    buffers = ReceiveBuffers(1500)
     sent = [str(number).encode() * (number + 1) for number in range(100)]
     for payload in sent:
         senders[0].send(payload)
-    first, second = inbox.receive(ours), inbox.receive(ours)
+    first, second = buffers.receive(ours), buffers.receive(ours)
     assert (len(first), len(second)) == (64, 36)
     assert first + second == sent  # what was taken first is not touched by what came next
     assert all(type(payload) is bytes for payload in first)
@@ -40,13 +40,13 @@ def test_a_storm_is_taken_in_order_64_at_a_time(sockets: tuple[socket.socket, li
 
 def test_each_datagram_is_known_by_its_own_sender(sockets: tuple[socket.socket, list[socket.socket]]) -> None:
     ours, senders = sockets
-    inbox = Inbox(1500)
+    buffers = ReceiveBuffers(1500)
     order = [2, 0, 1, 1, 2]
     for _ in range(2):  # the second time, everything has been written to once
         for number in order:
             senders[number].send(bytes((number,)))
-        assert inbox.receive(ours) == [bytes((number,)) for number in order]
-        assert [inbox.source(at) for at in range(5)] == [senders[number].getsockname() for number in order]
+        assert buffers.receive(ours) == [bytes((number,)) for number in order]
+        assert [buffers.source(at) for at in range(5)] == [senders[number].getsockname() for number in order]
         order.reverse()
 
 
@@ -54,17 +54,17 @@ def test_one_that_is_too_long_is_cut_and_the_next_is_whole(
     sockets: tuple[socket.socket, list[socket.socket]],
 ) -> None:
     ours, senders = sockets
-    inbox = Inbox(10)
+    buffers = ReceiveBuffers(10)
     for payload in (b"a" * 10, b"b" * 11, b"", b"c" * 2000, b"d"):
         senders[0].send(payload)
-    assert inbox.receive(ours) == [b"a" * 10, b"b" * 10, b"", b"c" * 10, b"d"]
+    assert buffers.receive(ours) == [b"a" * 10, b"b" * 10, b"", b"c" * 10, b"d"]
 
 
 def test_none_that_waits_is_no_failure_of_the_network(sockets: tuple[socket.socket, list[socket.socket]]) -> None:
     ours, _ = sockets
     ours.setblocking(True)  # whatever the socket is, the event loop never waits
     with pytest.raises(BlockingIOError):
-        Inbox(1500).receive(ours)
+        ReceiveBuffers(1500).receive(ours)
 
 
 def test_a_failure_of_the_network_is_told_by_its_number() -> None:
@@ -78,5 +78,5 @@ def test_a_failure_of_the_network_is_told_by_its_number() -> None:
         ours.connect(address)
         ours.send(b"is anybody there?")  # loopback: the refusal is here when this returns
         with pytest.raises(ConnectionRefusedError) as refused:
-            Inbox(1500).receive(ours)
+            ReceiveBuffers(1500).receive(ours)
     assert refused.value.errno == errno.ECONNREFUSED

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from edge.dhcp.codec import MessageType
-from edge.dhcp.quarantine import MAX_ADDRESSES, Quarantine
+from edge.dhcp import Quarantine
+from edge.dhcp.conflict.quarantine import MAX_ADDRESSES
+from edge.dhcp.wire import MessageType
 from edge.inventory import Inventory
 from edge.journey.events import Outcome
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from edge.dhcp import codec
-from edge.dhcp.codec import MessageType
-from edge.dhcp.relay import relay_of
+from edge.dhcp.wire import MessageType, codec
+from edge.dhcp.wire.relay_agent import relay_agent_of
 from edge.journey.events import Outcome
 
 Edge = Any
@@ -81,7 +80,7 @@ def test_server_override_that_is_no_address_is_passed_over(
 
 def test_link_is_that_of_sub_option_5_or_else_of_the_relay(wire: Wire, captured: dict[str, bytes]) -> None:
     def link(**fields: Any) -> bytes:
-        return relay_of(codec.parse(wire.altered(captured["edk2_pxe_discover"], **fields))).link
+        return relay_agent_of(codec.parse(wire.altered(captured["edk2_pxe_discover"], **fields))).link
 
     assert link() == b""
     assert link(giaddr=RELAY) == RELAY
@@ -153,10 +152,10 @@ def test_invented_relays_are_answered_but_fill_neither_log_nor_memory(
         edge.send(packet[:24] + giaddr + packet[28:])
     warnings = [event for event in edge.events if event.outcome is Outcome.FAILED]
     assert len(warnings) == 600
-    assert len(edge.responder._express._relays) <= 1024
+    assert len(edge.responder.fast_path._relays) <= 1024
     for number in range(3000):
         edge.send(packet[:24] + b"\x0a\x4d\0" + bytes((number % 255,)) + packet[28:])
-    reservation = next(iter(edge.responder._mode.reservations.values()))
+    reservation = next(iter(edge.responder._replies.reservations.values()))
     assert len(reservation.network.links) <= 64
     edge.send(packet[:24] + RELAY + packet[28:])
     assert RELAY in reservation.network.links, "what was invented keeps nobody out who is real"

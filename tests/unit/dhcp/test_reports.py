@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from edge.dhcp import options
-from edge.dhcp.settings import DhcpSettings, SettingsError
+from edge.dhcp import DhcpSettings, SettingsError
+from edge.dhcp.wire import options
 from edge.journey.events import Note, Outcome, Step
 from edge.policy import DhcpMode
 
@@ -44,8 +44,7 @@ def test_same_step_of_many_machines_is_one_note(
 ) -> None:
     edge = make_edge(*(make_hardware(f"m{n}", f"52:54:00:00:00:0{n}", f"10.77.0.{n + 1}") for n in range(1, 6)))
     taken: list[tuple[str, Note]] = []
-    express = edge.responder._express
-    express._take = edge.responder._reports.take = lambda mac, note: taken.append((mac, note))
+    edge.responder.fast_path._take = edge.responder._reports.take = lambda mac, note: taken.append((mac, note))
     for number in range(1, 6):
         packet = captured["edk2_pxe_discover"]
         edge.send(packet[:28] + bytes((0x52, 0x54, 0, 0, 0, number)) + packet[34:])
@@ -149,8 +148,8 @@ def test_a_flood_of_invented_machines_fills_neither_log_nor_memory(
     for number in range(2000):
         edge.send(packet[:28] + b"\x02\0" + number.to_bytes(4, "big") + packet[34:])
     assert len(edge.events) == 600
-    assert edge.responder._mode.reservations == {}
-    assert edge.responder._express._known == {}
+    assert edge.responder._replies.reservations == {}
+    assert edge.responder.fast_path._known == {}
 
 
 def test_replies_of_servers_our_own_among_them_are_passed_over_in_silence(

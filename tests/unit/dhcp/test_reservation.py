@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from scapy.layers.dhcp import BOOTP, DHCP
 
-from edge.dhcp import codec, options
-from edge.dhcp.reservation import Compiler
+from edge.dhcp.replies.reservation import Compiler
+from edge.dhcp.wire import codec, options
 from edge.inventory import Inventory
 from edge.policy import NetbootPolicy
 

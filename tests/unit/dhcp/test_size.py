@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from edge.dhcp import codec, options
-from edge.dhcp.assembly import Parts, TooSmallError, assemble, size_limit
-from edge.dhcp.boot import Boot
-from edge.dhcp.codec import MessageType
+from edge.dhcp.boot.choice import Boot
+from edge.dhcp.replies.assembly import TooSmallError, assemble, size_limit
+from edge.dhcp.wire import MessageType, codec, options
 
 Edge = Any
 Wire = Any
@@ -115,25 +114,30 @@ def test_reply_that_can_not_be_made_small_enough_is_refused_with_the_reason(
     assert "the client takes 548" in edge.messages()[0]
 
 
-def test_what_only_repeats_something_goes_first_and_what_boots_never() -> None:
+def test_what_only_repeats_something_goes_first_and_what_boots_never(wire: Wire, captured: dict[str, bytes]) -> None:
     def numbered(code: int, size: int = 30) -> bytes:
         return options.option(code, bytes(size))
 
     boot = Boot(bytes(4), b"", b"", options=numbered(67), spare_options=numbered(66), text="")
-    parts = Parts(
-        start=numbered(53, 1),
-        network=[(numbered(1), False), (numbered(12), True), (numbered(6), False), (numbered(42), True)],
-        least=numbered(1) + numbered(6, 8),
-        vlan=numbered(43),
-        identifier=numbered(61),
-        uuid=numbered(97),
-        boot=boot,
-        relay=numbered(82),
-    )
+    message = wire.altered(captured["plain_discover"], drop=(12, 55), options={61: bytes(30), 97: bytes(17)})
+    request = codec.parse(message)
+
+    def assembled(limit: int) -> bytes:
+        return assemble(
+            request._replace(options={**request.options, 57: (limit + 28).to_bytes(2, "big")}),
+            MessageType.OFFER,
+            bytes(4),
+            boot,
+            network=numbered(1) + numbered(12) + numbered(6) + numbered(42),
+            fewer=(numbered(1) + numbered(12) + numbered(6), numbered(1) + numbered(6), numbered(1) + numbered(6, 8)),
+            vlan=numbered(43, 150),
+            relay=numbered(82, 150),
+        )
+
     seen: list[list[int]] = []
-    limit = 700
-    while limit >= 431:
-        payload = assemble(bytes(240), parts, limit)
+    limit = 900
+    while len(seen) < 6:
+        payload = assembled(limit)
         assert len(payload) <= limit
         at, codes = 240, []
         while payload[at] != 255:
@@ -142,14 +146,14 @@ def test_what_only_repeats_something_goes_first_and_what_boots_never() -> None:
         seen.append(codes)
         limit = at  # one byte less than the reply needs, with its END and without padding
     with pytest.raises(TooSmallError, match=f"the smallest DHCP reply is {limit + 1} bytes, the client takes {limit}"):
-        assemble(bytes(240), parts, limit)
+        assembled(limit)
     assert seen == [
-        [53, 1, 12, 6, 42, 43, 61, 97, 66, 67, 82],
-        [53, 1, 12, 6, 42, 43, 61, 97, 67, 82],
-        [53, 1, 12, 6, 43, 61, 97, 67, 82],
-        [53, 1, 6, 43, 61, 97, 67, 82],
-        [53, 1, 6, 43, 61, 97, 67, 82],  # with fewer name servers
-        [53, 1, 6, 43, 67, 82],
+        [53, 54, 1, 12, 6, 42, 43, 61, 97, 66, 67, 82],
+        [53, 54, 1, 12, 6, 42, 43, 61, 97, 67, 82],
+        [53, 54, 1, 12, 6, 43, 61, 97, 67, 82],
+        [53, 54, 1, 6, 43, 61, 97, 67, 82],
+        [53, 54, 1, 6, 43, 61, 97, 67, 82],  # with fewer name servers
+        [53, 54, 1, 6, 43, 67, 82],
     ]
 
 

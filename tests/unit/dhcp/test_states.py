@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from edge.dhcp import codec
-from edge.dhcp.codec import MessageType
-from edge.dhcp.responder import BROADCAST
+from edge.dhcp.datagram import BROADCAST
+from edge.dhcp.wire import MessageType, codec
 from edge.journey.events import Outcome
 from edge.policy import DhcpMode
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import yaml
 
-from edge.dhcp.unregistered import hardware_manifest
+from edge.dhcp.replies.unregistered import hardware_manifest
 from tink.api.v1alpha2 import Hardware
 from tink.limits.once_per import OncePer
 

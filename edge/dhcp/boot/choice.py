@@ -1,4 +1,6 @@
-"""What a booting client is told to boot: the DHCP fields and options that make each kind of firmware do it.
+"""Whether a client may boot from the network now, and the DHCP fields and options that make its firmware do it.
+
+`edge.policy` says whether; what is told depends on the client:
 
     PXE ROM       -> an iPXE binary for its architecture, by TFTP
     HTTP Boot     -> the same, as a URL
@@ -7,7 +9,8 @@
     refused       -> iPXE its script, which shows why; a ROM what makes it go on to the next boot device soonest
 
 The same facts are said twice, in options 66 and 67 and in the header's `siaddr`, `sname` and `file`: shim and U-Boot
-read only the header, EDK2 prefers the options. A ProxyDHCP offer says the same as a lease, but to iPXE (`proxy`).
+read only the header, EDK2 prefers the options. A ProxyDHCP offer says the same as a lease, but to iPXE.
+Leases, ProxyDHCP offers and PXE boot server replies (`edge.dhcp.replies`) carry what comes out here.
 """
 
 from __future__ import annotations
@@ -17,10 +20,12 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
-from edge.dhcp import options
-from edge.dhcp.client import Client, Kind
-from edge.dhcp.codec import NO_ADDRESS
-from ipxe.binaries import BootBinaries
+from edge.dhcp.boot.client import Client, ClientKind
+from edge.dhcp.wire import options
+from edge.dhcp.wire.codec import NO_ADDRESS
+from edge.inventory import Machine
+from edge.policy import NetbootPolicy
+from ipxe.binaries import BootBinaries, NoBinaryError
 
 RASPBERRY_PI_OUIS: Final = frozenset(
     {"b8:27:eb", "dc:a6:32", "e4:5f:01", "28:cd:c1", "d8:3a:dd", "2c:cf:67", "88:a2:9e"}
@@ -92,10 +97,34 @@ class Boot:
 NO_BOOT = Boot(siaddr=NO_ADDRESS, sname=b"", file=b"", options=b"", spare_options=b"", text="")
 
 
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a client is told to boot, and why not what it wanted, if it is refused."""
+
+    boot: Boot
+    refusal: str = ""
+
+    @property
+    def words(self) -> str:
+        """The same in words that follow the name of the message that was sent: empty, or from a comma on."""
+        text = self.boot.text
+        if self.refusal:
+            return (
+                f", {text}, because it may not netboot: {self.refusal}"
+                if text
+                else f", nothing to boot: {self.refusal}"
+            )
+        return f", {text}" if text else ""
+
+
+_NOT_ASKED: Final = Verdict(NO_BOOT)  # by an operating system
+
+
 class BootChoice:
     """Chooses what a client boots. `http_base_url` is that of the edge's HTTP server, without a slash at the end."""
 
-    def __init__(self, binaries: BootBinaries, tftp_ip: str, http_base_url: str) -> None:
+    def __init__(self, policy: NetbootPolicy, binaries: BootBinaries, tftp_ip: str, http_base_url: str) -> None:
+        self._policy = policy
         self._binaries = binaries
         self._tftp_ip = tftp_ip
         self._tftp = options.ipv4(tftp_ip)
@@ -111,26 +140,37 @@ class BootChoice:
         self._script = lru_cache(maxsize=MAX_KEPT)(self._compile_script)
         self._raspberry_pi = self._compile_raspberry_pi()
 
-    def choose(self, client: Client, mac: str) -> Boot:
-        """What `client` of the machine `mac` boots; NO_BOOT for an operating system.
+    def verdict(self, machine: Machine | None, mac: str, client: Client, *, proxy: bool = False) -> Verdict:
+        """What `client` boots on the machine with this MAC; `machine` is None where it has no Hardware.
+
+        With `proxy`, as it is said beside another server's lease.
+        """
+        if client.kind is ClientKind.OPERATING_SYSTEM:
+            return _NOT_ASKED
+        reason = self._policy.decide(machine).reason
+        if not reason:
+            try:
+                return Verdict(self.choose(client, mac, proxy=proxy))
+            except NoBinaryError as error:
+                reason = str(error)
+        return Verdict(self._refuse(client, mac, reason, proxy=proxy), reason)
+
+    def choose(self, client: Client, mac: str, *, proxy: bool = False) -> Boot:
+        """What `client` boots on a machine that may; NO_BOOT for an operating system.
 
         Raises:
-            ipxe.binaries.NoBinaryError: there is no file for its architecture; answer with `refuse`.
+            ipxe.binaries.NoBinaryError: there is no file for its architecture.
         """
-        if client.kind is Kind.IPXE:
-            return self._ipxe(client, mac)
-        if client.kind is Kind.PXE_ROM:
+        if client.kind is ClientKind.IPXE:
+            return self._ipxe(client, mac, proxy=proxy)
+        if client.kind is ClientKind.PXE_ROM:
             return self._raspberry_pi if is_raspberry_pi(client, mac) else self._pxe_rom(client.architectures)
-        if client.kind is Kind.HTTP_ROM:
+        if client.kind is ClientKind.HTTP_ROM:
             name = self._binaries.for_architectures(client.architectures).name
             return self._http_rom(mac, name, "boot file")
         return NO_BOOT
 
-    def proxy(self, client: Client, mac: str) -> Boot:
-        """The same for a ProxyDHCP offer, beside another server's lease. Raises NoBinaryError."""
-        return self._ipxe(client, mac, proxy=True) if client.kind is Kind.IPXE else self.choose(client, mac)
-
-    def refuse(self, client: Client, mac: str, reason: str, *, proxy: bool = False) -> Boot:
+    def _refuse(self, client: Client, mac: str, reason: str, *, proxy: bool) -> Boot:
         """What a client is told that gets nothing to boot, so that its machine goes on to the next boot device.
 
         EDK2 that gets an address and no boot file asks four times, for 60 s, before it gives up. So:
@@ -139,17 +179,17 @@ class BootChoice:
         - An HTTP Boot ROM has no such thing; it gets a URL where this edge answers 403, which it shows.
         - iPXE gets its script, which will show the reason.
         """
-        if client.kind is Kind.IPXE:
+        if client.kind is ClientKind.IPXE:
             return self._ipxe(client, mac, proxy=proxy)
-        if client.kind is Kind.PXE_ROM and not is_raspberry_pi(client, mac):
+        if client.kind is ClientKind.PXE_ROM and not is_raspberry_pi(client, mac):
             return _local_boot(reason)
-        if client.kind is Kind.HTTP_ROM:
+        if client.kind is ClientKind.HTTP_ROM:
             return self._http_rom(mac, REFUSED_FILE, "a refusal at")
         return NO_BOOT
 
     # --- by kind of client ------------------------------------------------------------------------------------------
 
-    def _ipxe(self, client: Client, mac: str, *, proxy: bool = False) -> Boot:
+    def _ipxe(self, client: Client, mac: str, *, proxy: bool) -> Boot:
         by_tftp = client.lacks(options.IPXE_HTTP) and not client.lacks(options.IPXE_TFTP)
         return self._script(mac, by_tftp, proxy)
 
@@ -198,7 +238,7 @@ def is_raspberry_pi(client: Client, mac: str) -> bool:
 
     It says that it is an x86 BIOS (the Pi 3 in mask ROM, and later ones after it); UEFI on a Pi says what it is.
     """
-    if client.kind is not Kind.PXE_ROM:
+    if client.kind is not ClientKind.PXE_ROM:
         return False
     return client.architectures[:1] == (41,) or (client.architectures[:1] == (0,) and mac[:8] in RASPBERRY_PI_OUIS)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edge.dhcp import options
-from edge.dhcp.client import Client
-from edge.dhcp.codec import Message, MessageType
+from edge.dhcp.boot.client import Client
+from edge.dhcp.wire import options
+from edge.dhcp.wire.codec import Message, MessageType
 from edge.journey.events import Outcome, Recorder, Step
 from tink.api.v1alpha2 import API_VERSION
 from tink.limits.once_per import OncePer
@@ -57,13 +57,13 @@ class Unregistered:
         self._server_ip = server_ip
         self._once = OncePer(INTERVAL_SECONDS, MACHINES_PER_INTERVAL)
 
-    def heard(self, mac: str, kind: MessageType, message: Message, client: Client, answer: str = "") -> None:
+    def heard(self, mac: str, message_type: MessageType, message: Message, client: Client, answer: str = "") -> None:
         """Take note of `message`, which `mac` sent, and of what it was told to boot, if it was."""
         if not self._once.due(mac, self._clock()):
             return
         relay = options.dotted(message.giaddr) if any(message.giaddr) else ""
         where = f" through relay {relay}" if relay else ""
-        text = f"seen, not registered: DHCP{kind.name} from {client.description}{where}"
+        text = f"seen, not registered: DHCP{message_type.name} from {client.description}{where}"
         if answer:
             text += f", told to boot: {answer}"
         detail = {"client": client.description, "manifest": hardware_manifest(mac, self._server_ip)}

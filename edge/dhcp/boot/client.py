@@ -1,7 +1,7 @@
 """Who is asking: told from a DHCP message, for one machine is several DHCP clients during a boot.
 
 The firmware's PXE ROM or UEFI HTTP Boot comes first, then iPXE, then the kernel or the operating system, all with the
-same MAC. What each of them may be told differs (`edge.dhcp.boot`), so this is asked first.
+same MAC. What each of them may be told differs (`edge.dhcp.boot.choice`), so this is asked first.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
-from edge.dhcp import options
-from edge.dhcp.codec import Message
+from edge.dhcp.wire import options
+from edge.dhcp.wire.codec import Message
 from ipxe.binaries import architecture_name
 
 _IPXE_CLASSES = frozenset({b"iPXE", b"Tinkerbell"})  # the second is the iPXE that Smee embeds
 _NO_FEATURE = 64  # the first code of option 175 that is none (iPXE include/ipxe/features.h)
 
 
-class Kind(Enum):
+class ClientKind(Enum):
     """The stage of the boot that a client belongs to."""
 
     OPERATING_SYSTEM = "operating system"
@@ -31,27 +31,14 @@ class Kind(Enum):
 class Client:
     """One DHCP client: what all machines say alike that have the same program in the same version.
 
-    `architectures` are IANA's codes, the client's favourite first; `description` is for people. `vendor_class` (option
-    60) and `user_classes` (77) are as sent. `features` are those that iPXE lists in option 175 (`options.IPXE_HTTP` and
-    the like); empty where it lists none, which says nothing.
+    `architectures` are IANA's codes, the client's favourite first; `description` is for people. `features` are those
+    that iPXE lists in option 175 (`options.IPXE_HTTP` and the like); empty where it lists none, which says nothing.
     """
 
-    kind: Kind
+    kind: ClientKind
     architectures: tuple[int, ...]
     description: str
-    vendor_class: bytes = b""
-    user_classes: tuple[bytes, ...] = ()
     features: frozenset[int] = frozenset()
-
-    @property
-    def netboots(self) -> bool:
-        """Whether it asks what to boot; an operating system does not."""
-        return self.kind is not Kind.OPERATING_SYSTEM
-
-    @property
-    def is_ipxe(self) -> bool:
-        """Whether it is iPXE, of whatever user class."""
-        return self.kind is Kind.IPXE
 
     def lacks(self, feature: int) -> bool:
         """Whether it lists its features (iPXE does), and `feature` is not among them."""
@@ -72,19 +59,18 @@ def identify(message: Message) -> Client:
 @lru_cache(maxsize=512)  # a rack has a handful of kinds of clients; a flood of invented ones evicts, never grows
 def _identify(vendor_class: bytes, user_class: bytes, architecture: bytes, ipxe: bytes) -> Client:
     architectures = _architectures(vendor_class, architecture)
-    user_classes = _user_classes(user_class)
     platform = architecture_name(architectures[0]).removesuffix(" HTTP") if architectures else "unnamed architecture"
     # iPXE calls itself a PXEClient too, so it is looked for first. Option 175 tells it even where a script or an
     # embedded setting has given it another user class.
-    if ipxe or not _IPXE_CLASSES.isdisjoint(user_classes):
-        kind, description = Kind.IPXE, f"iPXE ({platform})"
+    if ipxe or not _IPXE_CLASSES.isdisjoint(user_classes(user_class)):
+        kind, description = ClientKind.IPXE, f"iPXE ({platform})"
     elif vendor_class.startswith(b"HTTPClient"):
-        kind, description = Kind.HTTP_ROM, f"{platform} {Kind.HTTP_ROM.value}"
+        kind, description = ClientKind.HTTP_ROM, f"{platform} {ClientKind.HTTP_ROM.value}"
     elif vendor_class.startswith(b"PXEClient"):
-        kind, description = Kind.PXE_ROM, f"{platform} {Kind.PXE_ROM.value}"
+        kind, description = ClientKind.PXE_ROM, f"{platform} {ClientKind.PXE_ROM.value}"
     else:
-        kind, description = Kind.OPERATING_SYSTEM, Kind.OPERATING_SYSTEM.value
-    return Client(kind, architectures, description, vendor_class, user_classes, _features(ipxe))
+        kind, description = ClientKind.OPERATING_SYSTEM, ClientKind.OPERATING_SYSTEM.value
+    return Client(kind, architectures, description, _features(ipxe))
 
 
 def _features(ipxe: bytes) -> frozenset[int]:
@@ -104,7 +90,7 @@ def _architectures(vendor_class: bytes, architecture: bytes) -> tuple[int, ...]:
     return ()
 
 
-def _user_classes(value: bytes) -> tuple[bytes, ...]:
+def user_classes(value: bytes) -> tuple[bytes, ...]:
     """The user classes of option 77: a list with lengths (RFC 3004 section 4), or the bare string that iPXE sends.
 
     Which of the two it is can't be told for certain, so the whole stands first, and behind it the list if it reads as

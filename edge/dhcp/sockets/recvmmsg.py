@@ -53,7 +53,7 @@ _recvmmsg.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int
 _recvmmsg.restype = ctypes.c_int
 
 
-class Inbox:
+class ReceiveBuffers:
     """Room for the datagrams of one turn. May be used for several sockets in turn."""
 
     def __init__(self, largest: int) -> None:

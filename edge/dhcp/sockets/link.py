@@ -1,4 +1,4 @@
-"""The Ethernet link of one interface, for the frames that DHCP sends past the kernel's own path (`edge.dhcp.frame`).
+"""The Ethernet link of one interface, for frames that are sent past the kernel's own path (`edge.dhcp.wire.frame`).
 
 A packet socket that hears nothing. Without the privilege for it, or where the interface is no Ethernet, there is none,
 and the server broadcasts instead.
@@ -10,7 +10,7 @@ import errno
 import socket
 from typing import Final
 
-from edge.dhcp.frame import Framer
+from edge.dhcp.wire.frame import Framer
 
 _ARPHRD_ETHER: Final = 1  # linux/if_arp.h; what netdevice(7) calls the device's type
 _HARDWARE_AGE_SECONDS: Final = 1.0

@@ -1,10 +1,10 @@
 """Addresses that were declined: given to nobody for a while. Pure; the clock is given.
 
 A client that finds another host at the address it was given says so (DHCPDECLINE, RFC 2131 section 4.3.3) and asks
-anew. `edge.dhcp.declined` has looked whether that is so. Offering the same address again at once would make the client
-go round in a circle, so it is offered no more until the time is over or the operator gives the machine another address.
-A machine that has the address and renews its lease is answered as ever. Who is told of it (`changed`) shows it on the
-Hardware.
+anew. `edge.dhcp.conflict.declined` has looked whether that is so. Offering the same address again at once would make
+the client go round in a circle, so it is offered no more until the time is over or the operator gives the machine
+another address. A machine that has the address and renews its lease is answered as ever. Who is told of it (`changed`)
+shows it on the Hardware.
 """
 
 from __future__ import annotations

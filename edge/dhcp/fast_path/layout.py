@@ -6,11 +6,12 @@ and the places of the few that are not. It is learnt from one packet that was pa
 the same length that has the same bytes at the same places is known to parse the same way, and asks for the same.
 
 What may differ, and nothing else: the transaction, the hop count and seconds, the broadcast flag, the relay's address,
-the MAC; the values of options 12, 50, 61, 81 and 97 and of the sub-options of 82 but for those that `edge.dhcp.relay`
-reads. Their lengths may not. A packet that uses a header field or an option in a way of its own is never learnt from.
+the MAC; the values of options 12, 50, 61, 81 and 97 and of the sub-options of 82 but for those that
+`edge.dhcp.wire.relay_agent` reads. Their lengths may not. A packet that uses a header field or an option in a way of
+its own is never learnt from.
 
-`edge.dhcp.responder` answers a recognised packet with `edge.dhcp.express`, any other in full: both must give the same
-bytes, and tests/unit/dhcp/test_express.py holds them to it.
+`edge.dhcp.responder` answers a recognised packet by the fast path, any other in full: both must give the same bytes,
+and tests/unit/dhcp/fast_path holds them to it.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import Final
 
-from edge.dhcp import options
-from edge.dhcp.codec import Message
+from edge.dhcp.wire import options
+from edge.dhcp.wire.codec import Message
 
 _VARYING = frozenset({options.HOST_NAME, options.REQUESTED_ADDRESS, options.CLIENT_IDENTIFIER, options.CLIENT_FQDN})
 _FIXED_SUBOPTIONS = frozenset({options.LINK_SELECTION, options.SERVER_IDENTIFIER_OVERRIDE})

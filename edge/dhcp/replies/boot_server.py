@@ -7,13 +7,14 @@ answer where it asked from. The reply has no address and no network, for the cli
 
 from __future__ import annotations
 
-from edge.dhcp import codec, options, relay
-from edge.dhcp.assembly import Parts, TooSmallError, assemble, echo_identifier, echo_uuid, size_limit
-from edge.dhcp.client import Client
-from edge.dhcp.codec import Message, MessageType
+from edge.dhcp.boot import Client, Verdict
 from edge.dhcp.datagram import Received, Reply
-from edge.dhcp.netboot import Verdict
+from edge.dhcp.replies.assembly import TooSmallError, assemble
 from edge.dhcp.reports import Reports
+from edge.dhcp.wire import Message, MessageType, options
+from edge.dhcp.wire.relay_agent import relay_agent_of
+
+_NO_ANSWER = "answer as PXE boot server"
 
 
 def boot_server_reply(
@@ -28,23 +29,20 @@ def boot_server_reply(
     """The ACK to a REQUEST on port 4011, or None where there is nothing to tell the client or nobody to tell it to."""
     if not options.is_ipv4(received.source) or not options.is_host_address(options.ipv4(received.source)):
         return None
-    boot = verdict.boot
-    if not boot.options:
-        reports.refused(mac, "answer as PXE boot server", verdict.refusal)
+    if not verdict.boot.options:
+        reports.refused(mac, _NO_ANSWER, verdict.refusal)
         return None
-    head = codec.header(message, ciaddr=message.ciaddr, siaddr=boot.siaddr, sname=boot.sname, file=boot.file)
-    parts = Parts(
-        start=options.option(options.MESSAGE_TYPE, bytes((MessageType.ACK,)))
-        + options.option(options.SERVER_IDENTIFIER, server_id),
-        identifier=echo_identifier(message),
-        uuid=echo_uuid(message),
-        boot=boot,
-        relay=relay.echo(message),
-    )
     try:
-        payload = assemble(head, parts, size_limit(message))
+        payload = assemble(
+            message,
+            MessageType.ACK,
+            server_id,
+            verdict.boot,
+            ciaddr=message.ciaddr,
+            relay=relay_agent_of(message).echo,
+        )
     except TooSmallError as error:
-        reports.refused(mac, "answer as PXE boot server", str(error))
+        reports.refused(mac, _NO_ANSWER, str(error))
         return None
-    reports.told(mac, "PXE boot server ACK", client, verdict)
+    reports.sent(mac, "PXE boot server ACK", client, verdict)
     return Reply(payload, received.source, received.source_port)

@@ -6,8 +6,8 @@ that are to be joined (RFC 3396); the header's `sname` and `file` may hold optio
 section 9.3); and anybody on the network may send anything. `parse` raises ParseError and nothing else, in time
 proportional to the packet.
 
-Datagrams come from `edge.dhcp.server`; messages go to `edge.dhcp.responder`, which assembles its replies from parts
-prepared beforehand, with `header` and `finish` of this module.
+Datagrams come from `edge.dhcp.sockets`; replies are assembled from parts that were encoded beforehand, with `header`
+and `finish` of this module (`edge.dhcp.replies`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from edge.dhcp import options
+from edge.dhcp.wire import options
 
 BOOTREQUEST: Final = 1
 BOOTREPLY: Final = 2
@@ -35,6 +35,7 @@ _HEADER = struct.Struct("!BBBB4sHH4s4s4s4s16s64s128s4s")
 _OPTIONS_AT = _HEADER.size
 
 NO_ADDRESS: Final = bytes(4)
+END: Final = bytes((options.END,))
 
 
 class ParseError(Exception):
@@ -155,13 +156,13 @@ def header(
 
 def finish(parts: list[bytes]) -> bytes:
     """Join header and encoded options, put END behind them and pad to the smallest size that every client takes."""
-    return b"".join((*parts, b"\xff")).ljust(MIN_PACKET, b"\0")
+    return b"".join((*parts, END)).ljust(MIN_PACKET, b"\0")
 
 
 def padded_size(size: int, limit: int) -> int:
     """The size to pad a reply of `size` bytes to, where the client takes `limit`.
 
-    Few sizes instead of many: replies of one size to one place leave with one system call (`edge.dhcp.server`).
+    Few sizes instead of many: replies of one size to one place leave with one system call (`edge.dhcp.sockets.port`).
     """
     steps = (size - MIN_PACKET + _SIZE_STEP - 1) // _SIZE_STEP
     return min(MIN_PACKET + max(steps, 0) * _SIZE_STEP, limit)

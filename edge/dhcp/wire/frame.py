@@ -1,8 +1,8 @@
 """A UDP datagram as a whole Ethernet frame, made by hand: what reaches a machine that does not answer ARP yet. Pure.
 
 A client that was offered an address is to be answered there by unicast (RFC 2131 section 4.1), but has no address until
-it has taken the offer, so the kernel's own path, which begins with an ARP request, ends in silence. `edge.dhcp.link`
-sends what is made here.
+it has taken the offer, so the kernel's own path, which begins with an ARP request, ends in silence.
+`edge.dhcp.sockets.link` sends what is made here.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ but with a boot file. It takes the address from the one and the file from the ot
   asks nobody else (PxeBcSelectDhcp4Offer). Its HTTP Boot driver wants the class HTTPClient and a URI.
 - iPXE wants the class PXEClient; with `siaddr` and a boot file it asks no further (dhcp_has_pxeopts).
 - All of them send their REQUEST to the other server. It is never answered here: an ACK would be one for an address that
-  is not ours to give. A client that asks on port 4011 is answered there (`edge.dhcp.pxe`).
+  is not ours to give. A client that asks on port 4011 is answered there (`edge.dhcp.replies.boot_server`).
 
 What a client says to the other server tells which address it has; `learn` is told, so that TFTP and HTTP know who
 calls. In the mode `proxy` machines are answered that have a Hardware; in `auto-proxy`, all.
@@ -17,17 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edge.dhcp import codec, options, relay
-from edge.dhcp.assembly import Parts, TooSmallError, assemble, echo_identifier, echo_uuid, size_limit
-from edge.dhcp.client import identify
-from edge.dhcp.codec import Message, MessageType
+from edge.dhcp.boot import BootChoice, ClientKind, identify
 from edge.dhcp.datagram import BROADCAST, CLIENT_PORT, NO_SOURCE, PXE_PORT, SERVER_PORT, Received, Reply
-from edge.dhcp.destinations import Destinations
-from edge.dhcp.netboot import Netboot
-from edge.dhcp.pxe import boot_server_reply
+from edge.dhcp.replies.assembly import TooSmallError, assemble
+from edge.dhcp.replies.boot_server import boot_server_reply
+from edge.dhcp.replies.destinations import Destinations
+from edge.dhcp.replies.unregistered import Unregistered
 from edge.dhcp.reports import Reports
 from edge.dhcp.settings import DhcpSettings
-from edge.dhcp.unregistered import Unregistered
+from edge.dhcp.wire import Message, MessageType, codec, options
+from edge.dhcp.wire.relay_agent import relay_agent_of
 from edge.inventory import Inventory, Machine
 from edge.journey.events import Outcome
 
@@ -44,7 +43,7 @@ class Proxy:
         self,
         inventory: Inventory,
         settings: DhcpSettings,
-        netboot: Netboot,
+        choice: BootChoice,
         reports: Reports,
         unregistered: Unregistered,
         learn: Learn,
@@ -54,7 +53,7 @@ class Proxy:
     ) -> None:
         """`strangers`: machines without a Hardware are answered, too."""
         self._inventory = inventory
-        self._netboot = netboot
+        self._choice = choice
         self._reports = reports
         self._unregistered = unregistered
         self._learn = learn
@@ -62,70 +61,62 @@ class Proxy:
         self._strangers = strangers
         self._server_id = options.ipv4(settings.server_ip)
 
-    def answer(self, kind: MessageType, message: Message, received: Received) -> Reply | None:
+    def answer(self, message_type: MessageType, message: Message, received: Received) -> Reply | None:
         """The answer to a client's message, or None for silence."""
         mac = message.chaddr.hex(":")
         machine = self._inventory.by_mac(mac)
-        if machine is None and not self._may_be_answered(mac, kind, message):
+        if machine is None and not self._may_be_answered(mac, message_type, message):
             return None
-        if kind is MessageType.REQUEST:
+        if message_type is MessageType.REQUEST:
             self._listen(mac, message, received)
             if received.port == PXE_PORT:
                 return self._boot_server(machine, mac, message, received)
-        elif kind is MessageType.DISCOVER and received.port == SERVER_PORT:
+        elif message_type is MessageType.DISCOVER and received.port == SERVER_PORT:
             return self._discover(machine, mac, message)
         return None
 
     def _discover(self, machine: Machine | None, mac: str, message: Message) -> Reply | None:
-        client, agent = identify(message), relay.relay_of(message)
-        if not client.netboots or (agent.address and not self._destinations.relay(agent.address, None)):
+        client, agent = identify(message), relay_agent_of(message)
+        if client.kind is ClientKind.OPERATING_SYSTEM:
+            return None
+        if agent.giaddr and not self._destinations.relay(agent.giaddr, None):
             return None
         if machine is not None and machine.disable_dhcp:
             reason = f"Hardware {machine.namespace}/{machine.name}: spec.networkInterfaces[{mac}].disableDhcp is true"
             self._reports.refused(mac, _NO_ANSWER, reason)
             return None
-        verdict = self._netboot.verdict(machine, mac, client, proxy=True)
-        boot = verdict.boot
-        if not boot.options:
+        verdict = self._choice.verdict(machine, mac, client, proxy=True)
+        if not verdict.boot.options:
             self._reports.refused(mac, _NO_ANSWER, verdict.refusal)
             return None
-        head = codec.header(
-            message,
-            # No address to unicast to, and a relay must not try.
-            flags=message.flags | codec.BROADCAST_FLAG,
-            siaddr=boot.siaddr,
-            sname=boot.sname,
-            file=boot.file,
-        )
-        parts = Parts(
-            start=options.option(options.MESSAGE_TYPE, bytes((MessageType.OFFER,)))
-            + options.option(options.SERVER_IDENTIFIER, agent.server_id or self._server_id),
-            identifier=echo_identifier(message),
-            uuid=echo_uuid(message),
-            boot=boot,
-            relay=relay.echo(message),
-        )
         try:
-            payload = assemble(head, parts, size_limit(message))
+            payload = assemble(
+                message,
+                MessageType.OFFER,
+                agent.server_id or self._server_id,
+                verdict.boot,
+                flags=message.flags | codec.BROADCAST_FLAG,  # no address to unicast to, and a relay must not try
+                relay=agent.echo,
+            )
         except TooSmallError as error:
             self._reports.refused(mac, _NO_ANSWER, str(error))
             return None
         if machine is None:
             self._unregistered.heard(mac, MessageType.DISCOVER, message, client, answer=verdict.boot.text)
         else:
-            self._reports.told(mac, "ProxyDHCP offer", client, verdict)
-        if agent.address:
-            return Reply(payload, options.dotted(agent.address), SERVER_PORT)
+            self._reports.sent(mac, "ProxyDHCP offer", client, verdict)
+        if agent.giaddr:
+            return Reply(payload, options.dotted(agent.giaddr), SERVER_PORT)
         return Reply(payload, BROADCAST, CLIENT_PORT)
 
     def _boot_server(self, machine: Machine | None, mac: str, message: Message, received: Received) -> Reply | None:
         client = identify(message)
         server_id = message.options.get(options.SERVER_IDENTIFIER, self._server_id)
-        if not client.netboots or server_id != self._server_id:
+        if client.kind is ClientKind.OPERATING_SYSTEM or server_id != self._server_id:
             return None
         if (machine is not None and machine.disable_dhcp) or not self._destinations.client(received.source):
             return None
-        verdict = self._netboot.verdict(machine, mac, client, proxy=True)
+        verdict = self._choice.verdict(machine, mac, client, proxy=True)
         return boot_server_reply(self._reports, mac, message, received, client, verdict, self._server_id)
 
     def _listen(self, mac: str, message: Message, received: Received) -> None:
@@ -149,13 +140,14 @@ class Proxy:
         if options.is_ipv4(address) and options.is_host_address(options.ipv4(address)):
             self._learn(mac, address)
 
-    def _may_be_answered(self, mac: str, kind: MessageType, message: Message) -> bool:
+    def _may_be_answered(self, mac: str, message_type: MessageType, message: Message) -> bool:
         """Whether a machine may be that has no Hardware, or more than one."""
         claimants = self._inventory.claimants(mac)
         if claimants:
             names = ", ".join(sorted(f"{machine.namespace}/{machine.name}" for machine in claimants))
             self._reports.refused(mac, _NO_ANSWER, f"MAC {mac} is claimed by several Hardware: {names}")
             return False
-        if not self._strangers and identify(message).netboots:
-            self._unregistered.heard(mac, kind, message, identify(message))
+        client = identify(message)
+        if not self._strangers and client.kind is not ClientKind.OPERATING_SYSTEM:
+            self._unregistered.heard(mac, message_type, message, client)
         return self._strangers

@@ -1,18 +1,19 @@
 """A machine's DHCP reservation, compiled: everything of its replies that can be known before it asks.
 
-Made from a Hardware's `spec.networkInterfaces[mac].dhcp` when the Hardware changes (`DESIGN.md`, decision 3). What is
-the same for many machines (mask, router, servers, lease) is one `Network` that they share, so that a hundred thousand
-reservations stay small and what is compiled per kind of client (`Network.plan`) is compiled once.
+Made from a Hardware's `spec.networkInterfaces[mac].dhcp` when the Hardware changes. What is the same for many machines
+(mask, router, servers, lease) is one `Network` that they share, so that a hundred thousand reservations stay small and
+what is compiled per kind of client (`Network.plan`) is compiled once.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
-from edge.dhcp import options
+from edge.dhcp.wire import options
 from edge.inventory import Machine
 from edge.policy import NetbootPolicy
 from tink.api.v1alpha2 import DHCP
@@ -50,7 +51,7 @@ class Plan(NamedTuple):
     before: bytes
     names_host: bool
     behind: bytes
-    codes: tuple[int, ...]
+    codes: list[int]
 
 
 class Network:
@@ -81,21 +82,21 @@ class Network:
             b"".join(self._options[code] for code in codes[:at]),
             names_host,
             b"".join(self._options[code] for code in codes[at + 1 :]),
-            tuple(codes),
+            codes,
         )
 
-    def chunks(self, plan: Plan, hostname: bytes) -> list[tuple[bytes, bool]]:
-        """The options of `plan` one by one, each with whether it may be spared where space is short."""
+    def fewer(self, plan: Plan, hostname: bytes) -> Iterator[bytes]:
+        """The options of `plan` with one less each time; last, what nobody can spare, in its shortest form."""
         encoded = self._options | {options.HOST_NAME: hostname}
-        return [(encoded[code], code not in _INDISPENSABLE) for code in plan.codes]
-
-    def least(self) -> bytes:
-        """What no client can do without, in its shortest form."""
-        servers = self._options.get(options.DOMAIN_NAME_SERVER, b"")[2:]
-        few = servers[: 4 * ADDRESSES_FOR_SMALL_CLIENTS]
-        return (
-            self._options.get(options.SUBNET_MASK, b"")
-            + self._options.get(options.ROUTER, b"")
+        codes = list(plan.codes)
+        for code in reversed(plan.codes):
+            if code not in _INDISPENSABLE:
+                codes.remove(code)
+                yield b"".join(encoded[code] for code in codes)
+        few = encoded.get(options.DOMAIN_NAME_SERVER, b"")[2:][: 4 * ADDRESSES_FOR_SMALL_CLIENTS]
+        yield (
+            encoded.get(options.SUBNET_MASK, b"")
+            + encoded.get(options.ROUTER, b"")
             + (options.option(options.DOMAIN_NAME_SERVER, few) if few else b"")
         )
 
@@ -126,8 +127,8 @@ class Reservation:
 
     `unserved` says in one line why the machine gets no answer at all; empty: it is served. `may_netboot` is what the
     policy says as long as no Workflow has a say in it. `hostname` is option 12 and `vlan` option 43 for iPXE, both
-    encoded and empty where there is none. What `edge.dhcp.express` needs of the machine is here, for with 100,000 of
-    them each object that is looked at is one that has to be fetched from memory.
+    encoded and empty where there is none. What the fast path needs of the machine is here, for with 100,000 of them
+    each object that is looked at is one that has to be fetched from memory.
     """
 
     machine: Machine
@@ -247,14 +248,10 @@ def _lease_seconds(seconds: int, where: str) -> int:
 
 def _lease(seconds: int) -> bytes:
     """Options 51, 58 (half) and 59 (seven eighths): RFC 2131 section 4.4.5."""
-    lease = options.option(options.LEASE_TIME, options.uint32(seconds))
-    if seconds == options.INFINITE_LEASE:
-        return lease  # nothing to renew
-    return (
-        lease
-        + options.option(options.RENEWAL_TIME, options.uint32(seconds // 2))
-        + options.option(options.REBINDING_TIME, options.uint32(seconds * 7 // 8))
-    )
+    times = {options.LEASE_TIME: seconds}
+    if seconds != options.INFINITE_LEASE:  # of which there is nothing to renew
+        times |= {options.RENEWAL_TIME: seconds // 2, options.REBINDING_TIME: seconds * 7 // 8}
+    return b"".join(options.option(code, time.to_bytes(4, "big")) for code, time in times.items())
 
 
 def _addresses(servers: list[str] | None, field: str) -> bytes:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from edge.dhcp import options
+from edge.dhcp.replies.reservation import Network
 from edge.dhcp.reports import Reports
-from edge.dhcp.reservation import Network
+from edge.dhcp.wire import options
 from tink.limits.allowance import Allowance
 
 RELAY_ANSWERS: Final = 1000

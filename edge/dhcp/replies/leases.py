@@ -17,24 +17,22 @@ from __future__ import annotations
 
 import logging
 
-from edge.dhcp import codec, options, relay
-from edge.dhcp.assembly import Parts, TooSmallError, assemble, echo_identifier, echo_uuid, size_limit
-from edge.dhcp.client import identify
-from edge.dhcp.codec import Message, MessageType
+from edge.dhcp.boot import BootChoice, Client, ClientKind, Verdict, identify
+from edge.dhcp.conflict import Declined, Quarantine
 from edge.dhcp.datagram import BROADCAST, CLIENT_PORT, NO_SOURCE, PXE_PORT, SERVER_PORT, Received, Reply
-from edge.dhcp.declined import Declined
-from edge.dhcp.destinations import Destinations
-from edge.dhcp.netboot import Netboot, Verdict
-from edge.dhcp.pxe import boot_server_reply
-from edge.dhcp.quarantine import Quarantine
-from edge.dhcp.relay import Relay, relay_of
+from edge.dhcp.replies.assembly import TooSmallError, assemble, echo_client_identifier, first_options
+from edge.dhcp.replies.boot_server import boot_server_reply
+from edge.dhcp.replies.destinations import Destinations
+from edge.dhcp.replies.reservation import Compiler, Reservation
+from edge.dhcp.replies.unregistered import Unregistered
 from edge.dhcp.reports import Reports
-from edge.dhcp.reservation import Compiler, Reservation
 from edge.dhcp.settings import DhcpSettings
-from edge.dhcp.unregistered import Unregistered
+from edge.dhcp.wire import Message, MessageType, codec, options
+from edge.dhcp.wire.relay_agent import RelayAgent, relay_agent_of
 from edge.inventory import Inventory
 from edge.journey.events import Outcome
 from edge.policy import NetbootPolicy
+from tink.mac import octets
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +47,7 @@ class Leases:
         inventory: Inventory,
         settings: DhcpSettings,
         policy: NetbootPolicy,
-        netboot: Netboot,
+        choice: BootChoice,
         reports: Reports,
         unregistered: Unregistered,
         quarantine: Quarantine,
@@ -59,7 +57,7 @@ class Leases:
         self.reservations: dict[bytes, Reservation] = {}
         """By the six bytes of the MAC; those that are compiled already."""
         self._inventory = inventory
-        self._netboot = netboot
+        self._choice = choice
         self._reports = reports
         self._unregistered = unregistered
         self._quarantine = quarantine
@@ -68,13 +66,10 @@ class Leases:
         self._compiler = Compiler(settings.server_ip, policy)
         self._server_id = options.ipv4(settings.server_ip)
         self._peers = frozenset(map(options.ipv4, settings.peers))
-        inventory.on_change(self._follow)
 
-    def _follow(self, mac: str) -> None:
-        self._compile(mac)
-
-    def _compile(self, mac: str) -> Reservation | None:
-        chaddr = bytes.fromhex(mac.replace(":", ""))
+    def compile(self, mac: str) -> Reservation | None:
+        """The reservation of the machine with this MAC, made anew; None if there is no such machine."""
+        chaddr = octets(mac)
         machine = self._inventory.by_mac(mac)
         self._quarantine.follow(mac, machine)
         if machine is None:
@@ -85,25 +80,25 @@ class Leases:
         self.reservations[chaddr] = reservation
         return reservation
 
-    def answer(self, kind: MessageType, message: Message, received: Received) -> Reply | None:
+    def answer(self, message_type: MessageType, message: Message, received: Received) -> Reply | None:
         """The answer to a client's message, or None for silence."""
-        reservation = self.reservations.get(message.chaddr) or self._compile(message.chaddr.hex(":"))
+        reservation = self.reservations.get(message.chaddr) or self.compile(message.chaddr.hex(":"))
         if reservation is None:
-            self._unknown(kind, message)
+            self._report_unknown(message_type, message)
             return None
         if received.port == PXE_PORT:
-            return self._boot_server(reservation, message, received) if kind is MessageType.REQUEST else None
-        if kind is MessageType.DECLINE:
+            return self._boot_server(reservation, message, received) if message_type is MessageType.REQUEST else None
+        if message_type is MessageType.DECLINE:
             self._decline(reservation, message, received)
             return None
-        if kind is MessageType.RELEASE:
+        if message_type is MessageType.RELEASE:
             self._release(reservation, message, received)
             return None
         if any(message.giaddr) and not self._destinations.relay(message.giaddr, reservation.network):
             return None
-        if kind is MessageType.DISCOVER:
+        if message_type is MessageType.DISCOVER:
             return self._discover(reservation, message)
-        if kind is MessageType.REQUEST:
+        if message_type is MessageType.REQUEST:
             return self._request(reservation, message)
         return self._inform(reservation, message, received)
 
@@ -113,11 +108,11 @@ class Leases:
         """Section 4.3.1."""
         if not self._is_served(reservation) or self._is_quarantined(reservation):
             return None
-        return self._lease(MessageType.OFFER, reservation, message, relay_of(message))
+        return self._lease(MessageType.OFFER, reservation, message, relay_agent_of(message))
 
     def _request(self, reservation: Reservation, message: Message) -> Reply | None:
         """Section 4.3.2."""
-        agent = relay_of(message)
+        agent = relay_agent_of(message)
         requested = message.options.get(options.REQUESTED_ADDRESS)
         server_id = message.options.get(options.SERVER_IDENTIFIER)
         if server_id is not None and not self._is_us(server_id, agent):
@@ -135,7 +130,7 @@ class Leases:
         if not renewing:
             if self._is_quarantined(reservation):
                 return None
-            self._declined.given.lately.add(message.chaddr)
+            self._declined.acknowledged.lately.add(message.chaddr)
         return self._lease(MessageType.ACK, reservation, message, agent, renewing=renewing)
 
     def _inform(self, reservation: Reservation, message: Message, received: Received) -> Reply | None:
@@ -155,14 +150,14 @@ class Leases:
                 return None
             if not self._destinations.client(address):
                 return None
-        client, agent = identify(message), relay_of(message)
-        verdict = self._netboot.verdict(reservation.machine, reservation.machine.mac, client)
-        payload = self._assemble(MessageType.ACK, reservation, message, agent, verdict, leased=False)
+        client, agent = identify(message), relay_agent_of(message)
+        verdict = self._choice.verdict(reservation.machine, reservation.machine.mac, client)
+        payload = self._assemble(MessageType.ACK, reservation, message, agent, client, verdict, leased=False)
         if payload is None:
             return None
-        self._reports.told(reservation.machine.mac, "DHCPACK (inform)", client, verdict, Outcome.INFO)
-        if agent.address:
-            return Reply(payload, options.dotted(agent.address), SERVER_PORT)
+        self._reports.sent(reservation.machine.mac, "DHCPACK (inform)", client, verdict, Outcome.INFO)
+        if agent.giaddr:
+            return Reply(payload, options.dotted(agent.giaddr), SERVER_PORT)
         return Reply(payload, address, CLIENT_PORT)
 
     def _release(self, reservation: Reservation, message: Message, received: Received) -> None:
@@ -171,13 +166,13 @@ class Leases:
         It comes from the address that is released (section 4.4.4), from another one of a machine that has several, or
         through a relay of the machine's network; not from elsewhere.
         """
-        machine, network, agent = reservation.machine, reservation.network, relay_of(message)
+        machine, network, agent = reservation.machine, reservation.network, relay_agent_of(message)
         # systemd-networkd names no server, though section 4.4.4 wants it.
         is_ours = not reservation.unserved and self._is_for_us(message, or_nobody=True)
         if not is_ours or message.ciaddr != reservation.yiaddr:
             return
         by = ""
-        if agent.address:
+        if agent.giaddr:
             is_near = network.has_link(agent.link)
         elif received.source in (machine.ip, NO_SOURCE):
             is_near = True
@@ -202,126 +197,121 @@ class Leases:
         if reservation.unserved or requested != reservation.yiaddr or not self._is_for_us(message):
             log.debug("a DHCPDECLINE of %s that is not about its reservation is ignored", machine.mac)
             return
-        agent = relay_of(message)
-        if agent.address and not reservation.network.has_link(agent.link):
-            why = f"its relay {options.dotted(agent.address)} is not of this machine's network"
+        agent = relay_agent_of(message)
+        if agent.giaddr and not reservation.network.has_link(agent.link):
+            why = f"its relay {options.dotted(agent.giaddr)} is not of this machine's network"
             self._declined.disbelieved(machine, received.source, why)
-        elif not agent.address and received.source != NO_SOURCE:
+        elif not agent.giaddr and received.source != NO_SOURCE:
             why = "a machine declines by a broadcast on its link, or through its relay"
             self._declined.disbelieved(machine, received.source, why)
         else:
-            self._declined.heard(machine, reservation.yiaddr, received.source, relayed=bool(agent.address))
+            self._declined.heard(machine, reservation.yiaddr, received.source, relayed=bool(agent.giaddr))
 
     def _boot_server(self, reservation: Reservation, message: Message, received: Received) -> Reply | None:
         """A request on port 4011: the client has its address and asks for its boot file only."""
         client, machine = identify(message), reservation.machine
-        if not client.netboots or not self._is_for_us(message, or_nobody=True) or not self._is_served(reservation):
+        if client.kind is ClientKind.OPERATING_SYSTEM or not self._is_for_us(message, or_nobody=True):
+            return None
+        if not self._is_served(reservation):
             return None
         if not self._destinations.client(received.source):
             return None
-        verdict = self._netboot.verdict(machine, machine.mac, client)
+        verdict = self._choice.verdict(machine, machine.mac, client)
         return boot_server_reply(self._reports, machine.mac, message, received, client, verdict, self._server_id)
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
     def _lease(
-        self, kind: MessageType, reservation: Reservation, message: Message, agent: Relay, *, renewing: bool = False
+        self,
+        message_type: MessageType,
+        reservation: Reservation,
+        message: Message,
+        agent: RelayAgent,
+        *,
+        renewing: bool = False,
     ) -> Reply | None:
         client, machine = identify(message), reservation.machine
-        verdict = self._netboot.verdict(machine, machine.mac, client)
-        payload = self._assemble(kind, reservation, message, agent, verdict, leased=True)
+        verdict = self._choice.verdict(machine, machine.mac, client)
+        payload = self._assemble(message_type, reservation, message, agent, client, verdict, leased=True)
         if payload is None:
             return None
         if renewing:
-            self._reports.told(
-                machine.mac, f"DHCPACK {machine.ip} (renewal)", client, verdict, Outcome.INFO, address=machine.ip or ""
-            )
+            line = f"DHCPACK {machine.ip} (renewal)"
+            self._reports.sent(machine.mac, line, client, verdict, Outcome.INFO, address=machine.ip or "")
         else:
-            self._reports.leased(machine.mac, kind, client, verdict)
+            self._reports.leased(machine.mac, message_type, client, verdict)
         # RFC 2131 section 4.1.
-        if agent.address:
+        if agent.giaddr:
             self._check_link(reservation, agent)
-            return Reply(payload, options.dotted(agent.address), SERVER_PORT)
+            return Reply(payload, options.dotted(agent.giaddr), SERVER_PORT)
         if message.ciaddr == reservation.yiaddr:
             return Reply(payload, options.dotted(message.ciaddr), CLIENT_PORT)
         if message.flags & codec.BROADCAST_FLAG:
             return Reply(payload, BROADCAST, CLIENT_PORT)
         return Reply(payload, options.dotted(reservation.yiaddr), CLIENT_PORT, message.chaddr)
 
-    def _nak(self, reservation: Reservation, message: Message, agent: Relay, asked: str) -> Reply:
+    def _nak(self, reservation: Reservation, message: Message, agent: RelayAgent, asked: str) -> Reply:
         """Section 4.3.2: so that a client with an old address asks anew at once instead of using it.
 
         Broadcast, for the client may have no working address; a relay is told by the flag to broadcast it, too.
         """
         machine = reservation.machine
-        flags = message.flags | codec.BROADCAST_FLAG if agent.address else message.flags
+        flags = message.flags | codec.BROADCAST_FLAG if agent.giaddr else message.flags
         payload = codec.finish(
             [
                 codec.header(message, flags=flags),
-                self._start(MessageType.NAK, agent),
+                first_options(MessageType.NAK, agent.server_id or self._server_id),
                 options.option(options.MESSAGE, options.text(f"{asked} is not reserved for this machine")),
-                echo_identifier(message),
-                relay.echo(message),
+                echo_client_identifier(message),
+                agent.echo,
             ]
         )
         line = f"DHCPNAK: it asked for {asked}, reserved for it is {machine.ip}"
         self._reports.step(machine.mac, Outcome.INFO, line, address=machine.ip or "")
-        if agent.address:
-            return Reply(payload, options.dotted(agent.address), SERVER_PORT)
+        if agent.giaddr:
+            return Reply(payload, options.dotted(agent.giaddr), SERVER_PORT)
         return Reply(payload, BROADCAST, CLIENT_PORT)
 
     def _assemble(
         self,
-        kind: MessageType,
+        message_type: MessageType,
         reservation: Reservation,
         message: Message,
-        agent: Relay,
+        agent: RelayAgent,
+        client: Client,
         verdict: Verdict,
         *,
         leased: bool,
     ) -> bytes | None:
         """The reply, within the size that the client takes; None where even the least is too large, which is told."""
-        network, boot = reservation.network, verdict.boot
-        head = codec.header(
-            message,
-            yiaddr=reservation.yiaddr if leased else codec.NO_ADDRESS,
-            ciaddr=codec.NO_ADDRESS if kind is MessageType.OFFER else message.ciaddr,
-            siaddr=boot.siaddr,
-            sname=boot.sname,
-            file=boot.file,
-        )
+        network = reservation.network
         plan = network.plan(message.options.get(options.PARAMETER_REQUEST_LIST))
-        parts = Parts(
-            start=self._start(kind, agent) + (network.lease if leased else b""),
-            network=network.chunks(plan, reservation.hostname),
-            least=network.least(),
-            vlan=reservation.vlan if identify(message).is_ipxe else b"",
-            identifier=echo_identifier(message),
-            uuid=echo_uuid(message),
-            boot=boot,
-            relay=relay.echo(message),
-        )
         try:
-            return assemble(head, parts, size_limit(message))
+            return assemble(
+                message,
+                message_type,
+                agent.server_id or self._server_id,  # a relay may want to be the server itself (RFC 5107)
+                verdict.boot,
+                yiaddr=reservation.yiaddr if leased else codec.NO_ADDRESS,
+                ciaddr=codec.NO_ADDRESS if message_type is MessageType.OFFER else message.ciaddr,
+                lease=network.lease if leased else b"",
+                network=plan.before + (reservation.hostname if plan.names_host else b"") + plan.behind,
+                fewer=network.fewer(plan, reservation.hostname),
+                vlan=reservation.vlan if client.kind is ClientKind.IPXE else b"",
+                relay=agent.echo,
+            )
         except TooSmallError as error:
             self._reports.refused(reservation.machine.mac, _NO_ANSWER, str(error))
             return None
-
-    def _start(self, kind: MessageType, agent: Relay) -> bytes:
-        """Options 53 and 54; a relay may want to be the server itself (RFC 5107)."""
-        server_id = agent.server_id or self._server_id
-        return options.option(options.MESSAGE_TYPE, bytes((kind,))) + options.option(
-            options.SERVER_IDENTIFIER, server_id
-        )
 
     # --- whom, and what the operator hears ----------------------------------------------------------------------
 
     def _is_for_us(self, message: Message, *, or_nobody: bool = False) -> bool:
         """Whether option 54 names us; or, with `or_nobody`, is missing."""
         server_id = message.options.get(options.SERVER_IDENTIFIER)
-        return or_nobody if server_id is None else self._is_us(server_id, relay_of(message))
+        return or_nobody if server_id is None else self._is_us(server_id, relay_agent_of(message))
 
-    def _is_us(self, server_id: bytes, agent: Relay) -> bool:
+    def _is_us(self, server_id: bytes, agent: RelayAgent) -> bool:
         """Whether `server_id` is ours, or that of the relay which we were asked to give instead."""
         return server_id == self._server_id or (server_id == agent.server_id and server_id != b"")
 
@@ -351,7 +341,7 @@ class Leases:
         )
         self._reports.once(reservation.machine.mac, Outcome.FAILED, line, server=server)
 
-    def _check_link(self, reservation: Reservation, agent: Relay) -> None:
+    def _check_link(self, reservation: Reservation, agent: RelayAgent) -> None:
         if reservation.network.has_link(agent.link):
             return
         machine, link = reservation.machine, options.dotted(agent.link)
@@ -359,13 +349,13 @@ class Leases:
             f"asked through a relay of another network ({link}) than that of its address {machine.ip}: with it, it may "
             "reach nothing. Check its switch port, and the Hardware's dhcp.ip and dhcp.netmask"
         )
-        self._reports.once(machine.mac, Outcome.FAILED, line, relay=options.dotted(agent.address))
+        self._reports.once(machine.mac, Outcome.FAILED, line, relay=options.dotted(agent.giaddr))
 
-    def _unknown(self, kind: MessageType, message: Message) -> None:
+    def _report_unknown(self, message_type: MessageType, message: Message) -> None:
         mac = message.chaddr.hex(":")
         claimants = self._inventory.claimants(mac)
         if not claimants:
-            self._unregistered.heard(mac, kind, message, identify(message))
+            self._unregistered.heard(mac, message_type, message, identify(message))
             return
         names = ", ".join(sorted(f"{machine.namespace}/{machine.name}" for machine in claimants))
         reason = f"MAC {mac} is claimed by several Hardware, so none is served: {names}"

@@ -1,4 +1,4 @@
-"""Looks by ARP who has an address on the link of one interface: the shell of `edge.dhcp.declined`.
+"""Looks by ARP who has an address on the link of one interface: the shell of `edge.dhcp.conflict.declined`.
 
 A packet socket is open while there is something to look at and no longer, so that a busy network's ARP costs nothing
 otherwise. Without the privilege for it, or where the interface is no Ethernet, nobody can look, and `declined` is told.
@@ -12,8 +12,8 @@ import socket
 from ipaddress import IPv4Address
 from typing import Final
 
-from edge.dhcp import arp, options
-from edge.dhcp.declined import Declined
+from edge.dhcp.conflict.declined import Declined
+from edge.dhcp.wire import arp, options
 from edge.listener import Listener
 from edge.neighbour.route import Way, route_to
 
@@ -82,7 +82,7 @@ class Prober:
         except OSError as error:
             # The interface is down or gone: without it, the machine's word is all there is.
             log.info("ARP probe for %s on %s: %s", options.dotted(address), self._interface, error.strerror)
-            self._declined.can_not_look(address)
+            self._declined.probe_failed(address)
 
     def _heard(self, _sock: socket.socket, frame: bytes) -> None:
         claim = arp.claim(frame)

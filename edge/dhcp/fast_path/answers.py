@@ -1,40 +1,34 @@
-"""The fast way to a lease: packets of a known layout, answered without parsing them and without building a reply anew.
+"""Answers to packets of known layouts, without parsing them and without building a reply anew.
 
-A layout (`edge.dhcp.layout`) is learnt from each kind of packet that `edge.dhcp.leases` has answered with an offer or
-an acknowledgement. For the next packet of this layout everything is known but a few values, so the answer is a
+A layout (`edge.dhcp.fast_path.layout`) is learnt from each kind of packet that has been answered in full with an offer
+or an acknowledgement. For the next packet of this layout everything is known but a few values, so the answer is a
 look-up and one join of prepared parts:
 
     what the kind of client decides    order and choice of options, size limit, words for the journey
-    what its network decides           mask, router, servers, lease: one `Plan` for each pair of layout and network
-    what its boot file decides         header fields and options: one `_Prepared` for each layout and maker of machines
+    what its network decides           mask, router, servers, lease: `_NetworkParts` for each pair of layout and network
+    what its boot file decides         header fields and options: `_BootParts` for each layout and maker of machines
     what the machine decides           address, host name
     what the packet decides            transaction, flags, relay, and the options that are echoed
 
 Nothing here is kept per machine, so a packet costs the same whether there are a hundred machines or a hundred thousand.
 Whatever is not plain (a renewal, a refusal, an address in quarantine, a relay that is not known to be of a machine's
-network, a reply that would be too large) is left to `leases`, which decides alone what is right: both give the same
-bytes for the same packet.
+network, a reply that would be too large) is left to `edge.dhcp.replies`, which decides alone what is right: both give
+the same bytes for the same packet.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from edge.dhcp import codec, options
-from edge.dhcp.assembly import size_limit
-from edge.dhcp.boot import NO_BOOT, Boot, BootChoice
-from edge.dhcp.client import Client, identify
-from edge.dhcp.codec import Message, MessageType
+from edge.dhcp.boot import NO_BOOT, Boot, BootChoice, ClientKind, Verdict, identify
+from edge.dhcp.conflict import Acknowledged, Quarantine
 from edge.dhcp.datagram import BROADCAST, CLIENT_PORT, SERVER_PORT, Reply
-from edge.dhcp.declined import Given
-from edge.dhcp.destinations import Destinations
-from edge.dhcp.layout import Layout, layout_of
-from edge.dhcp.leases import Leases
-from edge.dhcp.netboot import allowed
-from edge.dhcp.quarantine import Quarantine
-from edge.dhcp.relay import relay_of
+from edge.dhcp.fast_path.layout import Layout, layout_of
+from edge.dhcp.replies import Destinations, Network, Reservation, size_limit
 from edge.dhcp.reports import Reports, lease_note
-from edge.dhcp.reservation import Network
+from edge.dhcp.wire import Message, MessageType, codec, options
+from edge.dhcp.wire.relay_agent import relay_agent_of
 from edge.journey.events import Note
 from edge.policy import NetbootPolicy
 from ipxe.binaries import NoBinaryError
@@ -51,14 +45,13 @@ _PADDED: Final = tuple(codec.padded_size(size, _LEAST_LIMIT + 32) for size in ra
 _SHORTEST: Final = 244  # header, cookie, option 53 and END
 
 _REPLY_HEAD: Final = bytes((codec.BOOTREPLY, codec.ETHERNET, 6, 0))
-_SECONDS: Final = bytes(2)
-_END: Final = bytes((options.END,))
+_SECS: Final = bytes(2)
 _LEASES: Final = {(MessageType.DISCOVER, MessageType.OFFER), (MessageType.REQUEST, MessageType.ACK)}
 # The flags and, behind them, `ciaddr`, which must be zero.
 _IS_BROADCAST: Final = {bytes(6): False, b"\x80" + bytes(5): True}
 
 
-class _Plan(NamedTuple):
+class _NetworkParts(NamedTuple):
     """Options 53, 54, the lease and the network, before and behind the host's name."""
 
     before: bytes
@@ -66,7 +59,7 @@ class _Plan(NamedTuple):
     behind: bytes
 
 
-class _Prepared(NamedTuple):
+class _BootParts(NamedTuple):
     """What comes of a `Boot`: `siaddr`, the header from the padding of `chaddr` to the cookie, options, the note.
 
     `note` is None where it is another for each machine.
@@ -79,15 +72,16 @@ class _Prepared(NamedTuple):
     note: Note | None
 
 
-class _Known:
+class _KnownLayout:
     """How packets of one layout are answered."""
 
     __slots__ = (
-        "client", "expected", "fixed", "gives", "identifier", "is_ipxe", "kind", "limit", "link", "netboots", "nothing",
-        "plans", "relay", "requested", "shared", "start", "unpack", "used", "uuid", "wanted",
+        "acknowledges", "client", "expected", "fixed", "identifier", "is_ipxe", "limit", "link", "message_type",
+        "netboots", "networks", "no_boot", "relay", "requested", "shared", "start", "unpack", "used", "uuid", "wanted",
     )  # fmt: skip
 
-    def __init__(self, layout: Layout, message: Message, kind: MessageType, start: bytes) -> None:
+    def __init__(self, layout: Layout, message: Message, message_type: MessageType, start: bytes) -> None:
+        """`message_type` is the reply's, `start` its options 53 and 54."""
         self.unpack = layout.unpack
         self.fixed = layout.fixed
         self.expected = layout.expected
@@ -95,62 +89,66 @@ class _Known:
         self.identifier = layout.identifier
         self.uuid = layout.uuid
         self.relay = layout.relay
-        self.kind = kind
-        self.gives = kind is MessageType.ACK
-        self.client: Client = identify(message)
-        self.netboots = self.client.netboots
+        self.message_type = message_type
+        self.acknowledges = message_type is MessageType.ACK
+        self.client = identify(message)
+        self.netboots = self.client.kind is not ClientKind.OPERATING_SYSTEM
+        self.is_ipxe = self.client.kind is ClientKind.IPXE
         self.wanted = message.options.get(options.PARAMETER_REQUEST_LIST)
         self.start = start
         self.limit = size_limit(message)
-        self.link = relay_of(message._replace(giaddr=codec.NO_ADDRESS)).link  # of sub-option 5; else the relay's own
-        self.is_ipxe = self.client.is_ipxe
-        self.plans: dict[Network, _Plan] = {}
-        self.nothing = self.prepare(NO_BOOT)
-        self.shared: dict[bytes, _Prepared] = {}  # by the maker's three bytes of the MAC
+        # Of the link selection; otherwise it is the relay's own.
+        self.link = relay_agent_of(message._replace(giaddr=codec.NO_ADDRESS)).link
+        self.networks: dict[Network, _NetworkParts] = {}
+        self.no_boot = self.prepare(NO_BOOT)
+        self.shared: dict[bytes, _BootParts] = {}  # by the maker's three bytes of the MAC
         self.used = False
 
-    def plan(self, network: Network) -> _Plan:
+    def parts_of(self, network: Network) -> _NetworkParts:
         """Made when a layout meets a network for the first time."""
         plan = network.plan(self.wanted)
-        known = _Plan(self.start + network.lease + plan.before, plan.names_host, plan.behind)
-        if len(self.plans) >= _NETWORKS_OF_A_LAYOUT:
-            self.plans.clear()
-        self.plans[network] = known
-        return known
+        parts = _NetworkParts(self.start + network.lease + plan.before, plan.names_host, plan.behind)
+        if len(self.networks) >= _NETWORKS_OF_A_LAYOUT:
+            self.networks.clear()
+        self.networks[network] = parts
+        return parts
 
-    def prepare(self, boot: Boot) -> _Prepared:
+    def prepare(self, boot: Boot) -> _BootParts:
         """Made of a boot file that a client of this layout is told for the first time, or that only one is told."""
-        return _Prepared(
+        return _BootParts(
             boot,
             boot.siaddr,
             bytes(10) + boot.sname.ljust(64, b"\0") + boot.file.ljust(128, b"\0") + codec.MAGIC_COOKIE,
             boot.spare_options + boot.options,
-            lease_note(self.kind, self.client, boot) if boot.shared or boot is NO_BOOT else None,
+            lease_note(self.message_type, self.client, boot) if boot.shared or boot is NO_BOOT else None,
         )
 
 
-class Express:
-    """Answers packets of known layouts for `leases`."""
+class FastPath:
+    """Answers what it has learnt from replies in full."""
 
     def __init__(
         self,
-        leases: Leases,
+        reservations: Mapping[bytes, Reservation],
         policy: NetbootPolicy,
         choice: BootChoice,
         quarantine: Quarantine,
-        given: Given,
+        acknowledged: Acknowledged,
         destinations: Destinations,
         reports: Reports,
     ) -> None:
-        self._reservations = leases.reservations
+        """`reservations` are those that are compiled, by the six bytes of the MAC; the rest is that of the replies."""
+        self._reservations = reservations
         self._decide = policy.decide
         self._follows_work = policy.follows_work
         self._choose = choice.choose
         self._quarantined = quarantine.macs
-        self._given = given
+        self._acknowledged = acknowledged
         self._take = reports.take
         self._leased = reports.leased
-        self._known: dict[int, list[_Known]] = {}  # by length and the byte that in most packets is the message's type
+        self._known: dict[
+            int, list[_KnownLayout]
+        ] = {}  # by length and the byte that in most packets is the message's type
         self._relays = destinations.relays
         self._count = 0
 
@@ -178,22 +176,22 @@ class Express:
         if known.requested and fields[known.requested] != reservation.yiaddr:
             return None
 
-        prepared: _Prepared | None = known.nothing
+        boot_parts: _BootParts | None = known.no_boot
         if known.netboots:
             may = self._decide(reservation.machine).allowed if self._follows_work else reservation.may_netboot
             if not may:
                 return None
-            prepared = known.shared.get(chaddr[:3]) or self._prepare(known, mac, chaddr)
-        if prepared is None:
+            boot_parts = known.shared.get(chaddr[:3]) or self._prepare(known, mac, chaddr)
+        if boot_parts is None:
             return None
-        boot, siaddr, header, boot_options, note = prepared
-        before, names_host, behind = known.plans.get(network) or known.plan(network)
+        boot, siaddr, header, boot_options, note = boot_parts
+        before, names_host, behind = known.networks.get(network) or known.parts_of(network)
 
         payload = b"".join(
             (
-                _REPLY_HEAD, xid, _SECONDS, flags, reservation.yiaddr, siaddr, giaddr, chaddr, header, before,
+                _REPLY_HEAD, xid, _SECS, flags, reservation.yiaddr, siaddr, giaddr, chaddr, header, before,
                 reservation.hostname if names_host else b"", behind, reservation.vlan if known.is_ipxe else b"",
-                packet[known.identifier], packet[known.uuid], boot_options, packet[known.relay], _END,
+                packet[known.identifier], packet[known.uuid], boot_options, packet[known.relay], codec.END,
             )
         )  # fmt: skip
         size = len(payload)
@@ -212,31 +210,31 @@ class Express:
         else:
             reply = Reply(payload, options.dotted(reservation.yiaddr), CLIENT_PORT, chaddr)
         known.used = True
-        if known.gives:
-            self._given.lately.add(chaddr)
+        if known.acknowledges:
+            self._acknowledged.lately.add(chaddr)
         if note is not None:
             self._take(mac, note)
         else:
-            self._leased(mac, known.kind, known.client, allowed(boot))
+            self._leased(mac, known.message_type, known.client, Verdict(boot))
         return reply
 
-    def _prepare(self, known: _Known, mac: str, chaddr: bytes) -> _Prepared | None:
+    def _prepare(self, known: _KnownLayout, mac: str, chaddr: bytes) -> _BootParts | None:
         """What the machine boots; None if there is nothing for it."""
         try:
             boot = self._choose(known.client, mac)
         except NoBinaryError:
             return None
-        prepared = known.prepare(boot)
+        parts = known.prepare(boot)
         if boot.shared:
             if len(known.shared) >= _MAKERS_OF_A_LAYOUT:
                 known.shared.clear()
-            known.shared[chaddr[:3]] = prepared
-        return prepared
+            known.shared[chaddr[:3]] = parts
+        return parts
 
-    def learn(self, kind: MessageType, packet: bytes, message: Message, reply: Reply) -> None:
-        """Take note of a packet, a message of this kind, that was answered in full with `reply`."""
+    def learn(self, packet: bytes, message: Message, message_type: MessageType, reply: Reply) -> None:
+        """Take note of a packet of port 67, a message of this type, that was answered in full with `reply`."""
         answer = reply.payload[242]  # our replies begin with options 53 and 54
-        if (kind, answer) not in _LEASES:
+        if (message_type, answer) not in _LEASES:
             return
         alike = self._known.get(len(packet) << 8 | packet[242], [])
         if any(known.fixed(known.unpack(packet)) == known.expected for known in alike):
@@ -247,7 +245,7 @@ class Express:
         if len(alike) >= _LAYOUTS_OF_A_LENGTH:
             del alike[0]
             self._count -= 1
-        alike.append(_Known(layout, message, MessageType(answer), reply.payload[240:249]))
+        alike.append(_KnownLayout(layout, message, MessageType(answer), reply.payload[240:249]))
         self._known[len(packet) << 8 | packet[242]] = alike
         self._count += 1
         if self._count > _LAYOUTS:

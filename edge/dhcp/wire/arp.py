@@ -1,7 +1,7 @@
 """ARP on Ethernet, as far as DHCP needs it: asking who has an address without claiming it, and hearing who says so.
 
 The question is the probe of RFC 5227 section 2.1.1: its sender's address is 0, so that it changes nobody's ARP table,
-and routers that answer ARP for others ("proxy ARP") leave it alone. Pure; `edge.dhcp.prober` sends and hears.
+and routers that answer ARP for others ("proxy ARP") leave it alone. Pure; `edge.dhcp.sockets.prober` sends and hears.
 """
 
 from __future__ import annotations

@@ -105,11 +105,6 @@ def is_host_address(address: bytes) -> bool:
     return 0 < address[0] < 224 and address[0] != 127
 
 
-def uint32(number: int) -> bytes:
-    """The value of an option that counts seconds."""
-    return number.to_bytes(4, "big")
-
-
 def text(string: str) -> bytes:
     """The value of an option that holds text; not NUL-terminated (RFC 2132 section 2). Raises OptionError."""
     try:
