@@ -78,21 +78,20 @@ class Responder:
         self.declined: Declined | None = None
         """What machines declined, for ARP probes to look into; None in the proxy modes, which give no address."""
         self._replies: Leases | Proxy
-        if policy.mode is not DhcpMode.RESERVATION:
+        if policy.mode is DhcpMode.RESERVATION:
+            quarantine = quarantine if quarantine is not None else Quarantine(clock)
+            self.declined = declined = Declined(inventory, quarantine, self._reports, clock)
+            self._replies = leases = Leases(
+                inventory, settings, policy, choice, self._reports, unregistered, quarantine, declined, destinations
+            )
+            if fast_path:
+                self.fast_path = FastPath(
+                    leases.reservations, policy, choice, quarantine, declined.acknowledged, destinations, self._reports
+                )
+        else:
             strangers = policy.mode is DhcpMode.AUTO_PROXY
             self._replies = Proxy(
                 inventory, settings, choice, self._reports, unregistered, learn, destinations, strangers=strangers
-            )
-            return
-        quarantine = quarantine if quarantine is not None else Quarantine(clock)
-        self.declined = Declined(inventory, quarantine, self._reports, clock)
-        self._replies = leases = Leases(
-            inventory, settings, policy, choice, self._reports, unregistered, quarantine, self.declined, destinations
-        )
-        if fast_path:
-            acknowledged = self.declined.acknowledged
-            self.fast_path = FastPath(
-                leases.reservations, policy, choice, quarantine, acknowledged, destinations, self._reports
             )
 
     def machine_changed(self, mac: str) -> None:

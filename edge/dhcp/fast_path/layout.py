@@ -73,7 +73,7 @@ class Layout:
 
 
 def layout_of(packet: bytes, message: Message) -> Layout | None:
-    """The layout of `packet`, of which `message` was parsed; None if it has something that no layout can express."""
+    """The layout of `packet`, of which `message` was parsed; None if it has something that no layout can say."""
     if options.OVERLOAD in message.options or any(packet[12:16]) or any(packet[34:44]):
         return None
     varying: list[tuple[int, int]] = []

@@ -6,7 +6,7 @@ client asked for last, then the echoes; what a machine can't boot or work withou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from edge.dhcp.boot import Boot
@@ -34,15 +34,15 @@ def assemble(
     flags: int | None = None,
     lease: bytes = b"",
     network: bytes = b"",
-    fewer: Iterable[bytes] = (),
+    fewer: Callable[[], Iterable[bytes]] = tuple,
     vlan: bytes = b"",
     relay: bytes = b"",
 ) -> bytes:
     """The reply to `request`, its options encoded and in this order.
 
-    `network` is what the reply says of the machine's network; `fewer` is the same with less and less, the least last,
-    and asked for only if it has to be. `flags` are those of the request unless they are given. `relay` is option 82,
-    which stands last (RFC 3046 section 2.1).
+    `network` is what the reply says of the machine's network; `fewer()` gives the same with less and less, the least
+    last, where it is too much. `flags` are those of the request unless they are given. `relay` is option 82, which
+    stands last (RFC 3046 section 2.1).
 
     Raises:
         TooSmallError: even the least is larger than what the client takes.
@@ -50,22 +50,27 @@ def assemble(
     head = codec.header(
         request, yiaddr=yiaddr, ciaddr=ciaddr, siaddr=boot.siaddr, sname=boot.sname, file=boot.file, flags=flags
     )
-    start = head + first_options(message_type, server_id) + lease
+    start, end = head + first_options(message_type, server_id) + lease, relay + codec.END
+    echoes = echo_client_identifier(request) + _echo_client_uuid(request)
     limit = size_limit(request)
-    for attempt in _attempts(network, fewer, vlan, echo_client_identifier(request) + _echo_client_uuid(request), boot):
-        payload = b"".join((start, attempt, relay, codec.END))
-        if len(payload) <= limit:
-            return payload.ljust(codec.padded_size(len(payload), limit), b"\0")
-    raise TooSmallError(f"the smallest DHCP reply is {len(payload)} bytes, the client takes {limit}")
+    payload = start + network + vlan + echoes + boot.spare_options + boot.options + end
+    if len(payload) > limit:
+        for attempt in _attempts(network, fewer(), vlan, echoes, boot.options):
+            payload = start + attempt + end
+            if len(payload) <= limit:
+                break
+        else:
+            raise TooSmallError(f"the smallest DHCP reply is {len(payload)} bytes, the client takes {limit}")
+    return payload.ljust(codec.padded_size(len(payload), limit), b"\0")
 
 
-def _attempts(network: bytes, fewer: Iterable[bytes], vlan: bytes, echoes: bytes, boot: Boot) -> Iterator[bytes]:
-    """The options between lease and relay, from all of them down to those that can't be spared."""
-    yield network + vlan + echoes + boot.spare_options + boot.options
-    yield network + vlan + echoes + boot.options
-    for network in fewer:
-        yield network + vlan + echoes + boot.options
-    yield network + vlan + boot.options
+def _attempts(network: bytes, fewer: Iterable[bytes], vlan: bytes, echoes: bytes, boot: bytes) -> Iterator[bytes]:
+    """What stands between the lease and option 82, from all but what repeats the header to what can't be spared."""
+    least = network
+    yield network + vlan + echoes + boot
+    for least in fewer:
+        yield least + vlan + echoes + boot
+    yield least + vlan + boot
 
 
 def first_options(message_type: MessageType, server_id: bytes) -> bytes:

@@ -16,6 +16,7 @@ is compiled when its machine is first heard.
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 from edge.dhcp.boot import BootChoice, Client, ClientKind, Verdict, identify
 from edge.dhcp.conflict import Declined, Quarantine
@@ -296,7 +297,7 @@ class Leases:
                 ciaddr=codec.NO_ADDRESS if message_type is MessageType.OFFER else message.ciaddr,
                 lease=network.lease if leased else b"",
                 network=plan.before + (reservation.hostname if plan.names_host else b"") + plan.behind,
-                fewer=network.fewer(plan, reservation.hostname),
+                fewer=partial(network.fewer, plan, reservation.hostname),
                 vlan=reservation.vlan if client.kind is ClientKind.IPXE else b"",
                 relay=agent.echo,
             )

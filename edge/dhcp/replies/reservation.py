@@ -75,15 +75,11 @@ class Network:
         """
         have = self._options.keys() | {options.HOST_NAME}
         wanted = _USUAL_ORDER if requested is None else (*dict.fromkeys(requested), *_INDISPENSABLE)
-        codes = [code for code in dict.fromkeys((options.SUBNET_MASK, *wanted)) if code in have]
+        codes = list(filter(have.__contains__, dict.fromkeys((options.SUBNET_MASK, *wanted))))
         names_host = options.HOST_NAME in codes
         at = codes.index(options.HOST_NAME) if names_host else len(codes)
-        return Plan(
-            b"".join(self._options[code] for code in codes[:at]),
-            names_host,
-            b"".join(self._options[code] for code in codes[at + 1 :]),
-            codes,
-        )
+        encoded = self._options.__getitem__
+        return Plan(b"".join(map(encoded, codes[:at])), names_host, b"".join(map(encoded, codes[at + 1 :])), codes)
 
     def fewer(self, plan: Plan, hostname: bytes) -> Iterator[bytes]:
         """The options of `plan` with one less each time; last, what nobody can spare, in its shortest form."""

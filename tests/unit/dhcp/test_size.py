@@ -129,7 +129,11 @@ def test_what_only_repeats_something_goes_first_and_what_boots_never(wire: Wire,
             bytes(4),
             boot,
             network=numbered(1) + numbered(12) + numbered(6) + numbered(42),
-            fewer=(numbered(1) + numbered(12) + numbered(6), numbered(1) + numbered(6), numbered(1) + numbered(6, 8)),
+            fewer=lambda: [
+                numbered(1) + numbered(12) + numbered(6),
+                numbered(1) + numbered(6),
+                numbered(1) + numbered(6, 8),
+            ],
             vlan=numbered(43, 150),
             relay=numbered(82, 150),
         )
