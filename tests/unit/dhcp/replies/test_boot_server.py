@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from edge.dhcp.wire import MessageType
 from edge.journey.events import Outcome
-
-Edge = Any
-Wire = Any
-Hardware = Callable[..., dict[str, Any]]
+from tests.unit.dhcp.harness import Edge, MakeEdge, MakeHardware, Wire
 
 MAC = "52:54:00:12:34:56"
 
@@ -72,7 +66,7 @@ def test_only_requests_of_netboot_clients_belong_on_this_port(
 
 
 def test_machine_that_may_not_netboot_is_told_to_go_on_and_the_journey_why(
-    make_edge: Callable[..., Edge], make_hardware: Hardware, wire: Wire, captured: dict[str, bytes]
+    make_edge: MakeEdge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes]
 ) -> None:
     edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58", disableNetboot=True))
     reply = edge.send(captured["edk2_pxe_request_4011"], source="10.77.0.58", source_port=4011, port=4011)
@@ -83,7 +77,7 @@ def test_machine_that_may_not_netboot_is_told_to_go_on_and_the_journey_why(
 
 
 def test_machine_that_is_not_served_hears_nothing(
-    make_edge: Callable[..., Edge], make_hardware: Hardware, captured: dict[str, bytes]
+    make_edge: MakeEdge, make_hardware: MakeHardware, captured: dict[str, bytes]
 ) -> None:
     edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58", disableDhcp=True))
     assert edge.send(captured["edk2_pxe_request_4011"], source="10.77.0.58", source_port=4011, port=4011) is None

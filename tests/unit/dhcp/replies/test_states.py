@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,10 +10,7 @@ from edge.dhcp.datagram import BROADCAST
 from edge.dhcp.wire import MessageType, codec
 from edge.journey.events import Outcome
 from edge.policy import DhcpMode
-
-Edge = Any
-Wire = Any
-Hardware = Callable[..., dict[str, Any]]
+from tests.unit.dhcp.harness import Edge, MakeEdge, MakeHardware, Wire
 
 MAC = "52:54:00:12:34:56"
 CHADDR = bytes.fromhex("525400123456")
@@ -107,8 +103,8 @@ def test_each_state_gets_its_answer_at_the_place_where_the_client_hears_it(
 @pytest.mark.parametrize("mode", [DhcpMode.PROXY, DhcpMode.AUTO_PROXY])
 @pytest.mark.parametrize("row", TABLE)
 def test_a_proxy_answers_discovers_of_netboot_clients_and_leaves_the_lease_to_its_server(
-    make_edge: Callable[..., Edge],
-    make_hardware: Hardware,
+    make_edge: MakeEdge,
+    make_hardware: MakeHardware,
     wire: Wire,
     captured: dict[str, bytes],
     row: str,

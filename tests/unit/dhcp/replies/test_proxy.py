@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from edge.dhcp.datagram import BROADCAST
 from edge.dhcp.wire import MessageType, codec, options
 from edge.journey.events import Outcome, Step
 from edge.policy import DhcpMode
-
-Edge = Any
-Wire = Any
-Hardware = Callable[..., dict[str, Any]]
+from tests.unit.dhcp.harness import Edge, MakeEdge, MakeHardware, Wire
 
 MAC = "52:54:00:12:34:56"
 FIRMWARE = ["edk2_pxe_discover", "edk2_http_discover", "ipxe_bios_discover", "ipxe_efi_discover"]
 
 
 @pytest.fixture
-def proxy(make_edge: Callable[..., Edge], make_hardware: Hardware) -> Edge:
+def proxy(make_edge: MakeEdge, make_hardware: MakeHardware) -> Edge:
     return make_edge(make_hardware("lab-1", MAC, "10.77.0.58"), mode=DhcpMode.PROXY)
 
 
 @pytest.fixture
-def open_house(make_edge: Callable[..., Edge]) -> Edge:
+def open_house(make_edge: MakeEdge) -> Edge:
     return make_edge(mode=DhcpMode.AUTO_PROXY)
 
 
@@ -151,7 +145,7 @@ def test_offer_through_a_relay_goes_to_the_relay_and_says_broadcast(
 
 
 def test_machine_without_hardware_hears_nothing_from_a_proxy_and_is_shown_to_the_operator(
-    make_edge: Callable[..., Edge], captured: dict[str, bytes]
+    make_edge: MakeEdge, captured: dict[str, bytes]
 ) -> None:
     edge = make_edge(mode=DhcpMode.PROXY)
     for name in (*FIRMWARE, "plain_discover"):
@@ -191,7 +185,7 @@ def test_flood_of_invented_machines_is_answered_but_fills_no_journey(
 
 @pytest.mark.parametrize("mode", [DhcpMode.PROXY, DhcpMode.AUTO_PROXY])
 def test_registered_machine_follows_its_hardware(
-    make_edge: Callable[..., Edge], make_hardware: Hardware, wire: Wire, captured: dict[str, bytes], mode: DhcpMode
+    make_edge: MakeEdge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes], mode: DhcpMode
 ) -> None:
     edge = make_edge(make_hardware("lab-1", MAC, None, disableNetboot=True), mode=mode)
     rom = wire.read(edge.send(captured["edk2_pxe_discover"]))
@@ -214,7 +208,7 @@ def test_registered_machine_follows_its_hardware(
 
 
 def test_machine_without_an_address_in_its_hardware_boots(
-    make_edge: Callable[..., Edge], make_hardware: Hardware, wire: Wire, captured: dict[str, bytes]
+    make_edge: MakeEdge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes]
 ) -> None:
     edge = make_edge(make_hardware("lab-1", MAC, None), mode=DhcpMode.PROXY)
     assert wire.read(edge.send(captured["edk2_pxe_discover"])).file == b"snponly.efi"
@@ -223,7 +217,7 @@ def test_machine_without_an_address_in_its_hardware_boots(
 
 @pytest.mark.parametrize("mode", [DhcpMode.PROXY, DhcpMode.AUTO_PROXY])
 def test_mac_that_two_hardware_claim_is_nobodys(
-    make_edge: Callable[..., Edge], make_hardware: Hardware, captured: dict[str, bytes], mode: DhcpMode
+    make_edge: MakeEdge, make_hardware: MakeHardware, captured: dict[str, bytes], mode: DhcpMode
 ) -> None:
     edge = make_edge(make_hardware("a", MAC, "10.77.0.58"), make_hardware("b", MAC, "10.77.0.59"), mode=mode)
     assert edge.send(captured["edk2_pxe_discover"]) is None

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,11 +11,7 @@ from edge.dhcp.conflict import declined
 from edge.dhcp.conflict.declined import MAX_PROBED, PROBES, UNSEEN_SECONDS
 from edge.dhcp.wire import MessageType, arp
 from edge.journey.events import Outcome
-
-Edge = Any
-Wire = Any
-Hardware = Callable[..., dict[str, Any]]
-MakeEdge = Callable[..., Edge]
+from tests.unit.dhcp.harness import Edge, MakeEdge, MakeHardware, Wire
 
 MAC, OTHER_NIC, SQUATTER = "52:54:00:12:34:56", "52:54:00:12:34:66", "02:00:00:00:00:99"
 OURS, RELAY, OTHERS_RELAY = b"\x0a\x4d\0\1", b"\x0a\x4d\0\2", b"\x0a\x63\0\2"
@@ -27,13 +20,7 @@ QUARANTINED = (MAC, "10.77.0.58")
 
 
 @pytest.fixture
-def decline(wire: Wire, captured: dict[str, bytes]) -> bytes:
-    packet: bytes = wire.altered(captured["plain_discover"], drop=(55,), options={53: b"\4", 54: OURS, 50: ADDRESS})
-    return packet
-
-
-@pytest.fixture
-def blind(make_edge: MakeEdge, make_hardware: Hardware) -> Edge:
+def blind(make_edge: MakeEdge, make_hardware: MakeHardware) -> Edge:
     """An edge that can't send ARP probes."""
     return make_edge(make_hardware("lab-1", MAC, "10.77.0.58"), looks=False)
 
@@ -66,7 +53,7 @@ def test_where_another_host_answers_there_is_a_conflict(edge: Edge, decline: byt
 
 
 def test_another_interface_of_the_same_machine_is_no_other_host(
-    make_edge: MakeEdge, make_hardware: Hardware, decline: bytes
+    make_edge: MakeEdge, make_hardware: MakeHardware, decline: bytes
 ) -> None:
     # Linux answers ARP for each of its addresses on each of its interfaces.
     obj = make_hardware("lab-1", MAC, "10.77.0.58")
@@ -88,7 +75,7 @@ def test_address_of_this_host_is_a_conflict_that_no_probe_finds(edge: Edge, decl
 
 def test_one_address_is_looked_at_once_at_a_time_and_not_too_many_together(
     make_edge: MakeEdge,
-    make_hardware: Hardware,
+    make_hardware: MakeHardware,
     wire: Wire,
     decline: bytes,
     caplog: pytest.LogCaptureFixture,

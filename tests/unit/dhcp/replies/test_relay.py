@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from edge.dhcp import Reply
 from edge.dhcp.wire import MessageType, codec
 from edge.dhcp.wire.relay_agent import relay_agent_of
 from edge.journey.events import Outcome
-
-Edge = Any
-Wire = Any
-Hardware = Callable[..., dict[str, Any]]
+from tests.unit.dhcp.harness import Edge, MakeEdge, MakeHardware, Wire
 
 MAC = "52:54:00:12:34:56"
 RELAY = b"\x0a\x4d\0\2"
 CIRCUIT = b"\x01\x04eth7\x02\x06\x02\0\0\0\0\7"
 
 
-def twice(edge: Edge, packet: bytes, **where: Any) -> Any:
+def twice(edge: Edge, packet: bytes, **where: Any) -> Reply | None:
     """The answer in full, and that to a known packet, which must be the same."""
     first = edge.send(packet, **where)
     assert edge.send(packet, **where) == first
@@ -133,7 +130,7 @@ def test_link_that_a_relay_names_counts_for_known_packets_too(
 
 
 def test_without_a_netmask_no_relay_is_wrong(
-    make_edge: Callable[..., Edge], make_hardware: Hardware, wire: Wire, captured: dict[str, bytes]
+    make_edge: MakeEdge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes]
 ) -> None:
     obj = make_hardware("lab-1", MAC, "10.77.0.58")
     dhcp = obj["spec"]["networkInterfaces"][MAC]["dhcp"]

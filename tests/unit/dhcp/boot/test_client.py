@@ -8,8 +8,7 @@ import pytest
 
 from edge.dhcp.boot.client import Client, ClientKind, identify, user_classes
 from edge.dhcp.wire import codec, options
-
-Wire = Any
+from tests.unit.dhcp.harness import Wire
 
 
 def client(wire: Wire, packet: bytes, **changes: Any) -> Client:

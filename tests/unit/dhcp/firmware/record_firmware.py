@@ -1,6 +1,6 @@
 """Make `firmware.txt`: what real clients sent as DHCP, from packet captures (classic pcap, Ethernet).
 
-    python tests/unit/dhcp/record_firmware.py DIRECTORY/*.pcap > tests/unit/dhcp/firmware.txt
+    python tests/unit/dhcp/firmware/record_firmware.py DIRECTORY/*.pcap > tests/unit/dhcp/firmware/firmware.txt
 
 One line a packet: the capture, source and destination port, and the UDP payload (deflate, base 64). Packets that differ
 in nothing but transaction and seconds are kept once, and of the two that a load generator sends, one of each.

@@ -9,9 +9,7 @@ import pytest
 from edge.dhcp.replies.destinations import ANSWERS_IN_ALL, CLIENT_ANSWERS, RELAY_ANSWERS
 from edge.journey.events import Outcome
 from edge.policy import DhcpMode
-
-Edge = Any
-Wire = Any
+from tests.unit.dhcp.harness import Edge, MakeEdge, MakeHardware, Wire
 
 MAC = "52:54:00:12:34:56"
 RELAY, LOOPBACK_RELAY, VICTIM = b"\x0a\x4d\0\2", b"\xac\x10\0\1", b"\xc0\0\2\1"
@@ -62,7 +60,9 @@ def test_no_kind_of_message_gets_around_it(edge: Edge, wire: Wire, captured: dic
     assert answered(edge, packet, RELAY_ANSWERS + 50) == RELAY_ANSWERS
 
 
-def test_the_same_holds_in_the_proxy_modes(make_edge: Any, make_hardware: Any, captured: dict[str, bytes]) -> None:
+def test_the_same_holds_in_the_proxy_modes(
+    make_edge: MakeEdge, make_hardware: MakeHardware, captured: dict[str, bytes]
+) -> None:
     edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58"), mode=DhcpMode.AUTO_PROXY)
     packet = captured["edk2_pxe_discover"]
     assert answered(edge, packet[:24] + VICTIM + packet[28:], RELAY_ANSWERS + 50) == RELAY_ANSWERS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,22 +11,11 @@ from edge.dhcp.conflict.quarantine import MAX_ADDRESSES
 from edge.dhcp.wire import MessageType
 from edge.inventory import Inventory
 from edge.journey.events import Outcome
-
-Edge = Any
-Wire = Any
-Hardware = Callable[..., dict[str, Any]]
+from tests.unit.dhcp.harness import Edge, MakeEdge, MakeHardware, Wire
 
 MAC = "52:54:00:12:34:56"
 SQUATTER = "02:00:00:00:00:99"
 OURS = b"\x0a\x4d\0\1"
-
-
-@pytest.fixture
-def decline(wire: Wire, captured: dict[str, bytes]) -> bytes:
-    packet: bytes = wire.altered(
-        captured["plain_discover"], drop=(55,), options={53: b"\4", 54: OURS, 50: b"\x0a\x4d\0\x3a"}
-    )
-    return packet
 
 
 def test_declined_address_is_not_offered_again_until_the_time_is_over(
@@ -57,7 +45,7 @@ def test_declined_address_is_not_offered_again_until_the_time_is_over(
 
 
 def test_other_machines_are_served_meanwhile(
-    make_edge: Callable[..., Edge], make_hardware: Hardware, wire: Wire, captured: dict[str, bytes], decline: bytes
+    make_edge: MakeEdge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes], decline: bytes
 ) -> None:
     edge = make_edge(
         make_hardware("lab-1", MAC, "10.77.0.58"), make_hardware("lab-2", "52:54:00:12:34:57", "10.77.0.59")
@@ -70,7 +58,7 @@ def test_other_machines_are_served_meanwhile(
 
 
 def test_another_address_in_the_hardware_ends_it(
-    edge: Edge, make_hardware: Hardware, wire: Wire, captured: dict[str, bytes], decline: bytes
+    edge: Edge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes], decline: bytes
 ) -> None:
     edge.send(decline)
     edge.look(SQUATTER)
@@ -82,7 +70,7 @@ def test_another_address_in_the_hardware_ends_it(
     assert wire.read(edge.send(captured["edk2_pxe_discover"])).yiaddr == b"\x0a\x4d\0\x3c"
 
 
-def test_removed_hardware_ends_it(edge: Edge, make_hardware: Hardware, decline: bytes) -> None:
+def test_removed_hardware_ends_it(edge: Edge, make_hardware: MakeHardware, decline: bytes) -> None:
     edge.send(decline)
     edge.look(SQUATTER)
     edge.inventory.remove(make_hardware("lab-1", MAC, "10.77.0.58"))
@@ -119,7 +107,7 @@ def test_decline_through_a_relay_that_is_the_server_is_believed(
 
 
 def test_without_a_quarantine_the_decline_is_told_all_the_same(
-    make_edge: Callable[..., Edge], make_hardware: Hardware, captured: dict[str, bytes], decline: bytes
+    make_edge: MakeEdge, make_hardware: MakeHardware, captured: dict[str, bytes], decline: bytes
 ) -> None:
     edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58"), quarantine_seconds=0)
     edge.send(decline)
@@ -146,7 +134,7 @@ def test_second_decline_begins_the_time_anew_and_is_told_once_a_minute(edge: Edg
     assert edge.quarantined[2:] == [(MAC, "10.77.0.58", None)]
 
 
-def test_decline_that_is_repeated_does_not_keep_others_in_quarantine(make_hardware: Hardware) -> None:
+def test_decline_that_is_repeated_does_not_keep_others_in_quarantine(make_hardware: MakeHardware) -> None:
     inventory = Inventory()
     for number in range(2):
         inventory.apply(make_hardware(f"m{number}", f"52:54:00:00:00:0{number}", f"10.77.0.{number + 10}"))
@@ -161,7 +149,7 @@ def test_decline_that_is_repeated_does_not_keep_others_in_quarantine(make_hardwa
     assert list(quarantine.macs) == [one.mac]
 
 
-def test_end_comes_without_a_packet_and_a_clock_set_back_keeps_nothing_for_ever(make_hardware: Hardware) -> None:
+def test_end_comes_without_a_packet_and_a_clock_set_back_keeps_nothing_for_ever(make_hardware: MakeHardware) -> None:
     inventory = Inventory()
     for number in range(3):
         inventory.apply(make_hardware(f"m{number}", f"52:54:00:00:00:0{number}", f"10.77.0.{number + 10}"))
@@ -184,7 +172,7 @@ def test_end_comes_without_a_packet_and_a_clock_set_back_keeps_nothing_for_ever(
     assert not quarantine.macs
 
 
-def test_quarantine_is_bounded_and_the_oldest_makes_room(make_hardware: Hardware) -> None:
+def test_quarantine_is_bounded_and_the_oldest_makes_room(make_hardware: MakeHardware) -> None:
     inventory = Inventory()
     inventory.apply(make_hardware("m", MAC, "10.77.0.10"))
     (machine,) = inventory.machines()

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from edge.dhcp.boot.choice import Boot
 from edge.dhcp.replies.assembly import TooSmallError, assemble, size_limit
 from edge.dhcp.wire import MessageType, codec, options
-
-Edge = Any
-Wire = Any
-Hardware = Callable[..., dict[str, Any]]
+from tests.unit.dhcp.harness import Edge, MakeEdge, MakeHardware, Wire
 
 MAC = "52:54:00:12:34:56"
 
@@ -46,7 +40,7 @@ def test_refusal_is_padded_to_the_least_that_every_client_takes(
 
 
 def test_short_lease_is_padded_to_the_least_that_every_client_takes(
-    make_edge: Callable[..., Edge], wire: Wire, captured: dict[str, bytes]
+    make_edge: MakeEdge, wire: Wire, captured: dict[str, bytes]
 ) -> None:
     bare = {"metadata": {"name": "m", "namespace": "default"},
             "spec": {"networkInterfaces": {MAC: {"dhcp": {"ip": "10.77.0.58"}}}}}  # fmt: skip
@@ -56,7 +50,7 @@ def test_short_lease_is_padded_to_the_least_that_every_client_takes(
 
 
 def test_client_that_takes_little_gets_what_it_can_not_do_without(
-    make_edge: Callable[..., Edge], make_hardware: Hardware, wire: Wire, captured: dict[str, bytes]
+    make_edge: MakeEdge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes]
 ) -> None:
     obj = make_hardware("lab-2", MAC, "10.77.0.58")
     dhcp = obj["spec"]["networkInterfaces"][MAC]["dhcp"]
@@ -91,7 +85,7 @@ def test_boot_file_survives_in_a_reply_to_a_client_that_takes_little(
 
 
 def test_name_servers_are_cut_to_two_before_a_boot_is_lost(
-    make_edge: Callable[..., Edge], make_hardware: Hardware, wire: Wire, captured: dict[str, bytes]
+    make_edge: MakeEdge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes]
 ) -> None:
     obj = make_hardware("lab-2", MAC, "10.77.0.58")
     obj["spec"]["networkInterfaces"][MAC]["dhcp"]["nameservers"] = [f"10.0.0.{n}" for n in range(1, 64)]

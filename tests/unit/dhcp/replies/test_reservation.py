@@ -13,17 +13,13 @@ from edge.dhcp.replies.reservation import Compiler
 from edge.dhcp.wire import codec, options
 from edge.inventory import Inventory
 from edge.policy import NetbootPolicy
-
-Edge = Any
-Wire = Any
-Hardware = Callable[..., dict[str, Any]]
-MakeEdge = Callable[..., Edge]
+from tests.unit.dhcp.harness import Edge, MakeEdge, MakeHardware, Wire
 
 MAC = "52:54:00:12:34:56"
 
 
 @pytest.fixture
-def with_dhcp(make_edge: MakeEdge, make_hardware: Hardware) -> Callable[..., Edge]:
+def with_dhcp(make_edge: MakeEdge, make_hardware: MakeHardware) -> Callable[..., Edge]:
     """An edge whose machine has other fields in its `dhcp`; None removes one."""
 
     def make(**fields: Any) -> Edge:
@@ -156,7 +152,7 @@ def test_times_to_renew_never_exceed_the_lease(
 )
 def test_machine_that_is_not_to_be_served_hears_nothing_and_the_journey_says_why(
     make_edge: MakeEdge,
-    make_hardware: Hardware,
+    make_hardware: MakeHardware,
     captured: dict[str, bytes],
     ip: str | None,
     interface: dict[str, Any],
@@ -172,7 +168,7 @@ def test_machine_that_is_not_to_be_served_hears_nothing_and_the_journey_says_why
 
 
 def test_machine_is_served_as_soon_as_it_is_registered_and_no_longer_when_it_is_not(
-    make_edge: MakeEdge, make_hardware: Hardware, wire: Wire, captured: dict[str, bytes]
+    make_edge: MakeEdge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes]
 ) -> None:
     edge = make_edge()
     assert edge.send(captured["edk2_pxe_discover"]) is None
@@ -185,7 +181,7 @@ def test_machine_is_served_as_soon_as_it_is_registered_and_no_longer_when_it_is_
 
 
 def test_change_of_any_field_is_served_at_once(
-    make_edge: MakeEdge, make_hardware: Hardware, wire: Wire, captured: dict[str, bytes]
+    make_edge: MakeEdge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes]
 ) -> None:
     obj = make_hardware("lab-1", MAC, "10.77.0.58")
     edge = make_edge(obj)
@@ -202,7 +198,7 @@ def test_change_of_any_field_is_served_at_once(
 
 
 def test_address_that_two_hardware_claim_is_given_to_neither_until_one_gives_it_up(
-    make_edge: MakeEdge, make_hardware: Hardware, captured: dict[str, bytes]
+    make_edge: MakeEdge, make_hardware: MakeHardware, captured: dict[str, bytes]
 ) -> None:
     edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58"))
     assert edge.send(captured["edk2_pxe_discover"]) is not None
@@ -214,7 +210,7 @@ def test_address_that_two_hardware_claim_is_given_to_neither_until_one_gives_it_
 
 
 def test_mac_that_two_hardware_claim_gets_no_answer_and_both_are_named(
-    make_edge: MakeEdge, make_hardware: Hardware, captured: dict[str, bytes]
+    make_edge: MakeEdge, make_hardware: MakeHardware, captured: dict[str, bytes]
 ) -> None:
     edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58"), make_hardware("lab-2", MAC, "10.77.0.59"))
     for _ in range(2):
@@ -224,7 +220,7 @@ def test_mac_that_two_hardware_claim_gets_no_answer_and_both_are_named(
     assert "default/lab-1, default/lab-2" in event.message
 
 
-def test_machines_of_one_network_share_what_is_equal(make_hardware: Hardware) -> None:
+def test_machines_of_one_network_share_what_is_equal(make_hardware: MakeHardware) -> None:
     inventory, compiler = Inventory(), Compiler("10.77.0.1", NetbootPolicy())
     for number in range(2, 200):
         inventory.apply(make_hardware(f"m{number}", f"52:54:00:00:00:{number:02x}", f"10.77.{number // 100}.{number}"))
@@ -242,7 +238,7 @@ def test_machines_of_one_network_share_what_is_equal(make_hardware: Hardware) ->
     ],
 )  # fmt: skip
 def test_machine_that_differs_in_one_field_gets_its_own(
-    make_edge: MakeEdge, make_hardware: Hardware, wire: Wire, captured: dict[str, bytes], difference: dict[str, Any]
+    make_edge: MakeEdge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes], difference: dict[str, Any]
 ) -> None:
     one, other = make_hardware("a", MAC, "10.77.0.58"), make_hardware("b", "52:54:00:12:34:57", "10.77.0.59")
     for obj in (one, other):
@@ -257,7 +253,7 @@ def test_machine_that_differs_in_one_field_gets_its_own(
         assert second == alone != first
 
 
-def test_relays_that_are_remembered_are_few(make_hardware: Hardware) -> None:
+def test_relays_that_are_remembered_are_few(make_hardware: MakeHardware) -> None:
     inventory = Inventory()
     inventory.apply(make_hardware("lab", MAC, "10.77.0.58"))
     network = Compiler("10.77.0.1", NetbootPolicy()).compile(inventory.machines()[0], is_sole=True).network

@@ -15,13 +15,9 @@ from hypothesis import strategies as st
 
 from edge.dhcp import Received
 from edge.dhcp.fast_path import answers
-from edge.dhcp.fast_path.layout import layout_of
 from edge.dhcp.wire import codec, options
-
-Edge = Any
-Wire = Any
-Hardware = Callable[..., dict[str, Any]]
-MakeEdge = Callable[..., Edge]
+from tests.unit.dhcp.firmware.packets import CAPTURES
+from tests.unit.dhcp.harness import Edge, MakeEdge, MakeHardware, Wire
 
 MACS = [bytes.fromhex("525400123456"), bytes.fromhex("525400123457"), bytes.fromhex("b827eb000001")]
 STRANGER = bytes.fromhex("020000000009")
@@ -35,7 +31,7 @@ CLIENTS = [
 
 
 @pytest.fixture
-def hardware(make_hardware: Hardware) -> Callable[..., dict[str, Any]]:
+def hardware(make_hardware: MakeHardware) -> Callable[..., dict[str, Any]]:
     """The machine of that number; `kind` picks one of a few settings of it."""
 
     def make(number: int, kind: int = 0) -> dict[str, Any]:
@@ -103,6 +99,39 @@ def packets(draw: st.DrawFn, captured: dict[str, bytes]) -> bytes:
     for _ in range(draw(st.sampled_from([0, 0, 0, 1, 2]))):
         packet[draw(st.integers(0, len(packet) - 1))] = draw(st.integers(0, 255))
     return bytes(packet)
+
+
+def test_recorded_packets_get_the_same_bytes_with_and_without_the_fast_path(
+    make_edge: MakeEdge, hardware: Callable[..., dict[str, Any]], captured: dict[str, bytes], wire: Wire
+) -> None:
+    fast, full = (
+        make_edge(*(hardware(number, number) for number in range(3)), fast_path=fast_path)
+        for fast_path in (True, False)
+    )
+    fast.responder.fast_path.answer = calls = _Calls(fast.responder.fast_path.answer)
+    recorded = [*captured.values(), *(packet.payload for packet in CAPTURES)]
+    for packet in recorded:
+        asks = codec.parse(packet).options
+        for giaddr in (bytes(4), OTHERS):
+            for mac, address in (*zip(MACS, ADDRESSES, strict=True), (MACS[0], ADDRESSES[0]), (STRANGER, ADDRESSES[0])):
+                ours = {code: value for code, value in ((50, address), (54, OURS)) if code in asks}
+                for sent in (packet, wire.altered(packet, chaddr=mac, giaddr=giaddr, options=ours)):
+                    for port in (67, 4011):
+                        replies = [edge.send(sent, options.dotted(address), port=port) for edge in (fast, full)]
+                        assert replies[0] == replies[1], (sent.hex(), port)
+    assert fast.events == full.events
+    assert calls.answered > 2 * len(recorded)
+
+
+def test_without_the_fast_path_everything_is_answered_in_full(
+    make_edge: MakeEdge, hardware: Callable[..., dict[str, Any]], wire: Wire, captured: dict[str, bytes]
+) -> None:
+    edge = make_edge(hardware(0), fast_path=False)
+    edge.responder.respond_in_full = calls = _Calls(edge.responder.respond_in_full)
+    for _ in range(3):
+        assert wire.read(edge.send(captured["edk2_pxe_discover"])).yiaddr == ADDRESSES[0]
+    assert edge.responder.fast_path is None
+    assert calls.answered == 3
 
 
 @pytest.mark.parametrize("name", CLIENTS)
@@ -209,44 +238,13 @@ class _Calls:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self.count = 0
+        self.answered = 0
 
     def __call__(self, *arguments: Any) -> Any:
         self.count += 1
-        return self._function(*arguments)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"options": {52: b"\1"}},
-        {"ciaddr": ADDRESSES[0]},
-        {"options": {97: b"\1" + bytes(16)}},
-        {"options": {61: b""}},
-        {"options": {82: b"\1\xff"}},
-        {"options": {82: b"\1\1a\1\1b"}},
-        {"options": {82: b"\0"}},
-        {"options": {12: bytes(300)}},
-    ],
-    ids=[
-        "overload", "ciaddr", "UUID of another type", "empty identifier", "lying 82", "82 with a repeated sub-option",
-        "82 with a pad", "option in two instances",
-    ],
-)  # fmt: skip
-def test_packet_with_something_of_its_own_is_not_learnt_from(
-    wire: Wire, captured: dict[str, bytes], change: dict[str, Any]
-) -> None:
-    packet = captured["edk2_pxe_discover"]
-    assert layout_of(packet, codec.parse(packet)) is not None
-    odd = wire.altered(packet, **change)
-    assert layout_of(odd, codec.parse(odd)) is None
-
-
-def test_packet_without_end_or_with_something_behind_the_mac_is_not_learnt_from(captured: dict[str, bytes]) -> None:
-    packet = captured["edk2_pxe_discover"]
-    assert packet.endswith(b"\xff")
-    assert layout_of(packet[:-1], codec.parse(packet[:-1])) is None
-    padded = packet[:34] + b"\1" + packet[35:]
-    assert layout_of(padded, codec.parse(padded)) is None
+        result = self._function(*arguments)
+        self.answered += result is not None
+        return result
 
 
 def test_layouts_that_nobody_uses_make_room_and_none_is_kept_twice(
@@ -271,7 +269,7 @@ def test_layouts_that_nobody_uses_make_room_and_none_is_kept_twice(
 
 
 def test_what_is_prepared_for_a_layout_is_bounded(
-    make_edge: MakeEdge, make_hardware: Hardware, captured: dict[str, bytes]
+    make_edge: MakeEdge, make_hardware: MakeHardware, captured: dict[str, bytes]
 ) -> None:
     edge = make_edge()
     packet = captured["edk2_pxe_discover"]
@@ -285,7 +283,7 @@ def test_what_is_prepared_for_a_layout_is_bounded(
 
 
 def test_machines_of_another_maker_do_not_get_its_boot_file(
-    make_edge: MakeEdge, make_hardware: Hardware, wire: Wire, captured: dict[str, bytes]
+    make_edge: MakeEdge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes]
 ) -> None:
     pi, other = "b8:27:eb:00:00:01", "b8:27:ec:00:00:01"
     edge = make_edge(make_hardware("pi", pi, "10.77.0.58"), make_hardware("pc", other, "10.77.0.59"))
