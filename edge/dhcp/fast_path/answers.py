@@ -76,8 +76,9 @@ class _KnownLayout:
     """How packets of one layout are answered."""
 
     __slots__ = (
-        "acknowledges", "client", "expected", "fixed", "identifier", "is_ipxe", "limit", "link", "message_type",
-        "netboots", "networks", "no_boot", "relay", "requested", "shared", "start", "unpack", "used", "uuid", "wanted",
+        "acknowledges", "client", "client_identifier", "client_uuid", "expected", "fixed", "is_ipxe", "limit", "link",
+        "message_type", "netboots", "networks", "no_boot", "parameter_request_list", "relay_information",
+        "requested_address", "shared", "start", "unpack", "used",
     )  # fmt: skip
 
     def __init__(self, layout: Layout, message: Message, message_type: MessageType, start: bytes) -> None:
@@ -85,16 +86,16 @@ class _KnownLayout:
         self.unpack = layout.unpack
         self.fixed = layout.fixed
         self.expected = layout.expected
-        self.requested = layout.requested
-        self.identifier = layout.identifier
-        self.uuid = layout.uuid
-        self.relay = layout.relay
+        self.requested_address = layout.requested_address
+        self.client_identifier = layout.client_identifier
+        self.client_uuid = layout.client_uuid
+        self.relay_information = layout.relay_information
         self.message_type = message_type
         self.acknowledges = message_type is MessageType.ACK
         self.client = identify(message)
         self.netboots = self.client.kind is not ClientKind.OPERATING_SYSTEM
         self.is_ipxe = self.client.kind is ClientKind.IPXE
-        self.wanted = message.options.get(options.PARAMETER_REQUEST_LIST)
+        self.parameter_request_list = message.options.get(options.PARAMETER_REQUEST_LIST)
         self.start = start
         self.limit = size_limit(message)
         # Of the link selection; otherwise it is the relay's own.
@@ -106,7 +107,7 @@ class _KnownLayout:
 
     def parts_of(self, network: Network) -> _NetworkParts:
         """Made when a layout meets a network for the first time."""
-        plan = network.plan(self.wanted)
+        plan = network.plan(self.parameter_request_list)
         parts = _NetworkParts(self.start + network.lease + plan.before, plan.names_host, plan.behind)
         if len(self.networks) >= _NETWORKS_OF_A_LAYOUT:
             self.networks.clear()
@@ -146,9 +147,8 @@ class FastPath:
         self._acknowledged = acknowledged
         self._take = reports.take
         self._leased = reports.leased
-        self._known: dict[
-            int, list[_KnownLayout]
-        ] = {}  # by length and the byte that in most packets is the message's type
+        # By length and the byte that in most packets is the message's type.
+        self._known: dict[int, list[_KnownLayout]] = {}
         self._relays = destinations.relays
         self._count = 0
 
@@ -173,7 +173,7 @@ class FastPath:
             return None
         if self._quarantined and mac in self._quarantined:
             return None
-        if known.requested and fields[known.requested] != reservation.yiaddr:
+        if known.requested_address and fields[known.requested_address] != reservation.yiaddr:
             return None
 
         boot_parts: _BootParts | None = known.no_boot
@@ -191,7 +191,8 @@ class FastPath:
             (
                 _REPLY_HEAD, xid, _SECS, flags, reservation.yiaddr, siaddr, giaddr, chaddr, header, before,
                 reservation.hostname if names_host else b"", behind, reservation.vlan if known.is_ipxe else b"",
-                packet[known.identifier], packet[known.uuid], boot_options, packet[known.relay], codec.END,
+                packet[known.client_identifier], packet[known.client_uuid], boot_options,
+                packet[known.relay_information], codec.END,
             )
         )  # fmt: skip
         size = len(payload)

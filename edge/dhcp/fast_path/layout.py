@@ -37,12 +37,14 @@ _FIRST_SEGMENT: Final = 236  # the cookie is the beginning of the first segment
 class Layout:
     """What packets have in common. `unpack` gives their fields, of which the first six are those of the header.
 
-    `fixed(fields) == expected` for a packet of this layout. `requested` is the number of the field with the value of
-    option 50, 0 if there is none; `identifier`, `uuid` and `relay` are where options 61, 97 and 82 stand, with code and
-    length, empty where there is none.
+    `fixed(fields) == expected` for a packet of this layout. `requested_address` is the number of the field with the
+    value of option 50, 0 if there is none; `client_identifier`, `client_uuid` and `relay_information` are where options
+    61, 97 and 82 stand, with code and length, empty where there is none.
     """
 
-    __slots__ = ("expected", "fixed", "identifier", "relay", "requested", "unpack", "uuid")
+    __slots__ = (
+        "client_identifier", "client_uuid", "expected", "fixed", "relay_information", "requested_address", "unpack",
+    )  # fmt: skip
 
     def __init__(self, packet: bytes, varying: list[tuple[int, int]], end: int, places: dict[int, slice]) -> None:
         """`varying` are begin and end of the values that differ, in order; `end` is behind the END option."""
@@ -50,7 +52,7 @@ class Layout:
         pieces = [_HEADER]
         segments: list[int] = []
         number = 6
-        self.requested = 0
+        self.requested_address = 0
         at = _FIRST_SEGMENT
         for begin, finish in (*varying, (end, len(packet))):
             if begin > at:
@@ -59,7 +61,7 @@ class Layout:
                 number += 1
             if begin == requested_at:
                 pieces.append(f"{finish - begin}s")
-                self.requested = number
+                self.requested_address = number
                 number += 1
             else:
                 pieces.append(f"{finish - begin}x")
@@ -67,9 +69,9 @@ class Layout:
         self.unpack: Callable[[bytes], tuple[bytes, ...]] = struct.Struct("".join(pieces)).unpack
         self.fixed: Callable[[tuple[bytes, ...]], tuple[bytes, ...]] = itemgetter(0, 5, *segments)
         self.expected = self.fixed(self.unpack(packet))
-        self.identifier = places.get(options.CLIENT_IDENTIFIER, _NOWHERE)
-        self.uuid = places.get(options.CLIENT_UUID, _NOWHERE)
-        self.relay = places.get(options.RELAY_AGENT_INFORMATION, _NOWHERE)
+        self.client_identifier = places.get(options.CLIENT_IDENTIFIER, _NOWHERE)
+        self.client_uuid = places.get(options.CLIENT_UUID, _NOWHERE)
+        self.relay_information = places.get(options.RELAY_AGENT_INFORMATION, _NOWHERE)
 
 
 def layout_of(packet: bytes, message: Message) -> Layout | None:
