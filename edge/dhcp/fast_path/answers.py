@@ -39,10 +39,10 @@ _LAYOUTS_OF_A_LENGTH: Final = 8
 _NETWORKS_OF_A_LAYOUT: Final = 256
 _MAKERS_OF_A_LAYOUT: Final = 256
 
-_LEAST_LIMIT: Final = 516  # below it, padding by a step never reaches a client's limit
-_PADDED: Final = tuple(codec.padded_size(size, _LEAST_LIMIT + 32) for size in range(_LEAST_LIMIT))
+_LEAST_LIMIT_BYTES: Final = 516  # below it, padding by a step never reaches a client's limit
+_PADDED_BYTES: Final = tuple(codec.padded_size(size, _LEAST_LIMIT_BYTES + 32) for size in range(_LEAST_LIMIT_BYTES))
 
-_SHORTEST: Final = 244  # header, cookie, option 53 and END
+_SHORTEST_BYTES: Final = 244  # header, cookie, option 53 and END
 
 _REPLY_HEAD: Final = bytes((codec.BOOTREPLY, codec.ETHERNET, 6, 0))
 _SECS: Final = bytes(2)
@@ -154,7 +154,7 @@ class FastPath:
 
     def answer(self, packet: bytes) -> Reply | None:
         """The offer or acknowledgement for a packet of port 67, or None: it has to be answered in full."""
-        if len(packet) < _SHORTEST:
+        if len(packet) < _SHORTEST_BYTES:
             return None
         for known in self._known.get(len(packet) << 8 | packet[242], ()):
             fields = known.unpack(packet)
@@ -198,7 +198,9 @@ class FastPath:
         size = len(payload)
         if size > known.limit:
             return None
-        payload = payload.ljust(_PADDED[size] if size < _LEAST_LIMIT else codec.padded_size(size, known.limit), b"\0")
+        payload = payload.ljust(
+            _PADDED_BYTES[size] if size < _LEAST_LIMIT_BYTES else codec.padded_size(size, known.limit), b"\0"
+        )
 
         if giaddr != codec.NO_ADDRESS:
             relay = self._relays.get(giaddr)

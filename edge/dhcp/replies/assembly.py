@@ -14,9 +14,9 @@ from edge.dhcp.wire import Message, MessageType, codec, options
 
 # RFC 2132 section 9.10: 576 is the least that every client takes. Whether the size counts the IP and UDP headers is
 # read both ways; counting them is safe. Never more than one Ethernet frame, whatever the client says (EDK2: 65280).
-_LEAST_MESSAGE: Final = 576
-_LARGEST_MESSAGE: Final = 1500
-_IP_AND_UDP: Final = 28
+_LEAST_MESSAGE_BYTES: Final = 576
+_LARGEST_MESSAGE_BYTES: Final = 1500
+_IP_AND_UDP_BYTES: Final = 28
 
 
 class TooSmallError(Exception):
@@ -83,7 +83,7 @@ def first_options(message_type: MessageType, server_id: bytes) -> bytes:
 def size_limit(request: Message) -> int:
     """Bytes of the largest UDP payload the client takes."""
     size = int.from_bytes(request.options.get(options.MAX_MESSAGE_SIZE, b""), "big")
-    return min(max(size, _LEAST_MESSAGE), _LARGEST_MESSAGE) - _IP_AND_UDP
+    return min(max(size, _LEAST_MESSAGE_BYTES), _LARGEST_MESSAGE_BYTES) - _IP_AND_UDP_BYTES
 
 
 def echo_client_identifier(request: Message) -> bytes:

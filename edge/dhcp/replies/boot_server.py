@@ -27,7 +27,7 @@ def boot_server_reply(
     server_id: bytes,
 ) -> Reply | None:
     """The ACK to a REQUEST on port 4011, or None where there is nothing to tell the client or nobody to tell it to."""
-    if not options.is_ipv4(received.source) or not options.is_host_address(options.ipv4(received.source)):
+    if not options.is_host(received.source):
         return None
     if not verdict.boot.options:
         reports.refused(mac, _NO_ANSWER, verdict.refusal)

@@ -366,6 +366,6 @@ class Leases:
 def _informed(message: Message, received: Received) -> str:
     """Where a client that sent a DHCPINFORM says it is, or was heard; the broadcast address if neither is a host's."""
     for address in (options.dotted(message.ciaddr), received.source):
-        if options.is_ipv4(address) and options.is_host_address(options.ipv4(address)):
+        if options.is_host(address):
             return address
     return BROADCAST

@@ -137,7 +137,7 @@ class Proxy:
             return  # by unicast, from anywhere: what a machine says to its server is broadcast, or passed on by a relay
         requested = message.options.get(options.REQUESTED_ADDRESS, b"")
         address = options.dotted(message.ciaddr if any(message.ciaddr) or len(requested) != 4 else requested)
-        if options.is_ipv4(address) and options.is_host_address(options.ipv4(address)):
+        if options.is_host(address):
             self._learn(mac, address)
 
     def _may_be_answered(self, mac: str, message_type: MessageType, message: Message) -> bool:

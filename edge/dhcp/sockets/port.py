@@ -61,7 +61,7 @@ class Port:
         self._replaced_once = OncePer(_REPLACED_SECONDS, 1)
         packet_info = struct.pack("=I4s4s", 0, options.ipv4(address), bytes(4))
         self._from_us = [(socket.IPPROTO_IP, _IP_PKTINFO, packet_info)]
-        self._buffers = ReceiveBuffers(codec.MAX_PACKET + 1)
+        self._buffers = ReceiveBuffers(codec.MAX_PACKET_BYTES + 1)
         self._listeners: list[Listener[list[bytes]]] = []
         self._link: Link | None = None
         self._replies: list[Reply] = []

@@ -112,7 +112,7 @@ class Prober:
 
 
 def _receive(sock: socket.socket) -> bytes:
-    return sock.recv(arp.LARGEST)
+    return sock.recv(arp.LARGEST_BYTES)
 
 
 def _is_on_link(address: bytes) -> bool:

@@ -10,7 +10,7 @@ import struct
 from typing import Final, NamedTuple
 
 ETHERTYPE: Final = 0x0806
-LARGEST: Final = 64
+LARGEST_BYTES: Final = 64
 """Bytes of a frame that are looked at: the packet has 28 behind a header of 14."""
 
 _FRAME = struct.Struct("!6s6sHHHBBH6s4s6s4s")

@@ -25,10 +25,10 @@ ETHERNET: Final = 1
 BROADCAST_FLAG: Final = 0x8000
 
 MAGIC_COOKIE: Final = b"\x63\x82\x53\x63"
-MIN_PACKET: Final = 300
+MIN_PACKET_BYTES: Final = 300
 """Bytes of the smallest BOOTP message (RFC 951 section 3); some clients, Linux' ip= among them, drop shorter ones."""
-_SIZE_STEP: Final = 32
-MAX_PACKET: Final = 4096
+_SIZE_STEP_BYTES: Final = 32
+MAX_PACKET_BYTES: Final = 4096
 """Bytes of the largest message taken. Clients send up to one Ethernet frame; a relay adds some hundred bytes."""
 
 _HEADER = struct.Struct("!BBBB4sHH4s4s4s4s16s64s128s4s")
@@ -87,8 +87,8 @@ def parse(packet: bytes) -> Message:
     """
     if len(packet) < _OPTIONS_AT:
         raise ParseError(f"{len(packet)} bytes is less than a DHCP header ({_OPTIONS_AT})")
-    if len(packet) > MAX_PACKET:
-        raise ParseError(f"longer than {MAX_PACKET} bytes")
+    if len(packet) > MAX_PACKET_BYTES:
+        raise ParseError(f"longer than {MAX_PACKET_BYTES} bytes")
     (op, htype, hlen, hops, xid, secs, flags, ciaddr, yiaddr, siaddr, giaddr, chaddr, sname, file, cookie) = (
         _HEADER.unpack_from(packet)
     )
@@ -156,7 +156,7 @@ def header(
 
 def finish(parts: list[bytes]) -> bytes:
     """Join header and encoded options, put END behind them and pad to the smallest size that every client takes."""
-    return b"".join((*parts, END)).ljust(MIN_PACKET, b"\0")
+    return b"".join((*parts, END)).ljust(MIN_PACKET_BYTES, b"\0")
 
 
 def padded_size(size: int, limit: int) -> int:
@@ -164,8 +164,8 @@ def padded_size(size: int, limit: int) -> int:
 
     Few sizes instead of many: replies of one size to one place leave with one system call (`edge.dhcp.sockets.port`).
     """
-    steps = (size - MIN_PACKET + _SIZE_STEP - 1) // _SIZE_STEP
-    return min(MIN_PACKET + max(steps, 0) * _SIZE_STEP, limit)
+    steps = (size - MIN_PACKET_BYTES + _SIZE_STEP_BYTES - 1) // _SIZE_STEP_BYTES
+    return min(MIN_PACKET_BYTES + max(steps, 0) * _SIZE_STEP_BYTES, limit)
 
 
 def build(message: Message) -> bytes:

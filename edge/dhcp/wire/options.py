@@ -105,6 +105,11 @@ def is_host_address(address: bytes) -> bool:
     return 0 < address[0] < 224 and address[0] != 127
 
 
+def is_host(address: str) -> bool:
+    """Whether a text is the dotted IPv4 address of one host."""
+    return is_ipv4(address) and is_host_address(ipv4(address))
+
+
 def text(string: str) -> bytes:
     """The value of an option that holds text; not NUL-terminated (RFC 2132 section 2). Raises OptionError."""
     try:

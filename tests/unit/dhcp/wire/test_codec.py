@@ -63,9 +63,9 @@ def test_a_damaged_real_packet_raises_nothing_but_parse_error(captured: dict[str
 @given(st.dictionaries(st.integers(1, 254).filter(lambda code: code != options.OVERLOAD), st.binary(max_size=600)))
 def test_what_is_built_reads_back_with_long_options_split_and_joined(values: dict[int, bytes]) -> None:
     built = codec.build(message(options=values))
-    if len(built) <= codec.MAX_PACKET:
+    if len(built) <= codec.MAX_PACKET_BYTES:
         assert codec.parse(built) == message(options=values)
-    assert len(built) >= codec.MIN_PACKET
+    assert len(built) >= codec.MIN_PACKET_BYTES
 
 
 def test_scapy_reads_what_is_built() -> None:
@@ -81,7 +81,7 @@ def test_scapy_reads_what_is_built() -> None:
     ("packet", "complaint"),
     [
         (BARE[:-1], "less than a DHCP header"),
-        (BARE + bytes(codec.MAX_PACKET), "longer than"),
+        (BARE + bytes(codec.MAX_PACKET_BYTES), "longer than"),
         (BARE[:-4] + b"\0\0\0\0", "magic cookie"),
         (BARE[:2] + b"\x11" + BARE[3:], "hardware address of 17 bytes"),
         (BARE + b"\x0c", "option 12 in the options field is cut off"),
