@@ -89,9 +89,9 @@ class Responder:
                     leases.reservations, policy, choice, quarantine, declined.acknowledged, destinations, self._reports
                 )
         else:
-            strangers = policy.mode is DhcpMode.AUTO_PROXY
+            unknown = policy.mode is DhcpMode.AUTO_PROXY
             self._replies = Proxy(
-                inventory, settings, choice, self._reports, unregistered, learn, destinations, strangers=strangers
+                inventory, settings, choice, self._reports, unregistered, learn, destinations, unknown_clients=unknown
             )
 
     def machine_changed(self, mac: str) -> None:

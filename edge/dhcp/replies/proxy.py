@@ -49,16 +49,16 @@ class Proxy:
         learn: Learn,
         destinations: Destinations,
         *,
-        strangers: bool,
+        unknown_clients: bool,
     ) -> None:
-        """`strangers`: machines without a Hardware are answered, too."""
+        """`unknown_clients`: machines without a Hardware are answered, too."""
         self._inventory = inventory
         self._choice = choice
         self._reports = reports
         self._unregistered = unregistered
         self._learn = learn
         self._destinations = destinations
-        self._strangers = strangers
+        self._unknown_clients = unknown_clients
         self._server_id = options.ipv4(settings.server_ip)
 
     def answer(self, message_type: MessageType, message: Message, received: Received) -> Reply | None:
@@ -148,6 +148,6 @@ class Proxy:
             self._reports.refused(mac, _NO_ANSWER, f"MAC {mac} is claimed by several Hardware: {names}")
             return False
         client = identify(message)
-        if not self._strangers and client.kind is not ClientKind.OPERATING_SYSTEM:
+        if not self._unknown_clients and client.kind is not ClientKind.OPERATING_SYSTEM:
             self._unregistered.heard(mac, message_type, message, client)
-        return self._strangers
+        return self._unknown_clients

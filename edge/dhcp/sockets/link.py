@@ -40,7 +40,7 @@ class Link:
             self._socket.bind((interface, 0))
             if self._socket.getsockname()[3] != _ARPHRD_ETHER:
                 raise NoLinkError(f"{interface} is no Ethernet interface")
-            self._look(now)
+            self._read_hardware_address(now)
         except OSError as error:
             self._socket.close()
             raise NoLinkError(error.strerror) from error
@@ -55,8 +55,8 @@ class Link:
     def send(self, payload: bytes, hardware: bytes, address: str, port: int, now: float) -> bool:
         """Whether the payload has left for that hardware address; False where it does not fit into one frame, and is
         to be sent in another way. Raises OSError where the interface is down, gone or busy."""
-        if now >= self._look_at:
-            self._look(now)
+        if now >= self._read_again_at:
+            self._read_hardware_address(now)
         try:
             self._socket.send(self._framer.frame(payload, hardware, socket.inet_aton(address), port))
         except OSError as error:
@@ -65,7 +65,7 @@ class Link:
             raise
         return True
 
-    def _look(self, now: float) -> None:
+    def _read_hardware_address(self, now: float) -> None:
         """Read the interface's hardware address."""
         self._framer = Framer(self._socket.getsockname()[4], self._address, self._port)
-        self._look_at = now + _HARDWARE_AGE_SECONDS
+        self._read_again_at = now + _HARDWARE_AGE_SECONDS

@@ -20,7 +20,7 @@ from tink.limits.once_per import OncePer
 
 log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 1.0
+_INTERFACE_CHECK_SECONDS = 1.0
 
 
 class DhcpServer:
@@ -40,7 +40,7 @@ class DhcpServer:
         """Open the sockets and serve. Raises DhcpServerError."""
         self._open()
         log.info("DHCP on %s as %s, ports %d and %d", self._interface, self._address, SERVER_PORT, PXE_PORT)
-        self._timer = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
+        self._timer = asyncio.get_running_loop().call_later(_INTERFACE_CHECK_SECONDS, self._check_interface)
 
     async def stop(self) -> None:
         """Close the sockets. Clients that wait for an answer ask again."""
@@ -71,14 +71,14 @@ class DhcpServer:
             port.close()
         self._ports.clear()
 
-    def _look(self) -> None:
+    def _check_interface(self) -> None:
         """See whether the interface is still the one that the sockets are bound to.
 
         A socket stays bound to an interface that was removed, hears nothing more and is not told; another interface of
         the same name, of a driver that was loaded anew or a VLAN that was set up anew, needs other sockets.
         """
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(_LOOK_SECONDS, self._look)
+        self._timer = loop.call_later(_INTERFACE_CHECK_SECONDS, self._check_interface)
         if self._responder.declined is not None:
             self._responder.declined.pass_time()
         index = _index(self._interface)

@@ -27,7 +27,7 @@ def second(network: Network) -> None:
 
 @pytest.fixture(autouse=True)
 def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge.dhcp.sockets.server._LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("edge.dhcp.sockets.server._INTERFACE_CHECK_SECONDS", 0.1)
 
 
 @pytest.mark.usefixtures("second")
