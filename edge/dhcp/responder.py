@@ -44,7 +44,10 @@ _FROM_SERVERS: Final = {
 
 
 class Responder:
-    """Answers DHCP for the machines of an inventory, in the mode that the policy has."""
+    """Answers DHCP for the machines of an inventory, in the mode that the policy has.
+
+    Whoever makes it subscribes `machine_changed` to the inventory.
+    """
 
     def __init__(
         self,
