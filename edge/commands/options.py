@@ -19,8 +19,7 @@ import click
 
 from edge.artifacts.store import DirectoryInUseError
 from edge.commands.metal3_options import empty_checksum_type
-from edge.dhcp.server import DhcpServerError
-from edge.dhcp.settings import SettingsError
+from edge.dhcp import DhcpServerError, SettingsError
 from edge.heap import settle
 from edge.host import HostError, Network, default_interface, interface_address
 from edge.http.addresses import Networks
