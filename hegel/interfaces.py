@@ -25,7 +25,7 @@ class Link:
 
 
 def links(hardware: Hardware) -> list[Link]:
-    """All interfaces. One whose MAC is none, as older schemas let in, is none here: `edge.inventory` has told of it."""
+    """All interfaces. One whose MAC is none, as older schemas let in, is none here: the inventory has logged it."""
     return [
         Link(number, mac, one.dhcp or _NO_RESERVATION, not one.disable_dhcp)
         for number, (mac, one) in enumerate(hardware.spec.network_interfaces.items())

@@ -81,7 +81,7 @@ def metadata_url(
 
     For the Hardware of this name, or the machine with this MAC. It takes the edge's key file, so run it on its host.
     """
-    from edge.metadata_tokens import MetadataTokens, token_keys
+    from edge.callers import MetadataTokens, token_keys
     from tink.files.key_file import KeyFileError
 
     mac = machine.lower().replace("-", ":")
@@ -112,7 +112,7 @@ def _addresses(public_ip: str | None, interfaces: tuple[str, ...]) -> list[str]:
     """Those of the edge, found as the edge finds them. Raises click.UsageError."""
     import ipaddress
 
-    from edge.host import HostError, default_interface, interface_address
+    from edge.composition.host import HostError, default_interface, interface_address
 
     given = [public_ip] if public_ip is not None else []
     try:

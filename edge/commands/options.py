@@ -17,20 +17,20 @@ from typing import Any, ClassVar
 
 import click
 
-from edge.artifacts.store import DirectoryInUseError
+from edge.artifacts import DirectoryInUseError
+from edge.callers import Networks
 from edge.commands.metal3_options import empty_checksum_type
+from edge.composition.heap import settle
+from edge.composition.host import HostError, Network, default_interface, interface_address
+from edge.composition.logs import set_up
+from edge.composition.serving import ServingError
+from edge.composition.settings import EDGE, LOOPBACK, EdgeSettings, Service, StackSettings
+from edge.composition.stack import Stack, StackError
 from edge.dhcp.server import DhcpServerError
 from edge.dhcp.settings import SettingsError
-from edge.heap import settle
-from edge.host import HostError, Network, default_interface, interface_address
-from edge.http.addresses import Networks
-from edge.logs import set_up
+from edge.machines import DhcpMode, NetbootWhen
 from edge.neighbour.router_advertisement import RouterAdvertiserError
-from edge.policy import DhcpMode, NetbootWhen
-from edge.serving import ServingError
-from edge.settings import EDGE, LOOPBACK, EdgeSettings, Service, StackSettings
-from edge.stack import Stack, StackError
-from edge.tftp.server import TftpServerError
+from edge.tftp import TftpServerError
 from ipxe.binaries import BinariesError
 from tink.apiserver.errors import ApiServerError
 from tink.controller.settings import ControllerSettings, WebhookSettings

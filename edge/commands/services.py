@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from edge.commands.options import run, serving
-from edge.settings import EDGE, Service
+from edge.composition.settings import EDGE, Service
 
 
 @click.command()

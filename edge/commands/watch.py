@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 import click
 
-from edge.admin_token import AdminTokenError, read, token_file
+from edge.composition.admin_token import AdminTokenError, read, token_file
 from edge.journey.events import JourneyEvent, Outcome
 from edge.journey.follow import Lost, follow
 
@@ -114,9 +114,9 @@ async def _watch(mac: str | None, edge: _Edge, history: bool, output: str) -> in
 
 
 async def _capture(mac: str, edge: _Edge, history: bool, output: str, interface: str | None, write: Path | None) -> int:
+    from edge.composition.host import HostError, default_interface
     from edge.diagnose.extra import DiagnoseError
     from edge.diagnose.listening import Listening, in_order
-    from edge.host import HostError, default_interface
 
     listening: Listening | None = None
     try:

@@ -24,8 +24,8 @@ from edge.dhcp import options
 from edge.dhcp.arp import Claim
 from edge.dhcp.quarantine import Quarantine
 from edge.dhcp.reports import Reports
-from edge.inventory import Inventory, Machine
 from edge.journey.events import Outcome
+from edge.machines import Inventory, Machine
 from tink.limits.once_per import Tally, times
 
 log = logging.getLogger(__name__)

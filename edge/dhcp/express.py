@@ -36,7 +36,7 @@ from edge.dhcp.relay import relay_of
 from edge.dhcp.reports import Reports, lease_note
 from edge.dhcp.reservation import Network
 from edge.journey.events import Note
-from edge.policy import NetbootPolicy
+from edge.machines import NetbootPolicy
 from ipxe.binaries import NoBinaryError
 
 _LAYOUTS: Final = 256

@@ -32,9 +32,8 @@ from edge.dhcp.reports import Reports
 from edge.dhcp.reservation import Compiler, Reservation
 from edge.dhcp.settings import DhcpSettings
 from edge.dhcp.unregistered import Unregistered
-from edge.inventory import Inventory
 from edge.journey.events import Outcome
-from edge.policy import NetbootPolicy
+from edge.machines import Inventory, NetbootPolicy
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Whether a client may boot from the network now, and what: the policy's answer and the boot file in one verdict.
 
-`edge.policy` decides, `edge.dhcp.boot` chooses; a lease (`edge.dhcp.leases`) and a ProxyDHCP offer
+`edge.machines.policy` decides, `edge.dhcp.boot` chooses; a lease (`edge.dhcp.leases`) and a ProxyDHCP offer
 (`edge.dhcp.proxy`) carry what comes out here.
 """
 
@@ -11,8 +11,7 @@ from typing import Final
 
 from edge.dhcp.boot import NO_BOOT, Boot, BootChoice
 from edge.dhcp.client import Client
-from edge.inventory import Machine
-from edge.policy import NetbootPolicy
+from edge.machines import Machine, NetbootPolicy
 from ipxe.binaries import NoBinaryError
 
 

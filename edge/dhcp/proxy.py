@@ -28,8 +28,8 @@ from edge.dhcp.pxe import boot_server_reply
 from edge.dhcp.reports import Reports
 from edge.dhcp.settings import DhcpSettings
 from edge.dhcp.unregistered import Unregistered
-from edge.inventory import Inventory, Machine
 from edge.journey.events import Outcome
+from edge.machines import Inventory, Machine
 
 _NO_ANSWER = "ProxyDHCP offer"
 

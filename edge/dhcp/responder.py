@@ -27,9 +27,8 @@ from edge.dhcp.quarantine import Quarantine
 from edge.dhcp.reports import Reports
 from edge.dhcp.settings import DhcpSettings, SettingsError
 from edge.dhcp.unregistered import Unregistered
-from edge.inventory import Inventory
 from edge.journey.events import NoteTaker, Recorder
-from edge.policy import DhcpMode, NetbootPolicy
+from edge.machines import DhcpMode, Inventory, NetbootPolicy
 from ipxe.binaries import BootBinaries
 
 __all__ = [

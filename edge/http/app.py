@@ -1,9 +1,9 @@
 """The HTTP server of booting machines (port 7080): scripts, boot programs, kernels, initrds, metadata, health.
 
-In the order of a boot: `edge.http.boot` (script, boot program), `edge.http.osie` (kernel, initrd), then, when the
-installed system comes up, `edge.http.metadata`. `edge.http.routes` says which path is whose, `edge.http.connections`
-what strangers may take. There are no directory listings and no redirects, and nothing here tells a machine about
-another one.
+In the order of a boot: `edge.http.boot.scripts` (script, boot program), `edge.http.boot.osie` (kernel, initrd), then,
+when the installed system comes up, `edge.http.metadata.full`. `edge.http.routes` says which path is whose,
+`edge.http.transport.connections` what strangers may take. There are no directory listings and no redirects, and nothing
+here tells a machine about another one.
 """
 
 from __future__ import annotations
@@ -14,24 +14,19 @@ from dataclasses import replace
 
 from aiohttp import web
 
-from edge.artifacts.cache import ArtifactCache
-from edge.callers import Callers
-from edge.http.addresses import ForwardedError, Networks, dotted
-from edge.http.asking import Asker, Asking
-from edge.http.body import BodySender
-from edge.http.boot import BootScripts
-from edge.http.compiled import not_to_keep
-from edge.http.connections import BoundedServer, Limits, Runner
+from edge.artifacts import ArtifactCache
+from edge.callers import Asker, Asking, Callers, ForwardedError, MetadataTokens, Networks, dotted
+from edge.http.boot.osie import OsieDownloads
+from edge.http.boot.scripts import BootScripts
 from edge.http.context import Binaries, Context, not_found, text
-from edge.http.express import Ready
-from edge.http.metadata import MetadataService, MetadataSettings
-from edge.http.osie import OsieDownloads
+from edge.http.files.body import BodySender
+from edge.http.metadata.compiled import not_to_keep
+from edge.http.metadata.full import MetadataService, MetadataSettings
 from edge.http.routes import Place, Route, route
-from edge.inventory import Inventory
+from edge.http.transport.connections import BoundedServer, Limits, Runner
+from edge.http.transport.fast_path import Ready
 from edge.journey.events import Recorder
-from edge.metadata_tokens import MetadataTokens
-from edge.osie_files import OsieFiles, OsieLookup
-from edge.policy import NetbootPolicy
+from edge.machines import Inventory, NetbootPolicy, OsieFiles, OsieLookup
 from ipxe.scripts import BootSettings, Scripts
 from tink.limits.once_per import OncePer
 
@@ -83,7 +78,7 @@ class MachineApp:
         self._sender.close()
 
     def table(self, address: str) -> Mapping[bytes, Ready] | None:
-        """What plain requests on connections from `address` get, for `edge.http.express`."""
+        """What plain requests on connections from `address` get, for `edge.http.transport.fast_path`."""
         return self._metadata.table(address)
 
     @property

@@ -12,12 +12,9 @@ from typing import Protocol
 
 from aiohttp import web
 
-from edge.http.addresses import dotted
-from edge.http.asking import Asker, Asking
-from edge.inventory import Inventory
+from edge.callers import Asker, Asking, dotted
 from edge.journey.events import Outcome, Recorder, Step, Value
-from edge.osie_files import OsieFiles, OsieLookup
-from edge.policy import NetbootPolicy
+from edge.machines import Inventory, NetbootPolicy, OsieFiles, OsieLookup
 from tink.limits.once_per import OncePer
 
 log = logging.getLogger(__name__)

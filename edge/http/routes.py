@@ -38,7 +38,8 @@ class Place(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`who` is whom the path names, or empty: a MAC (lower case, colons), a name, or a token of `edge.metadata_tokens`,
+    """`who` is whom the path names, or empty: a MAC (lower case, colons), a name, or a token of
+    `edge.callers.metadata_tokens`,
     which is a secret. `name` is what is asked for there."""
 
     place: Place

@@ -25,14 +25,11 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edge.artifacts.cache import ArtifactError, Source
+from edge.artifacts import ArtifactError, Source
 from edge.callers import Callers
-from edge.inventory import Inventory, Machine
 from edge.journey.events import Step
-from edge.machine_scripts import MachineScripts
+from edge.machines import Inventory, Located, Machine, MachineScripts, NetbootPolicy, NoArtifactError, OsieFiles
 from edge.neighbour.meeting import Meeting
-from edge.osie_files import Located, NoArtifactError, OsieFiles
-from edge.policy import NetbootPolicy
 from edge.tftp.mapped import Snapshots, TooLargeError, mapped, open_below
 from edge.tftp.packets import ErrorCode, printable
 from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest

@@ -7,7 +7,7 @@ Each transfer has a port of its own (RFC 1350 section 4); with `single_port` all
 apart by the client's address and port, for networks whose firewalls know nothing of TFTP.
 
 Anybody can send requests in the name of others. So what has not been acknowledged yet is bounded in number and gives
-way to what comes later (`edge.tftp.crowd`), no request costs a task or a file for longer than it takes to see that
+way to what comes later (`edge.tftp.admission`), no request costs a task or a file for longer than it takes to see that
 nobody is there, and no address gets many packets that it has not asked for: an answer that is larger than its question
 goes to each so many times, and to all so many.
 """
@@ -24,14 +24,14 @@ from dataclasses import dataclass
 from edge.journey.events import Outcome, Recorder, Step
 from edge.listener import Listener, advice
 from edge.tftp import packets
+from edge.tftp.admission import MAX_HALF_OPEN, MAX_TRANSFERS_PER_CLIENT, Crowd
 from edge.tftp.blocks import Blocks, NetasciiBlocks, OctetBlocks
-from edge.tftp.crowd import MAX_HALF_OPEN, MAX_TRANSFERS_PER_CLIENT, Crowd
 from edge.tftp.packets import Agreed, ErrorCode, Garbage, Opcode, ReadRequest, RequestError, printable
 from edge.tftp.report import report
 from edge.tftp.session import Session, Turns, close
 from edge.tftp.source import Opened, OpenFile, Refusal, TftpFile, TftpRequest
 from edge.tftp.transfer import PATIENCE_WITH_STRANGERS, ReadTransfer
-from edge.tftp.way import (
+from edge.tftp.transport import (
     Address,
     Way,
     allow_fragments,

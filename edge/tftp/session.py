@@ -22,7 +22,7 @@ from edge.tftp import packets
 from edge.tftp.packets import ErrorCode, Opcode, ReadRequest
 from edge.tftp.source import TftpFile
 from edge.tftp.transfer import Burst, ReadTransfer
-from edge.tftp.way import Address, Way, refused
+from edge.tftp.transport import Address, Way, refused
 
 log = logging.getLogger(__name__)
 

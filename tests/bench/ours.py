@@ -20,22 +20,18 @@ from typing import Any
 import uvloop
 from aiohttp import web
 
-from edge.artifacts.cache import ArtifactCache, Source
-from edge.callers import Callers
+from edge.artifacts import ArtifactCache, Source
+from edge.callers import Callers, token_keys
+from edge.composition.heap import settle
+from edge.composition.logs import set_up
 from edge.dhcp.responder import DhcpSettings, Responder
 from edge.dhcp.server import DhcpServer
-from edge.heap import settle
-from edge.http.app import build_app, machine_runner
-from edge.http.metadata import MetadataSettings
-from edge.inventory import Inventory
+from edge.http import MetadataSettings, build_app, machine_runner
 from edge.journey.recorder import Journey
-from edge.logs import set_up
-from edge.metadata_tokens import token_keys
+from edge.machines import Inventory, NetbootPolicy
 from edge.neighbour.changes import NeighbourChanges
 from edge.neighbour.table import NeighbourTable
-from edge.policy import NetbootPolicy
-from edge.tftp.files import BootFiles
-from edge.tftp.server import TftpServer
+from edge.tftp import BootFiles, TftpServer
 from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings
 from tests.bench.bed import CLIENTS, HTTP_PORT, NETMASK, SERVER_IP, machine_ip
@@ -166,7 +162,7 @@ async def tftp(exit_stack: AsyncExitStack, journey: Journey, *, directory: str, 
 async def dhcp(exit_stack: AsyncExitStack, journey: Journey, *, directory: str, first: int, count: int) -> None:
     """The DHCP server, with reservations for `count` machines from `first` on."""
     settings = DhcpSettings(SERVER_IP, SERVER_IP, _HTTP_URL)
-    # As in `edge.stack`: the responder is there first, and compiles each reservation when its Hardware comes.
+    # As in `edge.composition`: the responder is there first, and compiles each reservation when its Hardware comes.
     known, binaries = Inventory(), _binaries(directory)
     responder = Responder(known, settings, journey.record, time.monotonic, binaries, NetbootPolicy(), take=journey.note)
     for number in range(first, first + count):

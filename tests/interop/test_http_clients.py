@@ -19,14 +19,11 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from edge.artifacts.cache import ArtifactCache, Timeouts
-from edge.callers import Callers
-from edge.http.app import build_app, machine_runner
-from edge.http.metadata import MetadataSettings
-from edge.inventory import Inventory
+from edge.artifacts import ArtifactCache, Timeouts
+from edge.callers import Callers, token_keys
+from edge.http import MetadataSettings, build_app, machine_runner
 from edge.journey.recorder import Journey
-from edge.metadata_tokens import token_keys
-from edge.policy import NetbootPolicy
+from edge.machines import Inventory, NetbootPolicy
 from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings
 

@@ -17,11 +17,9 @@ from typing import Any
 import pytest
 
 from edge.callers import Callers
-from edge.inventory import Inventory
 from edge.journey.events import Outcome, Step
-from edge.policy import NetbootPolicy
-from edge.tftp.files import BootFiles
-from edge.tftp.server import TftpServer
+from edge.machines import Inventory, NetbootPolicy
+from edge.tftp import BootFiles, TftpServer
 from edge.tftp.source import OpenFile, TftpFile
 from ipxe.binaries import BootBinaries
 

@@ -23,12 +23,10 @@ from edge.callers import Callers
 from edge.dhcp.responder import DhcpSettings, Responder
 from edge.dhcp.server import DhcpServer
 from edge.journey.events import Outcome
-from edge.machine_scripts import MachineScripts
+from edge.machines import DhcpMode, MachineScripts, NetbootPolicy
 from edge.neighbour.meeting import Meeting
 from edge.neighbour.table import NeighbourTable
-from edge.policy import DhcpMode, NetbootPolicy
-from edge.tftp.files import BootFiles
-from edge.tftp.server import TftpServer
+from edge.tftp import BootFiles, TftpServer
 from ipxe.scripts import BootSettings, Scripts
 from tests.interop.conftest import in_namespace
 from tests.interop.dhcp.conftest import DhcpLab

@@ -13,8 +13,7 @@ import pytest
 
 from edge.dhcp.responder import DhcpSettings, Responder
 from edge.dhcp.server import DhcpServer
-from edge.inventory import Inventory
-from edge.policy import NetbootPolicy
+from edge.machines import Inventory, NetbootPolicy
 from ipxe.binaries import BootBinaries
 
 Network = Any

@@ -13,9 +13,8 @@ import pytest
 
 from edge.dhcp.responder import DhcpSettings, Received, Reply, Responder
 from edge.dhcp.server import DhcpServer, DhcpServerError
-from edge.inventory import Inventory
 from edge.journey.events import Step
-from edge.policy import NetbootPolicy
+from edge.machines import Inventory, NetbootPolicy
 from ipxe.binaries import BootBinaries
 
 Network = Any

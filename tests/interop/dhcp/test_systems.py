@@ -16,8 +16,8 @@ import pytest
 from scapy.layers.dhcp import BOOTP, DHCP
 
 from edge.dhcp.quarantine import Quarantine
-from edge.inventory import Machine
 from edge.journey.events import Outcome
+from edge.machines import Machine
 
 Network = Any
 Lab = Any

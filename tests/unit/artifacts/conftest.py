@@ -15,9 +15,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from edge.artifacts.artifact import Artifact, Source
-from edge.artifacts.cache import ArtifactCache, Timeouts
-from edge.artifacts.progress import Progress
+from edge.artifacts import Artifact, ArtifactCache, Progress, Source, Timeouts
 from tink.net.outbound import Reach
 
 THIS_HOST = Reach(allowed=(ip_network("127.0.0.0/8"), ip_network("::1/128")))

@@ -16,10 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge.artifacts import checksum
-from edge.artifacts.cache import Artifact, ArtifactCache, ChecksumError, Source, UpstreamError
-from edge.artifacts.checksum import FileSums, from_sidecar, normalized, sidecar_url
-from edge.artifacts.download import TAIL
+from edge.artifacts import Artifact, ArtifactCache, ChecksumError, Source, UpstreamError, checksum, normalized
+from edge.artifacts.checksum import FileSums, from_sidecar, sidecar_url
+from edge.artifacts.fetch.download import TAIL
 
 Fetch = Callable[..., Awaitable[tuple[Source, bytes]]]
 Read = Callable[[Artifact], Awaitable[bytes]]

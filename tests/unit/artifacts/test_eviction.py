@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge.artifacts import room as room_module
-from edge.artifacts.cache import ArtifactCache, NoRoomError, Source, StorageError
-from edge.artifacts.eviction import FLOOR, Occupant, Room, ShortageError, leaving
+from edge.artifacts import ArtifactCache, NoRoomError, Source, StorageError
+from edge.artifacts.storage import room as room_module
+from edge.artifacts.storage.eviction import FLOOR, Occupant, Room, ShortageError, leaving
 
 Fetch = Callable[..., Awaitable[tuple[Source, bytes]]]
 Files = Callable[[], list[str]]

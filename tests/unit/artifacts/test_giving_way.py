@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from edge.artifacts import ArtifactCache, Source, UpstreamError
 from edge.artifacts import cache as cache_module
-from edge.artifacts.cache import ArtifactCache, Source, UpstreamError
-from edge.artifacts.giving_way import Candidate, gives_way
+from edge.artifacts.fetch.giving_way import Candidate, gives_way
 
 MIB = 1 << 20
 
@@ -106,7 +106,7 @@ async def test_upstream_may_not_announce_or_send_more_than_any_machine_can_hold(
     start_cache: Any, upstream: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What others have in the cache would be thrown out for it."""
-    from edge.artifacts import room
+    from edge.artifacts.storage import room
 
     monkeypatch.setattr(room, "MAX_SIZE", 6 * MIB)
     cache = await start_cache(budget=8 * MIB)

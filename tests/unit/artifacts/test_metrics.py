@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from edge.artifacts.cache import ArtifactCache, ChecksumError, Source, UpstreamError
-from edge.artifacts.metrics import CacheMetrics
-from edge.artifacts.progress import Progress
+from edge.artifacts import ArtifactCache, CacheMetrics, ChecksumError, Progress, Source, UpstreamError
 
 Fetch = Callable[..., Awaitable[tuple[Source, bytes]]]
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from edge.artifacts import flight
-from edge.artifacts.cache import Artifact, ArtifactCache, NotFoundError, Source, UpstreamError, UpstreamTimeoutError
-from edge.artifacts.download import Download
-from edge.artifacts.upstream import strong_validator
+from edge.artifacts import Artifact, ArtifactCache, NotFoundError, Source, UpstreamError, UpstreamTimeoutError
+from edge.artifacts.fetch import flight
+from edge.artifacts.fetch.download import Download
+from edge.artifacts.fetch.upstream import strong_validator
 
 Fetch = Callable[..., Awaitable[tuple[Source, bytes]]]
 Read = Callable[[Artifact], Awaitable[bytes]]

@@ -18,9 +18,8 @@ from edge.dhcp.arp import Claim
 from edge.dhcp.codec import MessageType
 from edge.dhcp.quarantine import Quarantine
 from edge.dhcp.responder import DhcpSettings, Received, Reply, Responder
-from edge.inventory import Inventory, Machine
 from edge.journey.events import JourneyEvent, Outcome, Step
-from edge.policy import DhcpMode, NetbootPolicy, NetbootWhen
+from edge.machines import DhcpMode, Inventory, Machine, NetbootPolicy, NetbootWhen
 from ipxe.binaries import BootBinaries
 
 

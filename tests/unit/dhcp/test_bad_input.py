@@ -13,7 +13,7 @@ from scapy.layers.dhcp import BOOTP, DHCP
 
 from edge.dhcp import codec
 from edge.dhcp.codec import MessageType
-from edge.policy import DhcpMode
+from edge.machines import DhcpMode
 
 Edge = Any
 Wire = Any

@@ -8,7 +8,7 @@ import pytest
 
 from edge.dhcp.destinations import ANSWERS_IN_ALL, CLIENT_ANSWERS, RELAY_ANSWERS
 from edge.journey.events import Outcome
-from edge.policy import DhcpMode
+from edge.machines import DhcpMode
 
 Edge = Any
 Wire = Any

@@ -25,8 +25,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from edge.dhcp.responder import DhcpSettings, Received, Reply, Responder
-from edge.inventory import Inventory
-from edge.policy import DhcpMode, NetbootPolicy, NetbootWhen
+from edge.machines import DhcpMode, Inventory, NetbootPolicy, NetbootWhen
 from ipxe.binaries import BootBinaries
 
 SERVER, OTHER_SERVER, ADDRESS = "10.77.0.1", "10.77.0.254", "10.77.0.58"

@@ -11,7 +11,7 @@ from edge.dhcp import codec, options
 from edge.dhcp.codec import MessageType
 from edge.dhcp.responder import BROADCAST
 from edge.journey.events import Outcome, Step
-from edge.policy import DhcpMode
+from edge.machines import DhcpMode
 
 Edge = Any
 Wire = Any

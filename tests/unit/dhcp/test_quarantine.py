@@ -9,8 +9,8 @@ import pytest
 
 from edge.dhcp.codec import MessageType
 from edge.dhcp.quarantine import MAX_ADDRESSES, Quarantine
-from edge.inventory import Inventory
 from edge.journey.events import Outcome
+from edge.machines import Inventory
 
 Edge = Any
 Wire = Any

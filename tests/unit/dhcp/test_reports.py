@@ -11,7 +11,7 @@ import pytest
 from edge.dhcp import options
 from edge.dhcp.settings import DhcpSettings, SettingsError
 from edge.journey.events import Note, Outcome, Step
-from edge.policy import DhcpMode
+from edge.machines import DhcpMode
 
 Edge = Any
 Wire = Any

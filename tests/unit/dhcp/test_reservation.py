@@ -11,8 +11,7 @@ from scapy.layers.dhcp import BOOTP, DHCP
 
 from edge.dhcp import codec, options
 from edge.dhcp.reservation import Compiler
-from edge.inventory import Inventory
-from edge.policy import NetbootPolicy
+from edge.machines import Inventory, NetbootPolicy
 
 Edge = Any
 Wire = Any

@@ -9,8 +9,8 @@ import click
 import pytest
 
 from edge.commands.options import serving, settings
-from edge.serving import _boot_settings
-from edge.settings import EDGE, Service, StackSettings
+from edge.composition.serving import _boot_settings
+from edge.composition.settings import EDGE, Service, StackSettings
 from tink.server.auth import AgentAuth
 
 ALL = frozenset(Service)

@@ -17,9 +17,9 @@ from click.testing import CliRunner, Result
 
 from edge.cli import COMMANDS, main
 from edge.commands import options
-from edge.host import Network
-from edge.policy import DhcpMode, NetbootWhen
-from edge.settings import EDGE, LOOPBACK, ON_REQUEST, EdgeSettings, Service, StackSettings
+from edge.composition.host import Network
+from edge.composition.settings import EDGE, LOOPBACK, ON_REQUEST, EdgeSettings, Service, StackSettings
+from edge.machines import DhcpMode, NetbootWhen
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 HEAVY = ("aiohttp", "cryptography", "grpc", "jinja2", "kubernetes_asyncio", "orjson", "pydantic", "rich", "uvloop")

@@ -10,8 +10,8 @@ import click
 import pytest
 
 from edge.commands.options import serving, settings
-from edge.serving import _boot_settings, _metadata_settings
-from edge.settings import EDGE, Service, StackSettings
+from edge.composition.serving import _boot_settings, _metadata_settings
+from edge.composition.settings import EDGE, Service, StackSettings
 from tink.api.v1alpha2 import Raw
 from tink.files.key_file import KeyFileError
 

@@ -22,17 +22,14 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from yarl import URL
 
-from edge.artifacts.cache import ArtifactCache, Timeouts
-from edge.callers import UNSEEN, Callers, Neighbours
-from edge.http.app import build_app, machine_runner
-from edge.http.body import BodySender
-from edge.http.connections import Limits
-from edge.http.metadata import MetadataSettings
-from edge.inventory import Inventory
+from edge.artifacts import ArtifactCache, Timeouts
+from edge.callers import UNSEEN, Callers, Neighbours, token_keys
+from edge.http import MetadataSettings, build_app, machine_runner
+from edge.http.files.body import BodySender
+from edge.http.transport.connections import Limits
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
-from edge.metadata_tokens import token_keys
-from edge.policy import DhcpMode, NetbootPolicy
+from edge.machines import DhcpMode, Inventory, NetbootPolicy
 from ipxe.scripts import BootSettings
 from tink.files.key_file import KeyFile
 from tink.kube.client import NotFoundError

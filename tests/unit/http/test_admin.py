@@ -14,11 +14,12 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Gauge
 
-from edge.http.admin import LIMITS, MAX_STREAMS, AdminApp, admin_runner
-from edge.http.connections import Limits
-from edge.inventory import Inventory
+from edge.http import AdminApp, admin_runner
+from edge.http.admin import LIMITS, MAX_STREAMS
+from edge.http.transport.connections import Limits
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
+from edge.machines import Inventory
 
 MAC = "52:54:00:00:00:01"
 STRANGER = "02:00:00:00:00:09"

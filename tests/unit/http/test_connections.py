@@ -12,8 +12,9 @@ from unittest import mock
 
 import pytest
 
-from edge.http import body, metadata
-from edge.http.connections import Limits
+from edge.http.files import body
+from edge.http.metadata import full as metadata
+from edge.http.transport.connections import Limits
 
 MAC, IP = "52:54:00:00:00:01", "127.0.0.5"
 STRANGER = "127.0.0.99"

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from edge.artifacts.cache import Artifact, Source, StorageError
-from edge.http import sendfile
-from edge.http.body import BodySender
-from edge.http.sendfile import FileEndsError, IdleError, Part, SendThread, StoppedError
+from edge.artifacts import Artifact, Source, StorageError
+from edge.http.files import sendfile
+from edge.http.files.body import BodySender
+from edge.http.files.sendfile import FileEndsError, IdleError, Part, SendThread, StoppedError
 
 CONTENT = os.urandom(1 << 20)
 

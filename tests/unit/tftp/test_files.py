@@ -15,16 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge.artifacts.cache import Artifact, ArtifactError, NotFoundError, Source
+from edge.artifacts import Artifact, ArtifactError, NotFoundError, Source
 from edge.callers import Callers
-from edge.inventory import Inventory
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
-from edge.machine_scripts import MachineScripts
-from edge.osie_files import OsieFiles
-from edge.policy import DhcpMode, NetbootPolicy
-from edge.tftp import mapped, packets
-from edge.tftp.files import MAX_FAILURES, BootFiles, mac_of
+from edge.machines import DhcpMode, Inventory, MachineScripts, NetbootPolicy, OsieFiles
+from edge.tftp import BootFiles, mapped, packets
+from edge.tftp.files import MAX_FAILURES, mac_of
 from edge.tftp.packets import ErrorCode
 from edge.tftp.source import Refusal, TftpFile, TftpRequest
 from ipxe.binaries import BootBinaries

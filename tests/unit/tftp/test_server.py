@@ -13,7 +13,7 @@ import pytest
 import tftpy
 
 from edge.journey.events import Outcome, Step
-from edge.tftp.server import TftpServer, TftpServerError
+from edge.tftp import TftpServer, TftpServerError
 from edge.tftp.source import TftpFile
 from tests.unit.tftp.loopback import CONTENT, MAC, Loopback, ack, download, receive, rrq, serving, udp
 

@@ -1,0 +1,107 @@
+"""Which Hardware has work: a Workflow that has not ended, so that its machine should netboot.
+
+Fed by an informer of Workflows; read by `edge.machines.policy` for every packet, so a question is a dictionary access.
+Where there is no work it knows which Workflow ended last: that is what an operator has to know at the machine's screen.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tink.api.v1alpha2 import Raw, WorkflowState
+from tink.workflow.status import InvalidStatusError, parse_timestamp, state_of, status_of
+
+Key = tuple[str, str]
+"""Namespace and name, of a Workflow or of a Hardware."""
+
+
+class _Ended(NamedTuple):
+    when: float
+    workflow: str
+    state: WorkflowState
+
+
+class Work:
+    """Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._hardware_of: dict[Key, Key] = {}
+        self._open: dict[Key, set[str]] = {}
+        """Names of the Workflows that have not ended, by Hardware."""
+        self._ended: dict[Key, _Ended] = {}
+        """The Workflow that ended last, by Hardware."""
+
+    def has_work(self, namespace: str, name: str) -> bool:
+        """Whether the Hardware has a Workflow that has not ended."""
+        return (namespace, name) in self._open
+
+    def why_none(self, namespace: str, name: str) -> str:
+        """Why the Hardware has no work, in one line that says what to do."""
+        ended = self._ended.get((namespace, name))
+        if ended is None:
+            return f"no Workflow for {namespace}/{name}: create one"
+        was = "was" if ended.state is WorkflowState.CANCELED else "has"
+        return f"Workflow {namespace}/{ended.workflow} {was} {ended.state}: create another"
+
+    def apply(self, new: Raw, _old: Raw | None = None) -> None:
+        """Take in a Workflow that was added or changed. It is work until its state is an end state."""
+        key = _key(new)
+        hardware = _hardware(new)
+        self._forget(key)
+        if hardware is None:
+            return
+        self._hardware_of[key] = hardware
+        state = _end_state(new)
+        if state is None:
+            self._open.setdefault(hardware, set()).add(key[1])
+            return
+        ended = _Ended(_time_of_end(new), key[1], state)
+        if hardware not in self._ended or self._ended[hardware].when <= ended.when:
+            self._ended[hardware] = ended
+
+    def remove(self, old: Raw) -> None:
+        """Forget a Workflow that is gone."""
+        self._forget(_key(old))
+
+    def _forget(self, key: Key) -> None:
+        hardware = self._hardware_of.pop(key, None)
+        if hardware is None:
+            return
+        names = self._open.get(hardware)
+        if names is not None:
+            names.discard(key[1])
+            if not names:
+                del self._open[hardware]
+        ended = self._ended.get(hardware)
+        if ended is not None and ended.workflow == key[1]:
+            del self._ended[hardware]
+
+
+def _key(obj: Raw) -> Key:
+    return obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
+
+
+def _hardware(workflow: Raw) -> Key | None:
+    """The Hardware that a Workflow names, in its own namespace; None if it can't be read."""
+    spec = workflow.get("spec")
+    reference = spec.get("hardwareRef") if isinstance(spec, dict) else None
+    name = reference.get("name") if isinstance(reference, dict) else None
+    return (_key(workflow)[0], name) if isinstance(name, str) and name else None
+
+
+def _end_state(workflow: Raw) -> WorkflowState | None:
+    """The state that a Workflow has ended in; None if it has not, or says nothing that can be read."""
+    try:
+        state = state_of(workflow)
+    except InvalidStatusError:
+        return None  # the controller logs it, and leaves the Workflow alone until somebody mends it
+    return state if state is not None and state.terminal else None
+
+
+def _time_of_end(workflow: Raw) -> float:
+    """Seconds since the epoch: when the state changed last, or else when the Workflow was made."""
+    for value in (status_of(workflow).get("lastTransitioned"), workflow["metadata"].get("creationTimestamp")):
+        seconds = parse_timestamp(value)
+        if seconds is not None:
+            return seconds
+    return 0.0
