@@ -5,23 +5,23 @@ Spelling of addresses, and what proxies say of them: `addresses`. Tokens in path
 
 from edge.callers.addresses import FORWARDED, ForwardedError, Networks, dotted, inside
 from edge.callers.by_address import NEIGHBOUR_SECONDS, UNSEEN, Callers, Neighbours
-from edge.callers.by_request import NOBODY_ELSE, Asker, Asking, Rules
+from edge.callers.by_request import TRUST_NOBODY, Caller, RequestCallers, TrustedNetworks
 from edge.callers.metadata_tokens import MetadataTokenError, MetadataTokens, token_keys
 
 __all__ = [
     "FORWARDED",
     "NEIGHBOUR_SECONDS",
-    "NOBODY_ELSE",
+    "TRUST_NOBODY",
     "UNSEEN",
-    "Asker",
-    "Asking",
+    "Caller",
     "Callers",
     "ForwardedError",
     "MetadataTokenError",
     "MetadataTokens",
     "Neighbours",
     "Networks",
-    "Rules",
+    "RequestCallers",
+    "TrustedNetworks",
     "dotted",
     "inside",
     "token_keys",

@@ -162,7 +162,7 @@ class Callers:
         registered = bool(self._inventory.claimants(mac))
         pool, other = (self._machines, self._strangers) if registered else (self._strangers, self._machines)
         if pool.mac(ip, now) != mac:
-            self._tell()
+            self._notify()
         other.forget(mac, ip)
         pool.put(mac, ip, now)
 
@@ -172,13 +172,13 @@ class Callers:
             self._neighbour_of.clear()
         else:
             self._neighbour_of.pop(ip, None)
-        self._tell()
+        self._notify()
 
     def on_change(self, handler: Callable[[], None]) -> None:
         """Call `handler()` when somebody may be at another address than a moment ago; often, so it must be quick."""
         self._handlers.append(handler)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for handler in self._handlers:
             handler()
 

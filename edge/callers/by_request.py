@@ -1,4 +1,4 @@
-"""Who is asking: one question, asked once for each request, with one answer, the `Asker`.
+"""Who is asking: one question, asked once for each request, with one answer, the `Caller`.
 
     the connection's address --- of a trusted proxy? ---> the address that X-Forwarded-For says
                                                        -> the machine at that address (`by_address`), and not
@@ -16,7 +16,6 @@ networks, and an address that is known to be one machine's never speaks for anot
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -30,7 +29,7 @@ _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class TrustedNetworks:
     """Whom to believe: the networks of `proxies` when they say whose request they bring, those of `nat` when a path
     there has a MAC in it. None by default."""
 
@@ -38,11 +37,11 @@ class Rules:
     nat: Networks = ()
 
 
-NOBODY_ELSE = Rules()
+TRUST_NOBODY = TrustedNetworks()
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class Caller:
     """Who sent a request: `machine`; where that is None, why nobody: `status`, `reason` for them, `why` for the log.
 
     `address` is where it came from, as far as it can be told. `mac` is the machine's, or of whoever is known to be
@@ -68,20 +67,22 @@ class Asker:
         return own is not None and (own.mac, own.name, own.namespace) == (machine.mac, machine.name, machine.namespace)
 
 
-class Asking:
+class RequestCallers:
     """Answers the question."""
 
-    def __init__(self, inventory: Inventory, callers: Callers, tokens: MetadataTokens, rules: Rules) -> None:
+    def __init__(
+        self, inventory: Inventory, callers: Callers, tokens: MetadataTokens, trusted: TrustedNetworks
+    ) -> None:
         self._inventory = inventory
         self._callers = callers
         self._tokens = tokens
-        self._rules = rules
+        self._trusted = trusted
 
-    def asker(self, request: web.Request, claim: str = "") -> Asker:
+    def caller(self, request: web.Request, claim: str = "") -> Caller:
         """Who asks; `claim` is whom the path names: a token, a MAC or a name. Raises ForwardedError."""
         peer = dotted(request.remote or "")
         proxied = self.is_proxy(peer)
-        address = forwarded_for(request.headers.getall(FORWARDED, ()), self._rules.proxies) if proxied else peer
+        address = forwarded_for(request.headers.getall(FORWARDED, ()), self._trusted.proxies) if proxied else peer
         found = self._at(address, proxied) if address is not None else _unsaid(peer)
         if claim.startswith(PREFIX):
             return self._bearer(found, claim)
@@ -90,55 +91,50 @@ class Asking:
         if found.machine is not None:
             return found if self._is_own(found.machine, claim) else self._another(found, found.machine, claim)
         # One of the rivals is there: it is no third machine.
-        if address is not None and inside(address, self._rules.nat) and _MAC.fullmatch(claim) and not found.rivals:
+        if address is not None and inside(address, self._trusted.nat) and _MAC.fullmatch(claim) and not found.rivals:
             return self._behind_nat(found, claim)
         return found
 
     @property
     def proxies(self) -> Networks:
         """Whose X-Forwarded-For is believed."""
-        return self._rules.proxies
+        return self._trusted.proxies
 
     def is_proxy(self, address: str) -> bool:
         """Whether what comes from this address comes from others, whom it names."""
-        return inside(address, self._rules.proxies)
+        return inside(address, self._trusted.proxies)
 
     def machine_at(self, address: str) -> Machine | None:
         """The machine whose requests come from a connection of this address; None: none, or each request tells."""
-        if self._rules.proxies and self.is_proxy(address):
+        if self._trusted.proxies and self.is_proxy(address):
             return None
         return self._callers.machine(address, connected=True)
 
-    def on_change(self, handler: Callable[[], None]) -> None:
-        """Call `handler()` when `machine_at` may say something else than a moment ago."""
-        self._callers.on_change(handler)
-        self._inventory.on_change(lambda _mac: handler())
-
-    def _at(self, address: str, proxied: bool) -> Asker:
+    def _at(self, address: str, proxied: bool) -> Caller:
         connected = not proxied
         machine = self._callers.machine(address, connected=connected)
         if machine is not None:
-            return Asker(address, machine, machine.mac, proxied=proxied)
+            return Caller(address, machine, machine.mac, proxied=proxied)
         mac = self._callers.mac(address, connected=connected)
         same_mac = self._inventory.claimants(mac) if mac is not None else ()
         same_ip = self._inventory.claimants_of_ip(address)
         if connected and mac is None and self._callers.is_hidden(address):
             reason = f"it is not known at this moment who has the address {address}: ask again"
             why = "from an address of which the kernel does not know the MAC now (ip neigh)"
-            return Asker(address, None, None, 503, reason, why, rivals=True)
+            return Caller(address, None, None, 503, reason, why, rivals=True)
         if len(same_mac) > 1:
             reason, why = _contested(same_mac, f"MAC {mac}, which is at {address}")
         elif len(same_ip) > 1:
             reason, why = _contested(same_ip, f"address {address}")
         elif same_ip and mac is not None and self._callers.gives_addresses:
             reason, why = _not_its_own(same_ip[0], address, mac)
-            return Asker(address, None, mac, 403, reason, why, proxied=proxied, rivals=True, owner=same_ip[0])
+            return Caller(address, None, mac, 403, reason, why, proxied=proxied, rivals=True, owner=same_ip[0])
         else:
             reason, why = f"no Hardware has the address {address}", "from an address that no Hardware has"
         rivals = len(same_mac) > 1 or len(same_ip) > 1
-        return Asker(address, None, mac, reason=reason, why=why, proxied=proxied, rivals=rivals)
+        return Caller(address, None, mac, reason=reason, why=why, proxied=proxied, rivals=rivals)
 
-    def _bearer(self, found: Asker, token: str) -> Asker:
+    def _bearer(self, found: Caller, token: str) -> Caller:
         """Whoever has the token is its machine."""
         try:
             mac = self._tokens.mac(token)
@@ -148,16 +144,16 @@ class Asking:
         if machine is None:
             why = f"with a good token of {mac}, but no Hardware has this MAC, or more than one"
             return _nobody(found, 404, f"no Hardware has the MAC {mac} of this token", why)
-        return Asker(found.address, machine, machine.mac, signed=True, proxied=found.proxied)
+        return Caller(found.address, machine, machine.mac, signed=True, proxied=found.proxied)
 
-    def _behind_nat(self, found: Asker, mac: str) -> Asker:
+    def _behind_nat(self, found: Caller, mac: str) -> Caller:
         machine = self._inventory.by_mac(mac)
         if machine is None:
             why = f"as {mac} from behind a NAT, but no Hardware has this MAC, or more than one"
             return _nobody(found, 404, f"no Hardware has the MAC {mac}", why)
-        return Asker(found.address, machine, machine.mac, proxied=found.proxied)
+        return Caller(found.address, machine, machine.mac, proxied=found.proxied)
 
-    def _another(self, found: Asker, machine: Machine, claim: str) -> Asker:
+    def _another(self, found: Caller, machine: Machine, claim: str) -> Caller:
         # What is no MAC, and no name that there is, may be a part of a token: it is not logged.
         known = _MAC.fullmatch(claim) or self._inventory.by_name(claim, machine.namespace)
         whom = claim if known else "another machine"
@@ -171,8 +167,8 @@ class Asking:
         return any(claim == one.mac for one in self._inventory.by_name(machine.name, machine.namespace))
 
 
-def _nobody(found: Asker, status: int, reason: str, why: str) -> Asker:
-    return Asker(found.address, None, None, status, reason, why, proxied=found.proxied)
+def _nobody(found: Caller, status: int, reason: str, why: str) -> Caller:
+    return Caller(found.address, None, None, status, reason, why, proxied=found.proxied)
 
 
 def _contested(rivals: tuple[Machine, ...], what: str) -> tuple[str, str]:
@@ -198,6 +194,8 @@ def _not_its_own(owner: Machine, address: str, mac: str) -> tuple[str, str]:
     )
 
 
-def _unsaid(peer: str) -> Asker:
+def _unsaid(peer: str) -> Caller:
     reason = f"the proxy {peer} does not say whom it asks for: it must send {FORWARDED}"
-    return Asker(peer, reason=reason, why=f"through a trusted proxy that names no machine in {FORWARDED}", proxied=True)
+    return Caller(
+        peer, reason=reason, why=f"through a trusted proxy that names no machine in {FORWARDED}", proxied=True
+    )

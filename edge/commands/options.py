@@ -336,6 +336,14 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
             "URLs need none.",
         ),
     ),
+    "fast path": (
+        click.option(
+            "--fast-path/--no-fast-path",
+            default=True,
+            help="Answer plain DHCP packets and metadata requests from prepared answers. Without it each is answered "
+            "in full: the same bytes, in more time.",
+        ),
+    ),
     Service.ADMIN: (
         click.option("--admin-address", default="127.0.0.1", help="Where operators' HTTP listens."),
         click.option("--admin-port", type=_PORT, default=7081, help="Port of operators' HTTP: journeys and metrics."),
@@ -421,6 +429,7 @@ _EDGE = (
     *("ipxe_dir", "osie_dir", "cache_size", "allow_upstream", "http_port", "insecure_registry", "grpc_authority"),
     *("router_advertisements", "admin_address", "admin_port", "admin_token_file", "trusted_proxies", "metadata_nat"),
     *("imds_tokens", "known_by_address", "metadata_tokens", "metadata_token_key", "metadata_token_lifetime"),
+    "fast_path",
 )
 _AGENT_OPTIONS = (
     *("agent_auth", "agent_token_key", "agent_token_lifetime"),
@@ -439,6 +448,8 @@ def serving(*groups: Service | str) -> Callable[[Command], Command]:
             options = [_DATA_DIR, *options]
         if {Service.DHCP, Service.TFTP, Service.HTTP, Service.SERVER} & set(groups):
             options = [*_NETWORK, *options]
+        if {Service.DHCP, Service.HTTP} & set(groups):
+            options = [*options, *_OPTIONS["fast path"]]
         if {Service.HTTP, Service.SERVER} & set(groups):
             options = [*options, _KNOWN_BY_ADDRESS, *_AGENTS]
         if {Service.WEBHOOKS, Service.CONVERSION} & set(groups):

@@ -1,7 +1,7 @@
 """What machines talk to, put together: DHCP, TFTP and HTTP on every network that is served, and the operators' HTTP.
 
-    inventory, work -> policy, callers -> for each network: responder and DHCP sockets, TFTP socket, advertisements
-                                       -> one HTTP application, which listens on each network's address
+    inventory, pending workflows -> policy, callers -> for each network: DHCP responder and sockets, TFTP socket
+                                                    -> one HTTP application, which listens on each network's address
 
 `edge.composition.stack` starts it when the inventory is filled: a machine that asks a moment earlier would be told that
 nobody knows it.
@@ -20,23 +20,31 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from edge.artifacts import ArtifactCache, CacheMetrics
-from edge.callers import Callers, MetadataTokens, Rules, token_keys
+from edge.callers import Callers, MetadataTokens, TrustedNetworks, token_keys
 from edge.composition import admin_token
 from edge.composition.host import Network
-from edge.composition.settings import EdgeSettings, Service, StackSettings
+from edge.composition.settings import Service, StackSettings
 from edge.dhcp.quarantine import Changed, Quarantine
 from edge.dhcp.responder import DhcpSettings, Responder
 from edge.dhcp.server import DhcpServer
-from edge.http import AdminApp, MetadataSettings, admin_runner, build_app, machine_runner
+from edge.http import AdminApp, MachineApp, MetadataSettings, admin_runner, build_app, machine_runner
 from edge.journey.recorder import Journey
-from edge.machines import DhcpMode, Inventory, MachineScripts, NetbootPolicy, OsieFiles, ReadSecret, Work
+from edge.machines import (
+    DhcpMode,
+    Inventory,
+    MachineScripts,
+    NetbootPolicy,
+    OsieFiles,
+    OsieLookup,
+    PendingWorkflows,
+    ReadSecret,
+)
 from edge.neighbour.meeting import Meeting
 from edge.neighbour.route import is_own
 from edge.neighbour.router_advertisement import RouterAdvertiser
 from edge.tftp import BootFiles, TftpServer
 from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings, Scripts
-from tink.kube.informer import Informer
 from tink.net.outbound import Reach
 from tink.server.tls import authority_of
 from tink.server.tokens import TokenKeys
@@ -61,13 +69,14 @@ class Serving:
         *,
         inventory: Inventory,
         callers: Callers,
-        work: Work,
+        workflows: PendingWorkflows,
         journey: Journey,
+        osie: OsieLookup,
         declined: Changed,
         not_ready: Callable[[], str],
         read_secret: ReadSecret,
     ) -> None:
-        """`declined` hears when an address goes into quarantine and comes out of it.
+        """`osie(namespace, name)` looks an OSIE up. `declined` hears of addresses going into quarantine, and out of it.
 
         `not_ready()` says why machines can't be served yet; empty: they can. `read_secret` asks the Kubernetes API.
         Raises BinariesError, SettingsError, KeyFileError.
@@ -75,37 +84,62 @@ class Serving:
         self._settings = settings
         self._exit = exit_stack
         self._inventory = inventory
-        self._journey = journey
-        self._not_ready = not_ready
-        self._metrics = CollectorRegistry()
-        edge = settings.edge
-        self._policy = NetbootPolicy(edge.dhcp_mode, edge.netboot_when, work.has_work, work.why_none)
         self._callers = callers
+        self._journey = journey
+        edge, wanted = settings.edge, settings.services
+        self._policy = NetbootPolicy(edge.dhcp_mode, edge.netboot_when, workflows.has_pending, workflows.why_none)
         self._quarantine = Quarantine(time.time, edge.decline_quarantine, declined)
-        self._metadata = _metadata_settings(settings, read_secret) if Service.HTTP in settings.services else None
-        self._boot = _boot_settings(settings, self._metadata)
+        metadata = _metadata_settings(settings, read_secret) if Service.HTTP in wanted else None
+        boot = _boot_settings(settings, metadata)
         self._binaries = BootBinaries(edge.ipxe_dir)
-        # Before the inventory is filled, so that a reservation is compiled while its Hardware is at hand.
+        self._scripts = MachineScripts(inventory, self._policy, osie, Scripts(boot), journey.record, edge.default_osie)
+        self._cache = self._artifact_cache() if wanted & {Service.HTTP, Service.TFTP} else None
         self._dhcp: list[DhcpServer] = []
-        if Service.DHCP in settings.services and edge.dhcp_mode is not DhcpMode.OFF:
+        if Service.DHCP in wanted and edge.dhcp_mode is not DhcpMode.OFF:
             self._dhcp = [self._dhcp_server(network) for network in settings.networks]
+        self._tftp: list[tuple[BootFiles, TftpServer]] = []
+        self._app: MachineApp | None = None
+        if self._cache is not None:
+            osie_files = OsieFiles(osie, self._cache)
+            if Service.TFTP in wanted:
+                self._tftp = [self._tftp_server(network, osie_files) for network in settings.networks]
+            if metadata is not None:
+                self._app = self._machine_app(osie_files, metadata, boot.tls_ca, not_ready)
+        self._subscribe()
 
-    async def start(self, osies: Informer | None) -> None:
-        """Start those that the settings name. `osies` is needed for HTTP and TFTP. Raises each part's own error."""
-        edge, wanted = self._settings.edge, self._settings.services
-        cache = await self._start_cache(edge) if osies is not None else None
-        if self._metadata is not None and osies is not None and cache is not None:
-            await self._start_http(osies, cache, self._metadata)
-        for network in self._settings.networks:
-            if Service.TFTP in wanted and osies is not None and cache is not None:
-                await self._start_tftp(network, osies, cache)
-            if edge.router_advertisements:
+    def _subscribe(self) -> None:
+        """All who keep what they made of a machine hear of its changes. (DHCP's responders subscribe by themselves.)
+
+        Before the inventory is filled, so that a reservation is compiled while its Hardware is at hand.
+        """
+        self._inventory.on_change(self._scripts.machine_changed)
+        for files, _ in self._tftp:
+            self._inventory.on_change(files.machine_changed)
+        if self._app is not None:
+            self._inventory.on_change(self._app.machine_changed)
+            self._callers.on_change(self._app.callers_changed)
+
+    async def start(self) -> None:
+        """Start the services. Raises each part's own error."""
+        settings, edge = self._settings, self._settings.edge
+        metrics = CollectorRegistry()
+        if self._cache is not None:
+            await self._cache.start()
+            self._exit.push_async_callback(self._cache.stop)
+            metrics.register(CacheMetrics(self._cache))
+        if self._app is not None:
+            addresses = [network.address for network in settings.networks]
+            await self._listen(machine_runner(self._app), addresses, edge.http_port, "HTTP", "--http-port")
+        for _, tftp in self._tftp:
+            await self._serve(tftp)
+        if edge.router_advertisements:
+            for network in settings.networks:
                 await self._serve(RouterAdvertiser(network.interface))
-        for server in self._dhcp:
-            await self._serve(server)
-        if Service.ADMIN in wanted:
-            tokens = admin_token.accepted(self._settings.data_dir, edge.admin_token_file)
-            app = AdminApp(self._journey, self._inventory, tokens.holds, registry=self._metrics)
+        for dhcp in self._dhcp:
+            await self._serve(dhcp)
+        if Service.ADMIN in settings.services:
+            tokens = admin_token.accepted(settings.data_dir, edge.admin_token_file)
+            app = AdminApp(self._journey, self._inventory, tokens.holds, registry=metrics)
             await self._listen(admin_runner(app), [edge.admin_address], edge.admin_port, "admin HTTP", "--admin-port")
 
     async def run(self) -> None:
@@ -114,31 +148,16 @@ class Serving:
             await asyncio.sleep(_TICK_SECONDS)
             self._quarantine.expire()
 
-    async def _start_tftp(self, network: Network, osies: Informer, cache: ArtifactCache) -> None:
-        edge = self._settings.edge
-        scripts = MachineScripts(
-            self._inventory, self._policy, osies.get, Scripts(self._boot), self._journey.record, edge.default_osie
+    # --- the parts ----------------------------------------------------------------------------------------------------
+
+    def _artifact_cache(self) -> ArtifactCache:
+        edge, data_dir = self._settings.edge, self._settings.data_dir
+        return ArtifactCache(
+            data_dir / "artifacts",
+            budget=edge.cache_bytes,
+            file_root=edge.osie_dir or data_dir / "osie",
+            reach=_reach(self._settings),
         )
-        files = BootFiles(
-            self._binaries,
-            self._inventory,
-            self._callers,
-            self._policy,
-            address=network.address,
-            scripts=scripts,
-            osie_files=OsieFiles(osies.get, cache),
-            default_osie=edge.default_osie,
-            extra=edge.tftp_dir,
-            meeting=Meeting(self._callers.is_hidden),
-        )
-        server = TftpServer(
-            files,
-            self._journey.record,
-            host=network.address,
-            interface=network.interface,
-            single_port=edge.tftp_single_port,
-        )
-        await self._serve(server)
 
     def _dhcp_server(self, network: Network) -> DhcpServer:
         dhcp = DhcpSettings(
@@ -157,38 +176,52 @@ class Serving:
             take=self._journey.note,
             quarantine=self._quarantine,
             learn=self._callers.learn,
+            express=self._settings.edge.fast_path,
         )
         return DhcpServer(responder, network.interface)
 
-    async def _start_http(self, osies: Informer, cache: ArtifactCache, metadata: MetadataSettings) -> None:
+    def _tftp_server(self, network: Network, osie_files: OsieFiles) -> tuple[BootFiles, TftpServer]:
+        edge = self._settings.edge
+        files = BootFiles(
+            self._binaries,
+            self._inventory,
+            self._callers,
+            self._policy,
+            address=network.address,
+            scripts=self._scripts,
+            osie_files=osie_files,
+            default_osie=edge.default_osie,
+            extra=edge.tftp_dir,
+            meeting=Meeting(self._callers.is_hidden),
+        )
+        server = TftpServer(
+            files,
+            self._journey.record,
+            host=network.address,
+            interface=network.interface,
+            single_port=edge.tftp_single_port,
+        )
+        return files, server
+
+    def _machine_app(
+        self, osie_files: OsieFiles, metadata: MetadataSettings, agent_ca: bytes, not_ready: Callable[[], str]
+    ) -> MachineApp:
         app = build_app(
             inventory=self._inventory,
             callers=self._callers,
             policy=self._policy,
-            osie=osies.get,
-            cache=cache,
+            scripts=self._scripts,
+            osie_files=osie_files,
             binaries=self._binaries,
             record=self._journey.record,
-            settings=self._boot,
             metadata=metadata,
+            agent_ca=agent_ca,
             default_osie=self._settings.edge.default_osie,
-            ready=self._not_ready,
+            ready=not_ready,
+            fast_path=self._settings.edge.fast_path,
         )
-        addresses = [network.address for network in self._settings.networks]
-        await self._listen(machine_runner(app), addresses, self._settings.edge.http_port, "HTTP", "--http-port")
-
-    async def _start_cache(self, edge: EdgeSettings) -> ArtifactCache:
-        data_dir = self._settings.data_dir
-        cache = ArtifactCache(
-            data_dir / "artifacts",
-            budget=edge.cache_bytes,
-            file_root=edge.osie_dir or data_dir / "osie",
-            reach=_reach(self._settings),
-        )
-        await cache.start()
-        self._exit.push_async_callback(cache.stop)
-        self._metrics.register(CacheMetrics(cache))
-        return cache
+        self._exit.callback(app.close)
+        return app
 
     # --- how a part is started ----------------------------------------------------------------------------------------
 
@@ -221,13 +254,13 @@ def _metadata_settings(settings: StackSettings, read_secret: ReadSecret) -> Meta
     return MetadataSettings(
         keys=token_keys(settings.data_dir, edge.metadata_token_key, create=True),
         read_secret=read_secret,
-        rules=Rules(proxies=edge.trusted_proxies, nat=edge.metadata_nat),
+        trusted=TrustedNetworks(proxies=edge.trusted_proxies, nat=edge.metadata_nat),
         token_lifetime=edge.metadata_token_lifetime,
         imds_required=edge.imds_required,
     )
 
 
-def _boot_settings(settings: StackSettings, metadata: MetadataSettings | None = None) -> BootSettings:
+def _boot_settings(settings: StackSettings, metadata: MetadataSettings | None) -> BootSettings:
     """What all machines are told. Raises TlsError, KeyFileError."""
     edge, server = settings.edge, settings.server
     tokens = MetadataTokens(metadata.keys, metadata.token_lifetime) if metadata is not None else None

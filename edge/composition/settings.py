@@ -43,7 +43,7 @@ class EdgeSettings:
     `default_osie` is a namespace and a name; `cache_bytes` None: what the disk has room for; `allowed_upstreams` are
     networks that OSIEs may name though they are special or this host's; `decline_quarantine` is in
     seconds; `grpc_authority` empty: the address of ours that the machine reached, and `grpc_port`;
-    `metadata_token_lifetime` in seconds, 0: for ever.
+    `metadata_token_lifetime` in seconds, 0: for ever. Without `fast_path`, DHCP and metadata are answered in full.
     """
 
     dhcp_mode: DhcpMode = DhcpMode.RESERVATION
@@ -70,6 +70,7 @@ class EdgeSettings:
     metadata_token_key: Path | None = None
     metadata_token_lifetime: float = 0.0
     imds_required: bool = False
+    fast_path: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from edge.composition.settings import EDGE, Service, StackSettings
 from edge.journey.agents import AgentJourney
 from edge.journey.recorder import Journey
 from edge.journey.workflows import WorkflowJourney
-from edge.machines import ConditionWriter, DhcpMode, Inventory, Work
+from edge.machines import ConditionWriter, DhcpMode, Inventory, PendingWorkflows
 from edge.neighbour.changes import NeighbourChanges
 from edge.neighbour.table import NeighbourTable
 from tink.api.crds import generate
@@ -74,7 +74,7 @@ class Stack:
         self._packer = Packer()
         self.inventory = Inventory(self._packer)
         self.journey = Journey(time.time)
-        self._work = Work()
+        self._pending = PendingWorkflows()
 
     async def start(self) -> None:
         """Start every service of the settings; ready when it returns. Raises StackError or the part's own error."""
@@ -168,8 +168,9 @@ class Stack:
                 self._exit,
                 inventory=self.inventory,
                 callers=callers,
-                work=self._work,
+                workflows=self._pending,
                 journey=self.journey,
+                osie=informers[OSIE].get if OSIE in informers else lambda _namespace, _name: None,
                 declined=conditions.changed,
                 not_ready=lambda: self._not_ready,
                 read_secret=lambda namespace, name: client.get(SECRET, name, namespace),
@@ -193,7 +194,7 @@ class Stack:
         await self._apply_manifests(client, manifests, informers)
         # Machines are heard when it is known which there are: a moment earlier, each would be told that it is unknown.
         if serving is not None:
-            await serving.start(informers.get(OSIE))
+            await serving.start()
             self._spawn(serving.run(), "edge")
             self._spawn(conditions.run(), "conditions")
 
@@ -213,8 +214,8 @@ class Stack:
         journey = WorkflowJourney(self.journey, self.inventory)
         workflows.on_change(journey.on_change)
         workflows.on_delete(journey.on_delete)
-        workflows.on_change(self._work.apply)
-        workflows.on_delete(self._work.remove)
+        workflows.on_change(self._pending.apply)
+        workflows.on_delete(self._pending.remove)
 
     def _reviews(self) -> bool:
         """Whether the API can reach our webhooks: the embedded one can, a cluster's must be told where they are."""

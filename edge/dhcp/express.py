@@ -144,7 +144,7 @@ class Express:
     ) -> None:
         self._reservations = leases.reservations
         self._decide = policy.decide
-        self._follows_work = policy.follows_work
+        self._follows_workflows = policy.follows_workflows
         self._choose = choice.choose
         self._quarantined = quarantine.macs
         self._given = given
@@ -180,7 +180,7 @@ class Express:
 
         prepared: _Prepared | None = known.nothing
         if known.netboots:
-            may = self._decide(reservation.machine).allowed if self._follows_work else reservation.may_netboot
+            may = self._decide(reservation.machine).allowed if self._follows_workflows else reservation.may_netboot
             if not may:
                 return None
             prepared = known.shared.get(chaddr[:3]) or self._prepare(known, mac, chaddr)

@@ -8,7 +8,7 @@ own: its script (`scripts`), the files of its OSIE (`osie_files`), its documents
 from edge.machines.conditions import ConditionWriter
 from edge.machines.inventory import Inventory, Machine
 from edge.machines.osie_files import Located, NoArtifactError, OsieFiles, OsieLookup
-from edge.machines.pending_workflows import Work
+from edge.machines.pending_workflows import PendingWorkflows
 from edge.machines.policy import ALLOWED, Decision, DhcpMode, NetbootPolicy, NetbootWhen
 from edge.machines.scripts import MachineScripts
 from edge.machines.secret_documents import ReadSecret, SecretDocuments, no_api
@@ -27,8 +27,8 @@ __all__ = [
     "NoArtifactError",
     "OsieFiles",
     "OsieLookup",
+    "PendingWorkflows",
     "ReadSecret",
     "SecretDocuments",
-    "Work",
     "no_api",
 ]

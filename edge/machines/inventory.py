@@ -158,9 +158,9 @@ class Inventory:
             _add(self._by_mac, "MAC", machine.mac, machine)
             if machine.ip is not None:
                 _add(self._by_ip, "IP", machine.ip, machine)
-        self._tell(machine.mac for machine in (*old, *new, *rivals))
+        self._notify(machine.mac for machine in (*old, *new, *rivals))
 
-    def _tell(self, macs: Iterable[str]) -> None:
+    def _notify(self, macs: Iterable[str]) -> None:
         for mac in dict.fromkeys(macs):
             for handler in self._handlers:
                 try:

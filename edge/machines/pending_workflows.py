@@ -1,7 +1,7 @@
-"""Which Hardware has work: a Workflow that has not ended, so that its machine should netboot.
+"""Which Hardware has a pending Workflow: one that has not ended, so that its machine should netboot.
 
 Fed by an informer of Workflows; read by `edge.machines.policy` for every packet, so a question is a dictionary access.
-Where there is no work it knows which Workflow ended last: that is what an operator has to know at the machine's screen.
+Where there is none it knows which Workflow ended last: that is what an operator has to know at the machine's screen.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class _Ended(NamedTuple):
     state: WorkflowState
 
 
-class Work:
+class PendingWorkflows:
     """Belongs to one event loop."""
 
     def __init__(self) -> None:
@@ -31,12 +31,12 @@ class Work:
         self._ended: dict[Key, _Ended] = {}
         """The Workflow that ended last, by Hardware."""
 
-    def has_work(self, namespace: str, name: str) -> bool:
+    def has_pending(self, namespace: str, name: str) -> bool:
         """Whether the Hardware has a Workflow that has not ended."""
         return (namespace, name) in self._open
 
     def why_none(self, namespace: str, name: str) -> str:
-        """Why the Hardware has no work, in one line that says what to do."""
+        """Why the Hardware has none, in one line that says what to do."""
         ended = self._ended.get((namespace, name))
         if ended is None:
             return f"no Workflow for {namespace}/{name}: create one"
@@ -44,7 +44,7 @@ class Work:
         return f"Workflow {namespace}/{ended.workflow} {was} {ended.state}: create another"
 
     def apply(self, new: Raw, _old: Raw | None = None) -> None:
-        """Take in a Workflow that was added or changed. It is work until its state is an end state."""
+        """Take in a Workflow that was added or changed. It is pending until its state is an end state."""
         key = _key(new)
         hardware = _hardware(new)
         self._forget(key)

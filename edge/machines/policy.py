@@ -39,8 +39,8 @@ class Decision:
 
 ALLOWED = Decision(allowed=True)
 
-HasWork = Callable[[str, str], bool]
-"""`has_work(namespace, name)`: whether the Hardware has a Workflow that has not ended (`pending_workflows`)."""
+HasPending = Callable[[str, str], bool]
+"""`has_pending(namespace, name)`: whether the Hardware has a Workflow that has not ended (`pending_workflows`)."""
 WhyNone = Callable[[str, str], str]
 """`why_none(namespace, name)`: why it has none, in one line that says what to do."""
 
@@ -56,17 +56,17 @@ class NetbootPolicy:
         self,
         mode: DhcpMode = DhcpMode.RESERVATION,
         when: NetbootWhen = NetbootWhen.ALLOWED,
-        has_work: HasWork = lambda _namespace, _name: True,
+        has_pending: HasPending = lambda _namespace, _name: True,
         why_none: WhyNone = _why_none,
     ) -> None:
-        """`has_work` and `why_none` are those of `edge.machines.pending_workflows.Work`."""
+        """`has_pending` and `why_none` are those of `edge.machines.pending_workflows.PendingWorkflows`."""
         self.mode = mode
         self._when = when
-        self._has_work = has_work
+        self._has_pending = has_pending
         self._why_none = why_none
 
     @property
-    def follows_work(self) -> bool:
+    def follows_workflows(self) -> bool:
         """Whether an answer may change while the Hardware stays the same, because its Workflows do."""
         return self._when is NetbootWhen.WORKFLOW
 
@@ -80,6 +80,6 @@ class NetbootPolicy:
             field = "disableDhcp" if machine.disable_dhcp else "disableNetboot"
             where = f"Hardware {machine.namespace}/{machine.name}: spec.networkInterfaces[{machine.mac}].{field}"
             return Decision(allowed=False, reason=f"{where} is true")
-        if self._when is NetbootWhen.WORKFLOW and not self._has_work(machine.namespace, machine.name):
+        if self._when is NetbootWhen.WORKFLOW and not self._has_pending(machine.namespace, machine.name):
             return Decision(allowed=False, reason=self._why_none(machine.namespace, machine.name))
         return ALLOWED

@@ -50,7 +50,6 @@ class MachineScripts:
         self._record = record
         self._default_osie = default_osie
         self._compiled: dict[str, dict[Origin, _Compiled]] = {}
-        inventory.on_change(self._forget)
 
     def script(self, mac: str, origin: Origin, *, client: str) -> str:
         """What the machine `mac` runs; recorded on its journey. `client` is its program's name, for people."""
@@ -109,5 +108,6 @@ class MachineScripts:
             f"'tinkedge watch {mac}' on the edge's host shows one to copy.",
         )
 
-    def _forget(self, mac: str) -> None:
+    def machine_changed(self, mac: str) -> None:
+        """Compile its script anew: for the inventory, which calls it after each change."""
         self._compiled.pop(mac, None)

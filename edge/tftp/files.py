@@ -106,7 +106,6 @@ class BootFiles:
         self._extra = extra
         self._snapshots = Snapshots()
         self._failures: dict[str, str] = {}
-        inventory.on_change(self._forget)
 
     def __call__(self, request: TftpRequest) -> Opened | Awaitable[Opened]:
         """The file that `request` names, or why there is none."""
@@ -117,6 +116,10 @@ class BootFiles:
         ):
             return self._after_meeting(request, self._meeting)
         return self._open(request)
+
+    def machine_changed(self, mac: str) -> None:
+        """What failed is worth another try: for the inventory, which calls it after each change."""
+        self._failures.pop(mac, None)
 
     async def _after_meeting(self, request: TftpRequest, meeting: Meeting) -> Opened:
         """What is made for one machine is told to nobody of our link whose hardware address is not known."""
@@ -236,9 +239,6 @@ class BootFiles:
             del self._failures[next(iter(self._failures))]
         self._failures[mac] = message
         return Refusal(ErrorCode.NOT_FOUND, message, mac)
-
-    def _forget(self, mac: str) -> None:
-        self._failures.pop(mac, None)
 
     # --- the operator's files ---------------------------------------------------------------------------------------
 

@@ -28,12 +28,12 @@ from edge.dhcp.responder import DhcpSettings, Responder
 from edge.dhcp.server import DhcpServer
 from edge.http import MetadataSettings, build_app, machine_runner
 from edge.journey.recorder import Journey
-from edge.machines import Inventory, NetbootPolicy
+from edge.machines import Inventory, MachineScripts, NetbootPolicy, OsieFiles
 from edge.neighbour.changes import NeighbourChanges
 from edge.neighbour.table import NeighbourTable
 from edge.tftp import BootFiles, TftpServer
 from ipxe.binaries import BootBinaries
-from ipxe.scripts import BootSettings
+from ipxe.scripts import BootSettings, Scripts
 from tests.bench.bed import CLIENTS, HTTP_PORT, NETMASK, SERVER_IP, machine_ip
 from tink.apiserver import ApiServer
 from tink.net.outbound import Reach
@@ -105,15 +105,16 @@ async def http(exit_stack: AsyncExitStack, journey: Journey, *, directory: str) 
         return {"metadata": {"name": name, "namespace": namespace}, "spec": {"kernelUrl": where, "initrdUrl": where}}
 
     machines_known = inventory(range(CLIENTS))
+    policy = NetbootPolicy()
+    scripts = Scripts(BootSettings(http_port=HTTP_PORT))
     app = build_app(
         inventory=machines_known,
         callers=Callers(machines_known),
-        policy=NetbootPolicy(),
-        osie=osie,
-        cache=cache,
+        policy=policy,
+        scripts=MachineScripts(machines_known, policy, osie, scripts, journey.record),
+        osie_files=OsieFiles(osie, cache),
         binaries=_binaries(directory),
         record=journey.record,
-        settings=BootSettings(http_port=HTTP_PORT),
         metadata=MetadataSettings(token_keys(Path(directory), None, create=True)),
     )
     machines = machine_runner(app)
@@ -133,17 +134,23 @@ async def metadata(exit_stack: AsyncExitStack, journey: Journey, *, directory: s
     exit_stack.callback(table.close)
     callers = Callers(known, neighbours=table)
     exit_stack.callback(NeighbourChanges(callers.changed).close)
+
+    def osie(_namespace: str, _name: str) -> dict[str, Any] | None:
+        return None
+
+    policy = NetbootPolicy()
+    scripts = Scripts(BootSettings(http_port=HTTP_PORT))
     app = build_app(
         inventory=known,
         callers=callers,
-        policy=NetbootPolicy(),
-        osie=lambda _namespace, _name: None,
-        cache=cache,
+        policy=policy,
+        scripts=MachineScripts(known, policy, osie, scripts, journey.record),
+        osie_files=OsieFiles(osie, cache),
         binaries=_binaries(directory),
         record=journey.record,
-        settings=BootSettings(http_port=HTTP_PORT),
         metadata=MetadataSettings(token_keys(Path(directory), None, create=True)),
     )
+    callers.on_change(app.callers_changed)
     machines = machine_runner(app)
     await machines.setup()
     exit_stack.push_async_callback(machines.cleanup)

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from edge.artifacts import Artifact, ArtifactError, NotFoundError, StorageError, UpstreamTimeoutError
-from edge.callers import Asker
+from edge.callers import Caller
 from edge.http.context import Context, size_text, text
 from edge.http.files.body import BodySender, MachineGoneError
 from edge.http.files.ranges import Span
@@ -61,16 +61,19 @@ class OsieDownloads:
         self._context = context
         self._sender = sender
         self._failures: dict[str, str] = {}
-        context.inventory.on_change(self._forget)
 
     def failure(self, mac: str) -> str:
         """Why the file that this machine asked for last did not come; empty if it did."""
         return self._failures.get(mac, "")
 
-    async def answer(self, request: web.Request, route: Route, asker: Asker) -> web.StreamResponse:
+    def machine_changed(self, mac: str) -> None:
+        """What failed is worth another try."""
+        self._failures.pop(mac, None)
+
+    async def file(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
         """GET, HEAD."""
-        machine, mac = asker.machine, asker.mac or ""
-        refusal = self._refusal(asker, route)
+        machine, mac = caller.machine, caller.mac or ""
+        refusal = self._refusal(caller, route)
         if refusal is not None:
             return refusal
         namespace = machine.namespace if machine is not None else (self._context.default_osie or ("", ""))[0]
@@ -89,16 +92,16 @@ class OsieDownloads:
 
     # --- who may have it ---
 
-    def _refusal(self, asker: Asker, route: Route) -> web.Response | None:
-        machine = asker.machine
+    def _refusal(self, caller: Caller, route: Route) -> web.Response | None:
+        machine = caller.machine
         decision = self._context.policy.decide(machine)
         if machine is None:
             default = self._context.default_osie
             if decision.allowed and default is not None and default[1] == route.who:
                 return None
-            status = asker.status if asker.status == HTTPStatus.SERVICE_UNAVAILABLE else 403
+            status = caller.status if caller.status == HTTPStatus.SERVICE_UNAVAILABLE else 403
             what = f"{route.name} of OSIE {route.who}"
-            return self._context.refuse_asker(asker, what, status=status, step=_STEP[route.name])
+            return self._context.refuse_caller(caller, what, status=status, step=_STEP[route.name])
         if decision.allowed:
             return None
         if self._context.first("osie", machine.mac, route.name, decision.reason):
@@ -121,9 +124,6 @@ class OsieDownloads:
     def _say(self, mac: str, part: str, outcome: Outcome, message: str, **detail: Value) -> None:
         if mac:
             self._context.record(mac, _STEP[part], outcome, message, **detail)
-
-    def _forget(self, mac: str) -> None:
-        self._failures.pop(mac, None)
 
     @asynccontextmanager
     async def _waiting(self, wanted: _Wanted, artifact: Artifact | None = None) -> AsyncIterator[None]:

@@ -14,13 +14,13 @@ from http import HTTPStatus
 
 from aiohttp import web
 
-from edge.callers import Asker
+from edge.callers import Caller
 from edge.http.context import Context, asked_by, client_name, local_address, size_text, text
 from edge.http.files.response_head import requested
 from edge.http.routes import Route
 from edge.journey.events import Outcome, Step
 from edge.machines import Machine, MachineScripts
-from ipxe.scripts import Origin, Scripts
+from ipxe.scripts import Origin
 
 log = logging.getLogger(__name__)
 
@@ -35,21 +35,19 @@ _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 class BootScripts:
     """The handler of scripts, and of boot programs."""
 
-    def __init__(self, context: Context, scripts: Scripts, failure: Callable[[str], str]) -> None:
+    def __init__(self, context: Context, scripts: MachineScripts, failure: Callable[[str], str]) -> None:
         """`failure(mac)` says what went wrong last with a machine's kernel or initrd; empty if nothing did."""
         self._context = context
         self._failure = failure
-        self._scripts = MachineScripts(
-            context.inventory, context.policy, context.osie, scripts, context.record, context.default_osie
-        )
+        self._scripts = scripts
 
-    async def answer(self, request: web.Request, route: Route, asker: Asker) -> web.StreamResponse:
+    async def script(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
         """GET /ipxe/script/<mac>/auto.ipxe; with `?failed`, why the kernel or initrd did not come."""
-        mac, seen = route.who, asker.address
+        mac, seen = route.who, caller.address
         machine = self._context.inventory.by_mac(mac)
         # Of one that nobody registered: as far as is known.
-        if not asker.is_from(machine) if machine is not None else asker.mac not in (None, mac):
-            return self._wrong_address(mac, machine, asker)
+        if not caller.is_from(machine) if machine is not None else caller.mac not in (None, mac):
+            return self._wrong_address(mac, machine, caller)
         if machine is None:
             decision = self._context.policy.decide(None)
             if not _MAC.fullmatch(mac):
@@ -63,12 +61,12 @@ class BootScripts:
             return _script(self._scripts.why(mac, self._failure(mac) or NO_FAILURE))
         return _script(self._scripts.script(mac, Origin(local_address(request)), client=client_name(request)))
 
-    async def binary(self, request: web.Request, route: Route, asker: Asker) -> web.StreamResponse:
+    async def binary(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
         """GET /ipxe/binary/[<mac>/]<name>: a boot program, to a machine that may netboot."""
-        context, seen = self._context, asker.address
-        machine, is_stranger = self._booted(route, asker)
-        mac = machine.mac if machine is not None else asker.mac
-        to, by = (f" to {seen}", asked_by(asker)) if is_stranger else ("", {})
+        context, seen = self._context, caller.address
+        machine, is_stranger = self._booted(route, caller)
+        mac = machine.mac if machine is not None else caller.mac
+        to, by = (f" to {seen}", asked_by(caller)) if is_stranger else ("", {})
         first = context.first_refusal if is_stranger else context.first
         decision = context.policy.decide(machine)
         if not decision.allowed:
@@ -101,26 +99,26 @@ class BootScripts:
         body = found.content[part.start : part.end]
         return web.Response(body=body, status=206 if part.partial else 200, headers=headers)
 
-    def _booted(self, route: Route, asker: Asker) -> tuple[Machine | None, bool]:
+    def _booted(self, route: Route, caller: Caller) -> tuple[Machine | None, bool]:
         """Which machine a boot program is for, and whether it is somebody else who asks, as far as can be told."""
-        named, own = self._context.inventory.by_mac(route.who) if route.who else None, asker.machine
-        if named is None or asker.mac == named.mac:
+        named, own = self._context.inventory.by_mac(route.who) if route.who else None, caller.machine
+        if named is None or caller.mac == named.mac:
             return named or own, False
         return named, own is None or (named.namespace, named.name) != (own.namespace, own.name)
 
-    def _wrong_address(self, mac: str, machine: Machine | None, asker: Asker) -> web.Response:
-        if asker.status == HTTPStatus.SERVICE_UNAVAILABLE:
-            return self._context.refuse_asker(asker, "script", step=Step.SCRIPT)
-        seen = asker.address
-        if machine is not None and self._context.first_refusal("script address", mac, seen, asker.mac):
-            if asker.owner is not None and asker.owner.mac == mac:
-                reason = f" by {asker.mac}, which is no MAC of this machine"
+    def _wrong_address(self, mac: str, machine: Machine | None, caller: Caller) -> web.Response:
+        if caller.status == HTTPStatus.SERVICE_UNAVAILABLE:
+            return self._context.refuse_caller(caller, "script", step=Step.SCRIPT)
+        seen = caller.address
+        if machine is not None and self._context.first_refusal("script address", mac, seen, caller.mac):
+            if caller.owner is not None and caller.owner.mac == mac:
+                reason = f" by {caller.mac}, which is no MAC of this machine"
             elif machine.ip is not None:
                 reason = f", but its address is {machine.ip}"
             else:
                 reason = ", but its Hardware reserves no address"
             message = f"script asked for from {seen}{reason}"
-            self._context.record(mac, Step.SCRIPT, Outcome.REFUSED, message, **asked_by(asker))
+            self._context.record(mac, Step.SCRIPT, Outcome.REFUSED, message, **asked_by(caller))
         return text("this script is served to its own machine only", status=403)
 
 

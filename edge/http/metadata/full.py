@@ -1,26 +1,25 @@
-"""Metadata over HTTP: what `hegel.metadata` has compiled for the machine that asks.
+"""Metadata over HTTP, in full: what `hegel.metadata` has compiled for the machine that asks.
 
-Who asks is known before (`edge.callers.by_request`); here is what they get: the EC2 tree, the NoCloud files, the old
-`/metadata`, session tokens (`hegel.imds`), documents that stand in Secrets (`edge.machines.secret_documents`), and what
-becomes of cloud-init's report. What a plain request needs stands ready in a table for each machine
-(`edge.http.metadata.compiled`), which `edge.http.transport.fast_path` sends without coming here.
+Who asks is known before (`edge.callers`); here is what they get: the EC2 tree, the NoCloud files, the old `/metadata`,
+session tokens (`hegel.imds`), documents that stand in Secrets, and what becomes of cloud-init's report. Plain requests
+of machines that are known by their address are answered by `edge.http.metadata.fast_path`, without coming here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import parse_qs
 
 from aiohttp import web
 
-from edge.callers import FORWARDED, NEIGHBOUR_SECONDS, NOBODY_ELSE, Asker, Rules
+from edge.callers import FORWARDED, TRUST_NOBODY, Caller, TrustedNetworks
 from edge.http.context import Context, client_name, text
-from edge.http.metadata.compiled import JSON, NOCLOUD, TEXT, Compiled, Shelf, document, missing
+from edge.http.metadata.compiled import Compiled, MetadataCache
+from edge.http.metadata.responses import JSON, NOCLOUD, TEXT, document, missing
 from edge.http.routes import Route
-from edge.http.transport.fast_path import Ready
 from edge.journey.events import Outcome, Step
 from edge.machines import Machine, ReadSecret, SecretDocuments, no_api
 from hegel.imds import TOKEN_HEADER, TTL_HEADER, SessionTokenError, TtlError, check, mint, ttl
@@ -43,7 +42,7 @@ class MetadataSettings:
 
     keys: KeyFile
     read_secret: ReadSecret = no_api
-    rules: Rules = NOBODY_ELSE
+    trusted: TrustedNetworks = TRUST_NOBODY
     token_lifetime: float = 0.0
     imds_required: bool = False
 
@@ -51,41 +50,33 @@ class MetadataSettings:
 class MetadataService:
     """The handlers of metadata."""
 
-    def __init__(self, context: Context, settings: MetadataSettings, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        context: Context,
+        settings: MetadataSettings,
+        cache: MetadataCache,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         """`clock` gives Unix seconds."""
         self._context = context
         self._settings = settings
+        self._cache = cache
         self._clock = clock
         self._secrets = SecretDocuments(settings.read_secret, context.clock)
-        self._shelf = Shelf(context.inventory, self.note)
-        self._tables: dict[str, Mapping[bytes, Ready]] = {}  # by address, those asked for in this second
-        self._tables_until = 0.0
-        context.asking.on_change(self._tables.clear)
         self._crawled: dict[str, str] = {}  # the datasource whose user-data a machine was given last, by MAC
-        context.inventory.on_change(self._forget)
 
-    def table(self, address: str) -> Mapping[bytes, Ready] | None:
-        """What plain requests on a connection from `address` get, by target; None: each request has to be looked at."""
-        if self._settings.imds_required:
-            return None
-        now = self._context.clock()
-        if now >= self._tables_until:
-            self._tables.clear()
-            self._tables_until = now + NEIGHBOUR_SECONDS
-        table = self._tables.get(address)
-        if table is None:
-            machine = self._context.asking.machine_at(address)
-            if machine is None:
-                return None
-            table = self._tables[address] = self._shelf.of(machine).table
-        return table
+    def machine_changed(self, mac: str) -> None:
+        """Make its documents anew; of one that is gone, forget everything."""
+        self._cache.forget(mac)
+        if not self._context.inventory.claimants(mac):
+            self._crawled.pop(mac, None)
 
-    async def ec2(self, request: web.Request, route: Route, asker: Asker) -> web.StreamResponse:
+    async def ec2(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
         """GET /2009-04-04/... and /latest/...."""
-        machine = self._admitted(request, asker)
+        machine = self._admitted(request, caller)
         if isinstance(machine, web.Response):
             return machine
-        compiled = self._shelf.of(machine)
+        compiled = self._cache.of(machine)
         if route.name in compiled.tree.secrets:
             return await self._secret(request, machine, compiled, route.name, "")
         body = compiled.tree.ec2.get(route.name)
@@ -93,42 +84,42 @@ class MetadataService:
             return missing(machine.name, route.name)
         return self._document(request, machine, route.name.rpartition("/")[2], "", body)
 
-    async def nocloud(self, request: web.Request, route: Route, asker: Asker) -> web.StreamResponse:
+    async def nocloud(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
         """GET /nocloud/<who>/<file>."""
-        machine = self._admitted(request, asker)
+        machine = self._admitted(request, caller)
         if isinstance(machine, web.Response):
             return machine
-        compiled = self._shelf.of(machine)
+        compiled = self._cache.of(machine)
         if route.name in compiled.tree.secrets:
             return await self._secret(request, machine, compiled, route.name, NOCLOUD)
         return self._document(request, machine, route.name, NOCLOUD, compiled.tree.nocloud[route.name])
 
-    async def legacy(self, request: web.Request, route: Route, asker: Asker) -> web.StreamResponse:
+    async def legacy(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
         """GET /metadata: what actions of Tinkerbell's first years read."""
-        machine = self._admitted(request, asker)
+        machine = self._admitted(request, caller)
         if isinstance(machine, web.Response):
             return machine
-        return self._document(request, machine, route.name, "", self._shelf.of(machine).tree.legacy, JSON)
+        return self._document(request, machine, route.name, "", self._cache.of(machine).tree.legacy, JSON)
 
-    async def session(self, request: web.Request, _route: Route, asker: Asker) -> web.StreamResponse:
+    async def session(self, request: web.Request, _route: Route, caller: Caller) -> web.StreamResponse:
         """PUT /latest/api/token: a session token of this machine."""
-        if asker.machine is None:
-            return self._context.refuse_asker(asker, "a session token")
-        if FORWARDED in request.headers and not asker.proxied:
+        if caller.machine is None:
+            return self._context.refuse_caller(caller, "a session token")
+        if FORWARDED in request.headers and not caller.proxied:
             # As on EC2: an open proxy on the machine must not fetch tokens for whoever uses it.
             return text(f"no session token for a request with {FORWARDED}", status=403)
         try:
             seconds = ttl(request.headers.get(TTL_HEADER))
         except TtlError as error:
             return text(str(error), status=400)
-        token = mint(self._settings.keys, _identity(asker.machine), int(self._clock()) + seconds)
+        token = mint(self._settings.keys, _identity(caller.machine), int(self._clock()) + seconds)
         return web.Response(text=token, content_type="text/plain", headers={TTL_HEADER: str(seconds)})
 
-    async def phone_home(self, request: web.Request, _route: Route, asker: Asker) -> web.StreamResponse:
+    async def phone_home(self, request: web.Request, _route: Route, caller: Caller) -> web.StreamResponse:
         """POST /phone-home/<who>: cloud-init's module phone_home says that it has finished."""
-        machine = asker.machine
+        machine = caller.machine
         if machine is None:
-            return self._context.refuse_asker(asker, "a place for a report")
+            return self._context.refuse_caller(caller, "a place for a report")
         if request.content_type != "application/x-www-form-urlencoded":
             return text("the report must be a form: application/x-www-form-urlencoded", status=415)
         try:
@@ -152,7 +143,7 @@ class MetadataService:
             self._context.record(machine.mac, Step.METADATA, Outcome.OK, message, **detail)
         return text("thank you")
 
-    def note(self, machine: Machine, name: str, how: str, client: str) -> None:
+    def sent(self, machine: Machine, name: str, how: str, client: str) -> None:
         """One journey entry for each document and crawl, not for each of its requests."""
         document = name if name in _DOCUMENTS else "meta-data"
         if document == "user-data":
@@ -161,17 +152,13 @@ class MetadataService:
             outcome = Outcome.INFO if document == "meta-data" else Outcome.OK
             self._context.record(machine.mac, Step.METADATA, outcome, f"{document} to {client}{how}", document=document)
 
-    def _forget(self, mac: str) -> None:
-        if not self._context.inventory.claimants(mac):
-            self._crawled.pop(mac, None)
-
-    def _admitted(self, request: web.Request, asker: Asker) -> Machine | web.Response:
+    def _admitted(self, request: web.Request, caller: Caller) -> Machine | web.Response:
         """The machine that asks; not if it shows a session token that is not its own, or none where it must."""
-        machine = asker.machine
+        machine = caller.machine
         if machine is None:
-            return self._context.refuse_asker(asker, "metadata")
+            return self._context.refuse_caller(caller, "metadata")
         shown = request.headers.getall(TOKEN_HEADER, [])
-        if not shown and (asker.signed or not self._settings.imds_required):
+        if not shown and (caller.signed or not self._settings.imds_required):
             return machine
         try:
             if not shown:
@@ -179,7 +166,7 @@ class MetadataService:
             for token in shown:
                 check(self._settings.keys, token, _identity(machine), self._clock())
         except SessionTokenError as error:
-            return self._context.refuse(401, str(error), seen=asker.address, why=f"metadata asked for, but {error}")
+            return self._context.refuse(401, str(error), seen=caller.address, why=f"metadata asked for, but {error}")
         return machine
 
     async def _secret(
@@ -201,7 +188,7 @@ class MetadataService:
         self, request: web.Request, machine: Machine, name: str, how: str, body: bytes, content_type: str = TEXT
     ) -> web.Response:
         if request.method == "GET":
-            self.note(machine, name, how, client_name(request))
+            self.sent(machine, name, how, client_name(request))
         return document(body, content_type)
 
 

@@ -2,12 +2,12 @@
 
 The machines' server and the operators' are both one of these.
 
-A connection begins in `edge.http.transport.fast_path`, and becomes aiohttp's at the first request that is not plain;
-all of them are counted here. aiohttp bounds the size of a request's head and the time that it may take to arrive; here
-is what it leaves open. A new connection is never refused while an old one only waits: the one that has waited longest
-goes, so neither a flood nor a machine that was reset in the middle of its last boot keeps anybody out. A connection
-whose buffered answer nobody takes is closed. What is no HTTP is answered with one line, and heard of in the log now and
-then.
+A connection begins on the fast path (`edge.http.transport.fast_path`), and becomes aiohttp's at the first request that
+is not plain; all of them are counted here. aiohttp bounds the size of a request's head and the time that it may take to
+arrive; here is what it leaves open. A new connection is never refused while an old one only waits: the one that has
+waited longest goes, so neither a flood nor a machine that was reset in the middle of its last boot keeps anybody out. A
+connection whose buffered answer nobody takes is closed. What is no HTTP is answered with one line, and heard of in the
+log now and then.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from yarl import URL
 
 from edge.callers import Networks, dotted, inside
 from edge.http.context import text
-from edge.http.transport.fast_path import Heads, Lane, Table
+from edge.http.transport.fast_path import FastPathConnection, KnownHeads, ResponseLookup
 from tink.limits.once_per import OncePer
 
 log = logging.getLogger(__name__)
 
-Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _NOWHERE = URL("/")
 _WELL_FORMED = re.compile(r"""^  b['"][!#$%&*+.^_`|~0-9A-Za-z-]+ \S+ HTTP/1\.[01]""", re.MULTILINE)
@@ -39,6 +39,10 @@ _WELL_FORMED = re.compile(r"""^  b['"][!#$%&*+.^_`|~0-9A-Za-z-]+ \S+ HTTP/1\.[01
 
 DESCRIPTORS_EACH = 5
 """File descriptors that a connection may take: its socket, three times while a body is sent, and the file, twice."""
+
+_SHOWS_REQUESTS = {"_request_count", "_messages", "_current_request"} <= set(web.RequestHandler.__slots__)
+"""Whether aiohttp keeps count of its requests where it did in 3.14. If not, it does what it does when a machine closes
+its side of a connection: it ends that, with no answer to what was asked before."""
 
 
 def _nothing(_address: str) -> None:
@@ -76,12 +80,14 @@ class Limits:
 
 
 class BoundedServer(web.Server):
-    """aiohttp's server of one `answer`, with `Limits`, and lanes in front (`fast_path.Server`)."""
+    """aiohttp's server of one `handler`, with `Limits`, and the fast path in front of it."""
 
-    def __init__(self, answer: Answer, limits: Limits, clock: Callable[[], float], table: Table = _nothing) -> None:
-        """`clock` gives monotonic seconds; `table(address)` what needs no aiohttp. Needs a running loop."""
+    def __init__(
+        self, handler: Handler, limits: Limits, clock: Callable[[], float], responses: ResponseLookup = _nothing
+    ) -> None:
+        """`clock` gives monotonic seconds; `responses(address)` what needs no aiohttp. Needs a running loop."""
         super().__init__(self._handle, request_factory=self._request)  # type: ignore[arg-type]  # Request, not its base
-        self._answer = answer
+        self._respond = handler
         self._limits = limits
         self._clock = clock
         self._said = OncePer(60.0, 256)
@@ -91,24 +97,24 @@ class BoundedServer(web.Server):
             "max_field_size": limits.header,
             "max_headers": limits.headers,
         }
-        self.table = table
-        self.heads = Heads(self._running, self._heads)
-        self._open: dict[Lane, None] = {}
+        self.responses = responses
+        self.heads = KnownHeads(self._running, self._heads)
+        self._open: dict[FastPathConnection, None] = {}
         # Both in this order: the one that has been idle for longest first.
-        self._idle: dict[Lane, None] = {}
-        self._by_address: dict[str, dict[Lane, None]] = {}
+        self._idle: dict[FastPathConnection, None] = {}
+        self._by_address: dict[str, dict[FastPathConnection, None]] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self._aging: asyncio.TimerHandle | None = None
 
-    def __call__(self) -> Lane:  # type: ignore[override]  # a light one at first
+    def __call__(self) -> FastPathConnection:  # type: ignore[override]  # the fast path's at first
         """The protocol of a new connection."""
-        return Lane(self)
+        return FastPathConnection(self)
 
-    def handler(self, lane: Lane) -> asyncio.Protocol:
+    def handler(self, connection: FastPathConnection) -> asyncio.Protocol:
         """aiohttp's protocol, for what is left of a connection."""
         return _Protocol(
             self,
-            lane,
+            connection,
             loop=self._running,
             access_log=None,  # the journey says it better
             keepalive_timeout=self._limits.idle,
@@ -119,12 +125,12 @@ class BoundedServer(web.Server):
 
     # --- places: who may stay ----------------------------------------------------------------------------------------
 
-    def admit(self, lane: Lane) -> bool:
+    def admit(self, connection: FastPathConnection) -> bool:
         """A connection begins; where it is one too many, an idle one is closed for it, or it is itself."""
-        name = lane.transport.get_extra_info("peername")
+        name = connection.transport.get_extra_info("peername")
         if not isinstance(name, tuple):
             return False  # it was reset before we could look
-        lane.address = address = _spelled(name[0])
+        connection.address = address = _spelled(name[0])
         neighbours = self._by_address.get(address, {})
         fits = True
         if len(neighbours) >= self._limits.per_address and not inside(address, self._limits.proxies):
@@ -132,76 +138,76 @@ class BoundedServer(web.Server):
         elif len(self._open) >= self._limits.connections:
             fits = self._close_idle(self._idle, "many addresses")
         if not fits:
-            self.say(address, "too many connections, none of them idle: a new one is closed")
+            self.warn(address, "too many connections, none of them idle: a new one is closed")
             return False
-        self._open[lane] = self._idle[lane] = None
-        self._by_address.setdefault(address, {})[lane] = None
-        lane.since = self._running.time()
+        self._open[connection] = self._idle[connection] = None
+        self._by_address.setdefault(address, {})[connection] = None
+        connection.since = self._running.time()
         if self._sweep is None:
             self._sweep = self._running.call_later(self._limits.unread / 2, self._close_unread)
         if self._aging is None:
             self._aging = self._running.call_later(self._limits.idle, self._close_aged)
         return True
 
-    def rest(self, lane: Lane) -> None:
+    def idle(self, connection: FastPathConnection) -> None:
         """From now on it is idle, the youngest of all."""
-        if lane in self._open:
-            self._idle.pop(lane, None)
-            self._idle[lane] = None
-            neighbours = self._by_address[lane.address]
+        if connection in self._open:
+            self._idle.pop(connection, None)
+            self._idle[connection] = None
+            neighbours = self._by_address[connection.address]
             if len(neighbours) > 1:
-                del neighbours[lane]
-                neighbours[lane] = None
-            lane.since = self._running.time()
+                del neighbours[connection]
+                neighbours[connection] = None
+            connection.since = self._running.time()
 
-    def leave(self, lane: Lane) -> None:
+    def release(self, connection: FastPathConnection) -> None:
         """A connection has ended."""
-        if lane not in self._open:
+        if connection not in self._open:
             return
-        del self._open[lane]
-        self._idle.pop(lane, None)
-        neighbours = self._by_address[lane.address]
-        del neighbours[lane]
+        del self._open[connection]
+        self._idle.pop(connection, None)
+        neighbours = self._by_address[connection.address]
+        del neighbours[connection]
         if not neighbours:
-            del self._by_address[lane.address]
+            del self._by_address[connection.address]
 
-    def say(self, address: str, what: str) -> None:
+    def warn(self, address: str, what: str) -> None:
         """A line about a sender, once in a while for each."""
         if self._said.due(address, self._clock()):
             log.warning("%s: %s", address, what)
 
-    def _close_idle(self, among: Iterable[Lane], whose: str) -> bool:
+    def _close_idle(self, among: Iterable[FastPathConnection], whose: str) -> bool:
         """Close the first of these that does not even have an answer to send, if there is one."""
-        for lane in among:
-            if lane.transport.get_write_buffer_size() == 0:
-                self.say(whose, "too many connections: idle ones are closed for new ones")
-                self.leave(lane)
-                lane.transport.abort()
+        for connection in among:
+            if connection.transport.get_write_buffer_size() == 0:
+                self.warn(whose, "too many connections: idle ones are closed for new ones")
+                self.release(connection)
+                connection.transport.abort()
                 return True
         return False
 
     def _close_aged(self) -> None:
-        """Close lanes that have been idle for too long; aiohttp does so with its own."""
+        """Close connections on the fast path that have been idle for too long; aiohttp does so with its own."""
         self._aging = None
         now, limit = self._running.time(), self._limits.idle
-        for lane in [*self._idle]:
-            if not lane.light:
+        for connection in [*self._idle]:
+            if not connection.on_fast_path:
                 continue
-            if now - lane.since < limit:
+            if now - connection.since < limit:
                 # Not for each of them at its own instant: a sixteenth later is soon enough.
-                wait = max(lane.since + limit - now, limit / 16)
+                wait = max(connection.since + limit - now, limit / 16)
                 self._aging = self._running.call_later(wait, self._close_aged)
                 return
-            lane.transport.close()
+            connection.transport.close()
 
     def _close_unread(self) -> None:
         """Close connections with an answer in their buffer that nobody takes."""
-        for lane in [*self._open]:
-            unread = lane.transport.get_write_buffer_size()
-            if unread and unread == lane.unread:
-                self.say(lane.address, f"took no byte of an answer for {self._limits.unread / 2:g} s")
-                lane.transport.abort()
-            lane.unread = unread
+        for connection in [*self._open]:
+            unread = connection.transport.get_write_buffer_size()
+            if unread and unread == connection.unread:
+                self.warn(connection.address, f"took no byte of an answer for {self._limits.unread / 2:g} s")
+                connection.transport.abort()
+            connection.unread = unread
         again = bool(self._open)
         self._sweep = self._running.call_later(self._limits.unread / 2, self._close_unread) if again else None
 
@@ -210,9 +216,9 @@ class BoundedServer(web.Server):
     def pre_shutdown(self) -> None:
         """No further requests on connections that are open."""
         super().pre_shutdown()
-        for lane in [*self._open]:
-            if lane.light:
-                lane.transport.close()
+        for connection in [*self._open]:
+            if connection.on_fast_path:
+                connection.transport.close()
 
     async def shutdown(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - aiohttp's own
         """End all connections; requests that run have `timeout` seconds, twice."""
@@ -220,17 +226,17 @@ class BoundedServer(web.Server):
             if timer is not None:
                 timer.cancel()
         await super().shutdown(timeout)
-        for lane in [*self._open]:
-            if lane.light:
-                lane.transport.abort()
+        for connection in [*self._open]:
+            if connection.on_fast_path:
+                connection.transport.abort()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        lane = cast(_Protocol, request.protocol).lane
-        self._idle.pop(lane, None)
+        connection = cast(_Protocol, request.protocol).connection
+        self._idle.pop(connection, None)
         try:
-            return await self._answer(request)
+            return await self._respond(request)
         finally:
-            self.rest(lane)
+            self.idle(connection)
 
     def _request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.Request:
         # aiohttp's parser lets a request without a target through, and would answer in versions that it does not speak.
@@ -264,14 +270,14 @@ class _Protocol(web.RequestHandler):
     `ended`: the machine has closed its side, or all of the connection; that looks the same.
     """
 
-    __slots__ = ("_answered", "_server", "ended", "lane")
+    __slots__ = ("_answered", "_server", "connection", "ended")
 
-    def __init__(self, server: BoundedServer, lane: Lane, **settings: Any) -> None:
+    def __init__(self, server: BoundedServer, connection: FastPathConnection, **settings: Any) -> None:
         super().__init__(server, **settings)
         self._server = server
         self._answered = 0
         self.ended = False
-        self.lane = lane
+        self.connection = connection
 
     async def start(self) -> None:
         """Answer requests; none if the machine has gone before this task began, which aiohttp takes for a mistake."""
@@ -279,12 +285,12 @@ class _Protocol(web.RequestHandler):
             await super().start()
 
     def eof_received(self) -> bool:  # type: ignore[override]  # asyncio's own: true keeps it open
-        """The machine sends no more: what it has asked for is answered, as in the lane, and aiohttp would not.
+        """The machine sends no more: what it has asked for is answered, as on the fast path, and aiohttp would not.
 
         `printf ... | nc` closes its side when it has sent its request. Of a request without its end nothing is owed.
         """
         self.ended = True
-        return self._answered < self._request_count and self._is_whole()
+        return _SHOWS_REQUESTS and self._answered < self._request_count and self._is_whole()
 
     async def finish_response(self, request: Any, resp: Any, start_time: float | None) -> tuple[Any, bool]:
         """An answer is sent."""
@@ -292,13 +298,13 @@ class _Protocol(web.RequestHandler):
             return await super().finish_response(request, resp, start_time)
         finally:
             self._answered += 1
-            if self.ended and self._answered == self._request_count:
+            if self.ended and _SHOWS_REQUESTS and self._answered == self._request_count:
                 self.close()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The connection has ended."""
         super().connection_lost(exc)
-        self._server.leave(self.lane)
+        self._server.release(self.connection)
 
     def _is_whole(self) -> bool:
         """Whether the request that came last has come with all of its body."""
@@ -319,7 +325,7 @@ class _Protocol(web.RequestHandler):
         line = message or ""
         if status == 400:
             status, line = self._refusal(exc, line)
-            self._server.say(self.lane.address, f"a bad request: {line}")
+            self._server.warn(self.connection.address, f"a bad request: {line}")
             line = line if status != 400 else f"bad request: {line}"
         response = text(line, status=status)
         response.force_close()

@@ -1,13 +1,13 @@
-"""The express lane: plain metadata requests, answered from tables without aiohttp.
+"""The fast path of connections: plain requests, answered with prepared responses and without aiohttp.
 
 cloud-init makes a connection for each of the dozen documents that it reads, sends a request in one segment, and closes
 when it has the answer. aiohttp's parser, request, response and two tasks are most of what that would cost. So every
-connection begins in a `Lane`: what is plain is looked up in the table of the machine at that address (made by
-`edge.http.metadata.compiled`) and written at once. With the first segment that holds anything else the connection
+connection begins in a `FastPathConnection`: what is plain is looked up in what is prepared for that address (by
+`edge.http.metadata.fast_path`) and written at once. With the first segment that holds anything else the connection
 becomes aiohttp's, and stays so.
 
-    GET <a target in the table> HTTP/1.1, and a known head  -> the answer, and the next request
-    anything else; half a request; too much at once         -> aiohttp (`edge.http.transport.connections`)
+    GET <a target that is prepared> HTTP/1.1, and a known head  -> the response, and the next request
+    anything else; half a request; too much at once             -> aiohttp (`edge.http.transport.connections`)
 
 Plain is no judgement of ours on HTTP: a head is known when aiohttp's own parser has taken it, and nothing is in it that
 an answer could depend on. So no request gets another answer here than there, but for the date.
@@ -31,12 +31,12 @@ from edge.http.context import agent_name
 
 log = logging.getLogger(__name__)
 
-MAX_AT_ONCE: Final = 64 * 1024
+MAX_AT_ONCE_BYTES: Final = 64 * 1024
 """Bytes of bodies that are written for requests that come together: aiohttp takes its time for more."""
 MAX_HEADS: Final = 256
-MAX_HEAD: Final = 1024
+MAX_HEAD_BYTES: Final = 1024
 """Known heads, and bytes of one: they differ by client, hardly by machine."""
-_SHARED: Final = 16 * 1024
+_COPIED_BYTES: Final = 16 * 1024
 """A larger body is not copied for each machine that takes its time."""
 
 _END: Final = b"\r\n\r\n"
@@ -57,18 +57,18 @@ _HARMLESS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class PreparedResponse:
     """An answer that can be sent as it stands: everything before the Date, and the body.
 
-    `noted` is called with the client's name, `Cloud-Init/22.4.2`, each time that it is sent; it must be quick.
+    `on_sent` is called with the client's name, `Cloud-Init/22.4.2`, each time that it is sent; it must be quick.
     """
 
     head: bytes
     body: bytes
-    noted: Callable[[str], None] | None = None
+    on_sent: Callable[[str], None] | None = None
 
     @staticmethod
-    def of(response: web.Response, noted: Callable[[str], None] | None = None) -> Ready:
+    def of(response: web.Response, on_sent: Callable[[str], None] | None = None) -> PreparedResponse:
         """The same bytes as aiohttp makes of `response`, whose body must be bytes, or none. Raises TypeError."""
         body = response.body or b""
         if not isinstance(body, bytes):
@@ -76,7 +76,7 @@ class Ready:
         headers = [*response.headers.items(), (hdrs.CONTENT_LENGTH, str(len(body)))]
         if body and hdrs.CONTENT_TYPE not in response.headers:
             headers.append((hdrs.CONTENT_TYPE, "application/octet-stream"))
-        return Ready(_head(response.status, response.reason or "", tuple(headers)), body, noted)
+        return PreparedResponse(_head(response.status, response.reason or "", tuple(headers)), body, on_sent)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -86,11 +86,11 @@ def _head(status: int, reason: str, headers: tuple[tuple[str, str], ...]) -> byt
     return "\r\n".join([*lines, f"{hdrs.DATE}: "]).encode()
 
 
-Table = Callable[[str], Mapping[bytes, Ready] | None]
-"""`table(address)`: what plain requests from there get, by target as in the request line; None: nothing is plain."""
+ResponseLookup = Callable[[str], Mapping[bytes, PreparedResponse] | None]
+"""`responses(address)`: what plain requests from there get, by target of the request line; None: nothing is plain."""
 
 
-class Heads:
+class KnownHeads:
     """The heads that are known: ` HTTP/1.1`, the header lines and the empty line, byte for byte."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limits: Mapping[str, Any]) -> None:
@@ -105,7 +105,7 @@ class Heads:
         return client if client is not None else self._learn(head)
 
     def _learn(self, head: bytes) -> str | None:
-        if len(head) > MAX_HEAD or (client := self._judge(head)) is None:
+        if len(head) > MAX_HEAD_BYTES or (client := self._judge(head)) is None:
             return None
         if len(self._clients) >= MAX_HEADS:
             del self._clients[next(iter(self._clients))]
@@ -130,39 +130,39 @@ class Heads:
         return agent_name(message.headers.get(hdrs.USER_AGENT, ""))
 
 
-class Server(Protocol):
-    """What a lane needs of whoever counts connections: `edge.http.transport.connections`."""
+class ConnectionServer(Protocol):
+    """What a connection needs of whoever counts connections: `edge.http.transport.connections`."""
 
-    table: Table
-    heads: Heads
+    responses: ResponseLookup
+    heads: KnownHeads
 
-    def admit(self, lane: Lane) -> bool:
+    def admit(self, connection: FastPathConnection) -> bool:
         """Whether a new connection may stay."""
 
-    def rest(self, lane: Lane) -> None:
+    def idle(self, connection: FastPathConnection) -> None:
         """It has been answered, and is idle from now on."""
 
-    def leave(self, lane: Lane) -> None:
+    def release(self, connection: FastPathConnection) -> None:
         """It has ended."""
 
-    def handler(self, lane: Lane) -> asyncio.Protocol:
+    def handler(self, connection: FastPathConnection) -> asyncio.Protocol:
         """aiohttp's protocol for the rest of this connection."""
 
 
-class Lane(asyncio.Protocol):
+class FastPathConnection(asyncio.Protocol):
     """A connection. It remains the name of the connection when aiohttp has taken over.
 
     `address` is the peer's. `unread` and `since` are the server's: bytes that were in its buffer when it was looked at
-    last, and since when it is idle (seconds of the loop's clock). `light`: aiohttp has not taken over.
+    last, and since when it is idle (seconds of the loop's clock). `on_fast_path`: aiohttp has not taken over.
     """
 
-    __slots__ = ("_paused", "_server", "address", "light", "since", "transport", "unread")
+    __slots__ = ("_paused", "_server", "address", "on_fast_path", "since", "transport", "unread")
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ConnectionServer) -> None:
         self._server = server
         self._paused = False
         self.address = ""
-        self.light = True
+        self.on_fast_path = True
         self.since = 0.0
         self.unread = 0
         self.transport: asyncio.Transport
@@ -173,9 +173,9 @@ class Lane(asyncio.Protocol):
         if not self._server.admit(self):
             transport.abort()
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, _exc: Exception | None) -> None:
         """It has ended, before aiohttp took over."""
-        self._server.leave(self)
+        self._server.release(self)
 
     def pause_writing(self) -> None:
         """The machine does not take its answers as fast as it asks."""
@@ -189,27 +189,27 @@ class Lane(asyncio.Protocol):
         """Answer `data` if it is plain requests and nothing else, or leave all of it to aiohttp."""
         try:
             answers = self._plain(data)
-            for ready, client in answers:
-                self._send(ready)
-                if ready.noted is not None:
-                    ready.noted(client)
+            for response, client in answers:
+                self._send(response)
+                if response.on_sent is not None:
+                    response.on_sent(client)
         except Exception:
             log.exception("an answer from a table failed")
             self.transport.abort()
             return
         if answers:
-            self._server.rest(self)
+            self._server.idle(self)
         else:
             self._hand_over(data)
 
-    def _plain(self, data: bytes) -> list[tuple[Ready, str]]:
+    def _plain(self, data: bytes) -> list[tuple[PreparedResponse, str]]:
         """The answers to all requests in `data`, and who asks; none if one of them is not plain.
 
         All or none, for aiohttp does not answer a good request either if what comes with it can't be read.
         """
-        found: list[tuple[Ready, str]] = []
-        table = self._server.table(self.address)
-        if table is None or self._paused:
+        found: list[tuple[PreparedResponse, str]] = []
+        prepared = self._server.responses(self.address)
+        if prepared is None or self._paused:
             return found
         start = size = 0
         while start < len(data):
@@ -217,25 +217,25 @@ class Lane(asyncio.Protocol):
             end = data.find(_END, space) + 4
             if space < 0 or end < 4 or not data.startswith(b"GET ", start):
                 return []
-            ready = table.get(data[start + 4 : space])
-            if ready is None or (client := self._server.heads.client(data[space:end])) is None:
+            response = prepared.get(data[start + 4 : space])
+            if response is None or (client := self._server.heads.client(data[space:end])) is None:
                 return []
-            found.append((ready, client))
-            size += len(ready.body)
-            if size > MAX_AT_ONCE and len(found) > 1:
+            found.append((response, client))
+            size += len(response.body)
+            if size > MAX_AT_ONCE_BYTES and len(found) > 1:
                 return []
             start = end
         return found
 
-    def _send(self, ready: Ready) -> None:
-        if len(ready.body) < _SHARED:
-            self.transport.write(b"".join((ready.head, _rest_of_head(rfc822_formatted_time()), ready.body)))
+    def _send(self, response: PreparedResponse) -> None:
+        if len(response.body) < _COPIED_BYTES:
+            self.transport.write(b"".join((response.head, _rest_of_head(rfc822_formatted_time()), response.body)))
         else:
-            self.transport.write(ready.head + _rest_of_head(rfc822_formatted_time()))
-            self.transport.write(ready.body)
+            self.transport.write(response.head + _rest_of_head(rfc822_formatted_time()))
+            self.transport.write(response.body)
 
     def _hand_over(self, data: bytes) -> None:
-        self.light = False
+        self.on_fast_path = False
         handler = self._server.handler(self)
         self.transport.set_protocol(handler)
         handler.connection_made(self.transport)

@@ -383,10 +383,10 @@ class Edge:
 
     def __init__(self, binaries: BootBinaries, mode: DhcpMode = DhcpMode.RESERVATION, **how: Any) -> None:
         self.inventory = Inventory()
-        self.has_work = True
+        self.has_pending = True
         self.mode = mode
         when = NetbootWhen.WORKFLOW if how.pop("when_workflow", False) else NetbootWhen.ALLOWED
-        policy = NetbootPolicy(mode, when, lambda _namespace, _name: self.has_work)
+        policy = NetbootPolicy(mode, when, lambda _namespace, _name: self.has_pending)
         self.dhcp = {"ip": ADDRESS, "netmask": "255.255.255.0", "gateway": "10.77.0.1", "leaseTimeSeconds": 3600}
         self.dhcp |= {"hostname": "m1", "nameservers": ["10.77.0.1", "10.77.0.2"], "timeservers": ["10.77.0.3"]}
         self.dhcp |= how.pop("dhcp", {})
@@ -634,7 +634,7 @@ def test_uefi_on_a_raspberry_pi_is_uefi(edge: Edge) -> None:
 
 def refused_edges(binaries: BootBinaries, mode: DhcpMode) -> list[Edge]:
     idle = Edge(binaries, mode, when_workflow=True)
-    idle.has_work = False
+    idle.has_pending = False
     return [Edge(binaries, mode, disableNetboot=True), idle]
 
 
@@ -675,7 +675,7 @@ def test_workflow_that_comes_lets_the_machine_boot_and_one_that_ends_stops_it(bi
     edge = Edge(binaries, when_workflow=True)
     edge.register(ROMS[0].mac)
     for work, file in ((True, "snponly.efi"), (False, LOCAL_BOOT), (True, "snponly.efi")):
-        edge.has_work = work
+        edge.has_pending = work
         assert pxe(edge, ROMS[0]).file == file
 
 

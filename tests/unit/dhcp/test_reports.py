@@ -71,7 +71,7 @@ def test_machine_netboots_while_it_has_work_and_no_longer(
     make_edge: MakeEdge, make_hardware: Hardware, wire: Wire, captured: dict[str, bytes]
 ) -> None:
     work = {("default", "lab-1")}
-    edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58"), has_work=lambda *name: name in work)
+    edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58"), has_pending=lambda *name: name in work)
     for _ in range(2):
         assert wire.read(edge.send(captured["edk2_pxe_discover"])).file == b"snponly.efi"
     work.clear()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from edge.callers import MetadataTokens, Networks, Rules
+from edge.callers import MetadataTokens, Networks, TrustedNetworks
 from edge.machines import DhcpMode
 
 MAC, IP = "52:54:00:00:00:01", "127.0.0.5"
@@ -27,7 +27,7 @@ def networks(*texts: str) -> Networks:
 
 
 PROXIES = networks("127.0.1.0/24")
-RULES = Rules(proxies=PROXIES, nat=networks("127.0.2.0/24"))
+TRUSTED = TrustedNetworks(proxies=PROXIES, nat=networks("127.0.2.0/24"))
 
 OtherRack = Callable[..., AbstractAsyncContextManager[Any]]
 

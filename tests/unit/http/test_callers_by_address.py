@@ -27,10 +27,10 @@ from tests.unit.http.machines_with_secrets import (
     OTHER_MAC,
     PROXIES,
     PROXY,
-    RULES,
     SECOND_PROXY,
     SPARE_MAC,
     STRANGER,
+    TRUSTED,
     OtherRack,
     fill,
     hardware,
@@ -165,7 +165,7 @@ _HEADERS = [
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_no_header_makes_one_machine_another(other_rack: OtherRack, mode: DhcpMode) -> None:
-    async with other_rack(mode=mode, rules=RULES) as rack:
+    async with other_rack(mode=mode, trusted=TRUSTED) as rack:
         fill(rack)
         for headers in _HEADERS:
             lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
@@ -255,7 +255,7 @@ async def test_connection_that_stays_open_does_not_keep_an_address_that_was_take
         length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
         return head + await reader.readexactly(length)
 
-    for headers in (b"", b"X-Anything: slow\r\n"):  # by the express lane first, then by aiohttp
+    for headers in (b"", b"X-Anything: slow\r\n"):  # on the fast path first, then by aiohttp
         machines.inventory.apply(hardware("m1", MAC, IP))
         assert b"secret-of-m1" in await get(b"/latest/user-data", headers)
         machines.inventory.apply(hardware("m1", MAC, "127.0.0.50"))
@@ -292,7 +292,7 @@ class Links:
 
 
 async def test_connection_stops_being_the_machines_when_another_has_its_address(other_rack: OtherRack) -> None:
-    """In the express lane as in full, on a connection that stays open."""
+    """On the fast path as in full, on a connection that stays open."""
     links = Links()
     async with other_rack(neighbours=links) as rack:
         fill(rack)
@@ -324,8 +324,8 @@ async def test_second_address_opens_no_way_by_nat_nor_to_a_session_token_but_a_s
 ) -> None:
     links = Links()
     links.macs[IP] = mac
-    rules = replace(RULES, nat=(ipaddress.IPv4Network("127.0.0.0/8"),))
-    async with other_rack(neighbours=links, rules=rules) as rack:
+    trusted = replace(TRUSTED, nat=(ipaddress.IPv4Network("127.0.0.0/8"),))
+    async with other_rack(neighbours=links, trusted=trusted) as rack:
         fill(rack)
         for who in (MAC, OTHER_MAC, SPARE_MAC):
             assert (await rack.ask(f"/machine/{who}/latest/user-data", ip=IP)).status == 403
@@ -340,7 +340,7 @@ async def test_what_a_proxy_says_of_an_address_on_our_link_needs_no_entry_of_the
     """The machine talks to the proxy, and perhaps never to us."""
     links = Links()
     links.macs[IP] = ""
-    async with other_rack(neighbours=links, rules=RULES) as rack:
+    async with other_rack(neighbours=links, trusted=TRUSTED) as rack:
         fill(rack)
         assert (await rack.ask("/latest/user-data", ip=PROXY, X_Forwarded_For=IP)).text == "secret-of-m1"
         links.macs[IP] = OTHER_MAC
@@ -374,7 +374,7 @@ async def test_two_interfaces_with_one_address_are_called_so_and_not_two_hardwar
 
 
 async def test_trusted_proxy_says_whose_request_it_brings(other_rack: OtherRack) -> None:
-    async with other_rack(rules=RULES) as rack:
+    async with other_rack(trusted=TRUSTED) as rack:
         fill(rack)
         for value in (IP, f"{OTHER_IP}, {IP}", f"{IP}:4711", f"::ffff:{IP}", f"{IP}, {SECOND_PROXY}", f"junk,{IP}"):
             assert (await rack.ask("/latest/user-data", ip=PROXY, X_Forwarded_For=value)).text == "secret-of-m1"
@@ -386,7 +386,7 @@ async def test_trusted_proxy_says_whose_request_it_brings(other_rack: OtherRack)
 
 
 async def test_every_line_of_x_forwarded_for_counts_the_last_most(other_rack: OtherRack) -> None:
-    async with other_rack(rules=RULES) as rack:
+    async with other_rack(trusted=TRUSTED) as rack:
         fill(rack)
         lines = b"".join(b"X-Forwarded-For: %s\r\n" % each for each in (IP.encode(), OTHER_IP.encode()))
         answer = await raw(rack, b"GET /latest/user-data HTTP/1.1\r\nHost: e\r\n" + lines + b"\r\n", PROXY)
@@ -397,7 +397,7 @@ async def test_every_line_of_x_forwarded_for_counts_the_last_most(other_rack: Ot
     "value", ["garbage", f"{IP}, unknown", f"{IP}, ", "_hidden", "010.0.0.1", f"for={IP}", "1.2.3"]
 )
 async def test_proxy_that_sends_garbage_is_told_so(other_rack: OtherRack, value: str) -> None:
-    async with other_rack(rules=RULES) as rack:
+    async with other_rack(trusted=TRUSTED) as rack:
         fill(rack)
         reply = await rack.ask("/latest/user-data", ip=PROXY, X_Forwarded_For=value)
         if value.endswith(", "):  # an empty element of a list is none (RFC 9110, section 5.6.1)
@@ -409,7 +409,7 @@ async def test_proxy_that_sends_garbage_is_told_so(other_rack: OtherRack, value:
 
 
 async def test_proxy_that_names_nobody_is_not_taken_for_the_machine_it_runs_on(other_rack: OtherRack) -> None:
-    async with other_rack(rules=RULES) as rack:
+    async with other_rack(trusted=TRUSTED) as rack:
         fill(rack)
         rack.inventory.apply(hardware("proxy", "52:54:00:00:00:0e", PROXY))
         for headers in ({}, {"X_Forwarded_For": SECOND_PROXY}, {"X_Forwarded_For": ""}):
@@ -420,7 +420,7 @@ async def test_proxy_that_names_nobody_is_not_taken_for_the_machine_it_runs_on(o
 
 
 async def test_requests_on_one_connection_of_a_proxy_are_each_their_own_machines(other_rack: OtherRack) -> None:
-    async with other_rack(rules=RULES) as rack:
+    async with other_rack(trusted=TRUSTED) as rack:
         fill(rack)
         lines = (f"X-Forwarded-For: {IP}\r\n", "", f"X-Forwarded-For: {OTHER_IP}\r\n", "", f"Forwarded: for={IP}\r\n")
         requests = [f"GET /latest/user-data HTTP/1.1\r\nHost: e\r\n{line}\r\n" for line in lines]
@@ -431,7 +431,7 @@ async def test_requests_on_one_connection_of_a_proxy_are_each_their_own_machines
 
 
 async def test_proxies_of_many_machines_may_have_many_connections(other_rack: OtherRack) -> None:
-    async with other_rack(rules=RULES) as rack:
+    async with other_rack(trusted=TRUSTED) as rack:
         fill(rack)
         connections = [await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(PROXY, 0)) for _ in range(100)]
         request = b"GET /latest/user-data HTTP/1.1\r\nHost: e\r\nX-Forwarded-For: 127.0.0.5\r\n\r\n"
@@ -480,7 +480,7 @@ def test_endless_list_of_proxies_is_refused() -> None:
 
 
 async def test_mac_in_the_path_is_believed_from_the_named_networks_only(other_rack: OtherRack) -> None:
-    async with other_rack(rules=RULES) as rack:
+    async with other_rack(trusted=TRUSTED) as rack:
         fill(rack)
         for spelled in (SPARE_MAC, SPARE_MAC.upper(), SPARE_MAC.replace(":", "-")):
             for path in (f"/machine/{spelled}/2009-04-04/user-data", f"/nocloud/{spelled}/user-data"):
@@ -502,7 +502,7 @@ async def test_mac_in_the_path_is_believed_from_the_named_networks_only(other_ra
 
 
 async def test_machine_whose_address_is_known_is_no_other_one_behind_nat_either(other_rack: OtherRack) -> None:
-    async with other_rack(rules=RULES) as rack:
+    async with other_rack(trusted=TRUSTED) as rack:
         fill(rack)
         rack.inventory.apply(hardware("inside", "52:54:00:00:00:0f", NAT))
         assert (await rack.ask(f"/nocloud/{MAC}/user-data", ip=NAT)).status == 403
@@ -513,7 +513,7 @@ async def test_machine_whose_address_is_known_is_no_other_one_behind_nat_either(
 async def test_address_that_two_hardware_claim_is_no_third_machine_behind_nat(
     other_rack: OtherRack, mode: DhcpMode
 ) -> None:
-    async with other_rack(mode=mode, rules=RULES) as rack:
+    async with other_rack(mode=mode, trusted=TRUSTED) as rack:
         fill(rack)
         for number in (7, 8):
             rack.inventory.apply(hardware(f"rival-{number}", f"52:54:00:00:00:0{number}", NAT))
@@ -530,7 +530,7 @@ async def test_address_that_two_hardware_claim_is_no_third_machine_behind_nat(
 async def test_address_of_a_mac_that_two_hardware_claim_is_no_third_machine_behind_nat(
     other_rack: OtherRack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with other_rack(mode=DhcpMode.PROXY, rules=RULES) as rack:
+    async with other_rack(mode=DhcpMode.PROXY, trusted=TRUSTED) as rack:
         fill(rack)
         rack.callers.learn(MAC, NAT)
         rack.inventory.apply(hardware("thief", MAC, None))
@@ -540,7 +540,7 @@ async def test_address_of_a_mac_that_two_hardware_claim_is_no_third_machine_behi
 
 
 async def test_mac_that_two_hardware_claim_is_nobodys_behind_nat(other_rack: OtherRack) -> None:
-    async with other_rack(rules=RULES) as rack:
+    async with other_rack(trusted=TRUSTED) as rack:
         fill(rack)
         rack.inventory.apply(hardware("thief", SPARE_MAC, None))
         assert (await rack.ask(f"/nocloud/{SPARE_MAC}/user-data", ip=NAT)).status == 404

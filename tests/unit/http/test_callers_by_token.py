@@ -20,9 +20,9 @@ from tests.unit.http.machines_with_secrets import (
     OTHER_IP,
     OTHER_MAC,
     PROXY,
-    RULES,
     SPARE_MAC,
     STRANGER,
+    TRUSTED,
     OtherRack,
     fill,
     hardware,
@@ -173,7 +173,7 @@ async def test_session_token_of_another_machine_is_worth_nothing(other_rack: Oth
 
 
 async def test_where_session_tokens_are_required_nothing_is_served_without(other_rack: OtherRack) -> None:
-    async with other_rack(imds_required=True, rules=RULES) as rack:
+    async with other_rack(imds_required=True, trusted=TRUSTED) as rack:
         fill(rack)
         for path in ("/latest/user-data", "/latest/", "/metadata", "/nocloud/m1/user-data", f"/machine/{MAC}/metadata"):
             assert (await rack.ask(path)).status == 401
@@ -185,7 +185,7 @@ async def test_where_session_tokens_are_required_nothing_is_served_without(other
 
 
 async def test_wrong_session_token_is_refused_where_none_would_do(other_rack: OtherRack) -> None:
-    async with other_rack(rules=RULES) as rack:
+    async with other_rack(trusted=TRUSTED) as rack:
         fill(rack)
         signed = f"/machine/{tokens(rack).mint(MAC)}/latest/user-data"
         foreign = (await session(rack, OTHER_IP)).text
@@ -212,7 +212,7 @@ async def test_session_token_is_refused_as_on_ec2(machines: Any) -> None:
 
 
 async def test_session_token_is_had_through_a_trusted_proxy_and_with_a_signed_url(other_rack: OtherRack) -> None:
-    async with other_rack(rules=RULES, imds_required=True) as rack:
+    async with other_rack(trusted=TRUSTED, imds_required=True) as rack:
         fill(rack)
         through = (await session(rack, PROXY, X_Forwarded_For=IP)).text
         assert (await rack.ask("/latest/user-data", X_aws_ec2_metadata_token=through)).text == "secret-of-m1"

@@ -117,12 +117,12 @@ async def test_connection_that_is_used_is_not_closed_for_a_new_one(
 
 async def test_connection_that_was_reset_before_anybody_looked_takes_no_place(other_rack: OtherRack) -> None:
     async with other_rack() as rack:
-        lane = rack.runner.server()
+        connection = rack.runner.server()
         transport = mock.create_autospec(asyncio.Transport)
         transport.get_extra_info.return_value = None  # nobody is at the other end
-        lane.connection_made(transport)
+        connection.connection_made(transport)
         transport.abort.assert_called_once_with()
-        lane.connection_lost(None)
+        connection.connection_lost(None)
 
 
 async def test_connection_that_was_used_last_is_closed_last(other_rack: OtherRack) -> None:

@@ -1,4 +1,4 @@
-"""The express lane: the same bytes as aiohttp's, whatever is asked; and nobody who floods it keeps others waiting."""
+"""The fast path: the same bytes as aiohttp's, whatever is asked; and nobody who floods it keeps others waiting."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from aiohttp import web
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge.callers import Rules
-from edge.http.transport import fast_path as express
+from edge.callers import TrustedNetworks
+from edge.http.transport import fast_path
 from edge.http.transport.connections import BoundedServer, Limits
-from edge.http.transport.fast_path import MAX_HEAD, MAX_HEADS, Heads, Ready
+from edge.http.transport.fast_path import MAX_HEAD_BYTES, MAX_HEADS, KnownHeads, PreparedResponse
 from edge.journey.events import Step
 
 OtherRack = Callable[..., AbstractAsyncContextManager[Any]]
@@ -47,7 +47,7 @@ PLAIN = b"GET " + ID + HEAD
 
 
 class Edges:
-    """Two edges with the same machine, in a thread of their own: one with the express lane, one without."""
+    """Two edges with the same machine, in a thread of their own: one with the fast path, one without."""
 
     def __init__(self, open_rack: Callable[..., Any], tmp_path: Path) -> None:
         self._open_rack = open_rack
@@ -62,9 +62,8 @@ class Edges:
         limits = Limits(idle=0.4, unread=0.8)
         for place in self._places:
             place.mkdir()
-        racks = [self._open_rack(place, limits=limits) for place in self._places]
+        racks = [self._open_rack(place, limits=limits, fast_path=place is self._places[0]) for place in self._places]
         async with racks[0] as fast, racks[1] as slow:
-            slow.runner.server.table = lambda _: None
             for rack in (fast, slow):
                 rack.register(instance={"userdata": "#cloud-config\n" + "#" * 3000})
             self.fast, self.slow = fast, slow
@@ -249,9 +248,9 @@ async def test_ready_answer_is_the_one_aiohttp_sends(response: Callable[[], web.
         return response()
 
     said = []
-    for table in ({b"/": Ready.of(response())}, None):
+    for prepared in ({b"/": PreparedResponse.of(response())}, None):
         loop = asyncio.get_running_loop()
-        server = BoundedServer(answer, Limits(), loop.time, {"": table, "127.0.0.1": table}.get)
+        server = BoundedServer(answer, Limits(), loop.time, {"": prepared, "127.0.0.1": prepared}.get)
         listening = await loop.create_server(server, "127.0.0.1", 0)
         port = listening.sockets[0].getsockname()[1]
         request = get(b"/") + get(b"/", b"Connection: close")
@@ -266,7 +265,7 @@ async def test_ready_answer_is_the_one_aiohttp_sends(response: Callable[[], web.
 
 def test_answer_that_is_no_bytes_is_not_taken_for_ready() -> None:
     with pytest.raises(TypeError):
-        Ready.of(web.Response(body=bytearray(b"x")))
+        PreparedResponse.of(web.Response(body=bytearray(b"x")))
 
 
 async def test_plain_request_needs_no_aiohttp_and_is_on_the_journey(rack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,11 +297,11 @@ async def test_change_of_the_hardware_is_seen_on_an_open_connection(rack: Any) -
 
 
 async def test_heads_that_are_kept_are_few_and_short() -> None:
-    heads = Heads(asyncio.get_running_loop(), {})
+    heads = KnownHeads(asyncio.get_running_loop(), {})
     for number in range(3 * MAX_HEADS):
         assert heads.client(b" HTTP/1.1\r\nHost: x\r\nUser-Agent: %d x\r\n\r\n" % number) == str(number)
     assert len(heads._clients) == MAX_HEADS
-    assert heads.client(b" HTTP/1.1\r\nUser-Agent: " + b"a" * MAX_HEAD + b"\r\n\r\n") is None
+    assert heads.client(b" HTTP/1.1\r\nUser-Agent: " + b"a" * MAX_HEAD_BYTES + b"\r\n\r\n") is None
 
 
 @pytest.mark.parametrize(
@@ -320,7 +319,7 @@ async def test_heads_that_are_kept_are_few_and_short() -> None:
     ],
 )
 async def test_head_that_could_change_an_answer_is_left_to_aiohttp(head: bytes) -> None:
-    heads = Heads(asyncio.get_running_loop(), {})
+    heads = KnownHeads(asyncio.get_running_loop(), {})
     assert heads.client(b" HTTP/1.1\r\nHost: h\r\n\r\n") is not None
     assert heads.client(head) is None
     assert heads.client(head) is None
@@ -367,8 +366,8 @@ async def test_flood_keeps_no_other_machine_waiting_and_takes_no_memory(other_ra
             thread.start()
         try:
             assert await _waits(rack, 0.7) < 1.0
-            for lane in rack.runner.server._open:
-                assert lane.transport.get_write_buffer_size() < 512 * 1024
+            for connection in rack.runner.server._open:
+                assert connection.transport.get_write_buffer_size() < 512 * 1024
         finally:
             stop.set()
             for thread in threads:
@@ -397,9 +396,9 @@ async def test_answers_that_nobody_reads_do_not_pile_up(other_rack: OtherRack, c
         reader._transport.pause_reading()  # type: ignore[attr-defined]
         writer.write((b"GET " + USER_DATA + HEAD) * count)
         await asyncio.sleep(0.4)
-        (lane,) = rack.runner.server._open
-        assert lane.transport.get_write_buffer_size() < 4 * express.MAX_AT_ONCE
-        assert not lane.light
+        (connection,) = rack.runner.server._open
+        assert connection.transport.get_write_buffer_size() < 4 * fast_path.MAX_AT_ONCE_BYTES
+        assert not connection.on_fast_path
         reader._transport.resume_reading()  # type: ignore[attr-defined]
         for _ in range(count):
             await asyncio.wait_for(reader.readuntil(b"\r\n\r\n" + b"u" * 30_000), 20)
@@ -407,7 +406,7 @@ async def test_answers_that_nobody_reads_do_not_pile_up(other_rack: OtherRack, c
         await writer.wait_closed()
 
 
-# --- what connections promise, in the lane ---
+# --- what connections promise, in the connection ---
 
 
 async def test_lane_that_is_idle_is_closed_in_time_and_one_in_use_is_not(other_rack: OtherRack) -> None:
@@ -466,7 +465,9 @@ async def test_flood_from_one_address_leaves_a_lane_its_own_places_only(other_ra
 
 
 async def test_proxy_has_as_many_connections_as_it_needs(other_rack: OtherRack) -> None:
-    async with other_rack(limits=Limits(per_address=2), rules=Rules(proxies=(ip_network("127.0.0.5/32"),))) as rack:
+    async with other_rack(
+        limits=Limits(per_address=2), trusted=TrustedNetworks(proxies=(ip_network("127.0.0.5/32"),))
+    ) as rack:
         streams = [await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0)) for _ in range(5)]
         await _open(rack, 5)
         for _, writer in streams:
@@ -488,7 +489,7 @@ async def test_table_that_fails_is_in_the_log_and_harms_nobody_else(
     rack: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     rack.register()
-    monkeypatch.setattr(rack.runner.server, "table", lambda _: 1 / 0)
+    monkeypatch.setattr(rack.runner.server, "responses", lambda _: 1 / 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0))
     writer.write(PLAIN)
     with suppress(ConnectionResetError):

@@ -28,6 +28,7 @@ class Rack:
             self.journey.record,
             default_osie,
         )
+        self.inventory.on_change(self.scripts.machine_changed)
 
     def register(self, mac: str = MAC, **spec: Any) -> None:
         name = "m" + mac[-2:]
