@@ -43,7 +43,7 @@ from edge.artifacts.errors import (
     shown,
 )
 from edge.artifacts.fetch.flight import Flight, Services
-from edge.artifacts.fetch.giving_way import MAX_DOWNLOADS, Candidate, gives_way
+from edge.artifacts.fetch.preemption import MAX_DOWNLOADS, Candidate, preempted
 from edge.artifacts.fetch.upstream import Timeouts, Upstream
 from edge.artifacts.local import identity, open_file
 from edge.artifacts.metrics import Counts
@@ -304,7 +304,7 @@ class ArtifactCache:
     def _make_way(self, url: str) -> None:
         """End one download, so that another may begin. Raises UpstreamError if all are at their end already."""
         now = self._clock()
-        flight = gives_way(
+        flight = preempted(
             (flight, Candidate(flight.url, flight.received, now - flight.started))
             for flight, task in self._tasks.items()
             if flight.under_way and not task.cancelling()

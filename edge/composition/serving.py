@@ -39,7 +39,7 @@ from edge.machines import (
     PendingWorkflows,
     ReadSecret,
 )
-from edge.neighbour.meeting import Meeting
+from edge.neighbour.resolution import AddressResolution
 from edge.neighbour.route import is_own
 from edge.neighbour.router_advertisement import RouterAdvertiser
 from edge.tftp import BootFiles, TftpServer
@@ -192,7 +192,7 @@ class Serving:
             osie_files=osie_files,
             default_osie=edge.default_osie,
             extra=edge.tftp_dir,
-            meeting=Meeting(self._callers.is_hidden),
+            resolution=AddressResolution(self._callers.is_hidden),
         )
         server = TftpServer(
             files,

@@ -20,7 +20,7 @@ MAX_TRANSFERS_PER_CLIENT = 16
 MAX_HALF_OPEN = 512
 
 
-class Crowd:
+class ActiveTransfers:
     """Sessions by their client's address and port."""
 
     def __init__(self, most: int, most_half_open: int, most_of_client: int) -> None:
@@ -75,9 +75,9 @@ class Crowd:
             return True
         return is_machine and (self._drop_stranger() or self._drop_half_open(alike))
 
-    def _drop_half_open(self, crowd: Iterable[Session]) -> bool:
-        """Whether there was one in `crowd`; the oldest goes."""
-        for session in list(crowd):
+    def _drop_half_open(self, sessions: Iterable[Session]) -> bool:
+        """Whether there was one in `sessions`; the oldest goes."""
+        for session in list(sessions):
             if not session.transfer.answered:
                 log.debug("TFTP: gave up on %s, which never answered, for another client", session.client[0])
                 session.drop()

@@ -29,7 +29,7 @@ from edge.artifacts import ArtifactError, Source
 from edge.callers import Callers
 from edge.journey.events import Step
 from edge.machines import Inventory, Located, Machine, MachineScripts, NetbootPolicy, NoArtifactError, OsieFiles
-from edge.neighbour.meeting import Meeting
+from edge.neighbour.resolution import AddressResolution
 from edge.tftp.mapped import Snapshots, TooLargeError, mapped, open_below
 from edge.tftp.packets import ErrorCode, printable
 from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest
@@ -87,14 +87,14 @@ class BootFiles:
         osie_files: OsieFiles | None = None,
         default_osie: tuple[str, str] | None = None,
         extra: Path | None = None,
-        meeting: Meeting | None = None,
+        resolution: AddressResolution | None = None,
     ) -> None:
         """`address` is ours on that network. Without `scripts`, `osie_files` or `extra` there are no such files.
 
         `default_osie`: namespace and name of the OSIE that machines without a Hardware may have. `extra`: the
-        operator's directory. `meeting`: where the neighbour table tells who asks, so that it can tell.
+        operator's directory. `resolution`: where the neighbour table tells who asks, so that it can tell.
         """
-        self._meeting = meeting
+        self._resolution = resolution
         self._binaries = binaries
         self._inventory = inventory
         self._callers = callers
@@ -110,20 +110,20 @@ class BootFiles:
     def __call__(self, request: TftpRequest) -> Opened | Awaitable[Opened]:
         """The file that `request` names, or why there is none."""
         if (
-            self._meeting is not None
+            self._resolution is not None
             and _OF_ONE_MACHINE.search(request.name)
-            and self._meeting.is_due(request.client_ip)
+            and self._resolution.is_due(request.client_ip)
         ):
-            return self._after_meeting(request, self._meeting)
+            return self._after_resolution(request, self._resolution)
         return self._open(request)
 
     def machine_changed(self, mac: str) -> None:
         """What failed is worth another try: for the inventory, which calls it after each change."""
         self._failures.pop(mac, None)
 
-    async def _after_meeting(self, request: TftpRequest, meeting: Meeting) -> Opened:
+    async def _after_resolution(self, request: TftpRequest, resolution: AddressResolution) -> Opened:
         """What is made for one machine is told to nobody of our link whose hardware address is not known."""
-        if not await meeting.meet(request.client_ip):
+        if not await resolution.resolve(request.client_ip):
             message = f"{printable(request.name)}: nobody answers ARP at {request.client_ip}"
             return Refusal(ErrorCode.ACCESS_VIOLATION, message)
         opened = self._open(request)

@@ -1,8 +1,8 @@
-"""The way of a transfer's packets to its client: a socket, the client's address, and as few system calls as possible.
+"""How a transfer's packets get to its client: a socket, the client's address, and as few system calls as possible.
 
 `edge.tftp.session` hands over what `edge.tftp.transfer` wants sent. A window of equal blocks goes to the kernel as one
 datagram that it cuts into packets itself (UDP_SEGMENT, man 7 udp): with 64 blocks of an Ethernet's size that halves the
-processor time. Where the kernel can't, or the way does not take it, the packets go one by one.
+processor time. Where the kernel can't, or the path does not take it, the packets go one by one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _UDP_SEGMENT = 103
 
 _NOT_SEGMENTED = frozenset(
     {
-        errno.EINVAL,  # a block is larger than the way's packets, or the kernel has another limit
+        errno.EINVAL,  # a block is larger than the path's packets, or the kernel has another limit
         errno.EIO,  # the interface does no checksums, which cutting needs on older kernels
         errno.EMSGSIZE,
         errno.ENOPROTOOPT,
@@ -53,7 +53,7 @@ _REFUSED = struct.pack("=I", errno.ECONNREFUSED)
 _NO_ROOM = frozenset({errno.EAGAIN, errno.ENOBUFS})
 
 
-class Way:
+class UdpTransport:
     """To one client, over a socket that is its own or shared with others."""
 
     def __init__(self, sock: socket.socket, client: Address, block_bytes: int, local: str | None = None) -> None:
@@ -68,7 +68,7 @@ class Way:
     def send(self, burst: Burst) -> int:
         """Send the packets, of which all but the last are as long as a block; gives how many there was no room for.
 
-        Raises OSError: what ICMP said of earlier packets, or what is wrong with the way.
+        Raises OSError: what ICMP said of earlier packets, or what is wrong with the path.
         """
         count = len(burst)
         if count < _MIN_SEGMENTED_BUFFERS or self._per_call < _MIN_SEGMENTED_BUFFERS:
@@ -124,7 +124,7 @@ def own_socket(local: str, interface: str | None) -> socket.socket:
 
 
 def allow_fragments(sock: socket.socket) -> None:
-    """No don't-fragment bit: on a way with a smaller MTU behind a router, blocks are to arrive in pieces and not be
+    """No don't-fragment bit: on a path with a smaller MTU behind a router, blocks are to arrive in pieces and not be
     lost, for PXE ROMs know nothing of path MTU discovery. It also keeps the kernel from believing what ICMP says of it.
     """
     sock.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DONT)

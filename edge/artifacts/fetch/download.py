@@ -15,7 +15,7 @@ from pathlib import Path
 
 from edge.artifacts.artifact import Artifact, Source
 from edge.artifacts.errors import ArtifactError
-from edge.artifacts.fetch.upstream import Answer
+from edge.artifacts.fetch.upstream import UpstreamResponse
 from edge.artifacts.progress import Progress
 from edge.artifacts.storage.store import Unfinished
 
@@ -53,7 +53,7 @@ class Download:
 
     # --- filling ---
 
-    def describe(self, answer: Answer) -> None:
+    def describe(self, answer: UpstreamResponse) -> None:
         """Take over from the upstream's headers what the file is."""
         self.size = answer.size
         self.etag, self.last_modified, self.validator = answer.etag, answer.last_modified, answer.validator

@@ -36,7 +36,7 @@ from edge.artifacts.errors import (
     shown,
 )
 from edge.artifacts.fetch.download import Download
-from edge.artifacts.fetch.upstream import Answer, Known, RangeError, Timeouts, Upstream
+from edge.artifacts.fetch.upstream import Known, RangeError, Timeouts, Upstream, UpstreamResponse
 from edge.artifacts.metrics import Counts
 from edge.artifacts.storage.room import Allocator
 from edge.artifacts.storage.store import Store, Stored, Unfinished
@@ -211,7 +211,7 @@ class Flight:
 
     # --- taking in ---
 
-    async def _begin(self, answer: Answer) -> Download:
+    async def _begin(self, answer: UpstreamResponse) -> Download:
         services = self._services
         version = services.new_version()
         part = services.store.part_path(self.url, version, self.pin)
@@ -229,7 +229,7 @@ class Flight:
             self._sidecar = asyncio.create_task(self._read_sidecar(download))
         self.answered.set_result(download)
 
-    async def _take_in(self, download: Download, answer: Answer) -> None:
+    async def _take_in(self, download: Download, answer: UpstreamResponse) -> None:
         """Write the body. What of it is there already must be the same."""
         async with aclosing(answer.body(self._services.clock)) as body:
             if answer.start < download.written:
@@ -258,7 +258,7 @@ class Flight:
             await asyncio.wait([self._hashing])
             self._hashing.result()
 
-    async def _skip(self, download: Download, answer: Answer, body: AsyncIterator[bytes]) -> bytes:
+    async def _skip(self, download: Download, answer: UpstreamResponse, body: AsyncIterator[bytes]) -> bytes:
         """An upstream that can't go on in the middle sends all again: read up to where we are, and see that it is the
         same. Gives what came beyond. Raises ChangedError.
         """

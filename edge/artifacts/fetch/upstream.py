@@ -88,7 +88,7 @@ class RangeError(UpstreamError):
     """The upstream can't go on where a download broke off, or we can't be sure that it does: all must come again."""
 
 
-class Answer:
+class UpstreamResponse:
     """An upstream's answer: its headers, and its body, which can be read once.
 
     `start` is the offset of the body's first byte, `size` that of the whole file (None: not said).
@@ -181,7 +181,7 @@ class Upstream:
         await self._session.close()
 
     @asynccontextmanager
-    async def get(self, url: str, known: Known, *, seconds: float | None = None) -> AsyncIterator[Answer]:
+    async def get(self, url: str, known: Known, *, seconds: float | None = None) -> AsyncIterator[UpstreamResponse]:
         """Ask for `url`, unless it still is the version that is `known`, or for what is missing of that.
 
         `seconds`: for all of it. Raises NotFoundError, UpstreamTimeoutError, UpstreamError, BadUrlError; RangeError if
@@ -200,7 +200,7 @@ class Upstream:
             raise self._translated(url, error) from error
         async with response:
             _check(url, response, known)
-            answer = Answer(url, response, timeouts)
+            answer = UpstreamResponse(url, response, timeouts)
             if response.status == 206:
                 _check_range(url, response, answer, known)
             yield answer
@@ -307,7 +307,7 @@ def _check(url: str, response: aiohttp.ClientResponse, known: Known) -> None:
         raise WrongContentError(url, "an empty file")
 
 
-def _check_range(url: str, response: aiohttp.ClientResponse, answer: Answer, known: Known) -> None:
+def _check_range(url: str, response: aiohttp.ClientResponse, answer: UpstreamResponse, known: Known) -> None:
     """Whether a 206 goes on with what we have (RFC 9110 sections 14.4, 15.3.7). Raises RangeError."""
     span = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
     if span is None:

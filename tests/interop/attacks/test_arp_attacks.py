@@ -24,7 +24,7 @@ from edge.dhcp.responder import DhcpSettings, Responder
 from edge.dhcp.server import DhcpServer
 from edge.journey.events import Outcome
 from edge.machines import DhcpMode, MachineScripts, NetbootPolicy
-from edge.neighbour.meeting import Meeting
+from edge.neighbour.resolution import AddressResolution
 from edge.neighbour.table import NeighbourTable
 from edge.tftp import BootFiles, TftpServer
 from ipxe.scripts import BootSettings, Scripts
@@ -70,7 +70,13 @@ class Rack:
             inventory, policy, lambda _namespace, _name: osie, Scripts(BootSettings()), network.record
         )
         files = BootFiles(
-            binaries, inventory, callers, policy, address=SERVER, scripts=scripts, meeting=Meeting(callers.is_hidden)
+            binaries,
+            inventory,
+            callers,
+            policy,
+            address=SERVER,
+            scripts=scripts,
+            resolution=AddressResolution(callers.is_hidden),
         )
         started = [DhcpServer(responder, "srv0"), TftpServer(files, network.record, host=SERVER, interface="srv0")]
         for server in started:

@@ -167,14 +167,14 @@ async def test_connection_that_breaks_after_the_last_byte_is_no_failure(
     start_cache: Any, upstream: Any, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = await start_cache({"retries": 0})
-    read = flight.Answer._read
+    read = flight.UpstreamResponse._read
 
     async def late(answer: Any, received: int) -> bytes:
         if received == len(upstream.content):
             raise UpstreamError(upstream.url, "broke")
         return await read(answer, received)
 
-    monkeypatch.setattr(flight.Answer, "_read", late)
+    monkeypatch.setattr(flight.UpstreamResponse, "_read", late)
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
     assert (await fetch(cache, upstream.url))[0] is Source.CACHE
 

@@ -29,7 +29,7 @@ async def test_half_open_transfers_never_keep_a_real_client_out(client: socket.s
             for _ in range(60):
                 stack.enter_context(udp()).sendto(rrq("tsize", "0"), loopback.address)
             await until(lambda: len(closed) == 40)
-            assert server.transfers == server._turns.sharing == 20
+            assert server.transfers == server._scheduler.active == 20
             assert len(closed) == 40
             assert await download(client, loopback.address, rrq("tsize", "0")) == b"x" * 600
             await loopback.settled(1)

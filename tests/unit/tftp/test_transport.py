@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from edge.tftp.transfer import Burst
-from edge.tftp.transport import Way
+from edge.tftp.transport import UdpTransport
 
 CLIENT = ("10.0.0.1", 4000)
 
@@ -44,8 +44,8 @@ def burst_of(count: int) -> Burst:
     return [part for number in range(count) for part in (b"%04d" % number, memoryview(b"x" * 10))]
 
 
-def way(kernel: Kernel, block_bytes: int = 1468, local: str | None = None) -> Way:
-    return Way(cast(socket.socket, kernel), CLIENT, block_bytes, local)
+def transport(kernel: Kernel, block_bytes: int = 1468, local: str | None = None) -> UdpTransport:
+    return UdpTransport(cast(socket.socket, kernel), CLIENT, block_bytes, local)
 
 
 @pytest.mark.parametrize(
@@ -68,27 +68,27 @@ def test_window_goes_out_in_as_few_system_calls_as_the_kernel_allows(
     block_bytes: int, count: int, calls: list[int]
 ) -> None:
     kernel = Kernel()
-    assert way(kernel, block_bytes).send(burst_of(count)) == 0
+    assert transport(kernel, block_bytes).send(burst_of(count)) == 0
     assert kernel.calls == calls
     assert kernel.packets == [b"%04d" % number + b"x" * 10 for number in range(count)]
 
 
 def test_kernel_is_told_the_length_of_a_packet_and_the_address_to_send_from() -> None:
     kernel = Kernel()
-    way(kernel, 1468).send(burst_of(1))
+    transport(kernel, 1468).send(burst_of(1))
     assert kernel.ancillary == []
-    way(kernel, 1468).send(burst_of(4))
+    transport(kernel, 1468).send(burst_of(4))
     assert kernel.ancillary == [(socket.SOL_UDP, 103, struct.pack("=H", 1472))]
     from_address = (socket.IPPROTO_IP, 8, bytes(4) + bytes((10, 0, 0, 9)) + bytes(4))
-    way(kernel, 1468, "10.0.0.9").send(burst_of(1))
+    transport(kernel, 1468, "10.0.0.9").send(burst_of(1))
     assert kernel.ancillary == [from_address]
-    way(kernel, 1468, "10.0.0.9").send(burst_of(4))
+    transport(kernel, 1468, "10.0.0.9").send(burst_of(4))
     assert kernel.ancillary == [from_address, (socket.SOL_UDP, 103, struct.pack("=H", 1472))]
 
 
 def test_kernel_that_does_not_cut_windows_is_asked_once() -> None:
     kernel = Kernel(segments=False)
-    to_client = way(kernel)
+    to_client = transport(kernel)
     assert to_client.send(burst_of(5)) == 0
     assert to_client.send(burst_of(5)) == 0
     assert kernel.calls == [1] * 10
@@ -98,21 +98,21 @@ def test_kernel_that_does_not_cut_windows_is_asked_once() -> None:
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.EIO, errno.EMSGSIZE, errno.EOPNOTSUPP, errno.ENOPROTOOPT])
 def test_way_that_became_narrow_in_the_middle_of_a_window_loses_nothing(code: int) -> None:
     kernel = Kernel({1: code})
-    assert way(kernel).send(burst_of(64)) == 0
+    assert transport(kernel).send(burst_of(64)) == 0
     assert kernel.calls == [44] + [1] * 20
     assert kernel.packets == [b"%04d" % number + b"x" * 10 for number in range(64)]
 
 
 @pytest.mark.parametrize("code", [errno.EAGAIN, errno.ENOBUFS])
 def test_packets_that_there_was_no_room_for_are_counted(code: int) -> None:
-    assert way(Kernel({0: code})).send(burst_of(1)) == 1
-    assert way(Kernel({0: code})).send(burst_of(64)) == 64
-    assert way(Kernel({1: code})).send(burst_of(64)) == 20
-    assert way(Kernel({1: code})).send(burst_of(2)) == 1
-    assert way(Kernel({3: code}, segments=False)).send(burst_of(5)) == 3
+    assert transport(Kernel({0: code})).send(burst_of(1)) == 1
+    assert transport(Kernel({0: code})).send(burst_of(64)) == 64
+    assert transport(Kernel({1: code})).send(burst_of(64)) == 20
+    assert transport(Kernel({1: code})).send(burst_of(2)) == 1
+    assert transport(Kernel({3: code}, segments=False)).send(burst_of(5)) == 3
 
 
 def test_other_errors_are_the_callers() -> None:
     for count in (1, 2, 64):
         with pytest.raises(ConnectionRefusedError):
-            way(Kernel({0: errno.ECONNREFUSED})).send(burst_of(count))
+            transport(Kernel({0: errno.ECONNREFUSED})).send(burst_of(count))

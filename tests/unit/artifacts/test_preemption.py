@@ -11,13 +11,13 @@ from aiohttp import web
 
 from edge.artifacts import ArtifactCache, Source, UpstreamError
 from edge.artifacts import cache as cache_module
-from edge.artifacts.fetch.giving_way import Candidate, gives_way
+from edge.artifacts.fetch.preemption import Candidate, preempted
 
 MIB = 1 << 20
 
 
 def who(*candidates: tuple[str, int, float]) -> int | None:
-    return gives_way((number, Candidate(f"http://{host}/k", *rest)) for number, (host, *rest) in enumerate(candidates))
+    return preempted((number, Candidate(f"http://{host}/k", *rest)) for number, (host, *rest) in enumerate(candidates))
 
 
 @pytest.mark.parametrize(

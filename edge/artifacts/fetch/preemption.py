@@ -35,7 +35,7 @@ class Candidate:
         return (self.received + _HEAD_START) / (self.seconds + 1)
 
 
-def gives_way(candidates: Iterable[tuple[T, Candidate]]) -> T | None:
+def preempted(candidates: Iterable[tuple[T, Candidate]]) -> T | None:
     """Which of them; None if there are none."""
     known = list(candidates)
     busy = Counter(host_of(candidate.url) for _, candidate in known)

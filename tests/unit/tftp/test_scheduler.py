@@ -7,23 +7,23 @@ import time
 from collections import Counter
 from typing import cast
 
-from edge.tftp.session import TURN_SECONDS, Session, Turns
+from edge.tftp.session import TURN_SECONDS, Session, TransferScheduler
 
 
 class Busy:
     """Stands for a session that always has something to do."""
 
-    def __init__(self, name: str, turns: Turns, log: list[str], seconds: float) -> None:
-        self.in_line = False
+    def __init__(self, name: str, scheduler: TransferScheduler, log: list[str], seconds: float) -> None:
+        self.scheduled = False
         self.name = name
-        self._turns = turns
+        self._scheduler = scheduler
         self._log = log
         self._seconds = seconds
 
     def start(self) -> None:
-        self._turns.line_up(cast(Session, self))
+        self._scheduler.schedule(cast(Session, self))
 
-    def turn(self) -> None:
+    def step(self) -> None:
         self._log.append(self.name)
         until = time.perf_counter() + self._seconds
         while time.perf_counter() < until:
@@ -39,9 +39,9 @@ async def finished(log: list[str]) -> None:
 
 
 async def test_all_transfers_have_the_same_number_of_turns() -> None:
-    turns, log = Turns(), list[str]()
+    scheduler, log = TransferScheduler(), list[str]()
     for name in "abcdefgh":
-        busy = Busy(name, turns, log, 0.0004)
+        busy = Busy(name, scheduler, log, 0.0004)
         busy.start()
         busy.start()  # is in line already
     await finished(log)
@@ -50,9 +50,9 @@ async def test_all_transfers_have_the_same_number_of_turns() -> None:
 
 
 async def test_others_wait_for_the_time_of_a_turn_and_not_for_all_transfers() -> None:
-    turns, log = Turns(), list[str]()
+    scheduler, log = TransferScheduler(), list[str]()
     for number in range(100):
-        Busy(str(number), turns, log, TURN_SECONDS / 5).start()
+        Busy(str(number), scheduler, log, TURN_SECONDS / 5).start()
     rounds = 0
     async with asyncio.timeout(20):
         while len(log) < 200:
@@ -63,17 +63,17 @@ async def test_others_wait_for_the_time_of_a_turn_and_not_for_all_transfers() ->
 
 
 async def test_turns_that_take_no_time_share_one_of_the_event_loop() -> None:
-    turns, log = Turns(), list[str]()
+    scheduler, log = TransferScheduler(), list[str]()
     for number in range(20):
-        Busy(str(number), turns, log, 0).start()
+        Busy(str(number), scheduler, log, 0).start()
     await asyncio.sleep(0)
     assert len(log) >= 20
 
 
 async def test_line_that_came_to_its_end_begins_anew() -> None:
-    turns, log = Turns(), ["x"] * 199
+    scheduler, log = TransferScheduler(), ["x"] * 199
     for _ in range(3):
-        Busy("a", turns, log, 0).start()
+        Busy("a", scheduler, log, 0).start()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
     assert log[199:] == ["a"] * 3

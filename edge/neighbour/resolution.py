@@ -21,14 +21,14 @@ _LOOK_SECONDS: Final = 0.01
 _DISCARD_PORT: Final = 9  # RFC 863
 
 
-class Meeting:
+class AddressResolution:
     """Asks hosts of our links who they are."""
 
     def __init__(self, is_hidden: Callable[[str], bool]) -> None:
         """`is_hidden(ip)`: whether the host at `ip` (dotted) is on a link of ours and not known yet."""
         self.is_due = is_hidden
 
-    async def meet(self, ip: str) -> bool:
+    async def resolve(self, ip: str) -> bool:
         """Whether the host at `ip` is known now."""
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.setblocking(False)
