@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from tink.api.v1alpha2 import DHCP, Hardware
+from tink.mac import is_mac
 
-_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 _NO_RESERVATION = DHCP()
 
 
@@ -29,7 +28,7 @@ def links(hardware: Hardware) -> list[Link]:
     return [
         Link(number, mac, one.dhcp or _NO_RESERVATION, not one.disable_dhcp)
         for number, (mac, one) in enumerate(hardware.spec.network_interfaces.items())
-        if _MAC.fullmatch(mac)
+        if is_mac(mac)
     ]
 
 

@@ -15,7 +15,6 @@ networks, and an address that is known to be one machine's never speaks for anot
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -24,8 +23,7 @@ from edge.callers.addresses import FORWARDED, Networks, dotted, forwarded_for, i
 from edge.callers.by_address import Callers
 from edge.callers.metadata_tokens import PREFIX, MetadataTokenError, MetadataTokens
 from edge.machines import Inventory, Machine
-
-_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+from tink.mac import is_mac
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +89,7 @@ class RequestCallers:
         if found.machine is not None:
             return found if self._is_own(found.machine, claim) else self._another(found, found.machine, claim)
         # One of the rivals is there: it is no third machine.
-        if address is not None and inside(address, self._trusted.nat) and _MAC.fullmatch(claim) and not found.rivals:
+        if address is not None and inside(address, self._trusted.nat) and is_mac(claim) and not found.rivals:
             return self._behind_nat(found, claim)
         return found
 
@@ -155,7 +153,7 @@ class RequestCallers:
 
     def _another(self, found: Caller, machine: Machine, claim: str) -> Caller:
         # What is no MAC, and no name that there is, may be a part of a token: it is not logged.
-        known = _MAC.fullmatch(claim) or self._inventory.by_name(claim, machine.namespace)
+        known = is_mac(claim) or self._inventory.by_name(claim, machine.namespace)
         whom = claim if known else "another machine"
         why = f"as {whom}, but this address is that of {machine.namespace}/{machine.name}"
         # The sender is told the same whether there is such a machine or not.

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tink.files.key_file import KeyFile
+from tink.mac import is_mac
 
 PREFIX = "M1."
 """What each token begins with, and no MAC address or name of a Hardware does: those are in lower case."""
@@ -28,7 +29,6 @@ KEY_FILE = "metadata-token.key"
 
 _LABEL = "tinkedge metadata token"
 _TOKEN = re.compile(r"(M1\.([0-9a-f]{12})\.(0|[1-9][0-9]{0,11}))\.([A-Za-z0-9_-]{43})", re.ASCII)
-_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
 
 class MetadataTokenError(ValueError):
@@ -46,7 +46,7 @@ class MetadataTokens:
 
     def mint(self, mac: str) -> str:
         """A token for the machine with the interface `mac` (lower case, colons). Raises ValueError."""
-        if not _MAC.fullmatch(mac):
+        if not is_mac(mac):
             raise ValueError(f"{mac[:64]!r} is no MAC address in lower case with colons")
         expires = int(self._clock() + self._lifetime) if self._lifetime else 0
         claims = f"{PREFIX}{mac.replace(':', '')}.{expires}"

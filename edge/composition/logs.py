@@ -219,5 +219,6 @@ def set_up(level: str, form: str) -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     # What no line shows is not looked up for each record: the caller, which takes a walk up the stack, the thread, the
     # process ("Optimization" in the logging HOWTO).
-    logging._srcfile = None
+    if "_srcfile" in vars(logging):
+        vars(logging)["_srcfile"] = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False

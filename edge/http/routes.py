@@ -7,17 +7,15 @@ new segment, so that nothing can be reached by another spelling than its own.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import Enum, auto
 from urllib.parse import unquote
 
 from hegel.metadata import EC2_VERSIONS, NOCLOUD_FILES
+from tink.mac import is_mac
 
 MAX_PATH = 1024
 """Characters of a path that is looked at."""
-
-_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
 
 class Place(Enum):
@@ -94,4 +92,4 @@ def _metadata(segments: list[str], who: str) -> Route | None:
 def spelled(who: str) -> str:
     """A MAC in our spelling (lower case, colons) whatever the sender's; anything else as it is."""
     mac = who.lower().replace("-", ":")
-    return mac if _MAC.fullmatch(mac) else who
+    return mac if is_mac(mac) else who

@@ -8,7 +8,6 @@ address of ours that the machine has reached.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable
 from http import HTTPStatus
 
@@ -21,6 +20,7 @@ from edge.http.routes import Route
 from edge.journey.events import Outcome, Step
 from edge.machines import Machine, MachineScripts
 from ipxe.scripts import Origin
+from tink.mac import is_mac
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +28,6 @@ NO_FAILURE = "the edge has the files of the OSIE, but the connection to this mac
 
 AUTOEXEC = "autoexec.ipxe"
 """What iPXE of 2022 and later asks for where it was loaded from, before its own DHCP."""
-
-_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
 
 class BootScripts:
@@ -50,7 +48,7 @@ class BootScripts:
             return self._wrong_address(mac, machine, caller)
         if machine is None:
             decision = self._context.policy.decide(None)
-            if not _MAC.fullmatch(mac):
+            if not is_mac(mac):
                 return self._context.refuse(404, "not found", seen=seen, why=f"script asked for {mac[:80]}, no MAC")
             if not decision.allowed:
                 if self._context.first_refusal("unknown", seen):
