@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from edge.commands.options import run, serving
+from edge.commands.serve import run, serving
 from edge.composition.settings import EDGE, Service
 
 

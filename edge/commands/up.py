@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from edge.commands.options import run, serving
+from edge.commands.serve import run, serving
 from edge.composition.settings import ON_REQUEST, Service
 
 _ALWAYS = frozenset(Service) - ON_REQUEST

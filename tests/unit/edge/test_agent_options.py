@@ -8,7 +8,7 @@ from typing import Any
 import click
 import pytest
 
-from edge.commands.options import serving, settings
+from edge.commands.serve import serving, settings
 from edge.composition.serving import _boot_settings
 from edge.composition.settings import EDGE, Service, StackSettings
 from tink.server.auth import AgentAuth

@@ -16,7 +16,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from edge.cli import COMMANDS, main
-from edge.commands import options
+from edge.commands.serve import settings
 from edge.composition.host import Network
 from edge.composition.settings import EDGE, LOOPBACK, ON_REQUEST, EdgeSettings, Service, StackSettings
 from edge.machines import DhcpMode, NetbootWhen
@@ -44,7 +44,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, StackSettings]:
     seen: dict[str, StackSettings] = {}
 
     def serve(services: frozenset[Service], given: dict[str, Any]) -> None:
-        seen["settings"] = options.settings(services, given)
+        seen["settings"] = settings(services, given)
 
     for module in ("up", "services"):
         monkeypatch.setattr(f"edge.commands.{module}.run", serve)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import pytest
 
-from edge.commands.options import serving, settings
+from edge.commands.serve import serving, settings
 from edge.composition.serving import _boot_settings, _metadata_settings
 from edge.composition.settings import EDGE, Service, StackSettings
 from tink.api.v1alpha2 import Raw

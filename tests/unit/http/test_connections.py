@@ -13,7 +13,8 @@ from unittest import mock
 import pytest
 
 from edge.http.files import body
-from edge.http.metadata import full as metadata
+from edge.http.metadata import full
+from edge.http.transport import connections
 from edge.http.transport.connections import Limits
 
 MAC, IP = "52:54:00:00:00:01", "127.0.0.5"
@@ -248,7 +249,7 @@ async def test_what_is_no_http_is_answered_in_one_line_and_logged_once(
 async def test_body_that_is_not_what_its_headers_say_is_given_up_in_time(
     rack: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, pause: float
 ) -> None:
-    monkeypatch.setattr(metadata, "PHONE_HOME_SECONDS", 0.3)
+    monkeypatch.setattr(full, "PHONE_HOME_SECONDS", 0.3)
     rack.register()
     connection = await connect(rack, IP)
     form = b"Content-Type: application/x-www-form-urlencoded\r\n"
@@ -340,6 +341,16 @@ async def test_client_that_closes_its_side_after_the_request_gets_its_answers_an
     assert answer.count(b" 200 OK\r\n") == answers
     if request_bytes == KERNEL:
         assert answer.endswith(rack.upstream.content)
+
+
+async def test_client_that_closes_its_side_gets_the_end_where_aiohttp_shows_no_requests(
+    rack: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_SHOWS_REQUESTS", False)
+    for request in (KERNEL, HEALTH[:-2], FORM + b"Content-Length: 12\r\n\r\nhost"):
+        async with asyncio.timeout(20):
+            await talk(rack, request, half_close=True)
+    assert (await talk(rack, HEALTH.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))).endswith(b"ok\n")
 
 
 async def test_client_that_closes_its_side_gets_an_answer_that_takes_its_time(rack: Any) -> None:
