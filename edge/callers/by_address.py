@@ -132,15 +132,6 @@ class Callers:
         """Whether a machine on a link of ours has this address, and the kernel does not know now which."""
         return self._neighbour(ip) == _HIDDEN
 
-    def is_at(self, machine: Machine, ip: str) -> bool:
-        """Whether `machine` calls from this address."""
-        found = self.machine(ip)
-        return found is not None and (found.mac, found.name, found.namespace) == (
-            machine.mac,
-            machine.name,
-            machine.namespace,
-        )
-
     def stranger(self, ip: str, macs: Collection[str]) -> str | None:
         """Who else than the machine with these MACs is at an address on a link of ours, for people; None: nobody else.
 

@@ -13,7 +13,7 @@ from tink.files.key_file import KeyFile
 FILE = "admin-token"
 """Its name in the data directory."""
 
-_LARGEST = 64 << 10
+_LARGEST_BYTES = 64 << 10
 
 
 class AdminTokenError(Exception):
@@ -34,7 +34,7 @@ def read(file: Path) -> str:
     """The token to show: the first in the file. Raises AdminTokenError."""
     try:
         with file.open(encoding="ascii") as opened:
-            lines = [line.strip() for line in opened.read(_LARGEST).splitlines()]
+            lines = [line.strip() for line in opened.read(_LARGEST_BYTES).splitlines()]
     except FileNotFoundError:
         raise AdminTokenError(
             f"there is no admin token {file}: the edge makes it when it starts; name its --data-dir, or a copy with "

@@ -52,7 +52,7 @@ Manifests = list[tuple[Path, Raw]]
 
 _HOOKS = frozenset({Service.WEBHOOKS, Service.CONVERSION})
 
-_SYNC_TIMEOUT = 30.0  # seconds without a further object of a list; an API that answers lists thousands in far less
+_SYNC_SECONDS = 30.0  # seconds without a further object of a list; an API that answers lists thousands in far less
 
 
 class StackError(Exception):
@@ -267,7 +267,7 @@ class Stack:
         """Apply them, and wait until the informers know what was applied."""
         applied = await self._apply(client, manifests)
         with suppress(TimeoutError):
-            async with asyncio.timeout(_SYNC_TIMEOUT):
+            async with asyncio.timeout(_SYNC_SECONDS):
                 for _, obj in applied:
                     informer = informers.get(resource_type(obj) or CRD)
                     place = obj["metadata"].get("namespace") or DEFAULT_NAMESPACE, obj["metadata"]["name"]
@@ -343,12 +343,12 @@ class Stack:
             while not informer.synced:
                 if len(informer) == listed:
                     raise StackError(
-                        f"the API has not listed {resource.plural}.{resource.group} within {_SYNC_TIMEOUT:.0f} s. "
+                        f"the API has not listed {resource.plural}.{resource.group} within {_SYNC_SECONDS:.0f} s. "
                         "Are the CRDs installed (tinkedge crds | kubectl apply -f -)? See the log."
                     )
                 listed = len(informer)
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_SYNC_TIMEOUT):
+                    async with asyncio.timeout(_SYNC_SECONDS):
                         await informer.wait_synced()
 
 

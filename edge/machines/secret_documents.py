@@ -25,7 +25,7 @@ READ_SECONDS = 10.0
 """How long a machine waits for the API; cloud-init tries again."""
 _AT_ONCE = 32
 """Requests to the API at the same time: a rack of machines comes up at the same moment."""
-_OVERHEAD = 512  # bytes that an entry takes besides its document
+_OVERHEAD_BYTES = 512  # bytes that an entry takes besides its document
 
 _OF_THE_CLUSTER = frozenset({"kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"})
 """Types of Secrets that open the cluster itself: not for machines, whatever a Hardware names."""
@@ -123,4 +123,4 @@ class SecretDocuments:
 
 
 def _size(kept: _Kept) -> int:
-    return len(kept.document) + len(kept.problem) + _OVERHEAD
+    return len(kept.document) + len(kept.problem) + _OVERHEAD_BYTES

@@ -30,7 +30,7 @@ from edge.tftp.packets import Agreed, ErrorCode, Garbage, Opcode, ReadRequest, R
 from edge.tftp.report import report
 from edge.tftp.session import Session, TransferScheduler, close
 from edge.tftp.source import Opened, OpenFile, Refusal, TftpFile, TftpRequest
-from edge.tftp.transfer import PATIENCE_WITH_STRANGERS, ReadTransfer
+from edge.tftp.transfer import STRANGERS_PATIENCE_SECONDS, ReadTransfer
 from edge.tftp.transport import (
     Address,
     UdpTransport,
@@ -53,7 +53,7 @@ MAX_WAITING_OF_CLIENT = 8
 OPEN_SECONDS = 60.0
 """How long that may take."""
 
-UNPROVEN_SECONDS = PATIENCE_WITH_STRANGERS
+UNPROVEN_SECONDS = STRANGERS_PATIENCE_SECONDS
 UNPROVEN_FIRST_BLOCKS, UNPROVEN_FIRST_BLOCKS_IN_ALL = 16, 4096
 """First blocks that go to one address, and to all, in UNPROVEN_SECONDS, without options and before any of their
 transfers was acknowledged: 516 bytes for a request of twenty. An offer of options is no larger than its request."""

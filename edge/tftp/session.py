@@ -32,7 +32,7 @@ TURN_SECONDS = 0.0005
 FEW = 4
 """So many transfers, with a window each, can't take a turn's time: they need not stand in line."""
 
-_LARGEST_HEARD = 256  # an acknowledgement has 4 bytes, an ERROR a line of text
+_LARGEST_HEARD_BYTES = 256  # an acknowledgement has 4 bytes, an ERROR a line of text
 _PAUSE_SECONDS = 0.005  # until what the kernel had no room for is sent
 _LATE_COPY_SECONDS = 1.0
 _ANSWERS_TO_STRANGERS = 16
@@ -211,7 +211,7 @@ class Session:
     def _take(self, sock: socket.socket) -> bytes | None:
         """The next packet of the client; None: there is none."""
         try:
-            datagram, sender = sock.recvfrom(_LARGEST_HEARD)
+            datagram, sender = sock.recvfrom(_LARGEST_HEARD_BYTES)
         except (BlockingIOError, InterruptedError):
             return None
         except OSError:

@@ -28,7 +28,7 @@ MIN_SEGMENTED: Final = 3
 _MIN_SEGMENTED_BUFFERS: Final = 2 * MIN_SEGMENTED
 MAX_SEGMENTS: Final = 64
 """UDP_MAX_SEGMENTS of older kernels; newer ones take 128."""
-_MAX_DATAGRAM: Final = 65507  # what UDP over IPv4 can carry
+_MAX_DATAGRAM_BYTES: Final = 65507  # what UDP over IPv4 can carry
 _HEADERS_BYTES: Final = 20 + 8 + 4  # IPv4, UDP, TFTP
 
 # linux/in.h and linux/udp.h; the socket module does not name them all.
@@ -63,7 +63,7 @@ class UdpTransport:
         self._ancillary: Ancillary = [] if local is None else [_from_address(local)]
         packet_bytes = block_bytes + 4
         self._segmented = [*self._ancillary, (_SOL_UDP, _UDP_SEGMENT, struct.pack("=H", packet_bytes))]
-        self._per_call = 2 * min(MAX_SEGMENTS, _MAX_DATAGRAM // packet_bytes)
+        self._per_call = 2 * min(MAX_SEGMENTS, _MAX_DATAGRAM_BYTES // packet_bytes)
 
     def send(self, burst: Burst) -> int:
         """Send the packets, of which all but the last are as long as a block; gives how many there was no room for.

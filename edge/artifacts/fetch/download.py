@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from edge.artifacts.artifact import Artifact, Source
@@ -19,7 +18,7 @@ from edge.artifacts.fetch.upstream import UpstreamResponse
 from edge.artifacts.progress import Progress
 from edge.artifacts.storage.store import Unfinished
 
-TAIL = 1 << 16
+TAIL_BYTES = 1 << 16
 """Bytes at the end of a file that no machine gets before the checksum was found right."""
 
 
@@ -30,8 +29,8 @@ class Download:
     and `validator` name what they are of.
     """
 
-    def __init__(self, url: str, pin: str, version: str, part: Path, fd: int, *, clock: Callable[[], float]) -> None:
-        """Takes over `fd`, the open file `part`. `clock` gives seconds."""
+    def __init__(self, url: str, pin: str, version: str, part: Path, fd: int) -> None:
+        """Takes over `fd`, the open file `part`."""
         self.url = url
         self.pin = pin
         self.version = version
@@ -41,12 +40,9 @@ class Download:
         self.etag = self.last_modified = self.validator = ""
         self.written = self.hashed = 0
         self.resumed = 0
-        self.breaks = 0
         self.readers = 0
         self.ended = False
         self.failure: ArtifactError | None = None
-        self._clock = clock
-        self._started = clock()
         self._digest = hashlib.sha256()
         self._whole_allowed = False
         self._news = asyncio.Event()
@@ -147,23 +143,13 @@ class Download:
 
     def progress(self) -> Progress:
         """How far it is now."""
-        now = self._clock()
-        return Progress(
-            url=self.url,
-            received=self.written,
-            size=self.size,
-            started=self._started,
-            seconds=now - self._started,
-            resumed=self.resumed,
-            waiting=self.readers,
-            breaks=self.breaks,
-        )
+        return Progress(self.url, self.written, self.size, self.readers)
 
     @property
     def _readable(self) -> int:
         if self._whole_allowed:
             return self.written
-        return max(0, min(self.written, self.size - TAIL)) if self.size is not None else 0
+        return max(0, min(self.written, self.size - TAIL_BYTES)) if self.size is not None else 0
 
     def _reader_gone(self) -> None:
         self.readers -= 1

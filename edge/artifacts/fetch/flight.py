@@ -48,7 +48,7 @@ CHECKPOINT_BYTES = 32 << 20
 CHECKPOINT_SECONDS = 2.0
 """What a crash may cost: so many bytes, or what came in so many seconds."""
 
-PROGRESS = 1 << 20
+PROGRESS_BYTES = 1 << 20
 """Bytes that an upstream must bring before it breaks off for that not to count as another vain try."""
 
 
@@ -140,7 +140,7 @@ class Flight:
         except OSError:
             services.store.discard(part)
             return
-        self.download = Download(self.url, self.pin, unfinished.version, part, fd, clock=services.clock)
+        self.download = Download(self.url, self.pin, unfinished.version, part, fd)
         digest = await in_thread(services.writers, hash_file, fd, unfinished.received)
         if digest.hexdigest() != unfinished.sha256:
             log.warning("artifact cache: what is there of %s is damaged; it is fetched anew", shown(self.url))
@@ -163,12 +163,11 @@ class Flight:
                 download = self.download
                 if download is None or not self.answered.done():
                     raise
-                if download.written - before >= PROGRESS:
+                if download.written - before >= PROGRESS_BYTES:
                     vain, pause = 0, self._services.timeouts.pause
                 before = download.written
                 if vain == self._services.timeouts.retries:
                     raise
-                download.breaks += 1
                 log.info("artifact cache: asking again in %.3g s, from byte %d on: %s", pause, download.written, error)
             await asyncio.sleep(pause)
             vain, pause = vain + 1, pause * 2
@@ -216,7 +215,7 @@ class Flight:
         version = services.new_version()
         part = services.store.part_path(self.url, version, self.pin)
         fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        self.download = Download(self.url, self.pin, version, part, fd, clock=services.clock)
+        self.download = Download(self.url, self.pin, version, part, fd)
         self.download.describe(answer)
         return self.download
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 MAX_DOWNLOADS = 256
 
-_HEAD_START = 1 << 20
+_HEAD_START_BYTES = 1 << 20
 """Bytes that each is taken to have brought in its first second, when it may still be waiting for an answer."""
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class Candidate:
     @property
     def rate(self) -> float:
         """Bytes a second."""
-        return (self.received + _HEAD_START) / (self.seconds + 1)
+        return (self.received + _HEAD_START_BYTES) / (self.seconds + 1)
 
 
 def preempted(candidates: Iterable[tuple[T, Candidate]]) -> T | None:

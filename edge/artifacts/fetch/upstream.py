@@ -18,7 +18,7 @@ from email.utils import parsedate_to_datetime
 
 import aiohttp
 
-from edge.artifacts.checksum import MAX_SIDECAR, sidecar_url
+from edge.artifacts.checksum import MAX_SIDECAR_BYTES, sidecar_url
 from edge.artifacts.errors import (
     ArtifactError,
     BadUrlError,
@@ -31,7 +31,7 @@ from edge.artifacts.errors import (
 )
 from tink.net.outbound import Reach, RefusedAddressError, WastefulAnswerError, refusal, session
 
-READ_SIZE = 1 << 20
+READ_BYTES = 1 << 20
 """Bytes that are read, and written to disk, in one go; a download holds a few times as many in memory."""
 
 MAX_REDIRECTS = 5
@@ -147,7 +147,7 @@ class UpstreamResponse:
 
     async def _read(self, received: int) -> bytes:
         try:
-            return await self._response.content.read(READ_SIZE)
+            return await self._response.content.read(READ_BYTES)
         except WastefulAnswerError as error:
             raise WrongContentError(self._url, _WASTEFUL) from error
         except aiohttp.SocketTimeoutError as error:
@@ -173,7 +173,7 @@ class Upstream:
             # Bytes are kept as they are named: an upstream that compresses on the fly would change size and checksum.
             auto_decompress=False,
             headers={"Accept-Encoding": "identity", "User-Agent": "tinkedge"},
-            read_bufsize=READ_SIZE,
+            read_bufsize=READ_BYTES,
         )
 
     async def close(self) -> None:
@@ -216,7 +216,7 @@ class Upstream:
                         return b""
                     if response.status != 200:
                         raise UpstreamError(url, f"its checksum file: {response.status}")
-                    return await _read_all(response, MAX_SIDECAR)
+                    return await _read_all(response, MAX_SIDECAR_BYTES)
         except TimeoutError as error:
             raise UpstreamTimeoutError(url, "its checksum file does not come") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-FLOOR = 1 << 30
+FLOOR_BYTES = 1 << 30
 """Bytes that stay free on the disk whatever the budget is, or `FLOOR_SHARE` of the disk if that is less."""
 
 FLOOR_SHARE = 0.05
@@ -40,7 +40,7 @@ class Room:
     @property
     def floor(self) -> int:
         """What is to stay free on the disk."""
-        return min(FLOOR, int(self.disk * FLOOR_SHARE))
+        return min(FLOOR_BYTES, int(self.disk * FLOOR_SHARE))
 
     def short(self, need: int) -> int:
         """How many bytes must go before `need` bytes have room; 0 if they have."""

@@ -16,12 +16,12 @@ from edge.artifacts.storage.eviction import ShortageError, leaving
 from edge.artifacts.storage.store import Store
 from edge.artifacts.threads import in_thread
 
-MAX_SIZE = 16 << 30
+MAX_FILE_BYTES = 16 << 30
 """Bytes of one artifact: it has to fit into a machine's memory, and an upstream may announce what it likes."""
 
 log = logging.getLogger(__name__)
 
-STEP = 4 << 20
+STEP_BYTES = 4 << 20
 """Bytes by which the share of a download of unknown length grows."""
 
 
@@ -68,12 +68,12 @@ class Allocator:
         """Take the room for `count` more bytes of a file of unknown size. Raises as `allocate`."""
         needed = download.written + count
         if download.size is None and needed > self._store.claimed(download.part):
-            await self._claim(download, needed + STEP - needed % STEP)
+            await self._claim(download, needed + STEP_BYTES - needed % STEP_BYTES)
 
     async def _claim(self, download: Download, size: int) -> None:
-        if size > MAX_SIZE:
+        if size > MAX_FILE_BYTES:
             raise WrongContentError(
-                download.url, f"it has {size} bytes or more, and {MAX_SIZE} is the most that is kept"
+                download.url, f"it has {size} bytes or more, and {MAX_FILE_BYTES} is the most that is kept"
             )
         need = size - self._store.claimed(download.part)
         try:

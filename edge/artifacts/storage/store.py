@@ -45,7 +45,7 @@ TOUCH_SECONDS = 60.0
 KEEP_UNFINISHED_SECONDS = 7 * 24 * 3600.0
 """What nobody has asked for since is not gone on with."""
 
-_MAX_ENTRY = 1 << 20
+_MAX_ENTRY_BYTES = 1 << 20
 """Bytes of an entry or a journal; a URL has 2,048 at most."""
 
 _BLOB = re.compile(r"[0-9a-f]{32}\.[0-9a-f]+\.blob")
@@ -400,7 +400,7 @@ def _read(kind: type[Entry], path: Path) -> Entry:
     """Raises OSError, ValueError. Fields of a later version are passed over, missing ones have their default."""
     try:
         with os.fdopen(_open_regular(path, os.O_RDONLY), "rb") as file:
-            raw: Any = json.loads(file.read(_MAX_ENTRY))
+            raw: Any = json.loads(file.read(_MAX_ENTRY_BYTES))
     except RecursionError:
         raise ValueError("not an entry") from None
     if not isinstance(raw, dict):

@@ -3,10 +3,10 @@
     event loop -> Part -> SendThread: epoll waits for machines that take bytes, each gets a piece in turn -> event loop
 
 Neither uvloop's missing sendfile nor asyncio's blocking one will do. One thread serves thousands of machines: whoever
-is ready gets up to `PIECE` bytes, then it is the next one's turn, so all get their share, and one that takes nothing
-costs nothing. Python's own work is a few microseconds for a piece; the kernel's part is done with the interpreter's
-lock released. A file that is not in memory makes its thread wait for the disk, but for a piece only, then the others
-have theirs.
+is ready gets up to `PIECE_BYTES` bytes, then it is the next one's turn, so all get their share, and one that takes
+nothing costs nothing. Python's own work is a few microseconds for a piece; the kernel's part is done with the
+interpreter's lock released. A file that is not in memory makes its thread wait for the disk, but for a piece only, then
+the others have theirs.
 
 The threads run at a lower priority than the event loop, so that small requests do not wait for kernels and initrds
 where they share a processor.
@@ -22,7 +22,7 @@ import time
 from collections import deque
 from contextlib import suppress
 
-PIECE = 8 << 20
+PIECE_BYTES = 8 << 20
 """Bytes that a machine gets before it is the next one's turn: what comes between two pieces costs as much as 40 KiB."""
 
 NICENESS = 10
@@ -165,7 +165,7 @@ class SendThread:
     def _push(self, part: Part, now: float) -> None:
         """A piece for this machine."""
         try:
-            sent = os.sendfile(part.sock, part.file, part.offset, min(PIECE, part.end - part.offset))
+            sent = os.sendfile(part.sock, part.file, part.offset, min(PIECE_BYTES, part.end - part.offset))
         except BlockingIOError:
             sent = -1
         except OSError as error:

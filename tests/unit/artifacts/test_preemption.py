@@ -108,7 +108,7 @@ async def test_upstream_may_not_announce_or_send_more_than_any_machine_can_hold(
     """What others have in the cache would be thrown out for it."""
     from edge.artifacts.storage import room
 
-    monkeypatch.setattr(room, "MAX_SIZE", 6 * MIB)
+    monkeypatch.setattr(room, "MAX_FILE_BYTES", 6 * MIB)
     cache = await start_cache(budget=8 * MIB)
     stored = [f"{upstream.url}-{number}" for number in range(4)]
     for url in stored:

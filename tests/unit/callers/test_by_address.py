@@ -77,7 +77,8 @@ def name(found: Callers, ip: str) -> str | None:
 def at(found: Callers, inventory: Inventory, mac: str, ip: str) -> bool:
     machine = inventory.by_mac(mac)
     assert machine is not None
-    return found.is_at(machine, ip)
+    there = found.machine(ip)
+    return there is not None and (there.mac, there.name) == (machine.mac, machine.name)
 
 
 def test_where_we_give_addresses_a_machine_is_at_its_own_and_nowhere_else(inventory: Inventory, table: Table) -> None:

@@ -80,7 +80,7 @@ async def test_machines_are_heard_only_when_it_is_known_which_there_are(
 async def test_cluster_without_the_crds_is_said_to_lack_them(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stack, "_SYNC_TIMEOUT", 0.2)
+    monkeypatch.setattr(stack, "_SYNC_SECONDS", 0.2)
     bare = ApiServer(tmp_path / "bare", port=0)
     await bare.start()
     try:

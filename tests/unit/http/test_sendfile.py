@@ -165,7 +165,7 @@ async def test_stop_gives_everything_up_and_what_comes_later_too(thread: SendThr
 
 
 async def test_fast_machines_take_turns(thread: SendThread, file: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sendfile, "PIECE", 10_000)
+    monkeypatch.setattr(sendfile, "PIECE_BYTES", 10_000)
     turns: list[int] = []
     real = os.sendfile
 
