@@ -1,9 +1,9 @@
 """Which addresses a host's Hardware may have: those that no other Hardware has, of whatever namespace.
 
 Whoever may write hosts in one namespace could take over a machine of another, or switch it off: of two Hardware that
-claim one MAC or IPv4 address the edge serves neither (`edge.inventory`). The admission webhook refuses the second,
-where there is one; this does so by itself. What a Hardware has already stays, whoever wanted it first. Fed by the
-informer of Hardware, so it knows of those of the namespaces that are followed.
+claim one MAC or IPv4 address the edge serves neither (`edge.machines.inventory`). The admission webhook refuses the
+second, where there is one; this does so by itself. What a Hardware has already stays, whoever wanted it first. Fed by
+the informer of Hardware, so it knows of those of the namespaces that are followed.
 """
 
 from __future__ import annotations

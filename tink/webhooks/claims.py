@@ -3,7 +3,7 @@
 Fed by the informer of Hardware. An informer is a moment behind the API, so the index also remembers what was admitted
 just now: of two Hardware created at the same moment with the same address, the second to be reviewed is refused. That
 holds for one process; two controllers that each admit one of them at the same moment can't know of each other, and then
-the edge serves neither (`edge.inventory`).
+the edge serves neither (`edge.machines.inventory`).
 """
 
 from __future__ import annotations
