@@ -10,7 +10,6 @@ when somebody compiles an answer from it.
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -18,7 +17,8 @@ import orjson
 from pydantic import ValidationError
 
 from tink.api.v1alpha2 import Hardware, NetworkInterface, Raw
-from tink.kube.packing import Packer
+from tink.kube.cache import ObjectCompressor
+from tink.kube.objects import NamespacedName
 from tink.mac import is_mac
 
 log = logging.getLogger(__name__)
@@ -27,9 +27,6 @@ _AT_HAND = 64
 """Hardware that is kept as it was read: a machine that boots asks for several answers that are compiled from it."""
 
 _SERVED_METADATA = ("name", "namespace", "labels", "annotations")
-
-Key = tuple[str, str]
-"""Namespace and name of a Hardware."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,14 +66,14 @@ _Index = dict[str, Machine | tuple[Machine, ...]]
 class Inventory:
     """The machines this edge knows."""
 
-    def __init__(self, packer: Packer | None = None) -> None:
-        """`packer` is that of the informer that feeds this, so that there is one packed copy of each Hardware."""
-        self._by_object: dict[Key, tuple[Machine, ...]] = {}
-        self._digests: dict[Key, int] = {}
+    def __init__(self, compressor: ObjectCompressor | None = None) -> None:
+        """`compressor` is that of the informer that feeds this, so that there is one copy of each Hardware."""
+        self._by_object: dict[NamespacedName, tuple[Machine, ...]] = {}
+        self._digests: dict[NamespacedName, int] = {}
         self._by_mac: _Index = {}
         self._by_ip: _Index = {}
         self._handlers: list[ChangeHandler] = []
-        self._packer = packer or Packer()
+        self._compressor = compressor or ObjectCompressor()
         self._at_hand: dict[bytes, Hardware] = {}
 
     def __len__(self) -> int:
@@ -106,7 +103,7 @@ class Inventory:
 
     def by_name(self, name: str, namespace: str = "default") -> tuple[Machine, ...]:
         """All network interfaces of a Hardware, in the order of the object; empty if there is none of that name."""
-        return self._by_object.get((namespace, name), ())
+        return self._by_object.get(NamespacedName(namespace, name), ())
 
     def machines(self) -> list[Machine]:
         """Every machine, interface by interface."""
@@ -117,7 +114,7 @@ class Inventory:
 
         A change that no answer depends on (the status, say) is no change here.
         """
-        key = _key(obj)
+        key = NamespacedName.of(obj)
         served = _served(obj)
         digest = hash(orjson.dumps(served))
         if self._digests.get(key) == digest:
@@ -130,19 +127,19 @@ class Inventory:
             log.error("Hardware %s/%s is ignored: %s", *key, problems)
             self._replace(key, ())
             return
-        packed = self._packer.pack(obj)
+        packed = self._compressor.compress(obj)
         self._lay_out(packed, hardware)
         self._replace(key, tuple(self._machines(key, hardware, packed)))
 
     def remove(self, obj: Raw) -> None:
         """Forget a Hardware that was deleted."""
-        key = _key(obj)
+        key = NamespacedName.of(obj)
         self._digests.pop(key, None)
         self._replace(key, ())
 
     # --- the indexes --------------------------------------------------------------------------------------------
 
-    def _replace(self, key: Key, new: tuple[Machine, ...]) -> None:
+    def _replace(self, key: NamespacedName, new: tuple[Machine, ...]) -> None:
         old = self._by_object.pop(key, ())
         if new:
             self._by_object[key] = new
@@ -170,7 +167,7 @@ class Inventory:
 
     # --- reading Hardware ---------------------------------------------------------------------------------------
 
-    def _machines(self, key: Key, hardware: Hardware, packed: bytes) -> Iterable[Machine]:
+    def _machines(self, key: NamespacedName, hardware: Hardware, packed: bytes) -> Iterable[Machine]:
         namespace, name = key
         read = self._read
         for mac, interface in hardware.spec.network_interfaces.items():
@@ -190,7 +187,7 @@ class Inventory:
     def _read(self, packed: bytes) -> Hardware:
         hardware = self._at_hand.get(packed)
         if hardware is None:
-            hardware = Hardware.model_validate(_served(self._packer.unpack(packed)))
+            hardware = Hardware.model_validate(_served(self._compressor.decompress(packed)))
             self._lay_out(packed, hardware)
         return hardware
 
@@ -198,11 +195,6 @@ class Inventory:
         self._at_hand[packed] = hardware
         if len(self._at_hand) > _AT_HAND:
             del self._at_hand[next(iter(self._at_hand))]
-
-
-def _key(obj: Raw) -> Key:
-    metadata = obj["metadata"]
-    return sys.intern(metadata.get("namespace", "")), metadata["name"]
 
 
 def _served(obj: Raw) -> Raw:

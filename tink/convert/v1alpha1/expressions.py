@@ -15,8 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tink.convert.v1alpha1.data_paths import FIRST_MAC, GONE_ROOTS, LOWEST, PARAMS, ROOT, Shape
-from tink.template import nodes
-from tink.template.errors import TemplateSyntaxError
+from tink.template import TemplateSyntaxError, nodes
 from tink.template.functions import FUNCTIONS
 from tink.template.lexer import Kind, lex
 from tink.template.parser import FIRST_SLOT, parse

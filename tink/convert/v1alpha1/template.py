@@ -25,8 +25,7 @@ from tink.convert.findings import Findings
 from tink.convert.metadata import carried
 from tink.convert.v1alpha1.expressions import rewrite
 from tink.convert.v1alpha1.template_text import Content, read
-from tink.template import engine
-from tink.template.errors import TemplateError
+from tink.template import TemplateError, engine
 
 DATA = "spec.data"
 _FORMAT_VERSION = "0.1"
