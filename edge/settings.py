@@ -9,10 +9,10 @@ from pathlib import Path
 from edge.host import Network
 from edge.http.addresses import Networks
 from edge.policy import DhcpMode, NetbootWhen
-from tink.controller.settings import ControllerSettings
+from tink.controller import ControllerSettings
 from tink.convert.baremetalhost import ConversionSettings
 from tink.server.settings import ServerSettings
-from tink.webhooks.settings import WebhookSettings
+from tink.webhooks import WebhookSettings
 
 
 class Service(StrEnum):

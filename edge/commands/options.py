@@ -33,7 +33,7 @@ from edge.stack import Stack, StackError
 from edge.tftp.server import TftpServerError
 from ipxe.binaries import BinariesError
 from tink.apiserver.errors import ApiServerError
-from tink.controller.settings import ControllerSettings
+from tink.controller import ControllerSettings
 from tink.convert.baremetalhost import ConversionSettings
 from tink.files.data_directory import DataDirectoryError
 from tink.files.key_file import KeyFileError
@@ -43,7 +43,7 @@ from tink.server.auth import AgentAuth
 from tink.server.settings import ServerSettings
 from tink.server.tls import TlsError, TlsFiles
 from tink.server.tokens import DEFAULT_LIFETIME, TokenSettings
-from tink.webhooks.settings import WebhookSettings
+from tink.webhooks import WebhookSettings
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from tink.api.v1alpha2 import API_VERSION, Raw
 from tink.apiserver import definitions, intake
 from tink.apiserver.errors import StatusError
 from tink.apiserver.registry import Resource
-from tink.controller.reconcile import unusable
+from tink.controller import unusable
 from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError, load
 from tink.template.errors import TemplateError
 from tink.template.fields import render_actions

@@ -19,7 +19,7 @@ from edge.serving import ServingError
 from edge.settings import EdgeSettings, Service, StackSettings
 from edge.stack import Stack, StackError
 from tink.apiserver import ApiServer
-from tink.controller.controller import WorkflowController
+from tink.controller import WorkflowController
 
 MAC = "52:54:00:00:00:01"
 HARDWARE = {
