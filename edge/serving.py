@@ -23,9 +23,7 @@ from edge import admin_token
 from edge.artifacts.cache import ArtifactCache
 from edge.artifacts.metrics import CacheMetrics
 from edge.callers import Callers
-from edge.dhcp.quarantine import Changed, Quarantine
-from edge.dhcp.responder import DhcpSettings, Responder
-from edge.dhcp.server import DhcpServer
+from edge.dhcp import Changed, DhcpServer, DhcpSettings, Quarantine, Responder
 from edge.host import Network
 from edge.http.admin import AdminApp, admin_runner
 from edge.http.app import build_app, machine_runner
@@ -49,8 +47,7 @@ from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings, Scripts
 from tink.kube.cache import Informer
 from tink.net.outbound import Reach
-from tink.server.tls import authority_of
-from tink.server.tokens import TokenKeys
+from tink.server import TokenKeys, authority_of
 
 log = logging.getLogger(__name__)
 
@@ -169,6 +166,7 @@ class Serving:
             quarantine=self._quarantine,
             learn=self._callers.learn,
         )
+        self._inventory.on_change(responder.machine_changed)
         return DhcpServer(responder, network.interface)
 
     async def _start_http(self, osies: Informer, cache: ArtifactCache, metadata: MetadataSettings) -> None:
@@ -258,7 +256,10 @@ def _boot_settings(settings: StackSettings, metadata: MetadataSettings | None = 
 
 def tcp_advice(error: OSError, port: int, flag: str) -> str:
     """Why a TCP port can't be had, and what to do."""
-    match error.errno:
+    number = error.errno
+    if number is None and "could not bind on any address" in str(error):
+        number = errno.EADDRNOTAVAIL  # asyncio keeps it to itself since Python 3.13
+    match number:
         case errno.EADDRINUSE:
             return (
                 f"another program has the port ('ss -ltnp sport = :{port}' names it): stop it, "

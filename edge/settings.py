@@ -10,8 +10,8 @@ from edge.host import Network
 from edge.http.addresses import Networks
 from edge.policy import DhcpMode, NetbootWhen
 from tink.controller import ControllerSettings
-from tink.convert.baremetalhost import ConversionSettings
-from tink.server.settings import ServerSettings
+from tink.convert.metal3 import ConversionSettings
+from tink.server import ServerSettings
 from tink.webhooks import WebhookSettings
 
 

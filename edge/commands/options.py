@@ -19,8 +19,7 @@ import click
 
 from edge.artifacts.store import DirectoryInUseError
 from edge.commands.metal3_options import empty_checksum_type
-from edge.dhcp.server import DhcpServerError
-from edge.dhcp.settings import SettingsError
+from edge.dhcp import DhcpServerError, SettingsError
 from edge.heap import settle
 from edge.host import HostError, Network, default_interface, interface_address
 from edge.http.addresses import Networks
@@ -32,17 +31,14 @@ from edge.settings import EDGE, LOOPBACK, EdgeSettings, Service, StackSettings
 from edge.stack import Stack, StackError
 from edge.tftp.server import TftpServerError
 from ipxe.binaries import BinariesError
-from tink.apiserver.errors import ApiServerError
+from tink.apiserver import ApiServerError
 from tink.controller import ControllerSettings
-from tink.convert.baremetalhost import ConversionSettings
+from tink.convert.metal3 import ConversionSettings
 from tink.files.data_directory import DataDirectoryError
 from tink.files.key_file import KeyFileError
 from tink.kube.client import ApiError, KubeConfigError
 from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError
-from tink.server.auth import AgentAuth
-from tink.server.settings import ServerSettings
-from tink.server.tls import TlsError, TlsFiles
-from tink.server.tokens import DEFAULT_LIFETIME, TokenSettings
+from tink.server import DEFAULT_LIFETIME_SECONDS, AgentAuth, ServerSettings, TlsError, TlsFiles, TokenSettings
 from tink.webhooks import WebhookSettings
 
 log = logging.getLogger(__name__)
@@ -203,7 +199,7 @@ _AGENTS = (
     click.option(
         "--agent-token-lifetime",
         type=click.FloatRange(60, 10 * 365 * 86_400),
-        default=DEFAULT_LIFETIME,
+        default=DEFAULT_LIFETIME_SECONDS,
         help="Seconds that a token is good for. A connected agent gets a new one in time.",
     ),
     click.option(

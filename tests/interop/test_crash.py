@@ -28,7 +28,8 @@ import aiohttp
 import pytest
 import yaml
 
-from tink.apiserver import ApiServer, ApiServerError, storage
+from tink.apiserver import ApiServer, ApiServerError
+from tink.apiserver.store import storage
 
 GROUP = "crash.test"
 THINGS = f"/apis/{GROUP}/v1/namespaces/default/things"

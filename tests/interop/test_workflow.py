@@ -18,10 +18,11 @@ from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
 from tests.interop.conftest import Kubectl
 from tink.agent.agent import Agent as RealAgent
-from tink.agent.channel import open_channel
-from tink.agent.process import ProcessRuntime
-from tink.agent.spool import Spool
-from tink.agent.transport import Transport
+from tink.agent.connection.channel import connect
+from tink.agent.connection.transport import Transport
+from tink.agent.durable.spool import Spool
+from tink.agent.runtimes.process import ProcessRuntime
+from tink.agent.settings import AgentSettings
 from tink.api.crds import generate
 from tink.api.v1alpha2 import API_VERSION, FINALIZER, Raw
 from tink.apiserver import ApiServer
@@ -29,7 +30,7 @@ from tink.controller import ControllerSettings, WorkflowController
 from tink.kube.cache import Informer
 from tink.kube.client import ConflictError, KubeClient, NotFoundError
 from tink.kube.resources import CRD, HARDWARE, TEMPLATE, WORKFLOW, ResourceType
-from tink.server.server import WorkflowServer
+from tink.server import WorkflowServer
 
 MAC = "52:54:00:00:00:01"
 NAMESPACE = "default"
@@ -372,7 +373,8 @@ async def test_two_controllers_do_not_disturb_each_other(make_stack: Callable[..
 async def real_agent(stack: Stack, tmp_path: Path) -> AsyncIterator[None]:
     """The agent of this project, whose actions are processes of this host; under way until the test ends."""
     spool = Spool()
-    channel = open_channel(f"127.0.0.1:{stack.server.port}", None)
+    channel = await connect(AgentSettings(MAC, f"127.0.0.1:{stack.server.port}"), asyncio.Event())
+    assert channel is not None
     runtime = ProcessRuntime(tmp_path / "agent", grace_seconds=0.5)
     await runtime.prepare()
     running = RealAgent(runtime, spool)

@@ -18,12 +18,17 @@ from typing import Any, Protocol
 
 import orjson
 
-from tink.apiserver import errors, intake, meta, patch, schema, walks
-from tink.apiserver.callout import MAX_ANSWER, CallError, Post, decoded, named
-from tink.apiserver.client_config import ClientConfig
-from tink.apiserver.errors import FieldError, StatusError
-from tink.apiserver.registry import Raw, Resource, root_schema
-from tink.exact import exact
+from tink.apiserver import errors
+from tink.apiserver.errors import StatusError
+from tink.apiserver.resources.registry import Resource
+from tink.apiserver.webhooks.client import MAX_ANSWER, CallError, Post, decoded, named
+from tink.schema import field_errors, meta
+from tink.schema.client_config import ClientConfig
+from tink.schema.field_errors import FieldError
+from tink.schema.outcome import Node, Outcome, TooMuchAddedError
+from tink.schema.structural import compile_schema, root_schema
+from tink.schema.values import Raw, deep_copy
+from tink.shrink import shrink_to_fit
 
 TIMEOUT_S = 30
 """How long a conversion webhook may take, in seconds."""
@@ -77,7 +82,7 @@ async def as_stored(resource: Resource, obj: Raw) -> Raw:
     if resource.conversion is None:
         return {**obj, "apiVersion": api_version}
     rule: Conversion = resource.conversion
-    made: Raw = patch.copy((await rule.convert([obj], api_version))[0])
+    made: Raw = deep_copy((await rule.convert([obj], api_version))[0])
     # Defaults of the storage version as well: Kubernetes fills them in whenever the object is read.
     rule.complete(made)
     return made
@@ -128,7 +133,7 @@ class Conversion:
         self._client = client
         self._review = review
         self._post = post
-        self._nodes: dict[tuple[str, bool], walks.Node] = {}
+        self._nodes: dict[tuple[str, bool], Node] = {}
         self._kept: OrderedDict[tuple[str, bytes], bytes] = OrderedDict()
         self._kept_bytes = 0
         self._under_way: dict[tuple[str, bytes], asyncio.Task[None]] = {}
@@ -149,20 +154,20 @@ class Conversion:
     def complete(self, obj: Raw) -> None:
         """Prune an object and fill in defaults, by the schema of its own version, in place. Raises StatusError."""
         try:
-            self._node(obj["apiVersion"], defaults=True)(obj, None, walks.Walk())
-        except walks.TooMuchAddedError as error:
-            raise intake.too_much_added(obj["apiVersion"].partition("/")[0], obj["kind"], obj, error) from error
+            self._node(obj["apiVersion"], defaults=True)(obj, None, Outcome())
+        except TooMuchAddedError as error:
+            raise errors.too_much_added(obj["apiVersion"].partition("/")[0], obj["kind"], obj, error) from error
 
     def _prune(self, obj: Raw) -> None:
-        self._node(obj["apiVersion"], defaults=False)(obj, None, walks.Walk())
+        self._node(obj["apiVersion"], defaults=False)(obj, None, Outcome())
 
-    def _node(self, api_version: str, *, defaults: bool) -> walks.Node:
+    def _node(self, api_version: str, *, defaults: bool) -> Node:
         found = self._nodes.get((api_version, defaults))
         if found is None:
             if api_version not in self._schemas:
                 raise _failed(f"request to convert CR from an invalid group/version: {api_version}")
             shape = _shape(self._schemas[api_version], defaults=defaults)
-            found = self._nodes[api_version, defaults] = schema.compile_schema(root_schema(shape))
+            found = self._nodes[api_version, defaults] = compile_schema(root_schema(shape))
         return found
 
     # --- from version to version ---
@@ -230,7 +235,7 @@ class Conversion:
 
     def _keep(self, key: tuple[str, bytes], made: bytes) -> None:
         target, body = key
-        self._kept[target, exact(body)] = exact(made)
+        self._kept[target, shrink_to_fit(body)] = shrink_to_fit(made)
         self._kept_bytes += len(body) + len(made)
         while self._kept_bytes > MAX_KEPT:
             (_, body), gone = self._kept.popitem(last=False)
@@ -355,7 +360,7 @@ def _converted(answer: Any, uid: str, version: str) -> list[Any]:
     if not isinstance(response, dict):
         raise ValueError("no response provided")  # noqa: TRY004
     if version == "v1" and response.get("uid", "") != uid:
-        raise ValueError(f'expected response.uid="{uid}", got {errors.quote(response.get("uid", ""))}')
+        raise ValueError(f'expected response.uid="{uid}", got {field_errors.quote(response.get("uid", ""))}')
     result = response.get("result")
     result = result if isinstance(result, dict) else {}
     if result.get("status") != "Success":

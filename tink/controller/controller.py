@@ -36,12 +36,12 @@ from tink.kube.runtime import (
     FairSemaphore,
     LeaderElector,
     Result,
+    controller_log,
     run_as_leader,
     steady,
     while_leading,
 )
-from tink.limits.complaints import Complaints
-from tink.template.fields import render_actions
+from tink.template import render_actions
 from tink.workflow.machine import UnknownActionError
 from tink.workflow.status import InvalidStatusError, state_of, status_of
 
@@ -96,14 +96,14 @@ class WorkflowController:
         self._clock = clock
         self._elector = elector
         self._ages = TimestampAges(clock, elapsed)
-        self._complaints = Complaints(log, elapsed)
+        self._limited_log = controller_log(log, elapsed)
         self._recorder = EventRecorder(client, COMPONENT, now=clock, clock=elapsed)
         self._controller = Controller(
             "Workflow",
             self._reconcile,
             retry_first=self._settings.retry_first,
             retry_longest=self._settings.retry_longest,
-            complaints=self._complaints,
+            limited_log=self._limited_log,
             workers=self._settings.workers,
             low_priority_workers=_LOW_PRIORITY_WORKERS,
         )
@@ -175,7 +175,7 @@ class WorkflowController:
             outcome = await self._decide(key, workflow)
         except (InvalidStatusError, UnknownActionError) as error:
             text = "%s; it is left alone until that is mended"
-            self._complaints.warn(text, error, level=logging.ERROR, whose=key.namespace)
+            self._limited_log.log(logging.ERROR, text, error, owner=key.namespace)
             self._recorder.event(workflow, WORKFLOW, Event("InvalidStatus", str(error), warning=True))
             return DONE
         self._waiting.set(key, outcome.waits_for)

@@ -25,8 +25,16 @@ from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.objects import NamespacedName, ObjectReference
-from tink.kube.runtime import DONE, Controller, EventRecorder, LeaderElector, Result, run_as_leader, steady
-from tink.limits.complaints import Complaints
+from tink.kube.runtime import (
+    DONE,
+    Controller,
+    EventRecorder,
+    LeaderElector,
+    Result,
+    controller_log,
+    run_as_leader,
+    steady,
+)
 from tink.metal3.addresses import Addresses
 from tink.metal3.hosts import Hosts
 from tink.metal3.ownership import MANAGER
@@ -65,10 +73,10 @@ class Metal3Controller:
         self._following = False
         self._addresses = Addresses(elapsed)
         self._references = References()
-        complaints = Complaints(log, elapsed)
+        limited_log = controller_log(log, elapsed)
         self._recorder = EventRecorder(client, MANAGER, now=clock, clock=elapsed)
         self._hosts = Hosts(hosts, hardware_data, hardware, unmanaged=settings.hosts.unmanaged)
-        self._reporter = Reporter(self._hosts, complaints, self._recorder)
+        self._reporter = Reporter(self._hosts, limited_log, self._recorder)
         self._writer = HardwareWriter(client, elector)
         reconciler = HostReconciler(
             client,
@@ -84,7 +92,7 @@ class Metal3Controller:
             reconciler.reconcile,
             retry_first=settings.retry_first,
             retry_longest=settings.retry_longest,
-            complaints=complaints,
+            limited_log=limited_log,
             workers=settings.workers - SAFETY_WORKERS,
             on_error=self._failed,
         )
@@ -93,7 +101,7 @@ class Metal3Controller:
             self._make_safe,
             retry_first=min(settings.retry_first, _SAFETY_RETRY_SECONDS),
             retry_longest=min(settings.retry_longest, _SAFETY_RETRY_SECONDS),
-            complaints=complaints,
+            limited_log=limited_log,
             workers=SAFETY_WORKERS,
             on_error=self._failed,
         )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 
-from tink.convert.report import Findings, Kind
-from tink.convert.to_hardware import bounded
+from tink.convert.findings import Findings, Kind
+from tink.convert.metal3 import bounded
 from tink.kube.objects import NamespacedName
 from tink.kube.runtime import Event, EventRecorder
-from tink.limits.complaints import Complaints
+from tink.limits.log import LimitedLog
 from tink.metal3.hosts import Hosts
 
 _MOST_FINDINGS = 8
@@ -16,11 +16,11 @@ _MOST_FINDINGS = 8
 
 
 class Reporter:
-    """`complaints` bounds the lines of the log, `recorder` the Events."""
+    """`limited_log` bounds the lines of the log, `recorder` the Events."""
 
-    def __init__(self, hosts: Hosts, complaints: Complaints, recorder: EventRecorder) -> None:
+    def __init__(self, hosts: Hosts, limited_log: LimitedLog, recorder: EventRecorder) -> None:
         self._hosts = hosts
-        self._complaints = complaints
+        self._limited_log = limited_log
         self._recorder = recorder
         self._reported: dict[NamespacedName, dict[str, str]] = {}
         """The last message about a host, by its reason."""
@@ -33,7 +33,7 @@ class Reporter:
             return
         reported[reason] = message
         level = logging.WARNING if warning else logging.INFO
-        self._complaints.warn("host %s: %s: %s", key, reason, message, level=level, whose=key.namespace)
+        self._limited_log.log(level, "host %s: %s: %s", key, reason, message, owner=key.namespace)
         if (subject := self._hosts.subject(key)) is not None:
             self._recorder.event(*subject, Event(reason, message, warning))
 

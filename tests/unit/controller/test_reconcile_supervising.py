@@ -20,7 +20,7 @@ from tests.unit.controller.outcomes import (
 from tink.api.v1alpha2 import Raw
 from tink.controller.reconcile import Outcome, reconcile, timestamps
 from tink.controller.settings import ControllerSettings
-from tink.workflow.machine import unconfirmed
+from tink.workflow.guards import unconfirmed
 from tink.workflow.status import InvalidStatusError
 
 # --- deletion -----------------------------------------------------------------------------------------------------

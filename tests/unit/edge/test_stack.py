@@ -41,11 +41,15 @@ def free_port() -> int:
 
 @pytest.fixture
 async def make(tmp_path: Path) -> AsyncIterator[Make]:
-    """A stack on loopback with ports of its own."""
+    """A stack on loopback with ports, and a boot program, of its own."""
     made: list[Stack] = []
+    boot_programs = tmp_path / "ipxe"
+    boot_programs.mkdir()
+    (boot_programs / "snponly.efi").write_bytes(b"MZ")
 
     def stack(*services: Service, **settings: Any) -> Stack:
-        edge = {name: settings.pop(name, None) or free_port() for name in ("http_port", "admin_port")}
+        edge: dict[str, Any] = {"ipxe_dir": boot_programs}
+        edge |= {name: settings.pop(name, None) or free_port() for name in ("http_port", "admin_port")}
         ports = {name: free_port() for name in ("grpc_port", "api_port")}
         given: dict[str, Any] = {"data_dir": tmp_path / "data", "edge": EdgeSettings(**edge)} | ports | settings
         stack = Stack(StackSettings(frozenset(services), **given))

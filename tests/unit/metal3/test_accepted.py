@@ -14,9 +14,9 @@ from tests.unit.apiserver.conftest import CRDS, Client
 from tests.unit.metal3.hosts import V1ALPHA1, V1BETA1, Raw, copied, full, hardware, view, with_auto
 from tink.api.metal3.crds import generate
 from tink.apiserver import ApiServer
-from tink.apiserver.schema import compile_schema
-from tink.apiserver.walks import Walk
-from tink.convert.baremetalhost import ConversionSettings, convert
+from tink.convert.metal3 import ConversionSettings, convert_version
+from tink.schema.outcome import Outcome
+from tink.schema.structural.compiler import compile_schema
 
 SETTINGS = ConversionSettings()
 HOSTS = "/apis/metal3.io/v1alpha1/namespaces/metal3/baremetalhosts"
@@ -32,7 +32,7 @@ def walk(version: str) -> Any:
 
 def stored(host: Raw) -> Raw:
     """A host as the API would have it: with defaults, and nothing unknown. It must be valid."""
-    made, found = copied(host), Walk()
+    made, found = copied(host), Outcome()
     metadata = made.pop("metadata")
     walk(host["apiVersion"])({**made, "metadata": {}}, None, found)
     assert [str(error) for error in found.errors] == []
@@ -74,11 +74,11 @@ def valid(version: str, count: int) -> Iterator[Raw]:
 
 def test_converted_hosts_are_valid_and_nothing_of_them_is_pruned() -> None:
     for host in valid(V1ALPHA1, 400):
-        shown = stored(convert(host, V1BETA1, SETTINGS))
-        assert stored(convert(shown, V1ALPHA1, SETTINGS)) == host
+        shown = stored(convert_version(host, V1BETA1, SETTINGS))
+        assert stored(convert_version(shown, V1ALPHA1, SETTINGS)) == host
     for host in valid(V1BETA1, 400):
-        kept = stored(convert(host, V1ALPHA1, SETTINGS))
-        assert view(stored(convert(kept, V1BETA1, SETTINGS))) == with_auto(host)
+        kept = stored(convert_version(host, V1ALPHA1, SETTINGS))
+        assert view(stored(convert_version(kept, V1BETA1, SETTINGS))) == with_auto(host)
 
 
 @pytest.fixture

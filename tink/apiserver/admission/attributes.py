@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from tink.apiserver.registry import Raw, Resource
+from tink.apiserver.resources.registry import Resource
+from tink.schema.values import Raw
 
 
 @dataclass(slots=True)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tink.apiserver.admission.conditions import Conditions
 from tink.apiserver.admission.matching import Rule, compile_selector
 from tink.apiserver.admission.review import VERSIONS
-from tink.apiserver.client_config import ClientConfig
-from tink.apiserver.registry import Resource
-from tink.apiserver.selectors import Match
+from tink.apiserver.read.selectors import Match
+from tink.apiserver.resources.registry import Resource
+from tink.schema.client_config import ClientConfig
+from tink.schema.match_conditions import Conditions
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tink.apiserver.registry import Resource
-from tink.apiserver.selectors import Labels, Match
+from tink.apiserver.read.selectors import Labels, Match
+from tink.apiserver.resources.registry import Resource
 
 _EXEMPT = frozenset(
     f"{kind}{part}"

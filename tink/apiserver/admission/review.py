@@ -15,12 +15,13 @@ from typing import Any
 
 import orjson
 
-from tink.apiserver import errors
 from tink.apiserver.admission.attributes import Attributes
 from tink.apiserver.admission.matching import is_namespaces
-from tink.apiserver.callout import decoded, json_type, named
 from tink.apiserver.errors import StatusError
-from tink.apiserver.registry import Raw, Resource
+from tink.apiserver.resources.registry import Resource
+from tink.apiserver.webhooks.client import decoded, json_type, named
+from tink.schema import field_errors
+from tink.schema.values import Raw
 
 GROUP = "admission.k8s.io"
 VERSIONS = ("v1", "v1beta1")
@@ -191,7 +192,7 @@ def verify(hook: str, answer: Raw, uid: str, version: str, *, mutating: bool) ->
     patch_type = response.get("patchType")
     if version == "v1":
         if (response.get("uid") or "") != uid:
-            got = errors.quote(response.get("uid") or "")
+            got = field_errors.quote(response.get("uid") or "")
             raise AnswerError(f'expected response.uid="{uid}", got {got}')
         _check_kind(answer)
         _check_patch(patch, patch_type, mutating=mutating)
@@ -236,7 +237,7 @@ def _refusal(hook: str, status: Raw | None) -> StatusError:
         code = 400
     elif code > 599:  # no HTTP answer could carry it
         code = 500
-    denied = f"admission webhook {errors.quote(hook)} denied the request"
+    denied = f"admission webhook {field_errors.quote(hook)} denied the request"
     why = status.get("message") or status.get("reason")
     return StatusError(
         code,

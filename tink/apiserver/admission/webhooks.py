@@ -19,16 +19,19 @@ from typing import Any
 
 import orjson
 
-from tink.apiserver import conversion, errors, jsontext, patch, walks
+from tink.apiserver import conversion, errors, patch
 from tink.apiserver.admission import review
 from tink.apiserver.admission.attributes import Attributes
-from tink.apiserver.admission.conditions import ConditionError
 from tink.apiserver.admission.configuration import Hook, compile_hooks
 from tink.apiserver.admission.matching import exempt, is_namespaces, labels_of
-from tink.apiserver.callout import CallError, Post, TrustError, json_type, no_object
 from tink.apiserver.errors import StatusError
-from tink.apiserver.intake import too_much_added
-from tink.apiserver.registry import Raw, Resource
+from tink.apiserver.http import jsontext
+from tink.apiserver.resources.registry import Resource
+from tink.apiserver.webhooks.client import CallError, Post, TrustError, json_type, no_object
+from tink.schema.field_errors import quote
+from tink.schema.match_conditions import ConditionError
+from tink.schema.outcome import Outcome, TooMuchAddedError
+from tink.schema.values import Raw
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +53,7 @@ class CalledError(Exception):
     """A webhook could not be asked, or its answer makes no sense: its failurePolicy decides what follows."""
 
     def __init__(self, hook: str, why: str) -> None:
-        super().__init__(f"failed calling webhook {errors.quote(hook)}: {why}")
+        super().__init__(f"failed calling webhook {quote(hook)}: {why}")
 
 
 @dataclass(slots=True)
@@ -162,12 +165,12 @@ class Webhooks:
             return False
         if now.object is None:
             why = (
-                f"admission webhook {errors.quote(hook.name)} attempted to modify the object, which is not supported "
+                f"admission webhook {quote(hook.name)} attempted to modify the object, which is not supported "
                 "for this operation"
             )
             raise _internal(why)
         if answer.patch_type != "JSONPatch":
-            raise CalledError(hook.name, f"unsupported patch type {errors.quote(answer.patch_type)}")
+            raise CalledError(hook.name, f"unsupported patch type {quote(answer.patch_type)}")
         try:
             made = patch.apply_operations(now.object, operations)
             text = orjson.dumps(made, option=orjson.OPT_SORT_KEYS)
@@ -179,9 +182,9 @@ class Webhooks:
         same = text == orjson.dumps(now.object, option=orjson.OPT_SORT_KEYS)
         # Defaults again, for the next webhook; what is wrong with the object is found when all have been asked.
         try:
-            now.resource.node(made, None, walks.Walk())
-        except walks.TooMuchAddedError as error:
-            raise too_much_added(now.resource.group, now.resource.plural, made, error) from error
+            now.resource.node(made, None, Outcome())
+        except TooMuchAddedError as error:
+            raise errors.too_much_added(now.resource.group, now.resource.plural, made, error) from error
         now.object = made
         return not same
 
@@ -295,7 +298,7 @@ class Webhooks:
     async def _call(self, hook: Hook, attributes: Attributes, now: _Versioned) -> review.Answer:
         """Ask one webhook. Raises CalledError; StatusError when it refuses."""
         if attributes.dry_run and not hook.dry_runs:
-            raise errors.bad_request(f"admission webhook {errors.quote(hook.name)} does not support dry run")
+            raise errors.bad_request(f"admission webhook {quote(hook.name)} does not support dry run")
         if not hook.version:
             unknown = "webhook does not accept known AdmissionReview versions (v1, v1beta1)"
             raise CalledError(hook.name, f"could not create admission objects: {unknown}")

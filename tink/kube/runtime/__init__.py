@@ -4,7 +4,7 @@ A `Controller` takes keys from its `workqueue` and has them reconciled; `fairnes
 replicas the one works that `leaderelection` chose. An `EventRecorder` says what is worth an Event.
 """
 
-from tink.kube.runtime.controller import DONE, Controller, Result
+from tink.kube.runtime.controller import DONE, Controller, Result, controller_log
 from tink.kube.runtime.events import Event, EventRecorder
 from tink.kube.runtime.fairness import FairSemaphore
 from tink.kube.runtime.leaderelection import (
@@ -29,6 +29,7 @@ __all__ = [
     "LeadershipLostError",
     "Result",
     "WorkQueue",
+    "controller_log",
     "pod_namespace",
     "run_as_leader",
     "steady",

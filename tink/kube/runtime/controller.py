@@ -21,7 +21,7 @@ from tink.kube.client import ApiError, ConflictError
 from tink.kube.objects import NamespacedName
 from tink.kube.runtime.leaderelection import LeadershipLostError
 from tink.kube.runtime.workqueue import WorkQueue
-from tink.limits.complaints import Complaints
+from tink.limits.log import LimitedLog
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +41,11 @@ OnError = Callable[[NamespacedName, Exception, float], bool]
 """`on_error(key, error, delay)`: whether it has said what went wrong; the next look comes after `delay` seconds."""
 
 
+def controller_log(log: logging.Logger, clock: Callable[[], float]) -> LimitedLog:
+    """A log for what fails in the work on many objects: 20 lines in 10 s of `clock`, 5 of them of one namespace."""
+    return LimitedLog(log, clock, capacity=20, interval=10.0, share=5)
+
+
 class Controller:
     """Has the keys in `queue` reconciled. `run` it as one task, or, with leader election, while this replica leads."""
 
@@ -51,17 +56,17 @@ class Controller:
         *,
         retry_first: float,
         retry_longest: float,
-        complaints: Complaints | None = None,
+        limited_log: LimitedLog | None = None,
         workers: int = 1,
         low_priority_workers: int | None = None,
         on_error: OnError | None = None,
     ) -> None:
         """`kind` is what the log calls the objects. The delays after failures grow from `retry_first` to
-        `retry_longest` seconds; what went wrong is said through `complaints`, but for what `on_error` has said. Of the
+        `retry_longest` seconds; what went wrong is said through `limited_log`, but for what `on_error` has said. Of the
         `workers` so many take keys of low priority, too; None: all do."""
         self._kind = kind
         self._reconcile = reconcile
-        self._complaints = complaints or Complaints(log, time.monotonic)
+        self._limited_log = limited_log or controller_log(log, time.monotonic)
         self._workers = workers
         self._low_priority_workers = workers if low_priority_workers is None else low_priority_workers
         self._on_error = on_error
@@ -107,7 +112,7 @@ class Controller:
             log.debug("%s %s changed meanwhile, looking again within %.2f s", self._kind, key, delay)
         elif isinstance(error, ApiError):
             text = "%s %s: %s; trying again in %.1f s"
-            self._complaints.warn(text, self._kind, key, error, delay, whose=key.namespace)
+            self._limited_log.warning(text, self._kind, key, error, delay, owner=key.namespace)
         else:
             text = "%s %s: trying again in %.1f s"
-            self._complaints.warn(text, self._kind, key, delay, level=logging.ERROR, exc_info=True, whose=key.namespace)
+            self._limited_log.log(logging.ERROR, text, self._kind, key, delay, exc_info=True, owner=key.namespace)
