@@ -9,10 +9,10 @@ from pathlib import Path
 from edge.callers import Networks
 from edge.composition.host import Network
 from edge.machines import DhcpMode, NetbootWhen
-from tink.controller.settings import ControllerSettings
+from tink.controller import ControllerSettings
 from tink.convert.metal3 import ConversionSettings
 from tink.server import ServerSettings
-from tink.webhooks.settings import WebhookSettings
+from tink.webhooks import WebhookSettings
 
 
 class Service(StrEnum):

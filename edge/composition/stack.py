@@ -31,7 +31,7 @@ from edge.neighbour.table import NeighbourTable
 from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw
 from tink.apiserver import ApiServer
-from tink.controller.controller import WorkflowController
+from tink.controller import WorkflowController
 from tink.files.data_directory import claim
 from tink.kube.cache import Informer, ObjectCompressor
 from tink.kube.client import ApiError, KubeClient, KubeConfigError
@@ -40,9 +40,7 @@ from tink.kube.resources import CRD, HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW,
 from tink.kube.runtime import LeaderElectionConfig, LeaderElector, pod_namespace
 from tink.metal3.webhook import HostConversion
 from tink.server import WorkflowServer
-from tink.webhooks.admission import Admission
-from tink.webhooks.registration import remove
-from tink.webhooks.server import SERVICE_PORT, Hook, Webhooks
+from tink.webhooks import SERVICE_PORT, Admission, Hook, Webhooks, unregister
 
 log = logging.getLogger(__name__)
 
@@ -238,7 +236,7 @@ class Stack:
         elif Service.APISERVER in services:
             # Of an earlier run that did not end well: nobody answers there now.
             with suppress(ApiError):
-                await remove(client)
+                await unregister(client)
         elif Service.WEBHOOKS in services:
             log.info("writes are not reviewed: the cluster can't reach this; see --webhook-service, --webhook-url")
         if Service.CONVERSION in services:

@@ -22,14 +22,14 @@ REMEMBERED_SECONDS = 5.0
 MOST_REMEMBERED = 10_000
 
 
-class Kind(StrEnum):
+class ClaimKind(StrEnum):
     """What must be unique."""
 
     MAC = "MAC address"
     IP = "IP address"
 
 
-Claim = tuple[Kind, str]
+Claim = tuple[ClaimKind, str]
 """An address in its canonical form."""
 
 
@@ -63,11 +63,11 @@ def claims_of(hardware: Any) -> dict[Claim, str]:
         return claims
     for mac, interface in interfaces.items():
         path = f"spec.networkInterfaces[{mac}]"
-        claims[(Kind.MAC, mac.lower())] = path
+        claims[(ClaimKind.MAC, mac.lower())] = path
         dhcp = interface.get("dhcp") if isinstance(interface, dict) else None
         ip = dhcp.get("ip") if isinstance(dhcp, dict) else None
         if isinstance(ip, str) and ip:
-            claims.setdefault((Kind.IP, ip), f"{path}.dhcp.ip")
+            claims.setdefault((ClaimKind.IP, ip), f"{path}.dhcp.ip")
     return claims
 
 

@@ -10,10 +10,10 @@ import click
 from edge.composition.host import HostError, Network, default_interface, interface_address
 from edge.composition.settings import EDGE, LOOPBACK, EdgeSettings, Service, StackSettings
 from edge.machines import DhcpMode, NetbootWhen
-from tink.controller.settings import ControllerSettings
+from tink.controller import ControllerSettings
 from tink.convert.metal3 import ConversionSettings
 from tink.server import AgentAuth, ServerSettings, TlsFiles, TokenSettings
-from tink.webhooks.settings import WebhookSettings
+from tink.webhooks import WebhookSettings
 
 _EDGE = (
     *("dhcp_mode", "netboot_when", "decline_quarantine", "default_osie", "tftp_dir", "tftp_single_port"),

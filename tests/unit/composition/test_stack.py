@@ -18,7 +18,7 @@ from edge.composition.settings import EdgeSettings, Service, StackSettings
 from edge.composition.stack import Stack, StackError
 from edge.journey.events import Outcome, Step
 from tink.apiserver import ApiServer
-from tink.controller.controller import WorkflowController
+from tink.controller import WorkflowController
 
 MAC = "52:54:00:00:00:01"
 HARDWARE = {

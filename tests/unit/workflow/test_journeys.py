@@ -22,8 +22,8 @@ from tink.agent import model as agent_model
 from tink.agent.executor import Executor, Publish, RunAction, StopAction
 from tink.api.v1alpha2 import Raw
 from tink.apiserver.patch import merge
+from tink.controller import ControllerSettings
 from tink.controller.reconcile import Outcome, reconcile
-from tink.controller.settings import ControllerSettings
 from tink.server.dispatch.decision import AgentView, Claim, GiveBack, Recall, Start, Stop, next_move
 from tink.server.events import ServerEvent, _settled, rejection_delay
 from tink.workflow import events, guards, machine

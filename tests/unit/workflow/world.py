@@ -32,8 +32,8 @@ from tink.agent import model as agent_model
 from tink.agent.executor import Effect, EndWorkflow, Executor, Publish, RunAction, StopAction
 from tink.api.v1alpha2 import Raw
 from tink.apiserver.patch import merge
+from tink.controller import ControllerSettings
 from tink.controller import reconcile as controller
-from tink.controller.settings import ControllerSettings
 from tink.server.dispatch import decision as dispatch
 from tink.server.dispatch.decision import AgentView
 from tink.server.events import ServerEvent, _settled
