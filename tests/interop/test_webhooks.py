@@ -22,11 +22,11 @@ import pytest
 from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw
 from tink.apiserver import ApiServer
-from tink.controller.webhooks.registration import CONFIGURATION, NAME, configuration
-from tink.controller.webhooks.server import Webhooks
 from tink.kube.client import ApiError, KubeClient, NotFoundError
 from tink.kube.manifests import apply_object
 from tink.kube.resources import CRD, HARDWARE
+from tink.webhooks import Webhooks
+from tink.webhooks.registration import CONFIGURATION, NAME, configuration
 
 DIRECTORY = Path(__file__).parent / "webhooks"
 RECORDED = json.loads((DIRECTORY / "answers.json").read_text())

@@ -7,8 +7,8 @@ small classes here and in the rooms of their functions (`net`, `urls`, `quantity
 import reprlib
 from typing import Any
 
-from tink import golang
 from tink.cel.errors import EvaluationError
+from tink.golang.strconv import format_float
 
 MAX_INT = 2**63 - 1
 MIN_INT = -(2**63)
@@ -284,7 +284,7 @@ def is_zero(value: Any) -> bool:
 
 def double_text(value: float) -> str:
     """A double as Go's %g writes it: the shortest text, with an exponent from 1e+06 on."""
-    return golang.number(value, exponent_from=6)
+    return format_float(value, "g")
 
 
 _brief = reprlib.Repr()

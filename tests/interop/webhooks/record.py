@@ -18,11 +18,10 @@ from typing import Any
 import aiohttp
 
 from tink.api.v1alpha2 import Raw
-from tink.controller.webhooks.admission import Admission
-from tink.controller.webhooks.server import Webhooks
+from tink.kube.cache import Informer
 from tink.kube.client import KubeClient
-from tink.kube.informer import Informer
 from tink.kube.resources import HARDWARE, TEMPLATE, WORKFLOW
+from tink.webhooks import Admission, Webhooks
 
 BASE = "/apis/tinkerbell.org/v1alpha2/namespaces"
 MERGE = "application/merge-patch+json"

@@ -19,10 +19,11 @@ from cryptography.x509.oid import NameOID
 from proto import metadata
 from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
+from tests.unit.server.bench import Bench
 from tink.api.v1alpha2 import Raw
-from tink.apiserver.write.patch import merge
+from tink.apiserver.patch import merge
 from tink.kube.client import ConflictError, NotFoundError
-from tink.server.observation import AgentObservation
+from tink.server.activity import AgentActivity
 from tink.server.server import WorkflowServer
 from tink.server.settings import ServerSettings
 
@@ -41,20 +42,18 @@ class FakeInformer:
         self._delete: list[Any] = []
         self._held: list[Callable[[], None]] | None = None
 
-    def on_change(self, handler: Any) -> None:
-        self._change.append(handler)
-
-    def on_delete(self, handler: Any) -> None:
-        self._delete.append(handler)
+    def add_event_handler(self, on_change: Any = None, on_delete: Any = None) -> None:
+        self._change += [on_change] if on_change is not None else []
+        self._delete += [on_delete] if on_delete is not None else []
 
     def get(self, namespace: str, name: str) -> Raw | None:
         return self.objects.get((namespace, name))
 
     @property
-    def synced(self) -> bool:
+    def has_synced(self) -> bool:
         return self.listed.is_set()
 
-    async def wait_synced(self) -> None:
+    async def wait_for_cache_sync(self) -> None:
         await self.listed.wait()
 
     def hold(self) -> None:
@@ -172,7 +171,7 @@ class Rig:
         self.workflows = FakeInformer()
         self.hardware = FakeInformer()
         self.api = FakeApi(self.workflows)
-        self.seen: list[AgentObservation] = []
+        self.seen: list[AgentActivity] = []
         self.now = 1_800_000_000.0
         self.server: Any = None
         self._agents: list[ScriptedAgent] = []
@@ -249,7 +248,7 @@ class Rig:
         return state
 
     def kinds(self) -> list[str]:
-        return [str(observation.kind) for observation in self.seen]
+        return [str(activity.kind) for activity in self.seen]
 
     async def until(self, true: Callable[[], bool]) -> None:
         async with asyncio.timeout(20):
@@ -375,3 +374,8 @@ def _builder(
         .not_valid_before(now + timedelta(days=begins))
         .not_valid_after(now + timedelta(days=days))
     )
+
+
+@pytest.fixture
+def bench(rig: Any) -> Bench:
+    return Bench(rig)

@@ -17,6 +17,7 @@ import orjson
 from aiohttp import web
 
 from tink.apiserver import errors
+from tink.apiserver.admission.warnings import limited
 from tink.apiserver.discovery import DocumentRequest, Documents
 from tink.apiserver.errors import StatusError
 from tink.apiserver.http.forms import accepted_form, formed
@@ -49,12 +50,12 @@ from tink.apiserver.requests import (
     parse_version,
 )
 from tink.apiserver.resources.registry import Registry, Resource
-from tink.apiserver.resources.reviews import Reviewer, find_review
-from tink.apiserver.resources.scale import Scales
 from tink.apiserver.store import StorageError, Store
-from tink.apiserver.write.admission.warnings import limited
-from tink.apiserver.write.verbs import Result, Verbs
-from tink.beside import beside, weight
+from tink.apiserver.write.reviews import Reviewer, find_review
+from tink.apiserver.write.scale import Scales
+from tink.apiserver.write.strategy import Result
+from tink.apiserver.write.verbs import Verbs
+from tink.offload import offload, weight
 
 log = logging.getLogger(__name__)
 
@@ -247,7 +248,7 @@ class Api:
         options = _write_options(request, "PatchOptions", apply=kind == APPLY_PATCH)
         raw = await _sent(request)
         try:
-            patch = await beside(weight(raw), decode_patch, kind, raw, strict=options.validation != "Ignore")
+            patch = await offload(weight(raw), decode_patch, kind, raw, strict=options.validation != "Ignore")
         except StatusError:
             await self._verbs.get(resource, target)  # what does not exist is the more important news
             raise
@@ -278,7 +279,7 @@ class Api:
 
     async def _body(self, request: web.Request, resource: Resource, options: WriteOptions) -> Body:
         raw = await _sent(request)
-        return await beside(
+        return await offload(
             weight(raw),
             decode,
             request.headers.get("Content-Type", ""),
@@ -291,7 +292,7 @@ class Api:
     async def _delete_options(self, request: web.Request) -> DeleteOptions:
         raw = await _sent(request)
         content = request.headers.get("Content-Type", "")
-        body = await beside(weight(raw), decode, content, raw, strict=False) if raw else None
+        body = await offload(weight(raw), decode, content, raw, strict=False) if raw else None
         return DeleteOptions.of(request.query, body.value if body else None)
 
     async def _delete_collection(self, request: web.Request, resource: Resource, target: Target) -> web.StreamResponse:

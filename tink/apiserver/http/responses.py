@@ -6,10 +6,10 @@ import orjson
 from aiohttp import web
 
 from tink.apiserver import errors
+from tink.apiserver.admission.warnings import limited
 from tink.apiserver.errors import StatusError
 from tink.apiserver.requests import JSON, PROTOBUF, YAML, Accepted
 from tink.apiserver.serializer import dump_protobuf, dump_yaml
-from tink.apiserver.write.admission.warnings import limited
 
 DEPRECATED = web.RequestKey("deprecated", str)
 """The warning of the version that a request uses, when it is deprecated."""

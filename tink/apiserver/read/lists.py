@@ -15,13 +15,12 @@ from dataclasses import dataclass
 
 import orjson
 
-from tink.apiserver import errors
+from tink.apiserver import conversion, errors
 from tink.apiserver.errors import StatusError
 from tink.apiserver.read.broadcaster import Broadcaster
 from tink.apiserver.requests import ListOptions, Target, labels_of, match_fields, parse_fields, parse_labels
 from tink.apiserver.resources.registry import Resource
 from tink.apiserver.store import Event, ExpiredError, Key, Page, Store, Stored
-from tink.apiserver.write import conversion
 from tink.schema.values import Raw
 
 WATCH_SECONDS = 3600

@@ -13,8 +13,9 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Protocol
 
+from tink.apiserver.managed_fields import FieldManager, blank_of
+from tink.apiserver.resources.scale_paths import ScalePaths
 from tink.apiserver.tables import AGE, NAME, Column
-from tink.apiserver.write.managed_fields import FieldManager, blank_of
 from tink.schema import meta
 from tink.schema.field_errors import FieldError
 from tink.schema.outcome import CompiledSchema
@@ -35,15 +36,15 @@ def _nothing(new: Raw, old: Raw | None, now: datetime) -> None:
     """Leave the object as it is."""
 
 
-def _no_errors(new: Raw, old: Raw | None) -> list[FieldError]:
+def _no_errors(_new: Raw, _old: Raw | None) -> list[FieldError]:
     return []
 
 
-def _no_warnings(new: Raw) -> list[str]:
+def _no_warnings(_new: Raw) -> list[str]:
     return []
 
 
-def _holds_nothing(obj: Raw) -> bool:
+def _holds_nothing(_obj: Raw) -> bool:
     return False
 
 
@@ -152,7 +153,7 @@ class Resource:
     status: bool = False
     subresources: Sequence[str] = ()
     virtual: bool = False
-    scale: Any = None
+    scale: ScalePaths | None = None
     stored_version: str = ""
     rules: Rules = CUSTOM
     warning: str = ""

@@ -1,7 +1,7 @@
 """What each function does: from the id of an overload to the Python function that does it.
 
-The compiler calls these with values whose types fit the overload's signature; `TRAVERSING` with a traversal
-before them, which counts what they see of nested values. Operators that need more (logic, selection, equality) are not here.
+The compiler calls these with values whose types fit the overload's signature; `TRAVERSING` with a traversal before
+them, which counts what they see of nested values. Operators that need more (logic, selection, equality) are elsewhere.
 """
 
 from collections.abc import Callable

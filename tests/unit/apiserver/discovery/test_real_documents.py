@@ -20,7 +20,7 @@ from tink.apiserver.errors import StatusError
 from tink.apiserver.requests import Form, negotiate
 from tink.apiserver.resources import builtin, definitions
 from tink.apiserver.resources.registry import Registry
-from tink.apiserver.resources.reviews import Reviewer, find_review
+from tink.apiserver.write.reviews import Reviewer, find_review
 
 DATA = Path(__file__).parents[1] / "data"
 REAL = json.loads((DATA / "documents.json").read_text())
