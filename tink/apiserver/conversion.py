@@ -22,15 +22,22 @@ from tink.apiserver import errors
 from tink.apiserver.errors import StatusError
 from tink.apiserver.resources.registry import Resource
 from tink.apiserver.webhooks import MAX_ANSWER, CallWebhook, WebhookCallError, check_review, group_version_kind
-from tink.schema import field_errors, meta
-from tink.schema.client_config import ClientConfig
-from tink.schema.field_errors import FieldError
-from tink.schema.outcome import CompiledSchema, Outcome, TooMuchAddedError
-from tink.schema.structural import compile_schema, root_schema
-from tink.schema.values import Raw, deep_copy
+from tink.schema import (
+    ClientConfig,
+    CompiledSchema,
+    FieldError,
+    Outcome,
+    Raw,
+    TooMuchAddedError,
+    compile_schema,
+    deep_copy,
+    field_errors,
+    meta,
+    root_schema,
+)
 from tink.shrink import shrink_to_fit
 
-TIMEOUT_S = 30
+TIMEOUT_SECONDS = 30
 """How long a conversion webhook may take, in seconds."""
 MAX_BATCH = 500
 MAX_BATCH_BYTES = 1 << 20
@@ -266,7 +273,7 @@ class Conversion:
         try:
             if self._post is None:
                 raise WebhookCallError("no client for webhooks")
-            answer = await self._post(self._client, asked, TIMEOUT_S, MAX_ANSWER + 4 * len(asked))
+            answer = await self._post(self._client, asked, TIMEOUT_SECONDS, MAX_ANSWER + 4 * len(asked))
             converted = _converted(answer, uid, self._review)
         except (WebhookCallError, ValueError) as error:
             raise _failed(f"{whom} failed: {error}") from error

@@ -12,8 +12,7 @@ import orjson
 
 from tink.apiserver.errors import StatusError, bad_request
 from tink.golang import json_kind
-from tink.schema.structural import mark
-from tink.schema.values import deep_copy
+from tink.schema import deep_copy, mark
 
 MAX_OPERATIONS = 10_000
 """Most operations in one JSON patch (Kubernetes: maxJSONPatchOperations)."""

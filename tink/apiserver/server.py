@@ -36,7 +36,7 @@ from tink.apiserver.webhooks import WebhookClient
 from tink.apiserver.write.verbs import Verbs
 from tink.files import data_directory, private_files
 from tink.net.connection_limit import LimitedSite, Limits
-from tink.schema.values import Raw
+from tink.schema import Raw
 
 log = logging.getLogger(__name__)
 

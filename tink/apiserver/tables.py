@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from tink.schema.jsonpath import compile_path
+from tink.schema import compile_path
 
 Cell = Callable[[Mapping[str, Any], datetime], Any]
 """From an object and the time now to what the cell shows."""

@@ -61,7 +61,7 @@ class Checker:
         new = deep_copy(obj)
         new.setdefault("metadata", {})
         try:
-            found = complete(self.compiled, new, read_metadata)
+            found = complete_by_schema(self.compiled, new, read_metadata)
         except structs.MistypedError as error:
             return Checked(new, [FieldError("", "FieldValueTypeInvalid", str(error))], [])
         except TooMuchAddedError as error:
@@ -119,7 +119,7 @@ def compiled(openapi: Raw) -> tuple[CompiledSchema, Validations | None]:
     return made
 
 
-def complete(compiled: CompiledSchema, new: Raw, read: Callable[[Raw], list[str]]) -> Outcome:
+def complete_by_schema(compiled: CompiledSchema, new: Raw, read: Callable[[Raw], list[str]]) -> Outcome:
     """Prune, complete and check an object in place.
 
     `read` reads what Kubernetes reads into Go types, in place, and gives the paths of fields that these do not have.

@@ -1,7 +1,7 @@
-"""What one walk over an object finds: errors, each with its path, and the fields that no schema knows.
+"""What a compiled schema finds in an object: errors, each with its path, and the fields that no schema knows.
 
-Paths are chains of (parent, step) and become text only when something is wrong. Shared by what walks (`schema`) and
-what checks a value on the way (`checks`).
+Paths are chains of (parent, step) and become text only when something is wrong. Shared by compiled
+schemas (`structural`) and rules (`validations`).
 """
 
 from __future__ import annotations

@@ -21,8 +21,7 @@ from tink.apiserver.errors import StatusError
 from tink.apiserver.resources.registry import Resource
 from tink.apiserver.webhooks import check_review, group_version_kind
 from tink.golang import json_kind
-from tink.schema import field_errors
-from tink.schema.values import Raw
+from tink.schema import Raw, field_errors
 
 GROUP = "admission.k8s.io"
 VERSIONS = ("v1", "v1beta1")

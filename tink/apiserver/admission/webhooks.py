@@ -30,10 +30,7 @@ from tink.apiserver.resources.registry import Resource
 from tink.apiserver.serializer import JsonError, load_json
 from tink.apiserver.webhooks import CallWebhook, TrustError, WebhookCallError
 from tink.golang import json_kind
-from tink.schema.field_errors import quote
-from tink.schema.match_conditions import ConditionError
-from tink.schema.outcome import Outcome, TooMuchAddedError
-from tink.schema.values import Raw
+from tink.schema import ConditionError, Outcome, Raw, TooMuchAddedError, quote
 
 log = logging.getLogger(__name__)
 

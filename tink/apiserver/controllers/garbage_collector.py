@@ -25,7 +25,7 @@ from tink.apiserver.store import Event, Key, MismatchError, Owned, StorageError,
 from tink.apiserver.write import propagation
 from tink.apiserver.write.verbs import Verbs
 from tink.kube.runtime import WorkQueue
-from tink.schema.values import Raw
+from tink.schema import Raw
 
 log = logging.getLogger(__name__)
 

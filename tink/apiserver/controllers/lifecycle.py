@@ -1,4 +1,4 @@
-"""What a cluster's controllers do by themselves, as far as one machine needs it; owners and dependents are `garbage`.
+"""What a cluster's controllers do by themselves, as far as one machine needs it (`garbage_collector`: owners).
 
 Namespaces and CustomResourceDefinitions that were deleted go when everything in them is gone; what holds them up stands
 in their conditions. Events go after an hour. Level-triggered: each round looks at the state as it is and does what can
@@ -22,7 +22,7 @@ from tink.apiserver.resources import definitions
 from tink.apiserver.resources.registry import Registry, Resource
 from tink.apiserver.store import Event, MismatchError, StorageError, Store, Stored
 from tink.apiserver.write.verbs import Verbs
-from tink.schema.values import Raw
+from tink.schema import Raw
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from tink.apiserver.discovery.openapi import OpenAPI, Text, url
 from tink.apiserver.requests import JSON, YAML, clauses, discovery_form, wants_gzip
 from tink.apiserver.resources.registry import Registry
 from tink.apiserver.serializer import dump_yaml
-from tink.schema.values import Raw
+from tink.schema import Raw
 from tink.shrink import shrink_to_fit
 
 OPENAPI_2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"

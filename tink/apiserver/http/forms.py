@@ -12,7 +12,7 @@ from tink.apiserver.requests import Accepted, Form, negotiate
 from tink.apiserver.resources.registry import Resource
 from tink.apiserver.serializer import message_of
 from tink.apiserver.tables import partial, row, table
-from tink.schema.field_errors import quote
+from tink.schema import quote
 
 
 def accepted_form(request: web.Request, resource: Resource, *, many: bool = False, watch: bool = False) -> Accepted:

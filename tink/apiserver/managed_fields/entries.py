@@ -16,7 +16,7 @@ from typing import Any
 from tink import golang
 from tink.apiserver.managed_fields import fields
 from tink.apiserver.managed_fields.fields import Fields, FieldsError
-from tink.schema.values import Raw
+from tink.schema import Raw
 
 APPLY = "Apply"
 UPDATE = "Update"

@@ -20,7 +20,7 @@ from tink.apiserver.managed_fields.fields import (
     text_key_element,
 )
 from tink.apiserver.managed_fields.types import Difference, ItemError, Type, in_order, report, same
-from tink.schema.structural import ValidCache, text_of
+from tink.schema import ValidCache, text_of
 
 
 class List:

@@ -21,7 +21,7 @@ from tink.apiserver.read.broadcaster import Broadcaster
 from tink.apiserver.requests import ListOptions, Target, labels_of, match_fields, parse_fields, parse_labels
 from tink.apiserver.resources.registry import Resource
 from tink.apiserver.store import Event, ExpiredError, Key, Page, Store, Stored
-from tink.schema.values import Raw
+from tink.schema import Raw
 
 WATCH_SECONDS = 3600
 """How long a watch lasts when the client does not say, in seconds."""

@@ -14,8 +14,7 @@ from multidict import MultiMapping
 
 from tink.apiserver import errors
 from tink.golang import json_kind
-from tink.schema import field_errors
-from tink.schema.field_errors import FieldError, quote
+from tink.schema import FieldError, field_errors, quote
 
 OptionsKind = Literal["CreateOptions", "UpdateOptions", "PatchOptions", "DeleteOptions"]
 

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tink.apiserver.errors import bad_request
-from tink.schema import meta
-from tink.schema.field_errors import quote
+from tink.schema import meta, quote
 
 Labels = Mapping[str, str]
 Match = Callable[[Labels], bool]

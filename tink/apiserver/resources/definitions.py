@@ -17,15 +17,19 @@ from tink.apiserver.resources.definition_schema import ANY, SCHEMA
 from tink.apiserver.resources.registry import CUSTOM, NAME_FIELD, NAMESPACED_FIELDS, Resource, Rules, priority
 from tink.apiserver.resources.scale_paths import ScalePaths, scale_check
 from tink.apiserver.tables import AGE, CUSTOM_AGE, NAME, Column, printer_column
-from tink.schema.checker import checkers
+from tink.schema import (
+    FieldError,
+    JSONPathError,
+    MistypedError,
+    Outcome,
+    Path,
+    Raw,
+    checkers,
+    compile_schema,
+    field_path,
+    root_schema,
+)
 from tink.schema.definition import approval, bundle_problem, check, fill_in, is_true, protected, read, warnings
-from tink.schema.field_errors import FieldError
-from tink.schema.jsonpath import JSONPathError
-from tink.schema.outcome import Outcome, Path
-from tink.schema.structs import MistypedError
-from tink.schema.structural import compile_schema, root_schema
-from tink.schema.validations import field_path
-from tink.schema.values import Raw
 
 GROUP = "apiextensions.k8s.io"
 PLURAL = "customresourcedefinitions"

@@ -16,11 +16,7 @@ from typing import Any, Protocol
 from tink.apiserver.managed_fields import FieldManager, blank_of
 from tink.apiserver.resources.scale_paths import ScalePaths
 from tink.apiserver.tables import AGE, NAME, Column
-from tink.schema import meta
-from tink.schema.field_errors import FieldError
-from tink.schema.outcome import CompiledSchema
-from tink.schema.structural import root_schema
-from tink.schema.values import Raw
+from tink.schema import CompiledSchema, FieldError, Raw, meta, root_schema
 
 VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
 
@@ -81,7 +77,7 @@ class Validations(Protocol):
 
 
 class Fields(Protocol):
-    """Who manages which fields of an object (`managed`)."""
+    """Who manages which fields of an object (`managed_fields`)."""
 
     def update(self, live: Raw | None, new: Raw, manager: str, subresource: str, now: str) -> None:
         """Note in `new` what a create, update or patch by `manager` changed; `live` is the state before."""

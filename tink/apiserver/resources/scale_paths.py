@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tink import golang
-from tink.schema.field_errors import FieldError, invalid_whole
-from tink.schema.values import Raw
+from tink.schema import FieldError, Raw, invalid_whole
 
 
 @dataclass(frozen=True, slots=True)

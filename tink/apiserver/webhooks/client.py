@@ -24,8 +24,7 @@ from tink.api.yaml import YamlError, documents
 from tink.apiserver.requests import not_an_object
 from tink.apiserver.serializer import JsonError, load_json
 from tink.net.outbound import Reach, session
-from tink.schema import field_errors
-from tink.schema.client_config import ClientConfig
+from tink.schema import ClientConfig, field_errors
 
 MAX_ANSWER = 3 << 20
 """Largest answer, in bytes, unless the caller says otherwise."""

@@ -18,7 +18,7 @@ from tink.apiserver.store import Key, Stored
 from tink.apiserver.write import propagation
 from tink.apiserver.write.persistence import Persistence, served
 from tink.apiserver.write.strategy import Result
-from tink.schema.values import Raw, deep_copy
+from tink.schema import Raw, deep_copy
 
 
 class Deletion:

@@ -16,8 +16,7 @@ from tink.apiserver.resources.registry import Resource
 from tink.apiserver.resources.scale_paths import ScalePaths
 from tink.apiserver.write.strategy import Result
 from tink.apiserver.write.verbs import ATTEMPTS, Verbs
-from tink.schema import field_errors
-from tink.schema.values import Raw
+from tink.schema import Raw, field_errors
 
 _SHOWN = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
 _INT32 = 1 << 31

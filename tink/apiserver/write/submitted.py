@@ -16,8 +16,7 @@ from tink.apiserver.requests import JSON_PATCH, MERGE_PATCH
 from tink.apiserver.resources.registry import Resource
 from tink.apiserver.store import Stored
 from tink.apiserver.write.completion import read, struct_of
-from tink.schema import field_errors, meta, structs
-from tink.schema.values import Raw, deep_copy
+from tink.schema import Raw, deep_copy, field_errors, meta, structs
 
 _HARMLESS = {"name", "generateName", "namespace", "resourceVersion", "labels", "annotations"}
 

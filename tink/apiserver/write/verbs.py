@@ -34,8 +34,7 @@ from tink.apiserver.write.persistence import Persistence, key_of, served
 from tink.apiserver.write.pipeline import Pipeline
 from tink.apiserver.write.strategy import Create, Result, Update
 from tink.offload import offload
-from tink.schema import field_errors, meta
-from tink.schema.values import Raw, deep_copy
+from tink.schema import Raw, deep_copy, field_errors, meta
 
 ATTEMPTS = 5
 """How often a write is tried when the object keeps changing (Kubernetes: MaxRetryWhenPatchConflicts)."""

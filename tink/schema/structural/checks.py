@@ -1,8 +1,8 @@
 """What a schema says of one value, compiled: ranges, lengths, patterns, formats, enumerations.
 
 Each keyword becomes a closure that looks at values of its own JSON type and lets others pass, because `type` has its
-check elsewhere (`schema`). Patterns run in RE2, whose time is linear in the text, because they and the texts come from
-outside. The wording of errors is that of k8s.io/kube-openapi, pkg/validation/errors.
+check elsewhere (`compiler`). Patterns run in RE2, whose time is linear in the text, because they and the texts come
+from outside. The wording of errors is that of k8s.io/kube-openapi, pkg/validation/errors.
 """
 
 from __future__ import annotations

@@ -15,9 +15,7 @@ from tink.apiserver.resources.builtin import rules
 from tink.apiserver.resources.builtin.schemas import CONFIG_MAP, EVENT, LEASE, NAMESPACE, SECRET
 from tink.apiserver.resources.registry import NAME_FIELD, NAMESPACED_FIELDS, VERBS, Resource, Rules
 from tink.apiserver.tables import AGE, NAME, Column, since
-from tink.schema import meta
-from tink.schema.structural import compile_schema, root_schema
-from tink.schema.values import Raw
+from tink.schema import Raw, compile_schema, meta, root_schema
 
 _EVENT_FIELDS = {
     **NAMESPACED_FIELDS,
