@@ -14,7 +14,7 @@ specification (cel-spec), and the behaviour of Kubernetes' own environment, reco
 from tink.cel.cost.sizes import Cost
 from tink.cel.errors import BudgetExceededError, CelError, EvaluationError
 from tink.cel.library.regex import PatternError, check_pattern, pattern_tester
-from tink.cel.program import PER_CALL_LIMIT, PER_OBJECT_LIMIT, Budget, Program, compile_expression, estimate
+from tink.cel.program import PER_CALL_LIMIT, PER_OBJECT_LIMIT, Budget, Program, compile_expression
 from tink.cel.types import (
     BOOL,
     BYTES,
@@ -78,7 +78,6 @@ __all__ = [
     "Type",
     "check_pattern",
     "compile_expression",
-    "estimate",
     "min_json_size",
     "optional_of",
     "pattern_tester",

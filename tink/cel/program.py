@@ -141,8 +141,3 @@ def compile_expression(source: str, variables: Mapping[str, Type], *, expected: 
     if expected is not None and not same(program.type, expected):
         raise CelError(f"cel expression must evaluate to a {text_of(expected)}")
     return program
-
-
-def estimate(program: Program) -> Cost:
-    """The least and greatest cost of a program that the declared sizes allow."""
-    return program.estimate()

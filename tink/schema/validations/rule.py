@@ -21,7 +21,6 @@ from tink.cel import (
     Program,
     Type,
     compile_expression,
-    estimate,
     optional_of,
 )
 from tink.golang import bad_value
@@ -162,7 +161,7 @@ def compile_rule(raw: Mapping[str, Any], kind: Type, schema: Schema) -> Rule:
         return Rule(**parts, error=f"compilation failed: {error}")
     if program.type is not BOOL and program.type != BOOL:
         return Rule(**parts, error="cel expression must evaluate to a bool")
-    parts |= {"program": program, "uses_old": program.uses("oldSelf"), "cost": estimate(program).max}
+    parts |= {"program": program, "uses_old": program.uses("oldSelf"), "cost": program.estimate().max}
     if message_source:
         parts |= _compile_message(message_source, variables)
     if raw.get("fieldPath") and "message_error" not in parts:
@@ -179,4 +178,4 @@ def _compile_message(source: str, variables: Mapping[str, Type]) -> dict[str, An
         return {"message_error": f"messageExpression compilation failed: {error}"}
     if program.type.shape != "string":
         return {"message_error": "messageExpression must evaluate to a string"}
-    return {"message_program": program, "message_cost": estimate(program).max}
+    return {"message_program": program, "message_cost": program.estimate().max}
