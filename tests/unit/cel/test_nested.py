@@ -77,7 +77,7 @@ def test_time_does_not_grow_with_the_depth(levels):
 
 
 def test_budget_is_not_looked_at_only_when_all_is_done():
-    """A walk ends within a slice of what is left, not at the limit of a call."""
+    """A traversal ends within a slice of what is left, not at the limit of a call."""
     started = time.thread_time()
     budget = cel.Budget(3_000)
     with pytest.raises(cel.BudgetExceededError):
