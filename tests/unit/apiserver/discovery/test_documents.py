@@ -164,9 +164,9 @@ def test_what_is_not_there_is_no_document(documents: Documents, path: str) -> No
 
 def test_paths_of_objects_are_told_from_those_of_documents_without_work() -> None:
     for path in ("", "/api", "/apis/example.org/v1", "/openapi/v3/apis/example.org/v1", "/version", "/api/v1"):
-        assert Documents.may_know(path)
+        assert Documents.may_serve(path)
     for path in ("/api/v1/secrets", "/api/v1/namespaces/x", "/apis/example.org/v1/widgets"):
-        assert not Documents.may_know(path)
+        assert not Documents.may_serve(path)
 
 
 def test_root_lists_every_path(documents: Documents) -> None:
