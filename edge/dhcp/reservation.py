@@ -1,6 +1,6 @@
 """A machine's DHCP reservation, compiled: everything of its replies that can be known before it asks.
 
-Made from a Hardware's `spec.networkInterfaces[mac].dhcp` when the Hardware changes (`DESIGN.md`, decision 3). What is
+Made from a Hardware's `spec.networkInterfaces[mac].dhcp` when the Hardware changes. What is
 the same for many machines (mask, router, servers, lease) is one `Network` that they share, so that a hundred thousand
 reservations stay small and what is compiled per kind of client (`Network.plan`) is compiled once.
 """

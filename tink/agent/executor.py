@@ -23,7 +23,7 @@ The rejected one is offered again by the server. The command, too, is begun once
 its reboot would else reboot for ever.
 
 An action that was told to stop is reported as canceled whatever its exit code: a program that catches TERM and leaves
-with 0 has not done its work. Sources: seeds/workflow-execution.md; states in the Workflow's own table.
+with 0 has not done its work. The states are in the Workflow's own table.
 """
 
 from __future__ import annotations

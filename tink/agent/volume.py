@@ -2,7 +2,7 @@
 
 An absolute SRC is a path of the machine, made if it is missing; a name is a volume of the runtime, empty or new at
 first, that lasts as long as the runtime keeps it. Options: ro, rw, and the kernel's propagation words.
-Source: `volumes` of the Template in seeds/crd-refactor-final.md, which follows Docker.
+Source: `volumes` of a Template's action, which follow Docker.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ These pydantic models are the only source of the schema: `tink.api.crds` generat
 from them, with the rules and bounds that `tink.api.rules` declares, and every component reads objects through them.
 Rules and bounds are the API server's affair: a model reads whatever an older schema let in, as far as it has a
 meaning. Objects that are written back to the API are patched as
-raw dictionaries, never dumped from a model, so that fields of a newer version survive (`DESIGN.md`, "Libraries").
+raw dictionaries, never dumped from a model, so that fields of a newer version survive.
 
 Field names, defaults and patterns follow the final revision of the CRD refactor proposal with its slips mended:
 anchored address patterns, VLAN 1-4094, the stray quote of the hostname pattern. Every description is what
