@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import yaml
 
 from tests.interop.rack import TINKEDGE, Process, clean_environment
 from tests.interop.test_privileges import Gate, Grant, Upstream
+from tests.waiting import until
 from tink.api.crds import generate
 from tink.api.metal3.crds import generate as generate_metal3
 from tink.api.v1alpha2 import Raw
@@ -135,10 +135,7 @@ class Site:
         return any(each.get("disableNetboot") is not True for each in interfaces)
 
     async def until(self, holds: Callable[[], Awaitable[Any]], *processes: Process, within: float = 20.0) -> None:
-        give_up = time.monotonic() + within
-        while not await holds():
-            assert time.monotonic() < give_up, "\n".join(process.err for process in processes)
-            await asyncio.sleep(0.05)
+        await until(holds, lambda: "\n".join(process.err for process in processes), within=within, every=0.05)
 
     async def becomes(self, name: str, netboots: bool | None, *processes: Process, within: float = 20.0) -> None:
         async def holds() -> bool:

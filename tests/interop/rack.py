@@ -11,9 +11,9 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
+
+from tests.waiting import wait_until
 
 ADDRESS = "172.31.77.1"
 """The edge's, in the first of its networks."""
@@ -112,7 +112,7 @@ class Namespaces:
                 assert service.popen.poll() is None, service.err
             return self.run(IN_EDGE, "curl", "-sf", "--max-time", "2", url).popen.returncode == 0
 
-        until(answered, lambda: "".join(service.err for service in services), within, every=0.15)
+        wait_until(answered, lambda: "".join(service.err for service in services), within, every=0.15)
 
     def operators(self, data_dir: Path, path: str) -> str:
         """What operators' HTTP says to whoever may read the edge's token."""
@@ -178,12 +178,3 @@ def ip(*words: str) -> None:
 def clean_environment() -> dict[str, str]:
     """Without what would set options from outside."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("TINKEDGE_", "KUBE"))}
-
-
-def until(
-    holds: Callable[[], bool], why: Callable[[], object] = lambda: "", within: float = 20, every: float = 0.05
-) -> None:
-    deadline = time.monotonic() + within
-    while not holds():
-        assert time.monotonic() < deadline, why()
-        time.sleep(every)

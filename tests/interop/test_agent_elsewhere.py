@@ -17,7 +17,8 @@ import yaml
 
 from proto import workflow_pb2 as pb
 from proto.workflow_pb2_grpc import WorkflowServiceStub
-from tests.interop.rack import TINKEDGE, Kubectl, Process, clean_environment, until
+from tests.interop.rack import TINKEDGE, Kubectl, Process, clean_environment
+from tests.waiting import wait_until
 
 MAC = "52:54:00:00:00:01"
 
@@ -85,7 +86,7 @@ def site(tmp_path: Path) -> Iterator[tuple[Kubectl, Peer]]:
     options += ["--data-dir", str(tmp_path / "data"), "--cancelling-timeout", "2"]
     process = Process(["setpriv", "--pdeathsig", "KILL", *TINKEDGE, "up", *options], tmp_path, clean_environment())
     try:
-        until(lambda: "ready: " in process.err, lambda: process.err, within=60)
+        wait_until(lambda: "ready: " in process.err, lambda: process.err, within=60)
         kubectl = Kubectl(Here(tmp_path), tmp_path / "data" / "kubeconfig")  # type: ignore[arg-type]
         actions = [{"name": name, "image": "i"} for name in ("a", "b", "c")]
         kubectl.apply(of("Hardware", "h", {"networkInterfaces": {MAC: {}}}))
@@ -110,11 +111,11 @@ def test_agent_of_tinkerbell_tink_runs_fails_rejects_and_is_stopped(site: tuple[
     kubectl, peer = site
     kubectl.apply(workflow("good"))
     peer.run(peer.started())
-    until(lambda: kubectl.state("good") == "Succeeded")
+    wait_until(lambda: kubectl.state("good") == "Succeeded")
 
     kubectl.apply(workflow("bad"))
     peer.run(peer.started(), fails_at=1)
-    until(lambda: kubectl.state("bad") == "Failed")
+    wait_until(lambda: kubectl.state("bad") == "Failed")
     why = 'jsonpath={.status.conditions[?(@.type=="Succeeded")].reason}'
     assert kubectl("get", "workflow", "bad", "-o", why) == "Broken"
 
@@ -124,14 +125,14 @@ def test_agent_of_tinkerbell_tink_runs_fails_rejects_and_is_stopped(site: tuple[
     kubectl("delete", "workflow", "stopped", "--wait=false")
     assert peer.command().stop_workflow.workflow_id == held.workflow_id
     # It stops, and what it would say of that goes nowhere: the controller ends the wait.
-    until(lambda: "NotFound" in kubectl.run("get", "workflow", "stopped").err)
+    wait_until(lambda: "NotFound" in kubectl.run("get", "workflow", "stopped").err)
 
     # It may still be stopping, and takes no other then.
     kubectl.apply(workflow("next"))
     refused = peer.started()
     peer.publish(refused, workflow_rejected=pb.Event.WorkflowRejected(failure_message="workflow already in progress"))
-    until(lambda: kubectl.state("next") == "Pending")
+    wait_until(lambda: kubectl.state("next") == "Pending")
     again = peer.started()
     assert again.workflow_id == refused.workflow_id
     peer.run(again)
-    until(lambda: kubectl.state("next") == "Succeeded")
+    wait_until(lambda: kubectl.state("next") == "Succeeded")

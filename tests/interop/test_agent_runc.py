@@ -21,6 +21,7 @@ import pytest
 import tink.agent.oci.runc as runc_module
 from proto import workflow_pb2 as pb
 from proto.workflow_pb2_grpc import WorkflowServiceServicer, add_WorkflowServiceServicer_to_server
+from tests.waiting import until
 from tink.agent.model import Action, ActionError, RunResult
 from tink.agent.oci.registry import Registries
 from tink.agent.oci.runc import ContainerRuntime
@@ -186,8 +187,7 @@ async def test_action_that_ignores_term_is_killed(machine, tmp_path):
     stop = asyncio.Event()
     action = machine.shell("touch /host/up; sleep 600", volumes=(f"{tmp_path}:/host",))
     running = asyncio.create_task(machine.action(action, stop))
-    while not (tmp_path / "up").exists():
-        await asyncio.sleep(0.02)
+    await until((tmp_path / "up").exists)
     stop.set()
     result = await asyncio.wait_for(running, 10)
     assert result.exit_code == 137
@@ -198,8 +198,7 @@ async def test_action_that_handles_term_tidies_up(machine, tmp_path):
     script = "trap 'touch /host/tidy; exit 0' TERM; touch /host/up; while :; do sleep 0.05; done"
     stop = asyncio.Event()
     running = asyncio.create_task(machine.action(machine.shell(script, volumes=(f"{host}:/host",)), stop))
-    while not (host / "up").exists():
-        await asyncio.sleep(0.02)
+    await until((host / "up").exists)
     stop.set()
     await asyncio.wait_for(running, 10)
     assert (host / "tidy").exists()
@@ -410,8 +409,7 @@ async def test_agent_runs_workflows_and_tells_the_server(machine, server, agent,
         ("ActionStarted", "2", ""),
         ("ActionSucceeded", "2", ""),
     ]
-    while not (tmp_path / "after").exists():
-        await asyncio.sleep(0.02)
+    await until((tmp_path / "after").exists)
     await asyncio.sleep(0.2)
     server.start("w2", pb.Workflow.Action(id="1", name="bad", args=["-c", "exit 1"], **sh))
     assert (await server.told(6))[4:] == [("ActionStarted", "1", ""), ("ActionFailed", "1", "NonZeroExit")]
@@ -430,8 +428,7 @@ async def test_agent_that_is_terminated_takes_its_container_with_it(machine, ser
         args=["-c", "trap 'exit 0' TERM; touch /host/up; while :; do sleep 0.05; done"], volumes=[f"{tmp_path}:/host"],
     )  # fmt: skip
     server.start("w3", action)  # an id of its own: the agents of this file share a state directory, which remembers
-    while not (tmp_path / "up").exists():
-        await asyncio.sleep(0.02)
+    await until((tmp_path / "up").exists)
     agent.terminate()
     assert await ended(agent) == 0
     assert await server.told(1) == [("ActionStarted", "1", "")]

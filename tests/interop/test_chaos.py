@@ -33,6 +33,7 @@ import pytest
 from cryptography import x509
 
 from tests.interop.authority import Authority
+from tests.waiting import until
 from tink.api.v1alpha2 import API_VERSION, Raw
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.resources import HARDWARE, TEMPLATE, WORKFLOW, ResourceType
@@ -257,8 +258,7 @@ class World:
         kubeconfig = self.directory / "api" / "kubeconfig"
         self._add("api", "apiserver", "--data-dir", str(self.directory / "api"), "--api-port", str(api_port))
         async with asyncio.timeout(OUTAGE):
-            while not kubeconfig.exists():
-                await asyncio.sleep(0.05)
+            await until(kubeconfig.exists)
         self.client = await KubeClient.connect(kubeconfig)
         self._exit.push_async_callback(self.client.close)
         theirs, ours = self._guards()

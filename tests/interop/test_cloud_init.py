@@ -19,7 +19,7 @@ import pytest
 
 from tests.interop.cloud_init.computer import Boot, Computer, release, releases, version
 from tests.interop.cloud_init.rack import BASE, MetadataRack, Registered, documented
-from tests.interop.rack import until
+from tests.waiting import wait_until
 
 KEYS = [
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBJmHi2b0lmbUaodGcZfYcKqm6dSYYFVxvEYCwNbmTLn operator@office",
@@ -106,7 +106,7 @@ def nocloud(rack: MetadataRack, system: Path, tmp_path_factory: pytest.TempPathF
     cmdline = f"ds={datasource};s={BASE}/nocloud/{machine.mac}/"
     boots = [computer.boot(cmdline), computer.boot(cmdline)]
     rack.kubectl("annotate", "--overwrite", "hardware", name, "tinkerbell.org/instance-id=i-0002")
-    until(lambda: "i-0002" in rack.get(machine, f"/nocloud/{machine.mac}/meta-data"))
+    wait_until(lambda: "i-0002" in rack.get(machine, f"/nocloud/{machine.mac}/meta-data"))
     boots.append(computer.boot(cmdline))
     return Installed(rack, machine, computer, boots)
 

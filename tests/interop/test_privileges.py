@@ -29,6 +29,7 @@ import yaml
 from aiohttp import web
 
 from tests.interop.rack import TINKEDGE, Process, clean_environment
+from tests.waiting import until
 from tink.api.crds import generate
 from tink.api.v1alpha2 import API_VERSION, FINALIZER, Raw
 from tink.apiserver import ApiServer
@@ -256,13 +257,7 @@ class Site:
         await self.until(lambda: "ready: " in process.err, process)
 
     async def until(self, holds: Callable[[], Any], *processes: Process, within: float = 60.0) -> None:
-        give_up = time.monotonic() + within
-        while True:
-            held = holds()
-            if await held if isinstance(held, Awaitable) else held:
-                return
-            assert time.monotonic() < give_up, "\n".join(process.err for process in processes)
-            await asyncio.sleep(0.05)
+        await until(holds, lambda: "\n".join(process.err for process in processes), within=within, every=0.05)
 
     async def create(self, resource: ResourceType, name: str, spec: Raw, **more: Any) -> None:
         metadata = {"name": name, "namespace": WORK}

@@ -23,6 +23,7 @@ import pytest
 
 import tink.agent.oci.connection as connection_module
 import tink.agent.oci.store as store_module
+from tests.waiting import until
 from tink.agent.child import lines_to
 from tink.agent.model import ActionError
 from tink.agent.oci.reference import parse
@@ -414,8 +415,7 @@ async def test_silent_registry_does_not_hold_up_a_cancel(fake, store, big_layer)
     fake.hooks[path] = silent
     stop = asyncio.Event()
     pulling = asyncio.create_task(store.pull(f"{fake.host}/x:1", stop))
-    while not asked.is_set():
-        await asyncio.sleep(0.01)
+    await until(asked.is_set)
     stop.set()
     await asyncio.wait_for(pulling, 15)  # the registry is silent for 20 s
     release.set()

@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces, Process, clean_environment, until
+from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces, Process, clean_environment
+from tests.waiting import wait_until
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "deploy" / "examples"
 MACHINE = "52:54:00:12:34:56"
@@ -115,11 +116,11 @@ def test_workflow_applied_with_kubectl_is_run_by_the_agent_and_each_state_is_see
     assert serving.applied.count("created") == 4
     assert (serving.data_dir / "kubeconfig").stat().st_mode & 0o777 == 0o600
     watch = kubectl.start("get", "workflow", "-w", "--no-headers")
-    until(lambda: watch.out.startswith("install"))  # what was there has been listed; from now on it is a watch
+    wait_until(lambda: watch.out.startswith("install"))  # what was there has been listed; from now on it is a watch
     agent = rack.agent()
     written = rack.directory / "written"
     kubectl.apply(COMMANDS.replace("FILE", str(written)))
-    until(lambda: "Succeeded" in watch.out, lambda: watch.out + agent.err + serving.process.err)
+    wait_until(lambda: "Succeeded" in watch.out, lambda: watch.out + agent.err + serving.process.err)
     seen = [line.split()[1] for line in watch.out.splitlines() if line.startswith("run ")]
     states = [state for state in dict.fromkeys(seen) if state in ("Pending", "Scheduled", "Running", "Succeeded")]
     assert states == ["Pending", "Scheduled", "Running", "Succeeded"]
@@ -134,7 +135,7 @@ def test_workflow_applied_with_kubectl_is_run_by_the_agent_and_each_state_is_see
 
 def test_agent_from_a_wrong_address_is_refused_and_the_journey_says_so(serving: Serving) -> None:
     agent = serving.rack.agent(IN_EDGE)
-    until(lambda: "PERMISSION_DENIED" in agent.err, lambda: agent.err)
+    wait_until(lambda: "PERMISSION_DENIED" in agent.err, lambda: agent.err)
     assert f"{ADDRESS} can't speak for '{MACHINE}': no Hardware of that id has this address" in agent.err
     agent.end()
     journey = events(serving.rack, f"machines/{MACHINE}/events")
@@ -170,8 +171,8 @@ def test_watch_shows_each_step_of_machines_and_how_to_register_a_stranger(servin
         return {(event["mac"], event["step"], event["outcome"]) for event in lines}
 
     wanted = {(MACHINE, "dhcp", "ok"), (STRANGER, "seen", "info")}
-    until(lambda: wanted <= steps(), lambda: (steps(), watch.err, serving.process.err))
-    until(lambda: "kind: Hardware" in only.out, lambda: only.err)
+    wait_until(lambda: wanted <= steps(), lambda: (steps(), watch.err, serving.process.err))
+    wait_until(lambda: "kind: Hardware" in only.out, lambda: only.err)
     assert MACHINE not in only.out
     assert clients[0].status() == 0
     assert clients[1].status() == 1  # silence
@@ -233,7 +234,9 @@ def test_sigterm_ends_up_within_10_s_with_nothing_left_and_the_next_start_has_al
     watch = kubectl.start("get", "workflow", "-w", "--no-headers")
     agent = rack.agent()
     journey = rack.start(IN_EDGE, *TINKEDGE, "watch", "-o", "json", "--data-dir", rack.directory / "data")
-    until(lambda: "connected" in agent.err and '"agent"' in journey.out and "install" in watch.out, lambda: agent.err)
+    wait_until(
+        lambda: "connected" in agent.err and '"agent"' in journey.out and "install" in watch.out, lambda: agent.err
+    )
     started = time.monotonic()
     assert first.terminate() == 0, first.err
     assert time.monotonic() - started < 20
@@ -246,7 +249,7 @@ def test_sigterm_ends_up_within_10_s_with_nothing_left_and_the_next_start_has_al
     rack.ready(second)
     assert kubectl("get", "hardware", "lab-machine", "-o", "jsonpath={.metadata.uid}") == uid
     # The agent has waited, and goes on without being told.
-    until(lambda: kubectl.state("install") == "Failed", lambda: agent.err, every=0.3)
+    wait_until(lambda: kubectl.state("install") == "Failed", lambda: agent.err, every=0.3)
     agent.end()
     assert second.terminate() == 0, second.err
 
@@ -294,7 +297,7 @@ def test_services_in_processes_of_their_own_run_a_workflow_together(rack: Rack) 
     data_dir = rack.directory / "data"
     kubeconfig = data_dir / "kubeconfig"
     api = rack.start(IN_EDGE, *TINKEDGE, "apiserver", "--data-dir", data_dir)
-    until(lambda: "ready: apiserver" in api.err, lambda: api.err)
+    wait_until(lambda: "ready: apiserver" in api.err, lambda: api.err)
     network = ["--interface", "rack0", "--public-ip", ADDRESS, "--kubeconfig", str(kubeconfig)]
     others = [
         rack.start(IN_EDGE, *TINKEDGE, "controller", "--kubeconfig", kubeconfig),
@@ -317,11 +320,11 @@ def test_services_in_processes_of_their_own_run_a_workflow_together(rack: Rack) 
     # What has ended before the edge looks at it for the first time is history, not a step of the journey.
     rack.ready(api, *others)
     agent = rack.agent()
-    until(lambda: kubectl.state("run") == "Succeeded", lambda: agent.err, every=0.2)
+    wait_until(lambda: kubectl.state("run") == "Succeeded", lambda: agent.err, every=0.2)
     assert written.read_text() == "done\n"
     assert not {"udp:67", "udp:69"} & rack.listening()
     # The edge has heard of it through the API.
-    until(lambda: "Succeeded" in str(events(rack, f"machines/{MACHINE}/events", "edge")), every=0.2)
+    wait_until(lambda: "Succeeded" in str(events(rack, f"machines/{MACHINE}/events", "edge")), every=0.2)
     agent.end()
     for process in (*others, api):
         assert process.terminate() == 0, process.err

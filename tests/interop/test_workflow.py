@@ -17,6 +17,7 @@ import pytest
 from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
 from tests.interop.conftest import Kubectl
+from tests.waiting import until
 from tink.agent.agent import Agent as RealAgent
 from tink.agent.channel import open_channel
 from tink.agent.process import ProcessRuntime
@@ -152,21 +153,21 @@ class Stack:
         return await self.client.get(WORKFLOW, name, NAMESPACE)
 
     async def until(self, state: str, name: str = "w") -> Raw:
-        async with asyncio.timeout(20):
-            while True:
-                workflow = await self.get(name)
-                if workflow.get("status", {}).get("state") == state:
-                    return workflow
-                await asyncio.sleep(0.005)
+        async def in_state() -> Raw | None:
+            workflow = await self.get(name)
+            return workflow if workflow.get("status", {}).get("state") == state else None
+
+        return await until(in_state)
 
     async def gone(self, name: str = "w") -> None:
-        async with asyncio.timeout(20):
-            while True:
-                try:
-                    await self.get(name)
-                except NotFoundError:
-                    return
-                await asyncio.sleep(0.005)
+        async def is_gone() -> bool:
+            try:
+                await self.get(name)
+            except NotFoundError:
+                return True
+            return False
+
+        await until(is_gone)
 
 
 def condition(workflow: Raw, kind: str) -> Raw:

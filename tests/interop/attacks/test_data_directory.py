@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces, Process, until
+from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces, Process
+from tests.waiting import wait_until
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "deploy" / "examples"
 MACHINE = "52:54:00:12:34:56"
@@ -147,8 +148,8 @@ def test_up_starts_on_a_disk_that_refuses_machines_boot_and_it_writes_again_by_i
     rack.ready(first)
     script = rack.fetch(f"ipxe/script/{MACHINE}/auto.ipxe")
     kernel = next(word for word in script.decode().split() if word.endswith("/kernel")).partition(":7080/")[2]
-    until(lambda: rack.fetch(kernel) == KERNEL)
-    until(lambda: len(list((data_dir / "artifacts").glob("*.json"))) >= 1)
+    wait_until(lambda: rack.fetch(kernel) == KERNEL)
+    wait_until(lambda: len(list((data_dir / "artifacts").glob("*.json"))) >= 1)
     end(first)
     first.status()
     server.end()
@@ -183,7 +184,7 @@ def test_up_starts_on_a_disk_that_refuses_machines_boot_and_it_writes_again_by_i
         tries.append(kubectl.run("create", "configmap", "new"))
         return tries[-1].popen.returncode == 0
 
-    until(created, lambda: tries[-1].err + second.err, every=0.3)
+    wait_until(created, lambda: tries[-1].err + second.err, every=0.3)
     assert "writes are possible again" in second.err
     assert second.terminate() == 0
     assert "Traceback" not in second.err

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from tests.interop.attacks.soak.crowd import address
-from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Namespaces, Process, until
+from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Namespaces, Process
+from tests.waiting import wait_until
 
 LIMIT = 512_000_000
 MACHINES = 600
@@ -57,7 +58,7 @@ class MemoryLimit:
         return int(dict(line.split() for line in lines)["oom_kill"])
 
     def remove(self) -> None:
-        until(lambda: not (self._group / "cgroup.procs").read_text().strip())
+        wait_until(lambda: not (self._group / "cgroup.procs").read_text().strip())
         self._group.rmdir()
 
 
@@ -107,7 +108,7 @@ class Full(Namespaces):
     def load(self, process: Process, seconds: float) -> dict[str, Any]:
         """What was done, and how long the longest of each took."""
         crowd = self.crowd()
-        until(lambda: bool(crowd.out) or crowd.popen.poll() is not None, lambda: crowd.err, within=90)
+        wait_until(lambda: bool(crowd.out) or crowd.popen.poll() is not None, lambda: crowd.err, within=90)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             assert crowd.popen.poll() is None, crowd.err[-3000:]

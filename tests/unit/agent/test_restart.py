@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from tests.unit.agent.lives import World, restart, settle_all, until
+from tests.unit.agent.lives import World, restart, settle_all
+from tests.waiting import until
 from tink.agent.executor import Progress
 from tink.agent.journal import Journal
 from tink.agent.ledger import file_of

@@ -8,7 +8,6 @@ import socket
 
 import grpc
 import grpc.aio
-import pytest
 
 from proto import metadata
 from proto import workflow_pb2 as pb
@@ -112,11 +111,3 @@ async def transporting(port, spool, received, pace=FAST, holds=tuple, channel=No
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await channel.close()
-
-
-async def until(condition, seconds=20):
-    deadline = asyncio.get_running_loop().time() + seconds
-    while not condition():
-        if asyncio.get_running_loop().time() > deadline:
-            pytest.fail("it did not happen in time")
-        await asyncio.sleep(0.01)

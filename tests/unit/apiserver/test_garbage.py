@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+
+from tests.waiting import until
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 SECRETS = "/api/v1/namespaces/default/secrets"
@@ -27,17 +28,11 @@ def _blocking(owner: dict[str, Any]) -> dict[str, Any]:
     return {**owner, "blockOwnerDeletion": True}
 
 
-async def _until(holds: Callable[[], Any]) -> None:
-    async with asyncio.timeout(20):
-        while not await holds():
-            await asyncio.sleep(0.01)
-
-
 async def _gone(client: Any, *names: str, path: str = MAPS) -> None:
     async def all_gone() -> bool:
         return all([(await client("GET", f"{path}/{name}")).status == 404 for name in names])
 
-    await _until(all_gone)
+    await until(all_gone)
 
 
 async def _fields(client: Any, name: str, path: str = MAPS) -> dict[str, Any]:
@@ -75,7 +70,7 @@ async def test_dependent_with_another_owner_stays_and_loses_the_reference(bare: 
     async def only_second() -> bool:
         return (await _fields(bare, "child"))["ownerReferences"] == [second]
 
-    await _until(only_second)
+    await until(only_second)
 
 
 async def test_dependent_of_another_owner_does_not_hold_up_one_in_the_foreground(bare: Any) -> None:
@@ -96,7 +91,7 @@ async def test_owner_in_the_foreground_waits_for_the_dependents_of_its_dependent
         async def reached() -> bool:
             return "deletionTimestamp" in await _fields(bare, "grandchild")
 
-        await _until(reached)
+        await until(reached)
         assert (await _fields(bare, "child"))["finalizers"] == ["foregroundDeletion"]
         assert (await bare("GET", f"{MAPS}/owner")).status == 200
     await _gone(bare, "owner", "child", "grandchild")
@@ -132,7 +127,7 @@ async def test_owner_in_the_foreground_waits_for_the_dependents_that_block_it(ba
         async def marked() -> bool:
             return "deletionTimestamp" in await _fields(bare, "blocks")
 
-        await _until(marked)
+        await until(marked)
         assert (await bare("GET", f"{MAPS}/owner")).status == 200
         async with _held(bare, "owner"):
             pass
@@ -243,7 +238,7 @@ async def test_namespace_says_what_it_waits_for(bare: Any) -> None:
         kept = "Some content in the namespace has finalizers remaining: example.org/hold in 1 resource instances"
         return said.get("NamespaceContentRemaining") == content and said["NamespaceFinalizersRemaining"][1] == kept
 
-    await _until(told)
+    await until(told)
     await bare.merge(f"{NAMESPACES}/x/configmaps/held", {"metadata": {"finalizers": None}})
     await _gone(bare, "x", path=NAMESPACES)
 
@@ -258,7 +253,7 @@ async def test_stuck_namespace_can_be_forced_through_finalize(bare: Any) -> None
         namespace = (await bare("GET", f"{NAMESPACES}/x")).json
         return (await bare("PUT", f"{NAMESPACES}/x/finalize", {**namespace, "spec": {}})).status == 200
 
-    await _until(forced)
+    await until(forced)
     await _gone(bare, "x", path=NAMESPACES)
 
 
@@ -297,4 +292,4 @@ async def test_definition_gets_its_names_when_the_one_that_had_them_goes(bare: A
     async def served() -> bool:
         return (await bare("GET", "/apis/example.org/v1/namespaces/default/gadgets")).status == 200
 
-    await _until(served)
+    await until(served)

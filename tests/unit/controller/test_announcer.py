@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import until
 from tink.api.v1alpha2 import Raw
 from tink.controller.announcements import COMPONENT, announcement
 from tink.kube.announcer import Announcement, Announcer, event
@@ -114,12 +115,6 @@ class Api:
             raise self.error
         self.events.append(body)
         return body
-
-
-async def until(met: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not met():
-            await asyncio.sleep(0.002)
 
 
 async def test_a_flood_of_news_becomes_few_writes_and_one_warning(

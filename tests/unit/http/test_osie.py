@@ -15,16 +15,15 @@ import pytest
 from edge.http import body, osie
 from edge.journey.events import Outcome, Step
 from edge.policy import DhcpMode
+from tests.waiting import until
 
 MAC, IP = "52:54:00:00:00:01", "127.0.0.5"
 KERNEL = "/osie/lab/kernel"
 
 
-async def until(rack: Any, count: int) -> None:
+async def noted(rack: Any, count: int) -> None:
     """The journey entry comes after the last byte has left; wait for it."""
-    async with asyncio.timeout(20):
-        while len(rack.lines()) < count:
-            await asyncio.sleep(0.005)
+    await until(lambda: len(rack.lines()) >= count)
 
 
 async def test_kernel_comes_from_the_upstream_then_from_the_cache(rack: Any) -> None:
@@ -33,12 +32,12 @@ async def test_kernel_comes_from_the_upstream_then_from_the_cache(rack: Any) -> 
     assert first.body == rack.upstream.content
     assert first.headers["Content-Length"] == str(len(rack.upstream.content))
     assert first.headers["Content-Type"] == "application/octet-stream"
-    await until(rack, 1)
+    await noted(rack, 1)
     await asyncio.sleep(0.1)
     second = await rack.ask(KERNEL)
     assert second.body == rack.upstream.content
     assert second.headers["ETag"] == first.headers["ETag"]
-    await until(rack, 2)
+    await noted(rack, 2)
     assert rack.upstream.requests == 1
     (step, outcome, line), (_, _, again) = rack.lines()
     assert (step, outcome) == (Step.KERNEL, Outcome.OK)
@@ -52,7 +51,7 @@ async def test_kernel_comes_from_the_upstream_then_from_the_cache(rack: Any) -> 
 async def test_initrd_is_another_file(rack: Any) -> None:
     rack.register()
     assert (await rack.ask("/osie/lab/initrd")).body == rack.upstream.content
-    await until(rack, 1)
+    await noted(rack, 1)
     assert rack.lines()[0][0] is Step.INITRD
 
 
@@ -62,7 +61,7 @@ async def test_local_file_is_sent_as_it_is(rack: Any, tmp_path: Any) -> None:
     rack.osies["default", "lab"]["spec"]["kernelUrl"] = path.as_uri()
     rack.register()
     assert (await rack.ask(KERNEL)).body == path.read_bytes()
-    await until(rack, 1)
+    await noted(rack, 1)
     assert rack.lines()[0][2].endswith("(file)")
 
 
@@ -92,7 +91,7 @@ async def test_head_tells_the_length_of_get_and_the_connection_lives_on(rack: An
     reply = await rack.ask(KERNEL)
     assert head.headers["Content-Length"] == str(len(reply.body))
     assert (await rack.ask("/healthz")).text == "ok\n"
-    await until(rack, 1)
+    await noted(rack, 1)
     assert len(rack.lines()) == 1
 
 
@@ -137,7 +136,7 @@ async def test_upstream_that_dies_midway_breaks_the_machines_connection(rack: An
     rack.upstream.mode = "dies"
     with pytest.raises(Exception, match=r"payload|closed|disconnected|reset"):
         await rack.ask(KERNEL)
-    await until(rack, 1)
+    await noted(rack, 1)
     ((step, outcome, message),) = rack.lines()
     assert (step, outcome) == (Step.KERNEL, Outcome.FAILED)
     assert "connection broke after" in message
@@ -154,7 +153,7 @@ async def test_reason_is_on_the_machines_screen_until_the_kernel_comes(rack: Any
     assert "osie/lab/kernel" in (await rack.ask(script)).text
     rack.upstream.mode = ""
     await rack.ask(KERNEL)
-    await until(rack, 3)
+    await noted(rack, 3)
     no_failure = (await rack.ask(f"{script}?failed")).text
     assert "osie/lab" not in no_failure  # iPXE would run the boot script within itself, for ever
     assert "the connection to this machine broke" in no_failure
@@ -223,7 +222,7 @@ async def test_journey_shows_how_far_a_slow_upstream_has_come(rack: Any, monkeyp
     rack.register()
     rack.upstream.gate.clear()
     asking = asyncio.create_task(rack.ask(KERNEL))
-    await until(rack, 3)
+    await noted(rack, 3)
     rack.upstream.gate.set()
     assert (await asking).body == rack.upstream.content
     async with asyncio.timeout(20):
@@ -258,7 +257,7 @@ async def test_file_that_is_here_has_one_line(rack: Any, tmp_path: Any, monkeypa
     rack.osies["default", "lab"]["spec"]["kernelUrl"] = (tmp_path / "vmlinuz").as_uri()
     rack.register()
     await rack.ask(KERNEL)
-    await until(rack, 1)
+    await noted(rack, 1)
     await asyncio.sleep(0.1)
     assert len(rack.lines()) == 1
 
@@ -273,7 +272,7 @@ async def test_machine_that_leaves_while_it_waits_for_the_upstream_is_noticed(
     await reader.readuntil(b"\r\n\r\n")
     await asyncio.sleep(0.1)
     writer.transport.abort()
-    await until(rack, 1)
+    await noted(rack, 1)
     ((_, outcome, message),) = rack.lines()
     assert outcome is Outcome.FAILED
     assert message.endswith("of 4.2 MB: it closed the connection")
@@ -286,7 +285,7 @@ async def test_wrong_checksum_never_leaves_a_machine_with_a_whole_file(rack: Any
     with contextlib.suppress(aiohttp.ClientError):
         reply = await rack.ask(KERNEL)
         assert reply.status == 502
-    await until(rack, 1)
+    await noted(rack, 1)
     # A client that has not read the head yet when the connection breaks asks a second time.
     for step, outcome, message in rack.lines():
         assert (step, outcome) == (Step.KERNEL, Outcome.FAILED)
@@ -317,7 +316,7 @@ async def test_machine_without_hardware_has_the_default_osie_and_nothing_else(ot
         assert (await rack.ask("/osie/secret/kernel")).status == 403
         assert (await rack.ask("/latest/meta-data/instance-id")).status == 404
         assert (await rack.ask("/nocloud/m1/user-data")).status == 404
-        await until(rack, 1)
+        await noted(rack, 1)
         assert rack.lines()[0][:2] == (Step.KERNEL, Outcome.OK)
 
 
@@ -388,7 +387,7 @@ async def test_machine_that_stops_reading_is_given_up_and_holds_no_thread(rack: 
     stuck = [await raw(rack, GET, receive_buffer=4096) for _ in range(4)]  # twice as many as there are threads
     async with asyncio.timeout(20):
         assert (await rack.ask(KERNEL, ip="127.0.0.6")).body == rack.upstream.content
-    await until(rack, 4)
+    await noted(rack, 4)
     assert all(message.endswith("it took no byte for 0.6 s") for _, _, message in rack.lines())
     for _, writer in stuck:
         writer.close()
@@ -399,7 +398,7 @@ async def test_machine_that_hangs_up_is_noticed(rack: Any) -> None:
     reader, writer = await raw(rack, GET, receive_buffer=4096)
     await reader.readexactly(1000)
     writer.transport.abort()
-    await until(rack, 1)
+    await noted(rack, 1)
     ((_, outcome, message),) = rack.lines()
     assert outcome is Outcome.FAILED
     assert "kernel of OSIE default/lab broken off after " in message

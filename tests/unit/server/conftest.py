@@ -251,11 +251,6 @@ class Rig:
     def kinds(self) -> list[str]:
         return [str(observation.kind) for observation in self.seen]
 
-    async def until(self, true: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
-            while not true():
-                await asyncio.sleep(0.005)
-
 
 @pytest.fixture
 async def rig() -> AsyncIterator[Rig]:

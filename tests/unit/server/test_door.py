@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from proto import metadata
 from proto import workflow_pb2 as pb
+from tests.waiting import until
 from tink.server.auth import AgentAuth
 from tink.server.connections import Limits
 from tink.server.crowd import Crowd
@@ -330,7 +331,7 @@ async def test_an_event_under_way_is_stored_and_answered_while_the_server_stops(
     rig.api.gate = asyncio.Event()
     agent, idle = rig.agent(), rig.agent()
     publishing = asyncio.ensure_future(agent.publish(started("a0")))
-    await rig.until(lambda: rig.state() == "Running")
+    await until(lambda: rig.state() == "Running")
     await idle.accepted()
     stopping = asyncio.ensure_future(rig.server.stop())
     assert await idle.ending() == (grpc.StatusCode.UNAVAILABLE, "the server is stopping")
@@ -345,7 +346,7 @@ async def test_an_event_that_can_not_end_does_not_keep_the_server(rig: Any, star
     rig.workflow(state="Scheduled")
     rig.api.gate = asyncio.Event()
     publishing = asyncio.ensure_future(rig.agent().publish(started("a0")))
-    await rig.until(lambda: rig.state() == "Running")
+    await until(lambda: rig.state() == "Running")
     await asyncio.wait_for(rig.server.stop(), 20)
     with pytest.raises(grpc.aio.AioRpcError):
         await publishing

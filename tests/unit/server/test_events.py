@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.waiting import until
 from tink.agent.transport import Pace
 from tink.api.v1alpha2 import Raw, WorkflowState
 from tink.kube.client import ConflictError, NotFoundError, UnreachableError
@@ -220,11 +221,11 @@ async def test_events_of_one_machine_are_taken_one_after_the_other_and_only_some
     bench.rig.workflow("other", state="Scheduled", hardware="g")
     bench.rig.api.gate = asyncio.Event()
     waiting = [asyncio.ensure_future(bench.take(m.ActionStarted("a0"))) for _ in range(MAX_WAITING)]
-    await bench.rig.until(lambda: bench.status()["state"] == "Running")
+    await until(lambda: bench.status()["state"] == "Running")
     with pytest.raises(BusyError, match="of Hardware d/h wait already: publish one after the other"):
         await bench.take(m.ActionStarted("a0"))
     others = asyncio.ensure_future(bench.take(m.ActionStarted("a0"), "other"))
-    await bench.rig.until(lambda: bench.status("other")["state"] == "Running")
+    await until(lambda: bench.status("other")["state"] == "Running")
     assert bench.rig.api.patches == 2, "all but the first waited for their turn"
     bench.rig.api.gate.set()
     assert sorted(await asyncio.gather(*waiting)) == [False] * (MAX_WAITING - 1) + [True]
@@ -239,7 +240,7 @@ async def test_what_comes_while_a_write_is_under_way_is_stored_with_one_more_eac
     bench.rig.workflow(state="Scheduled")
     bench.rig.api.gate = asyncio.Event()
     first = asyncio.ensure_future(bench.take(m.ActionStarted("a0")))
-    await bench.rig.until(lambda: bench.status()["state"] == "Running")
+    await until(lambda: bench.status()["state"] == "Running")
     events = [
         m.ActionSucceeded("a0"),
         m.ActionStarted("zz"),
@@ -274,7 +275,7 @@ async def test_events_of_two_workflows_of_one_machine_keep_their_order(bench: Be
         ("w", m.Rejected("Busy", "m")),
     ]
     calls = [asyncio.ensure_future(bench.take(event, name)) for name, event in events]
-    await bench.rig.until(lambda: bool(order))
+    await until(lambda: bool(order))
     bench.rig.api.gate.set()
     assert await asyncio.gather(*calls) == [True, True, True, True, False]
     assert order == ["w", "w", "next"]
@@ -302,7 +303,7 @@ async def begun(bench: Bench) -> asyncio.Future[bool]:
     bench.rig.workflow(state="Scheduled")
     bench.rig.api.gate = asyncio.Event()
     first = asyncio.ensure_future(bench.take(m.ActionStarted("a0")))
-    await bench.rig.until(lambda: bench.status()["state"] == "Running")
+    await until(lambda: bench.status()["state"] == "Running")
     return first
 
 
@@ -325,7 +326,7 @@ async def test_a_caller_that_leaves_in_the_midst_of_a_write_for_others_does_not_
     await asyncio.sleep(0)
     bench.rig.api.gate.set()
     bench.rig.api.gate = asyncio.Event()
-    await bench.rig.until(lambda: bench.status()["actions"][1]["state"] == "Running")
+    await until(lambda: bench.status()["actions"][1]["state"] == "Running")
     both[0].cancel()
     answers = await asyncio.wait_for(asyncio.gather(*both, return_exceptions=True), 10)
     assert isinstance(answers[0], asyncio.CancelledError)
@@ -353,7 +354,7 @@ async def test_only_so_many_writes_are_under_way_at_once(bench: Bench) -> None:
         bench.rig.workflow(name, state="Scheduled", hardware=f"h-{name}")
     bench.rig.api.gate = asyncio.Event()
     calls = [asyncio.ensure_future(bench.take(m.ActionStarted("a0"), name)) for name in names]
-    await bench.rig.until(lambda: bench.rig.api.patches >= WRITES)
+    await until(lambda: bench.rig.api.patches >= WRITES)
     await asyncio.sleep(0.02)
     assert bench.rig.api.patches == WRITES
     late = asyncio.ensure_future(bench.take(m.ActionSucceeded("a0"), names[-1]))
@@ -450,7 +451,7 @@ async def test_end_of_an_action_waits_for_nothing_when_there_is_more_to_write_al
     bench.rig.workflow(state="Scheduled", actions=THREE)
     bench.rig.api.gate = asyncio.Event()
     calls = [asyncio.ensure_future(bench.take(m.ActionStarted("a0")))]
-    await bench.rig.until(lambda: bench.status()["state"] == "Running")
+    await until(lambda: bench.status()["state"] == "Running")
     calls += [asyncio.ensure_future(bench.take(event)) for event in (m.ActionSucceeded("a0"), m.ActionStarted("a1"))]
     await asyncio.sleep(0)
     monkeypatch.setattr("tink.server.events.GATHER", 60)
@@ -485,7 +486,7 @@ async def test_a_caller_that_leaves_gives_up_its_turn(bench: Bench) -> None:
     bench.rig.workflow(state="Scheduled")
     bench.rig.api.gate = asyncio.Event()
     calls = [asyncio.ensure_future(bench.take(m.ActionStarted("a0"))) for _ in range(3)]
-    await bench.rig.until(lambda: bench.status()["state"] == "Running")
+    await until(lambda: bench.status()["state"] == "Running")
     for call in calls:
         call.cancel()
     await asyncio.gather(*calls, return_exceptions=True)

@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from proto import workflow_pb2 as pb
+from tests.waiting import until
 from tink.kube.client import ConflictError, UnreachableError
 
 Event = Callable[..., pb.Event]
@@ -136,7 +137,7 @@ async def test_a_workflow_that_timed_out_is_stopped_so_that_the_next_can_run(rig
     rig.workflow(state="Running")
     agent = rig.agent()
     await agent.accepted()
-    await rig.until(lambda: rig.kinds() == ["connected"])
+    await until(lambda: rig.kinds() == ["connected"])
     condition = {"type": "Succeeded", "status": "False", "reason": "WorkflowTimeout"}
     rig.set_state("w", "Failed", conditions=[condition])
     assert await agent.command() == ("stop", "uid-w")
@@ -148,7 +149,7 @@ async def test_a_workflow_that_vanished_is_stopped_and_its_last_events_are_taken
     rig.workflow(state="Running")
     agent = rig.agent()
     await agent.accepted()
-    await rig.until(lambda: rig.kinds() == ["connected"])
+    await until(lambda: rig.kinds() == ["connected"])
     rig.workflows.remove("d", "w")
     assert await agent.command() == ("stop", "uid-w")
     await agent.publish(failed("a0", "Canceled"))
@@ -296,7 +297,7 @@ async def test_of_two_agents_for_one_machine_the_newest_wins(rig: Any) -> None:
     rig.workflow()
     assert await new.command() == ("start", "uid-w")
     # The machine did not disconnect. (The agent may have its command before the server has said so.)
-    await rig.until(lambda: rig.kinds() == ["connected", "connected", "started"])
+    await until(lambda: rig.kinds() == ["connected", "connected", "started"])
 
 
 # --- events -------------------------------------------------------------------------------------------------------
@@ -411,11 +412,11 @@ async def test_a_claim_is_taken_back_when_the_agent_goes_before_it_is_sent(rig: 
     await agent.accepted()
     rig.api.gate = asyncio.Event()
     rig.workflow()
-    await rig.until(lambda: rig.state() == "Scheduled")
+    await until(lambda: rig.state() == "Scheduled")
     await agent.channel.close()
-    await rig.until(lambda: rig.kinds()[-1] == "disconnected")
+    await until(lambda: rig.kinds()[-1] == "disconnected")
     rig.api.gate.set()
-    await rig.until(lambda: rig.state() == "Pending")
+    await until(lambda: rig.state() == "Pending")
 
 
 async def test_a_lost_claim_is_left_to_who_won_it(rig: Any) -> None:
@@ -425,7 +426,7 @@ async def test_a_lost_claim_is_left_to_who_won_it(rig: Any) -> None:
     await agent.accepted()
     rig.api.faults = [ConflictError(409, "Conflict", "another server was first")]
     rig.workflow()
-    await rig.until(lambda: rig.api.patches == 1)
+    await until(lambda: rig.api.patches == 1)
     rig.set_state("w", "Running")
     assert await agent.silent()
     assert rig.state() == "Running"

@@ -13,6 +13,7 @@ import pytest
 
 from proto import metadata
 from proto import workflow_pb2 as pb
+from tests.waiting import until
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ConflictError, UnreachableError
 from tink.server.dispatch import Start, Stop
@@ -533,7 +534,7 @@ async def test_an_api_that_is_away_is_asked_ever_more_rarely(
     rig.workflow()
     rig.api.faults = [UnreachableError("away")] * 1000
     there = side()
-    await rig.until(lambda: rig.api.patches >= 2)
+    await until(lambda: rig.api.patches >= 2)
     await asyncio.sleep(0.3)
     assert rig.api.patches <= 9
     rig.api.faults.clear()
@@ -625,8 +626,8 @@ async def test_the_server_reads_what_an_agent_holds_from_its_call(rig: Any) -> N
     await faithful.channel.close()
     forgetful = rig.agent()
     await forgetful.accepted(holds=())
-    await rig.until(lambda: rig.state() == "Failed")
-    await rig.until(lambda: rig.seen[-1].message == "agent came back without workflow d/w, which is Failed")
+    await until(lambda: rig.state() == "Failed")
+    await until(lambda: rig.seen[-1].message == "agent came back without workflow d/w, which is Failed")
 
 
 async def test_an_agent_that_publishes_for_a_workflow_that_is_over_is_told_to_stop(rig: Any, started: Any) -> None:
@@ -649,7 +650,7 @@ async def test_an_agent_that_publishes_everything_at_once_is_told_to_do_so_one_a
     rig.api.gate = asyncio.Event()
     agent = rig.agent()
     calls = [asyncio.ensure_future(agent.publish(started("a0"))) for _ in range(40)]
-    await rig.until(lambda: sum(call.done() for call in calls) == 24)
+    await until(lambda: sum(call.done() for call in calls) == 24)
     rig.api.gate.set()
     answers = await asyncio.gather(*calls, return_exceptions=True)
     refusals = [answer for answer in answers if isinstance(answer, grpc.aio.AioRpcError)]
