@@ -11,7 +11,9 @@ import secrets
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Self
 
 from tests.waiting import wait_until
 
@@ -65,6 +67,28 @@ class Namespaces:
         self.namespaces: dict[str, str] = {}
         self._processes: list[Process] = []
         self._cards = 0
+
+    def __enter__(self) -> Self:
+        try:
+            self.build()
+        except BaseException:
+            self.remove()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def build(self) -> None:
+        """What it has from the start."""
+
+    def network(self, bridge: str, machines: Mapping[str, str], prefix: int = 24) -> None:
+        """The edge on one network, and machines with a card of this MAC there."""
+        self.add(IN_EDGE)
+        self.bridge(bridge, f"{ADDRESS}/{prefix}")
+        for where, mac in machines.items():
+            self.add(where)
+            self.card(where, "eth0", mac, bridge)
 
     def add(self, where: str) -> None:
         """One more namespace."""

@@ -6,7 +6,6 @@ event five times at most and then forgets it, and drops every event of a Workflo
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import yaml
 from proto import workflow_pb2 as pb
 from proto.workflow_pb2_grpc import WorkflowServiceStub
 from tests.interop.rack import TINKEDGE, Kubectl, Process, clean_environment
+from tests.ports import free_ports
 from tests.waiting import wait_until
 
 MAC = "52:54:00:00:00:01"
@@ -67,20 +67,10 @@ class Peer:
         self._channel.close()
 
 
-def free_ports(count: int) -> list[str]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [str(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[tuple[Kubectl, Peer]]:
     """`tinkedge up` with a machine and Templates, and the peer's agent on that machine."""
-    api, server, http, admin = free_ports(4)
+    api, server, http, admin = map(str, free_ports(4))
     options = ["--interface", "lo=127.0.0.1", "--agent-auth", "none", "--disable", "dhcp", "--disable", "tftp"]
     options += ["--api-port", api, "--grpc-port", server, "--http-port", http, "--admin-port", admin]
     options += ["--data-dir", str(tmp_path / "data"), "--cancelling-timeout", "2"]

@@ -413,8 +413,7 @@ async def test_agent_runs_workflows_and_tells_the_server(machine, server, agent,
     await asyncio.sleep(0.2)
     server.start("w2", pb.Workflow.Action(id="1", name="bad", args=["-c", "exit 1"], **sh))
     assert (await server.told(6))[4:] == [("ActionStarted", "1", ""), ("ActionFailed", "1", "NonZeroExit")]
-    while (tmp_path / "after").read_text() != "Succeeded\nFailed\n":
-        await asyncio.sleep(0.02)
+    await until(lambda: (tmp_path / "after").read_text() == "Succeeded\nFailed\n")
     agent.terminate()
     assert await ended(agent) == 0
     log = (tmp_path / "agent.log").read_text()

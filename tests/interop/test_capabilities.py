@@ -61,10 +61,7 @@ class Rack(Namespaces):
         self._readable = readable(directory)
 
     def build(self) -> None:
-        for where in (IN_EDGE, IN_MACHINE):
-            self.add(where)
-        self.bridge("cap0", f"{ADDRESS}/24")
-        self.card(IN_MACHINE, "eth0", MAC, "cap0")
+        self.network("cap0", {IN_MACHINE: MAC})
 
     def as_nobody(self, capabilities: tuple[str, ...], *words: str | Path) -> Process:
         """`tinkedge` as an ordinary user with these capabilities and no others."""
@@ -89,12 +86,8 @@ class Rack(Namespaces):
 
 @pytest.fixture
 def rack(tmp_path: Path) -> Iterator[Rack]:
-    made = Rack(tmp_path)
-    try:
-        made.build()
+    with Rack(tmp_path) as made:
         yield made
-    finally:
-        made.remove()
 
 
 def held(process: Process) -> tuple[set[str], set[str]]:

@@ -70,12 +70,9 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetadataRack]:
-    running = MetadataRack(tmp_path_factory.mktemp("rack"))
-    try:
+    with MetadataRack(tmp_path_factory.mktemp("rack")) as running:
         running.up("--disable", "dhcp", "--disable", "tftp")
         yield running
-    finally:
-        running.remove()
 
 
 @pytest.fixture(scope="module", params=releases())

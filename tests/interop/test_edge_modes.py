@@ -211,12 +211,9 @@ def content(name: str, size: int = 70_001) -> bytes:
 
 @contextlib.contextmanager
 def running(directory: Path, *options: str | Path, far: bool = False) -> Iterator[Edge]:
-    edge = Edge(directory)
-    try:
+    with Edge(directory) as edge:
         edge.up(*options, far=far)
         yield edge
-    finally:
-        edge.remove()
 
 
 def boots_lab(script: str, address: str = ADDRESS) -> bool:

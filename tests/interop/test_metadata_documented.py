@@ -30,13 +30,10 @@ WORD = "#cloud-config\n# of the Secret\n"
 
 @pytest.fixture(scope="module")
 def rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetadataRack]:
-    running = MetadataRack(tmp_path_factory.mktemp("rack"))
-    try:
+    with MetadataRack(tmp_path_factory.mktemp("rack")) as running:
         running.up("--disable", "dhcp", "--disable", "tftp")
         running.register(FIRST, SECOND)
         yield running
-    finally:
-        running.remove()
 
 
 def documented(start: str) -> str:

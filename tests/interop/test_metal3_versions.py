@@ -29,7 +29,8 @@ from tests.interop.host_site import (
     site,
 )
 from tests.interop.rack import TINKEDGE, Process, clean_environment
-from tests.interop.test_privileges import free_port, grants
+from tests.interop.test_privileges import grants
+from tests.ports import free_port
 from tests.waiting import until
 from tink.api.metal3.crds import generate
 from tink.controller.settings import WebhookSettings

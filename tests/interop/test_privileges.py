@@ -14,7 +14,6 @@ import asyncio
 import base64
 import contextlib
 import os
-import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -29,6 +28,7 @@ import yaml
 from aiohttp import web
 
 from tests.interop.rack import TINKEDGE, Process, clean_environment
+from tests.ports import free_port
 from tests.waiting import until
 from tink.api.crds import generate
 from tink.api.v1alpha2 import API_VERSION, FINALIZER, Raw
@@ -338,13 +338,6 @@ async def served(client: KubeClient) -> None:
                     await client.list(resource)
                     break
                 await asyncio.sleep(0.1)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 def check(gate: Gate, *processes: Process) -> None:

@@ -12,7 +12,7 @@ import json
 import secrets
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +49,7 @@ class Rack(Namespaces):
     """The two namespaces and everything that was started in them."""
 
     def build(self) -> None:
-        for where in (IN_EDGE, IN_MACHINE):
-            self.add(where)
-        self.bridge("rack0", f"{ADDRESS}/24")
-        self.card(IN_MACHINE, "eth0", MACHINE, "rack0")
+        self.network("rack0", {IN_MACHINE: MACHINE})
         self.card(IN_MACHINE, "eth1", STRANGER, "rack0")
         self.address(IN_MACHINE, "172.31.77.50/24")
 
@@ -67,23 +64,9 @@ class Rack(Namespaces):
 
 
 @pytest.fixture
-def make_rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Rack]]:
-    racks = []
-
-    def make() -> Rack:
-        rack = Rack(tmp_path_factory.mktemp("rack"))
-        racks.append(rack)
-        rack.build()
-        return rack
-
-    yield make
-    for rack in racks:
-        rack.remove()
-
-
-@pytest.fixture
-def rack(make_rack: Callable[[], Rack]) -> Rack:
-    return make_rack()
+def rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rack]:
+    with Rack(tmp_path_factory.mktemp("rack")) as rack:
+        yield rack
 
 
 class Serving:
@@ -100,12 +83,8 @@ class Serving:
 
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    rack = Rack(tmp_path_factory.mktemp("serving"))
-    try:
-        rack.build()
+    with Rack(tmp_path_factory.mktemp("serving")) as rack:
         yield Serving(rack)
-    finally:
-        rack.remove()
 
 
 # --- the whole stack in one process -----------------------------------------------------------------------------------

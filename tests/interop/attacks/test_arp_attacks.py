@@ -30,10 +30,9 @@ from edge.policy import DhcpMode, NetbootPolicy
 from edge.tftp.files import BootFiles
 from edge.tftp.server import TftpServer
 from ipxe.scripts import BootSettings, Scripts
-from tests.interop.conftest import in_namespace
+from tests.interop.conftest import Network, in_namespace
 from tests.interop.dhcp.conftest import DhcpLab
 
-Network = Any
 OpenWire = Callable[..., Any]
 
 ATTACKER, VICTIM = "52:54:00:cc:00:01", "52:54:00:cc:00:60"

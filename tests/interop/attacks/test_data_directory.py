@@ -27,10 +27,7 @@ KERNEL = os.urandom(300_000)
 
 class Rack(Namespaces):
     def build(self) -> None:
-        for where in (IN_EDGE, IN_MACHINE):
-            self.add(where)
-        self.bridge("rack0", f"{ADDRESS}/24")
-        self.card(IN_MACHINE, "eth0", MACHINE, "rack0")
+        self.network("rack0", {IN_MACHINE: MACHINE})
         self.address(IN_MACHINE, "172.31.77.50/24")
 
     where = ("--interface", "rack0", "--allow-upstream", ADDRESS)
@@ -49,12 +46,8 @@ class Rack(Namespaces):
 
 @pytest.fixture
 def rack(tmp_path: Path) -> Iterator[Rack]:
-    made = Rack(tmp_path)
-    try:
-        made.build()
+    with Rack(tmp_path) as made:
         yield made
-    finally:
-        made.remove()
 
 
 # --- who may look into it ------------------------------------------------------------------------------------------

@@ -21,10 +21,9 @@ from scapy.layers.l2 import ARP, Ether
 from edge.dhcp.destinations import CLIENT_ANSWERS, RELAY_ANSWERS
 from edge.dhcp.quarantine import Quarantine
 from edge.journey.events import Outcome
-from tests.interop.conftest import in_namespace
+from tests.interop.conftest import Network, in_namespace
 from tests.interop.dhcp.conftest import DhcpLab
 
-Network = Any
 OpenWire = Callable[..., Any]
 
 MAC, CHADDR = "52:54:00:cc:00:01", bytes.fromhex("525400cc0001")

@@ -35,14 +35,11 @@ OF_VICTIM = [USERDATA, f"/nocloud/{VICTIM.mac}/user-data", f"/ipxe/script/{VICTI
 
 @pytest.fixture(scope="module")
 def rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetadataRack]:
-    rack = MetadataRack(tmp_path_factory.mktemp("neighbours"))
-    try:
+    with MetadataRack(tmp_path_factory.mktemp("neighbours")) as rack:
         rack.up()
         rack.register(VICTIM, ATTACKER)
         _put_far_away(rack)
         yield rack
-    finally:
-        rack.remove()
 
 
 def _put_far_away(rack: MetadataRack) -> None:

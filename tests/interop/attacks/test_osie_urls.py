@@ -58,9 +58,7 @@ class CloudEdge(Edge):
 
 @contextlib.contextmanager
 def in_a_cloud(directory: Path, *options: str) -> Iterator[Edge]:
-    with contextlib.ExitStack() as exits:
-        edge = CloudEdge(directory)
-        exits.callback(edge.remove)
+    with CloudEdge(directory) as edge:
         edge.up(*options)
         edge.machine("near", address=ADDRESSES["near"])
         edge.register("near", ADDRESSES["near"])

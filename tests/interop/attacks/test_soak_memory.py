@@ -71,11 +71,7 @@ class Full(Namespaces):
         self.data_dir = directory / "data"
 
     def build(self) -> None:
-        self.add(IN_EDGE)
-        self.bridge("full0", f"{ADDRESS}/16")
-        for where, mac in (("crowd", "52:54:00:ff:01:01"), ("one", "52:54:00:ff:01:02")):
-            self.add(where)
-            self.card(where, "eth0", mac, "full0")
+        self.network("full0", {"crowd": "52:54:00:ff:01:01", "one": "52:54:00:ff:01:02"}, prefix=16)
         added = "".join(f"address add {address(number)}/16 dev eth0\n" for number in range(MACHINES))
         subprocess.run(["ip", "-n", self.namespaces["crowd"], "-batch", "-"], input=added, text=True, check=True)
 
@@ -126,12 +122,8 @@ class Full(Namespaces):
 
 @pytest.fixture
 def full(tmp_path: Path) -> Iterator[Full]:
-    rack = Full(tmp_path)
-    try:
-        rack.build()
+    with Full(tmp_path) as rack:
         yield rack
-    finally:
-        rack.remove()
 
 
 def private(process: Process) -> int:

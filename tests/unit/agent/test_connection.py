@@ -18,7 +18,8 @@ from cryptography.x509.oid import NameOID
 
 from proto import workflow_pb2 as pb
 from proto.workflow_pb2_grpc import WorkflowServiceStub, add_WorkflowServiceServicer_to_server
-from tests.unit.agent.workflow_service import Server, free_port, serving, stop, transporting
+from tests.ports import free_port
+from tests.unit.agent.workflow_service import Server, serving, stop, transporting
 from tests.waiting import until
 from tink.agent.channel import CHANNEL_OPTIONS, open_channel
 from tink.agent.model import ActionStarted, StopWorkflow

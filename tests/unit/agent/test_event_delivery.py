@@ -9,7 +9,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from tests.unit.agent.workflow_service import FAST, Server, free_port, serving, transporting
+from tests.ports import free_port
+from tests.unit.agent.workflow_service import FAST, Server, serving, transporting
 from tests.waiting import until
 from tink.agent.channel import open_channel
 from tink.agent.model import ActionFailed, ActionStarted, ActionSucceeded, WorkflowRejected

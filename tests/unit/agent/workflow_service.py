@@ -4,7 +4,6 @@ comes back; and a transport that talks to it without patience."""
 import asyncio
 import contextlib
 import random
-import socket
 
 import grpc
 import grpc.aio
@@ -65,12 +64,6 @@ class Server(WorkflowServiceServicer):
 
 def stop(workflow_id):
     return pb.GetWorkflowsResponse(stop_workflow=pb.GetWorkflowsResponse.StopWorkflow(workflow_id=workflow_id))
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 @contextlib.asynccontextmanager

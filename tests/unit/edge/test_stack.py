@@ -18,6 +18,7 @@ from edge.journey.events import Outcome, Step
 from edge.serving import ServingError
 from edge.settings import EdgeSettings, Service, StackSettings
 from edge.stack import Stack, StackError
+from tests.ports import free_port
 from tink.apiserver import ApiServer
 from tink.controller.controller import Controller
 
@@ -30,13 +31,6 @@ HARDWARE = {
 }
 
 Make = Callable[..., Stack]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture
