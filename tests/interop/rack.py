@@ -136,7 +136,7 @@ class Namespaces:
                 assert service.popen.poll() is None, service.err
             return self.run(IN_EDGE, "curl", "-sf", "--max-time", "2", url).popen.returncode == 0
 
-        wait_until(answered, lambda: "".join(service.err for service in services), within, every=0.15)
+        wait_until(answered, lambda: "".join(service.err for service in services), within=within, every=0.15)
 
     def operators(self, data_dir: Path, path: str) -> str:
         """What operators' HTTP says to whoever may read the edge's token."""
