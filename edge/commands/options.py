@@ -32,7 +32,7 @@ from edge.settings import EDGE, LOOPBACK, EdgeSettings, Service, StackSettings
 from edge.stack import Stack, StackError
 from edge.tftp.server import TftpServerError
 from ipxe.binaries import BinariesError
-from tink.apiserver.errors import ApiServerError
+from tink.apiserver import ApiServerError
 from tink.controller.settings import ControllerSettings, WebhookSettings
 from tink.convert.baremetalhost import ConversionSettings
 from tink.files.data_directory import DataDirectoryError

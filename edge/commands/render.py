@@ -6,7 +6,6 @@ will find, and what would be refused is told here.
 
 from __future__ import annotations
 
-import copy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,9 @@ import yaml
 
 from tink.api import crds
 from tink.api.v1alpha2 import API_VERSION, Raw
-from tink.apiserver import definitions, intake
-from tink.apiserver.errors import StatusError
-from tink.apiserver.registry import Resource
 from tink.controller.reconcile import unusable
 from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError, load
+from tink.schema import Checker, compile_definition
 from tink.template.errors import TemplateError
 from tink.template.fields import render_actions
 
@@ -93,25 +90,16 @@ def _referenced(manifests: list[Manifest], workflow: Manifest, kind: str, field:
 def _as_stored(manifest: Manifest) -> Raw:
     """The object as the API would have it, with its defaults. Raises ManifestError naming what it would refuse."""
     _, obj = manifest
-    resource = _resources()[obj["kind"]]
-    new = copy.deepcopy(obj)
-    new["metadata"]["namespace"] = _namespace(obj)
-    try:
-        found = intake.walk(resource, new)
-    except StatusError as error:
-        raise _wrong(manifest, error.message) from error
-    wrong = [*(f'unknown field "{path}"' for path in found.unknown), *map(str, found.errors)]
-    if not wrong and resource.validations is not None:
-        wrong = [str(error) for error in resource.validations.check_after([], new, None)]
-    if wrong:
-        raise _wrong(manifest, "; ".join(wrong))
-    return new
+    checked = _checkers()[obj["kind"]].check(obj | {"metadata": {**obj["metadata"], "namespace": _namespace(obj)}})
+    if checked.problems:
+        raise _wrong(manifest, "; ".join(checked.problems))
+    return checked.object
 
 
 @cache
-def _resources() -> dict[str, Resource]:
-    """Today's resources as the API server has them, by their kinds."""
-    found = [each for definition in crds.generate() for each in definitions.resources(definition)]
+def _checkers() -> dict[str, Checker]:
+    """What today's definitions say of objects, by their kinds."""
+    found = [each for definition in crds.generate() for each in compile_definition(definition).values()]
     return {each.kind: each for each in found if each.api_version == API_VERSION}
 
 

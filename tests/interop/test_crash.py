@@ -29,7 +29,8 @@ import pytest
 import yaml
 
 from tests.waiting import until
-from tink.apiserver import ApiServer, ApiServerError, storage
+from tink.apiserver import ApiServer, ApiServerError
+from tink.apiserver.store import storage
 
 GROUP = "crash.test"
 THINGS = f"/apis/{GROUP}/v1/namespaces/default/things"

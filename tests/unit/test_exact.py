@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable
 import orjson
 import pytest
 
-from tink.apiserver.conversion import Conversion
-from tink.apiserver.faultless import Faultless, text_of
-from tink.apiserver.statefile import Event, Key
-from tink.apiserver.storage import Recent
+from tink.apiserver.store.statefile import Event, Key
+from tink.apiserver.store.storage import Recent
+from tink.apiserver.write.conversion import Conversion
 from tink.exact import exact
+from tink.schema.structural.valid_cache import ValidCache, text_of
 
 LONG = "x" * 1000
 
@@ -34,8 +34,8 @@ def recent() -> list[bytes]:
     return [found.body for found in kept._entries.values() if found is not None]
 
 
-def faultless() -> list[bytes]:
-    kept = Faultless()
+def valid() -> list[bytes]:
+    kept = ValidCache()
     for number in range(20):
         text = text_of([number, LONG])
         assert text is not None
@@ -50,7 +50,7 @@ def converted() -> list[bytes]:
     return [text for (_, body), made in kept._kept.items() for text in (body, made)]
 
 
-@pytest.mark.parametrize("keep", [recent, faultless, converted])
+@pytest.mark.parametrize("keep", [recent, valid, converted])
 def test_cache_takes_no_more_memory_than_it_counts(keep: Callable[[], list[bytes]]) -> None:
     assert taken(keep()) < 1.2
 

@@ -22,23 +22,26 @@ from pathlib import Path
 import orjson
 from aiohttp import web
 
-from tink.apiserver import builtin, conversion, credentials, definitions, errors, webhook_configurations
-from tink.apiserver.admission import webhooks
-from tink.apiserver.app import Api
-from tink.apiserver.callout import Callout
+from tink.apiserver import credentials, errors
+from tink.apiserver.controllers.garbage import Garbage
+from tink.apiserver.controllers.lifecycle import Lifecycle
 from tink.apiserver.errors import ApiServerError
-from tink.apiserver.garbage import Garbage
-from tink.apiserver.hub import Hub
-from tink.apiserver.lifecycle import Lifecycle
-from tink.apiserver.lists import Lists
-from tink.apiserver.options import WriteOptions
-from tink.apiserver.refusals import http_logger
-from tink.apiserver.registry import Raw, Registry
-from tink.apiserver.request import Body, Target
-from tink.apiserver.storage import Event, Key, StorageError, Store
-from tink.apiserver.verbs import Verbs
+from tink.apiserver.http.app import Api
+from tink.apiserver.http.options import WriteOptions
+from tink.apiserver.http.refusals import http_logger
+from tink.apiserver.http.request import Body, Target
+from tink.apiserver.read.broadcaster import Hub
+from tink.apiserver.read.lists import Lists
+from tink.apiserver.resources import builtin, definitions, webhook_configurations
+from tink.apiserver.resources.registry import Registry
+from tink.apiserver.store.storage import Event, Key, StorageError, Store
+from tink.apiserver.webhooks.client import Callout
+from tink.apiserver.write import conversion
+from tink.apiserver.write.admission import webhooks
+from tink.apiserver.write.verbs import Verbs
 from tink.files import data_directory, private_files
 from tink.net.gate import GatedSite, Limits
+from tink.schema.values import Raw
 
 log = logging.getLogger(__name__)
 

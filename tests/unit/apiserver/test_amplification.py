@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from tests.unit.apiserver.conftest import CRDS, Client
-from tink.apiserver import intake, patch, walks
-from tink.apiserver.checks import VALUE_CHECKS
-from tink.apiserver.schema import compile_schema
-from tink.apiserver.validations import compile_rules
+from tink.apiserver.write import intake, patch
+from tink.schema.outcome import MAX_ADDED, Outcome, TooMuchAddedError
+from tink.schema.structural.checks import VALUE_CHECKS
+from tink.schema.structural.compiler import compile_schema
+from tink.schema.validations import compile_rules
 
 
 def definition(name: str, spec: dict[str, Any]) -> dict[str, Any]:
@@ -46,9 +47,9 @@ def test_defaults_of_many_items_stop_at_their_budget() -> None:
     item = {"type": "object", "properties": {"d": {"type": "string", "default": "x" * 100_000}}}
     node = compile_schema({"type": "object", "properties": {"items": {"type": "array", "items": item}}})
     value: dict[str, Any] = {"items": [{} for _ in range(200)]}
-    with pytest.raises(walks.TooMuchAddedError, match=r"^items\[31\]\.d$"):
-        node(value, None, walks.Walk())
-    assert sum("d" in each for each in value["items"]) * 100_000 <= walks.MAX_ADDED
+    with pytest.raises(TooMuchAddedError, match=r"^items\[31\]\.d$"):
+        node(value, None, Outcome())
+    assert sum("d" in each for each in value["items"]) * 100_000 <= MAX_ADDED
 
 
 async def test_refusal_names_the_object_the_field_and_the_bound(api: Client) -> None:
@@ -62,7 +63,7 @@ async def test_refusal_names_the_object_the_field_and_the_bound(api: Client) -> 
     said = answer.json["message"]
     assert 'amps.attack.test "a"' in said
     assert "spec.items[31].d" in said
-    assert str(walks.MAX_ADDED) in said
+    assert str(MAX_ADDED) in said
     body["spec"]["items"] = [{}] * 20  # type: ignore[index]
     assert (await api("POST", path, body)).status == 201
 
@@ -112,7 +113,7 @@ def test_values_of_an_enumeration_take_no_more_memory_than_they_are_long() -> No
     """A definition of 2 MB took 1.6 GB."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     check = VALUE_CHECKS["enum"]([f"v{index}" for index in range(100_000)], {})
-    found = walks.Walk()
+    found = Outcome()
     check("v99999", None, found)
     assert not found.errors
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
@@ -145,7 +146,7 @@ async def test_large_definition_is_compiled_beside_the_loop(api: Client, monkeyp
         threads.add(threading.current_thread().name)
         return compile_rules(*args)
 
-    monkeypatch.setattr("tink.apiserver.compiled.compile_rules", noted)
+    monkeypatch.setattr("tink.schema.checker.compile_rules", noted)
     rules = [{"rule": f"self.a != 'x{index}'"} for index in range(500)]
     spec = {
         "type": "object",

@@ -10,7 +10,7 @@ import pytest
 
 from tink.apiserver import ApiServer
 from tink.apiserver.errors import StatusError
-from tink.apiserver.lists import Lists
+from tink.apiserver.read.lists import Lists
 from tink.kube.client import ApiError, KubeClient, UnreachableError
 from tink.kube.resources import CRD
 

@@ -15,8 +15,9 @@ from typing import Any
 import orjson
 import pytest
 
-from tink.apiserver import ApiServerError, checkpoints, layout
-from tink.apiserver.storage import Key, Store, Write
+from tink.apiserver import ApiServerError
+from tink.apiserver.store import checkpoints, layout
+from tink.apiserver.store.storage import Key, Store, Write
 
 THINGS = "/things"
 COUNT = 60

@@ -14,13 +14,13 @@ import orjson
 import pytest
 import yaml
 
-from tink.apiserver import builtin, definitions
-from tink.apiserver.accept import Accepted, accept, clauses, wants_gzip
-from tink.apiserver.documents import OPENAPI_2, Asked, Document, Documents
+from tink.apiserver.discovery.documents import OPENAPI_2, Asked, Document, Documents
+from tink.apiserver.discovery.openapi import OpenAPI, gnostic
 from tink.apiserver.errors import StatusError
-from tink.apiserver.openapi import OpenAPI, gnostic
-from tink.apiserver.registry import Registry
-from tink.apiserver.render import rendered
+from tink.apiserver.http.accept import Accepted, accept, clauses, wants_gzip
+from tink.apiserver.http.render import rendered
+from tink.apiserver.resources import builtin, definitions
+from tink.apiserver.resources.registry import Registry
 
 DATA = Path(__file__).parent / "data"
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
@@ -89,7 +89,7 @@ def test_only_the_groups_that_changed_are_made_again(registry: Registry, monkeyp
     openapi = OpenAPI(registry)
     openapi.index(), openapi.two(), openapi.two_binary()
     made: list[str] = []
-    from tink.apiserver.openapi import service
+    from tink.apiserver.discovery.openapi import service
 
     real = service.publish.schemas
     monkeypatch.setattr(service.publish, "schemas", lambda one, **how: made.append(one.group) or real(one, **how))

@@ -188,7 +188,7 @@ async def test_cluster_scoped_owner_takes_its_objects_along(bare: Any) -> None:
 
 
 async def test_collection_goes_on_after_a_restart(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tink.apiserver.garbage.Garbage.notice", lambda *_: None)
+    monkeypatch.setattr("tink.apiserver.controllers.garbage.Garbage.notice", lambda *_: None)
     server, client = await start()
     owner = await _make(client, "owner")
     await _make(client, "child", owner)

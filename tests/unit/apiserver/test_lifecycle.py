@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tink.apiserver.lifecycle import Lifecycle
-from tink.apiserver.storage import Event, Key
+from tink.apiserver.controllers.lifecycle import Lifecycle
+from tink.apiserver.store.storage import Event, Key
 
 
 async def test_object_that_goes_during_a_round_is_not_overlooked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tink.apiserver import protobuf
-from tink.apiserver.messages import KINDS, MESSAGES, SCALARS
+from tink.apiserver.http import protobuf
+from tink.apiserver.http.messages import KINDS, MESSAGES, SCALARS
 
 DATA = Path(__file__).parent / "data"
 CASES = json.loads((DATA / "client_go.json").read_text())

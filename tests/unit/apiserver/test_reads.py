@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tink.apiserver.storage import Store
+from tink.apiserver.store.storage import Store
 
 HARDWARE = "/apis/tinkerbell.org/v1alpha2/namespaces/default/hardware"
 ALL = "/apis/tinkerbell.org/v1alpha2/hardware"
@@ -227,9 +227,9 @@ async def test_metadata_only_answers_for_clients_that_want_no_more(api: Any) -> 
 
 
 async def test_slow_watch_is_ended_instead_of_filling_memory(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tink.apiserver.hub.BACKLOG", 3)
-    from tink.apiserver.hub import Hub
-    from tink.apiserver.storage import Event, Key
+    monkeypatch.setattr("tink.apiserver.read.broadcaster.BACKLOG", 3)
+    from tink.apiserver.read.broadcaster import Hub
+    from tink.apiserver.store.storage import Event, Key
 
     hub = Hub()
     subscription = hub.subscribe("g/r", None)

@@ -14,12 +14,13 @@ from typing import Any
 import orjson
 import pytest
 
-from tink.apiserver import builtin, definitions, discovery
-from tink.apiserver.accept import Form, accept
-from tink.apiserver.documents import Asked, Documents
+from tink.apiserver.discovery import groups
+from tink.apiserver.discovery.documents import Asked, Documents
 from tink.apiserver.errors import StatusError
-from tink.apiserver.registry import Registry
-from tink.apiserver.reviews import Reviewer, find_review
+from tink.apiserver.http.accept import Form, accept
+from tink.apiserver.resources import builtin, definitions
+from tink.apiserver.resources.registry import Registry
+from tink.apiserver.resources.reviews import Reviewer, find_review
 
 DATA = Path(__file__).parent / "data"
 REAL = json.loads((DATA / "documents.json").read_text())
@@ -117,11 +118,11 @@ def test_aggregated_discovery_is_that_of_a_real_server(documents: Documents) -> 
 
 
 def test_groups_stand_in_the_order_of_a_real_server(registry: Registry) -> None:
-    ours = [item["name"] for item in discovery.groups(registry)["groups"]]
+    ours = [item["name"] for item in groups.groups(registry)["groups"]]
     assert ours == [name for name in REAL["group_order"] if name in ours]
     early = Registry(registry.all())
     early.install("widgets.aaa.org", [replace(one, group="aaa.org") for one in definitions.resources(WIDGETS)])
-    assert [item["name"] for item in discovery.groups(early)["groups"]][-2:] == ["aaa.org", "example.org"]
+    assert [item["name"] for item in groups.groups(early)["groups"]][-2:] == ["aaa.org", "example.org"]
 
 
 @pytest.mark.parametrize("case", REAL["accept"], ids=lambda case: f"{case['accept']} {case['path'][-7:]}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tink.apiserver.refusals import CAPACITY, INTERVAL_S, NoHttp, Refusals
+from tink.apiserver.http.refusals import CAPACITY, INTERVAL_S, NoHttp, Refusals
 
 LOG = logging.getLogger("tests.refusals")
 

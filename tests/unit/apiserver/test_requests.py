@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tink.apiserver import protobuf
 from tink.apiserver.errors import StatusError
-from tink.apiserver.options import parse_bool
-from tink.apiserver.request import Target, decode, parse_path
+from tink.apiserver.http import protobuf
+from tink.apiserver.http.options import parse_bool
+from tink.apiserver.http.request import Target, decode, parse_path
 
 HARDWARE = "/apis/tinkerbell.org/v1alpha2/namespaces/default/hardware"
 HEAD = b'{"apiVersion": "tinkerbell.org/v1alpha2", "kind": "Hardware", '

@@ -16,9 +16,10 @@ from typing import Any
 import orjson
 import pytest
 
-from tink.apiserver import ApiServerError, checkpoints, layout, statefile
-from tink.apiserver.recent import Recent
-from tink.apiserver.storage import Event, ExpiredError, Key, MismatchError, StorageError, Store, Stored, Write
+from tink.apiserver import ApiServerError
+from tink.apiserver.store import checkpoints, layout, statefile
+from tink.apiserver.store.recent import Recent
+from tink.apiserver.store.storage import Event, ExpiredError, Key, MismatchError, StorageError, Store, Stored, Write
 
 PODS = "/pods"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tink.apiserver.jsonpath import JSONPathError, compile_path
-from tink.apiserver.table import human, printer_column, since
+from tink.apiserver.read.table import human, printer_column, since
+from tink.schema.jsonpath import JSONPathError, compile_path
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 OBJECT = {

@@ -12,12 +12,12 @@ import pytest
 
 from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw
-from tink.apiserver.schema import compile_schema
-from tink.apiserver.validations import compile_rules
-from tink.apiserver.walks import Walk
 from tink.convert.documents import Document, read
 from tink.convert.report import Finding
 from tink.convert.run import Result, convert_documents
+from tink.schema.outcome import Outcome
+from tink.schema.structural.compiler import compile_schema
+from tink.schema.validations import compile_rules
 
 
 @cache
@@ -32,7 +32,7 @@ def refusals(obj: Raw) -> list[str]:
     assert obj["apiVersion"] == "tinkerbell.org/v1alpha2"
     walk, rules = _checks(obj["kind"])
     obj = copy.deepcopy({**obj, "metadata": {}})
-    found = Walk()
+    found = Outcome()
     walk(obj, None, found)
     errors = [str(error) for error in found.errors] + [f"unknown: {path}" for path in found.unknown]
     return errors + ([str(error) for error in rules.check(obj)] if rules is not None else [])

@@ -14,9 +14,9 @@ from tests.unit.apiserver.conftest import CRDS, Client
 from tests.unit.metal3.hosts import V1ALPHA1, V1BETA1, Raw, copied, full, hardware, view, with_auto
 from tink.api.metal3.crds import generate
 from tink.apiserver import ApiServer
-from tink.apiserver.schema import compile_schema
-from tink.apiserver.walks import Walk
 from tink.convert.baremetalhost import ConversionSettings, convert
+from tink.schema.outcome import Outcome
+from tink.schema.structural.compiler import compile_schema
 
 SETTINGS = ConversionSettings()
 HOSTS = "/apis/metal3.io/v1alpha1/namespaces/metal3/baremetalhosts"
@@ -32,7 +32,7 @@ def walk(version: str) -> Any:
 
 def stored(host: Raw) -> Raw:
     """A host as the API would have it: with defaults, and nothing unknown. It must be valid."""
-    made, found = copied(host), Walk()
+    made, found = copied(host), Outcome()
     metadata = made.pop("metadata")
     walk(host["apiVersion"])({**made, "metadata": {}}, None, found)
     assert [str(error) for error in found.errors] == []

@@ -17,12 +17,12 @@ from hegel.secret import SecretReference
 from tink.api.crds import generate
 from tink.api.metal3.crds import generate as generate_metal3
 from tink.api.v1alpha2 import Hardware, Raw
-from tink.apiserver.schema import compile_schema
-from tink.apiserver.validations import compile_rules
-from tink.apiserver.walks import Walk
 from tink.convert.host_surroundings import secrets_to_read
 from tink.convert.report import Findings, Source
 from tink.convert.to_hardware import HOST_LABEL, REFUSED_ANNOTATION, HostOptions, convert, label_of
+from tink.schema.outcome import Outcome
+from tink.schema.structural.compiler import compile_schema
+from tink.schema.validations import compile_rules
 
 BOOT, OTHER = "52:54:00:aa:00:01", "52:54:00:aa:00:02"
 CLUSTER_API = {
@@ -122,7 +122,7 @@ def refused(obj: Raw) -> list[str]:
     if obj["kind"] != "Hardware":
         return []
     obj = copy.deepcopy({**obj, "metadata": {}})
-    found = Walk()
+    found = Outcome()
     WALK(obj, None, found)
     return [str(each) for each in [*found.errors, *RULES.check(obj)]] + [str(each) for each in found.unknown]
 

@@ -20,7 +20,7 @@ from proto import metadata
 from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
 from tink.api.v1alpha2 import Raw
-from tink.apiserver.patch import merge
+from tink.apiserver.write.patch import merge
 from tink.kube.client import ConflictError, NotFoundError
 from tink.server.observation import AgentObservation
 from tink.server.server import WorkflowServer

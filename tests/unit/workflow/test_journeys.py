@@ -21,7 +21,7 @@ from tests.unit.workflow.world import ViolationError, lawful, to_machine
 from tink.agent import model as agent_model
 from tink.agent.executor import Executor, Publish, RunAction, StopAction
 from tink.api.v1alpha2 import Raw
-from tink.apiserver.patch import merge
+from tink.apiserver.write.patch import merge
 from tink.controller.reconcile import Outcome, reconcile
 from tink.controller.settings import ControllerSettings
 from tink.server.dispatch import Claim, GiveBack, Recall, Start, Stop, Told, next_move, rejection_delay

@@ -31,7 +31,7 @@ from tests.unit.workflow.table import ARROWS, TERMINAL
 from tink.agent import model as agent_model
 from tink.agent.executor import Effect, EndWorkflow, Executor, Publish, RunAction, StopAction
 from tink.api.v1alpha2 import Raw
-from tink.apiserver.patch import merge
+from tink.apiserver.write.patch import merge
 from tink.controller import reconcile as controller
 from tink.controller.settings import ControllerSettings
 from tink.server import dispatch

@@ -17,8 +17,8 @@ import pytest
 from aiohttp import web
 
 from tink.apiserver import credentials
-from tink.apiserver.callout import CallError, Callout
-from tink.apiserver.client_config import ClientConfig, check_client
+from tink.apiserver.webhooks.client import CallError, Callout
+from tink.schema.client_config import ClientConfig, check_client
 
 
 @pytest.fixture

@@ -9,12 +9,14 @@ from typing import Any
 import orjson
 import pytest
 
-from tink.apiserver import conversion, schema
-from tink.apiserver.callout import CallError
-from tink.apiserver.client_config import ClientConfig
-from tink.apiserver.conversion import Conversion
 from tink.apiserver.errors import StatusError
-from tink.apiserver.registry import Raw, Resource, root_schema
+from tink.apiserver.resources.registry import Resource
+from tink.apiserver.webhooks.client import CallError
+from tink.apiserver.write import conversion
+from tink.apiserver.write.conversion import Conversion
+from tink.schema.client_config import ClientConfig
+from tink.schema.structural.compiler import compile_schema, root_schema
+from tink.schema.values import Raw
 
 COLOR: Raw = {"type": "string", "default": "red", "pattern": "^[a-z]+$"}
 
@@ -46,7 +48,7 @@ def webhook(versions: list[str] | None = None) -> Raw:
 
 def resource(version: str, rule: Conversion | None, *, stored: str = "v1", since: int = 0) -> Resource:
     openapi = V1 if version == "v1" else V2
-    node = schema.compile_schema(root_schema(openapi))
+    node = compile_schema(root_schema(openapi))
     more: Raw = {"stored_version": stored, "conversion": rule, "defined_at": since}
     return Resource("x.org", version, "shapes", "Shape", openapi, node, **more)
 

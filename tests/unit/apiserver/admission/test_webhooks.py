@@ -10,20 +10,21 @@ from typing import Any
 import orjson
 import pytest
 
-from tink.apiserver import schema
-from tink.apiserver.admission import conditions as conditions_of
-from tink.apiserver.admission.attributes import Attributes
-from tink.apiserver.admission.warnings import limited
-from tink.apiserver.admission.webhooks import MUTATING, VALIDATING, Webhooks
-from tink.apiserver.client_config import ClientConfig
 from tink.apiserver.errors import StatusError
-from tink.apiserver.registry import Raw, Resource, root_schema
+from tink.apiserver.resources.registry import Resource
+from tink.apiserver.write.admission import conditions as conditions_of
+from tink.apiserver.write.admission.attributes import Attributes
+from tink.apiserver.write.admission.warnings import limited
+from tink.apiserver.write.admission.webhooks import MUTATING, VALIDATING, Webhooks
+from tink.schema.client_config import ClientConfig
+from tink.schema.structural.compiler import compile_schema, root_schema
+from tink.schema.values import Raw
 
 OPENAPI: Raw = {
     "type": "object",
     "properties": {"spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
 }
-WIDGETS = Resource("example.org", "v1", "widgets", "Widget", OPENAPI, schema.compile_schema(root_schema(OPENAPI)))
+WIDGETS = Resource("example.org", "v1", "widgets", "Widget", OPENAPI, compile_schema(root_schema(OPENAPI)))
 
 
 class Server:

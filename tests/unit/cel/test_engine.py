@@ -1,0 +1,438 @@
+"""The engine's own promises: texts with a caret, budgets, bounds on what outsiders send, data left as they are."""
+
+import contextlib
+import copy
+import time
+
+import pytest
+
+from tink import cel
+from tink.schema.validations.declarations import escaped
+
+SPEC = cel.ObjectType(
+    "self",
+    {
+        "replicas": cel.Field(cel.INT, "replicas"),
+        "name": cel.Field(cel.StringType(max_size=63), "name"),
+        "host__dash__ip": cel.Field(cel.STRING, "host-ip"),
+        "tags": cel.Field(cel.ListType(cel.STRING, max_items=10, kind="set"), "tags"),
+        "ports": cel.Field(
+            cel.ListType(
+                cel.ObjectType("self.ports.@idx", {"n": cel.Field(cel.STRING, "n"), "p": cel.Field(cel.INT, "p")}),
+                kind="map",
+                keys=("n",),
+            ),
+            "ports",
+        ),
+        "since": cel.Field(cel.TIMESTAMP, "since"),
+        "labels": cel.Field(cel.MapType(cel.STRING, cel.STRING), "labels"),
+    },
+)
+VARIABLES = {"self": SPEC, "oldSelf": SPEC}
+
+
+def evaluate(source, value=None, old=None, *, variables=VARIABLES, limit=cel.PER_OBJECT_LIMIT):
+    program = cel.compile_expression(source, variables)
+    bindings = {name: v for name, v in (("self", value), ("oldSelf", old)) if v is not None}
+    return program(bindings, cel.Budget(limit))
+
+
+def refused(source, variables=VARIABLES, **expected):
+    with pytest.raises(cel.CelError) as caught:
+        cel.compile_expression(source, variables, **expected)
+    return str(caught.value)
+
+
+def test_undefined_field_is_shown_with_its_place():
+    assert refused("self.foo") == "ERROR: <input>:1:5: undefined field 'foo'\n | self.foo\n | ....^"
+
+
+def test_undefined_field_of_a_type_of_kubernetes_with_fields_is_undefined_as_well():
+    request = cel.ObjectType("kubernetes.AdmissionRequest", {"name": cel.Field(cel.STRING, "name")})
+    assert "undefined field 'nope'" in refused("request.nope == ''", {"request": request})
+
+
+def test_error_on_second_line_after_wide_characters_points_at_its_column():
+    text = refused("'é' == 'é' &&\n'✓' + 1 == '2'")
+    assert text.startswith("ERROR: <input>:2:5: found no matching overload for '_+_' applied to '(string, int)'")
+    assert text.endswith("\n | '✓' + 1 == '2'\n | .\uff0e..^")
+
+
+def test_several_errors_are_listed_in_the_order_of_their_places():
+    text = refused("foo + self.bar + 'a'.nope()")
+    assert [line.split(": ")[1].split(":")[0] for line in text.split("\n") if "ERROR" in line]
+    assert text.index("'foo'") < text.index("'bar'") < text.index("'nope'")
+
+
+def test_rule_that_is_no_condition_is_refused():
+    assert refused("self.replicas", expected=cel.BOOL) == "cel expression must evaluate to a bool"
+
+
+def test_message_literal_is_refused():
+    assert "undeclared reference to 'Pod'" in refused("Pod{name: 'x'}")
+
+
+def test_transition_rule_is_known_by_its_use_of_oldself():
+    assert cel.compile_expression("self.replicas >= oldSelf.replicas", VARIABLES).uses("oldSelf")
+    assert not cel.compile_expression("self.replicas > 1 && 'oldSelf' != ''", VARIABLES).uses("oldSelf")
+    shadowed = "['a'].all(oldSelf, oldSelf == 'a')"
+    assert not cel.compile_expression(shadowed, VARIABLES).uses("oldSelf")
+
+
+def test_error_on_one_side_does_not_hide_a_decision_on_the_other():
+    assert evaluate("self.name == 'x' || self.replicas == 1", {"replicas": 1}) is True
+    assert evaluate("self.name == 'x' && self.replicas == 2", {"replicas": 1}) is False
+    with pytest.raises(cel.EvaluationError, match="no such key: name"):
+        evaluate("self.name == 'x' || self.replicas == 2", {"replicas": 1})
+    with pytest.raises(cel.EvaluationError, match="no such key: name"):
+        evaluate("self.replicas == 1 && (self.replicas == 1 && self.name == 'x')", {"replicas": 1})
+
+
+def test_null_field_counts_as_absent():
+    assert evaluate("has(self.name)", {"name": None}) is False
+    with pytest.raises(cel.EvaluationError, match="no such key: name"):
+        evaluate("self.name", {"name": None})
+
+
+def test_lists_of_kind_set_and_map_compare_without_order():
+    assert evaluate("self.tags == oldSelf.tags", {"tags": ["a", "b"]}, {"tags": ["b", "a"]}) is True
+    a = {"ports": [{"n": "x", "p": 1}, {"n": "y", "p": 2}]}
+    b = {"ports": [{"n": "y", "p": 2}, {"n": "x", "p": 1}]}
+    assert evaluate("self.ports == oldSelf.ports", a, b) is True
+    assert evaluate("self == oldSelf", a, b) is True
+    b["ports"][0]["p"] = 3
+    assert evaluate("self.ports == oldSelf.ports", a, b) is False
+    assert evaluate("(self.ports + oldSelf.ports).map(p, p.p)", a, b) == [1, 3]
+    assert evaluate("self.tags + oldSelf.tags", {"tags": ["a"]}, {"tags": ["b", "a"]}) == ["a", "b"]
+
+
+def test_evaluation_leaves_the_object_as_it_was():
+    value = {"tags": ["b", "a"], "ports": [{"n": "x", "p": 1}], "since": "2024-01-01T00:00:00Z", "labels": {"a": "b"}}
+    before = copy.deepcopy(value)
+    for source in ("self.tags + ['c']", "self.ports + self.ports", "self.since", "self.tags.sort()", "self.labels"):
+        evaluate(source, value)
+    assert value == before
+
+
+def test_data_that_belie_their_schema_are_an_evaluation_error_not_a_crash():
+    for source in (
+        "self.name.size() > 1",
+        "self.tags.all(t, t == 'a')",
+        "self.replicas + 1 > 2",
+        "self.ports[0].p > 1",
+    ):
+        for wrong in ({"name": 5}, {"tags": 5}, {"replicas": "x"}, {"ports": [5]}, {"ports": {"a": 1}}, []):
+            with pytest.raises(cel.EvaluationError):
+                evaluate(source, wrong)
+
+
+def test_missing_variable_is_an_evaluation_error():
+    with pytest.raises(cel.EvaluationError, match="no such attribute"):
+        evaluate("self.replicas == 1")
+
+
+def test_expensive_rule_is_cancelled_at_the_limit_of_one_call():
+    nested = "self.tags.all(a, self.tags.all(b, self.tags.all(c, self.tags.all(d, a + b + c + d != ''))))"
+    started = time.thread_time()
+    with pytest.raises(cel.BudgetExceededError, match="operation cancelled: actual cost limit exceeded") as caught:
+        evaluate(nested, {"tags": [str(at) for at in range(1000)]})
+    assert not caught.value.exhausted
+    assert time.thread_time() - started < 20
+
+
+def test_rules_of_one_object_share_its_budget():
+    program = cel.compile_expression("self.tags.all(t, t != 'x')", VARIABLES)
+    value = {"self": {"tags": ["a", "b"]}}
+    budget = cel.Budget(30)
+    assert program(value, budget) is True
+    assert 0 < budget.used <= 30
+    while budget.used + 13 <= 30:
+        program(value, budget)
+    with pytest.raises(cel.BudgetExceededError) as caught:
+        program(value, budget)
+    assert caught.value.exhausted
+    assert budget.remaining == 0
+
+
+def test_budget_error_is_not_absorbed_by_or():
+    with pytest.raises(cel.BudgetExceededError):
+        evaluate("self.tags.all(t, t.size() > 0) || true", {"tags": ["a"] * 100}, limit=50)
+
+
+def test_declared_sizes_bound_the_estimate():
+    bounded = cel.estimate(cel.compile_expression("self.tags.all(t, t == 'a')", VARIABLES))
+    assert bounded.max < 100
+    unbounded = cel.estimate(cel.compile_expression("self.labels.all(k, self.labels[k] == 'a')", VARIABLES))
+    assert unbounded.max > 1_000_000
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "(" * 300 + "1" + ")" * 300,
+        "[" * 5000 + "]" * 5000,
+        "!" * 50_000 + "true",
+        "1" + "+1" * 30_000,
+        "self" + ".a" * 20_000,
+        "true" + " ? true : false" * 3000,
+        "'" + "a" * 200_000 + "'",
+        "optional.of(1)" + ".optMap(x, x)" * 40,
+        "'''" * 20_000,
+        "a" * 100_000,
+        "\\" * 20_000,
+        '"\\' * 20_000,
+        "true" + " && [1] == [1]" * 7_000,
+    ],
+    ids=range(13),
+)
+def test_source_made_to_exhaust_the_server_is_refused_soon(source):
+    started = time.thread_time()
+    with contextlib.suppress(cel.CelError):
+        cel.compile_expression(source, VARIABLES)
+    assert time.thread_time() - started < 8
+
+
+def test_pattern_that_backtracks_elsewhere_is_linear():
+    started = time.thread_time()
+    assert evaluate("self.name.matches('^(a+)+$')", {"name": "a" * 20_000 + "b"}) is False
+    assert time.thread_time() - started < 1
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "lists.range(9223372036854775807)",
+        "quantity('1e999999999').add(quantity('1n'))",
+        "'a'.replace('', self.name).replace('', self.name).replace('', self.name)",
+        "quantity('1e-999999999') == quantity('1')",
+    ],
+)
+def test_function_cannot_make_a_value_that_fills_the_memory(source):
+    with contextlib.suppress(cel.EvaluationError):
+        evaluate(source, {"name": "x" * 5000})
+
+
+def test_nothing_of_python_is_reachable():
+    for source in ("self.__class__", "self.name.__class__", "self.labels.__class__", "''.format.__globals__"):
+        with pytest.raises((cel.CelError, cel.EvaluationError)):
+            evaluate(source, {"name": "x", "labels": {}})
+    assert evaluate("has(self.labels.keys)", {"labels": {}}) is False
+
+
+def test_json_names_that_expressions_cannot_write_are_escaped():
+    assert escaped("a-b.c/d__e") == "a__dash__b__dot__c__slash__d__underscores__e"
+    assert escaped("namespace") == "__namespace__"
+    assert escaped("$x") is None
+    assert evaluate("self.host__dash__ip", {"host-ip": "10.0.0.1"}) == "10.0.0.1"
+
+
+def test_syntax_slips_are_told_as_on_a_cluster():
+    assert "Syntax error: missing ')' at '<EOF>'" in refused("(self.replicas > 1")
+    assert "Syntax error: mismatched input '<EOF>' expecting {'[', '{', '('," in refused("self.replicas >")
+    assert "Syntax error: token recognition error at: '= '" in refused("self.replicas = 1")
+    assert "reserved identifier: for" in refused("for")
+
+
+def test_prefix_of_an_address_with_host_bits_is_masked():
+    assert evaluate("string(cidr('10.1.2.3/8').masked())") == "10.0.0.0/8"
+    assert evaluate("string(cidr('2001:db8:1::1/32').masked())") == "2001:db8::/32"
+
+
+def test_string_does_not_go_over_the_end_of_its_line():
+    assert "Syntax error: token recognition error at: ''a\\n'" in refused("'a\nb'")
+    assert evaluate("'''a\nb'''") == "a\nb"
+
+
+def test_quantities_of_any_distance_are_compared_at_once():
+    started = time.thread_time()
+    assert evaluate("quantity('1e100000000').isGreaterThan(quantity('1'))") is True
+    assert evaluate("quantity('-1e100000000').compareTo(quantity('-1'))") == -1
+    assert time.thread_time() - started < 1
+
+
+def test_source_longer_than_kubernetes_takes_is_refused_for_its_length():
+    assert "expression code point size exceeds limit: size: 100001, limit 100000" in refused(" " * 100_000 + "1")
+
+
+def test_copies_that_macros_make_of_their_targets_are_bounded():
+    assert "expression size limit exceeded" in refused("optional.of(1)" + ".optMap(x, x)" * 20)
+
+
+def test_reading_an_index_out_of_a_variable_costs_nothing_of_its_own():
+    budget = cel.Budget()
+    program = cel.compile_expression("self.tags.all(i, t, self.tags[i] == t)", VARIABLES)
+    assert program({"self": {"tags": ["a", "b"]}}, budget) is True
+    # Kubernetes counts as many: 2 for the range, for each of two rounds 3 + 3 + 1 + 1, and 1 for the result.
+    assert budget.used == 19
+
+
+COUNTING = "self.tags.all(a, self.tags.all(b, a != b + 'x'))"
+HUNDRED = {"self": {"tags": [str(at) for at in range(100, 200)]}}
+
+
+def test_budget_that_is_just_enough_is_enough_and_one_less_is_not():
+    program = cel.compile_expression(COUNTING, VARIABLES)
+    budget = cel.Budget()
+    assert program(HUNDRED, budget) is True
+    assert budget.used > 50_000
+    exact = cel.Budget(budget.used)
+    assert program(HUNDRED, exact) is True
+    assert exact.remaining == 0
+    for less in (1, 2, 999, 1000, 1001):
+        with pytest.raises(cel.BudgetExceededError) as caught:
+            program(HUNDRED, cel.Budget(budget.used - less))
+        assert caught.value.exhausted
+
+
+@pytest.mark.parametrize("rounds", range(328, 338))
+def test_budget_that_ends_just_behind_a_look_at_the_clock_is_enough(rounds):
+    program = cel.compile_expression("self.tags.all(a, true)", VARIABLES)
+    value = {"self": {"tags": ["a"] * rounds}}
+    budget = cel.Budget()
+    program(value, budget)
+    assert program(value, cel.Budget(budget.used)) is True
+    with pytest.raises(cel.BudgetExceededError):
+        program(value, cel.Budget(budget.used - 1))
+
+
+def test_costs_are_the_same_whatever_was_spent_before():
+    program = cel.compile_expression(COUNTING, VARIABLES)
+    alone = cel.Budget()
+    program(HUNDRED, alone)
+    budget = cel.Budget()
+    for spent in (1, 998, 999, 1000, 1001, 1999):
+        budget.used += spent
+        before = budget.used
+        program(HUNDRED, budget)
+        assert budget.used - before == alone.used
+
+
+def test_rules_that_take_too_long_end_as_rules_that_cost_too_much():
+    seconds = iter(range(1000))
+    budget = cel.Budget(clock=lambda: next(seconds) * 0.3)
+    with pytest.raises(cel.BudgetExceededError) as caught:
+        cel.compile_expression(COUNTING, VARIABLES)(HUNDRED, budget)
+    assert caught.value.exhausted
+    assert budget.remaining == 0
+    assert budget.used < 10_000
+    with pytest.raises(cel.BudgetExceededError):
+        cel.compile_expression("self.replicas == 1", VARIABLES)({"self": {"replicas": 1}}, budget)
+
+
+def test_many_short_rules_that_take_too_long_together_end_as_well():
+    seconds = iter(range(1000))
+    budget = cel.Budget(clock=lambda: next(seconds) * 0.3)
+    program = cel.compile_expression("self.tags.all(a, a != 'x')", VARIABLES)
+    with contextlib.suppress(cel.BudgetExceededError):
+        for _ in range(1000):
+            program(HUNDRED, budget)
+    assert budget.remaining == 0
+    assert 2000 < budget.used < 10_000
+
+
+def test_rules_that_cost_little_need_no_clock():
+    looked = []
+    budget = cel.Budget(clock=lambda: looked.append(1) or 0.0)
+    assert cel.compile_expression("self.replicas == 1", VARIABLES)({"self": {"replicas": 1}}, budget) is True
+    assert not looked
+    cel.compile_expression(COUNTING, VARIABLES)(HUNDRED, budget)
+    assert 50 < len(looked) < 200
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "self.tags.all(a, self.tags.all(b, self.tags.all(c, self.tags.all(d, self.tags.all(e, a + b + c + d != e)))))",
+        "self.tags.all(a, self.tags.all(b, !self.tags.exists_one(c, self.tags.map(d, d).size() == 0)))",
+        "self.tags.all(a, self.tags.all(b, self.tags.all(c, self.ports == oldSelf.ports)))",
+        "self.tags.all(a, self.tags.all(b, " + " && ".join(["self == oldSelf"] * 50) + "))",
+    ],
+    ids=("loops", "lists", "comparisons", "conditions"),
+)
+def test_dearest_rules_of_one_object_do_not_hold_up_the_server(source):
+    program = cel.compile_expression(source, VARIABLES)
+    value = {"tags": [str(at) for at in range(60)], "ports": [{"n": str(at), "p": at} for at in range(500)]}
+    budget = cel.Budget()
+    started = time.thread_time()
+    for _ in range(100):
+        with contextlib.suppress(cel.BudgetExceededError):
+            program({"self": value, "oldSelf": copy.deepcopy(value)}, budget)
+    assert budget.remaining == 0
+    assert time.thread_time() - started < 2.5
+
+
+def test_text_that_doubles_again_and_again_ends_before_it_fills_the_memory():
+    source = "self.name"
+    for name in "abcdefghijklmnopqrstuvwx":
+        source = f"[{source}].map({name}, {name} + {name})[0]"
+    with pytest.raises(cel.BudgetExceededError):
+        evaluate(f"size({source}) > 0", {"name": "x" * 10_000})
+
+
+def test_short_and_empty_texts_cost_what_a_cluster_counts_when_they_are_compared():
+    for source, value, cost in (
+        ("self.name == ''", "abc", 1),
+        ("self.name == 'abc'", "", 1),
+        ("self.name == 'abc'", "abcdefghijklm", 2),
+        ("self.name != 'abcdefghijklm'", "abcdefghijklm", 3),
+        ("self.name != 'abcdefghijklm'", "abc", 2),
+    ):
+        budget = cel.Budget()
+        cel.compile_expression(source, VARIABLES)({"self": {"name": value}}, budget)
+        assert budget.used == cost + 1, source
+
+
+def test_list_of_one_element_that_is_given_a_name_costs_what_a_cluster_counts():
+    budget = cel.Budget()
+    program = cel.compile_expression("[self.name].all(n, n == 'abc')", VARIABLES)
+    assert program({"self": {"name": "abc"}}, budget) is True
+    # 10 for the list and 2 for what is in it, for the round 1 + 2 + 2, and 1 for the result.
+    assert budget.used == 18
+    with pytest.raises(cel.EvaluationError, match="no such key: name"):
+        program({"self": {}}, cel.Budget())
+
+
+def test_numbers_in_texts_are_read_as_on_a_cluster():
+    for text, number in (("007", 7), ("+5", 5), ("-0", 0), ("9223372036854775807", 2**63 - 1)):
+        assert evaluate("int(self.name)", {"name": text}) == number
+    for text in ("", "9223372036854775808", "1_000", " 1", "\u0661", "\u00b2", "0x1"):
+        with pytest.raises(cel.EvaluationError):
+            evaluate("int(self.name)", {"name": text})
+
+
+def test_places_of_texts_in_lists_are_found_from_both_ends():
+    value = {"tags": ["a", "b", "a", "c"]}
+    assert evaluate("self.tags.indexOf('a')", value) == 0
+    assert evaluate("self.tags.lastIndexOf('a')", value) == 2
+    assert evaluate("self.tags.lastIndexOf('b')", value) == 1
+    assert evaluate("self.tags.indexOf('x') + self.tags.lastIndexOf('x')", value) == -2
+
+
+def test_looking_through_a_list_costs_its_texts_in_tens_of_characters():
+    program = cel.compile_expression("self.tags.indexOf('x')", VARIABLES)
+    for sizes, cost in (((9,), 0), ((10, 19), 2), ((20, 29, 30), 7), ((9, 99), 9)):
+        budget = cel.Budget()
+        program({"self": {"tags": ["a" * size for size in sizes]}}, budget)
+        assert budget.used == cost + 2
+
+
+def test_condition_over_a_list_of_one_element_must_be_true_or_false():
+    with pytest.raises(cel.EvaluationError, match="no such overload"):
+        evaluate("[self.name].all(n, dyn(n))", {"name": "x"})
+
+
+def test_place_before_the_first_is_not_the_last():
+    for source in ("[['b', 'a']].all(t, [-1].all(i, t[i] == 'a'))", "self.tags[-1] == 'a'"):
+        with pytest.raises(cel.EvaluationError, match="index out of bounds: -1"):
+            evaluate(source, {"tags": ["b", "a"]})
+
+
+def test_terms_of_a_long_condition_cost_only_when_they_are_reached():
+    for source, value, cost in (
+        ("self.replicas == 1 || self.replicas == 2 || self.replicas == 3 || self.replicas == 4", 3, 9),
+        ("self.replicas > 1 && self.replicas > 2 && self.replicas > 3 && self.replicas > 4", 2, 6),
+        ("self.replicas == 1 || self.replicas == 2", 2, 6),
+    ):
+        budget = cel.Budget()
+        cel.compile_expression(source, VARIABLES)({"self": {"replicas": value}}, budget)
+        assert budget.used == cost

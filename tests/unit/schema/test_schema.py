@@ -1,0 +1,212 @@
+"""Compiled schemas: pruning, defaulting and checking in one walk, and what may be a schema at all."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tink.api.crds import generate
+from tink.schema.definition import structural
+from tink.schema.outcome import MAX_ERRORS, Outcome
+from tink.schema.structural.compiler import compile_schema, root_schema
+
+
+def walk(schema: dict[str, Any], value: Any) -> tuple[Any, list[str], list[str]]:
+    found = Outcome()
+    compile_schema(schema)(value, None, found)
+    return value, [str(error) for error in found.errors], found.unknown
+
+
+def obj(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties}
+
+
+def errors_of(schema: dict[str, Any], value: Any) -> list[str]:
+    return walk(obj(a=schema), {"a": value})[1]
+
+
+def test_unknown_fields_are_dropped_and_named_at_every_depth() -> None:
+    schema = obj(a={"type": "array", "items": obj(b={"type": "string"})})
+    value, errors, unknown = walk(schema, {"x": 1, "a": [{"b": "1", "y": 2}]})
+    assert value == {"a": [{"b": "1"}]}
+    assert (errors, unknown) == ([], ["x", "a[0].y"])
+
+
+def test_fields_are_kept_where_the_schema_says_so() -> None:
+    schema = {
+        "type": "object",
+        "x-kubernetes-preserve-unknown-fields": True,
+        "properties": {"a": obj(b={"type": "string"})},
+    }
+    value, _, unknown = walk(schema, {"x": {"y": 1}, "a": {"z": 1}})
+    assert value == {"x": {"y": 1}, "a": {}}
+    assert unknown == ["a.z"]
+    value, _, unknown = walk({"type": "object", "additionalProperties": {"type": "integer"}}, {"x": 1})
+    assert (value, unknown) == ({"x": 1}, [])
+
+
+def test_defaults_fill_absent_and_null_fields_of_objects_that_are_there() -> None:
+    schema = obj(a=obj(n={"type": "integer", "default": 3}), b=obj(n={"type": "integer", "default": 3}))
+    value, errors, _ = walk(schema, {"a": {"n": None}})
+    assert (value, errors) == ({"a": {"n": 3}}, [])
+    with_parent = obj(a={**obj(n={"type": "integer", "default": 3}), "default": {}})
+    first, second = walk(with_parent, {})[0], walk(with_parent, {})[0]
+    assert first == {"a": {"n": 3}}
+    assert first["a"] is not second["a"]
+
+
+def test_null_is_dropped_where_it_may_not_be_and_kept_where_it_may() -> None:
+    schema = obj(a={"type": "string"}, b={"type": "string", "nullable": True})
+    assert walk(schema, {"a": None, "b": None}) == ({"b": None}, [], [])
+    assert errors_of({"type": "array", "items": {"type": "string"}}, [None]) == [
+        'a[0]: Invalid value: "null": a[0] in body must be of type string: "null"'
+    ]
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "error"),
+    [
+        ({"type": "string"}, 1, 'a: Invalid value: "integer": a in body must be of type string: "integer"'),
+        ({"type": "integer"}, "1", 'a: Invalid value: "string": a in body must be of type integer: "string"'),
+        ({"type": "integer"}, True, 'a: Invalid value: "boolean": a in body must be of type integer: "boolean"'),
+        ({"type": "object"}, [], 'a: Invalid value: "array": a in body must be of type object: "array"'),
+        ({"type": "string", "enum": ["x", "y"]}, "z", 'a: Unsupported value: "z": supported values: "x", "y"'),
+        ({"type": "string", "pattern": "^x"}, "y", "a: Invalid value: \"y\": a in body should match '^x'"),
+        ({"type": "string", "minLength": 2}, "y", 'a: Invalid value: "y": a in body should be at least 2 chars long'),
+        ({"type": "string", "maxLength": 2}, "yyy", "a: Too long: may not be more than 2 bytes"),
+        ({"type": "integer", "minimum": 0}, -1, "a: Invalid value: -1: a in body should be greater than or equal to 0"),
+        (
+            {"type": "integer", "minimum": 0, "exclusiveMinimum": True},
+            0,
+            "a: Invalid value: 0: a in body should be greater than 0",
+        ),
+        ({"type": "integer", "maximum": 9}, 10, "a: Invalid value: 10: a in body should be less than or equal to 9"),
+        ({"type": "integer", "multipleOf": 5}, 7, "a: Invalid value: 7: a in body should be a multiple of 5"),
+        (
+            {"type": "array", "minItems": 1, "items": {"type": "string"}},
+            [],
+            "a: Invalid value: 0: a in body should have at least 1 items",
+        ),
+        (
+            {"type": "array", "maxItems": 1, "items": {"type": "string"}},
+            ["1", "2"],
+            "a: Too many: 2: must have at most 1 items",
+        ),
+        (
+            {"type": "object", "minProperties": 1},
+            {},
+            "a: Invalid value: 0: a in body should have at least 1 properties",
+        ),
+        (
+            {"type": "string", "format": "date-time"},
+            "today",
+            'a: Invalid value: "today": a in body must be of type date-time: "today"',
+        ),
+        (
+            {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}},
+            ["x", "x"],
+            'a[1]: Duplicate value: "x"',
+        ),
+        (
+            {"type": "string", "not": {"enum": ["x"]}},
+            "x",
+            '<nil>: Invalid value: "": "a" must not validate the schema (not)',
+        ),
+    ],
+)
+def test_errors_are_worded_as_kubernetes_words_them(schema: dict[str, Any], value: Any, error: str) -> None:
+    assert errors_of(schema, value) == [error]
+
+
+def test_number_of_the_wrong_kind_is_reported_twice_as_kubernetes_does() -> None:
+    assert errors_of({"type": "integer"}, 1.5) == [
+        'a: Invalid value: "number": a in body must be of type integer: "number"',
+        '<nil>: Invalid value: "": Checked value must be of type integer (default format) in a',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": "integer"}, 2.0),
+        ({"type": "number"}, 1),
+        ({"x-kubernetes-int-or-string": True}, "80%"),
+        ({"x-kubernetes-int-or-string": True}, 80),
+        ({"type": "string", "format": "date-time"}, "2026-11-21T09:00:00.123456Z"),
+        ({"type": "string", "format": "never-heard-of"}, "x"),
+        ({"type": "string", "pattern": "b+"}, "abbc"),
+        ({"type": "string", "maxLength": 1}, "é"),
+        ({"type": "integer", "enum": [1]}, 1),
+        ({"x-kubernetes-preserve-unknown-fields": True}, {"any": [None]}),
+        ({"type": "string", "anyOf": [{"pattern": "^a"}, {"pattern": "^b"}]}, "bc"),
+    ],
+)
+def test_right_values_pass(schema: dict[str, Any], value: Any) -> None:
+    assert errors_of(schema, value) == []
+
+
+def test_true_is_not_one() -> None:
+    assert errors_of({"enum": [1], "x-kubernetes-preserve-unknown-fields": True}, True)
+
+
+def test_all_errors_are_found_but_not_more_than_an_answer_should_hold() -> None:
+    schema = {"type": "array", "items": {"type": "integer"}}
+    assert len(errors_of(schema, ["x"] * 3)) == 3
+    assert len(errors_of(schema, ["x"] * 10_000)) == MAX_ERRORS
+
+
+def test_pattern_that_makes_backtracking_engines_hang_costs_nothing() -> None:
+    began = time.thread_time()
+    errors_of({"type": "string", "pattern": "^(a+)+$"}, "a" * 50_000 + "!")
+    assert time.thread_time() - began < 1
+
+
+def test_combined_schemas_check_but_neither_drop_nor_fill() -> None:
+    schema = obj(
+        a={
+            **obj(x={"type": "string"}, y={"type": "string"}),
+            "oneOf": [{"required": ["x"]}, {"required": ["y"]}],
+        }
+    )
+    assert walk(schema, {"a": {"x": "1"}}) == ({"a": {"x": "1"}}, [], [])
+    assert "Found none valid" in walk(schema, {"a": {}})[1][0]
+    assert "Found 2 valid alternatives" in walk(schema, {"a": {"x": "", "y": ""}})[1][0]
+
+
+def test_our_own_definitions_are_structural() -> None:
+    for definition in generate():
+        assert structural.check(definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"], "") == []
+
+
+_JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+_HARDWARE = compile_schema(root_schema(generate()[0]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]))
+_FIELDS = st.sampled_from(["networkInterfaces", "osie", "ipxe", "storageDevices", "kernelParams", "instance", "x"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(
+        _FIELDS, _JSON | st.dictionaries(st.text(), st.dictionaries(st.sampled_from(["dhcp", "disableDhcp"]), _JSON))
+    )
+)
+def test_no_value_breaks_the_walk_and_a_second_walk_finds_nothing_to_do(spec: Any) -> None:
+    value = {"metadata": {}, "spec": spec}
+    first, second = Outcome(), Outcome()
+    _HARDWARE(value, None, first)
+    before = repr(value)
+    _HARDWARE(value, None, second)
+    assert repr(value) == before
+    assert not second.unknown
+    assert [str(error) for error in second.errors] == [str(error) for error in first.errors]

@@ -1,0 +1,228 @@
+"""What is remembered of values must not change what is found in them, nor grow without end."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import orjson
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tink.apiserver.http import jsontext, request
+from tink.apiserver.http.request import JSON_PATCH, MERGE_PATCH
+from tink.apiserver.write import intake
+from tink.apiserver.write.managed_fields.openapi import compile_root
+from tink.schema.outcome import Outcome
+from tink.schema.structural.compiler import compile_schema
+from tink.schema.structural.valid_cache import _ENTRY_BYTES, GENERATION_BYTES, MAX_TEXT, ValidCache, text_of
+
+ITEM = {
+    "type": "object",
+    "required": ["id"],
+    "properties": {
+        "id": {"type": "string", "maxLength": 2},
+        "on": {"type": "boolean", "default": True},
+        "size": {"type": "integer", "minimum": 1},
+        "at": {"type": "string", "format": "date-time"},
+        "more": {"type": "array", "items": {"type": "object", "properties": {"n": {"type": "number"}}}},
+        "words": {"type": "array", "items": {"type": "string"}, "x-kubernetes-list-type": "atomic"},
+    },
+}
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "items": {
+            "type": "array",
+            "items": ITEM,
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["id"],
+        }
+    },
+}
+NODE = compile_schema(SCHEMA)
+
+values = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.sampled_from([0, 1, 1.0, 2]),
+    st.sampled_from(["a", "b", "long", "2026-01-02T03:04:05Z"]),
+)
+items = st.one_of(
+    values,
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "id": st.one_of(st.sampled_from(["a", "b", "c"]), values),
+            "on": values,
+            "size": values,
+            "at": values,
+            "odd": values,
+            "more": st.lists(
+                st.one_of(values, st.fixed_dictionaries({}, optional={"n": values, "x": values})), max_size=2
+            ),
+        },
+    ),
+)
+
+
+def walked(node: Any, value: Any) -> tuple[bytes, list[Any], list[str]]:
+    found = Outcome()
+    value = copy.deepcopy(value)
+    node(value, None, found)
+    return orjson.dumps(value), found.errors, found.unknown
+
+
+@given(st.lists(st.fixed_dictionaries({"items": st.lists(items, max_size=4)}), max_size=6))
+@settings(max_examples=150, deadline=None)
+def test_a_walk_finds_what_it_would_have_found_if_it_had_seen_nothing_before(objects: list[Any]) -> None:
+    """`NODE` remembers what all the examples had in them; true is not 1, and 1.0 is not 1."""
+    for obj in objects:
+        assert walked(NODE, obj) == walked(compile_schema(SCHEMA), obj)
+
+
+def test_an_item_that_was_right_is_not_walked_again() -> None:
+    node, item = compile_schema(SCHEMA), {"id": "a", "on": True, "at": "2026-01-02T03:04:05Z"}
+    walks = 0
+
+    class Told(dict[str, Any]):
+        """Says when somebody looks into it."""
+
+        def items(self) -> Any:
+            nonlocal walks
+            walks += 1
+            return super().items()
+
+    for value, expected in ((item, 1), (item, 1), ({**item, "size": 2}, 2), ({**item, "size": 0}, 3)):
+        node({"items": [Told(value)]}, None, Outcome())
+        assert walks == expected
+    node({"items": [Told(item, size=0)]}, None, Outcome())
+    assert walks == 4, "what is wrong is found each time"
+
+
+def test_the_one_item_among_many_that_has_changed_is_looked_at() -> None:
+    """As in a patch of a status, with which all the others come again."""
+    node = compile_schema(SCHEMA)
+    many = [{"id": f"{number:x}", "size": 1} for number in range(200)]
+    assert walked(node, {"items": many})[1] == []
+    many[150] = {**many[150], "size": 0}
+    (error,) = walked(node, {"items": many})[1]
+    assert "items[150].size" in str(error)
+
+
+def test_an_item_that_can_not_be_remembered_is_looked_at_each_time() -> None:
+    node = compile_schema(SCHEMA)
+    for _ in range(2):
+        found = Outcome()
+        node({"items": [{"id": "long", "size": 1 << 70}]}, None, found)
+        assert any("items[0].id" in str(error) for error in found.errors)
+
+
+def test_an_item_that_lacks_a_default_is_given_it_each_time() -> None:
+    node = compile_schema(SCHEMA)
+    for _ in range(2):
+        value = {"items": [{"id": "a"}]}
+        node(value, None, Outcome())
+        assert value == {"items": [{"id": "a", "on": True}]}
+
+
+def test_what_an_older_definition_found_right_the_newer_one_looks_at_again() -> None:
+    item = {"id": "a", "size": 7}
+    older, newer = copy.deepcopy(SCHEMA), copy.deepcopy(SCHEMA)
+    newer["properties"]["items"]["items"]["properties"]["size"]["maximum"] = 5  # type: ignore[index]
+    for node, wrong in ((compile_schema(older), 0), (compile_schema(newer), 1), (compile_schema(older), 0)):
+        for _ in range(2):
+            assert len(walked(node, {"items": [item]})[1]) == wrong
+
+
+def test_an_item_that_stands_twice_is_told_and_one_that_does_not_is_not() -> None:
+    for ids, wrong in ((["a", "b"], 0), (["a", "a"], 1), (["a", "b", "a", "a"], 1), ([1, 1], 3)):
+        found = Outcome()
+        NODE({"items": [{"id": each} for each in ids]}, None, found)
+        assert len(found.errors) == wrong, ids
+
+
+def test_values_are_forgotten_when_nobody_asks_for_them_and_kept_when_somebody_does() -> None:
+    known = ValidCache()
+    asked, unasked = b"asked", b"unasked"
+    known.note(asked)
+    known.note(unasked)
+    for number in range(3 * GENERATION_BYTES // (1000 + _ENTRY_BYTES)):
+        known.note(b"%01000d" % number)
+        assert asked in known
+    assert unasked not in known
+    assert sum(map(len, known._young | known._old)) <= 2 * GENERATION_BYTES
+    for number in range(20_000):
+        known.note(b"%d" % number)
+    assert len(known._young | known._old) <= 2 * GENERATION_BYTES // _ENTRY_BYTES, "small ones take room, too"
+    known.note(b"x" * (MAX_TEXT + 1))
+    assert b"x" * (MAX_TEXT + 1) not in known
+    assert text_of({"n": 1 << 70}) is None
+
+
+named = st.fixed_dictionaries(
+    {"id": st.sampled_from("abcd")}, optional={"on": st.booleans(), "size": st.integers(1, 2)}
+)
+
+
+@given(st.lists(st.one_of(named, items), max_size=4), st.lists(st.one_of(named, items), max_size=4), st.booleans())
+@settings(max_examples=400, deadline=None)
+@example([{"id": "a"}, {"id": "a"}], [{"id": "a"}, {"id": "a", "on": True}], False)
+@example([{"id": "a"}, {"id": "b"}], [{"id": "a", "on": True}, {"id": "b"}], False)
+def test_owners_of_lists_differ_by_what_differs_wherever_the_items_stand(
+    old: list[Any], new: list[Any], alike: bool
+) -> None:
+    """Lists with the same items in the same places are compared without looking at all of them."""
+    if alike:
+        pairs = zip(old, new, strict=False)
+        new = [{**theirs, "id": ours.get("id")} for ours, theirs in pairs if {type(ours), type(theirs)} == {dict}]
+    kind: Any = compile_root(SCHEMA).fields["items"]
+
+    def compared() -> Any:
+        try:
+            return kind.compare(old, new)
+        except ValueError as error:
+            return str(error)
+
+    quick = compared()
+    kind._only_key, key = None, kind._only_key
+    try:
+        assert quick == compared()
+    finally:
+        kind._only_key = key
+
+
+def test_what_stands_twice_is_told_however_the_text_is_written() -> None:
+    for raw, wanted in (
+        (b'{"a":1,"b":{"c":[1,2.5,true]}}', ()),
+        (b'{"a": 1, "b": 1}', ()),
+        (b'{"a":1,"a":1}', ('duplicate field "a"',)),
+        (b'{"a":{"b":1,"b":2}}', ('duplicate field "a.b"',)),
+        (b'{"a":1e2,"b":{"x":"\\u0041"},"b":1}', ('duplicate field "b"',)),
+        (b'{"n":1180591620717411303424,"n":1}', ('duplicate field "n"',)),
+    ):
+        assert request.decode_patch(MERGE_PATCH, raw, strict=True).duplicates == wanted
+        assert [f'duplicate field "{path}"' for path in jsontext.duplicates(raw)] == list(wanted)
+        assert request.decode_patch(MERGE_PATCH, raw).duplicates == ()
+
+
+def test_metadata_are_read_again_unless_a_patch_only_says_which_object_it_means() -> None:
+    custom: Any = type("R", (), {"rules": type("Rules", (), {"typed": False})})
+    typed: Any = type("R", (), {"rules": type("Rules", (), {"typed": True})})
+    means = {"metadata": {"name": "w", "namespace": "d", "uid": "u", "resourceVersion": "1"}, "status": {}}
+    assert intake.keeps_metadata(custom, MERGE_PATCH, means)
+    assert intake.keeps_metadata(custom, MERGE_PATCH, {"status": {}})
+    assert not intake.keeps_metadata(typed, MERGE_PATCH, means)
+    assert not intake.keeps_metadata(custom, JSON_PATCH, means)
+    odd: tuple[Any, ...] = (
+        None,
+        [],
+        "m",
+        {"name": 1},
+        {"uid": None},
+        {"labels": {"a": "b"}},
+        {"creationTimestamp": "x"},
+    )
+    for metadata in odd:
+        assert not intake.keeps_metadata(custom, MERGE_PATCH, {"metadata": metadata}), metadata
+    assert not intake.keeps_metadata(custom, MERGE_PATCH, [])

@@ -1,0 +1,272 @@
+"""What this API server serves: one `Resource` for each group, version and plural, and the rules of each.
+
+Filled with the built-in resources (`builtin`) when the server starts, and with what CustomResourceDefinitions describe
+(`definitions`) whenever one is stored. Discovery, OpenAPI and the verbs all read it; nobody else knows what exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Protocol
+
+from tink.apiserver.read.table import AGE, NAME, Column
+from tink.apiserver.write.managed_fields import FieldManager, blank_of
+from tink.schema import meta
+from tink.schema.field_errors import FieldError
+from tink.schema.outcome import Node
+from tink.schema.structural import compile_pattern, root_schema
+from tink.schema.values import Raw
+
+VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
+
+NAME_FIELD: Mapping[str, tuple[str, ...]] = {"metadata.name": ("metadata", "name")}
+NAMESPACED_FIELDS: Mapping[str, tuple[str, ...]] = {**NAME_FIELD, "metadata.namespace": ("metadata", "namespace")}
+
+
+def _complete(obj: Raw) -> None:
+    """Leave the object as it is."""
+
+
+def _nothing(new: Raw, old: Raw | None, now: datetime) -> None:
+    """Leave the object as it is."""
+
+
+def _no_errors(new: Raw, old: Raw | None) -> list[FieldError]:
+    return []
+
+
+def _no_warnings(new: Raw) -> list[str]:
+    return []
+
+
+def _holds_nothing(obj: Raw) -> bool:
+    return False
+
+
+def _may_go(name: str) -> None:
+    """Let an object of any name be deleted."""
+
+
+def keep_status_apart(new: Raw, old: Raw, subresource: str, has_status: bool) -> Raw:
+    """Give what a write may change: only status through /status, everything but status otherwise."""
+    if subresource == "status":
+        return only(("status",), new, old)
+    if has_status:
+        new.pop("status", None)
+        if "status" in old:
+            new["status"] = old["status"]
+    return new
+
+
+def only(parts: Iterable[str], new: Raw, old: Raw) -> Raw:
+    """Give `old` with some of its top-level fields as they are in `new`."""
+    merged = {key: value for key, value in old.items() if key not in parts and key != "metadata"}
+    merged["metadata"] = dict(old["metadata"])
+    # Who manages what changes with every part, and a client may reset it through any of them.
+    if "managedFields" in new["metadata"]:
+        merged["metadata"]["managedFields"] = new["metadata"]["managedFields"]
+    return merged | {key: new[key] for key in parts if key in new}
+
+
+class Validations(Protocol):
+    """The CEL rules of a schema, compiled."""
+
+    def check_after(self, errors: list[FieldError], new: Raw, old: Raw | None) -> list[FieldError]:
+        """Find what the rules refuse, after the schema found `errors`; `old` is the state before an update."""
+
+
+class Fields(Protocol):
+    """Who manages which fields of an object (`managed`)."""
+
+    def update(self, live: Raw | None, new: Raw, manager: str, subresource: str, now: str) -> None:
+        """Note in `new` what a create, update or patch by `manager` changed; `live` is the state before."""
+
+    def apply(self, live: Raw | None, config: Raw, manager: str, subresource: str, now: str, *, force: bool) -> Raw:
+        """Merge what `manager` applies into the live object. Raises StatusError (409 for conflicts)."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How objects of a resource are written, beyond their schema.
+
+    `complete` fills in what a client may leave out and a schema cannot say, `prepare` sets what is the server's to set
+    (`old` is None when the object is created), `check` finds errors that a schema cannot see, `warn` says what the
+    writer should know. `generation` counts changes of everything but metadata and status; `unconditional` allows an
+    update without resourceVersion; `strategic` takes strategic merge patches; with `creates` an update may create.
+    An object that `holds` something is only marked when it is deleted; `lifecycle` has it let go. `may_delete` says why
+    an object of some name must stay. `limit` gives what a write through a subresource ("" is none) may change of an
+    object. `selectable` are the fields that a field selector may name. An object takes `dear` times as long to check as
+    others of its size.
+
+    Kubernetes reads `typed` objects into Go types, so that one with a value of a wrong type is no object at all (400).
+    """
+
+    name: meta.NameRule = meta.subdomain
+    typed: bool = False
+    creates: bool = False
+    generation: bool = False
+    unconditional: bool = True
+    dear: int = 1
+    strategic: bool = True
+    holds: Callable[[Raw], bool] = _holds_nothing
+    may_delete: Callable[[str], str | None] = _may_go
+    limit: Callable[[Raw, Raw, str, bool], Raw] = keep_status_apart
+    complete: Callable[[Raw], None] = _complete
+    prepare: Callable[[Raw, Raw | None, datetime], None] = _nothing
+    check: Callable[[Raw, Raw | None], list[FieldError]] = _no_errors
+    warn: Callable[[Raw], list[str]] = _no_warnings
+    selectable: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NAMESPACED_FIELDS)
+
+
+CUSTOM = Rules(generation=True, unconditional=False, strategic=False)
+"""The rules of every custom resource."""
+
+
+@dataclass(frozen=True, eq=False)
+class Resource:
+    """One resource in one version. `openapi` is the schema of its objects, `node` the same compiled.
+
+    `validations` are its CEL rules. `conversion` says how objects get from one version to another (None: only their
+    apiVersion changes). Objects stored before the resourceVersion `defined_at` met another schema. `others` are the
+    schemas of the other versions that are served, by apiVersion. `subresources` are those beside `status`; `scale`
+    says where the numbers of the one of that name stand. A `virtual` resource is answered at once and never stored.
+    """
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    openapi: Raw
+    node: Node
+    singular: str = ""
+    list_kind: str = ""
+    namespaced: bool = True
+    short_names: Sequence[str] = ()
+    categories: Sequence[str] = ()
+    columns: Sequence[Column] = (NAME, AGE)
+    verbs: Sequence[str] = VERBS
+    status: bool = False
+    subresources: Sequence[str] = ()
+    virtual: bool = False
+    scale: Any = None
+    stored_version: str = ""
+    rules: Rules = CUSTOM
+    warning: str = ""
+    validations: Validations | None = None
+    conversion: Any = None
+    defined_at: int = 0
+    others: Mapping[str, Raw] = field(default_factory=dict)
+
+    @cached_property
+    def fields(self) -> Fields:
+        """Tracks who manages which fields; made when it is first needed."""
+        by_webhook = self.conversion is not None and self.conversion.by_webhook
+        return FieldManager(
+            root_schema(self.openapi),
+            self.api_version,
+            status=self.status,
+            kind=self.kind,
+            blank=None if self.custom else blank_of(self.group, self.kind),
+            others={name: None if by_webhook else root_schema(openapi) for name, openapi in self.others.items()},
+        )
+
+    @property
+    def parts(self) -> Sequence[str]:
+        """All subresources."""
+        return ("status", *self.subresources) if self.status else self.subresources
+
+    @property
+    def key(self) -> str:
+        """The name of the resource in the store: the same for all its versions."""
+        return f"{self.group}/{self.plural}"
+
+    @property
+    def custom(self) -> bool:
+        """Whether a definition describes it: Kubernetes treats such resources a little differently from its own."""
+        return bool(self.stored_version)
+
+    @property
+    def api_version(self) -> str:
+        """`group/version`, or `v1` for the core group."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def stored_api_version(self) -> str:
+        """`group/version` of the objects in the store."""
+        version = self.stored_version or self.version
+        return f"{self.group}/{version}" if self.group else version
+
+    @property
+    def crd_name(self) -> str:
+        """`plural.group`: the name of the definition, and how messages name the resource."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+
+class Registry:
+    """All resources that are served now."""
+
+    def __init__(self, builtin: Iterable[Resource] = ()) -> None:
+        self._resources: dict[tuple[str, str, str], Resource] = {}
+        self._custom: dict[str, list[tuple[str, str, str]]] = {}
+        self.revision = 0
+        """Grows with every change: caches of documents made from the registry compare it."""
+        for resource in builtin:
+            self.add(resource)
+
+    def add(self, resource: Resource) -> None:
+        """Serve a built-in resource."""
+        self._resources[resource.group, resource.version, resource.plural] = resource
+        self.revision += 1
+
+    def find(self, group: str, version: str, plural: str) -> Resource | None:
+        """Give a resource, or None when it is not served."""
+        return self._resources.get((group, version, plural))
+
+    def all(self) -> list[Resource]:
+        """Give all resources; those of a group and version stand together, groups in the order in which they came."""
+        return list(self._resources.values())
+
+    def of_key(self, key: str) -> Resource | None:
+        """Give any version of a resource, by its name in the store."""
+        return next((resource for resource in self._resources.values() if resource.key == key), None)
+
+    def versions(self, resource: Resource) -> list[Resource]:
+        """Give all served versions of a resource."""
+        return [other for other in self._resources.values() if other.key == resource.key]
+
+    def groups(self) -> dict[str, dict[str, list[Resource]]]:
+        """Give group -> version -> resources; versions in the order of preference (newest and most stable first)."""
+        found: dict[str, dict[str, list[Resource]]] = {}
+        for resource in self._resources.values():
+            found.setdefault(resource.group, {}).setdefault(resource.version, []).append(resource)
+        return {
+            group: {version: versions[version] for version in sorted(versions, key=priority, reverse=True)}
+            for group, versions in found.items()
+        }
+
+    def install(self, name: str, resources: Iterable[Resource]) -> None:
+        """Serve what a definition describes, instead of what it described before."""
+        self.remove(name)
+        for resource in resources:
+            where = (resource.group, resource.version, resource.plural)
+            self._resources[where] = resource
+            self._custom.setdefault(name, []).append(where)
+        self.revision += 1
+
+    def remove(self, name: str) -> None:
+        """Stop serving what a definition described."""
+        for where in self._custom.pop(name, ()):
+            del self._resources[where]
+        self.revision += 1
+
+
+def priority(version: str) -> tuple[int, int, int]:
+    """Order versions as Kubernetes does: v2 > v1 > v1beta2 > v1beta1 > v1alpha1 > anything else."""
+    found = compile_pattern(r"^v(\d+)(?:(alpha|beta)(\d+))?$").search(version)
+    if found is None:
+        return (0, 0, 0)
+    stability = {None: 3, "beta": 2, "alpha": 1}[found.group(2)]
+    return (stability, int(found.group(1)), int(found.group(3) or 0))

@@ -1,0 +1,423 @@
+"""MutatingWebhookConfiguration and ValidatingWebhookConfiguration: the resources that say which webhooks there are.
+
+Built-in resources of admissionregistration.k8s.io/v1, of cluster scope. Defaults and checks are those of
+k8s.io/kubernetes, pkg/apis/admissionregistration; `admission` compiles what is stored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from tink import cel
+from tink.apiserver.read.table import AGE, NAME, Column
+from tink.apiserver.resources.registry import NAME_FIELD, Resource, Rules
+from tink.apiserver.write.admission.conditions import compile_condition
+from tink.schema import field_errors, meta
+from tink.schema.client_config import check_client
+from tink.schema.field_errors import FieldError
+from tink.schema.structural import compile_schema, root_schema
+from tink.schema.values import Raw
+
+GROUP = "admissionregistration.k8s.io"
+MAX_CONDITIONS = 64
+"""Most matchConditions of one webhook."""
+
+_TEXT: Raw = {"type": "string"}
+_TEXTS: Raw = {"type": "array", "items": _TEXT, "x-kubernetes-list-type": "atomic"}
+_INT32: Raw = {"type": "integer", "format": "int32"}
+
+
+def _object(properties: Raw, text: str = "", **more: Any) -> Raw:
+    return {"type": "object", "properties": properties, **({"description": text} if text else {}), **more}
+
+
+def _said(kind: Raw, text: str, **more: Any) -> Raw:
+    return {**kind, "description": text, **more}
+
+
+_SELECTOR = _object(
+    {
+        "matchLabels": {"type": "object", "additionalProperties": _TEXT},
+        "matchExpressions": {
+            "type": "array",
+            "items": _object({"key": _TEXT, "operator": _TEXT, "values": _TEXTS}),
+            "x-kubernetes-list-type": "atomic",
+        },
+    },
+)
+_CLIENT = _object(
+    {
+        "caBundle": _said(_TEXT, "The certificates to trust, PEM in base64; the system's when absent.", format="byte"),
+        "service": _object(
+            {
+                "name": _TEXT,
+                "namespace": _TEXT,
+                "path": _TEXT,
+                "port": {**_INT32, "default": 443},
+            },
+            "A Service of the cluster. Either this or url.",
+        ),
+        "url": _said(_TEXT, "Where the webhook is: https://host[:port]/path. Either this or service."),
+    },
+    "How to reach the webhook.",
+)
+_RULE = _object(
+    {
+        "apiGroups": _TEXTS,
+        "apiVersions": _TEXTS,
+        "operations": _TEXTS,
+        "resources": _TEXTS,
+        "scope": {**_TEXT, "default": "*"},
+    }
+)
+_CONDITION = _object({"name": _TEXT, "expression": _TEXT})
+_WEBHOOK: Raw = {
+    "admissionReviewVersions": _said(_TEXTS, "Versions of AdmissionReview that the webhook knows, the best first."),
+    "clientConfig": _CLIENT,
+    "failurePolicy": _said(_TEXT, "What a call that fails means: Fail or Ignore.", default="Fail"),
+    "matchConditions": {
+        "type": "array",
+        "items": _CONDITION,
+        "description": "CEL expressions that must all be true for the webhook to be called.",
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["name"],
+    },
+    "matchPolicy": _said(_TEXT, "How rules match: Exact, or Equivalent in any served version.", default="Equivalent"),
+    "name": _said(_TEXT, "The full name of the webhook, such as imagepolicy.example.com."),
+    "namespaceSelector": _said(_SELECTOR, "Selects by the labels of the object's namespace.", default={}),
+    "objectSelector": _said(_SELECTOR, "Selects by the labels of the object, before or after.", default={}),
+    "rules": {
+        "type": "array",
+        "items": _RULE,
+        "description": "Operations on resources that the webhook is called for.",
+        "x-kubernetes-list-type": "atomic",
+    },
+    "sideEffects": _said(_TEXT, "Whether a call changes anything elsewhere: None or NoneOnDryRun."),
+    "timeoutSeconds": _said(_INT32, "How long a call may take: 1 to 30 seconds.", default=10),
+}
+
+
+def _schema(text: str, webhook: Raw) -> Raw:
+    return _object(
+        {
+            "webhooks": {
+                "type": "array",
+                "items": _object(webhook),
+                "description": "The webhooks and what they are asked about.",
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["name"],
+            }
+        },
+        text,
+    )
+
+
+VALIDATING = _schema(
+    "ValidatingWebhookConfiguration describes webhooks that accept or reject objects without changing them.", _WEBHOOK
+)
+MUTATING = _schema(
+    "MutatingWebhookConfiguration describes webhooks that accept or reject objects and may change them.",
+    _WEBHOOK
+    | {"reinvocationPolicy": _said(_TEXT, "Whether it may be called again: Never or IfNeeded.", default="Never")},
+)
+
+
+def resources() -> list[Resource]:
+    """Give the two resources."""
+    return [_resource("Mutating", MUTATING), _resource("Validating", VALIDATING)]
+
+
+def _resource(word: str, openapi: Raw) -> Resource:
+    kind = f"{word}WebhookConfiguration"
+    return Resource(
+        GROUP,
+        "v1",
+        f"{kind.lower()}s",
+        kind,
+        openapi,
+        compile_schema(root_schema(_without_lists(openapi))),
+        singular=kind.lower(),
+        list_kind=f"{kind}List",
+        namespaced=False,
+        categories=("api-extensions",),
+        columns=(
+            NAME,
+            Column(
+                "Webhooks",
+                lambda obj, _: len(obj.get("webhooks") or ()),
+                "Webhooks indicates the number of webhooks registered in this configuration",
+                "integer",
+            ),
+            AGE,
+        ),
+        rules=Rules(
+            generation=True, unconditional=False, prepare=_prepare, check=_check, warn=_warn, selectable=NAME_FIELD
+        ),
+    )
+
+
+def _without_lists(openapi: Any) -> Any:
+    """The schema without list types: names that stand twice are found by `_check`, in Kubernetes' words."""
+    if isinstance(openapi, dict):
+        return {
+            key: _without_lists(value) for key, value in openapi.items() if not key.startswith("x-kubernetes-list-")
+        }
+    return openapi
+
+
+def _prepare(new: Raw, old: Raw | None, now: datetime) -> None:
+    """Write what is always written in Kubernetes, and leave out the empty lists that never are."""
+    if not new.get("webhooks"):
+        new.pop("webhooks", None)
+        return
+    for webhook in new["webhooks"]:
+        webhook.setdefault("clientConfig", {})
+        for key in ("rules", "matchConditions"):
+            if not webhook.get(key):
+                webhook.pop(key, None)
+
+
+def _warn(new: Raw) -> list[str]:
+    suffix = ".static.k8s.io"
+    if not new["metadata"].get("name", "").endswith(suffix):
+        return []
+    return [
+        f'metadata.name: names ending with "{suffix}" are reserved for static manifest-based configurations and cannot '
+        "be managed via the API"
+    ]
+
+
+# --- what is checked --------------------------------------------------------------------------------------------
+
+_REVIEW_VERSIONS = ("v1", "v1beta1")
+_NO_SIDE_EFFECTS = ("None", "NoneOnDryRun")
+_SIDE_EFFECTS = ("None", "NoneOnDryRun", "Some", "Unknown")
+_OPERATIONS = ("*", "CONNECT", "CREATE", "DELETE", "UPDATE")
+_SCOPES = ("*", "Cluster", "Namespaced")
+_CHOICES = {
+    "failurePolicy": ("Fail", "Ignore"),
+    "matchPolicy": ("Equivalent", "Exact"),
+}
+
+
+def _check(new: Raw, old: Raw | None) -> list[FieldError]:
+    """Check all webhooks. What was already wrong before an update may stay so, as in Kubernetes."""
+    webhooks = new.get("webhooks") or []
+    before = (old or {}).get("webhooks") or []
+    sides = _NO_SIDE_EFFECTS if all(w.get("sideEffects") in _NO_SIDE_EFFECTS for w in before) else _SIDE_EFFECTS
+    known = all(set(w.get("admissionReviewVersions") or _REVIEW_VERSIONS) & set(_REVIEW_VERSIONS) for w in before)
+    names_before = [w.get("name") for w in before]
+    unique = len(set(names_before)) == len(names_before)
+    same = old is not None and _conditions(webhooks) == _conditions(before)
+    found: list[FieldError] = []
+    seen: set[str] = set()
+    for index, webhook in enumerate(webhooks):
+        at = f"webhooks[{index}]"
+        found += _check_webhook(webhook, at, sides, conditions=not same)
+        found += _check_versions(
+            webhook.get("admissionReviewVersions") or [], f"{at}.admissionReviewVersions", known=known
+        )
+        name = webhook.get("name") or ""
+        if unique and name and name in seen:
+            found.append(field_errors.duplicate(f"{at}.name", name))
+        seen.add(name)
+    return found
+
+
+def _conditions(webhooks: Iterable[Raw]) -> list[Any]:
+    return [webhook.get("matchConditions") or [] for webhook in webhooks]
+
+
+def _check_webhook(webhook: Raw, at: str, sides: Sequence[str], *, conditions: bool) -> list[FieldError]:
+    found = _check_name(webhook.get("name") or "", f"{at}.name")
+    for index, rule in enumerate(webhook.get("rules") or ()):
+        found += _check_rule(rule, f"{at}.rules[{index}]")
+    found += [
+        field_errors.not_supported(f"{at}.{key}", webhook[key], allowed)
+        for key, allowed in _CHOICES.items()
+        if key in webhook and webhook[key] not in allowed
+    ]
+    side = webhook.get("sideEffects")
+    if side is None:
+        found.append(field_errors.required(f"{at}.sideEffects", f"must specify one of {', '.join(sides)}"))
+    elif side not in sides:
+        found.append(field_errors.not_supported(f"{at}.sideEffects", side, sides))
+    timeout = webhook.get("timeoutSeconds", 10)
+    if not 1 <= timeout <= 30:
+        why = "the timeout value must be between 1 and 30 seconds"
+        found.append(field_errors.invalid(f"{at}.timeoutSeconds", timeout, why))
+    for key in ("namespaceSelector", "objectSelector"):
+        found += _check_selector(webhook.get(key) or {}, f"{at}.{key}")
+    again = webhook.get("reinvocationPolicy", "Never")
+    if again not in ("IfNeeded", "Never"):
+        found.append(field_errors.not_supported(f"{at}.reinvocationPolicy", again, ("IfNeeded", "Never")))
+    found += check_client(webhook.get("clientConfig") or {}, f"{at}.clientConfig")
+    if conditions:
+        found += _check_conditions(webhook.get("matchConditions") or [], f"{at}.matchConditions")
+    return found
+
+
+def _check_name(name: str, at: str) -> list[FieldError]:
+    if not name:
+        return [field_errors.required(at)]
+    if wrong := meta.subdomain(name):
+        return [field_errors.invalid(at, name, wrong)]
+    if name.count(".") < 2:
+        return [field_errors.invalid(at, name, "should be a domain with at least three segments separated by dots")]
+    return []
+
+
+_DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+
+
+def _check_versions(versions: list[str], at: str, *, known: bool) -> list[FieldError]:
+    ours = ", ".join(_REVIEW_VERSIONS)
+    if not versions:
+        return [field_errors.required(at, f"must specify one of {ours}")]
+    found: list[FieldError] = []
+    for index, version in enumerate(versions):
+        if version in versions[:index]:
+            found.append(field_errors.invalid(f"{at}[{index}]", version, "duplicate version"))
+        elif len(version) > 63:
+            found.append(field_errors.invalid(f"{at}[{index}]", version, "must be no more than 63 bytes"))
+        elif not _DNS_1035.fullmatch(version):
+            why = (
+                "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic "
+                "character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for "
+                "validation is '[a-z]([-a-z0-9]*[a-z0-9])?')"
+            )
+            found.append(field_errors.invalid(f"{at}[{index}]", version, why))
+    if known and not set(versions) & set(_REVIEW_VERSIONS):
+        found.append(field_errors.invalid(at, versions, f"must include at least one of {ours}"))
+    return found
+
+
+def _check_rule(rule: Raw, at: str) -> list[FieldError]:
+    found: list[FieldError] = []
+    operations = rule.get("operations") or []
+    found += _check_star(operations, f"{at}.operations", "operations")
+    found += [
+        field_errors.not_supported(f"{at}.operations[{index}]", operation, _OPERATIONS)
+        for index, operation in enumerate(operations)
+        if operation not in _OPERATIONS
+    ]
+    found += _check_star(rule.get("apiGroups") or [], f"{at}.apiGroups", "API groups")
+    versions = rule.get("apiVersions") or []
+    found += _check_star(versions, f"{at}.apiVersions", "API versions")
+    found += [field_errors.required(f"{at}.apiVersions[{i}]") for i, version in enumerate(versions) if not version]
+    found += _check_resources(rule.get("resources") or [], f"{at}.resources")
+    scope = rule.get("scope", "*")
+    if scope not in _SCOPES:
+        found.append(field_errors.not_supported(f"{at}.scope", scope, _SCOPES))
+    return found
+
+
+def _check_star(items: list[str], at: str, what: str) -> list[FieldError]:
+    if not items:
+        return [field_errors.required(at)]
+    if len(items) > 1 and "*" in items:
+        return [field_errors.invalid(at, items, f"if '*' is present, must not specify other {what}")]
+    return []
+
+
+def _check_resources(items: list[str], at: str) -> list[FieldError]:
+    if not items:
+        return [field_errors.required(at)]
+    found: list[FieldError] = []
+    all_of: set[str] = set()
+    of_all: set[str] = set()
+    plain = False
+    for index, item in enumerate(items):
+        if not item:
+            found.append(field_errors.required(f"{at}[{index}]"))
+            continue
+        resource, slash, sub = item.partition("/")
+        if not slash:
+            plain = item != "*"
+            continue
+        if resource in all_of:
+            why = f"if '{resource}/*' is present, must not specify {item}"
+            found.append(field_errors.invalid(f"{at}[{index}]", item, why))
+        if sub in of_all:
+            why = f"if '*/{sub}' is present, must not specify {item}"
+            found.append(field_errors.invalid(f"{at}[{index}]", item, why))
+        if sub == "*":
+            all_of.add(resource)
+        if resource == "*":
+            of_all.add(sub)
+    if len(items) > 1 and "*/*" in items:
+        found.append(field_errors.invalid(at, items, "if '*/*' is present, must not specify other resources"))
+    if "*" in items and plain:
+        why = "if '*' is present, must not specify other resources without subresources"
+        found.append(field_errors.invalid(at, items, why))
+    return found
+
+
+def _check_selector(selector: Mapping[str, Any], at: str) -> list[FieldError]:
+    found: list[FieldError] = []
+    for key, value in (selector.get("matchLabels") or {}).items():
+        found += _check_label(key, value, f"{at}.matchLabels", f"{at}.matchLabels")
+    for index, item in enumerate(selector.get("matchExpressions") or ()):
+        here = f"{at}.matchExpressions[{index}]"
+        operator, values = item.get("operator") or "", item.get("values") or []
+        if operator in ("In", "NotIn"):
+            if not values:
+                found.append(
+                    field_errors.required(f"{here}.values", "must be specified when `operator` is 'In' or 'NotIn'")
+                )
+        elif operator in ("Exists", "DoesNotExist"):
+            if values:
+                why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+                found.append(field_errors.forbidden(f"{here}.values", why))
+        else:
+            found.append(field_errors.invalid(f"{here}.operator", operator, "not a valid selector operator"))
+        found += _check_label(item.get("key") or "", "", f"{here}.key", "")
+        for at_value, value in enumerate(values):
+            found += _check_label("a", value, "", f"{here}.values[{at_value}]")
+    return found
+
+
+def _check_label(key: str, value: str, at_key: str, at_value: str) -> list[FieldError]:
+    """Check a label as metadata do, and say where it stands here."""
+    return [
+        FieldError(at_value if _is_about(error, value) and value != key else at_key, error.reason, error.message)
+        for error in meta.check({"name": "x", "labels": {key: value}}, meta.subdomain)
+    ]
+
+
+def _is_about(error: FieldError, value: str) -> bool:
+    return error.message.startswith(f"Invalid value: {field_errors.quote(value)}: ")
+
+
+def _check_conditions(conditions: list[Raw], at: str) -> list[FieldError]:
+    found: list[FieldError] = []
+    if len(conditions) > MAX_CONDITIONS:
+        found.append(field_errors.too_many(at, len(conditions), MAX_CONDITIONS))
+        conditions = conditions[:MAX_CONDITIONS]
+    seen: set[str] = set()
+    for index, condition in enumerate(conditions):
+        here, name = f"{at}[{index}]", condition.get("name") or ""
+        expression = (condition.get("expression") or "").strip()
+        if not expression:
+            found.append(field_errors.required(f"{here}.expression"))
+        else:
+            found += _check_expression(expression, f"{here}.expression")
+        if not name:
+            found.append(field_errors.required(f"{here}.name"))
+        elif wrong := meta.qualified(name):
+            found.append(field_errors.invalid(f"{here}.name", name, wrong))
+        if name and name in seen:
+            found.append(field_errors.duplicate(f"{here}.name", name))
+        seen.add(name)
+    return found
+
+
+def _check_expression(expression: str, at: str) -> list[FieldError]:
+    try:
+        compile_condition(expression)
+    except cel.CelError as error:
+        return [FieldError(at, "FieldValueInvalid", f"Invalid value: {field_errors.quote(expression)}: {error}")]
+    return []

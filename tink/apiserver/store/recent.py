@@ -1,0 +1,66 @@
+"""Objects that were written or read lately, in memory: most reads need no other thread."""
+
+from __future__ import annotations
+
+from tink.apiserver.store.statefile import Event, Key, Stored
+from tink.exact import exact
+
+RECENT_BYTES = 16 << 20
+"""So much text of recent objects is kept in memory."""
+_ENTRY_BYTES = 500
+"""What an entry costs beside its text, roughly."""
+
+
+class Recent:
+    """Objects that were written or read lately, by key; None for those that were deleted lately. Bounded in bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._size = 0
+        self._entries: dict[Key, Stored | None] = {}
+        self._asked: dict[Key, object] = {}
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._entries
+
+    def get(self, key: Key) -> Stored | None:
+        """Give an object that is here, and keep it longer than those that nobody asks for."""
+        found = self._entries[key] = self._entries.pop(key)
+        return found
+
+    def ask(self, key: Key) -> object:
+        """Say that a read of an object begins; what it brings is kept with the token that this gives."""
+        return self._asked.setdefault(key, object())
+
+    def learn(self, key: Key, token: object, found: Stored | None) -> None:
+        """Keep what a read brought, unless the object was written meanwhile: then it may be what was there before."""
+        if self._asked.get(key) is token:
+            del self._asked[key]
+            if found is not None:
+                self._put(key, found)
+
+    def forget(self, key: Key, token: object) -> None:
+        """End a read that brought nothing."""
+        if self._asked.get(key) is token:
+            del self._asked[key]
+
+    def change(self, event: Event) -> None:
+        """Take a change that is on the disk."""
+        key = event.key
+        self._asked.pop(key, None)
+        gone = event.type == "DELETED"
+        self._put(key, None if gone else Stored(key.namespace, key.name, event.version, exact(event.body)))
+
+    def _put(self, key: Key, found: Stored | None) -> None:
+        entries = self._entries
+        if key in entries:
+            self._size -= _weight(entries.pop(key))
+        entries[key] = found
+        self._size += _weight(found)
+        while self._size > self._limit:
+            oldest = next(iter(entries))
+            self._size -= _weight(entries.pop(oldest))
+
+
+def _weight(found: Stored | None) -> int:
+    return _ENTRY_BYTES + (len(found.body) if found is not None else 0)

@@ -1,0 +1,393 @@
+"""What is read from the tables of the state and written into them (`layout`). Nothing here knows of threads.
+
+`states` is a log: each write appends one row, the whole object as JSON text, ready to be sent, under its
+resourceVersion. `objects` says which row is the newest of an object that exists. A change is thus one row at the end of
+one tree and a few bytes in another, and needs no second copy for the history: the history is the rows above `border`,
+and each of them names the row that it replaced (`prior`). Watches resume from it, also across a restart, and a list is
+shown as of an older version with it. Rows that were replaced below the border are dropped; who asks for what was there
+gets 410 Gone and lists again. `owners` finds the dependents of an object, for garbage collection.
+
+Versions are one counter for all objects (Kubernetes: opaque, only compared; ours grow by write).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import orjson
+
+from tink.apiserver.store.layout import OWNED, newest_in, owner_uids, row_sum
+
+HISTORY_BYTES = 256 << 20
+"""Most text that the history holds, whatever the number of changes."""
+SLACK = 32
+"""At most so many changes more than it should hold the history may hold, so that not every write has to drop one."""
+PAGE_ROWS = 500
+PAGE_BYTES = 1 << 20
+"""A page of a list is at most so many objects and, one object more or less, so many bytes: what is sent at once, and
+what small requests may have to wait for."""
+
+_MOVE = "UPDATE objects SET version = ? WHERE resource = ? AND namespace = ? AND name = ?"
+_REMOVE = "DELETE FROM objects WHERE resource = ? AND namespace = ? AND name = ?"
+_DISOWN = "DELETE FROM owners WHERE uid = ? AND resource = ? AND namespace = ? AND name = ?"
+_GET = (
+    "SELECT o.version, s.body FROM objects AS o JOIN states AS s ON s.version = o.version "
+    "WHERE o.resource = ? AND o.namespace = ? AND o.name = ?"
+)
+# Where a list goes on, in all namespaces or in one.
+_RANGES = (
+    "{0}resource = :resource AND ({0}namespace, {0}name) > (:namespace, :name)",
+    "{0}resource = :resource AND {0}namespace = :namespace AND {0}name > :name",
+)
+_PAGE_NOW = (
+    "SELECT o.namespace, o.name, o.version, s.body FROM objects AS o JOIN states AS s ON s.version = o.version "
+    "WHERE {} ORDER BY o.namespace, o.name LIMIT :limit"
+)
+# As of an older version V: what has not changed since, and for what has, the state before its first change after V.
+_PAGE_THEN = """
+SELECT k.namespace, k.name, k.version, s.body FROM (
+  SELECT namespace, name, version FROM objects WHERE {} AND version <= :version
+  UNION ALL
+  SELECT namespace, name, prior FROM states WHERE version > :version AND prior BETWEEN 1 AND :version AND {}
+  ORDER BY namespace, name LIMIT :limit
+) AS k JOIN states AS s ON s.version = k.version ORDER BY k.namespace, k.name
+"""
+_NOW = tuple(_PAGE_NOW.format(reach.format("o.")) for reach in _RANGES)
+_THEN = tuple(_PAGE_THEN.format(reach.format(""), reach.format("+")) for reach in _RANGES)
+_COUNT_THEN = (
+    "SELECT (SELECT count(*) FROM objects WHERE {} AND version <= :version) + "
+    "(SELECT count(*) FROM states WHERE version > :version AND prior BETWEEN 1 AND :version AND {})"
+)
+_COUNT = tuple(_COUNT_THEN.format(reach.format(""), reach.format("+")) for reach in _RANGES)
+_SINCE = """
+SELECT s.version, s.namespace, s.name, s.type, s.body, p.body
+FROM states AS s LEFT JOIN states AS p ON p.version = s.prior
+WHERE s.version > ? AND s.resource = ? AND (? IS NULL OR s.namespace = ?) ORDER BY s.version LIMIT ?
+"""
+_SIZE = "SELECT count(*), coalesce(sum(length(body)), 0) FROM states WHERE version > ?"
+
+
+class ExpiredError(Exception):
+    """The version asked for is older than the history."""
+
+    def __init__(self, oldest: int) -> None:
+        super().__init__(f"history begins after {oldest}")
+        self.oldest = oldest
+
+
+class MismatchError(Exception):
+    """The object is not at the version that the writer expected; `actual` is 0 when it does not exist."""
+
+    def __init__(self, actual: int) -> None:
+        super().__init__(f"object is at version {actual}")
+        self.actual = actual
+
+
+class Key(NamedTuple):
+    """Where an object is: `resource` is "group/plural"; namespace is "" for cluster-scoped objects."""
+
+    resource: str
+    namespace: str
+    name: str
+
+
+class Stored(NamedTuple):
+    """An object as it is kept."""
+
+    namespace: str
+    name: str
+    version: int
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Event:
+    """One change that is on the disk: type ADDED, MODIFIED or DELETED. `prior` is the state before."""
+
+    version: int
+    key: Key
+    type: str
+    body: bytes
+    prior: bytes | None
+
+    @cached_property
+    def object(self) -> dict[str, Any]:
+        """The object after the change (for DELETED: its last state). Shared: do not change it."""
+        parsed: dict[str, Any] = orjson.loads(self.body)
+        return parsed
+
+    @cached_property
+    def before(self) -> dict[str, Any] | None:
+        """The object before the change. Shared: do not change it."""
+        return None if self.prior is None else orjson.loads(self.prior)
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A change to make: `expected` is the version that the object must be at, 0 when it must not exist."""
+
+    key: Key
+    version: int
+    body: bytes
+    expected: int
+    delete: bool = False
+
+
+class Owned(NamedTuple):
+    """An object that names an owner, whose `uid` is the first field."""
+
+    uid: str
+    resource: str
+    namespace: str
+    name: str
+
+    @property
+    def key(self) -> Key:
+        """Where the object is that has this owner."""
+        return Key(self.resource, self.namespace, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Part of a list, as of `version`; `more` when objects follow after the last of it."""
+
+    items: list[Stored]
+    version: int
+    more: bool
+
+
+# --- writing -------------------------------------------------------------------------------------------------------
+
+
+class Writer:
+    """Changes, and the history that they leave: at most `keep` changes."""
+
+    def __init__(self, db: sqlite3.Connection, keep: int) -> None:
+        self._db = db
+        self._keep = keep
+        self._most = keep + min(SLACK, keep // 10)
+        self._border = 0
+        self._kept = 0
+        self._bytes = 0
+        self.newest = 0
+        """The newest version that is in the file."""
+        self._measure()
+
+    def commit(self, changes: Sequence[Write]) -> list[Event | MismatchError]:
+        """Make changes in one transaction: all that were as expected are on the disk afterwards, or none.
+
+        Raises sqlite3.Error when it is none.
+        """
+        db = self._db
+        done: list[Event | MismatchError] = []
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            for change in changes:
+                try:
+                    done.append(self._apply(change))
+                except MismatchError as error:
+                    done.append(error)
+            self._trim([event for event in done if isinstance(event, Event)])
+            db.execute("COMMIT")
+        except BaseException:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            self._measure()
+            raise
+        self.newest = max((event.version for event in done if isinstance(event, Event)), default=self.newest)
+        return done
+
+    def _apply(self, change: Write) -> Event:
+        db, key = self._db, change.key
+        actual, prior = db.execute(_GET, key).fetchone() or (0, None)
+        if actual != change.expected:
+            raise MismatchError(actual)
+        if change.delete:
+            kind = "DELETED"
+            db.execute(_REMOVE, key)
+        elif actual:
+            kind = "MODIFIED"
+            db.execute(_MOVE, (change.version, *key))
+        else:
+            kind = "ADDED"
+            db.execute("INSERT INTO objects VALUES (?, ?, ?, ?)", (*key, change.version))
+        row = (change.version, actual, kind, *key)
+        db.execute(
+            "INSERT INTO states VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, row_sum(*row, change.body), change.body)
+        )
+        if OWNED in change.body or (prior is not None and OWNED in prior):
+            self._own(change, prior)
+        return Event(change.version, key, kind, change.body, prior)
+
+    def _own(self, change: Write, prior: bytes | None) -> None:
+        before = owner_uids(prior) if prior is not None else set()
+        owners = set() if change.delete else owner_uids(change.body)
+        gone = [(uid, *change.key) for uid in before - owners]
+        self._db.executemany(_DISOWN, gone)
+        come = [(uid, *change.key) for uid in owners - before]
+        self._db.executemany("INSERT OR REPLACE INTO owners VALUES (?, ?, ?, ?)", come)
+
+    def _trim(self, events: Sequence[Event]) -> None:
+        """Drop the oldest changes when they are too many or too big, and the states that nobody needs then."""
+        self._kept += len(events)
+        self._bytes += sum(len(event.body) for event in events)
+        if self._kept <= self._most and self._bytes <= HISTORY_BYTES:
+            return
+        needless = []
+        oldest = self._db.execute(
+            "SELECT version, prior, type, length(body) FROM states WHERE version > ? ORDER BY version", (self._border,)
+        )
+        for version, prior, kind, size in oldest:
+            enough = self._kept <= self._keep and self._bytes <= HISTORY_BYTES
+            if enough or self._kept == 1:  # the newest stays: after a restart versions are counted on from it
+                break
+            if prior:
+                needless.append((prior,))
+            if kind == "DELETED":
+                needless.append((version,))
+            self._border = version
+            self._kept -= 1
+            self._bytes -= size
+        oldest.close()
+        self._db.executemany("DELETE FROM states WHERE version = ?", needless)
+        self._db.execute("UPDATE history SET border = ?", (self._border,))
+
+    def _measure(self) -> None:
+        db = self._db
+        self._border = db.execute("SELECT border FROM history").fetchone()[0]
+        self._kept, self._bytes = db.execute(_SIZE, (self._border,)).fetchone()
+        self.newest = newest_in(db)
+
+
+# --- reading -------------------------------------------------------------------------------------------------------
+
+
+class Reader:
+    """Questions, each answered as of one moment. Raises sqlite3.Error."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        db.execute("PRAGMA query_only = ON")
+        newest_in(db)  # opens all its files
+
+    def use(self, db: sqlite3.Connection) -> None:
+        """Read by way of this connection from now on, if that works."""
+        before = self._db
+        try:
+            db.execute("PRAGMA query_only = ON")
+            newest_in(db)
+        except sqlite3.Error:
+            db.close()
+            raise
+        self._db = db
+        before.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def get(self, key: Key) -> Stored | None:
+        """Read one object."""
+        row = self._db.execute(_GET, key).fetchone()
+        return Stored(key.namespace, key.name, *row) if row else None
+
+    def newest(self) -> int:
+        """Give the newest version."""
+        return newest_in(self._db)
+
+    def page(
+        self, resource: str, namespace: str | None, after: tuple[str, str], limit: int, version: int | None
+    ) -> Page:
+        """Read objects in the order of namespace and name, as of `version` (None: now). Raises ExpiredError."""
+        with self._moment():
+            newest = self.newest()
+            version = newest if version is None else version
+            self._reach(version)
+            query = _NOW if version >= newest else _THEN
+            cursor = self._db.execute(
+                query[namespace is not None],
+                {
+                    "resource": resource,
+                    "namespace": after[0] if namespace is None else namespace,
+                    "name": after[1],
+                    "version": version,
+                    "limit": limit + 1,
+                },
+            )
+            items: list[Stored] = []
+            size = 0
+            more = False
+            for row in map(Stored._make, cursor):
+                if len(items) == limit or size >= PAGE_BYTES:
+                    more = True
+                    break
+                items.append(row)
+                size += len(row.body)
+            cursor.close()
+        return Page(items, version, more)
+
+    def count(self, resource: str, namespace: str | None, after: tuple[str, str], version: int) -> int:
+        """Count the objects that a list as of `version` has after one of them. Raises ExpiredError."""
+        with self._moment():
+            self._reach(version)
+            where = {
+                "resource": resource,
+                "namespace": after[0] if namespace is None else namespace,
+                "name": after[1],
+                "version": version,
+            }
+            number: int = self._db.execute(_COUNT[namespace is not None], where).fetchone()[0]
+        return number
+
+    def since(self, resource: str, namespace: str | None, version: int, limit: int) -> list[Event]:
+        """Read changes after `version`, the oldest first. Raises ExpiredError."""
+        with self._moment():
+            self._reach(version)
+            cursor = self._db.execute(_SINCE, (version, resource, namespace, namespace, limit))
+            events: list[Event] = []
+            size = 0
+            for number, space, name, kind, body, prior in cursor:
+                events.append(Event(number, Key(resource, space, name), kind, body, prior))
+                size += len(body) + len(prior or b"")
+                if size >= PAGE_BYTES:
+                    break
+            cursor.close()
+        return events
+
+    def dependents(self, uid: str) -> list[Key]:
+        """Give the objects that name an owner."""
+        cursor = self._db.execute(
+            "SELECT resource, namespace, name FROM owners WHERE uid = ? ORDER BY resource, namespace, name", (uid,)
+        )
+        return [Key._make(row) for row in cursor]
+
+    def owned(self, after: Owned | None, limit: int) -> list[Owned]:
+        """Give what has owners."""
+        cursor = self._db.execute(
+            "SELECT uid, resource, namespace, name FROM owners WHERE (uid, resource, namespace, name) > (?, ?, ?, ?) "
+            "ORDER BY uid, resource, namespace, name LIMIT ?",
+            (*(after or ("", "", "", "")), limit),
+        )
+        return [Owned._make(row) for row in cursor]
+
+    @contextmanager
+    def _moment(self) -> Iterator[None]:
+        """Let all that is read see the file as of one moment."""
+        self._db.execute("BEGIN")
+        try:
+            yield
+        except BaseException:
+            if self._db.in_transaction:  # of some errors SQLite has ended it by itself
+                self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    def _reach(self, version: int) -> None:
+        border: int = self._db.execute("SELECT border FROM history").fetchone()[0]
+        if version < border:
+            raise ExpiredError(border)

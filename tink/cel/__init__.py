@@ -1,0 +1,88 @@
+"""CEL, the language of validation rules and match conditions, as Kubernetes 1.36 offers it.
+
+An expression is compiled once over variables of declared types and then evaluated over plain JSON values,
+within a budget of cost:
+
+    parser -> macros -> checker -> validate -> compiler -> closures
+                              \\-> estimate (cost before any data are seen)
+
+Nothing of Python can be reached from an expression: values are JSON's and the few classes of `values` and of
+the functions' rooms, names are the declared variables and the functions of `signatures`. Sources: the CEL
+specification (cel-spec), and the behaviour of Kubernetes' own environment, recorded in `tests/unit/cel`.
+"""
+
+from tink.cel.cost.sizes import Cost
+from tink.cel.errors import BudgetExceededError, CelError, EvaluationError
+from tink.cel.library.quoting import go_quote
+from tink.cel.library.regex import PatternError
+from tink.cel.library.regex import compiled as compile_pattern
+from tink.cel.program import PER_CALL_LIMIT, PER_OBJECT_LIMIT, Budget, Program, compile_expression, estimate
+from tink.cel.types import (
+    BOOL,
+    BYTES,
+    DATE,
+    DOUBLE,
+    DURATION,
+    DYN,
+    INT,
+    KEYWORDS,
+    MAX_REQUEST_BYTES,
+    NULL,
+    STRING,
+    TIMESTAMP,
+    UINT,
+    BytesType,
+    DynType,
+    Field,
+    ListType,
+    MapType,
+    ObjectType,
+    StringType,
+    Type,
+    min_json_size,
+    optional_of,
+    text_of,
+)
+from tink.cel.values import ABSENT, Optional
+
+__all__ = [
+    "ABSENT",
+    "BOOL",
+    "BYTES",
+    "DATE",
+    "DOUBLE",
+    "DURATION",
+    "DYN",
+    "INT",
+    "KEYWORDS",
+    "MAX_REQUEST_BYTES",
+    "NULL",
+    "PER_CALL_LIMIT",
+    "PER_OBJECT_LIMIT",
+    "STRING",
+    "TIMESTAMP",
+    "UINT",
+    "Budget",
+    "BudgetExceededError",
+    "BytesType",
+    "CelError",
+    "Cost",
+    "DynType",
+    "EvaluationError",
+    "Field",
+    "ListType",
+    "MapType",
+    "ObjectType",
+    "Optional",
+    "PatternError",
+    "Program",
+    "StringType",
+    "Type",
+    "compile_expression",
+    "compile_pattern",
+    "estimate",
+    "go_quote",
+    "min_json_size",
+    "optional_of",
+    "text_of",
+]

@@ -1,0 +1,313 @@
+"""Metadata: what every object has, whatever its kind (Kubernetes API conventions, "Metadata").
+
+Names, labels, annotations, owners and finalizers are checked here with Kubernetes' rules and words
+(k8s.io/apimachinery, pkg/api/validation); who may change what on update is here too. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tink.schema import field_errors
+from tink.schema.field_errors import FieldError
+from tink.schema.values import Raw
+
+_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+DNS_LABEL = re.compile(_LABEL)
+DNS_SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
+_LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
+
+SUBDOMAIN_WORDS = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and "
+    "end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
+    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+)
+_LABEL_WORDS = (
+    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with "
+    "an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is "
+    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
+)
+_QUALIFIED_WORDS = (
+    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric "
+    "character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
+    "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
+)
+_VALUE_WORDS = (
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and "
+    "end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
+    "'(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
+)
+
+MAX_ANNOTATIONS = 256 << 10
+"""All annotations of an object together, in bytes."""
+
+NameRule = Callable[[str], str | None]
+"""Says what is wrong with a name, or None."""
+
+
+def subdomain(name: str) -> str | None:
+    """Names of most objects: RFC 1123 subdomains."""
+    if len(name) > 253:
+        return "must be no more than 253 characters"
+    return None if DNS_SUBDOMAIN.fullmatch(name) else SUBDOMAIN_WORDS
+
+
+def label(name: str) -> str | None:
+    """Names of namespaces: RFC 1123 labels."""
+    if len(name) > 63:
+        return "must be no more than 63 characters"
+    if DNS_LABEL.fullmatch(name):
+        return None
+    return "must not contain dots" if DNS_SUBDOMAIN.fullmatch(name) else _LABEL_WORDS
+
+
+def path_segment(name: str) -> str | None:
+    """Names of anything: they must fit into a path."""
+    if name in (".", ".."):
+        return f"may not be '{name}'"
+    return next((f"may not contain '{sign}'" for sign in "/%" if sign in name), None)
+
+
+def wrong_keys(key: str) -> list[str]:
+    """Say all that is wrong with a key of labels or annotations, or a finalizer: an optional DNS prefix and a name."""
+    prefix, slash, name = key.partition("/")
+    if "/" in name:
+        words = _QUALIFIED_WORDS.removeprefix("name part must")
+        return [
+            f"a valid label key must{words} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+        ]
+    found = []
+    if not slash:
+        name = prefix
+    elif not prefix:
+        found.append("prefix part must be non-empty")
+    else:
+        if len(prefix) > 253:
+            found.append("prefix part must be no more than 253 bytes")
+        if not DNS_SUBDOMAIN.fullmatch(prefix):
+            found.append(f"prefix part {SUBDOMAIN_WORDS}")
+    if not name:
+        found.append("name part must be non-empty")
+    elif len(name) > 63:
+        found.append("name part must be no more than 63 bytes")
+    if not _QUALIFIED.fullmatch(name):
+        found.append(_QUALIFIED_WORDS)
+    return found
+
+
+def wrong_values(value: str) -> list[str]:
+    """Say all that is wrong with the value of a label."""
+    found = ["must be no more than 63 bytes"] if len(value.encode("utf-8", "replace")) > 63 else []
+    return found if _LABEL_VALUE.fullmatch(value) else [*found, _VALUE_WORDS]
+
+
+def qualified(name: str) -> str | None:
+    """Say what is wrong with a key of labels or annotations, or a finalizer."""
+    wrong = wrong_keys(name)
+    return wrong[0] if wrong else None
+
+
+STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
+
+
+def check(meta: Mapping[str, Any], rule: NameRule, at: str = "metadata") -> list[FieldError]:
+    """Find what is wrong with the metadata of an object that is about to be stored. `at` is where they stand."""
+    found: list[FieldError] = []
+    name = meta.get("name", "")
+    if (prefix := meta.get("generateName")) and (wrong := rule(_could_end(prefix))):
+        found.append(field_errors.invalid(f"{at}.generateName", prefix, wrong))
+    if not name:
+        found.append(field_errors.required(f"{at}.name", "name or generateName is required"))
+    elif wrong := rule(name):
+        found.append(field_errors.invalid(f"{at}.name", name, wrong))
+    for key, value in (meta.get("labels") or {}).items():
+        found += [field_errors.invalid(f"{at}.labels", key, words) for words in wrong_keys(key)]
+        found += [field_errors.invalid(f"{at}.labels", value, words) for words in wrong_values(value)]
+    size = 0
+    for key, value in (meta.get("annotations") or {}).items():
+        size += len(key) + len(value)
+        found += [field_errors.invalid(f"{at}.annotations", key, words) for words in wrong_keys(key.lower())]
+    if size > MAX_ANNOTATIONS:
+        found.append(field_errors.too_long(f"{at}.annotations", MAX_ANNOTATIONS))
+    if finalizers := meta.get("finalizers"):
+        found += _check_finalizers(finalizers, f"{at}.finalizers")
+    return found + _check_owners(meta.get("ownerReferences") or [], f"{at}.ownerReferences")
+
+
+def _could_end(prefix: str) -> str:
+    """Make of a prefix that ends with a dash a name that may be checked."""
+    return f"{prefix[:-1]}a" if prefix.endswith("-") else prefix
+
+
+def _check_finalizers(finalizers: list[str], at: str) -> list[FieldError]:
+    found = [field_errors.invalid(at, item, words) for item in finalizers for words in wrong_keys(item)]
+    if "orphan" in finalizers and "foregroundDeletion" in finalizers:
+        both = "finalizer orphan and foregroundDeletion cannot be both set"
+        found.append(field_errors.invalid(at, finalizers, both))
+    return found
+
+
+def check_core_finalizers(meta: Mapping[str, Any]) -> list[FieldError]:
+    """Find finalizers that only objects of custom resources may have: those without a domain."""
+    why = "name is neither a standard finalizer name nor is it fully qualified"
+    return [
+        field_errors.invalid(f"metadata.finalizers[{index}]", item, why)
+        for index, item in enumerate(meta.get("finalizers") or ())
+        if "/" not in item and item not in STANDARD_FINALIZERS
+    ]
+
+
+def warn_finalizers(meta: Mapping[str, Any]) -> list[str]:
+    """Warn of finalizers of custom resources that others may use too."""
+    why = "prefer a domain-qualified finalizer name to avoid accidental conflicts with other finalizer writers"
+    return [
+        f"metadata.finalizers: {field_errors.quote(item)}: {why}"
+        for item in meta.get("finalizers") or ()
+        if "/" not in item and item not in STANDARD_FINALIZERS and not wrong_keys(item)
+    ]
+
+
+def _check_owners(owners: list[Raw], at: str) -> list[FieldError]:
+    found: list[FieldError] = []
+    controller = ""
+    for owner in owners:
+        version = owner.get("apiVersion", "")
+        if not version or version.count("/") > 1 or version.endswith("/"):
+            found.append(field_errors.invalid(f"{at}.apiVersion", version, "version must not be empty"))
+        found += [
+            field_errors.invalid(f"{at}.{key}", owner.get(key, ""), "must not be empty")
+            for key in ("kind", "name", "uid")
+            if not owner.get(key)
+        ]
+        if version == "v1" and owner.get("kind") == "Event":
+            found.append(field_errors.invalid(at, owner, "/v1, Kind=Event is disallowed from being an owner"))
+        if owner.get("controller"):
+            name = f"{owner.get('kind', '')}/{owner.get('name', '')}"
+            if controller:
+                why = (
+                    "Only one reference can have Controller set to true. "
+                    f'Found "true" in references for {controller} and {name}'
+                )
+                found.append(field_errors.invalid(at, owners, why))
+            controller = controller or name
+    return found
+
+
+OWNED = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds", "namespace")
+"""Fields that only the server sets: an update keeps what they were."""
+
+
+def keep_owned(new: Raw, old: Raw) -> None:
+    """Give `new` the fields of `old` that no client may change."""
+    for key in OWNED:
+        if key in old:
+            new[key] = old[key]
+        else:
+            new.pop(key, None)
+    new.pop("selfLink", None)
+    if new.get("generateName") is None and "generateName" in old:
+        new["generateName"] = old["generateName"]
+
+
+_IMMUTABLE = ("uid", "deletionTimestamp", "deletionGracePeriodSeconds")
+
+
+def check_immutable(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[FieldError]:
+    """Find fields that a client gives other values than they have, before `keep_owned` sets them right."""
+    return [
+        field_errors.invalid(f"metadata.{key}", new[key], "field is immutable")
+        for key in _IMMUTABLE
+        if new.get(key) and new[key] != old.get(key)
+    ]
+
+
+def check_update(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[FieldError]:
+    """Find forbidden changes: no finalizer may be added to an object that is being deleted."""
+    if "deletionTimestamp" not in old:
+        return []
+    added = sorted(set(new.get("finalizers") or ()) - set(old.get("finalizers") or ()))
+    if not added:
+        return []
+    listed = ", ".join(field_errors.quote(item) for item in added)
+    return [
+        field_errors.forbidden(
+            "metadata.finalizers",
+            f"no new finalizers can be added if the object is being deleted, found new finalizers []string{{{listed}}}",
+        )
+    ]
+
+
+def ordered(meta: Raw) -> Raw:
+    """Put the fields in the order in which a reader looks for them."""
+    first = ("name", "generateName", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp")
+    return {key: meta[key] for key in first if key in meta} | {k: v for k, v in sorted(meta.items()) if k not in first}
+
+
+_STRING: Raw = {"type": "string"}
+_STRINGS: Raw = {"type": "object", "additionalProperties": _STRING}
+_TIME: Raw = {"type": "string", "format": "date-time"}
+
+OWNER_SCHEMA: Raw = {
+    "type": "object",
+    "description": "OwnerReference contains enough information to let you identify an owning object.",
+    "properties": {
+        "apiVersion": _STRING,
+        "blockOwnerDeletion": {"type": "boolean"},
+        "controller": {"type": "boolean"},
+        "kind": _STRING,
+        "name": _STRING,
+        "uid": _STRING,
+    },
+}
+
+
+def _described(schema: Raw, text: str) -> Raw:
+    return {"description": text, **schema}
+
+
+META_SCHEMA: Raw = {
+    "type": "object",
+    "description": "ObjectMeta is metadata that all persisted resources must have, which includes all objects users "
+    "must create.",
+    "properties": {
+        "annotations": _described(_STRINGS, "Unstructured key value map that may be set by external tools."),
+        "creationTimestamp": _described(_TIME, "When the server created this object, in UTC. Read-only."),
+        "deletionGracePeriodSeconds": {"type": "integer", "format": "int64", "description": "Read-only."},
+        "deletionTimestamp": _described(
+            _TIME, "When this object was asked to be deleted; it goes when its finalizers are gone. Read-only."
+        ),
+        "finalizers": {
+            "type": "array",
+            "items": _STRING,
+            "x-kubernetes-list-type": "set",
+            "description": "Must be empty before the object is deleted from the registry.",
+        },
+        "generateName": _described(_STRING, "Prefix of a unique name that the server makes when no name is given."),
+        "generation": {
+            "type": "integer",
+            "format": "int64",
+            "description": "Counts the changes of the desired state. Read-only.",
+        },
+        "labels": _described(_STRINGS, "Map of keys and values to organize and select objects."),
+        "managedFields": {
+            "type": "array",
+            "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+            "description": "Which workflow manages which fields of this object.",
+        },
+        "name": _described(_STRING, "Unique within a namespace. Cannot be updated."),
+        "namespace": _described(_STRING, "The space within which the name must be unique. Cannot be updated."),
+        "ownerReferences": {
+            "type": "array",
+            "items": OWNER_SCHEMA,
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["uid"],
+            "description": "Objects that this object depends on.",
+        },
+        "resourceVersion": _described(_STRING, "Opaque value that changes with every change of the object. Read-only."),
+        "selfLink": _described(_STRING, "Deprecated and not set."),
+        "uid": _described(_STRING, "Unique in time and space; set by the server on creation. Read-only."),
+    },
+}
