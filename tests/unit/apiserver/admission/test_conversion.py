@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests import recordings
+
 Raw = dict[str, Any]
 RECORDED = Path(__file__).with_name("recorded-conversion.json")
 ORACLE = os.environ.get("TINKEDGE_ORACLE")
@@ -177,7 +179,7 @@ async def record(connect: Any, make_player: Callable[[Any], Any]) -> None:
         recorded = await play(client, make_player)
     finally:
         await client("DELETE", f"{CRDS}/shapes.convert.test")
-    RECORDED.write_text(json.dumps(recorded, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    RECORDED.write_text(recordings.layout(json.loads(json.dumps(recorded, sort_keys=True))) + "\n")
 
 
 if ORACLE:

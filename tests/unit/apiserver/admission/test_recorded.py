@@ -1,9 +1,9 @@
 """What clients and webhooks get from us is what they get from a real kube-apiserver, case by case.
 
-`recorded.json` holds the answers of kube-apiserver 1.36.3 to the cases in `cases.py`: what each client was told and
-what each webhook was sent. To record anew, start one and give its kubeconfig (with the certificates inside):
+`recorded` holds the answers of kube-apiserver 1.36.3 to the cases in `cases.py`: what each client was told and
+what each webhook was sent. To record anew:
 
-    TINKEDGE_ORACLE=peer.kubeconfig pytest tests/unit/apiserver/admission/test_recorded.py
+    python -m tests.record admission
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from typing import Any
 
 import pytest
 
+from tests import recordings
+
 Raw = dict[str, Any]
-RECORDED = Path(__file__).with_name("recorded.json")
+RECORDED = Path(__file__).with_name("recorded")
 ORACLE = os.environ.get("TINKEDGE_ORACLE")
 _READ = runpy.run_path(str(Path(__file__).with_name("cases.py")))
 CASES, DEFINITIONS, NAMESPACES = _READ["CASES"], _READ["DEFINITIONS"], _READ["NAMESPACES"]
@@ -36,11 +38,8 @@ async def play(group: str, client: Any, make_player: Callable[[Any], Any]) -> Ra
 
 
 async def record(connect: Any, make_player: Callable[[Any], Any]) -> None:
-    recorded = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
-    wanted = os.environ.get("TINKEDGE_GROUPS")
-    for group in wanted.split(",") if wanted else CASES:
-        recorded[group] = await play(group, connect(Path(ORACLE or "")), make_player)
-        RECORDED.write_text(json.dumps(recorded, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    said = {group: await play(group, connect(Path(ORACLE or "")), make_player) for group in CASES}
+    recordings.write(RECORDED, json.loads(json.dumps(said, sort_keys=True)))
 
 
 if ORACLE:
@@ -51,7 +50,7 @@ if ORACLE:
 async def test_clients_and_webhooks_get_what_a_real_server_gives(
     group: str, bare: Any, make_player: Callable[[Any], Any], differences: Any
 ) -> None:
-    recorded = json.loads(RECORDED.read_text())[group]
+    recorded = json.loads((RECORDED / f"{group}.json").read_text())
     played = await play(group, bare, make_player)
     assert played.keys() == recorded.keys()
     different = [line for name in played for line in differences(name, played[name], recorded[name])]
