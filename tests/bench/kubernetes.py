@@ -46,7 +46,15 @@ def build() -> None:
             shutil.copy(file, directory)
         made = Path(directory) / "kube-apiserver"
         done = subprocess.run(
-            [go, "build", "-ldflags", "-s -w", "-o", str(made), "."],
+            [
+                go,
+                "build",
+                "-ldflags",
+                f"-s -w -X k8s.io/component-base/version.gitVersion=v{VERSION}",
+                "-o",
+                str(made),
+                ".",
+            ],
             cwd=directory,
             # What go.sum has no hash of is not taken; after a change of go.mod it is `go mod tidy` that adds it.
             env={**os.environ, "GOFLAGS": "-mod=readonly", "CGO_ENABLED": "0"},
