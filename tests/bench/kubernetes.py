@@ -117,7 +117,7 @@ def server_command(directory: Path, authorization: str = "AlwaysAllow") -> list[
         f"--token-auth-file={directory}/tokens.csv",
         f"--authorization-mode={authorization}",
         "--disable-admission-plugins=ServiceAccount",
-        "--service-account-issuer=https://peer",
+        "--service-account-issuer=https://x",
         f"--service-account-key-file={directory}/sa.key",
         f"--service-account-signing-key-file={directory}/sa.key",
         "--service-cluster-ip-range=10.0.0.0/24",
@@ -129,7 +129,14 @@ def kubeconfig(directory: Path) -> str:
     """The administrator's, once the server has made its certificate."""
     authority = base64.b64encode((directory / "apiserver.crt").read_bytes()).decode()
     cluster = {"server": f"https://127.0.0.1:{PORT}", "certificate-authority-data": authority}
-    return json.dumps({"clusters": [{"cluster": cluster}], "users": [{"user": {"token": TOKEN}}]})
+    return json.dumps(
+        {
+            "clusters": [{"name": "peer", "cluster": cluster}],
+            "users": [{"name": "admin", "user": {"token": TOKEN}}],
+            "contexts": [{"name": "peer", "context": {"cluster": "peer", "user": "admin"}}],
+            "current-context": "peer",
+        }
+    )
 
 
 def fill(first: str, count: int) -> dict[str, float]:

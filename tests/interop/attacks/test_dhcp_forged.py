@@ -24,6 +24,8 @@ from edge.journey.events import Outcome
 from tests.interop.conftest import Network, in_namespace
 from tests.interop.dhcp.conftest import DhcpLab
 
+pytestmark = pytest.mark.alone
+
 OpenWire = Callable[..., Any]
 
 MAC, CHADDR = "52:54:00:cc:00:01", bytes.fromhex("525400cc0001")

@@ -19,6 +19,8 @@ from tests.interop.rack import ADDRESS, Process
 from tests.interop.test_edge_modes import ADDRESSES, MACS, Edge, manifest, running
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.alone
+
 EVIL = "172.31.77.66"
 CACHE = 40_000_000
 

@@ -17,6 +17,8 @@ from tink.kube.resources import HARDWARE, HARDWARE_DATA, SECRET, ResourceType
 from tink.metal3.controller import Metal3Settings
 from tink.metal3.ownership import SECURED_ANNOTATION, netboots
 
+pytestmark = pytest.mark.alone
+
 __all__ = ["site"]
 
 TENANT = "hostile"

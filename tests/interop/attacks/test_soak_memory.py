@@ -22,6 +22,8 @@ from tests.interop.attacks.soak.crowd import address
 from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Namespaces, Process
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.alone
+
 LIMIT = 512_000_000
 MACHINES = 600
 SECONDS = float(os.environ.get("SOAK_MEMORY_SECONDS") or 300)
