@@ -49,8 +49,7 @@ from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings, Scripts
 from tink.kube.informer import Informer
 from tink.net.outbound import Reach
-from tink.server.tls import authority_of
-from tink.server.tokens import TokenKeys
+from tink.server import TokenKeys, authority_of
 
 log = logging.getLogger(__name__)
 

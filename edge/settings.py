@@ -11,7 +11,7 @@ from edge.http.addresses import Networks
 from edge.policy import DhcpMode, NetbootWhen
 from tink.controller.settings import ControllerSettings, WebhookSettings
 from tink.convert.baremetalhost import ConversionSettings
-from tink.server.settings import ServerSettings
+from tink.server import ServerSettings
 
 
 class Service(StrEnum):

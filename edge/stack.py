@@ -46,7 +46,7 @@ from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError, apply, load, r
 from tink.kube.packing import Packer
 from tink.kube.resources import CRD, HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW, ResourceType
 from tink.metal3.webhook import HostConversion
-from tink.server.server import WorkflowServer
+from tink.server import WorkflowServer
 
 log = logging.getLogger(__name__)
 
@@ -306,7 +306,7 @@ class Stack:
             addresses=[f"{network.address}:{self._settings.grpc_port}" for network in self._settings.networks],
             settings=self._settings.server,
             observe=agents.observe,
-            stranger=callers.stranger,
+            other_host=callers.stranger,
         )
         try:
             await server.start()

@@ -12,7 +12,7 @@ import orjson
 
 from hegel.interfaces import Link
 from tink.api.v1alpha2 import DHCP, Hardware
-from tink.exact import exact
+from tink.shrink import shrink_to_fit
 
 
 def legacy_metadata(hardware: Hardware, facts: Mapping[str, str], all_links: list[Link], ssh_keys: list[str]) -> bytes:
@@ -26,7 +26,7 @@ def legacy_metadata(hardware: Hardware, facts: Mapping[str, str], all_links: lis
     instance["ips"] = [_ip(link.dhcp) for link in all_links if link.dhcp.ip is not None]
     instance["ssh_keys"] = ssh_keys
     instance["storage"] = {"disks": disks, "filesystems": []}
-    return exact(orjson.dumps({"metadata": {"instance": instance}}))
+    return shrink_to_fit(orjson.dumps({"metadata": {"instance": instance}}))
 
 
 def _ip(dhcp: DHCP) -> dict[str, object]:

@@ -39,10 +39,7 @@ from tink.files.data_directory import DataDirectoryError
 from tink.files.key_file import KeyFileError
 from tink.kube.client import ApiError, KubeConfigError
 from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError
-from tink.server.auth import AgentAuth
-from tink.server.settings import ServerSettings
-from tink.server.tls import TlsError, TlsFiles
-from tink.server.tokens import DEFAULT_LIFETIME, TokenSettings
+from tink.server import DEFAULT_LIFETIME_SECONDS, AgentAuth, ServerSettings, TlsError, TlsFiles, TokenSettings
 
 log = logging.getLogger(__name__)
 
@@ -202,7 +199,7 @@ _AGENTS = (
     click.option(
         "--agent-token-lifetime",
         type=click.FloatRange(60, 10 * 365 * 86_400),
-        default=DEFAULT_LIFETIME,
+        default=DEFAULT_LIFETIME_SECONDS,
         help="Seconds that a token is good for. A connected agent gets a new one in time.",
     ),
     click.option(

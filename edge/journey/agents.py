@@ -12,72 +12,72 @@ from __future__ import annotations
 
 from edge.inventory import Inventory, Machine
 from edge.journey.events import MAX_MESSAGE, Outcome, Recorder, Step, Value
-from tink.server.observation import AgentObservation, ObservationKind
+from tink.server import ActivityKind, AgentActivity
 
 _OUTCOME = {
-    ObservationKind.CONNECTED: Outcome.OK,
-    ObservationKind.DISCONNECTED: Outcome.INFO,
-    ObservationKind.REFUSED: Outcome.REFUSED,
-    ObservationKind.EVENT: Outcome.INFO,
-    ObservationKind.OUTPUT: Outcome.INFO,
+    ActivityKind.CONNECTED: Outcome.OK,
+    ActivityKind.DISCONNECTED: Outcome.INFO,
+    ActivityKind.REFUSED: Outcome.REFUSED,
+    ActivityKind.EVENT: Outcome.INFO,
+    ActivityKind.OUTPUT: Outcome.INFO,
 }
 
 
 class AgentJourney:
-    """Turns observations into journey events of the machine that the agent runs on, or says it does."""
+    """Turns activities into journey events of the machine that the agent runs on, or says it does."""
 
     def __init__(self, record: Recorder, inventory: Inventory) -> None:
         self._record = record
         self._inventory = inventory
 
-    def observe(self, observation: AgentObservation) -> None:
+    def observe(self, activity: AgentActivity) -> None:
         """Called by the gRPC server."""
-        outcome = _OUTCOME.get(observation.kind)
-        if outcome is None or (observation.kind is ObservationKind.EVENT and not observation.elsewhere):
+        outcome = _OUTCOME.get(activity.kind)
+        if outcome is None or (activity.kind is ActivityKind.EVENT and not activity.elsewhere):
             return
-        machine = self._machine(observation)
+        machine = self._machine(activity)
         if machine is None:
             return
-        if observation.kind is ObservationKind.OUTPUT:
-            self._printed(machine, observation)
+        if activity.kind is ActivityKind.OUTPUT:
+            self._printed(machine, activity)
             return
-        if observation.kind is ObservationKind.EVENT:
-            detail: dict[str, Value] = {"workflow": observation.workflow, "from": observation.peer}
-            self._record(machine.mac, Step.AGENT, outcome, _so_says(observation), **detail)
+        if activity.kind is ActivityKind.EVENT:
+            detail: dict[str, Value] = {"workflow": activity.workflow, "from": activity.peer}
+            self._record(machine.mac, Step.AGENT, outcome, _so_says(activity), **detail)
             return
-        if observation.kind is ObservationKind.REFUSED:
+        if activity.kind is ActivityKind.REFUSED:
             # Somebody who is not that machine, perhaps: who it was stands beside what it wanted.
-            peer = observation.peer
-            message = observation.message if peer in observation.message else f"{observation.message} (asked by {peer})"
+            peer = activity.peer
+            message = activity.message if peer in activity.message else f"{activity.message} (asked by {peer})"
             self._record(machine.mac, Step.AGENT, outcome, message, **{"from": peer})
             return
-        self._record(machine.mac, Step.AGENT, outcome, observation.message, peer=observation.peer)
+        self._record(machine.mac, Step.AGENT, outcome, activity.message, peer=activity.peer)
 
-    def _printed(self, machine: Machine, observation: AgentObservation) -> None:
+    def _printed(self, machine: Machine, activity: AgentActivity) -> None:
         """`message` has the newest line; the others are in the detail `output`, as they came."""
-        detail: dict[str, Value] = {"workflow": observation.workflow, "action": observation.action}
-        detail["output"] = "\n".join(observation.lines)
-        if observation.dropped:
-            detail["dropped_lines"] = observation.dropped
-        message = observation.message
-        if observation.elsewhere:
-            detail["from"] = observation.peer
-            message = _so_says(observation)
+        detail: dict[str, Value] = {"workflow": activity.workflow, "action": activity.action}
+        detail["output"] = "\n".join(activity.lines)
+        if activity.dropped:
+            detail["dropped_lines"] = activity.dropped
+        message = activity.message
+        if activity.elsewhere:
+            detail["from"] = activity.peer
+            message = _so_says(activity)
         self._record(machine.mac, Step.ACTION, Outcome.INFO, message, **detail)
 
-    def _machine(self, observation: AgentObservation) -> Machine | None:
-        machine = self._inventory.by_mac(observation.agent_id.lower())
-        at_peer = self._inventory.by_ip(observation.peer)
-        if machine is None and "/" in observation.hardware:
+    def _machine(self, activity: AgentActivity) -> Machine | None:
+        machine = self._inventory.by_mac(activity.agent_id.lower())
+        at_peer = self._inventory.by_ip(activity.peer)
+        if machine is None and "/" in activity.hardware:
             # Who is refused has named a machine, and calls from the address of another.
-            namespace, name = observation.hardware.split("/", 1)
+            namespace, name = activity.hardware.split("/", 1)
             if at_peer is None or (at_peer.namespace, at_peer.name) != (namespace, name):
                 machine = next(iter(self._inventory.by_name(name, namespace)), None)
         return machine or at_peer
 
 
-def _so_says(observation: AgentObservation) -> str:
+def _so_says(activity: AgentActivity) -> str:
     """The message and who says so, which is there however long the message is."""
-    who = f" (so says {observation.peer})"
-    said, room = observation.message.removesuffix(who), MAX_MESSAGE - len(who)
+    who = f" (so says {activity.peer})"
+    said, room = activity.message.removesuffix(who), MAX_MESSAGE - len(who)
     return (said if len(said) <= room else said[: room - 1] + "…") + who

@@ -37,7 +37,7 @@ from tests.waiting import until
 from tink.api.v1alpha2 import API_VERSION, Raw
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.resources import HARDWARE, TEMPLATE, WORKFLOW, ResourceType
-from tink.server.tokens import TokenKeys, TokenSettings
+from tink.server import TokenKeys, TokenSettings
 
 T = TypeVar("T")
 

@@ -31,7 +31,7 @@ from tink.controller.settings import ControllerSettings
 from tink.kube.client import ConflictError, KubeClient, NotFoundError
 from tink.kube.informer import Informer
 from tink.kube.resources import CRD, HARDWARE, TEMPLATE, WORKFLOW, ResourceType
-from tink.server.server import WorkflowServer
+from tink.server import WorkflowServer
 
 MAC = "52:54:00:00:00:01"
 NAMESPACE = "default"

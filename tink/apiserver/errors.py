@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tink.schema.field_errors import FieldError, quote
+from tink.schema.outcome import MAX_ADDED, TooMuchAddedError
+from tink.schema.values import Raw
 
 
 class ApiServerError(Exception):
@@ -173,6 +175,14 @@ def too_large_object(group: str, plural: str, name: str, why: str) -> StatusErro
     """Refuse an object that would become larger than what is stored."""
     what = f'{_qualified(group, plural)} "{name}"'
     return StatusError(413, "RequestEntityTooLarge", f"{what} is too large: {why}", _details(group, plural, name))
+
+
+def too_much_added(group: str, plural: str, obj: Raw, error: TooMuchAddedError) -> StatusError:
+    """Refuse an object that defaults would make large: the definition's, not the client's, fault perhaps."""
+    fields = obj.get("metadata")
+    name = str(fields.get("name") or fields.get("generateName") or "") if isinstance(fields, dict) else ""
+    why = f"the defaults of {error} and of what stands before it add more than {MAX_ADDED} bytes"
+    return too_large_object(group, plural, name, why)
 
 
 def internal(message: str) -> StatusError:

@@ -22,7 +22,8 @@ from pathlib import Path
 import orjson
 from aiohttp import web
 
-from tink.apiserver import credentials, errors
+from tink.apiserver import conversion, credentials, errors
+from tink.apiserver.admission import webhooks
 from tink.apiserver.controllers.garbage import Garbage
 from tink.apiserver.controllers.lifecycle import Lifecycle
 from tink.apiserver.errors import ApiServerError
@@ -36,11 +37,9 @@ from tink.apiserver.resources import builtin, definitions, webhook_configuration
 from tink.apiserver.resources.registry import Registry
 from tink.apiserver.store.storage import Event, Key, StorageError, Store
 from tink.apiserver.webhooks.client import Callout
-from tink.apiserver.write import conversion
-from tink.apiserver.write.admission import webhooks
 from tink.apiserver.write.verbs import Verbs
 from tink.files import data_directory, private_files
-from tink.net.gate import GatedSite, Limits
+from tink.net.connection_limit import LimitedSite, Limits
 from tink.schema.values import Raw
 
 log = logging.getLogger(__name__)
@@ -140,7 +139,7 @@ class ApiServer:
             auto_decompress=False,  # Kubernetes does not either: a small body must not become a large one
         )
         await self._runner.setup()
-        site = GatedSite(self._runner, self._host, self._port, context, "embedded API", Limits())
+        site = LimitedSite(self._runner, self._host, self._port, context, "embedded API", Limits())
         try:
             await site.start()
         except OSError as error:

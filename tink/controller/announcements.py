@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tink.api.v1alpha2 import ConditionStatus, Raw, WorkflowState
 from tink.kube.announcer import Announcement
-from tink.workflow.machine import REASON_CANCEL_TIMEOUT
+from tink.workflow.reasons import REASON_CANCEL_TIMEOUT
 from tink.workflow.status import ConditionType, actions_of, condition, status_of
 
 COMPONENT = "tinkedge-controller"

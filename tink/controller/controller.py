@@ -40,7 +40,7 @@ from tink.kube.leader import DeposedError, Leader, steady, while_leading
 from tink.kube.resources import WORKFLOW
 from tink.kube.rounds import FairSemaphore
 from tink.kube.workqueue import WorkQueue
-from tink.limits.complaints import Complaints
+from tink.limits.log import LimitedLog
 from tink.template.fields import render_actions
 from tink.workflow.machine import UnknownActionError
 from tink.workflow.status import InvalidStatusError, state_of, status_of
@@ -102,7 +102,7 @@ class Controller:
         )
         self._leader = leader
         self._sightings = Sightings(clock, elapsed)
-        self._complaints = Complaints(log, elapsed)
+        self._limited_log = LimitedLog(log, elapsed, capacity=20, interval=10.0, share=5)
         self._announcer = Announcer(client, COMPONENT, now=clock, clock=elapsed)
         self._looks = asyncio.Semaphore(_LOOKS)
         self._renders = FairSemaphore(_RENDERS)
@@ -188,7 +188,7 @@ class Controller:
                 # A mistake of ours about one Workflow must not stop the work on all others.
                 delay = self._queue.retry(key)
                 text = "Workflow %s/%s: trying again in %.1f s"
-                self._complaints.warn(text, *key, delay, level=logging.ERROR, exc_info=True, whose=key[0])
+                self._limited_log.log(logging.ERROR, text, *key, delay, exc_info=True, owner=key[0])
             finally:
                 self._queue.done(key)
 
@@ -203,7 +203,7 @@ class Controller:
             outcome = await self._decide(workflow)
         except (InvalidStatusError, UnknownActionError) as error:
             text = "%s; it is left alone until that is mended"
-            self._complaints.warn(text, error, level=logging.ERROR, whose=key[0])
+            self._limited_log.log(logging.ERROR, text, error, owner=key[0])
             self._announcer.tell(workflow, WORKFLOW, Announcement("InvalidStatus", str(error), warning=True))
             return
         self._wait_for(key, outcome.waits_for)
@@ -223,7 +223,7 @@ class Controller:
             log.debug("Workflow %s/%s changed meanwhile, looking again within %.2f s", *key, delay)
         except ApiError as error:
             text, delay = "Workflow %s/%s: %s; trying again in %.1f s", self._queue.retry(key)
-            self._complaints.warn(text, *key, error, delay, whose=key[0])
+            self._limited_log.warning(text, *key, error, delay, owner=key[0])
         else:
             self._queue.settle(key)
 

@@ -35,8 +35,7 @@ from tink.api.v1alpha2 import (
 )
 from tink.controller.settings import ControllerSettings
 from tink.template.errors import TemplateError
-from tink.workflow import machine
-from tink.workflow.machine import Author
+from tink.workflow import events, machine
 from tink.workflow.status import (
     ConditionType,
     Status,
@@ -53,6 +52,7 @@ from tink.workflow.status import (
     status_patch,
     timestamp,
 )
+from tink.workflow.table import Author
 
 Render = Callable[[Raw, Raw, Mapping[str, str]], list[Raw]]
 """`render(template, hardware, params)`: the rendered actions. Raises TemplateError."""
@@ -191,10 +191,10 @@ def _reconcile(workflow: Raw, hardware: Raw | None, template: Raw | None, site: 
         return _release(workflow)
     if deleted(workflow):
         if state is not WorkflowState.CANCELLING:
-            return _apply(workflow, machine.CancelRequested("the Workflow was deleted"), now)
-        noticed = _apply(workflow, machine.CancelRequested("the Workflow was deleted while Cancelling"), now)
+            return _apply(workflow, events.CancelRequested("the Workflow was deleted"), now)
+        noticed = _apply(workflow, events.CancelRequested("the Workflow was deleted while Cancelling"), now)
     elif state is WorkflowState.CANCELLING:
-        noticed = _apply(workflow, machine.CancelRequested("status.state was set to Cancelling"), now)
+        noticed = _apply(workflow, events.CancelRequested("status.state was set to Cancelling"), now)
     elif to_be_rendered(workflow):
         return _prepare(_unprepared(workflow), hardware, template, site, again=True)
     else:
@@ -232,9 +232,9 @@ def _prepare(workflow: Raw, hardware: Raw | None, template: Raw | None, site: _S
     problem = unusable(workflow, actions)
     if problem is not None:
         return _give_up(workflow, REASON_TEMPLATE_ERROR, f"Template {name_of(template)}: {problem}", now)
-    prepared = machine.Prepared(
+    prepared = events.Prepared(
         tuple(
-            machine.PreparedAction(action_id(workflow["metadata"]["uid"], index), action)
+            events.PreparedAction(action_id(workflow["metadata"]["uid"], index), action)
             for index, action in enumerate(actions)
         )
     )
@@ -319,7 +319,7 @@ def _give_up(workflow: Raw, reason: str, message: str, now: float) -> Outcome:
     if not condition(status, ConditionType.STARTED):
         # What the condition is by default (CRD refactor proposal, "Workflow Started condition").
         set_condition(status, ConditionType.STARTED, ConditionStatus.FALSE)
-    return _apply(workflow, machine.PreparationFailed(reason, message), now, {**workflow, "status": status})
+    return _apply(workflow, events.PreparationFailed(reason, message), now, {**workflow, "status": status})
 
 
 # --- Supervising --------------------------------------------------------------------------------------------------
@@ -328,7 +328,7 @@ def _give_up(workflow: Raw, reason: str, message: str, now: float) -> Outcome:
 def _supervise(workflow: Raw, state: WorkflowState, site: _Site) -> Outcome:
     """Enforce the deadline that is over, or say how long it is to the next."""
     if state is WorkflowState.RUNNING and all(map(_is_final, actions_of(status_of(workflow)))):
-        return _apply(workflow, machine.NothingLeft(), site.now)
+        return _apply(workflow, events.NothingLeft(), site.now)
     soonest: float | None = None
     for left, event in _deadlines(workflow, state, site):
         if left <= 0:
@@ -337,25 +337,25 @@ def _supervise(workflow: Raw, state: WorkflowState, site: _Site) -> Outcome:
     return Outcome(requeue_after=soonest)
 
 
-def _deadlines(workflow: Raw, state: WorkflowState, site: _Site) -> Iterator[tuple[float, machine.Event]]:
+def _deadlines(workflow: Raw, state: WorkflowState, site: _Site) -> Iterator[tuple[float, events.Event]]:
     """The seconds left to each deadline, and what happens then."""
     status, settings = status_of(workflow), site.settings
     if state is WorkflowState.SCHEDULED:
         timeout = settings.scheduled_timeout
-        yield timeout - _age(workflow, status, "status.lastTransitioned", site), machine.StartTimedOut(timeout)
+        yield timeout - _age(workflow, status, "status.lastTransitioned", site), events.StartTimedOut(timeout)
     elif state is WorkflowState.CANCELLING:
         timeout = settings.cancelling_timeout
-        yield timeout - _age(workflow, status, "status.lastTransitioned", site), machine.CancelTimedOut(timeout)
+        yield timeout - _age(workflow, status, "status.lastTransitioned", site), events.CancelTimedOut(timeout)
     elif state is WorkflowState.RUNNING:
         # The action first: it is the more telling reason when both are over.
         for action in actions_of(status):
             seconds = _action_timeout(action, settings)
             if seconds is not None and action_state(action) is ActionState.RUNNING:
                 left = seconds - _age(workflow, action, _started_at(action), site)
-                yield left, machine.ActionTimedOut(str(action.get("id")), seconds)
+                yield left, events.ActionTimedOut(str(action.get("id")), seconds)
         limit = _seconds(workflow.get("spec", {}).get("timeout"))
         if limit is not None:
-            yield limit - _age(workflow, status, "status.startedAt", site), machine.WorkflowTimedOut(limit)
+            yield limit - _age(workflow, status, "status.startedAt", site), events.WorkflowTimedOut(limit)
 
 
 def _is_final(action: Mapping[str, Any]) -> bool:
@@ -390,7 +390,7 @@ def _started_at(action: Mapping[str, Any]) -> str:
 # --- Writes -------------------------------------------------------------------------------------------------------
 
 
-def _apply(workflow: Raw, event: machine.Event, now: float, seen_as: Raw | None = None) -> Outcome:
+def _apply(workflow: Raw, event: events.Event, now: float, seen_as: Raw | None = None) -> Outcome:
     """Write what `event` makes of the status, be it another than the stored one; in an end state the finalizer goes
     with it."""
     status = machine.apply(seen_as or workflow, event, now, Author.CONTROLLER)

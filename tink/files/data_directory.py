@@ -34,7 +34,7 @@ _OURS = SECRET | {"artifacts", "osie", "lost+found"}
 """All that may be in a directory that is closed without asking: `osie` is the operator's, `lost+found` the file
 system's."""
 _TEMPORARY = re.compile(r"\.(token|kubeconfig|pki|serving|state\.newest|[a-z]+-token(\.key)?)\.[a-z0-9_]{8}")
-_LITTLE = 1 << 20
+_MIN_FREE_BYTES = 1 << 20
 """A disk with less room, in bytes, is full."""
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
@@ -132,7 +132,7 @@ def disk_refuses(directory: Path) -> str:
         return error.strerror or str(error)
     if found.f_flag & os.ST_RDONLY:
         return "the disk is read-only"
-    if found.f_bavail * found.f_frsize < _LITTLE:
+    if found.f_bavail * found.f_frsize < _MIN_FREE_BYTES:
         return "the disk is full"
     if found.f_files and not found.f_favail:
         return "the disk has no inode left"

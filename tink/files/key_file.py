@@ -22,12 +22,12 @@ from tink.files import private_files
 
 log = logging.getLogger(__name__)
 
-_LEAST_KEY = 32
+_MIN_KEY_CHARACTERS = 32
 """Characters: 128 bits, were they hexadecimal digits; ours have 256."""
 _KEY = re.compile(rb"[ -~]+")
-_MOST_KEYS = 16
-_LARGEST_FILE = 64 << 10
-_LOOK_AGAIN = 1.0
+_MAX_KEYS = 16
+_MAX_FILE_BYTES = 64 << 10
+_RECHECK_SECONDS = 1.0
 """Seconds for which the file is taken to be as it was."""
 
 
@@ -56,7 +56,7 @@ class KeyFile:
         self._what = f"{what} {path}"
         self._advice = f"; {advice}" if advice else ""
         self._monotonic = monotonic
-        self._complaint = ""
+        self._reported = ""
         self._ours = create
         if create:
             self._create()
@@ -86,7 +86,7 @@ class KeyFile:
     def _look(self) -> None:
         """Read the file again if it changed. One that can't be used changes nothing, and is said once."""
         now = self._monotonic()
-        if 0 <= now - self._looked < _LOOK_AGAIN:
+        if 0 <= now - self._looked < _RECHECK_SECONDS:
             return
         self._looked = now
         try:
@@ -95,11 +95,11 @@ class KeyFile:
                 return
             self._keys = self._read()
         except KeyFileError as error:
-            if str(error) != self._complaint:
+            if str(error) != self._reported:
                 log.error("the keys stay as they were: %s", error)
-            self._complaint = str(error)
+            self._reported = str(error)
             return
-        self._state, self._complaint = state, ""
+        self._state, self._reported = state, ""
         log.info("%s read again: it now has %d keys", self._what, len(self._keys))
 
     def _stat(self) -> tuple[int, ...]:
@@ -113,14 +113,14 @@ class KeyFile:
     def _read(self) -> tuple[bytes, ...]:
         try:
             with self._path.open("rb") as file:
-                content = file.read(_LARGEST_FILE + 1)
+                content = file.read(_MAX_FILE_BYTES + 1)
                 mode = os.fstat(file.fileno()).st_mode
         except OSError as error:
             raise KeyFileError(f"{self._what}: {error.strerror}") from error
         lines = [line.strip() for line in content.splitlines()]
         keys = tuple(line for line in lines if line and not line.startswith(b"#"))
-        if len(content) > _LARGEST_FILE or len(keys) > _MOST_KEYS:
-            raise KeyFileError(f"{self._what}: has more than {_MOST_KEYS} keys")
+        if len(content) > _MAX_FILE_BYTES or len(keys) > _MAX_KEYS:
+            raise KeyFileError(f"{self._what}: has more than {_MAX_KEYS} keys")
         anew = (
             "; put the right one back, or remove the file to get a new one: what was signed is worth nothing then"
             if self._ours
@@ -130,8 +130,8 @@ class KeyFile:
             raise KeyFileError(f"{self._what}: has no key in it; 'openssl rand -hex 32' makes one{anew}")
         if not all(_KEY.fullmatch(key) for key in keys):
             raise KeyFileError(f"{self._what}: is garbled: a key is one line of letters, digits and punctuation{anew}")
-        if any(len(key) < _LEAST_KEY for key in keys):
-            raise KeyFileError(f"{self._what}: a key has less than {_LEAST_KEY} characters{anew}")
+        if any(len(key) < _MIN_KEY_CHARACTERS for key in keys):
+            raise KeyFileError(f"{self._what}: a key has less than {_MIN_KEY_CHARACTERS} characters{anew}")
         if self._ours and not content.endswith(b"\n"):
             raise KeyFileError(f"{self._what}: does not end with its line: it has been cut off{anew}")
         if mode & 0o007:

@@ -6,42 +6,60 @@ disk or push other machines' history out of memory.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Hashable
 
 
 class OncePer:
-    """Lets each key pass once per `interval` seconds, and no more than `capacity` keys in that time.
+    """Lets each key pass once per `interval` seconds, and no more than `capacity` keys in that time, `share` of them of
+    one owner (None: as many as of all).
 
     `capacity` bounds the memory and the number of lines alike. The clock is the caller's.
     """
 
-    def __init__(self, interval: float, capacity: int) -> None:
+    def __init__(self, interval: float, capacity: int, share: int | None = None) -> None:
         self._interval = interval
         self._capacity = capacity
+        self._share = capacity if share is None else share
         self._passed: set[Hashable] = set()
         # When each of them passed, in the order of time. A dictionary has that order, too, but from one that many keys
         # were taken out of at its front, the first takes as long to find as there were keys.
-        self._order: deque[tuple[float, Hashable]] = deque()
+        self._order: deque[tuple[float, Hashable, Hashable]] = deque()
+        self._of_owner: Counter[Hashable] = Counter()
 
     def __len__(self) -> int:
         return len(self._passed)
 
-    def due(self, key: Hashable, now: float) -> bool:
-        """Whether `key` may pass at `now` (seconds)."""
+    def __contains__(self, key: Hashable) -> bool:
+        """Whether `key` has passed in the interval that ended when `due` was asked last."""
+        return key in self._passed
+
+    def due(self, key: Hashable, now: float, owner: Hashable = None) -> bool:
+        """Whether `key` may pass at `now` (seconds), as one of `owner` (None: of nobody)."""
         order = self._order
         while order:
-            since, oldest = order[0]
+            since, oldest, whose = order[0]
             # A clock that was set back makes every entry look young for ever; such entries go too.
             if 0 <= now - since < self._interval:
                 break
             order.popleft()
             self._passed.remove(oldest)
+            if whose is not None:
+                self._give_back(whose)
         if key in self._passed or len(order) >= self._capacity:
             return False
+        if owner is not None:
+            if self._of_owner[owner] >= self._share:
+                return False
+            self._of_owner[owner] += 1
         self._passed.add(key)
-        order.append((now, key))
+        order.append((now, key, owner))
         return True
+
+    def _give_back(self, owner: Hashable) -> None:
+        self._of_owner[owner] -= 1
+        if not self._of_owner[owner]:
+            del self._of_owner[owner]
 
 
 class Tally:

@@ -46,7 +46,7 @@ from tink.kube.leader import DeposedError, Leader, steady, while_leading
 from tink.kube.resources import HARDWARE, MACHINE, SECRET
 from tink.kube.rounds import FairSemaphore
 from tink.kube.workqueue import WorkQueue
-from tink.limits.complaints import Complaints
+from tink.limits.log import LimitedLog
 from tink.metal3.addresses import Addresses, without_ip
 from tink.metal3.ownership import MANAGER, SAFETY_MANAGER, is_ours, is_secured, netboots, released, secured
 from tink.metal3.served import complete
@@ -121,7 +121,7 @@ class Metal3Controller:
         )
         self._addresses = Addresses(elapsed)
         self._conversions = FairSemaphore(_CONVERSIONS)
-        self._complaints = Complaints(log, elapsed)
+        self._limited_log = LimitedLog(log, elapsed, capacity=20, interval=10.0, share=5)
         self._announcer = Announcer(client, MANAGER, now=clock, clock=elapsed)
         self._following = False
         self._workflow_on: dict[Key, Key] = {}
@@ -276,7 +276,7 @@ class Metal3Controller:
             # A mistake of ours about one host must not stop the work on all others.
             delay = queue.retry(key)
             text = "host %s/%s: trying again in %.1f s"
-            self._complaints.warn(text, *key, delay, level=logging.ERROR, exc_info=True, whose=key[0])
+            self._limited_log.log(logging.ERROR, text, *key, delay, exc_info=True, owner=key[0])
             return False
         queue.settle(key)
         return True
@@ -484,7 +484,7 @@ class Metal3Controller:
             return
         told[reason] = message
         level = logging.WARNING if warning else logging.INFO
-        self._complaints.warn("host %s/%s: %s: %s", *key, reason, message, level=level, whose=key[0])
+        self._limited_log.log(level, "host %s/%s: %s: %s", *key, reason, message, owner=key[0])
         about = self._host(key)
         resource = self._hosts.resource
         if about is None:

@@ -17,6 +17,7 @@ shows.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -32,6 +33,8 @@ from aiohttp.streams import EMPTY_PAYLOAD
 
 from tink.net.special_addresses import LOOPBACK, UNSPECIFIED, Address, carried, parsed, special
 
+log = logging.getLogger(__name__)
+
 Networks = tuple[IPv4Network | IPv6Network, ...]
 
 OWN = "an address of this host"
@@ -44,6 +47,14 @@ WASTE_BYTES = 128 * 1024
 """An answer may have so many bytes besides its body, and a quarter of the body's: chunks of 20 bytes or more."""
 _STEP_BYTES = 16 * 1024
 """So much is looked at in one go where no body is: 650 interim answers have room in it, which take milliseconds."""
+
+
+# aiohttp has no public word for these three. A version that has them no more is used as it is, and says so.
+_MEASURES = (
+    "_factory" in aiohttp.BaseConnector.__init__.__code__.co_names
+    and "_payload" in ResponseHandler.__init__.__code__.co_names
+)
+_NAMES_NETRC = hasattr(aiohttp.ClientSession, "_get_netrc_auth")
 
 
 class WastefulAnswerError(aiohttp.ClientPayloadError):
@@ -118,15 +129,29 @@ def session(reach: Reach, **settings: Any) -> aiohttp.ClientSession:
         finally:
             _to_proxy.reset(token)
 
-    connector = aiohttp.TCPConnector(limit=0, socket_factory=socket_for)
-    # There is no other way to see what a connection brings before it is parsed; a test notices if this does nothing.
-    connector._factory = cast("partial[ResponseHandler]", partial(_Connection, asyncio.get_running_loop()))
-    client = aiohttp.ClientSession(
-        connector=connector, middlewares=(through_proxies,), cookie_jar=aiohttp.DummyCookieJar(), **settings
-    )
     # `trust_env` means the proxies. ~/.netrc has passwords of the operator's, with `default` for whoever is asked.
+    if not _NAMES_NETRC and settings.pop("trust_env", False):
+        log.warning("this aiohttp can't keep ~/.netrc from strangers: HTTP_PROXY and HTTPS_PROXY are left out, too")
+    connector = _Connector(socket_for)
+    client = aiohttp.ClientSession(
+        connector=connector,
+        middlewares=(through_proxies,),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        **settings,
+    )
     vars(client)["_get_netrc_auth"] = lambda _host: None
     return client
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Makes connections that are measured: there is no other way to see what one brings before it is parsed."""
+
+    def __init__(self, socket_for: Callable[[tuple[Any, ...]], socket.socket]) -> None:
+        super().__init__(limit=0, socket_factory=socket_for)
+        if _MEASURES:
+            self._factory = cast("partial[ResponseHandler]", partial(_Connection, asyncio.get_running_loop()))
+        else:
+            log.warning("this aiohttp can't measure answers: what is no body in them is not bounded")
 
 
 class _Connection(ResponseHandler):

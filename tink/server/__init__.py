@@ -1,16 +1,37 @@
-"""The server: agents get their Workflows from it and report what became of them.
+"""The server: agents get their Workflows from it and report what became of them. What is imported here is its door.
 
-observation   what the server tells the floor above about agents
-agents        who an agent is, and whether it may speak for a machine
-workflows     the Workflows of each machine, in the order of their creation
-dispatch      which command an agent gets next (pure)
+server        puts the parts together, listens, and feeds them with what changes
+service       the calls of agents: who asks, and what went wrong, in gRPC's words
+output        the call that takes what actions print
+health        gRPC's own services: health and reflection
+messages      between the messages of proto/workflow.proto and the state machine
+dispatch/     which command an agent gets next; its stream; what its absence means
 events        what becomes of Workflows, written into their status
-wire          between the messages of proto/workflow.proto and the state machine
-streams       one agent's command stream
-reboots       agents that went with their machines, as the last action wanted
-crowd         how many calls are served at once, of one address and of all
-connections   which connections may stay (pure)
-sockets       gRPC's connections as the kernel knows them
-guard         looks after the connections, and ends those that may not stay
-server        the gRPC service
+workflows     the Workflows of each machine, in the order of their creation
+agents/       who an agent is, and whether it may speak for a machine
+connections/  what connections and calls of strangers may cost
+peer          gRPC's names of who is at the other end
+activity      what the floor above hears of agents
+settings      what an operator may set
 """
+
+from tink.server.activity import ActivityKind, AgentActivity
+from tink.server.agents.auth import AgentAuth
+from tink.server.agents.tls import TlsError, TlsFiles, authority_of
+from tink.server.agents.tokens import DEFAULT_LIFETIME_SECONDS, TokenKeys, TokenSettings
+from tink.server.server import WorkflowServer
+from tink.server.settings import ServerSettings
+
+__all__ = [
+    "DEFAULT_LIFETIME_SECONDS",
+    "ActivityKind",
+    "AgentActivity",
+    "AgentAuth",
+    "ServerSettings",
+    "TlsError",
+    "TlsFiles",
+    "TokenKeys",
+    "TokenSettings",
+    "WorkflowServer",
+    "authority_of",
+]

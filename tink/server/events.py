@@ -23,13 +23,27 @@ from tink.api.v1alpha2 import Raw, WorkflowState
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.resources import WORKFLOW
 from tink.limits.backoff import Backoff
-from tink.limits.once_per import OncePer
-from tink.server.agents import HardwareKey
-from tink.server.dispatch import rejection_delay
-from tink.server.turns import Ticket, Turns
+from tink.limits.log import LimitedLog
+from tink.limits.semaphore import PrioritySemaphore, Waiter
+from tink.server.agents.directory import HardwareKey
 from tink.server.workflows import WorkflowIndex, hardware_of, uid_of
 from tink.workflow import machine
-from tink.workflow.machine import Author
+from tink.workflow.events import (
+    ActionFailed,
+    ActionStarted,
+    ActionSucceeded,
+    AgentAway,
+    AgentEvent,
+    AgentLost,
+    AgentSeen,
+    Dispatched,
+    Event,
+    GivenBack,
+    Reclaimed,
+    Rejected,
+    Undelivered,
+)
+from tink.workflow.reasons import REASON_ALREADY_FINISHED, REASON_UNKNOWN_WORKFLOW
 from tink.workflow.status import (
     InvalidStatusError,
     Status,
@@ -43,28 +57,29 @@ from tink.workflow.status import (
     status_of,
     status_patch,
 )
+from tink.workflow.table import Author
 
 log = logging.getLogger(__name__)
 
 MAX_WAITING: Final = 16
 """Events of one machine that are taken or wait for that at the same time. An agent sends one after the other."""
 
-WRITES: Final = 16
+MAX_WRITES: Final = 16
 """Writes of events that are under way at once. What comes meanwhile gathers."""
 
-GATHER = 0.005
+BATCH_SECONDS = 0.005
 """Seconds that the end of an action waits for the start of the next one, which agents send with it."""
 
-PATIENCE = 1.0
+YIELD_SECONDS = 1.0
 """Seconds that a report gives way to others, when the agent goes on without the answer."""
 
 _ATTEMPTS = 8
-_FIRST_RETRY, _LAST_RETRY = 0.5, 15.0
+_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 0.5, 15.0
 """Seconds before another attempt to take a claim back, while the API is away."""
-_SAY_AGAIN = 60.0
-"""Seconds after which it is worth another line that the API is away; it is away for all machines."""
+_JITTER = 0.2
+"""The part of a delay that chance may take away."""
 
-ServerEvent = machine.AgentEvent | machine.AgentLost | machine.AgentSeen | machine.AgentAway | machine.Undelivered
+ServerEvent = AgentEvent | AgentLost | AgentSeen | AgentAway | Undelivered
 """What agents report, what the server concludes when they do not, and what it has not sent."""
 
 
@@ -81,7 +96,7 @@ class BusyError(RuntimeError):
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class _QueuedEvent:
     """An event of the Workflow `uid` whose caller waits for `outcome`: whether it changed anything. `due` is when its
     turn should come, on the loop's clock."""
 
@@ -92,15 +107,15 @@ class _Waiting:
 
 
 @dataclass(slots=True)
-class _Line:
+class _Queue:
     """The events of one machine, the oldest first."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    waiting: list[_Waiting] = field(default_factory=list)
-    ticket: Ticket | None = None
+    waiting: list[_QueuedEvent] = field(default_factory=list)
+    waiter: Waiter | None = None
     """Of the write that is due next."""
 
-    def first(self) -> list[_Waiting]:
+    def first(self) -> list[_QueuedEvent]:
         """The oldest, with those after it that are of the same Workflow. None has an outcome yet: who has one leaves
         before the lock, which is fair, comes to who has none."""
         return list(takewhile(lambda each: each.uid == self.waiting[0].uid, self.waiting))
@@ -129,9 +144,10 @@ class EventStore:
         self._first = rejection_first
         self._longest = rejection_longest
         self._chance = chance
-        self._lines: dict[HardwareKey, _Line] = {}
-        self._writes = Turns(WRITES)
-        self._said = OncePer(_SAY_AGAIN, 8)
+        self._queues: dict[HardwareKey, _Queue] = {}
+        self._writes = PrioritySemaphore(MAX_WRITES)
+        # That the API is away is worth a line once in a while: it is away for all machines.
+        self._log = LimitedLog(log, clock, capacity=8)
 
     async def take(self, workflow: Raw, event: ServerEvent) -> bool:
         """Store what `event` makes of `workflow` (as the informer last saw it); False if that changes nothing.
@@ -139,30 +155,30 @@ class EventStore:
         Raises BusyError, WorkflowGoneError, StaleError, UnknownActionError, InvalidStatusError, ApiError.
         """
         key = hardware_of(workflow) or ("", "")
-        due = asyncio.get_running_loop().time() + (PATIENCE if _can_wait(workflow, event) else 0.0)
-        mine = _Waiting(uid_of(workflow), event, due)
-        async with self._in_line(key, mine) as line:
+        due = asyncio.get_running_loop().time() + (YIELD_SECONDS if _can_wait(workflow, event) else 0.0)
+        mine = _QueuedEvent(uid_of(workflow), event, due)
+        async with self._queued(key, mine) as queue:
             while mine.outcome is None:
-                async with line.lock:
+                async with queue.lock:
                     if mine.outcome is None:  # else another has stored this one with its own
-                        if len(line.waiting) == 1 and _another_follows(workflow, event):
-                            await asyncio.sleep(GATHER)
-                        line.ticket = Ticket(min(each.due for each in line.waiting))
-                        async with self._writes.turn(line.ticket):
-                            await self._take_first(line)
+                        if len(queue.waiting) == 1 and _another_follows(workflow, event):
+                            await asyncio.sleep(BATCH_SECONDS)
+                        queue.waiter = Waiter(min(each.due for each in queue.waiting))
+                        async with self._writes.slot(queue.waiter):
+                            await self._take_first(queue)
         if isinstance(mine.outcome, Exception):
             raise mine.outcome
         return mine.outcome
 
     async def claim(self, workflow: Raw) -> Raw | None:
         """Make a Pending Workflow Scheduled; None if somebody changed it meanwhile, or the API is away."""
-        return await self._claim(workflow, machine.Dispatched())
+        return await self._claim(workflow, Dispatched())
 
     async def reclaim(self, workflow: Raw) -> Raw | None:
         """Claim a Workflow that is Scheduled, which somebody else may be about to send; None as above."""
-        return await self._claim(workflow, machine.Reclaimed())
+        return await self._claim(workflow, Reclaimed())
 
-    async def _claim(self, workflow: Raw, event: machine.Event) -> Raw | None:
+    async def _claim(self, workflow: Raw, event: Event) -> Raw | None:
         status = machine.apply(workflow, event, self._clock(), Author.SERVER)
         if status is None:
             return None
@@ -171,13 +187,13 @@ class EventStore:
         except (ConflictError, NotFoundError):
             return None  # the informer will tell what it is now
         except ApiError as error:
-            if self._said.due("claim", self._clock()):
-                log.warning("Workflow %s can't be scheduled, trying again: %s", name_of(workflow), error)
+            text = "Workflow %s can't be scheduled, trying again: %s"
+            self._log.warning(text, name_of(workflow), error, key="claim")
             return None
 
     async def give_back(self, workflow: Raw) -> bool:
         """Make a Scheduled Workflow Pending again. False if somebody changed it meanwhile, or the API is away."""
-        status = machine.apply(workflow, machine.GivenBack(), self._clock(), Author.SERVER)
+        status = machine.apply(workflow, GivenBack(), self._clock(), Author.SERVER)
         if status is None:
             return False
         try:
@@ -185,8 +201,7 @@ class EventStore:
         except (ConflictError, NotFoundError):
             return False
         except ApiError as error:
-            if self._said.due("give back", self._clock()):
-                log.warning("Workflow %s stays Scheduled: %s", name_of(workflow), error)
+            self._log.warning("Workflow %s stays Scheduled: %s", name_of(workflow), error, key="give back")
             return False
         return True
 
@@ -197,41 +212,41 @@ class EventStore:
         If it was cancelled meanwhile it has ended: nobody else knows that no agent has it. So this goes on until it is
         stored, however long the API is away.
         """
-        event = machine.Undelivered(claim_of(status_of(workflow)), given(status_of(before)))
-        backoff = Backoff(_FIRST_RETRY, _LAST_RETRY)
+        event = Undelivered(claim_of(status_of(workflow)), given(status_of(before)))
+        backoff = Backoff(_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS)
         while True:
             try:
                 await self._take(workflow, [event])
             except WorkflowGoneError:
                 return
             except (ApiError, StaleError) as error:
-                if self._said.due("take back", self._clock()):
-                    log.warning("Workflow %s stays Scheduled for now: %s", name_of(workflow), error)
+                text = "Workflow %s stays Scheduled for now: %s"
+                self._log.warning(text, name_of(workflow), error, key="take back")
                 await asyncio.sleep(backoff.next())
             else:
                 return
 
     @asynccontextmanager
-    async def _in_line(self, key: HardwareKey, mine: _Waiting) -> AsyncIterator[_Line]:
-        line = self._lines.setdefault(key, _Line())
-        if len(line.waiting) >= MAX_WAITING:
+    async def _queued(self, key: HardwareKey, mine: _QueuedEvent) -> AsyncIterator[_Queue]:
+        queue = self._queues.setdefault(key, _Queue())
+        if len(queue.waiting) >= MAX_WAITING:
             raise BusyError(
                 f"{MAX_WAITING} events of Hardware {'/'.join(key)} wait already: publish one after the other"
             )
-        line.waiting.append(mine)
-        if line.ticket is not None:
-            self._writes.hurry(line.ticket, mine.due)
+        queue.waiting.append(mine)
+        if queue.waiter is not None:
+            self._writes.expedite(queue.waiter, mine.due)
         try:
-            yield line
+            yield queue
         finally:
-            line.waiting.remove(mine)
-            if not line.waiting:
-                del self._lines[key]
+            queue.waiting.remove(mine)
+            if not queue.waiting:
+                del self._queues[key]
 
-    async def _take_first(self, line: _Line) -> None:
-        """Give the oldest events of the line their outcome. One that is cancelled meanwhile leaves the others as they
+    async def _take_first(self, queue: _Queue) -> None:
+        """Give the oldest events of the queue their outcome. One that is cancelled meanwhile leaves the others as they
         were: what it may have stored, they find stored."""
-        events = line.first()
+        events = queue.first()
         workflow = self._workflows.get(events[0].uid)
         outcomes: list[bool | Exception]
         try:
@@ -294,7 +309,7 @@ class EventStore:
             log.info("Workflow %s is not offered again for %.1f s", name_of(workflow), until - self._clock())
 
     def _with_delay(self, event: ServerEvent, workflow: Raw) -> ServerEvent:
-        if not isinstance(event, machine.Rejected):
+        if not isinstance(event, Rejected):
             return event
         count = rejections(status_of(workflow))
         return replace(event, delay=rejection_delay(count, self._first, self._longest, self._chance()))
@@ -321,20 +336,30 @@ class EventStore:
         return stored
 
 
+def rejection_delay(rejections: int, first: float, longest: float, chance: float) -> float:
+    """How long a Workflow is not offered that was rejected now, and `rejections` times before; in seconds.
+
+    It doubles from `first` to `longest`. `chance` (0 to 1) shortens it a little, so that the agents of a rack do not
+    come back in step.
+    """
+    # The exponent is capped as well: 2.0 ** 1024 would overflow.
+    return min(first * 2.0 ** min(rejections, 64), longest) * (1 - _JITTER * chance)
+
+
 def _another_follows(workflow: Raw, event: ServerEvent) -> bool:
     """Whether an agent that reports this goes on with another action."""
-    return isinstance(event, machine.ActionSucceeded) and not _is_of(workflow, event, -1)
+    return isinstance(event, ActionSucceeded) and not _is_of(workflow, event, -1)
 
 
 def _can_wait(workflow: Raw, event: ServerEvent) -> bool:
     """Whether the agent goes on without the answer: it waits before the first action and before the last, and after
     that others wait for what becomes of the Workflow."""
-    if isinstance(event, machine.ActionStarted):
+    if isinstance(event, ActionStarted):
         return not _is_of(workflow, event, 0) and not _is_of(workflow, event, -1)
     return _another_follows(workflow, event)
 
 
-def _is_of(workflow: Raw, event: machine.ActionStarted | machine.ActionSucceeded, index: int) -> bool:
+def _is_of(workflow: Raw, event: ActionStarted | ActionSucceeded, index: int) -> bool:
     """Whether an event is of the action at `index`, or of a Workflow that seems to have none."""
     actions = actions_of(status_of(workflow))
     return not actions or actions[index].get("id") == event.action_id
@@ -345,8 +370,8 @@ def _settled(state: WorkflowState | None, event: ServerEvent) -> bool:
     the copy may be behind. So an agent that repeats what is known costs no call."""
     if state is not None and state.terminal:
         return True
-    if isinstance(event, machine.ActionStarted | machine.ActionSucceeded | machine.ActionFailed):
+    if isinstance(event, ActionStarted | ActionSucceeded | ActionFailed):
         return True  # the action is as far already, and actions never go back
     # Where the copy says Running, the API may say Cancelling: for an agent that does not run it, that is the end.
-    ends = (machine.REASON_UNKNOWN_WORKFLOW, machine.REASON_ALREADY_FINISHED)
-    return isinstance(event, machine.Rejected) and event.reason not in ends and state is WorkflowState.RUNNING
+    ends = (REASON_UNKNOWN_WORKFLOW, REASON_ALREADY_FINISHED)
+    return isinstance(event, Rejected) and event.reason not in ends and state is WorkflowState.RUNNING

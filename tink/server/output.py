@@ -1,4 +1,4 @@
-"""The gRPC service that takes what actions print, and tells it to the floor above as observations.
+"""The gRPC service that takes what actions print, and tells it to the floor above as what agents do (`activity`).
 
 Nothing of it is kept here. Agents send it in pieces, seldom (`tink.agent.output`), so what is refused is what no agent
 of ours sends: pieces that come faster than that are answered and left out, and counted in the next one.
@@ -17,7 +17,8 @@ import grpc.aio
 
 from proto import output_pb2 as pb
 from proto import output_pb2_grpc as pb_grpc
-from tink.server.observation import AgentObservation, ObservationKind, Observe
+from tink.limits.token_bucket import TokenBuckets
+from tink.server.activity import ActivityKind, ActivityObserver, AgentActivity
 
 LINES: Final = 100
 LINE_CHARACTERS: Final = 400
@@ -54,24 +55,18 @@ Authorise = Callable[[str, Context], Awaitable[Speaker]]
 """`authorise(workflow_id, context)`: who speaks, if they may speak of that Workflow; else it aborts the call."""
 
 
-@dataclass(slots=True)
-class _Allowance:
-    """What a machine may send yet."""
-
-    pieces: float
-    at: float
-    left_out: int = 0
-
-
 class OutputService(pb_grpc.OutputServiceServicer):
     """The methods by their names in the proto."""
 
-    def __init__(self, authorise: Authorise, observe: Observe, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, authorise: Authorise, observe: ActivityObserver, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """`clock` gives seconds that never go back."""
         self._authorise = authorise
         self._observe = observe
         self._clock = clock
-        self._allowances: dict[str, _Allowance] = {}
+        self._buckets = TokenBuckets(PIECES_AT_ONCE, PIECES_PER_SECOND, MACHINES)
+        self._left_out: dict[str, int] = {}  # lines, by Hardware; those who began to lose some last come last
 
     async def WriteOutput(  # noqa: N802 - name of the proto
         self, request_iterator: AsyncIterator[pb.WriteOutputRequest], context: Context
@@ -89,19 +84,17 @@ class OutputService(pb_grpc.OutputServiceServicer):
         action = speaker.actions.get(piece.action_id)
         if action is None:
             return  # an action that the Workflow does not have prints nothing that anybody looks for
-        allowance = self._allowance(speaker.hardware)
-        if allowance.pieces < 1:
-            allowance.left_out += len(piece.lines) + min(piece.dropped, _MANY)
+        if not self._buckets.allows(speaker.hardware, self._clock()):
+            self._leave_out(speaker.hardware, len(piece.lines) + min(piece.dropped, _MANY))
             return
-        allowance.pieces -= 1
-        lines = told(piece.lines)
-        dropped = len(piece.lines) - len(lines) + min(piece.dropped, _MANY) + allowance.left_out
-        allowance.left_out = 0
+        lines = printable(piece.lines)
+        left_out = self._left_out.pop(speaker.hardware, 0)
+        dropped = len(piece.lines) - len(lines) + min(piece.dropped, _MANY) + left_out
         self._observe(
-            AgentObservation(
+            AgentActivity(
                 speaker.agent_id,
                 speaker.peer,
-                ObservationKind.OUTPUT,
+                ActivityKind.OUTPUT,
                 f"action {action}: {lines[-1] if lines else f'{dropped} lines of output left out'}",
                 speaker.hardware,
                 speaker.workflow,
@@ -112,18 +105,13 @@ class OutputService(pb_grpc.OutputServiceServicer):
             )
         )
 
-    def _allowance(self, hardware: str) -> _Allowance:
-        now = self._clock()
-        allowance = self._allowances.pop(hardware, None) or _Allowance(PIECES_AT_ONCE, now)
-        allowance.pieces = min(PIECES_AT_ONCE, allowance.pieces + (now - allowance.at) * PIECES_PER_SECOND)
-        allowance.at = now
-        self._allowances[hardware] = allowance
-        if len(self._allowances) > MACHINES:
-            del self._allowances[next(iter(self._allowances))]
-        return allowance
+    def _leave_out(self, hardware: str, lines: int) -> None:
+        self._left_out[hardware] = self._left_out.get(hardware, 0) + lines
+        if len(self._left_out) > MACHINES:
+            del self._left_out[next(iter(self._left_out))]
 
 
-def told(lines: Sequence[str]) -> tuple[str, ...]:
+def printable(lines: Sequence[str]) -> tuple[str, ...]:
     """The newest of `lines` that fit, oldest first; nothing in them moves a terminal's cursor."""
     kept, room = [], PIECE_CHARACTERS
     for line in reversed(lines[-LINES:]):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tink.server.auth import AgentAuth
-from tink.server.tls import TlsFiles
-from tink.server.tokens import TokenSettings
+from tink.server.agents.auth import AgentAuth
+from tink.server.agents.tls import TlsFiles
+from tink.server.agents.tokens import TokenSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tink.api.v1alpha2 import Raw
-from tink.server.agents import HardwareKey
+from tink.server.agents.directory import HardwareKey
 from tink.workflow.status import name_of
 
 _REMEMBERED = 4096

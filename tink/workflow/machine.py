@@ -1,13 +1,8 @@
-"""The state machine of Workflows and their actions. Everything that changes a state lives here.
-
-Theory of operation. A Workflow is in one of seven states, each of its actions in one of four. What happens is a
-`Cause`; `WORKFLOW` and `ACTION` say which cause leads from where to where, and a pair that is not in the table can't
-happen. `AUTHOR` says which component may write a cause: the controller prepares, supervises and cancels; the server
-dispatches and passes on what agents report, or their silence says. Neither ever writes the other's.
+"""The state machine of Workflows and their actions: the only way to a new status.
 
 Controller and server don't deal in causes but in `events`: what they decided or were told, with the facts of it.
-`apply(workflow, event, now, author)` takes an event through the tables, several arrows if need be, and returns the new
-status, or None if the event changes nothing. It is the only way to a new status:
+`apply(workflow, event, now, author)` takes an event through the `table`, several arrows if need be, and returns the new
+status, or None if the event changes nothing:
 
 - Agents report at least once. A report for an action that is already final, or for a Workflow that is, changes nothing.
 - A report may skip ahead. Success without a start is both; a start of a Workflow that looks undispatched (the claim was
@@ -32,7 +27,6 @@ the object anew and asks again. That makes every arrow atomic, with any number o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Any
 
 from tink.api.v1alpha2 import ActionState, ConditionStatus, Raw, WorkflowState
@@ -42,7 +36,6 @@ from tink.workflow.events import (
     ActionSucceeded,
     ActionTimedOut,
     AgentAway,
-    AgentEvent,
     AgentLost,
     AgentSeen,
     CancelRequested,
@@ -53,12 +46,28 @@ from tink.workflow.events import (
     NothingLeft,
     PreparationFailed,
     Prepared,
-    PreparedAction,
     Reclaimed,
     Rejected,
     StartTimedOut,
     Undelivered,
     WorkflowTimedOut,
+)
+from tink.workflow.guards import last_action_reboots
+from tink.workflow.reasons import (
+    REASON_ACTION_TIMEOUT,
+    REASON_AGENT_LOST,
+    REASON_ALREADY_FINISHED,
+    REASON_CANCEL_TIMEOUT,
+    REASON_CANCELED,
+    REASON_CANCELLING,
+    REASON_DEFAULT_FAILURE,
+    REASON_INVALID_STATUS,
+    REASON_REBOOT_ASSUMED,
+    REASON_REBOOTED,
+    REASON_REJECTED,
+    REASON_START_TIMEOUT,
+    REASON_UNKNOWN_WORKFLOW,
+    REASON_WORKFLOW_TIMEOUT,
 )
 from tink.workflow.status import (
     ConditionType,
@@ -78,42 +87,7 @@ from tink.workflow.status import (
     timestamp,
     with_no_agent,
 )
-
-__all__ = [
-    "ACTION",
-    "AUTHOR",
-    "WORKFLOW",
-    "ActionCause",
-    "ActionFailed",
-    "ActionStarted",
-    "ActionSucceeded",
-    "ActionTimedOut",
-    "AgentAway",
-    "AgentEvent",
-    "AgentLost",
-    "AgentSeen",
-    "Author",
-    "CancelRequested",
-    "CancelTimedOut",
-    "Cause",
-    "Dispatched",
-    "Event",
-    "GivenBack",
-    "NotAllowedError",
-    "NothingLeft",
-    "PreparationFailed",
-    "Prepared",
-    "PreparedAction",
-    "Reclaimed",
-    "Rejected",
-    "StartTimedOut",
-    "Undelivered",
-    "UnknownActionError",
-    "WorkflowTimedOut",
-    "apply",
-    "rebooting",
-    "unconfirmed",
-]
+from tink.workflow.table import ACTION, AUTHOR, WORKFLOW, ActionCause, Author, Cause
 
 MAX_REASON = 128
 MAX_MESSAGE = 4096
@@ -121,146 +95,10 @@ MAX_MESSAGE = 4096
 MAX_REJECTIONS = 1_000_000
 """Where the count of rejections ends, so that no number written by hand makes it one that can't be stored."""
 
-REASON_CANCELED = "Canceled"
-REASON_UNKNOWN_WORKFLOW = "UnknownWorkflow"
-REASON_ALREADY_FINISHED = "AlreadyFinished"
-REASON_CANCELLING = "Cancelling"
-REASON_START_TIMEOUT = "StartTimeout"
-REASON_CANCEL_TIMEOUT = "CancelTimeout"
-REASON_WORKFLOW_TIMEOUT = "WorkflowTimeout"
-REASON_ACTION_TIMEOUT = "ActionTimeout"
-REASON_INVALID_STATUS = "InvalidStatus"
-REASON_DEFAULT_FAILURE = "ActionFailed"
-REASON_REJECTED = "Rejected"
-REASON_AGENT_LOST = "AgentLost"
-REASON_REBOOTED = "Rebooted"
-"""The agent went with its machine: of a Workflow that has succeeded."""
-REASON_REBOOT_ASSUMED = "RebootAssumed"
-"""The time of the action that reboots was up: of a Workflow that has succeeded, as far as anybody knows."""
-
 _NOTHING_LEFT = (
     "the Workflow was Running, but none of status.actions was Pending or Running any more: somebody edited its status; "
     "create it again"
 )
-
-TIMEOUT_REASONS = frozenset(
-    {
-        REASON_START_TIMEOUT,
-        REASON_CANCEL_TIMEOUT,
-        REASON_WORKFLOW_TIMEOUT,
-        REASON_ACTION_TIMEOUT,
-        REASON_REBOOT_ASSUMED,
-    }
-)
-"""Why the controller ended a Workflow without its agent's word: the agent may still be running it."""
-_NOT_ITS_WORD = TIMEOUT_REASONS | {REASON_AGENT_LOST, REASON_INVALID_STATUS}
-
-
-class Author(StrEnum):
-    """Who writes a transition."""
-
-    CONTROLLER = "controller"
-    SERVER = "server"
-
-
-class Cause(StrEnum):
-    """Why a Workflow changes its state."""
-
-    PREPARED = "prepared"
-    PREPARATION_FAILED = "preparation failed"
-    DISPATCHED = "dispatched"
-    RETURNED = "returned"  # rejected by the agent, or never sent to it
-    STARTED = "started"
-    SUCCEEDED = "succeeded"
-    ACTION_FAILED = "action failed"
-    CANCEL_REQUESTED = "cancel requested"
-    STOPPED = "stopped"
-    NOTHING_TO_STOP = "nothing to stop"  # no agent has it
-    START_TIMED_OUT = "start timed out"
-    CANCEL_TIMED_OUT = "cancel timed out"
-    RUN_TIMED_OUT = "run timed out"  # the Workflow, or one of its actions
-    NOTHING_LEFT = "nothing left"  # no action could still run: its status was edited by hand
-    AGENT_LOST = "agent lost"  # it came back without the Workflow
-    ENDED_UNHEARD = "ended unheard"  # the agent has ended it, and its reports were lost
-    REBOOTED = "rebooted"  # the agent went while the last action was to restart its machine
-    REBOOT_ASSUMED = "reboot assumed"  # that action's time was up, and no failure was reported
-
-
-class ActionCause(StrEnum):
-    """Why an action changes its state."""
-
-    STARTED = "started"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-
-
-_S = WorkflowState
-_A = ActionState
-
-WORKFLOW: Mapping[WorkflowState | None, Mapping[Cause, WorkflowState]] = {
-    None: {
-        Cause.PREPARED: _S.PENDING,
-        Cause.PREPARATION_FAILED: _S.FAILED,
-    },
-    _S.PENDING: {
-        Cause.DISPATCHED: _S.SCHEDULED,
-        Cause.CANCEL_REQUESTED: _S.CANCELED,
-    },
-    _S.SCHEDULED: {
-        Cause.RETURNED: _S.PENDING,
-        Cause.STARTED: _S.RUNNING,
-        Cause.CANCEL_REQUESTED: _S.CANCELLING,
-        Cause.START_TIMED_OUT: _S.FAILED,
-        Cause.ENDED_UNHEARD: _S.FAILED,
-    },
-    _S.RUNNING: {
-        Cause.SUCCEEDED: _S.SUCCEEDED,
-        Cause.ACTION_FAILED: _S.FAILED,
-        Cause.RUN_TIMED_OUT: _S.FAILED,
-        Cause.NOTHING_LEFT: _S.FAILED,
-        Cause.AGENT_LOST: _S.FAILED,
-        Cause.ENDED_UNHEARD: _S.FAILED,
-        Cause.REBOOTED: _S.SUCCEEDED,
-        Cause.REBOOT_ASSUMED: _S.SUCCEEDED,
-        Cause.CANCEL_REQUESTED: _S.CANCELLING,
-    },
-    _S.CANCELLING: {
-        Cause.STOPPED: _S.CANCELED,
-        Cause.NOTHING_TO_STOP: _S.CANCELED,
-        Cause.CANCEL_TIMED_OUT: _S.CANCELED,
-    },
-    _S.SUCCEEDED: {},
-    _S.FAILED: {},
-    _S.CANCELED: {},
-}
-
-AUTHOR: Mapping[Cause, Author] = {
-    Cause.PREPARED: Author.CONTROLLER,
-    Cause.PREPARATION_FAILED: Author.CONTROLLER,
-    Cause.DISPATCHED: Author.SERVER,
-    Cause.RETURNED: Author.SERVER,
-    Cause.STARTED: Author.SERVER,
-    Cause.SUCCEEDED: Author.SERVER,
-    Cause.ACTION_FAILED: Author.SERVER,
-    Cause.CANCEL_REQUESTED: Author.CONTROLLER,
-    Cause.STOPPED: Author.SERVER,
-    Cause.NOTHING_TO_STOP: Author.CONTROLLER,
-    Cause.START_TIMED_OUT: Author.CONTROLLER,
-    Cause.CANCEL_TIMED_OUT: Author.CONTROLLER,
-    Cause.RUN_TIMED_OUT: Author.CONTROLLER,
-    Cause.NOTHING_LEFT: Author.CONTROLLER,
-    Cause.AGENT_LOST: Author.SERVER,
-    Cause.ENDED_UNHEARD: Author.SERVER,
-    Cause.REBOOTED: Author.SERVER,
-    Cause.REBOOT_ASSUMED: Author.CONTROLLER,
-}
-
-ACTION: Mapping[ActionState, Mapping[ActionCause, ActionState]] = {
-    _A.PENDING: {ActionCause.STARTED: _A.RUNNING},
-    _A.RUNNING: {ActionCause.SUCCEEDED: _A.SUCCEEDED, ActionCause.FAILED: _A.FAILED},
-    _A.SUCCEEDED: {},
-    _A.FAILED: {},
-}
 
 
 class UnknownActionError(ValueError):
@@ -293,46 +131,6 @@ def _own(status: Mapping[str, Any]) -> Status:
     if isinstance(actions, list):
         own["actions"] = [dict(action) if isinstance(action, dict) else action for action in actions]
     return own
-
-
-def rebooting(workflow: Raw) -> bool:
-    """Whether the Workflow is Running and nothing is left of it but its last action, which reboots the machine.
-
-    Raises InvalidStatusError.
-    """
-    return state_of(workflow) is WorkflowState.RUNNING and _last_reboots(actions_of(status_of(workflow)))
-
-
-def unconfirmed(workflow: Raw) -> bool:
-    """Whether the Workflow has ended, but not by its agent's word: the agent may be running it still.
-
-    Raises InvalidStatusError.
-    """
-    state = state_of(workflow)
-    if state is None or not state.terminal:
-        return False
-    status = status_of(workflow)
-    if condition(status, ConditionType.SUCCEEDED).get("reason") in _NOT_ITS_WORD:
-        return True
-    # An agent's word leaves an action that failed, or only such as have succeeded; a state written by hand does not.
-    # (Nor does a Workflow that no agent had: canceled before it was sent, say.)
-    states = [action_state(action) for action in actions_of(status)]
-    if state is WorkflowState.SUCCEEDED:
-        return any(action is not ActionState.SUCCEEDED for action in states)
-    return ActionState.RUNNING in states or ActionState.FAILED not in states
-
-
-def _last_reboots(actions: list[dict[str, Any]]) -> bool:
-    if not actions:
-        return False
-    *others, last = actions
-    rendered = last.get("rendered")
-    return (
-        isinstance(rendered, dict)
-        and rendered.get("reboots") is True
-        and action_state(last) is ActionState.RUNNING
-        and all(action_state(action) is ActionState.SUCCEEDED for action in others)
-    )
 
 
 class _Transition:
@@ -470,7 +268,7 @@ class _Transition:
         if self._state is not None and self._state.terminal:
             return
         if self._move_action(action, ActionCause.STARTED):
-            self._began(action)
+            self._began()
         match event:
             case ActionSucceeded():
                 if self._move_action(action, ActionCause.SUCCEEDED) and self._all_succeeded():
@@ -559,7 +357,7 @@ class _Transition:
         for action in actions_of(self._after):
             self._fail_action(action, reason, message)
 
-    def _began(self, action: dict[str, Any]) -> None:
+    def _began(self) -> None:
         if self._state is WorkflowState.PENDING:
             self._move(Cause.DISPATCHED)
         if self._state is WorkflowState.SCHEDULED:
@@ -575,7 +373,7 @@ class _Transition:
 
     def _rebooting(self) -> bool:
         """Whether a silent agent has done what it was to do; only of a Running Workflow do the tables say so."""
-        return _last_reboots(actions_of(self._after))
+        return last_action_reboots(self._after)
 
     def _rebooted(self, reason: str, message: str) -> None:
         """The last action has succeeded, and with it the Workflow."""

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.unit.apiserver.conftest import CRDS, Client
-from tink.apiserver.write import intake, patch
+from tink.apiserver import patch
+from tink.apiserver.write import completion
 from tink.schema.outcome import MAX_ADDED, Outcome, TooMuchAddedError
 from tink.schema.structural.checks import VALUE_CHECKS
 from tink.schema.structural.compiler import compile_schema
@@ -86,7 +87,7 @@ def test_owners_that_stand_twice_are_found_in_one_pass() -> None:
     """30,000 of them kept the loop busy for a minute."""
     owners = [{"apiVersion": "v1", "kind": "K", "name": f"a{i // 2}", "uid": f"u{i // 2}"} for i in range(20_000)]
     fields = {"ownerReferences": owners}
-    assert _seconds(intake.dedup_owners, fields) < 5
+    assert _seconds(completion.dedup_owners, fields) < 5
     assert [owner["uid"] for owner in fields["ownerReferences"]] == [f"u{i}" for i in range(10_000)]
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tink.apiserver.write.patch import PatchError, apply_operations, merge, merge_strategic
+from tink.apiserver.patch import PatchError, apply_operations, merge, merge_strategic
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3),

@@ -21,7 +21,7 @@ from tink.apiserver.errors import StatusError
 from tink.apiserver.http.accept import Form, accept
 from tink.apiserver.resources import builtin, definitions
 from tink.apiserver.resources.registry import Registry
-from tink.apiserver.resources.reviews import Reviewer, find_review
+from tink.apiserver.write.reviews import Reviewer, find_review
 
 DATA = Path(__file__).parent / "data"
 REAL = recordings.read(DATA / "documents")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tink.api.v1alpha2 import FINALIZER, Raw
-from tink.apiserver.write.patch import merge
+from tink.apiserver.patch import merge
 from tink.kube.client import ConflictError, NotFoundError
 
 CREATED = "2027-01-15T08:00:00Z"

@@ -12,7 +12,7 @@ from tink.api.v1alpha2 import FINALIZER, Raw, WorkflowStatus
 from tink.controller.reconcile import MAX_OBJECT_BYTES, Outcome, Reference, action_id, reconcile, refused, timestamps
 from tink.controller.settings import ControllerSettings
 from tink.template.errors import TemplateError
-from tink.workflow.machine import unconfirmed
+from tink.workflow.guards import unconfirmed
 from tink.workflow.status import InvalidStatusError
 
 CREATED = 1_800_000_000.0

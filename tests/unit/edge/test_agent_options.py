@@ -11,7 +11,7 @@ import pytest
 from edge.commands.options import serving, settings
 from edge.serving import _boot_settings
 from edge.settings import EDGE, Service, StackSettings
-from tink.server.auth import AgentAuth
+from tink.server import AgentAuth
 
 ALL = frozenset(Service)
 SERVER = frozenset({Service.SERVER})

@@ -8,8 +8,8 @@ import pytest
 from edge.journey.agents import AgentJourney
 from edge.journey.events import MAX_DETAIL, MAX_MESSAGE, Outcome, Step
 from edge.journey.recorder import Journey
-from tink.server.observation import AgentObservation, ObservationKind
-from tink.server.output import LINE_CHARACTERS, told
+from tink.server import ActivityKind, AgentActivity
+from tink.server.output import LINE_CHARACTERS, printable
 
 MAC = "52:54:00:00:00:01"
 
@@ -36,8 +36,8 @@ def observe(journey):
 
 
 def output(*lines, dropped=0, agent_id=MAC):
-    return AgentObservation(
-        *(agent_id, "192.0.2.9", ObservationKind.OUTPUT, f"action first: {lines[-1]}", "d/h", "d/w"),
+    return AgentActivity(
+        *(agent_id, "192.0.2.9", ActivityKind.OUTPUT, f"action first: {lines[-1]}", "d/h", "d/w"),
         action="first",
         lines=lines,
         dropped=dropped,
@@ -52,7 +52,7 @@ def test_output_is_an_entry_with_the_newest_line_and_all_of_them_behind_it(journ
 
 
 def test_output_that_the_server_tells_is_not_cut_again(journey, observe):
-    lines = told(["x" * LINE_CHARACTERS] * 100)
+    lines = printable(["x" * LINE_CHARACTERS] * 100)
     observe(output(*lines))
     [event] = journey.events(MAC)
     assert event.detail["output"] == "\n".join(lines)
@@ -77,12 +77,12 @@ def test_machine_is_found_by_its_hardware_when_the_agent_has_a_name(journey, obs
 @pytest.mark.parametrize(
     ("kind", "outcome"),
     [
-        (ObservationKind.CONNECTED, Outcome.OK),
-        (ObservationKind.DISCONNECTED, Outcome.INFO),
+        (ActivityKind.CONNECTED, Outcome.OK),
+        (ActivityKind.DISCONNECTED, Outcome.INFO),
     ],
 )
 def test_coming_and_going_of_an_agent(journey, observe, kind, outcome):
-    observe(AgentObservation(MAC, "192.0.2.1", kind, "what happened"))
+    observe(AgentActivity(MAC, "192.0.2.1", kind, "what happened"))
     [event] = journey.events(MAC)
     assert (event.step, event.outcome, event.message) == (Step.AGENT, outcome, "what happened")
 
@@ -95,7 +95,7 @@ def test_coming_and_going_of_an_agent(journey, observe, kind, outcome):
     ],
 )
 def test_who_is_refused_in_a_machines_name_is_named_on_its_journey(journey, observe, message, shown):
-    observe(AgentObservation(MAC, "192.0.2.66", ObservationKind.REFUSED, message))
+    observe(AgentActivity(MAC, "192.0.2.66", ActivityKind.REFUSED, message))
     [event] = journey.events(MAC)
     assert (event.step, event.outcome, event.message) == (Step.AGENT, Outcome.REFUSED, shown)
     assert event.detail == {"from": "192.0.2.66"}
@@ -106,7 +106,7 @@ def test_event_from_elsewhere_is_an_entry_that_says_from_where(journey, observe,
     """The status tells what has changed, and not who said so."""
     message = "action first failed: " + "x" * long
     said = f"{message} (so says 192.0.2.66)"
-    observe(AgentObservation("h", "192.0.2.66", ObservationKind.EVENT, said, "d/h", "d/w", elsewhere=True))
+    observe(AgentActivity("h", "192.0.2.66", ActivityKind.EVENT, said, "d/h", "d/w", elsewhere=True))
     [event] = journey.events(MAC)
     assert (event.step, event.outcome) == (Step.AGENT, Outcome.INFO)
     assert event.message.startswith(message[:100])
@@ -116,6 +116,6 @@ def test_event_from_elsewhere_is_an_entry_that_says_from_where(journey, observe,
 
 
 def test_what_the_status_tells_is_not_told_twice(journey, observe):
-    for kind in (ObservationKind.STARTED, ObservationKind.STOPPED, ObservationKind.EVENT):
-        observe(AgentObservation(MAC, "192.0.2.1", kind, "m"))
+    for kind in (ActivityKind.STARTED, ActivityKind.STOPPED, ActivityKind.EVENT):
+        observe(AgentActivity(MAC, "192.0.2.1", kind, "m"))
     assert journey.events(MAC) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tink.limits.allowance import Allowance
-from tink.limits.once_per import Tally, times
 
 
 def test_each_has_its_share_and_all_have_theirs() -> None:
@@ -19,18 +18,3 @@ def test_invented_keys_cost_no_memory_and_a_clock_set_back_stops_nobody() -> Non
     assert sum(allowance.take(number, 5.0) for number in range(10_000)) == 100
     assert len(allowance._passed) == 100
     assert allowance.take("a", -5.0)
-
-
-def test_tally_says_how_often_a_key_was_held_back() -> None:
-    tally = Tally(60.0, 10)
-    assert [tally.due("a", now) for now in (0.0, 1.0, 2.0, 60.0, 61.0)] == [0, None, None, 2, None]
-    assert times(2) == " (2 more times since this was last said)"
-    assert times(0) == ""
-
-
-def test_tally_of_invented_keys_is_bounded() -> None:
-    tally = Tally(60.0, 10)
-    for number in range(1000):
-        tally.due(number, 0.0)
-        tally.due(number, 0.0)
-    assert len(tally._held_back) <= 10

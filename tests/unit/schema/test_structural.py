@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tink.apiserver.errors import StatusError
 from tink.cel.types import min_json_size
 from tink.schema.definition import spec, typed
 from tink.schema.golang import as_json, number, shown
+from tink.schema.structs import MistypedError
 from tink.schema.validations.declarations import declare
 
 Raw = dict[str, Any]
@@ -48,7 +48,7 @@ def test_schema_too_deep_for_any_walk_is_refused_before_anything_walks_it() -> N
     for _ in range(typed.MAX_DEPTH + 1):
         node = {"type": "object", "properties": {"a": node}}
     made = with_version(schema=openapi(a=node))
-    with pytest.raises(StatusError, match="nested at most 64 deep"):
+    with pytest.raises(MistypedError, match="nested at most 64 deep"):
         typed.read(made, lambda _: None)
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tink.apiserver.http import jsontext, request
 from tink.apiserver.http.request import JSON_PATCH, MERGE_PATCH
-from tink.apiserver.write import intake
-from tink.apiserver.write.managed_fields.openapi import compile_root
+from tink.apiserver.managed_fields.openapi import compile_root
+from tink.apiserver.write import submitted
 from tink.schema.outcome import Outcome
 from tink.schema.structural.compiler import compile_schema
 from tink.schema.structural.valid_cache import _ENTRY_BYTES, GENERATION_BYTES, MAX_TEXT, ValidCache, text_of
@@ -210,10 +210,10 @@ def test_metadata_are_read_again_unless_a_patch_only_says_which_object_it_means(
     custom: Any = type("R", (), {"rules": type("Rules", (), {"typed": False})})
     typed: Any = type("R", (), {"rules": type("Rules", (), {"typed": True})})
     means = {"metadata": {"name": "w", "namespace": "d", "uid": "u", "resourceVersion": "1"}, "status": {}}
-    assert intake.keeps_metadata(custom, MERGE_PATCH, means)
-    assert intake.keeps_metadata(custom, MERGE_PATCH, {"status": {}})
-    assert not intake.keeps_metadata(typed, MERGE_PATCH, means)
-    assert not intake.keeps_metadata(custom, JSON_PATCH, means)
+    assert submitted.keeps_metadata(custom, MERGE_PATCH, means)
+    assert submitted.keeps_metadata(custom, MERGE_PATCH, {"status": {}})
+    assert not submitted.keeps_metadata(typed, MERGE_PATCH, means)
+    assert not submitted.keeps_metadata(custom, JSON_PATCH, means)
     odd: tuple[Any, ...] = (
         None,
         [],
@@ -224,5 +224,5 @@ def test_metadata_are_read_again_unless_a_patch_only_says_which_object_it_means(
         {"creationTimestamp": "x"},
     )
     for metadata in odd:
-        assert not intake.keeps_metadata(custom, MERGE_PATCH, {"metadata": metadata}), metadata
-    assert not intake.keeps_metadata(custom, MERGE_PATCH, [])
+        assert not submitted.keeps_metadata(custom, MERGE_PATCH, {"metadata": metadata}), metadata
+    assert not submitted.keeps_metadata(custom, MERGE_PATCH, [])

@@ -19,10 +19,11 @@ from cryptography.x509.oid import NameOID
 from proto import metadata
 from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
+from tests.unit.server.bench import Bench
 from tink.api.v1alpha2 import Raw
-from tink.apiserver.write.patch import merge
+from tink.apiserver.patch import merge
 from tink.kube.client import ConflictError, NotFoundError
-from tink.server.observation import AgentObservation
+from tink.server.activity import AgentActivity
 from tink.server.server import WorkflowServer
 from tink.server.settings import ServerSettings
 
@@ -172,7 +173,7 @@ class Rig:
         self.workflows = FakeInformer()
         self.hardware = FakeInformer()
         self.api = FakeApi(self.workflows)
-        self.seen: list[AgentObservation] = []
+        self.seen: list[AgentActivity] = []
         self.now = 1_800_000_000.0
         self.server: Any = None
         self._agents: list[ScriptedAgent] = []
@@ -249,7 +250,7 @@ class Rig:
         return state
 
     def kinds(self) -> list[str]:
-        return [str(observation.kind) for observation in self.seen]
+        return [str(activity.kind) for activity in self.seen]
 
 
 @pytest.fixture
@@ -370,3 +371,8 @@ def _builder(
         .not_valid_before(now + timedelta(days=begins))
         .not_valid_after(now + timedelta(days=days))
     )
+
+
+@pytest.fixture
+def bench(rig: Any) -> Bench:
+    return Bench(rig)

@@ -9,7 +9,7 @@ import pytest
 
 from proto import output_pb2 as pb
 from proto.output_pb2_grpc import OutputServiceStub
-from tink.server.observation import AgentObservation, ObservationKind
+from tink.server.activity import ActivityKind, AgentActivity
 from tink.server.output import (
     LINE_CHARACTERS,
     LINES,
@@ -17,7 +17,7 @@ from tink.server.output import (
     PIECES_AT_ONCE,
     OutputService,
     Speaker,
-    told,
+    printable,
 )
 
 
@@ -37,8 +37,8 @@ async def refused(rig: Any, *pieces: pb.WriteOutputRequest) -> tuple[grpc.Status
     return caught.value.code(), caught.value.details() or ""
 
 
-def outputs(rig: Any) -> list[AgentObservation]:
-    return [each for each in rig.seen if each.kind is ObservationKind.OUTPUT]
+def outputs(rig: Any) -> list[AgentActivity]:
+    return [each for each in rig.seen if each.kind is ActivityKind.OUTPUT]
 
 
 async def test_lines_are_told_of_the_machine_the_workflow_and_the_action_by_their_names(rig: Any) -> None:
@@ -100,7 +100,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.seen: list[AgentObservation] = []
+        self.seen: list[AgentActivity] = []
         self.service = OutputService(self._authorise, self.seen.append, lambda: self.now)
 
     async def _authorise(self, workflow_id: str, _: Any) -> Speaker:
@@ -131,11 +131,13 @@ async def test_an_agent_that_floods_is_left_out_and_told_how_much_and_others_are
     assert desk.seen[-1].dropped == 0
 
 
-async def test_machines_that_once_spoke_do_not_fill_memory(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_machines_that_once_spoke_do_not_fill_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tink.server.output.MACHINES", 10)
+    monkeypatch.setattr("tink.server.output.PIECES_AT_ONCE", 1)
+    desk = Desk()
     for number in range(50):
-        await desk.take(piece("x", workflow=f"w{number}"))
-    assert len(desk.service._allowances) == 10
+        await desk.take(piece("x", workflow=f"w{number}"), piece("y", workflow=f"w{number}"))
+    assert len(desk.service._buckets) == len(desk.service._left_out) == 10
 
 
 async def test_piece_without_lines_tells_what_was_left_out(desk: Desk) -> None:
@@ -159,4 +161,4 @@ async def test_piece_without_lines_tells_what_was_left_out(desk: Desk) -> None:
 def test_what_is_told_is_bounded_and_printable_and_the_newest(
     lines: list[str], check: Callable[[tuple[str, ...]], bool]
 ) -> None:
-    assert check(told(lines))
+    assert check(printable(lines))

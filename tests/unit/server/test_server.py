@@ -157,9 +157,9 @@ async def test_a_workflow_that_vanished_is_stopped_and_its_last_events_are_taken
 
 async def test_a_workflow_that_vanishes_before_the_stream_has_looked_at_it_is_stopped_too(rig: Any) -> None:
     class Watching(list[Any]):
-        def append(self, observation: Any) -> None:
-            super().append(observation)
-            if observation.kind == "connected":
+        def append(self, activity: Any) -> None:
+            super().append(activity)
+            if activity.kind == "connected":
                 rig.workflows.remove("d", "w")
 
     rig.seen = Watching()
@@ -460,7 +460,7 @@ async def test_an_agent_that_comes_before_the_first_list_waits_and_is_not_refuse
 async def test_without_the_api_agents_are_told_to_try_again(
     rig: Any, started: Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tink.server.server._SYNC_PATIENCE", 0.05)
+    monkeypatch.setattr("tink.server.service._SYNC_SECONDS", 0.05)
     rig.workflows.listed.clear()
     await rig.start()
     agent = rig.agent()

@@ -14,26 +14,33 @@ STATES: tuple[str | None, ...] = (
 )
 TERMINAL = frozenset({"Succeeded", "Failed", "Canceled"})
 
-ARROWS = frozenset(
+TABLE = frozenset(
     {
-        # from, to, who writes it
-        (None, "Pending", "controller"),  # prepared
-        (None, "Failed", "controller"),  # can't be prepared
-        ("Pending", "Scheduled", "server"),  # dispatched
-        ("Pending", "Canceled", "controller"),  # deleted
-        ("Scheduled", "Pending", "server"),  # rejected
-        ("Scheduled", "Running", "server"),  # the first action started
-        ("Scheduled", "Cancelling", "controller"),  # deleted, or the user asks for it
-        ("Scheduled", "Failed", "controller"),  # did not start in time
-        ("Scheduled", "Failed", "server"),  # the agent ended it before, and its reports never came
-        ("Running", "Succeeded", "server"),  # the last action succeeded
-        ("Running", "Succeeded", "controller"),  # the time of a last action that reboots the machine was up
-        ("Running", "Failed", "server"),  # an action failed, or the agent has lost it, or its reports
-        ("Running", "Failed", "controller"),  # the Workflow or an action took too long
-        ("Running", "Cancelling", "controller"),  # deleted, or the user asks for it
-        ("Cancelling", "Canceled", "server"),  # the agent has stopped
-        ("Cancelling", "Canceled", "controller"),  # forced
+        # from, cause, to, who writes it
+        (None, "prepared", "Pending", "controller"),
+        (None, "preparation failed", "Failed", "controller"),
+        ("Pending", "dispatched", "Scheduled", "server"),
+        ("Pending", "cancel requested", "Canceled", "controller"),
+        ("Scheduled", "returned", "Pending", "server"),
+        ("Scheduled", "started", "Running", "server"),
+        ("Scheduled", "cancel requested", "Cancelling", "controller"),
+        ("Scheduled", "start timed out", "Failed", "controller"),
+        ("Scheduled", "ended unheard", "Failed", "server"),
+        ("Running", "succeeded", "Succeeded", "server"),
+        ("Running", "action failed", "Failed", "server"),
+        ("Running", "run timed out", "Failed", "controller"),
+        ("Running", "nothing left", "Failed", "controller"),
+        ("Running", "agent lost", "Failed", "server"),
+        ("Running", "ended unheard", "Failed", "server"),
+        ("Running", "rebooted", "Succeeded", "server"),
+        ("Running", "reboot assumed", "Succeeded", "controller"),
+        ("Running", "cancel requested", "Cancelling", "controller"),
+        ("Cancelling", "stopped", "Canceled", "server"),
+        ("Cancelling", "nothing to stop", "Canceled", "controller"),
+        ("Cancelling", "cancel timed out", "Canceled", "controller"),
     }
 )
+
+ARROWS = frozenset((before, after, author) for before, _, after, author in TABLE)
 
 ACTION_ARROWS = frozenset({("Pending", "Running"), ("Running", "Succeeded"), ("Running", "Failed")})

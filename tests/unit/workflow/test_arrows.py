@@ -15,11 +15,12 @@ import pytest
 
 from tests.unit.workflow.table import ACTION_ARROWS, ARROWS, STATES, TERMINAL
 from tink.api.v1alpha2 import ActionState, Raw, WorkflowState
-from tink.workflow import machine as m
-from tink.workflow.machine import ACTION, AUTHOR, WORKFLOW, Author, Cause, apply
+from tink.workflow import events, machine
+from tink.workflow.machine import apply
+from tink.workflow.table import ACTION, AUTHOR, WORKFLOW, Author, Cause
 
 NOW = 1_800_000_000.0
-PREPARED = m.Prepared((m.PreparedAction("a0", {"name": "action-0", "image": "i"}),))
+PREPARED = events.Prepared((events.PreparedAction("a0", {"name": "action-0", "image": "i"}),))
 BEFORE = "2026-01-01T00:00:00.000Z"
 
 
@@ -27,7 +28,7 @@ BEFORE = "2026-01-01T00:00:00.000Z"
 class Case:
     """One event, who may tell it, and where it leads from each state; from a state that is missing, nowhere."""
 
-    event: m.Event
+    event: events.Event
     author: Author
     leads: dict[str | None, str] = field(default_factory=dict)
     marks: frozenset[str] = frozenset()  # states that stay, but in which something else of the status changes
@@ -40,76 +41,76 @@ CONTROLLER, SERVER = Author.CONTROLLER, Author.SERVER
 # With two actions, of which the first runs in Running and Cancelling and the second has never begun.
 CASES = [
     Case(PREPARED, CONTROLLER, {None: "Pending"}),
-    Case(m.PreparationFailed("R", "m"), CONTROLLER, {None: "Failed"}),
-    Case(m.Dispatched(), SERVER, {"Pending": "Scheduled"}),
-    Case(m.Reclaimed(), SERVER, {}, frozenset({"Scheduled"})),
+    Case(events.PreparationFailed("R", "m"), CONTROLLER, {None: "Failed"}),
+    Case(events.Dispatched(), SERVER, {"Pending": "Scheduled"}),
+    Case(events.Reclaimed(), SERVER, {}, frozenset({"Scheduled"})),
     Case(
-        m.Undelivered(BEFORE), SERVER, {"Scheduled": "Pending", "Cancelling": "Canceled"}, frozenset({"Pending"})
+        events.Undelivered(BEFORE), SERVER, {"Scheduled": "Pending", "Cancelling": "Canceled"}, frozenset({"Pending"})
     ),  # Pending: somebody else has given it back, who did not know that it was never sent
-    Case(m.Undelivered(BEFORE, given=True), SERVER, {"Scheduled": "Pending"}, frozenset({"Pending"})),
-    Case(m.Undelivered("2026-01-01T00:00:00.001Z"), SERVER),
-    Case(m.GivenBack(), SERVER, {"Scheduled": "Pending"}),
-    Case(m.Rejected("AlreadyRunning", "m"), SERVER, {"Scheduled": "Pending"}),
-    Case(m.Rejected("UnknownWorkflow", "m"), SERVER, {"Scheduled": "Pending", "Cancelling": "Canceled"}),
+    Case(events.Undelivered(BEFORE, given=True), SERVER, {"Scheduled": "Pending"}, frozenset({"Pending"})),
+    Case(events.Undelivered("2026-01-01T00:00:00.001Z"), SERVER),
+    Case(events.GivenBack(), SERVER, {"Scheduled": "Pending"}),
+    Case(events.Rejected("AlreadyRunning", "m"), SERVER, {"Scheduled": "Pending"}),
+    Case(events.Rejected("UnknownWorkflow", "m"), SERVER, {"Scheduled": "Pending", "Cancelling": "Canceled"}),
     Case(
-        m.Rejected("AlreadyFinished", "m"),
+        events.Rejected("AlreadyFinished", "m"),
         SERVER,
         {"Scheduled": "Failed", "Running": "Failed", "Cancelling": "Canceled"},
     ),
     Case(
-        m.CancelRequested("m"),
+        events.CancelRequested("m"),
         CONTROLLER,
         {"Pending": "Canceled", "Scheduled": "Cancelling", "Running": "Cancelling"},
         frozenset({"Cancelling"}),  # somebody else had set it: from now on the agent has its time
     ),
-    Case(m.AgentLost(), SERVER, {"Running": "Failed", "Cancelling": "Canceled"}),
-    Case(m.AgentSeen(), SERVER),
-    Case(m.AgentAway(30), SERVER),
-    Case(m.StartTimedOut(1), CONTROLLER, {"Scheduled": "Failed"}),
-    Case(m.CancelTimedOut(1), CONTROLLER, {"Cancelling": "Canceled"}),
-    Case(m.WorkflowTimedOut(1), CONTROLLER, {"Running": "Failed"}),
-    Case(m.NothingLeft(), CONTROLLER, {"Running": "Failed"}),
-    Case(m.ActionTimedOut("a0", 1), CONTROLLER, {"Running": "Failed"}),
-    Case(m.ActionTimedOut("a1", 1), CONTROLLER),
-    Case(m.ActionStarted("a0"), SERVER, {"Pending": "Running", "Scheduled": "Running"}),
+    Case(events.AgentLost(), SERVER, {"Running": "Failed", "Cancelling": "Canceled"}),
+    Case(events.AgentSeen(), SERVER),
+    Case(events.AgentAway(30), SERVER),
+    Case(events.StartTimedOut(1), CONTROLLER, {"Scheduled": "Failed"}),
+    Case(events.CancelTimedOut(1), CONTROLLER, {"Cancelling": "Canceled"}),
+    Case(events.WorkflowTimedOut(1), CONTROLLER, {"Running": "Failed"}),
+    Case(events.NothingLeft(), CONTROLLER, {"Running": "Failed"}),
+    Case(events.ActionTimedOut("a0", 1), CONTROLLER, {"Running": "Failed"}),
+    Case(events.ActionTimedOut("a1", 1), CONTROLLER),
+    Case(events.ActionStarted("a0"), SERVER, {"Pending": "Running", "Scheduled": "Running"}),
     Case(
-        m.ActionStarted("a1"),
+        events.ActionStarted("a1"),
         SERVER,
         {"Pending": "Running", "Scheduled": "Running"},
         frozenset({"Running", "Cancelling"}),
     ),
     Case(
-        m.ActionSucceeded("a0"),
+        events.ActionSucceeded("a0"),
         SERVER,
         {"Pending": "Running", "Scheduled": "Running"},
         frozenset({"Running", "Cancelling"}),
     ),
     Case(
-        m.ActionFailed("a0", "R", "m"),
+        events.ActionFailed("a0", "R", "m"),
         SERVER,
         {"Pending": "Failed", "Scheduled": "Failed", "Running": "Failed", "Cancelling": "Canceled"},
     ),
 ]
 ONE_ACTION = [
     Case(
-        m.ActionSucceeded("a0"),
+        events.ActionSucceeded("a0"),
         SERVER,
         {"Pending": "Succeeded", "Scheduled": "Succeeded", "Running": "Succeeded", "Cancelling": "Canceled"},
     ),
 ]
 # With one action, which reboots the machine.
 REBOOTS = [
-    Case(m.AgentLost(), SERVER, {"Running": "Succeeded", "Cancelling": "Canceled"}),
+    Case(events.AgentLost(), SERVER, {"Running": "Succeeded", "Cancelling": "Canceled"}),
     Case(
-        m.Rejected("AlreadyFinished", "m"),
+        events.Rejected("AlreadyFinished", "m"),
         SERVER,
         {"Scheduled": "Failed", "Running": "Succeeded", "Cancelling": "Canceled"},
     ),
-    Case(m.AgentSeen(), SERVER, {}, frozenset({"Running"})),
-    Case(m.AgentAway(30), SERVER, {"Running": "Succeeded"}),
-    Case(m.ActionTimedOut("a0", 1), CONTROLLER, {"Running": "Succeeded"}),
-    Case(m.WorkflowTimedOut(1), CONTROLLER, {"Running": "Succeeded"}),
-    Case(m.ActionFailed("a0", "R", "m"), SERVER, CASES[-1].leads),
+    Case(events.AgentSeen(), SERVER, {}, frozenset({"Running"})),
+    Case(events.AgentAway(30), SERVER, {"Running": "Succeeded"}),
+    Case(events.ActionTimedOut("a0", 1), CONTROLLER, {"Running": "Succeeded"}),
+    Case(events.WorkflowTimedOut(1), CONTROLLER, {"Running": "Succeeded"}),
+    Case(events.ActionFailed("a0", "R", "m"), SERVER, CASES[-1].leads),
 ]
 ALL = [*((c, 2, False) for c in CASES), *((c, 1, False) for c in ONE_ACTION), *((c, 1, True) for c in REBOOTS)]
 
@@ -145,7 +146,7 @@ def reach(start: str | None, author: Author) -> set[str | None]:
 
 
 def test_the_cases_are_all_events_that_the_state_machine_knows() -> None:
-    known = {kind.__name__ for kind in m.Event.__args__}
+    known = {kind.__name__ for kind in events.Event.__args__}
     assert {type(case.event).__name__ for case in CASES} == known
 
 
@@ -188,7 +189,7 @@ def test_an_event_leads_where_the_table_says_and_nowhere_else(
     workflow = workflow_in(state, actions, reboots)
     before = copy.deepcopy(workflow)
     if state is None and hasattr(case.event, "action_id"):
-        with pytest.raises(m.UnknownActionError):
+        with pytest.raises(machine.UnknownActionError):
             apply(workflow, case.event, NOW, case.author)
         return
     after = apply(workflow, case.event, NOW, case.author)
@@ -212,7 +213,7 @@ def test_nobody_writes_an_arrow_of_the_other(case: Case, state: str | None) -> N
     if case.leads.get(state) is None:
         return
     other = SERVER if case.author is CONTROLLER else CONTROLLER
-    with pytest.raises(m.NotAllowedError, match=f"written by the {case.author}, not by the {other}"):
+    with pytest.raises(machine.NotAllowedError, match=f"written by the {case.author}, not by the {other}"):
         apply(workflow_in(state), case.event, NOW, other)
 
 
@@ -227,9 +228,9 @@ def test_an_action_goes_only_along_its_arrows_in_each_state_of_its_workflow(befo
         ("Running", "failed"): "Failed",
     }
     report: Any = {
-        "started": m.ActionStarted("a0"),
-        "succeeded": m.ActionSucceeded("a0"),
-        "failed": m.ActionFailed("a0", "R", "m"),
+        "started": events.ActionStarted("a0"),
+        "succeeded": events.ActionSucceeded("a0"),
+        "failed": events.ActionFailed("a0", "R", "m"),
     }[event]
     for state in ("Pending", "Scheduled", "Running", "Cancelling"):
         workflow = workflow_in(state)

@@ -21,14 +21,14 @@ from tests.unit.workflow.world import ViolationError, lawful, to_machine
 from tink.agent import model as agent_model
 from tink.agent.executor import Executor, Publish, RunAction, StopAction
 from tink.api.v1alpha2 import Raw
-from tink.apiserver.write.patch import merge
+from tink.apiserver.patch import merge
 from tink.controller.reconcile import Outcome, reconcile
 from tink.controller.settings import ControllerSettings
-from tink.server.dispatch import Claim, GiveBack, Recall, Start, Stop, Told, next_move, rejection_delay
-from tink.server.events import ServerEvent, _settled
-from tink.workflow import machine
-from tink.workflow.machine import Author
+from tink.server.dispatch.decision import AgentView, Claim, GiveBack, Recall, Start, Stop, next_move
+from tink.server.events import ServerEvent, _settled, rejection_delay
+from tink.workflow import events, guards, machine
 from tink.workflow.status import agent_seen, name_of, rejections, state_of, status_of, status_patch, timestamp
+from tink.workflow.table import Author
 
 MACHINES = 3
 SILENT = 2
@@ -96,7 +96,7 @@ class Stream:
     """One server's stream to a machine; the agent has the other end while it is `open`."""
 
     def __init__(self, *, says: bool) -> None:
-        self.told = Told(says=says)
+        self.told = AgentView(says=says)
         self.open = True
         self.seen = False  # the server has said that the agent is here, while it reboots its machine
         self.wire: list[agent_model.Command] = []
@@ -247,14 +247,14 @@ class Journeys(RuleBasedStateMachine):
                 stream.told.stopped.add(uid)
                 stream.wire.append(agent_model.StopWorkflow(uid))
             case Start(workflow):
-                claimed = self._write(workflow, machine.Reclaimed())
+                claimed = self._write(workflow, events.Reclaimed())
                 if claimed is None:
                     return False
                 self._send(stream, claimed)
             case GiveBack(workflow):
-                return self._write(workflow, machine.GivenBack()) is not None
+                return self._write(workflow, events.GivenBack()) is not None
             case Claim(workflow):
-                claimed = self._write(workflow, machine.Dispatched())
+                claimed = self._write(workflow, events.Dispatched())
                 if claimed is None:
                     return False
                 self._send(stream, claimed)
@@ -276,7 +276,7 @@ class Journeys(RuleBasedStateMachine):
         )
         stream.wire.append(agent_model.StartWorkflow(agent_model.Workflow(uid, actions)))
 
-    def _write(self, workflow: Raw, event: ServerEvent | machine.Event) -> Raw | None:
+    def _write(self, workflow: Raw, event: ServerEvent | events.Event) -> Raw | None:
         status = machine.apply(workflow, event, self.api.now, Author.SERVER)
         if status is None:
             return None
@@ -290,7 +290,7 @@ class Journeys(RuleBasedStateMachine):
         for workflow in (self.api.of(f"server {which}", uid), self.api.get(uid)):
             if workflow is None:
                 return
-            if isinstance(event, machine.Rejected):
+            if isinstance(event, events.Rejected):
                 delay = rejection_delay(rejections(status_of(workflow)), 5, LONGEST, 0.5)
                 event = dataclasses.replace(event, delay=delay)
             try:
@@ -304,7 +304,7 @@ class Journeys(RuleBasedStateMachine):
         happened = to_machine(event)
         self._take(which, event.workflow_id, happened)
         for (server, _), stream in self.streams.items():
-            at_work = isinstance(happened, machine.ActionStarted | machine.ActionSucceeded)
+            at_work = isinstance(happened, events.ActionStarted | events.ActionSucceeded)
             if server == which and at_work and self._machine_of(event.workflow_id) == _:
                 stream.told.runs([event.workflow_id])
 
@@ -348,7 +348,7 @@ class Journeys(RuleBasedStateMachine):
                 if uid in holds:
                     told.orphans[uid] = f"d/{uid}"
             elif uid not in holds and state_of(workflow) in ("Running", "Cancelling"):
-                self._take(which, uid, machine.AgentLost())
+                self._take(which, uid, events.AgentLost())
 
     @rule(at=st.integers(0, MACHINES - 1))
     def a_stream_breaks_unseen(self, at: int) -> None:
@@ -422,15 +422,15 @@ class Journeys(RuleBasedStateMachine):
     def an_action_reboots_its_machine(self, at: int) -> None:
         agent = self.agents[at]
         workflow = self.api.get(agent.executor.running) if agent.executor.running else None
-        if agent.runs and not agent.lost and workflow is not None and machine.rebooting(workflow):
+        if agent.runs and not agent.lost and workflow is not None and guards.rebooting(workflow):
             self.a_machine_reboots(at)
 
     @rule(which=st.integers(0, 1), at=st.integers(0, MACHINES - 1), uid=workflows)
     def a_server_sees_an_agent_whose_machine_reboots(self, which: int, at: int, uid: str) -> None:
         """RebootWatch._say."""
         workflow, stream = self.api.of(f"server {which}", uid), self.streams.get((which, at))
-        if stream is not None and workflow is not None and self._machine_of(uid) == at and machine.rebooting(workflow):
-            self._take(which, uid, machine.AgentSeen())
+        if stream is not None and workflow is not None and self._machine_of(uid) == at and guards.rebooting(workflow):
+            self._take(which, uid, events.AgentSeen())
             stream.seen = True
 
     @rule(which=st.integers(0, 1), uid=workflows)
@@ -438,13 +438,13 @@ class Journeys(RuleBasedStateMachine):
         """RebootWatch._conclude. The agent is with nobody; or the server has not heard yet that another sees it."""
         workflow, now = self.api.of(f"server {which}", uid), self.api.get(uid)
         at = self._machine_of(uid)
-        if workflow is None or now is None or (which, at) in self.streams or not machine.rebooting(workflow):
+        if workflow is None or now is None or (which, at) in self.streams or not guards.rebooting(workflow):
             return
         seen, stream = agent_seen(status_of(workflow)), self.agents[at].stream
         if stream is None:
-            self._take(which, uid, machine.AgentAway(30, seen))
+            self._take(which, uid, events.AgentAway(30, seen))
         elif stream.seen and seen != agent_seen(status_of(now)):
-            self._take(which, uid, machine.AgentAway(30, seen))
+            self._take(which, uid, events.AgentAway(30, seen))
             assert self.api.get(uid) is now, "another server sees the agent"
 
     # --- time -------------------------------------------------------------------

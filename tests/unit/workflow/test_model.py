@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.workflow import moves, world
+from tests.unit.workflow import moves, progress, server_moves, states, world
 from tests.unit.workflow.table import TERMINAL
 from tests.unit.workflow.world import State, ViolationError
 
@@ -45,7 +45,7 @@ SIZES = [
 ]
 
 
-WISHES = ((moves.cancellations, TERMINAL), (moves.deletions, frozenset[str]()))
+WISHES = ((server_moves.cancellations, TERMINAL), (server_moves.deletions, frozenset[str]()))
 """What a user may do to a Workflow, and the states in which it may be afterwards, if it is still there."""
 
 
@@ -104,7 +104,7 @@ def explored(start: State, limit: int) -> Found:
     while place < len(found) and not 0 < limit <= len(found):
         try:
             for label, after in moves.steps(found[place]):
-                found.add(moves.sorted_servers(after), place, label)
+                found.add(states.sorted_servers(after), place, label)
         except ViolationError as violation:
             raise ViolationError("\n".join([*found.way_to(place), str(violation)])) from violation
         place += 1
@@ -138,7 +138,7 @@ def check_that_nothing_waits_for_an_agent_that_never_had_it(found: Found) -> Non
         if not waits:
             continue
         for (wish, ends), soon in product(WISHES, (False, True)):
-            after = moves.unattended(state, wish, soon=soon)
+            after = progress.unattended(state, wish, soon=soon)
             for workflow in waits:
                 last = after.api[workflow][-1]
                 if last != world.GONE and world.state_of(last) not in ends:
@@ -149,14 +149,14 @@ def check_that_nothing_waits_for_an_agent_that_never_had_it(found: Found) -> Non
 def to_the_end(state: State, *, hangs: bool) -> Iterator[tuple[State, str]]:
     """What happens when nothing goes wrong any more; then everything is deleted, and the same again."""
     for _ in range(LONGEST):
-        step = moves.fair(state, hangs=hangs)
+        step = progress.fair(state, hangs=hangs)
         if step is None:
-            moves.settled(state)
-            step = moves.deletion(state)
+            progress.settled(state)
+            step = progress.deletion(state)
             if step is None:
                 return
         label, state = step
-        state = moves.sorted_servers(state)
+        state = states.sorted_servers(state)
         # An agent that does not say what it holds, and has lost it, is waited for until a timeout.
         if not hangs and state.agent.says and label.endswith(", in vain"):
             raise ViolationError("a timeout was waited for, although agent and server reach each other")

@@ -31,14 +31,14 @@ from tests.unit.workflow.table import ARROWS, TERMINAL
 from tink.agent import model as agent_model
 from tink.agent.executor import Effect, EndWorkflow, Executor, Publish, RunAction, StopAction
 from tink.api.v1alpha2 import Raw
-from tink.apiserver.write.patch import merge
+from tink.apiserver.patch import merge
 from tink.controller import reconcile as controller
 from tink.controller.settings import ControllerSettings
-from tink.server import dispatch
-from tink.server.dispatch import Told
+from tink.server.dispatch import decision as dispatch
+from tink.server.dispatch.decision import AgentView
 from tink.server.events import ServerEvent, _settled
-from tink.workflow import machine, status
-from tink.workflow.machine import Author
+from tink.workflow import events, machine, status
+from tink.workflow.table import Author
 
 NOW = 1_800_000_000.0
 LATE = NOW + 1_000_000
@@ -296,7 +296,7 @@ def controlled(versions: tuple[int, ...], age: int, now: float) -> tuple[tuple[i
 @cache
 def look(seen: tuple[int, ...], told: int, now: float) -> tuple[dispatch.Move, int]:
     """What a stream does next, and what it has been told by then. Stream.run."""
-    knows: Told = TOLDS.take(told)
+    knows: AgentView = TOLDS.take(told)
     workflows = [obj_of((version,)) for version in seen if version != GONE]
     knows.see(workflows)
     return dispatch.next_move(workflows, knows, now, LONGEST), TOLDS.put(knows)
@@ -305,7 +305,7 @@ def look(seen: tuple[int, ...], told: int, now: float) -> tuple[dispatch.Move, i
 @cache
 def stored(versions: tuple[int, ...], age: int, event: ServerEvent) -> tuple[int, ...]:
     """The versions after an event that a server applies to what it sees. EventStore._take."""
-    if isinstance(event, machine.Rejected):
+    if isinstance(event, events.Rejected):
         event = dataclasses.replace(event, delay=DELAY)
     for seen, fresh in ((age, False), (0, True)):
         if versions[-1 - seen] == GONE:
@@ -340,7 +340,7 @@ def _claims(workflow: Raw) -> int:
 
 
 @cache
-def stored_once(versions: tuple[int, ...], age: int, event: machine.Event) -> tuple[int, ...] | None:
+def stored_once(versions: tuple[int, ...], age: int, event: events.Event) -> tuple[int, ...] | None:
     """The versions after one attempt, None if it can't be had. EventStore.claim, reclaim and give_back."""
     workflow = obj_of(versions, age)
     after = machine.apply(workflow, event, NOW + _claims(workflow), Author.SERVER)
@@ -355,7 +355,7 @@ def stored_once(versions: tuple[int, ...], age: int, event: machine.Event) -> tu
 @cache
 def told_after(told: int, what: str, workflow: int, last: int = GONE) -> int:
     """What a stream knows after it has sent a command, or heard of a Workflow; `last`: as it was before it went."""
-    knows: Told = TOLDS.take(told)
+    knows: AgentView = TOLDS.take(told)
     match what:
         case "start":  # Stream._send
             knows.sent({"metadata": {"uid": uid(workflow)}}, NOW)
@@ -449,14 +449,14 @@ def begun(state: State) -> State:
     return state._replace(agent=agent._replace(executor=executor, runs=True, begun=agent.begun | {agent.action}))
 
 
-def to_machine(event: agent_model.Event) -> machine.AgentEvent:
+def to_machine(event: agent_model.Event) -> events.AgentEvent:
     """wire.event_to_wire, then wire.event_of."""
     match event:
         case agent_model.ActionStarted(_, action):
-            return machine.ActionStarted(action)
+            return events.ActionStarted(action)
         case agent_model.ActionSucceeded(_, action):
-            return machine.ActionSucceeded(action)
+            return events.ActionSucceeded(action)
         case agent_model.ActionFailed(_, action, reason, message):
-            return machine.ActionFailed(action, reason, message)
+            return events.ActionFailed(action, reason, message)
         case agent_model.WorkflowRejected(_, reason, message):
-            return machine.Rejected(reason, message)
+            return events.Rejected(reason, message)

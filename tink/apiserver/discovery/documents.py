@@ -20,8 +20,8 @@ from tink.apiserver.discovery.openapi import OpenAPI, Text, url
 from tink.apiserver.http.accept import JSON, YAML, clauses, discovery_form, wants_gzip
 from tink.apiserver.http.render import as_yaml
 from tink.apiserver.resources.registry import Registry
-from tink.exact import exact
 from tink.schema.values import Raw
+from tink.shrink import shrink_to_fit
 
 OPENAPI_2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 _OPENAPI_2_OLD = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
@@ -144,7 +144,7 @@ class Documents:
             made = self._listed(steps, version if aggregated else "", asked.host)
             if made is None:
                 return None
-            body = exact(orjson.dumps(made))
+            body = shrink_to_fit(orjson.dumps(made))
             text = Text(body, sha512(body).hexdigest().upper())
             if not core and len(self._kept) < MAX_KEPT:
                 self._kept[asked.path, version if aggregated else ""] = text

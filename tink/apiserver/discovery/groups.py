@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 
 from tink.apiserver.resources.registry import VERBS, Registry, Resource
-from tink.apiserver.resources.reviews import REVIEWS
+from tink.apiserver.write.reviews import REVIEWS
 from tink.schema.values import Raw
 
 VERSION: Raw = {

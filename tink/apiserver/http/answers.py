@@ -6,9 +6,9 @@ import orjson
 from aiohttp import web
 
 from tink.apiserver import errors
+from tink.apiserver.admission.warnings import limited
 from tink.apiserver.errors import StatusError
 from tink.apiserver.http.accept import JSON
-from tink.apiserver.write.admission.warnings import limited
 
 DEPRECATED = web.RequestKey("deprecated", str)
 """The warning of the version that a request uses, when it is deprecated."""

@@ -19,6 +19,7 @@ import orjson
 from aiohttp import web
 
 from tink.apiserver import errors
+from tink.apiserver.admission.warnings import limited
 from tink.apiserver.discovery.documents import Asked, Documents
 from tink.apiserver.errors import StatusError
 from tink.apiserver.http.accept import YAML, Accepted, Form, accept
@@ -31,12 +32,12 @@ from tink.apiserver.http.request import APPLY_PATCH, MAX_BODY, Body, Target, dec
 from tink.apiserver.read.lists import Change, Listing, Lists, select
 from tink.apiserver.read.table import partial, row, table
 from tink.apiserver.resources.registry import Registry, Resource
-from tink.apiserver.resources.reviews import Reviewer, find_review
-from tink.apiserver.resources.scale import Scales
 from tink.apiserver.store.storage import StorageError, Store
-from tink.apiserver.write.admission.warnings import limited
-from tink.apiserver.write.verbs import Result, Verbs
-from tink.beside import beside, weight
+from tink.apiserver.write.reviews import Reviewer, find_review
+from tink.apiserver.write.scale import Scales
+from tink.apiserver.write.strategy import Result
+from tink.apiserver.write.verbs import Verbs
+from tink.offload import offload, weight
 from tink.schema.field_errors import quote
 
 log = logging.getLogger(__name__)
@@ -230,7 +231,7 @@ class Api:
         options = _write_options(request, "PatchOptions", apply=kind == APPLY_PATCH)
         raw = await _sent(request)
         try:
-            patch = await beside(weight(raw), decode_patch, kind, raw, strict=options.validation != "Ignore")
+            patch = await offload(weight(raw), decode_patch, kind, raw, strict=options.validation != "Ignore")
         except StatusError:
             await self._verbs.get(resource, target)  # what does not exist is the more important news
             raise
@@ -270,7 +271,7 @@ class Api:
 
     async def _body(self, request: web.Request, resource: Resource, options: WriteOptions) -> Body:
         raw = await _sent(request)
-        return await beside(
+        return await offload(
             weight(raw),
             decode,
             request.headers.get("Content-Type", ""),
@@ -283,7 +284,7 @@ class Api:
     async def _delete_options(self, request: web.Request) -> DeleteOptions:
         raw = await _sent(request)
         content = request.headers.get("Content-Type", "")
-        body = await beside(weight(raw), decode, content, raw, strict=False) if raw else None
+        body = await offload(weight(raw), decode, content, raw, strict=False) if raw else None
         return DeleteOptions.of(request.query, body.value if body else None)
 
     async def _delete_collection(self, request: web.Request, resource: Resource, target: Target) -> web.StreamResponse:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from tink.apiserver import errors
+from tink.apiserver import conversion, errors
 from tink.apiserver.errors import StatusError
 from tink.apiserver.http.options import ListOptions
 from tink.apiserver.http.request import Target
@@ -23,7 +23,6 @@ from tink.apiserver.read import selectors
 from tink.apiserver.read.broadcaster import Hub
 from tink.apiserver.resources.registry import Resource
 from tink.apiserver.store.storage import Event, ExpiredError, Key, Page, Store, Stored
-from tink.apiserver.write import conversion
 from tink.schema.values import Raw
 
 WATCH_S = 3600

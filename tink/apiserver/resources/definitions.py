@@ -14,12 +14,19 @@ from typing import Any
 
 from tink.apiserver import errors
 from tink.apiserver.read.table import AGE, CUSTOM_AGE, NAME, Column, printer_column
-from tink.apiserver.resources.registry import CUSTOM, NAME_FIELD, NAMESPACED_FIELDS, Resource, Rules, priority
-from tink.apiserver.resources.scale import ScalePaths
+from tink.apiserver.resources.definition_schema import ANY, SCHEMA
+from tink.apiserver.resources.registry import (
+    CUSTOM,
+    NAME_FIELD,
+    NAMESPACED_FIELDS,
+    Resource,
+    Rules,
+    priority,
+)
+from tink.apiserver.resources.scale_paths import ScalePaths, scale_check
 from tink.schema.checker import checkers
 from tink.schema.definition import approval, bundle_problem, check, fill_in, is_true, protected, read, warnings
 from tink.schema.field_errors import FieldError
-from tink.schema.golang import invalid
 from tink.schema.jsonpath import JSONPathError
 from tink.schema.outcome import Outcome, Path
 from tink.schema.structs import MistypedError
@@ -32,145 +39,6 @@ PLURAL = "customresourcedefinitions"
 KEY = f"{GROUP}/{PLURAL}"
 FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 """Keeps a definition that is to go until all its objects are gone (`lifecycle`)."""
-
-_TEXT: Raw = {"type": "string"}
-_TEXTS: Raw = {"type": "array", "items": _TEXT, "x-kubernetes-list-type": "atomic"}
-_ANY: Raw = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-_NAMES: Raw = {
-    "type": "object",
-    "properties": {
-        "categories": _TEXTS,
-        "kind": _TEXT,
-        "listKind": _TEXT,
-        "plural": _TEXT,
-        "shortNames": _TEXTS,
-        "singular": _TEXT,
-    },
-}
-_CONDITION: Raw = {
-    "type": "object",
-    "required": ["type", "status"],
-    "properties": {
-        "type": _TEXT,
-        "status": _TEXT,
-        "lastTransitionTime": {"type": "string", "format": "date-time"},
-        "reason": _TEXT,
-        "message": _TEXT,
-        "observedGeneration": {"type": "integer", "format": "int64"},
-    },
-}
-_VERSION: Raw = {
-    "type": "object",
-    "required": ["name", "served", "storage"],
-    "properties": {
-        "name": _TEXT,
-        "served": {"type": "boolean"},
-        "storage": {"type": "boolean"},
-        "deprecated": {"type": "boolean"},
-        "deprecationWarning": _TEXT,
-        "schema": {"type": "object", "properties": {"openAPIV3Schema": _ANY}},
-        "subresources": {
-            "type": "object",
-            "properties": {
-                "status": _ANY,
-                "scale": {
-                    "type": "object",
-                    "required": ["specReplicasPath", "statusReplicasPath"],
-                    "properties": {
-                        "specReplicasPath": _TEXT,
-                        "statusReplicasPath": _TEXT,
-                        "labelSelectorPath": _TEXT,
-                    },
-                },
-            },
-        },
-        "selectableFields": {
-            "type": "array",
-            "items": {"type": "object", "required": ["jsonPath"], "properties": {"jsonPath": _TEXT}},
-            "x-kubernetes-list-type": "atomic",
-        },
-        "additionalPrinterColumns": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["name", "type", "jsonPath"],
-                "properties": {
-                    "name": _TEXT,
-                    "type": _TEXT,
-                    "jsonPath": _TEXT,
-                    "description": _TEXT,
-                    "format": _TEXT,
-                    "priority": {"type": "integer", "format": "int32"},
-                },
-            },
-        },
-    },
-}
-_WEBHOOK: Raw = {
-    "type": "object",
-    "required": ["conversionReviewVersions"],
-    "properties": {
-        "clientConfig": {
-            "type": "object",
-            "properties": {
-                "url": _TEXT,
-                "caBundle": {"type": "string", "format": "byte"},
-                "service": {
-                    "type": "object",
-                    "required": ["namespace", "name"],
-                    "properties": {
-                        "namespace": _TEXT,
-                        "name": _TEXT,
-                        "path": _TEXT,
-                        "port": {"type": "integer", "format": "int32"},
-                    },
-                },
-            },
-        },
-        "conversionReviewVersions": _TEXTS,
-    },
-}
-SCHEMA: Raw = {
-    "type": "object",
-    "description": "CustomResourceDefinition represents a resource that should be exposed on the API server.",
-    "required": ["spec"],
-    "properties": {
-        "spec": {
-            "type": "object",
-            "required": ["group", "names", "scope", "versions"],
-            "properties": {
-                "group": _TEXT,
-                "names": {**_NAMES, "required": ["kind", "plural"]},
-                "scope": _TEXT,
-                "versions": {
-                    "type": "array",
-                    "items": _VERSION,
-                    "x-kubernetes-list-type": "atomic",
-                },
-                "conversion": {
-                    "type": "object",
-                    "required": ["strategy"],
-                    "properties": {"strategy": _TEXT, "webhook": _WEBHOOK},
-                },
-                "preserveUnknownFields": {"type": "boolean"},
-            },
-        },
-        "status": {
-            "type": "object",
-            "properties": {
-                "acceptedNames": _NAMES,
-                "conditions": {
-                    "type": "array",
-                    "items": _CONDITION,
-                    "x-kubernetes-list-type": "map",
-                    "x-kubernetes-list-map-keys": ["type"],
-                },
-                "storedVersions": _TEXTS,
-                "observedGeneration": {"type": "integer", "format": "int64"},
-            },
-        },
-    },
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +91,7 @@ def definition_resource(taken: Taken) -> Resource:
 
 
 _walk_metadata = compile_schema(
-    root_schema({"properties": {"spec": {**_ANY, "type": ""}, "status": {**_ANY, "type": ""}}})
+    root_schema({"properties": {"spec": {**ANY, "type": ""}, "status": {**ANY, "type": ""}}})
 )
 
 
@@ -438,60 +306,7 @@ def _rules(version: Raw, openapi: Raw, *, namespaced: bool) -> Rules:
         selectable[path.text] = path.steps
     rules = replace(CUSTOM, selectable=selectable)
     scale = (version.get("subresources") or {}).get("scale")
-    return rules if scale is None else replace(rules, check=_scale_check(scale))
-
-
-_INT32_MAX = (1 << 31) - 1
-
-
-def _scale_check(scale: Raw) -> Callable[[Raw, Raw | None], list[FieldError]]:
-    """Check what the scale of an object is read from (pkg/registry/customresource/validator.go)."""
-    paths = [scale["specReplicasPath"], scale["statusReplicasPath"]]
-
-    def check(new: Raw, old: Raw | None) -> list[FieldError]:
-        found = []
-        for path in paths:
-            value, why = _at(new, path, int, "int64", 0)
-            if why:
-                found.append(invalid(path, 0, why))
-            elif value < 0:
-                found.append(invalid(path, value, "should be a non-negative integer"))
-            elif value > _INT32_MAX:
-                found.append(invalid(path, value, f"should be less than or equal to {_INT32_MAX}"))
-        if scale.get("labelSelectorPath") is not None:
-            _, why = _at(new, scale["labelSelectorPath"], str, "string", "")
-            if why:
-                found.append(invalid(scale["labelSelectorPath"], "", why))
-        return found
-
-    return check
-
-
-_GO_TYPES = ((bool, "bool"), (int, "int64"), (float, "float64"), (str, "string"))
-
-
-def _at(obj: Any, path: str, wanted: type, go_type: str, zero: Any) -> tuple[Any, str]:
-    """Give the value at a simple path, or why there is none of the wanted type; a missing one is zero."""
-    steps = path.removeprefix(".").split(".")
-    at = ""
-    for step in steps:
-        if not isinstance(obj, dict):
-            return zero, f"{at} accessor error: {_go(obj)}, expected map[string]interface {{}}"
-        at += f".{step}"
-        if step not in obj:
-            return zero, ""
-        obj = obj[step]
-    if not isinstance(obj, wanted) or isinstance(obj, bool):
-        return zero, f"{at} accessor error: {_go(obj)}, expected {go_type}"
-    return obj, ""
-
-
-def _go(value: Any) -> str:
-    if value is None:
-        return "<nil> is of the type <nil>"
-    name = next((name for kind, name in _GO_TYPES if isinstance(value, kind)), "")
-    shown = "true" if value is True else "false" if value is False else value
-    return f"{shown} is of the type {name}" if name else f"value is of the type {type(value).__name__}"
+    return rules if scale is None else replace(rules, check=scale_check(scale))
 
 
 def taken_names(definition: Raw, others: list[Resource]) -> Claimed:

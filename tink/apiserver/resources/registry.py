@@ -12,8 +12,9 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Protocol
 
+from tink.apiserver.managed_fields import FieldManager, blank_of
 from tink.apiserver.read.table import AGE, NAME, Column
-from tink.apiserver.write.managed_fields import FieldManager, blank_of
+from tink.apiserver.resources.scale_paths import ScalePaths
 from tink.schema import meta
 from tink.schema.field_errors import FieldError
 from tink.schema.outcome import Node
@@ -34,15 +35,15 @@ def _nothing(new: Raw, old: Raw | None, now: datetime) -> None:
     """Leave the object as it is."""
 
 
-def _no_errors(new: Raw, old: Raw | None) -> list[FieldError]:
+def _no_errors(_new: Raw, _old: Raw | None) -> list[FieldError]:
     return []
 
 
-def _no_warnings(new: Raw) -> list[str]:
+def _no_warnings(_new: Raw) -> list[str]:
     return []
 
 
-def _holds_nothing(obj: Raw) -> bool:
+def _holds_nothing(_obj: Raw) -> bool:
     return False
 
 
@@ -151,7 +152,7 @@ class Resource:
     status: bool = False
     subresources: Sequence[str] = ()
     virtual: bool = False
-    scale: Any = None
+    scale: ScalePaths | None = None
     stored_version: str = ""
     rules: Rules = CUSTOM
     warning: str = ""

@@ -14,10 +14,10 @@ from typing import Any
 from tink import cel
 from tink.apiserver.read.table import AGE, NAME, Column
 from tink.apiserver.resources.registry import NAME_FIELD, Resource, Rules
-from tink.apiserver.write.admission.conditions import compile_condition
 from tink.schema import field_errors, meta
 from tink.schema.client_config import check_client
 from tink.schema.field_errors import FieldError
+from tink.schema.match_conditions import compile_condition
 from tink.schema.structural import compile_schema, root_schema
 from tink.schema.values import Raw
 
@@ -168,7 +168,7 @@ def _without_lists(openapi: Any) -> Any:
     return openapi
 
 
-def _prepare(new: Raw, old: Raw | None, now: datetime) -> None:
+def _prepare(new: Raw, _old: Raw | None, _now: datetime) -> None:
     """Write what is always written in Kubernetes, and leave out the empty lists that never are."""
     if not new.get("webhooks"):
         new.pop("webhooks", None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tink.apiserver.store.statefile import Event, Key, Stored
-from tink.exact import exact
+from tink.shrink import shrink_to_fit
 
 RECENT_BYTES = 16 << 20
 """So much text of recent objects is kept in memory."""
@@ -49,7 +49,7 @@ class Recent:
         key = event.key
         self._asked.pop(key, None)
         gone = event.type == "DELETED"
-        self._put(key, None if gone else Stored(key.namespace, key.name, event.version, exact(event.body)))
+        self._put(key, None if gone else Stored(key.namespace, key.name, event.version, shrink_to_fit(event.body)))
 
     def _put(self, key: Key, found: Stored | None) -> None:
         entries = self._entries

@@ -1,0 +1,12 @@
+"""Writes: create, update, patch, apply and delete, on one way to the store.
+
+`verbs` finds out what the new state is to be: `submitted` reads what the client hands in, `patch` and `managed_fields`
+make it. `pipeline` takes it to the store by the steps of `strategy` (creating or updating), with `completion` (schema),
+`admission` (webhooks) and `persistence`. `deletion` and `propagation` say what becomes of what is deleted.
+"""
+
+from tink.apiserver.admission.attributes import Admission, Attributes
+from tink.apiserver.write.strategy import Result
+from tink.apiserver.write.verbs import ATTEMPTS, Verbs
+
+__all__ = ["ATTEMPTS", "Admission", "Attributes", "Result", "Verbs"]

@@ -26,7 +26,7 @@ from tink.controller.webhooks import certificates
 from tink.controller.webhooks.certificates import CertificateError, Keeper, MemoryKeeper, SecretKeeper
 from tink.controller.webhooks.registration import Address
 from tink.kube.client import ApiError, KubeClient
-from tink.net.gate import GatedSite, Limits
+from tink.net.connection_limit import LimitedSite, Limits
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class Webhooks:
         everywhere = self._settings.url or self._settings.service
         port = self._settings.port or (SERVICE_PORT if everywhere else 0)
         host = "0.0.0.0" if everywhere else LOOPBACK  # noqa: S104 - the API server is elsewhere
-        site = GatedSite(self._runner, host, port, self._context, "webhooks", Limits())
+        site = LimitedSite(self._runner, host, port, self._context, "webhooks", Limits())
         await site.start()
         self.port = self._runner.addresses[0][1]
         await self.look_after()

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from tink.exact import exact
+from tink.shrink import shrink_to_fit
 
 MAX_TEXT = 8 << 10
 """Longer values are not kept."""
@@ -44,7 +44,7 @@ class ValidCache:
         if self._size + cost > GENERATION_BYTES:
             self._old, self._young, self._size = self._young, set(), 0
         self._size += cost
-        self._young.add(exact(text))
+        self._young.add(shrink_to_fit(text))
 
 
 def text_of(value: Any) -> bytes | None:

@@ -9,11 +9,11 @@ from typing import Any
 import orjson
 import pytest
 
+from tink.apiserver import conversion
+from tink.apiserver.conversion import Conversion
 from tink.apiserver.errors import StatusError
 from tink.apiserver.resources.registry import Resource
 from tink.apiserver.webhooks.client import CallError
-from tink.apiserver.write import conversion
-from tink.apiserver.write.conversion import Conversion
 from tink.schema.client_config import ClientConfig
 from tink.schema.structural.compiler import compile_schema, root_schema
 from tink.schema.values import Raw

@@ -10,12 +10,12 @@ from typing import Any
 import orjson
 import pytest
 
+from tink.apiserver.admission.attributes import Attributes
+from tink.apiserver.admission.warnings import limited
+from tink.apiserver.admission.webhooks import MUTATING, VALIDATING, Webhooks
 from tink.apiserver.errors import StatusError
 from tink.apiserver.resources.registry import Resource
-from tink.apiserver.write.admission import conditions as conditions_of
-from tink.apiserver.write.admission.attributes import Attributes
-from tink.apiserver.write.admission.warnings import limited
-from tink.apiserver.write.admission.webhooks import MUTATING, VALIDATING, Webhooks
+from tink.schema import match_conditions as conditions_of
 from tink.schema.client_config import ClientConfig
 from tink.schema.structural.compiler import compile_schema, root_schema
 from tink.schema.values import Raw

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 import pytest
 
-from tink.apiserver.write import patch
-from tink.apiserver.write.managed_fields import FieldManager, keep_times
+from tink.apiserver import patch
+from tink.apiserver.managed_fields import FieldManager, keep_times
 from tink.schema.outcome import Outcome
 from tink.schema.structural.compiler import compile_schema, root_schema
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tink.apiserver.errors import StatusError
-from tink.apiserver.write.managed_fields import FieldManager, entries, fields, openapi
+from tink.apiserver.managed_fields import FieldManager, entries, fields, openapi
 from tink.schema.structural.compiler import root_schema
 
 Raw = dict[str, Any]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tink.apiserver.errors import StatusError
-from tink.apiserver.write.managed_fields import FieldManager, blank_of, entries, fields, keep_times, valid_or_before
-from tink.apiserver.write.managed_fields.entries import Entry
+from tink.apiserver.managed_fields import FieldManager, blank_of, entries, fields, keep_times, valid_or_before
+from tink.apiserver.managed_fields.entries import Entry
 from tink.schema.structural.compiler import root_schema
 
 Raw = dict[str, Any]

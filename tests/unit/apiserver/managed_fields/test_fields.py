@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tink.apiserver.write.managed_fields import fields
-from tink.apiserver.write.managed_fields.fields import Fields, FieldsError
+from tink.apiserver.managed_fields import fields
+from tink.apiserver.managed_fields.fields import Fields, FieldsError
 
 ELEMENTS = st.sampled_from(["f:a", "f:b", "f:c", 'k:{"name":"x"}', 'k:{"id":2}', 'k:{"id":10}', 'v:"x"', "v:1", "i:0"])
 PATHS = st.lists(st.lists(ELEMENTS, min_size=1, max_size=4).map(tuple), max_size=8).map(set)

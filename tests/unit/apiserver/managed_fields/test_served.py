@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests import recordings
-from tink.apiserver.write.verbs import Verbs
+from tink.apiserver.write.pipeline import Pipeline
 
 HERE = Path(__file__).parent
 Raw = dict[str, Any]
@@ -96,7 +96,7 @@ UNPLAYED = {f"generated-{number}" for number in range(33, 140)}
 
 async def test_the_whole_server_does_what_the_real_one_does(bare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ["2026-01-01T00:00:00Z"]
-    monkeypatch.setattr(Verbs, "_timestamp", lambda _: clock[0])
+    monkeypatch.setattr(Pipeline, "timestamp", lambda _: clock[0])
     await bare("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", DEFINITION)
     wrong = {}
     for number, sequence in enumerate(each for each in RECORDED if each["name"] not in UNPLAYED):

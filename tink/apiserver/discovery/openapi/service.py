@@ -18,8 +18,8 @@ from tink.apiserver.discovery.openapi import gnostic, publish, swagger
 from tink.apiserver.discovery.openapi.common import LIST_META, OBJECT_META
 from tink.apiserver.discovery.openapi.paths import paths
 from tink.apiserver.resources.registry import Registry, Resource
-from tink.exact import exact
 from tink.schema.values import Raw
+from tink.shrink import shrink_to_fit
 
 KUBERNETES = "1.36"
 _SECURITY: Raw = {
@@ -79,7 +79,7 @@ class OpenAPI:
         pieces = self._current()
         if self._whole.index is None:
             listed = {path: {"serverRelativeURL": url(path, self._three(piece).tag)} for path, piece in pieces.items()}
-            self._whole.index = _tagged(exact(orjson.dumps({"paths": listed})))
+            self._whole.index = _tagged(shrink_to_fit(orjson.dumps({"paths": listed})))
         return self._whole.index
 
     def three(self, path: str) -> Text | None:
@@ -118,7 +118,7 @@ class OpenAPI:
 
     def _three(self, piece: _Piece) -> Text:
         if piece.document is None:
-            piece.document = _tagged(exact(orjson.dumps(document(piece.resources))))
+            piece.document = _tagged(shrink_to_fit(orjson.dumps(document(piece.resources))))
         return piece.document
 
     def _current(self) -> dict[str, _Piece]:
@@ -182,9 +182,9 @@ def _parts(resources: Sequence[Resource], *, binary: bool) -> tuple[dict[str, by
     for resource in resources:
         for path, item in paths(resource).items():
             two = swagger.path_item(item)
-            items[path] = gnostic.path_item(two) if binary else exact(orjson.dumps(two))
+            items[path] = gnostic.path_item(two) if binary else shrink_to_fit(orjson.dumps(two))
         for name, schema in publish.schemas(resource, version=2, custom=resource.custom).items():
-            definitions[name] = gnostic.schema(schema) if binary else exact(orjson.dumps(schema))
+            definitions[name] = gnostic.schema(schema) if binary else shrink_to_fit(orjson.dumps(schema))
     return items, definitions
 
 

@@ -139,7 +139,7 @@ def complete_namespace(new: Raw) -> None:
         new["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = name
 
 
-def prepare_namespace(new: Raw, old: Raw | None, now: datetime) -> None:
+def prepare_namespace(new: Raw, old: Raw | None, _now: datetime) -> None:
     """A namespace has Kubernetes' finalizer until its objects are gone (`lifecycle`)."""
     if old is None:
         finalizers = (new.get("spec") or {}).get("finalizers") or []
@@ -148,7 +148,7 @@ def prepare_namespace(new: Raw, old: Raw | None, now: datetime) -> None:
     status["phase"] = "Terminating" if "deletionTimestamp" in new["metadata"] else "Active"
 
 
-def limit_namespace(new: Raw, old: Raw, subresource: str, has_status: bool) -> Raw:
+def limit_namespace(new: Raw, old: Raw, subresource: str, _has_status: bool) -> Raw:
     """What the namespace waits for changes through /finalize alone."""
     if subresource == "finalize":
         return only(("spec",), new, old)
@@ -183,7 +183,7 @@ def complete_event(new: Raw) -> None:
         new.setdefault(name, None)
 
 
-def check_event(new: Raw, old: Raw | None) -> list[FieldError]:
+def check_event(new: Raw, _old: Raw | None) -> list[FieldError]:
     """Events live beside what they are about; those of the newer kind, with an eventTime, say more."""
     own, about = new["metadata"].get("namespace", ""), new["involvedObject"].get("namespace", "")
     elsewhere = field_errors.invalid("involvedObject.namespace", about, "does not match event.namespace")
@@ -211,13 +211,13 @@ def complete_lease(new: Raw) -> None:
     new.setdefault("spec", {})
 
 
-def prepare_lease(new: Raw, old: Raw | None, now: datetime) -> None:
+def prepare_lease(new: Raw, _old: Raw | None, _now: datetime) -> None:
     """Coordinated leader election is an option of Kubernetes that is off, here as there: its fields are dropped."""
     for name in ("strategy", "preferredHolder"):
         new["spec"].pop(name, None)
 
 
-def check_lease(new: Raw, old: Raw | None) -> list[FieldError]:
+def check_lease(new: Raw, _old: Raw | None) -> list[FieldError]:
     """Durations and counts make sense."""
     spec = new["spec"]
     found = []

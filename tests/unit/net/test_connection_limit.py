@@ -1,0 +1,147 @@
+"""Idle connections from one place must not keep the others out of our HTTPS listeners."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from tink.apiserver import credentials
+from tink.net.connection_limit import Connection, ConnectionLimiter, LimitedSite, Limits
+
+Listen = Callable[..., Awaitable[tuple[str, ssl.SSLContext]]]
+Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@pytest.fixture
+async def listen(tmp_path: Path) -> AsyncIterator[Listen]:
+    async with AsyncExitStack() as closing:
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            if request.path == "/watch":
+                response = web.StreamResponse()
+                await response.prepare(request)
+                await response.write(b"begun\n")
+                await asyncio.sleep(60)
+            return web.Response(text="ok")
+
+        async def begin(host: str = "127.0.0.1", **limits: float) -> tuple[str, ssl.SSLContext]:
+            now = datetime.now(UTC)
+            authority = credentials.load_authority(tmp_path / "pki", now)
+            context = credentials.server_context(authority, host, now)
+            app = web.Application()
+            app.router.add_route("*", "/{path:.*}", answer)
+            runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+            await runner.setup()
+            closing.push_async_callback(runner.cleanup)
+            await LimitedSite(runner, host, 0, context, "test", Limits(**limits)).start()  # type: ignore[arg-type]
+            trust = ssl.create_default_context(cafile=str(tmp_path / "pki" / "ca.crt"))
+            return f"https://{host}:{runner.addresses[0][1]}", trust
+
+        yield begin
+
+
+async def _idle(url: str, count: int) -> list[Pair]:
+    host, port = url.removeprefix("https://").split(":")
+    return [await asyncio.open_connection(host, int(port)) for _ in range(count)]
+
+
+async def _get(url: str, trust: ssl.SSLContext) -> str:
+    async with (
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as session,
+        session.get(url, ssl=trust) as answer,
+    ):
+        return await answer.text()
+
+
+async def _closed(connections: list[Pair], within: float = 10.0) -> int:
+    """How many of these the server has closed."""
+
+    async def ends(reader: asyncio.StreamReader) -> bool:
+        with suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(within):
+                return await reader.read() == b""
+            return False
+        return reader.at_eof() or reader.exception() is not None
+
+    found = sum(await asyncio.gather(*(ends(reader) for reader, _ in connections)))
+    for _, writer in connections:
+        writer.close()
+    return found
+
+
+async def test_idle_connections_give_way_to_a_client(listen: Listen) -> None:
+    url, trust = await listen(connections=20, handshake=60, first=60)
+    idle = await _idle(url, 40)
+    assert await _get(url, trust) == "ok"
+    assert await _closed(idle, 0.5) >= 20
+
+
+def test_one_address_has_a_share_and_another_keeps_its_own() -> None:
+    limiter = ConnectionLimiter(
+        asyncio.Protocol, ssl.create_default_context(), "test", Limits(connections=40, per_address=10)
+    )
+    greedy = [Connection(limiter, "192.0.2.1") for _ in range(30)]
+    assert all(limiter.admit(each) for each in greedy)
+    assert limiter.open_of("192.0.2.1") == 10
+    modest = Connection(limiter, "192.0.2.2")
+    assert limiter.admit(modest)
+    assert limiter.open_of("192.0.2.2") == 1
+    # Loopback is one address for all of this machine, and may have all places.
+    local = [Connection(limiter, "127.0.0.1") for _ in range(25)]
+    assert all(limiter.admit(each) for each in local)
+    assert limiter.open_of("127.0.0.1") == 25
+    for each in (*greedy, modest, *local):
+        limiter.leave(each)
+    assert limiter.open_of("192.0.2.1") == 0
+
+
+async def test_watches_are_not_closed_for_idle_connections(listen: Listen) -> None:
+    url, trust = await listen(connections=10, handshake=60, first=60)
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/watch", ssl=trust) as watch:
+        assert await watch.content.readline() == b"begun\n"
+        idle = await _idle(url, 50)
+        assert await _get(url, trust) == "ok"
+        assert not watch.content.at_eof()
+        for _, writer in idle:
+            writer.close()
+
+
+async def test_connection_that_never_asks_is_closed(listen: Listen) -> None:
+    url, _ = await listen(handshake=0.3, first=0.5)
+    assert await _closed(await _idle(url, 3)) == 3
+
+
+async def test_connection_that_asks_only_half_is_closed(listen: Listen) -> None:
+    url, trust = await listen(first=0.5)
+    host, port = url.removeprefix("https://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port), ssl=trust)
+    writer.write(b"GET / HTTP/1.1\r\nHost: ")
+    await writer.drain()
+    assert await _closed([(reader, writer)]) == 1
+
+
+async def test_garbage_instead_of_tls_ends_and_others_are_served(listen: Listen) -> None:
+    url, trust = await listen()
+    (connection,) = await _idle(url, 1)
+    connection[1].write(b"GET / HTTP/1.1\r\n\r\n")
+    assert await _closed([connection]) == 1
+    assert await _get(url, trust) == "ok"
+
+
+async def test_an_aiohttp_that_hides_its_requests_serves_who_asks_and_closes_who_does_not(
+    listen: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tink.net.connection_limit._REQUESTS_ARE_SEEN", False)
+    url, trust = await listen(handshake=60, first=0.5)
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/watch", ssl=trust) as watch:
+        assert await watch.content.readline() == b"begun\n"
+        assert await _closed(await _idle(url, 3)) == 3
+        assert not watch.content.at_eof()

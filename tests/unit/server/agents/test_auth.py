@@ -1,0 +1,233 @@
+"""Who may speak for a machine: by address, by token, by certificate."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from cryptography import x509
+
+from tink.api.v1alpha2 import Raw
+from tink.server.agents.auth import (
+    AgentAuth,
+    AgentAuthorizer,
+    Credentials,
+    ForeignAgentError,
+    NoCredentialsError,
+    RefusedError,
+    certificate_ids,
+)
+from tink.server.agents.directory import AgentDirectory
+from tink.server.agents.tls import TlsFiles
+from tink.server.agents.tokens import TokenKeys, TokenSettings
+from tink.server.settings import ServerSettings
+
+MAC, SECOND, OTHER = "52:54:00:00:00:01", "52:54:00:00:00:02", "52:54:00:00:00:09"
+NOW = 1_800_000_000.0
+KEY = ("d", "h")
+
+
+def machine(name: str, *macs: str, namespace: str = "d", ip: str | None = "192.0.2.1") -> Raw:
+    interface: Raw = {"dhcp": {"ip": ip}} if ip else {}
+    return {
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"networkInterfaces": dict.fromkeys(macs, interface)},
+    }
+
+
+@pytest.fixture
+def directory() -> AgentDirectory:
+    agents = AgentDirectory()
+    agents.apply(machine("h", MAC, SECOND))
+    agents.apply(machine("other", OTHER, ip="192.0.2.9"))
+    return agents
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> TokenKeys:
+    return TokenKeys(TokenSettings(tmp_path / "key", 3600, create=True))
+
+
+def authorizer(
+    agents: AgentDirectory, auth: AgentAuth, keys: TokenKeys | None = None, now: float = NOW
+) -> AgentAuthorizer:
+    return AgentAuthorizer(agents, auth, keys, lambda: now)
+
+
+# --- by address ---
+
+
+def test_the_address_must_be_one_of_the_machine(directory: AgentDirectory) -> None:
+    by_address = authorizer(directory, AgentAuth.ADDRESS)
+    assert by_address.admit("h", Credentials("192.0.2.1")) == KEY
+    authorizer(directory, AgentAuth.NONE).authorise(KEY, Credentials("198.51.100.9"))
+    with pytest.raises(
+        ForeignAgentError, match=r"198\.51\.100\.9 can't speak for Hardware d/h, which has the addresses 192\.0\.2\.1$"
+    ) as caught:
+        by_address.admit(MAC, Credentials("198.51.100.9"))
+    assert caught.value.code is grpc.StatusCode.PERMISSION_DENIED
+    with pytest.raises(RefusedError):
+        by_address.admit("nobody", Credentials("192.0.2.1"))
+
+
+def test_another_machine_at_the_address_is_not_the_one(directory: AgentDirectory) -> None:
+    asked: list[tuple[str, tuple[str, ...]]] = []
+
+    def other_host(address: str, macs: Collection[str]) -> str | None:
+        asked.append((address, tuple(macs)))
+        return OTHER if address == "192.0.2.1" else None
+
+    seen = AgentAuthorizer(directory, AgentAuth.ADDRESS, None, lambda: NOW, other_host)
+    why = f"d/h, which has that address, as has {OTHER}, which is no MAC of it"
+    with pytest.raises(ForeignAgentError, match=why) as caught:
+        seen.admit("h", Credentials("192.0.2.1"))
+    assert OTHER not in caught.value.public_message
+    assert asked == [("192.0.2.1", (MAC, SECOND))]
+    assert seen.admit("other", Credentials("192.0.2.9")) == ("d", "other")
+    AgentAuthorizer(directory, AgentAuth.NONE, None, lambda: NOW, other_host).authorise(KEY, Credentials("192.0.2.1"))
+
+
+def test_a_machine_without_address_says_what_to_do() -> None:
+    agents = AgentDirectory()
+    agents.apply(machine("h", MAC, ip=None))
+    with pytest.raises(ForeignAgentError, match=r"no spec.networkInterfaces\[\].dhcp.ip .*another --agent-auth"):
+        authorizer(agents, AgentAuth.ADDRESS).authorise(KEY, Credentials("192.0.2.1"))
+    with pytest.raises(ForeignAgentError, match="Hardware d/gone, which is not there"):
+        authorizer(agents, AgentAuth.ADDRESS).authorise(("d", "gone"), Credentials("192.0.2.1"))
+
+
+# --- by token ---
+
+
+@pytest.mark.parametrize("agent_id", [MAC, SECOND, "h", "d/h"])
+def test_a_token_speaks_for_its_machine_by_each_of_its_names_and_from_anywhere(
+    directory: AgentDirectory, keys: TokenKeys, agent_id: str
+) -> None:
+    credentials = Credentials("198.51.100.9", keys.mint(SECOND, NOW))
+    assert authorizer(directory, AgentAuth.TOKEN, keys).admit(agent_id, credentials) == KEY
+
+
+def test_a_token_of_another_machine_is_refused(directory: AgentDirectory, keys: TokenKeys) -> None:
+    credentials = Credentials("192.0.2.1", keys.mint(OTHER, NOW))
+    with pytest.raises(ForeignAgentError, match=f"its token is that of {OTHER}, another machine") as caught:
+        authorizer(directory, AgentAuth.TOKEN, keys).admit(MAC, credentials)
+    assert caught.value.code is grpc.StatusCode.PERMISSION_DENIED
+    with pytest.raises(ForeignAgentError):
+        authorizer(directory, AgentAuth.TOKEN, keys).authorise(("d", "gone"), credentials)
+
+
+def test_who_shows_no_token_is_told_that_it_is_missing(directory: AgentDirectory, keys: TokenKeys) -> None:
+    with pytest.raises(NoCredentialsError, match="shows no token; a machine gets one as tinkerbell_token=") as caught:
+        authorizer(directory, AgentAuth.TOKEN, keys).admit(MAC, Credentials("192.0.2.1"))
+    assert caught.value.code is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_a_refusal_never_shows_the_token(directory: AgentDirectory, keys: TokenKeys) -> None:
+    token = keys.mint(OTHER, NOW)
+    for credentials in (Credentials("p", token), Credentials("p", token[:-1] + "!"), Credentials("p", "hunter2")):
+        with pytest.raises(ForeignAgentError) as caught:
+            authorizer(directory, AgentAuth.TOKEN, keys, NOW + 9e9).admit(MAC, credentials)
+        assert credentials.token not in str(caught.value)
+        assert credentials.token not in repr(credentials)
+
+
+def test_a_renewed_token_lasts_longer_and_is_of_the_same_machine(directory: AgentDirectory, keys: TokenKeys) -> None:
+    credentials = Credentials("p", keys.mint(SECOND, NOW))
+    renewed = authorizer(directory, AgentAuth.TOKEN, keys, NOW + 1800).renewed(credentials)
+    assert renewed is not None
+    token, seconds = renewed
+    assert keys.verify(token, NOW + 1800 + 3600).mac == SECOND
+    assert seconds == 1800, "half of its life, so that an agent that can't connect for a while has the other half"
+    assert authorizer(directory, AgentAuth.ADDRESS).renewed(credentials) is None
+
+
+def test_token_auth_without_keys_lets_nobody_in(directory: AgentDirectory, keys: TokenKeys) -> None:
+    with pytest.raises(ForeignAgentError, match="no token keys"):
+        authorizer(directory, AgentAuth.TOKEN).admit(MAC, Credentials("192.0.2.1", keys.mint(MAC, NOW)))
+
+
+# --- by certificate ---
+
+DNS, URI = x509.DNSName, x509.UniformResourceIdentifier
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"alternative": [DNS("52-54-00-00-00-01")]},
+        {"alternative": [DNS("h")]},
+        {"alternative": [DNS("h.d")]},
+        {"alternative": [DNS("x"), DNS("H")]},
+        {"alternative": [URI("tinkerbell:52:54:00:00:00:02")]},
+        {"alternative": [URI("tinkerbell:d/h")]},
+        {"common": MAC.upper()},
+        {"common": "h"},
+        {"common": "d/h"},
+        {"common": "h", "alternative": [x509.IPAddress(ipaddress.ip_address("192.0.2.1"))]},
+    ],
+)
+def test_a_certificate_speaks_for_the_machine_in_its_names(
+    directory: AgentDirectory, certify: Any, names: dict[str, Any]
+) -> None:
+    assert authorizer(directory, AgentAuth.MTLS).admit(MAC, Credentials("p", "", certify(**names).pem)) == KEY
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"common": "other"},
+        {"common": "nobody"},
+        {"common": "h", "alternative": [DNS("other")]},
+        {"alternative": [DNS("h.e")]},
+        {"alternative": [URI("http://d/h")]},
+        {"alternative": [URI("d/h")]},
+        {"alternative": [URI("tinkerbell:d/other")]},
+        {"alternative": [x509.RFC822Name("h@example.org")]},
+        {},
+    ],
+)
+def test_a_certificate_of_anybody_else_is_refused(
+    directory: AgentDirectory, certify: Any, names: dict[str, Any]
+) -> None:
+    with pytest.raises(ForeignAgentError, match="d/h: its certificate names ") as caught:
+        authorizer(directory, AgentAuth.MTLS).admit(MAC, Credentials("192.0.2.1", "", certify(**names).pem))
+    assert caught.value.code is grpc.StatusCode.PERMISSION_DENIED
+
+
+def test_a_name_that_two_machines_have_is_of_none(directory: AgentDirectory, certify: Any) -> None:
+    directory.apply(machine("h", OTHER[:-1] + "a", namespace="e"))
+    with pytest.raises(ForeignAgentError):
+        authorizer(directory, AgentAuth.MTLS).admit(MAC, Credentials("p", "", certify(common="h").pem))
+    authorizer(directory, AgentAuth.MTLS).admit(MAC, Credentials("p", "", certify(alternative=[DNS("h.d")]).pem))
+
+
+def test_who_shows_no_certificate_is_told_so(directory: AgentDirectory) -> None:
+    with pytest.raises(NoCredentialsError, match="shows no client certificate"):
+        authorizer(directory, AgentAuth.MTLS).admit(MAC, Credentials("192.0.2.1", "a token"))
+
+
+def test_what_is_no_certificate_names_nobody() -> None:
+    assert certificate_ids(b"") == ()
+    assert certificate_ids(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n") == ()
+
+
+# --- what fits together ---
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"agent_auth": AgentAuth.TOKEN}, "--agent-token-key"),
+        ({"agent_auth": AgentAuth.MTLS}, "--grpc-client-ca"),
+        ({"agent_auth": AgentAuth.MTLS, "tls": TlsFiles(Path("c"), Path("k"))}, "--grpc-client-ca"),
+        ({"calls": 0}, "calls"),
+        ({"calls_per_address": 0}, "calls_per_address"),
+    ],
+)
+def test_a_way_without_what_it_needs_is_refused_at_the_start(settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        ServerSettings(**settings)

@@ -1,0 +1,72 @@
+"""Which machine an agent means."""
+
+from __future__ import annotations
+
+import pytest
+
+from tink.api.v1alpha2 import Raw
+from tink.server.agents.directory import AgentDirectory, UnknownAgentError
+from tink.server.peer import peer_address
+
+MAC, OTHER = "52:54:00:00:00:01", "52:54:00:00:00:02"
+
+
+def machine(name: str, *macs: str, namespace: str = "d", ip: str | None = "192.0.2.1") -> Raw:
+    interface: Raw = {"dhcp": {"ip": ip}} if ip else {}
+    return {
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"networkInterfaces": dict.fromkeys(macs, interface)},
+    }
+
+
+@pytest.fixture
+def directory() -> AgentDirectory:
+    agents = AgentDirectory()
+    agents.apply(machine("h", MAC, OTHER))
+    return agents
+
+
+@pytest.mark.parametrize("agent_id", [MAC, OTHER, MAC.upper(), "h", "d/h"])
+def test_an_agent_is_known_by_any_mac_and_by_name(directory: AgentDirectory, agent_id: str) -> None:
+    assert directory.find(agent_id) == ("d", "h")
+
+
+@pytest.mark.parametrize("agent_id", ["", "x", "52:54:00:00:00:03", "x/h", "h\n"])
+def test_anybody_else_is_unknown_by_name(directory: AgentDirectory, agent_id: str) -> None:
+    with pytest.raises(UnknownAgentError, match="no Hardware has the MAC address or name"):
+        directory.find(agent_id)
+
+
+def test_an_id_of_several_machines_is_of_none_until_that_is_mended(directory: AgentDirectory) -> None:
+    other = machine("h", MAC, namespace="e")
+    directory.apply(other)
+    with pytest.raises(UnknownAgentError, match="fits several Hardware, so it is none: d/h, e/h"):
+        directory.find(MAC)
+    assert directory.find("e/h") == ("e", "h")
+    directory.remove(other)
+    assert directory.find(MAC) == ("d", "h")
+
+
+def test_a_changed_machine_loses_its_old_mac(directory: AgentDirectory) -> None:
+    directory.apply(machine("h", OTHER))
+    with pytest.raises(UnknownAgentError):
+        directory.find(MAC)
+    directory.apply({"metadata": {"name": "h", "namespace": "d"}, "spec": {"networkInterfaces": 5}})
+    with pytest.raises(UnknownAgentError):
+        directory.find("h")
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("ipv4:192.0.2.1:4711", "192.0.2.1"),
+        ("ipv6:%5B2001:db8::1%5D:4711", "2001:db8::1"),
+        ("ipv6:[2001:db8::1]:4711", "2001:db8::1"),
+        ("ipv6:%5B::ffff:192.0.2.1%5D:4711", "192.0.2.1"),
+        ("ipv6:%5Bfe80::1%25eth0%5D:4711", "fe80::1"),
+        ("unix:/run/x", "unix:/run/x"),
+        ("ipv4:what:1", "ipv4:what:1"),
+    ],
+)
+def test_the_address_in_a_peer(peer: str, address: str) -> None:
+    assert peer_address(peer) == address

@@ -1,0 +1,246 @@
+"""The server's certificate: clear words at the start, and files that change under a running server."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+
+from proto import workflow_pb2 as pb
+from proto import workflow_pb2_grpc as pb_grpc
+from tink.server.agents.auth import AgentAuth
+from tink.server.agents.tls import Certificates, TlsError, TlsFiles, authority_of
+
+MAC = "52:54:00:00:00:01"
+LOOPBACK = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+
+
+class Files:
+    """The server's files, as an operator has them."""
+
+    def __init__(self, directory: Path, certify: Any, authority: Any) -> None:
+        self._certify = certify
+        self.ca = authority[0].public_bytes(serialization.Encoding.PEM)
+        self.cert, self.key, self.clients = (directory / name for name in ("tls.crt", "tls.key", "clients.pem"))
+        self.clients.write_bytes(self.ca)
+        self.files = TlsFiles(self.cert, self.key)
+        self.mutual = TlsFiles(self.cert, self.key, self.clients)
+        self.write()
+
+    def write(self, **names: Any) -> x509.Certificate:
+        """A new certificate for the server."""
+        made = self._certify(**{"alternative": [LOOPBACK], **names})
+        self.cert.write_bytes(made.pem + self.ca)
+        self.key.write_bytes(made.key)
+        return x509.load_pem_x509_certificate(made.pem)
+
+    def channel(self, port: int, client: Any = None) -> grpc.aio.Channel:
+        """An agent's, with a certificate or without."""
+        own = (client.key, client.pem) if client is not None else (None, None)
+        return grpc.aio.secure_channel(f"127.0.0.1:{port}", grpc.ssl_channel_credentials(self.ca, *own))
+
+
+@pytest.fixture
+def files(tmp_path: Path, certify: Any, authority: Any) -> Files:
+    return Files(tmp_path, certify, authority)
+
+
+async def ending(channel: grpc.aio.Channel, agent_id: str = MAC) -> tuple[grpc.StatusCode, str]:
+    """How a stream ends; OK with no words if it was accepted."""
+    async with channel:
+        stub: Any = pb_grpc.WorkflowServiceStub(channel)
+        call = stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=agent_id), timeout=5)
+        accepted = asyncio.ensure_future(call.initial_metadata())
+        code = asyncio.ensure_future(call.code())
+        await asyncio.wait([accepted, code], return_when=asyncio.FIRST_COMPLETED)
+        if code.done():
+            return code.result(), await call.details()
+        call.cancel()
+        return grpc.StatusCode.OK, ""
+
+
+# --- the files at the start ---
+
+
+def test_a_missing_file_is_named_with_its_flag(files: Files) -> None:
+    files.key.unlink()
+    with pytest.raises(TlsError, match=r"^--grpc-tls-key \S+tls.key: No such file or directory$"):
+        Certificates(files.files)
+    files.clients.unlink()
+    files.write()
+    with pytest.raises(TlsError, match=r"^--grpc-client-ca \S+clients.pem: No such file or directory$"):
+        Certificates(files.mutual)
+
+
+def test_files_that_do_not_fit_are_named(files: Files, certify: Any) -> None:
+    files.key.write_bytes(certify().key)
+    with pytest.raises(
+        TlsError, match=r"--grpc-tls-key \S+tls.key: is not the key of the first certificate in \S+tls.crt"
+    ):
+        Certificates(files.files)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff\xfe", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
+)
+def test_what_is_no_pem_is_named(files: Files, content: bytes) -> None:
+    files.clients.write_bytes(content)
+    with pytest.raises(TlsError, match=r"--grpc-client-ca \S+clients.pem: holds no certificates in PEM"):
+        Certificates(files.mutual)
+    files.key.write_bytes(content)
+    with pytest.raises(TlsError, match=r"--grpc-tls-key \S+tls.key: holds no private key in PEM"):
+        Certificates(files.files)
+    files.cert.write_bytes(content)
+    with pytest.raises(TlsError, match=r"--grpc-tls-cert \S+tls.crt: holds no certificates in PEM"):
+        Certificates(files.files)
+
+
+def test_an_encrypted_key_is_refused_because_nobody_types_its_password(files: Files) -> None:
+    key = serialization.load_pem_private_key(files.key.read_bytes(), None)
+    encryption = serialization.BestAvailableEncryption(b"password")
+    files.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption))
+    with pytest.raises(TlsError, match="is encrypted; give one without a password"):
+        Certificates(files.files)
+
+
+def test_a_certificate_that_has_ended_is_refused(files: Files, caplog: pytest.LogCaptureFixture) -> None:
+    files.write(days=-1)
+    with pytest.raises(TlsError, match=r"--grpc-tls-cert \S+tls.crt: ended on \d{4}-\d\d-\d\d"):
+        Certificates(files.files)
+    files.write()
+    Certificates(files.files, now=lambda: time.time() - 60 * 86_400)
+    assert "begins on" in caplog.text, "a clock that is behind is no reason to serve nobody"
+
+
+def test_a_file_without_end_is_not_read_to_its_end(files: Files) -> None:
+    files.cert.unlink()
+    files.cert.symlink_to("/dev/zero")
+    with pytest.raises(TlsError, match="is larger than 1048576 bytes"):
+        Certificates(files.files)
+
+
+def test_addresses_that_the_certificate_lacks_are_told(files: Files) -> None:
+    assert Certificates(files.files).lacking(["127.0.0.1", "10.0.0.1"]) == ["10.0.0.1"]
+    files.write(alternative=[], common="127.0.0.1")
+    assert Certificates(files.files).lacking(["127.0.0.1"]) == ["127.0.0.1"], "clients do not look at the CN"
+
+
+def test_agents_are_told_the_authority_and_not_the_server_itself(files: Files, tmp_path: Path) -> None:
+    assert authority_of(files.files, None) == files.ca
+    (tmp_path / "ca.pem").write_bytes(files.ca + files.ca)
+    assert authority_of(files.files, tmp_path / "ca.pem") == files.ca + files.ca
+    assert authority_of(None, None) == b""
+    (tmp_path / "ca.pem").write_bytes(b"x")
+    with pytest.raises(TlsError, match="--grpc-tls-ca"):
+        authority_of(files.files, tmp_path / "ca.pem")
+
+
+# --- with a server ---
+
+
+async def test_an_agent_with_tls_is_served_and_one_without_is_not(rig: Any, files: Files) -> None:
+    await rig.start(tls=files.files)
+    rig.machine()
+    assert await ending(files.channel(rig.server.port)) == (grpc.StatusCode.OK, "")
+    assert (await ending(grpc.aio.insecure_channel(f"127.0.0.1:{rig.server.port}")))[0] is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_renewed_certificate_is_shown_without_a_restart(
+    rig: Any, files: Files, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tink.server.agents.tls._RECHECK_SECONDS", 0.0)
+    await rig.start(tls=files.files)
+    rig.machine()
+    agent = files.channel(rig.server.port)
+    stub: Any = pb_grpc.WorkflowServiceStub(agent)
+    call = stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=MAC))
+    await asyncio.wait_for(call.initial_metadata(), 20)
+
+    async def shown() -> x509.Certificate:
+        pem = await asyncio.to_thread(_server_certificate, rig.server.port)
+        return x509.load_pem_x509_certificate(pem.encode())
+
+    renewed = files.write()
+    assert await shown() == renewed
+    files.key.write_bytes(b"half of a k")
+    os.utime(files.cert)
+    assert await shown() == renewed, "half-written files change nothing"
+    assert await shown() == renewed
+    assert caplog.text.count("goes on with the certificate that it has: --grpc-tls-key") == 1
+    again = files.write()
+    assert await shown() == again
+    rig.workflow()
+    assert (await asyncio.wait_for(call.read(), 20)).WhichOneof("cmd") == "start_workflow", (
+        "open streams are not touched"
+    )
+    await agent.close()
+
+
+def _server_certificate(port: int) -> str:
+    return ssl.get_server_certificate(("127.0.0.1", port))
+
+
+async def test_mutual_tls_lets_a_machine_speak_for_itself_alone(
+    rig: Any, files: Files, certify: Any, machine_names: Callable[[str], Any]
+) -> None:
+    await rig.start(tls=files.mutual, agent_auth=AgentAuth.MTLS)
+    rig.machine()
+    rig.machine("other", "52:54:00:00:00:09", ip="192.0.2.9")
+    port = rig.server.port
+    assert await ending(files.channel(port, machine_names(MAC))) == (grpc.StatusCode.OK, "")
+    code, words = await ending(files.channel(port, machine_names("52:54:00:00:00:09")))
+    assert code is grpc.StatusCode.PERMISSION_DENIED
+    assert words == f"127.0.0.1 can't speak for '{MAC}': its certificate names '52:54:00:00:00:09'"
+    assert "can't speak for Hardware d/h" in rig.seen[-1].message
+    assert rig.seen[-1].hardware == "d/h"
+    assert rig.seen[-1].kind == "refused"
+    assert (await ending(files.channel(port)))[0] is grpc.StatusCode.UNAVAILABLE, "no handshake without a certificate"
+
+
+@pytest.mark.parametrize("trouble", ["it has ended", "it has not begun", "another authority signed it"])
+async def test_a_certificate_that_is_not_good_gets_nobody_past_the_handshake(
+    rig: Any, files: Files, certify: Any, foreign_authority: Any, trouble: str
+) -> None:
+    names = [x509.DNSName(MAC.replace(":", "-"))]
+    await rig.start(tls=files.mutual, agent_auth=AgentAuth.MTLS)
+    rig.machine()
+    times = {"it has ended": {"days": -0.001}, "it has not begun": {"days": 9, "begins": 0.01}}.get(trouble, {})
+    signer = foreign_authority if trouble == "another authority signed it" else None
+    shown = certify(alternative=names, signer=signer, **times)
+    code, words = await ending(files.channel(rig.server.port, shown))
+    assert (code, "failed to connect" in words) == (grpc.StatusCode.UNAVAILABLE, True), "no call was made"
+    assert rig.seen == [], "nobody was named"
+    assert await ending(files.channel(rig.server.port, certify(alternative=names))) == (grpc.StatusCode.OK, "")
+
+
+async def test_a_certificate_with_a_trick_in_its_name_names_nobody_on_the_wire_either(
+    rig: Any, files: Files, certify: Any
+) -> None:
+    await rig.start(tls=files.mutual, agent_auth=AgentAuth.MTLS)
+    rig.machine()
+    for name in ("52-54-00-00-00-01\0", "52-54-00-00-00-01\0.example", "*", "h.", "*.d", "h\0"):
+        code, words = await ending(files.channel(rig.server.port, certify(alternative=[x509.DNSName(name)])))
+        assert code is grpc.StatusCode.PERMISSION_DENIED, name
+        assert f"its certificate names {name!r}" in words
+    assert [str(each.kind) for each in rig.seen] == ["refused"], "the machine hears of it once a minute"
+
+
+@pytest.fixture
+def machine_names(certify: Any) -> Callable[[str], Any]:
+    return lambda mac: certify(alternative=[x509.DNSName(mac.replace(":", "-"))])
+
+
+async def test_a_bad_certificate_keeps_the_server_from_starting(rig: Any, files: Files) -> None:
+    files.cert.write_bytes(b"")
+    with pytest.raises(TlsError, match="--grpc-tls-cert"):
+        await rig.start(tls=files.files)

@@ -1,0 +1,225 @@
+"""Tokens that somebody made up: what they are worth (nothing), and what they cost the server (next to nothing)."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge.metadata_tokens import MetadataTokens
+from proto import metadata
+from proto import workflow_pb2 as pb
+from tink.files.key_file import KeyFile
+from tink.server.agents.auth import AgentAuth
+from tink.server.agents.call_metadata import read_call_metadata
+from tink.server.agents.tokens import CLOCK_SKEW_SECONDS, TokenError, TokenKeys, TokenSettings
+
+MAC, OTHER = "52:54:00:00:00:01", "52:54:00:00:00:09"
+NOW = 1_800_000_000.0
+KEYS = [letter * 64 for letter in "abc"]
+CLAIMS = "v1.525400000001.1900000000"
+LABEL = "tinkedge agent token"
+WHOLE = f"{LABEL}\0{CLAIMS}"
+"""What is signed."""
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("keys") / "key"
+    path.write_text("\n".join(KEYS) + "\n")
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture(scope="module")
+def keys(path: Path) -> TokenKeys:
+    return TokenKeys(TokenSettings(path, lifetime=3600))
+
+
+def encoded(signature: bytes) -> str:
+    return base64.urlsafe_b64encode(signature).rstrip(b"=").decode()
+
+
+def signed(message: str, key: str = KEYS[0], algorithm: str = "sha256") -> str:
+    return encoded(hmac.digest(key.encode(), message.encode(), algorithm))
+
+
+RIGHT = f"{CLAIMS}.{signed(WHOLE)}"
+JWT = ".".join(encoded(part) for part in (b'{"alg":"none"}', b'{"sub":"52:54:00:00:00:01"}', b""))
+
+
+def test_what_is_forged_below_would_be_good_if_it_were_right(keys: TokenKeys) -> None:
+    assert keys.verify(RIGHT, NOW).mac == MAC
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        # other algorithms, and none
+        f"{CLAIMS}.{signed(WHOLE, algorithm='sha3_256')}",
+        f"{CLAIMS}.{signed(WHOLE, algorithm='blake2s')}",
+        f"{CLAIMS}.{signed(WHOLE, algorithm='sha512')}",
+        f"{CLAIMS}.{signed(WHOLE, algorithm='sha1')}",
+        f"{CLAIMS}.{encoded(hashlib.sha256((KEYS[0] + WHOLE).encode()).digest())}",
+        f"{CLAIMS}.{encoded(hashlib.sha256(CLAIMS.encode()).digest())}",
+        f"{CLAIMS}.",
+        CLAIMS,
+        f"{CLAIMS}.none",
+        f"{CLAIMS}.{'A' * 43}",
+        JWT,
+        # other purposes of the same key, and other keys
+        f"{CLAIMS}.{signed(CLAIMS)}",
+        f"{CLAIMS}.{signed(f'{LABEL}{CLAIMS}')}",
+        f"{CLAIMS}.{signed(WHOLE.replace('agent', 'metadata'))}",
+        f"{CLAIMS}.{signed(WHOLE, key='')}",
+        f"{CLAIMS}.{signed(WHOLE, key='z' * 64)}",
+        KEYS[0],
+        # other spellings of what is signed
+        RIGHT.replace("v1", "v2"),
+        RIGHT.replace("v1", "V1"),
+        RIGHT.replace("v1.", "v1.0"),
+        RIGHT.replace(".19", ".019"),
+        RIGHT.replace(".19", ".+19"),
+        RIGHT.replace(".19", ".1_9"),
+        RIGHT.replace(".19", ".\u0661\u0669"),  # digits, in Arabic
+        RIGHT.replace(".19", ".-19"),
+        RIGHT.replace("1900000000", "999999999999"),
+        RIGHT.replace("525400000001", "52:54:00:00:00:01"),
+        RIGHT.replace("525400000001", "525400000009"),
+        RIGHT.replace("525400000001", "52540000000\uff11"),
+        # cut off, and with something behind or before it
+        *(RIGHT[:length] for length in range(len(RIGHT))),
+        *(RIGHT + more for more in (" ", "\n", "\r\n", "\0", "=", ".", "A", "\u200b", "\u00e9", "\udcff", "." + RIGHT)),
+        *(less + RIGHT for less in (" ", "\n", "\0", "Bearer ", "\ufeff")),
+        RIGHT + "A" * 1_000_000,
+        "v1." * 300_000,
+        "v1." + "0" * 1_000_000,
+    ],
+    ids=lambda token: f"{len(token)}",
+)
+def test_no_other_token_is_one(keys: TokenKeys, token: str) -> None:
+    with pytest.raises(TokenError) as caught:
+        keys.verify(token, NOW)
+    assert len(str(caught.value)) < 120
+
+
+@given(
+    st.integers(0, len(RIGHT)),
+    st.integers(0, len(RIGHT)),
+    st.text("\0\n .=-_+v1Aaz\u00e9\u0661\uff11\ud800", max_size=6),
+)
+def test_nothing_but_the_token_is_the_token(keys: TokenKeys, begin: int, end: int, between: str) -> None:
+    token = RIGHT[:begin] + between + RIGHT[end:]
+    if token != RIGHT:
+        with pytest.raises(TokenError):
+            keys.verify(token, NOW)
+
+
+def test_a_token_of_the_metadata_service_is_none_of_an_agent_though_the_key_is_the_same(
+    path: Path, keys: TokenKeys
+) -> None:
+    token = MetadataTokens(KeyFile(path, "key"), lifetime=3600, clock=lambda: NOW).mint(MAC)
+    for shown in (token, token.replace("M1", "v1")):
+        with pytest.raises(TokenError):
+            keys.verify(shown, NOW)
+
+
+def test_a_bad_token_costs_a_signature_for_each_key_in_constant_time_or_none_at_all(
+    keys: TokenKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[tuple[str, str]] = []
+    compare = hmac.compare_digest
+
+    def counting(one: Any, other: Any) -> bool:
+        compared.append((one, other))
+        return compare(one, other)
+
+    monkeypatch.setattr("tink.files.key_file.hmac.compare_digest", counting)
+    for token in ("", "x", RIGHT[:-1], RIGHT + "A" * 1_000_000, JWT):
+        with pytest.raises(TokenError):
+            keys.verify(token, NOW)
+    assert compared == [], "what has not the shape of a token is not signed for"
+    forged = RIGHT[:-43] + "A" * 43
+    with pytest.raises(TokenError):
+        keys.verify(forged, NOW)
+    assert [other for _, other in compared] == ["A" * 43] * len(KEYS)
+    compared.clear()
+    keys.verify(RIGHT, NOW)
+    assert len(compared) == len(KEYS), "how long it takes does not say which key it was"
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([metadata.AUTHORIZATION, "other"]), st.text("bB \0\u200b\ud800") | st.binary()))
+)
+def test_no_header_of_a_stranger_breaks_the_reading_of_it(sent: list[tuple[str, str | bytes]]) -> None:
+    assert isinstance(read_call_metadata(sent).token, str)
+
+
+@pytest.mark.parametrize(
+    ("value", "token"),
+    [
+        ("Bearer t", "t"),
+        ("bearer t", "t"),
+        ("BEARER  t ", "t"),
+        ("Bearer", ""),
+        ("Bearert", ""),
+        ("Basic t", ""),
+        ("t", ""),
+        ("Bearer t u", "t u"),
+    ],
+)
+def test_only_a_bearer_shows_a_token(value: str, token: str) -> None:
+    assert read_call_metadata([(metadata.AUTHORIZATION, value)]).token == token
+
+
+# --- on the wire ---
+
+
+@pytest.fixture
+async def ask(rig: Any, path: Path) -> Callable[[str], Any]:
+    """Asks a server that wants tokens for the stream of MAC: the code, and what is said."""
+    await rig.start(agent_auth=AgentAuth.TOKEN, tokens=TokenSettings(path, 3600))
+    rig.machine(ip="192.0.2.1")
+    rig.machine("other", OTHER, ip="192.0.2.9")
+
+    async def asking(value: str) -> tuple[grpc.StatusCode, str]:
+        call = rig.agent().stub.GetWorkflows(
+            pb.GetWorkflowsRequest(agent_id=MAC), metadata=((metadata.AUTHORIZATION, value),), timeout=20
+        )
+        return await call.code(), await call.details()
+
+    return asking
+
+
+async def test_bad_tokens_open_no_stream_and_are_told_of_once(
+    rig: Any, ask: Any, keys: TokenKeys, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    old = keys.mint(MAC, rig.now - 3600 - CLOCK_SKEW_SECONDS - 1)
+    good = keys.mint(MAC, rig.now)
+    forged = [good[:-1], good + "A", good + " A", good[:-43] + "A" * 43, "x" * 8000, JWT, keys.mint(OTHER, rig.now)]
+    for token in (old, *forged):
+        code, words = await ask(f"Bearer {token}")
+        assert code is grpc.StatusCode.PERMISSION_DENIED, token
+        assert len(words) < 200
+        assert token not in caplog.text, "a token is never logged"
+    assert "its token ended at" in (await ask(f"Bearer {old}"))[1]
+    assert len(rig.seen) == 1
+    code, _ = await ask("Bearer " + "x" * 20_000)
+    assert code is not grpc.StatusCode.OK, "metadata has 16 kB"
+    assert len(rig.seen) == 1
+
+
+async def test_who_shows_nothing_that_is_a_bearers_has_shown_nothing(ask: Any, keys: TokenKeys, rig: Any) -> None:
+    good = keys.mint(MAC, rig.now)
+    for value in (good, f"Basic {good}", "Bearer", f"Bearer{good}"):
+        assert (await ask(value))[0] is grpc.StatusCode.UNAUTHENTICATED

@@ -1,0 +1,264 @@
+"""Which connections may stay: accounts, paces and places, with a clock that is moved by hand."""
+
+from __future__ import annotations
+
+from ipaddress import ip_network
+
+import pytest
+
+from tink.server.connections.accounts import Connections, Eviction, Limits
+from tink.server.connections.sockets import MOST_BLOCKS, Accepted, Peer
+
+KB = 1000
+LIMITS = Limits(connections=100, per_address=16)
+
+
+class Site:
+    """Connections, whose sockets the test makes and fills."""
+
+    def __init__(self, limits: Limits = LIMITS) -> None:
+        self.connections = Connections(limits)
+        self.now = 1_000_000.0
+        self.sockets: dict[Accepted, int] = {}
+        self._made = 0
+
+    def connect(self, address: str = "192.0.2.1", count: int = 1) -> list[Accepted]:
+        made = []
+        for _ in range(count):
+            self._made += 1
+            number = self._made
+            made.append(Accepted(number, (9, number), Peer(address, 10_000 + number)))
+        self.sockets |= dict.fromkeys(made, 0)
+        self.look()
+        return made
+
+    def call(self, accepted: Accepted, *, busy: bool = False, size: int = 10) -> str:
+        why = self.connections.begun(accepted.peer, self.now, busy=busy)
+        return why or self.connections.heard(accepted.peer, size, self.now, first=True)
+
+    def look(self) -> None:
+        for accepted in self.sockets:
+            self.connections.listed(accepted, self.now)
+        self.connections.rest_is_gone(self.now)
+
+    def measure(self, seconds: float = 0.0) -> list[Eviction]:
+        self.now += seconds
+        found = [self.connections.measured(each, count, self.now) for each, count in [*self.sockets.items()]]
+        return self.end([each for each in found if each is not None])
+
+    def excess(self, seconds: float = 0.0) -> list[Eviction]:
+        self.now += seconds
+        return self.end([*self.connections.excess(self.now)])
+
+    def end(self, endings: list[Eviction]) -> list[Eviction]:
+        for eviction in endings:
+            del self.sockets[eviction.accepted]
+        self.look()
+        return endings
+
+    def away(self) -> set[str]:
+        return {str(block) for block in self.connections.away(self.now)}
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+# --- bytes ---
+
+
+def test_requests_that_are_taken_back_at_once_end_their_connection(site: Site) -> None:
+    (attacker,) = site.connect()
+    site.call(attacker)
+    site.sockets[attacker] = 400 * KB
+    (eviction,) = site.measure(0.1)
+    assert (eviction.accepted, eviction.unless) == (attacker, 400 * KB)
+    assert "that belong to no call" in eviction.why
+    assert len(site.connections) == 0
+
+
+def test_an_agent_whose_bytes_are_calls_may_send_as_much_as_it_has_to_say(site: Site) -> None:
+    (agent,) = site.connect()
+    site.call(agent, busy=True)
+    for _ in range(1000):
+        site.call(agent, size=2000)
+        site.connections.ended(agent.peer, site.now, busy=False)
+        site.sockets[agent] += 2300
+        assert site.measure(0.01) == []
+
+
+def test_who_made_a_call_may_be_in_the_middle_of_the_largest_message(site: Site) -> None:
+    agent, stranger = site.connect(count=2)
+    site.call(agent)
+    site.sockets |= {agent: 270 * KB, stranger: 270 * KB}
+    assert [eviction.accepted for eviction in site.measure(1.0)] == [stranger]
+
+
+def test_pings_of_a_year_are_forgiven(site: Site) -> None:
+    (agent,) = site.connect()
+    site.call(agent, busy=True)
+    for _ in range(2000):
+        site.sockets[agent] += 60 * 17
+        assert site.measure(300.0) == []
+    site.sockets[agent] += 600 * KB
+    assert len(site.measure(1.0)) == 1, "and save up for no attack"
+
+
+def test_bytes_are_counted_for_all_connections_of_an_address_too(site: Site) -> None:
+    crowd, (bystander,) = site.connect(count=15), site.connect()
+    (other,) = site.connect("192.0.2.2")
+    for each in [*crowd, bystander, other]:
+        site.call(each, busy=True)
+    site.sockets |= dict.fromkeys(crowd, 90 * KB) | {bystander: 1 * KB, other: 90 * KB}
+    ended = [eviction.accepted for eviction in site.measure(0.1)]
+    assert ended
+    assert set(ended) <= set(crowd), "neither who sent little, nor another address"
+
+
+def test_an_address_whose_connections_are_ended_again_and_again_is_kept_away_for_a_while(site: Site) -> None:
+    for count in range(1, 7):
+        (attacker,) = site.connect()
+        site.sockets[attacker] = 10_000 * KB
+        site.measure(0.1)
+        assert site.away() == ({"192.0.2.1/32"} if count > 5 else set())
+    site.now += 29
+    assert site.away()
+    site.now += 2
+    assert site.away() == set()
+
+
+def test_neighbours_of_64_bits_are_one(site: Site) -> None:
+    for number in range(6):
+        (attacker,) = site.connect(f"2001:db8::{number}")
+        site.sockets[attacker] = 10_000 * KB
+        site.measure(0.1)
+    assert site.away() == {"2001:db8::/64"}
+
+
+def test_loopback_is_never_kept_away_but_its_attacks_end(site: Site) -> None:
+    for _ in range(9):
+        (attacker,) = site.connect("127.0.0.1")
+        site.sockets[attacker] = 10_000 * KB
+        assert len(site.measure(0.1)) == 1
+    assert site.away() == set()
+
+
+def test_as_many_addresses_are_kept_away_as_the_filter_has_room_for(site: Site) -> None:
+    for number in range(MOST_BLOCKS + 9):
+        for _ in range(6):
+            (attacker,) = site.connect(f"198.51.{number >> 8}.{number & 255}")
+            site.sockets[attacker] = 10_000 * KB
+            site.measure()
+    assert len(site.away()) == MOST_BLOCKS
+    assert str(ip_network("198.51.0.0/32")) not in site.away()
+
+
+# --- calls ---
+
+
+def test_calls_have_a_pace_and_the_connection_ends_with_it(site: Site) -> None:
+    (attacker,) = site.connect()
+    served = 0
+    while not site.call(attacker):
+        served += 1
+        site.connections.ended(attacker.peer, site.now, busy=False)
+    assert served == pytest.approx(LIMITS.calls_at_once, abs=1)
+    assert [eviction.accepted for eviction in site.excess()] == [attacker]
+
+
+def test_calls_of_a_connection_that_is_not_found_yet_end_it_when_it_is(site: Site) -> None:
+    peer = Peer("192.0.2.1", 10_001)
+    for _ in range(LIMITS.calls_at_once + 1):
+        why = site.connections.begun(peer, site.now, busy=False)
+    assert why
+    assert site.excess() == []
+    (attacker,) = site.connect()
+    assert attacker.peer == peer
+    assert [eviction.accepted for eviction in site.excess()] == [attacker]
+
+
+def test_messages_of_one_call_have_the_pace_of_calls(site: Site) -> None:
+    (attacker,) = site.connect()
+    site.call(attacker)
+    heard = [site.connections.heard(attacker.peer, 1, site.now, first=False) for _ in range(LIMITS.calls_at_once)]
+    assert heard[-1]
+    assert not any(heard[:-2])
+
+
+def test_calls_that_are_taken_back_are_few(site: Site) -> None:
+    (attacker,) = site.connect()
+    site.call(attacker)
+    whys = [site.connections.aborted(attacker.peer, site.now) for _ in range(LIMITS.aborts_at_once + 1)]
+    assert not any(whys[:-2])
+    assert "took back" in whys[-1]
+    assert len(site.excess()) == 1
+
+
+# --- places ---
+
+
+def test_who_makes_no_call_goes_and_who_made_one_stays(site: Site) -> None:
+    silent, caller = site.connect(count=2)
+    site.call(caller)
+    site.connections.ended(caller.peer, site.now, busy=False)
+    assert site.excess(59.0) == []
+    assert [eviction.accepted for eviction in site.excess(2.0)] == [silent]
+    assert site.excess(100.0) == []
+    assert caller in site.sockets
+
+
+def test_strangers_of_an_address_make_room_for_its_agents(site: Site) -> None:
+    agents = site.connect(count=10)
+    for agent in agents:
+        site.call(agent, busy=True)
+    site.connect(count=5)
+    assert site.excess(2.0) == []
+    site.connect(count=3)
+    assert {eviction.why for eviction in site.excess(2.0)} == {"16 connections of one address are the most"}
+    assert set(agents) <= set(site.sockets)
+    assert len(site.sockets) < 16, "there is room for the next one"
+    assert site.away() == {"192.0.2.1/32"}, "who comes meanwhile waits a moment"
+    site.now += LIMITS.full
+    assert site.away() == set()
+
+
+def test_agents_behind_one_address_that_fill_their_share_are_left_alone(site: Site) -> None:
+    for agent in site.connect(count=16):
+        site.call(agent, busy=True)
+    assert site.excess(2.0) == []
+    assert len(site.sockets) == 16
+
+
+def test_of_all_too_many_those_go_that_rest_where_there_are_most(site: Site) -> None:
+    for number in range(40):
+        (agent,) = site.connect(f"198.51.100.{number}")
+        site.call(agent, busy=True)
+    (modest,) = site.connect("203.0.113.1")
+    crowds = {f"192.0.2.{number}": site.connect(f"192.0.2.{number}", 15) for number in range(4)}
+    assert len(site.sockets) == 101
+    (eviction,) = site.excess(1.0)
+    assert eviction.accepted.peer.address in crowds
+    assert modest in site.sockets
+
+
+def test_who_connects_again_and_again_is_kept_away(site: Site) -> None:
+    for _ in range(200):
+        site.connect()
+        site.sockets.clear()
+        site.now += 0.001
+    assert site.away() == {"192.0.2.1/32"}
+
+
+def test_nothing_is_remembered_of_who_is_gone(site: Site) -> None:
+    for number in range(50):
+        (caller,) = site.connect(f"192.0.2.{number}")
+        site.call(caller)
+        site.sockets[caller] = 30 * KB
+        site.measure()
+    site.sockets.clear()
+    site.now += 100
+    site.look()
+    connections = site.connections
+    left = [connections._all, connections._silent, connections._blocks, connections._ended]
+    assert not any(left)

@@ -1,0 +1,341 @@
+"""The server's shell with real clients: tokens, health, reflection, crowds, garbage, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+
+from proto import metadata
+from proto import workflow_pb2 as pb
+from tests.waiting import until
+from tink.server.agents.auth import AgentAuth
+from tink.server.agents.tokens import TokenKeys, TokenSettings
+from tink.server.connections.accounts import Limits
+from tink.server.connections.concurrency import ConcurrencyLimiter
+from tink.server.connections.guard import Guard
+
+Event = Callable[..., pb.Event]
+MAC, OTHER = "52:54:00:00:00:01", "52:54:00:00:00:09"
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+# --- tokens ---
+
+
+@pytest.fixture
+async def keys(rig: Any, tmp_path: Path) -> TokenKeys:
+    """Of a server that asks for tokens; two machines."""
+    settings = TokenSettings(tmp_path / "key", 3600, create=True)
+    await rig.start(agent_auth=AgentAuth.TOKEN, tokens=settings)
+    rig.machine(ip="192.0.2.1")
+    rig.machine("other", OTHER, ip="192.0.2.9")
+    return TokenKeys(settings)
+
+
+def bearer(token: str) -> Any:
+    return ((metadata.AUTHORIZATION, f"Bearer {token}"),)
+
+
+async def open_stream(rig: Any, token: str | None, agent_id: str = MAC) -> Any:
+    stub = rig.agent().stub
+    request = pb.GetWorkflowsRequest(agent_id=agent_id)
+    return stub.GetWorkflows(request, metadata=bearer(token) if token is not None else ())
+
+
+async def test_a_token_opens_the_stream_and_the_machine_gets_a_new_one(rig: Any, keys: TokenKeys) -> None:
+    call = await open_stream(rig, keys.mint(MAC, rig.now - 1800))
+    given = dict(await asyncio.wait_for(call.initial_metadata(), 20))[metadata.TOKEN]
+    found = keys.verify(given, rig.now)
+    assert (found.mac, found.expires) == (MAC, int(rig.now) + 3600)
+
+
+async def test_a_foreign_token_is_refused_and_the_named_machine_hears_of_it(
+    rig: Any, keys: TokenKeys, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = keys.mint(OTHER, rig.now)
+    for _ in range(20):
+        call = await open_stream(rig, token)
+        assert await call.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert "its token is that of 52:54:00:00:00:09" in await call.details()
+    assert [(seen.hardware, seen.agent_id, str(seen.kind)) for seen in rig.seen] == [("d/h", MAC, "refused")]
+    assert len([record for record in caplog.records if "refused" in record.message]) == 1
+    assert token not in caplog.text
+
+
+async def test_no_token_is_not_a_wrong_token(rig: Any, keys: TokenKeys, started: Event) -> None:
+    rig.workflow(state="Scheduled")
+    call = await open_stream(rig, None)
+    assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert (await rig.agent().refused(started("a0")))[0] is grpc.StatusCode.UNAUTHENTICATED
+    assert rig.state() == "Scheduled"
+
+
+async def test_events_need_the_machines_token_too(rig: Any, keys: TokenKeys, started: Event) -> None:
+    rig.workflow(state="Scheduled")
+    request, stub = pb.PublishEventRequest(event=started("a0")), rig.agent().stub
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.PublishEvent(request, metadata=bearer(keys.mint(OTHER, rig.now)))
+    assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert rig.state() == "Scheduled"
+    await stub.PublishEvent(request, metadata=bearer(keys.mint(MAC, rig.now)))
+    assert rig.state() == "Running"
+
+
+async def test_a_stream_ends_in_time_for_its_token_to_be_renewed(
+    rig: Any, keys: TokenKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rig.server._service._authorizer._tokens, "lifetime", 0.4)
+    begun = time.monotonic()
+    call = await open_stream(rig, keys.mint(MAC, rig.now))
+    assert await asyncio.wait_for(call.code(), 20) is grpc.StatusCode.UNAVAILABLE
+    assert time.monotonic() - begun > 0.1
+    assert await call.details() == "connect again, and the token is renewed"
+
+
+async def test_a_machine_that_gets_another_mac_loses_its_stream(rig: Any, keys: TokenKeys) -> None:
+    call = await open_stream(rig, keys.mint(MAC, rig.now), "h")
+    await asyncio.wait_for(call.initial_metadata(), 20)
+    rig.machine(mac="52:54:00:00:00:0b", ip="192.0.2.1")
+    assert await asyncio.wait_for(call.code(), 20) is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def test_a_stream_lives_by_the_token_that_it_was_given(rig: Any, keys: TokenKeys) -> None:
+    """The one that opened it may have ended when something of the Hardware changes."""
+    call = await open_stream(rig, keys.mint(MAC, rig.now - 3500))
+    await asyncio.wait_for(call.initial_metadata(), 20)
+    rig.now += 1000
+    rig.machine(ip="192.0.2.1")
+    rig.workflow()
+    message = await asyncio.wait_for(call.read(), 20)
+    assert message is not grpc.aio.EOF, await call.details()
+    assert message.WhichOneof("cmd") == "start_workflow"
+
+
+# --- what gRPC's tools ask ---
+
+
+async def health(rig: Any, service: str = "") -> Any:
+    stub: Any = health_pb2_grpc.HealthStub(rig.agent().channel)
+    return (await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)).status
+
+
+async def test_a_server_is_healthy_when_it_knows_the_machines(rig: Any) -> None:
+    rig.workflows.listed.clear()
+    await rig.start()
+    service = pb.DESCRIPTOR.services_by_name["WorkflowService"].full_name
+    assert [await health(rig), await health(rig, service)] == [NOT_SERVING, NOT_SERVING]
+    rig.workflows.listed.set()
+    async with asyncio.timeout(20):
+        while await health(rig) != SERVING:
+            await asyncio.sleep(0.02)
+    assert await health(rig, service) == SERVING
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await health(rig, "what")
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_a_load_balancer_hears_of_the_end_before_connections_break(rig: Any) -> None:
+    await rig.start(stop_grace=0.5)
+    stub: Any = health_pb2_grpc.HealthStub(rig.agent().channel)
+    watch = stub.Watch(health_pb2.HealthCheckRequest())
+    async with asyncio.timeout(20):
+        while (await watch.read()).status != SERVING:
+            pass
+    stopping = asyncio.ensure_future(rig.server.stop())
+    assert (await asyncio.wait_for(watch.read(), 20)).status == NOT_SERVING
+    await asyncio.wait_for(stopping, 20)
+
+
+async def test_reflection_tells_tools_the_services(rig: Any) -> None:
+    await rig.start()
+
+    def ask() -> tuple[list[str], Any]:
+        with grpc.insecure_channel(f"127.0.0.1:{rig.server.port}") as channel:
+            database = ProtoReflectionDescriptorDatabase(channel)
+            services = list(database.get_services())
+            name = pb.DESCRIPTOR.services_by_name["WorkflowService"].full_name
+            return services, database.FindFileContainingSymbol(name)
+
+    services, file = await asyncio.to_thread(ask)
+    assert {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"} < set(services)
+    assert [method.name for method in file.service[0].method] == ["GetWorkflows", "PublishEvent"]
+
+
+# --- crowds ---
+
+
+async def test_calls_of_all_are_bounded_and_places_come_free(rig: Any) -> None:
+    await rig.start(calls=3)
+    for number in range(4):
+        rig.machine(f"h{number}", f"52:54:00:00:01:0{number}")
+    agents = [rig.agent() for _ in range(4)]
+    for number in range(3):
+        await agents[number].accepted(f"h{number}")
+    agents[3].connect("h3")
+    code, words = await agents[3].ending()
+    assert (code, words) == (
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        "the server serves as many calls as it can: try again later",
+    )
+    agents[0].call.cancel()
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await agents[3].accepted("h3")
+            except grpc.aio.AioRpcError:
+                await asyncio.sleep(0.02)
+            else:
+                break
+
+
+async def test_one_address_can_not_take_the_places_of_others(
+    rig: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "tink.server.connections.concurrency")
+    monkeypatch.setattr("tink.server.connections.concurrency._is_loopback", lambda _: False)
+    await rig.start(calls_per_address=5, agent_auth=AgentAuth.NONE)
+    for number in range(40):
+        rig.machine(f"h{number}", f"52:54:00:00:01:{number:02x}")
+    flood = rig.agent()
+    calls = [flood.stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=f"h{number}")) for number in range(40)]
+    async with asyncio.timeout(20):
+        while len(over := [call for call in calls if call.done()]) < 35:
+            await asyncio.sleep(0.01)
+    assert {await call.code() for call in over} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+    assert "127.0.0.1 has 5 calls open already" in await over[0].details()
+    assert len(caplog.records) == 1, "a flood is one line"
+
+
+class _Context:
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def peer(self) -> str:
+        return f"ipv4:{self._address}:4711"
+
+
+def test_others_have_their_places_while_one_address_has_used_up_its_own() -> None:
+    limiter = ConcurrencyLimiter(8, 3, Guard(Limits(100, 100)), time.monotonic)
+    with ExitStack() as places:
+        for _ in range(3):
+            places.enter_context(limiter._place(_Context("192.0.2.1")))  # type: ignore[arg-type]
+        with pytest.raises(Exception, match=r"192\.0\.2\.1 has 3 calls open already"):
+            places.enter_context(limiter._place(_Context("192.0.2.1")))  # type: ignore[arg-type]
+        for address in ("192.0.2.2", *["127.0.0.1"] * 4):
+            places.enter_context(limiter._place(_Context(address)))  # type: ignore[arg-type]
+        with pytest.raises(Exception, match="as many calls as it can"):
+            places.enter_context(limiter._place(_Context("192.0.2.3")))  # type: ignore[arg-type]
+    assert limiter._calls == 0
+    assert not limiter._by_address, "no address is remembered whose calls have ended"
+
+
+async def test_an_agent_that_connects_a_thousand_times_fills_no_log(rig: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    await rig.start()
+    rig.machine()
+    flood = rig.agent()
+    calls = [flood.stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=MAC)) for _ in range(1000)]
+    async with asyncio.timeout(20):
+        while sum(call.done() for call in calls) < 999:
+            await asyncio.sleep(0.01)
+    codes = [await call.code() for call in calls if call.done()]
+    # Some come before gRPC's client knows how many a connection may have.
+    refused = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE)
+    assert sum(code in refused for code in codes) > 900
+    assert rig.kinds().count("connected") < 40
+    assert rig.kinds().count("refused") == 1
+    assert len(caplog.records) < 100
+
+
+# --- what is no message ---
+
+
+async def raw_call(rig: Any, method: str, message: bytes) -> tuple[grpc.StatusCode, str]:
+    """Bytes as they are."""
+    name = f"/{pb.DESCRIPTOR.services_by_name['WorkflowService'].full_name}/{method}"
+    channel = rig.agent().channel
+    call = channel.unary_unary(name)(message, timeout=5)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code(), caught.value.details() or ""
+
+
+@pytest.mark.parametrize("method", ["GetWorkflows", "PublishEvent"])
+@pytest.mark.parametrize("message", [b"\x0a\x02\xff\xfe", b"\x0a\xff\xff\xff\xff\x0f", b"\xff" * 100])
+async def test_what_is_no_message_is_answered_and_not_logged_as_our_fault(
+    rig: Any, caplog: pytest.LogCaptureFixture, method: str, message: bytes
+) -> None:
+    await rig.start()
+    assert (await raw_call(rig, method, message))[0] is grpc.StatusCode.INVALID_ARGUMENT
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_a_message_that_is_too_large_is_refused_before_it_is_read(rig: Any) -> None:
+    await rig.start()
+    code, words = await raw_call(rig, "PublishEvent", b"\x0a" * (300 << 10))
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "larger than max" in words
+    assert (await raw_call(rig, "Nonsense", b""))[0] is grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"GET / HTTP/1.1\r\n\r\n", b"\0" * 1000, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 500]
+)
+async def test_garbage_on_the_port_disturbs_no_agent(rig: Any, garbage: bytes) -> None:
+    await rig.start()
+    rig.machine()
+    agent = rig.agent()
+    await agent.accepted()
+    for _ in range(20):
+        reader, writer = await asyncio.open_connection("127.0.0.1", rig.server.port)
+        writer.write(garbage)
+        async with asyncio.timeout(20):
+            try:
+                while await reader.read(4096):
+                    pass
+            except ConnectionResetError:
+                pass
+        writer.close()
+    rig.workflow()
+    assert await agent.command() == ("start", "uid-w")
+
+
+# --- the end ---
+
+
+async def test_an_event_under_way_is_stored_and_answered_while_the_server_stops(rig: Any, started: Event) -> None:
+    await rig.start()
+    rig.machine()
+    rig.workflow(state="Scheduled")
+    rig.api.gate = asyncio.Event()
+    agent, idle = rig.agent(), rig.agent()
+    publishing = asyncio.ensure_future(agent.publish(started("a0")))
+    await until(lambda: rig.state() == "Running")
+    await idle.accepted()
+    stopping = asyncio.ensure_future(rig.server.stop())
+    assert await idle.ending() == (grpc.StatusCode.UNAVAILABLE, "the server is stopping")
+    rig.api.gate.set()
+    await asyncio.wait_for(publishing, 20)
+    await asyncio.wait_for(stopping, 20)
+
+
+async def test_an_event_that_can_not_end_does_not_keep_the_server(rig: Any, started: Event) -> None:
+    await rig.start(stop_grace=0.3)
+    rig.machine()
+    rig.workflow(state="Scheduled")
+    rig.api.gate = asyncio.Event()
+    publishing = asyncio.ensure_future(rig.agent().publish(started("a0")))
+    await until(lambda: rig.state() == "Running")
+    await asyncio.wait_for(rig.server.stop(), 20)
+    with pytest.raises(grpc.aio.AioRpcError):
+        await publishing

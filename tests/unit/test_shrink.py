@@ -1,0 +1,61 @@
+"""What is kept takes the memory that it was counted with."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable
+
+import orjson
+import pytest
+
+from tink.apiserver.conversion import Conversion
+from tink.apiserver.store.statefile import Event, Key
+from tink.apiserver.store.storage import Recent
+from tink.schema.structural.valid_cache import ValidCache, text_of
+from tink.shrink import shrink_to_fit
+
+LONG = "x" * 1000
+
+
+def taken(texts: Iterable[bytes]) -> float:
+    """Bytes of memory for each byte of these texts, which are too long for Python's own arenas."""
+    size = ctypes.CDLL(None).malloc_usable_size
+    size.restype, size.argtypes = ctypes.c_size_t, [ctypes.c_void_p]
+    long = [text for text in texts if len(text) > 600]
+    assert long
+    return sum(size(id(text)) for text in long) / sum(map(len, long))
+
+
+def recent() -> list[bytes]:
+    kept = Recent(1 << 20)
+    for number in range(20):
+        key = Key("events", "default", str(number))
+        kept.change(Event(number, key, "ADDED", orjson.dumps({"message": LONG}), None))
+    return [found.body for found in kept._entries.values() if found is not None]
+
+
+def valid() -> list[bytes]:
+    kept = ValidCache()
+    for number in range(20):
+        text = text_of([number, LONG])
+        assert text is not None
+        kept.note(text)
+    return list(kept._young)
+
+
+def converted() -> list[bytes]:
+    kept = Conversion({})
+    for number in range(20):
+        kept._keep(("v2", orjson.dumps([number, LONG])), orjson.dumps([number, LONG]))
+    return [text for (_, body), made in kept._kept.items() for text in (body, made)]
+
+
+@pytest.mark.parametrize("keep", [recent, valid, converted])
+def test_cache_takes_no_more_memory_than_it_counts(keep: Callable[[], list[bytes]]) -> None:
+    assert taken(keep()) < 1.2
+
+
+def test_exact_gives_the_same_bytes_in_their_own_memory() -> None:
+    text = orjson.dumps({"message": LONG})
+    assert shrink_to_fit(text) == text
+    assert taken([shrink_to_fit(text)]) < 1.2

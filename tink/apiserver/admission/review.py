@@ -1,0 +1,247 @@
+"""AdmissionReview: what a webhook is sent, and what of its answer counts. Pure.
+
+The request has the fields and their order of k8s.io/api/admission/v1; the answer is checked as in k8s.io/apiserver,
+pkg/admission/plugin/webhook/request. Two errors differ in what follows: an answer that makes no sense is a failed call,
+which the webhook's failurePolicy may forgive; a refusal is final.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from tink.apiserver.admission.attributes import Attributes
+from tink.apiserver.admission.matching import is_namespaces
+from tink.apiserver.errors import StatusError
+from tink.apiserver.resources.registry import Resource
+from tink.apiserver.webhooks.client import decoded, json_type, named
+from tink.schema import field_errors
+from tink.schema.values import Raw
+
+GROUP = "admission.k8s.io"
+VERSIONS = ("v1", "v1beta1")
+"""Versions of AdmissionReview that are spoken."""
+MAX_WARNINGS = 1000
+"""More warnings of one answer are dropped."""
+
+
+class AnswerError(Exception):
+    """The answer of a webhook makes no sense. The message is Kubernetes'."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a webhook said. `patch` is the text of a patch, empty when there is none; `refusal`: it denied."""
+
+    patch: bytes = b""
+    patch_type: str = ""
+    warnings: tuple[str, ...] = ()
+    refusal: StatusError | None = None
+
+
+def request(attributes: Attributes, asked: Resource, user: Raw) -> Raw:
+    """Give the AdmissionRequest without uid and objects: what match conditions see as `request`.
+
+    `asked` is the resource in the version that the webhook wants.
+    """
+    made = attributes.resource
+    name = attributes.name
+    if not name and attributes.object is not None:  # made from generateName, known once the object is complete
+        name = attributes.object["metadata"].get("name", "") if "uid" in attributes.object["metadata"] else ""
+    namespace = name if is_namespaces(made) else attributes.namespace
+    return {
+        "kind": {"group": asked.group, "version": asked.version, "kind": asked.kind},
+        "resource": {"group": asked.group, "version": asked.version, "resource": asked.plural},
+        **({"subResource": attributes.subresource} if attributes.subresource else {}),
+        "requestKind": {"group": made.group, "version": made.version, "kind": made.kind},
+        "requestResource": {"group": made.group, "version": made.version, "resource": made.plural},
+        **({"requestSubResource": attributes.subresource} if attributes.subresource else {}),
+        **({"name": name} if name else {}),
+        **({"namespace": namespace} if namespace else {}),
+        "operation": attributes.operation,
+        "userInfo": user,
+        "dryRun": attributes.dry_run,
+        "options": _options(attributes),
+    }
+
+
+def _options(attributes: Attributes) -> Raw:
+    """A patch creates or updates, and so do its options (k8s.io/apiserver, pkg/endpoints/handlers/patch.go)."""
+    options = attributes.options
+    if options.get("kind") != "PatchOptions":
+        return options
+    kind = "CreateOptions" if attributes.operation == "CREATE" else "UpdateOptions"
+    return {key: value for key, value in options.items() if key != "force"} | {"kind": kind}
+
+
+def review(version: str, uid: str, asked: Raw, obj: Raw | None, old: Raw | None) -> bytes:
+    """Write an AdmissionReview: what is `asked`, about which objects."""
+    return orjson.dumps(
+        {
+            "kind": "AdmissionReview",
+            "apiVersion": f"{GROUP}/{version}",
+            "request": {"uid": uid, **asked, "object": obj, "oldObject": old},
+        }
+    )
+
+
+# --- the answer -------------------------------------------------------------------------------------------------
+
+_Check = Callable[[Any, str, str], None]
+
+
+def _is(kind: type, name: str) -> _Check:
+    def check(value: Any, at: str, struct: str) -> None:
+        if value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
+            raise AnswerError(f"json: cannot unmarshal {json_type(value)} into Go {_place(struct, at)}of type {name}")
+
+    return check
+
+
+def _place(struct: str, at: str) -> str:
+    return f"struct field {struct}.{at} " if struct else "value "
+
+
+_TEXT, _FLAG, _NUMBER = _is(str, "string"), _is(bool, "bool"), _is(int, "int32")
+
+
+def _fields(struct: str, type_name: str, known: Mapping[str, _Check]) -> _Check:
+    is_object = _is(dict, type_name)
+
+    def check(value: Any, at: str, parent: str) -> None:
+        is_object(value, at, parent)
+        for name, content in (value or {}).items():
+            if name in known:
+                known[name](content, f"{at}.{name}" if at else name, struct)
+
+    return check
+
+
+def _each(outer: type, type_name: str, inner: _Check) -> _Check:
+    is_outer = _is(outer, type_name)
+
+    def check(value: Any, at: str, parent: str) -> None:
+        is_outer(value, at, parent)
+        for item in (value.values() if isinstance(value, dict) else value) or ():
+            inner(item, at, parent)
+
+    return check
+
+
+_CAUSE = _fields("StatusCause", "v1.StatusCause", dict.fromkeys(("reason", "message", "field"), _TEXT))
+_DETAILS = _fields(
+    "StatusDetails",
+    "v1.StatusDetails",
+    {
+        **dict.fromkeys(("name", "group", "kind", "uid"), _TEXT),
+        "causes": _each(list, "[]v1.StatusCause", _CAUSE),
+        "retryAfterSeconds": _NUMBER,
+    },
+)
+_STATUS = _fields(
+    "Status",
+    "v1.Status",
+    {**dict.fromkeys(("status", "message", "reason"), _TEXT), "details": _DETAILS, "code": _NUMBER},
+)
+_RESPONSE = _fields(
+    "AdmissionResponse",
+    "v1.AdmissionResponse",
+    {
+        "uid": _TEXT,
+        "allowed": _FLAG,
+        "status": _STATUS,
+        "patch": _TEXT,
+        "patchType": _TEXT,
+        "auditAnnotations": _each(dict, "map[string]string", _TEXT),
+        "warnings": _each(list, "[]string", _TEXT),
+    },
+)
+_REVIEW = _fields("AdmissionReview", "v1.AdmissionReview", {"response": _RESPONSE})
+
+
+def decode(answer: Any, version: str) -> Raw:
+    """Check that a JSON value is an AdmissionReview of this version. Raises CallError, AnswerError."""
+    found = decoded(answer, f"{GROUP}/{version}", "AdmissionReview")
+    _REVIEW(found, "", "")
+    patch = (found.get("response") or {}).get("patch") or ""
+    try:
+        base64.b64decode(patch, validate=True)
+    except binascii.Error:
+        raise AnswerError(f"illegal base64 data at input byte {_first_wrong(patch)}") from None
+    return found
+
+
+def _first_wrong(text: str) -> int:
+    for index, letter in enumerate(text):
+        if not (letter.isascii() and (letter.isalnum() or letter in "+/=")):
+            return index
+    return len(text)
+
+
+def verify(hook: str, answer: Raw, uid: str, version: str, *, mutating: bool) -> Answer:
+    """Judge a decoded answer. Raises AnswerError when it makes no sense."""
+    response = answer.get("response")
+    if response is None:
+        raise AnswerError("webhook response was absent")
+    patch = base64.b64decode(response.get("patch") or "")
+    patch_type = response.get("patchType")
+    if version == "v1":
+        if (response.get("uid") or "") != uid:
+            got = field_errors.quote(response.get("uid") or "")
+            raise AnswerError(f'expected response.uid="{uid}", got {got}')
+        _check_kind(answer)
+        _check_patch(patch, patch_type, mutating=mutating)
+    elif patch:  # the type of a patch was not checked in v1beta1: there is only one
+        patch_type = "JSONPatch"
+    if not mutating:
+        patch = b""
+    return Answer(
+        patch,
+        patch_type or "",
+        tuple(response.get("warnings") or ())[:MAX_WARNINGS],
+        None if response.get("allowed") else _refusal(hook, response.get("status")),
+    )
+
+
+def _check_kind(answer: Raw) -> None:
+    got, expected = named(answer), f"{GROUP}/v1, Kind=AdmissionReview"
+    if got != expected:
+        raise AnswerError(f"expected webhook response of {expected}, got {got}")
+
+
+def _check_patch(patch: bytes, patch_type: str | None, *, mutating: bool) -> None:
+    if not mutating:
+        if patch:
+            raise AnswerError("validating webhook may not return response.patch")
+        if patch_type is not None:
+            raise AnswerError("validating webhook may not return response.patchType")
+        return
+    if patch and patch_type is None:
+        raise AnswerError("webhook returned response.patch but not response.patchType")
+    if not patch and patch_type is not None:
+        raise AnswerError("webhook returned response.patchType but not response.patch")
+    if patch_type == "":
+        raise AnswerError('webhook returned invalid response.patchType of ""')
+
+
+def _refusal(hook: str, status: Raw | None) -> StatusError:
+    """Make of the status in a refusal what the client is told."""
+    status = status or {}
+    code = status.get("code") or 0
+    if code < 400:
+        code = 400
+    elif code > 599:  # no HTTP answer could carry it
+        code = 500
+    denied = f"admission webhook {field_errors.quote(hook)} denied the request"
+    why = status.get("message") or status.get("reason")
+    return StatusError(
+        code,
+        status.get("reason") or "",
+        f"{denied}: {why}" if why else f"{denied} without explanation",
+        status.get("details") or None,
+    )

@@ -1,0 +1,447 @@
+"""Versions: from the version in which an object is stored to the one in which it is asked for, and back.
+
+Objects are stored in the storage version of their definition, or in what that was when they were written. Read in
+another version they are converted: with the strategy None only their apiVersion changes, with Webhook a server that the
+definition names does it, many objects at a time. Objects that are older than the definition are pruned and completed by
+its schema of today first, so that defaults that came later show. Whatever is stored in the version that is asked for,
+under today's definition, passes as the text that it is. (k8s.io/apiextensions-apiserver, pkg/apiserver/conversion and
+customresource_handler.go.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import orjson
+
+from tink.apiserver import errors
+from tink.apiserver.errors import StatusError
+from tink.apiserver.resources.registry import Resource
+from tink.apiserver.webhooks.client import MAX_ANSWER, CallError, Post, decoded, named
+from tink.schema import field_errors, meta
+from tink.schema.client_config import ClientConfig
+from tink.schema.field_errors import FieldError
+from tink.schema.outcome import Node, Outcome, TooMuchAddedError
+from tink.schema.structural import compile_schema, root_schema
+from tink.schema.values import Raw, deep_copy
+from tink.shrink import shrink_to_fit
+
+TIMEOUT_S = 30
+"""How long a conversion webhook may take, in seconds."""
+MAX_BATCH = 500
+MAX_BATCH_BYTES = 1 << 20
+"""A conversion webhook is sent at most so many objects, or bytes of objects, at a time."""
+MAX_KEPT = 8 << 20
+"""So many bytes of converted objects are kept for each definition: several watches want the same ones."""
+GROUP = "apiextensions.k8s.io"
+
+
+class Item(Protocol):
+    """A stored object, or a change of one: its text and the resourceVersion at which it was written."""
+
+    @property
+    def version(self) -> int:
+        """The resourceVersion."""
+
+    @property
+    def body(self) -> bytes:
+        """The object as JSON text."""
+
+
+async def as_served(resource: Resource, items: Sequence[Item]) -> list[bytes]:
+    """Give stored objects as text in the version of the resource. Raises StatusError when conversion fails."""
+    head = b'{"apiVersion":"%b"' % resource.api_version.encode()
+    bodies = [item.body for item in items]
+    since = resource.defined_at
+    other = [index for index, item in enumerate(items) if item.version < since or not item.body.startswith(head)]
+    if not other:
+        return bodies
+    rule: Conversion | None = resource.conversion
+    if rule is None:
+        for index in other:
+            bodies[index] = _renamed(head, bodies[index])
+        return bodies
+    old = [rule.completed(bodies[index]) if items[index].version < since else bodies[index] for index in other]
+    for index, body in zip(other, await rule.moved(resource, old), strict=True):
+        bodies[index] = body
+    return bodies
+
+
+async def as_stored(resource: Resource, obj: Raw) -> Raw:
+    """Give an object of a request in the version in which the resource is stored: the same object when that is one.
+
+    Raises StatusError when conversion fails.
+    """
+    api_version = resource.stored_api_version
+    if obj["apiVersion"] == api_version:
+        return obj
+    if resource.conversion is None:
+        return {**obj, "apiVersion": api_version}
+    rule: Conversion = resource.conversion
+    made: Raw = deep_copy((await rule.convert([obj], api_version))[0])
+    # Defaults of the storage version as well: Kubernetes fills them in whenever the object is read.
+    rule.complete(made)
+    return made
+
+
+def is_current(resource: Resource, item: Item) -> bool:
+    """Whether a stored object is in the version in which it would be stored today."""
+    return item.body.startswith(b'{"apiVersion":"%b"' % resource.stored_api_version.encode())
+
+
+def with_version(obj: Raw, version: int) -> bytes:
+    """Write an object that is to be stored at a resourceVersion, as text in its own version."""
+    obj["metadata"] = {**obj["metadata"], "resourceVersion": str(version)}
+    return text(obj, obj["apiVersion"])
+
+
+async def convert(resource: Resource, obj: Raw) -> Raw:
+    """Give an object in the version of the resource, neither pruned nor completed. Raises StatusError."""
+    if obj["apiVersion"] == resource.api_version:
+        return obj
+    if resource.conversion is None:
+        return obj | {"apiVersion": resource.api_version}
+    rule: Conversion = resource.conversion
+    return (await rule.convert([obj], resource.api_version))[0]
+
+
+def text(obj: Raw, api_version: str) -> bytes:
+    """Write an object: apiVersion, kind and metadata first, metadata in the order in which a reader looks."""
+    head = {"apiVersion": api_version, "kind": obj["kind"], "metadata": meta.ordered(obj["metadata"])}
+    return orjson.dumps(head | {key: value for key, value in obj.items() if key not in head})
+
+
+def _renamed(head: bytes, body: bytes) -> bytes:
+    return body if body.startswith(head) else head + body[body.index(b',"kind"') :]
+
+
+class Conversion:
+    """How objects of one definition get from version to version. One for all versions; made anew with the definition.
+
+    `schemas` are the schemas of all versions, served or not, by apiVersion; `client` is where the webhook is, None for
+    the strategy None; `review` the version of ConversionReview that it is sent.
+    """
+
+    def __init__(
+        self, schemas: Mapping[str, Raw], client: ClientConfig | None = None, review: str = "", post: Post | None = None
+    ) -> None:
+        self._schemas = schemas
+        self._client = client
+        self._review = review
+        self._post = post
+        self._nodes: dict[tuple[str, bool], Node] = {}
+        self._kept: OrderedDict[tuple[str, bytes], bytes] = OrderedDict()
+        self._kept_bytes = 0
+        self._under_way: dict[tuple[str, bytes], asyncio.Task[None]] = {}
+
+    @property
+    def by_webhook(self) -> bool:
+        """Whether a webhook converts, so that nobody here knows which field becomes which."""
+        return self._client is not None
+
+    # --- the schemas ---
+
+    def completed(self, body: bytes) -> bytes:
+        """Prune and complete an older object by today's schema of its own version. Raises StatusError."""
+        obj: Raw = orjson.loads(body)
+        self.complete(obj)
+        return text(obj, obj["apiVersion"])
+
+    def complete(self, obj: Raw) -> None:
+        """Prune an object and fill in defaults, by the schema of its own version, in place. Raises StatusError."""
+        try:
+            self._node(obj["apiVersion"], defaults=True)(obj, None, Outcome())
+        except TooMuchAddedError as error:
+            raise errors.too_much_added(obj["apiVersion"].partition("/")[0], obj["kind"], obj, error) from error
+
+    def _prune(self, obj: Raw) -> None:
+        self._node(obj["apiVersion"], defaults=False)(obj, None, Outcome())
+
+    def _node(self, api_version: str, *, defaults: bool) -> Node:
+        found = self._nodes.get((api_version, defaults))
+        if found is None:
+            if api_version not in self._schemas:
+                raise _failed(f"request to convert CR from an invalid group/version: {api_version}")
+            shape = _shape(self._schemas[api_version], defaults=defaults)
+            found = self._nodes[api_version, defaults] = compile_schema(root_schema(shape))
+        return found
+
+    # --- from version to version ---
+
+    async def moved(self, resource: Resource, bodies: Sequence[bytes]) -> list[bytes]:
+        """Give stored texts in the version of the resource. Raises StatusError."""
+        target = resource.api_version
+        head = b'{"apiVersion":"%b"' % target.encode()
+        if self._client is None:
+            return [body if body.startswith(head) else self._moved_by_name(body, target) for body in bodies]
+        made: dict[bytes, bytes] = {}
+        wanted: list[bytes] = []
+        waiting: set[asyncio.Task[None]] = set()
+        for body in bodies:
+            if body.startswith(head):
+                made[body] = body
+            elif (kept := self._kept.get((target, body))) is not None:
+                self._kept.move_to_end((target, body))
+                made[body] = kept
+            elif (task := self._under_way.get((target, body))) is not None:
+                waiting.add(task)
+            else:
+                wanted.append(body)
+        found: dict[bytes, bytes] = made
+        if wanted:
+            waiting.add(self._begin(target, list(dict.fromkeys(wanted)), found))
+        # A reader who goes away must not take the answer from others who wait for the same objects.
+        for task in waiting:
+            await asyncio.shield(task)
+        return [found.get(body) or await self._again(target, body) for body in bodies]
+
+    async def _again(self, target: str, body: bytes) -> bytes:
+        """What another reader had converted: still kept, or else once more."""
+        kept = self._kept.get((target, body))
+        if kept is not None:
+            return kept
+        found: dict[bytes, bytes] = {}
+        await self._fill(target, [body], found)
+        return found[body]
+
+    def _begin(self, target: str, bodies: list[bytes], found: dict[bytes, bytes]) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._fill(target, bodies, found))
+        keys = [(target, body) for body in bodies]
+        self._under_way.update(dict.fromkeys(keys, task))
+
+        def done(ended: asyncio.Task[None]) -> None:
+            for key in keys:
+                self._under_way.pop(key, None)
+            if not ended.cancelled():
+                ended.exception()  # whoever still waits is told; with nobody waiting it is nobody's error
+
+        task.add_done_callback(done)
+        return task
+
+    async def _fill(self, target: str, bodies: list[bytes], found: dict[bytes, bytes]) -> None:
+        for batch in _batches(bodies):
+            objects = await self.convert([orjson.loads(body) for body in batch], target)
+            try:
+                for body, obj in zip(batch, objects, strict=True):
+                    self._prune(obj)
+                    found[body] = made = text(obj, target)
+                    self._keep((target, body), made)
+            except (orjson.JSONEncodeError, RecursionError) as error:
+                raise _failed(f"conversion webhook for {target} returned what cannot be written: {error}") from error
+
+    def _keep(self, key: tuple[str, bytes], made: bytes) -> None:
+        target, body = key
+        self._kept[target, shrink_to_fit(body)] = shrink_to_fit(made)
+        self._kept_bytes += len(body) + len(made)
+        while self._kept_bytes > MAX_KEPT:
+            (_, body), gone = self._kept.popitem(last=False)
+            self._kept_bytes -= len(body) + len(gone)
+
+    def _moved_by_name(self, body: bytes, target: str) -> bytes:
+        obj: Raw = orjson.loads(body)
+        if obj["apiVersion"] not in self._schemas:
+            raise _failed(f"request to convert CR from an invalid group/version: {obj['apiVersion']}")
+        obj["apiVersion"] = target
+        self._prune(obj)
+        return text(obj, target)
+
+    async def convert(self, objects: list[Raw], target: str) -> list[Raw]:
+        """Convert objects, of whatever version each is, without pruning. Raises StatusError (500)."""
+        for obj in objects:
+            if obj["apiVersion"] not in self._schemas:
+                raise _failed(f"request to convert CR from an invalid group/version: {obj['apiVersion']}")
+        if self._client is None:
+            return [obj | {"apiVersion": target} for obj in objects]
+        whom = f"conversion webhook for {objects[0]['apiVersion']}, Kind={objects[0]['kind']}"
+        uid = str(uuid.uuid4())
+        asked = _review(self._review, uid, target, objects)
+        try:
+            if self._post is None:
+                raise CallError("no client for webhooks")
+            answer = await self._post(self._client, asked, TIMEOUT_S, MAX_ANSWER + 4 * len(asked))
+            converted = _converted(answer, uid, self._review)
+        except (CallError, ValueError) as error:
+            raise _failed(f"{whom} failed: {error}") from error
+        if len(converted) != len(objects):
+            raise _failed(f"{whom} returned {len(converted)} objects, expected {len(objects)}")
+        many = len(objects) > 1
+        return [
+            _checked(whom, index, before, after, target, many=many)
+            for index, (before, after) in enumerate(zip(objects, converted, strict=True))
+        ]
+
+
+def of(definition: Mapping[str, Any], post: Post | None = None) -> Conversion:
+    """Compile how the objects of a stored definition are converted; `post` asks its webhook."""
+    spec = definition["spec"]
+    schemas = {
+        f"{spec['group']}/{version['name']}": (version.get("schema") or {}).get("openAPIV3Schema") or {}
+        for version in spec["versions"]
+    }
+    rule = spec.get("conversion") or {}
+    if rule.get("strategy", "None") != "Webhook":
+        return Conversion(schemas)
+    webhook = rule.get("webhook") or {}
+    spoken = [version for version in webhook.get("conversionReviewVersions") or () if version in ("v1", "v1beta1")]
+    client = ClientConfig.of(webhook.get("clientConfig") or {})
+    return Conversion(schemas, client, spoken[0] if spoken else "v1", post)
+
+
+def _failed(why: str) -> StatusError:
+    """A failed conversion, as Kubernetes reports it: 500 without a reason."""
+    return StatusError(500, "", why)
+
+
+_SHAPE = (
+    "type",
+    "nullable",
+    "x-kubernetes-preserve-unknown-fields",
+    "x-kubernetes-embedded-resource",
+    "x-kubernetes-int-or-string",
+)
+
+
+def _shape(openapi: Mapping[str, Any], *, defaults: bool) -> Raw:
+    """Give what of a schema prunes, and with `defaults` also what completes: values are not checked when reading."""
+    made: Raw = {key: openapi[key] for key in (*_SHAPE, *(("default",) if defaults else ())) if key in openapi}
+    if "properties" in openapi:
+        made["properties"] = {name: _shape(child, defaults=defaults) for name, child in openapi["properties"].items()}
+    for name in ("items", "additionalProperties"):
+        child = openapi.get(name)
+        if isinstance(child, Mapping):
+            made[name] = _shape(child, defaults=defaults)
+        elif child is not None:
+            made[name] = child
+    return made
+
+
+def _batches(bodies: Sequence[bytes]) -> Iterable[list[bytes]]:
+    batch: list[bytes] = []
+    size = 0
+    for body in bodies:
+        if batch and (len(batch) == MAX_BATCH or size + len(body) > MAX_BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(body)
+        size += len(body)
+    if batch:
+        yield batch
+
+
+# --- ConversionReview -------------------------------------------------------------------------------------------
+
+
+def _review(version: str, uid: str, target: str, objects: list[Raw]) -> bytes:
+    empty: Raw = {"uid": "", "convertedObjects": None, "result": {"metadata": {}}}
+    sent = [
+        obj | {"metadata": {name: value for name, value in obj["metadata"].items() if name != "resourceVersion"}}
+        for obj in objects
+    ]
+    return orjson.dumps(
+        {
+            "kind": "ConversionReview",
+            "apiVersion": f"{GROUP}/{version}",
+            "request": {"uid": uid, "desiredAPIVersion": target, "objects": sent},
+            "response": empty,
+        }
+    )
+
+
+def _converted(answer: Any, uid: str, version: str) -> list[Any]:
+    """Give the objects of an answer. Raises ValueError with Kubernetes' words."""
+    answer = decoded(answer, f"{GROUP}/{version}", "ConversionReview")
+    got, expected, response = named(answer), f"{GROUP}/v1, Kind=ConversionReview", answer.get("response")
+    if version == "v1" and got != expected:
+        raise ValueError(f"expected webhook response of {expected}, got {got}")
+    if not isinstance(response, dict):
+        raise ValueError("no response provided")  # noqa: TRY004
+    if version == "v1" and response.get("uid", "") != uid:
+        raise ValueError(f'expected response.uid="{uid}", got {field_errors.quote(response.get("uid", ""))}')
+    result = response.get("result")
+    result = result if isinstance(result, dict) else {}
+    if result.get("status") != "Success":
+        raise ValueError(
+            str(result.get("message") or "")
+            or f"response.result.status was '{result.get('status') or ''}', not 'Success'"
+        )
+    objects = response.get("convertedObjects")
+    return objects if isinstance(objects, list) else []
+
+
+def _checked(whom: str, index: int, before: Raw, after: Any, target: str, *, many: bool) -> Raw:
+    """Check a converted object against the one that was sent, and give it its metadata. Raises StatusError (500)."""
+    at = f"converted object at index {index}" if many else f"object at index {index}"
+    shown = after if isinstance(after, dict) else {}
+    if not shown.get("kind"):
+        missing = f"Object 'Kind' is missing in '{orjson.dumps(shown, option=orjson.OPT_SORT_KEYS).decode()}'"
+        raise _failed(f"{whom} returned invalid {at}: {missing}" if many else missing)
+    if shown.get("apiVersion") != target:
+        got = shown.get("apiVersion") or ""
+        raise _failed(f"{whom} returned invalid {at}: invalid groupVersion (expected {target}, received {got})")
+    if shown["kind"] != before["kind"]:
+        wrong = f"invalid kind (expected {before['kind']}, received {shown['kind']})"
+        raise _failed(f"{whom} returned invalid {at}: {wrong}")
+    at_many = f" in object at index {index}" if many else ""
+    ours, theirs = before["metadata"], shown.get("metadata")
+    fields = theirs if isinstance(theirs, dict) else {}
+    for name, title in (("name", "name"), ("namespace", "namespace"), ("uid", "UID")):
+        if (fields.get(name) or "") != (ours.get(name) or ""):
+            where = at if many else "object"
+            raise _failed(
+                f"{whom} returned invalid {where}: must have the same {title}: {ours.get(name) or ''} != "
+                f"{fields.get(name) or ''}"
+            )
+    try:
+        return shown | {"metadata": _metadata(ours, shown)}
+    except ValueError as error:
+        raise _failed(f"{whom} returned invalid metadata{at_many}: {error}") from error
+
+
+def _metadata(ours: Raw, after: Raw) -> Raw:
+    """The metadata that were sent, with labels and annotations of the answer. Raises ValueError."""
+    if "metadata" not in after:
+        raise ValueError("missing metadata in converted object")
+    theirs = after["metadata"]
+    if not isinstance(theirs, dict):
+        raise ValueError(f"invalid metadata of type {_go_type(theirs)} in converted object")  # noqa: TRY004
+    made = dict(ours)
+    for name in ("labels", "annotations"):
+        found = theirs.get(name)
+        if found is None:
+            made.pop(name, None)
+            continue
+        if not isinstance(found, dict):
+            raise ValueError(f"invalid metadata.{name} of type {_go_type(found)} in converted object")  # noqa: TRY004
+        for key, value in found.items():
+            if not isinstance(value, str):
+                raise ValueError(  # noqa: TRY004
+                    f"metadata.{name}[{key}] must be a string, but is {_go_type(value)} in converted object"
+                )
+        if found != ours.get(name):
+            _check_changed(name, found)
+        made[name] = found
+    return made
+
+
+def _check_changed(name: str, found: dict[str, str]) -> None:
+    wrong: list[FieldError] = [
+        error
+        for error in meta.check({"name": "x", name: found}, meta.subdomain)
+        if error.field.startswith(f"metadata.{name}")
+    ]
+    if not wrong:
+        return
+    # Kubernetes reports annotations under this name here.
+    texts = [str(error).replace("metadata.annotations", "metadata.annotation", 1) for error in wrong]
+    raise ValueError(texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]")
+
+
+def _go_type(value: Any) -> str:
+    if isinstance(value, bool):
+        return "bool"
+    names = {str: "string", int: "int64", float: "float64", list: "[]interface {}", dict: "map[string]interface {}"}
+    return names.get(type(value), "<nil>")

@@ -1,0 +1,116 @@
+"""A draft on its way to an object that may be stored: unknown fields go, defaults come, what is wrong is found.
+
+Pure; the object changes in place. What Kubernetes reads into Go types is read first (`tink.schema.structs`), then the
+compiled schema walks over it, then the resource completes what no schema can say.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache, partial
+
+import orjson
+
+from tink.apiserver import errors
+from tink.apiserver.errors import StatusError
+from tink.apiserver.resources.registry import Resource
+from tink.schema import checker, field_errors, meta, structs
+from tink.schema.checker import read_metadata
+from tink.schema.field_errors import FieldError
+from tink.schema.outcome import Outcome, TooMuchAddedError
+from tink.schema.values import Raw
+
+
+@cache
+def struct_of(resource: Resource) -> structs.Struct:
+    return structs.struct(resource.kind, resource.openapi)
+
+
+def read(resource: Resource, new: Raw) -> list[str]:
+    """Read what Kubernetes reads into Go types, in place; give the paths of unknown fields. Raises StatusError."""
+    try:
+        if resource.rules.typed:
+            made, unknown = struct_of(resource).read(new)
+            new.clear()
+            new.update(made)
+            new.setdefault("metadata", {})
+            return unknown
+        return read_metadata(new)
+    except structs.MistypedError as error:
+        raise cannot_be_handled(resource, str(error)) from error
+
+
+def complete(resource: Resource, new: Raw, *, known: bool = False) -> Outcome:
+    """Prune, complete and check an object; `known`: its metadata are those of the stored one.
+
+    Raises StatusError (400) when what Kubernetes reads into Go types has other types.
+    """
+    try:
+        found = checker.complete(resource.node, new, _read_nothing if known else partial(read, resource))
+    except TooMuchAddedError as error:
+        raise errors.too_much_added(resource.group, resource.plural, new, error) from error
+    if resource.rules.typed and found.errors:  # types and formats are Go's business there
+        found.errors = [error for error in found.errors if error.reason != "FieldValueTypeInvalid"]
+    if not found.errors:
+        resource.rules.complete(new)
+    return found
+
+
+def _read_nothing(_: Raw) -> list[str]:
+    return []
+
+
+def is_in(error: FieldError, part: str) -> bool:
+    """Whether an error is about a top-level field, or about something in it."""
+    return error.field == part or error.field.startswith((f"{part}.", f"{part}["))
+
+
+def metadata_warnings(resource: Resource, fields: Raw) -> list[str]:
+    """Warn of metadata that are taken, but better were different; owners that stand twice are dropped, in place."""
+    return dedup_owners(fields) + (meta.warn_finalizers(fields) if resource.custom else [])
+
+
+def dedup_owners(fields: Raw) -> list[str]:
+    """Drop owner references that stand twice, in place; give the warning that says so."""
+    owners = fields.get("ownerReferences")
+    if not owners or len(owners) < 2:
+        return []
+    marks = [orjson.dumps(owner, option=orjson.OPT_SORT_KEYS) for owner in owners]
+    seen = dict(zip(reversed(marks), reversed(owners), strict=True))
+    if len(seen) == len(owners):
+        return []
+    fields["ownerReferences"] = [seen[mark] for mark in dict.fromkeys(marks)]
+    counts = Counter(marks)
+    return [
+        ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may "
+        "reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: "
+        + ", ".join(sorted({str(owner.get("uid", "")) for mark, owner in seen.items() if counts[mark] > 1}))
+    ]
+
+
+def cannot_be_handled(resource: Resource, why: str) -> StatusError:
+    """Refuse a body that is no object of this kind."""
+    return errors.bad_request(
+        f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: {why}'
+    )
+
+
+def unknown_fields(
+    resource: Resource, found: Outcome, duplicates: tuple[str, ...], validation: str, submitted: bytes = b""
+) -> list[str]:
+    """Treat unknown and duplicate fields as `fieldValidation` says: refuse (StatusError), warn, or nothing.
+
+    `submitted` is the object that a patch led to, as text; empty when the client sent the object itself.
+    """
+    wrong = [*duplicates, *(f'unknown field "{at}"' for at in found.unknown)]
+    if not wrong or validation == "Ignore":
+        return []
+    if validation == "Warn":
+        return wrong
+    if duplicates and duplicates[0].startswith("line "):  # YAML: its decoder gives them in one message
+        listed = "\n  ".join(duplicates)
+        wrong = [f"yaml: unmarshal errors:\n  {listed}", *wrong[len(duplicates) :]]
+    why = f"strict decoding error: {', '.join(wrong)}"
+    if submitted:
+        raise errors.invalid("", "", "", [field_errors.invalid("patch", submitted.decode(), why)])
+    raise cannot_be_handled(resource, why)

@@ -1,0 +1,117 @@
+"""The one way of a write, whether it creates or updates: what Kubernetes' generic registry does with a strategy.
+
+    prepare     only what the client may say             strategy
+    default     schema: prune, fill in, find errors      completion
+    manage      who owns which field                     managed_fields
+    mutate      webhooks; what they made of it is        admission
+                prepared and defaulted again
+    validate    schema, metadata, rules, CEL             here
+    complete    identity, generation                     strategy
+    admit       webhooks and policies, the last word     admission
+    store       version of storage, optimistic lock      strategy, persistence
+
+`verbs` finds out what the new state is to be and hands it over as a `Draft`. The order is that of k8s.io/apiserver
+(pkg/endpoints/handlers, pkg/registry/generic/registry/store.go).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from tink.apiserver import errors, managed_fields
+from tink.apiserver.admission.attributes import Admission, Attributes
+from tink.apiserver.write.completion import complete, is_in, metadata_warnings, unknown_fields
+from tink.apiserver.write.persistence import Persistence
+from tink.apiserver.write.strategy import Draft, Result, generate_name
+from tink.offload import offload
+from tink.schema import meta
+from tink.schema.outcome import Outcome
+from tink.schema.validations import ratcheted
+from tink.schema.values import Raw
+
+
+class Pipeline:
+    """Takes drafts to the store. `now` gives the time in UTC."""
+
+    def __init__(self, persistence: Persistence, now: Callable[[], datetime], admission: Admission) -> None:
+        self._persistence = persistence
+        self._now = now
+        self._admission = admission
+
+    def timestamp(self) -> str:
+        """Give the time as metadata have it."""
+        return self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    async def write(self, draft: Draft) -> Result:
+        """Store a new object, or a new state of one. Raises StatusError; MismatchError when it has changed since."""
+        resource, options, subresource = draft.resource, draft.options, draft.target.subresource
+        size = draft.size * resource.rules.dear
+        draft.new = draft.prepare(draft.new)
+        found = await offload(size, complete, resource, draft.new, known=draft.known)
+        draft.warnings += unknown_fields(resource, found, draft.duplicates, options.validation, draft.submitted)
+        draft.warnings += metadata_warnings(resource, draft.new["metadata"])
+        if not draft.applied:
+            now = self.timestamp()
+            await offload(size, resource.fields.update, draft.old, draft.new, options.manager, subresource, now)
+        attributes = self._attributes(draft)
+        if (changed := await self._mutated(attributes, draft.new)) is not None:
+            draft.new = draft.prepare(changed)
+            found = await offload(size, complete, resource, draft.new)
+        generate_name(draft.new)  # mutating webhooks see none
+        if resource.status and subresource != "status":
+            # Not this writer's. An older schema may have let in what today's refuses; he cannot mend it.
+            found.errors = [error for error in found.errors if not is_in(error, "status")]
+            if draft.old is None:
+                draft.new.pop("status", None)
+        await offload(size, self._validate, draft, found)
+        draft.warnings += resource.rules.warn(draft.new)
+        draft.complete(self.timestamp())
+        attributes.object = draft.new
+        await self._admission.validate(attributes)
+        return await draft.store(self._persistence)
+
+    @staticmethod
+    def _attributes(draft: Draft) -> Attributes:
+        key, options = draft.key, draft.options
+        return Attributes(
+            draft.operation,
+            draft.resource,
+            key.namespace,
+            key.name,
+            draft.target.subresource,
+            draft.new,
+            draft.old,
+            options.object(),
+            options.dry_run,
+            draft.warnings,
+        )
+
+    async def _mutated(self, attributes: Attributes, given: Raw) -> Raw | None:
+        """Ask mutating admission; give the object that it made of ours, if it made one. Raises StatusError."""
+        before = given["metadata"].get("managedFields")
+        await self._admission.mutate(attributes)
+        if attributes.object is None or attributes.object is given:
+            return None
+        # What webhooks change is managed by nobody, and they must not break the records of the others.
+        attributes.warnings += managed_fields.valid_or_before(attributes.object, before)
+        return attributes.object
+
+    def _validate(self, draft: Draft, found: Outcome) -> None:
+        """Refuse an object that schema, metadata, rules or CEL find wrong. Raises StatusError (422)."""
+        resource, new, old = draft.resource, draft.new, draft.old
+        wrong = list(found.errors)
+        if wrong and old is not None and resource.custom:
+            wrong = ratcheted(wrong, new, old, resource.openapi)
+        wrong += draft.check_metadata()
+        if not resource.custom:
+            wrong += meta.check_core_finalizers(new["metadata"])
+        if not wrong:
+            resource.rules.prepare(new, old, self._now())
+            wrong += resource.rules.check(new, old)
+        if resource.validations is not None:
+            wrong += resource.validations.check_after(wrong, new, old)
+        if wrong:
+            refused = errors.invalid(resource.group, resource.kind, new["metadata"].get("name", ""), wrong)
+            refused.warnings = draft.warnings
+            raise refused

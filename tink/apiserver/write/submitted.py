@@ -1,0 +1,200 @@
+"""What a client hands in, on its way to a draft: is it an object of the resource, and the one that is meant?
+
+Bodies, apply configurations and what patches lead to. Pure; what is wrong raises the StatusError that Kubernetes
+answers with.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from tink.apiserver import errors, patch
+from tink.apiserver.errors import StatusError
+from tink.apiserver.http.request import JSON_PATCH, MERGE_PATCH
+from tink.apiserver.resources.registry import Resource
+from tink.apiserver.store.storage import Stored
+from tink.apiserver.write.completion import read, struct_of
+from tink.schema import field_errors, meta, structs
+from tink.schema.values import Raw, deep_copy
+
+_HARMLESS = {"name", "generateName", "namespace", "resourceVersion", "labels", "annotations"}
+
+_SAYS_WHICH = {"name", "namespace", "uid", "resourceVersion"}
+"""Metadata that only say which object is meant: they are compared with what it has, and never change it."""
+_NOTHING: Raw = {}
+
+
+def _is_text(value: Any) -> bool:
+    return value is None or isinstance(value, str | dict)
+
+
+def applied_of(resource: Resource, namespace: str, value: Any) -> Raw:
+    """Check that an apply configuration is one for the resource that the path names. Raises StatusError (400)."""
+    head = value if isinstance(value, dict) else {}
+    kind, version = head.get("kind") or "", head.get("apiVersion") or ""
+    if (kind, version) != (resource.kind, resource.api_version):
+        group = version if not version or "/" in str(version) else f"/{version}"
+        raise errors.bad_request(f"invalid object type: {group or '/'}, Kind={kind}")
+    return object_of(resource, namespace, value)
+
+
+def object_of(resource: Resource, namespace: str, value: Any) -> Raw:
+    """Check that a body is an object of the resource that the path names. Raises StatusError (400, 422)."""
+    value = {} if value is None else value
+    if not isinstance(value, dict):
+        raise errors.bad_request("couldn't get version/kind; the body must be an object")
+    kind = value.setdefault("kind", resource.kind)
+    api_version = (
+        value.get("apiVersion", "") if resource.custom else value.setdefault("apiVersion", resource.api_version)
+    )
+    if kind != resource.kind or api_version != resource.api_version:
+        if not resource.custom and kind == "" == api_version:
+            value["kind"], value["apiVersion"] = resource.kind, resource.api_version
+        else:
+            raise _other_kind(resource, kind, api_version, value)
+    fields = value.get("metadata")
+    if fields is None:
+        fields = value["metadata"] = {}
+    if not isinstance(fields, dict) or not fields.keys() <= _HARMLESS or not all(map(_is_text, fields.values())):
+        read(resource, {**value})  # for what it refuses: some of these fields are not looked at again
+    own = fields.get("namespace") or namespace
+    if own != namespace and resource.namespaced:
+        raise errors.bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+    return value
+
+
+def _other_kind(resource: Resource, kind: Any, api_version: Any, value: Raw) -> StatusError:
+    """Refuse an object of another kind or version than the path names."""
+    version = str(api_version)
+    if not resource.custom:
+        if version == resource.api_version:
+            why = f"converting ({version.rpartition('/')[2]}.{kind}) to (core.{resource.kind}): unknown conversion"
+        else:
+            why = f'no kind "{kind}" is registered for version "{version}" in scheme "pkg/runtime/scheme.go:111"'
+        version = version.rpartition("/")[2]
+        return errors.bad_request(f'{kind} in version "{version}" cannot be handled as a {resource.kind}: {why}')
+    if version != resource.api_version:
+        given = "" if "apiVersion" not in value else version
+        return errors.bad_request(
+            f"the API version in the data ({given}) does not match the expected API version ({resource.api_version})"
+        )
+    return _immutable_head(value, "kind", kind, resource.kind)
+
+
+def _immutable_head(value: Raw, name: str, given: Any, wanted: str) -> StatusError:
+    group, slash, _ = str(value.get("apiVersion", "")).partition("/")
+    fields = value.get("metadata")
+    called = str(fields.get("name") or "") if isinstance(fields, dict) else ""
+    wrong = field_errors.invalid(name, given, f"must be {wanted}")
+    return errors.invalid(group if slash else "", str(value.get("kind", "")), called, [wrong])
+
+
+def check_name(fields: Raw, name: str) -> None:
+    """Check that an object has the name on the URL. Raises StatusError (400)."""
+    given = fields.get("name") or ""
+    if not given:
+        raise errors.bad_request(
+            f"the name of the object ({name} based on URL) was undeterminable: name must be provided"
+        )
+    if given != name:
+        raise errors.bad_request(f"the name of the object ({given}) does not match the name on the URL ({name})")
+
+
+def wanted_version(fields: Raw) -> int:
+    """Give the resourceVersion that an update is meant for; 0 when it does not say. Raises StatusError (400)."""
+    version = fields.get("resourceVersion") or ""
+    if version and not (version.isascii() and version.isdigit() and len(version) <= 20):
+        # Kubernetes answers 500 here; it is the client's mistake all the same.
+        raise errors.bad_request(f"strconv.ParseUint: parsing {field_errors.quote(version)}: invalid syntax")
+    if version.strip("0") == "":
+        fields.pop("resourceVersion", None)
+        return 0
+    return int(version)
+
+
+def check_current(resource: Resource, stored: Stored, fields: Raw, before: Raw) -> None:
+    """Check that an object is still the one that the writer means. Raises StatusError (409, 422)."""
+    if fields.get("uid", before["uid"]) not in (before["uid"], ""):
+        where = "/".join(part for part in (resource.group, resource.plural, stored.namespace, stored.name) if part)
+        why = (
+            f"StorageError: invalid object, Code: 4, Key: /registry/{where}, ResourceVersion: 0, AdditionalErrorMsg: "
+            f"Precondition failed: UID in precondition: {fields['uid']}, UID in object meta: {before['uid']}"
+        )
+        raise errors.conflict(resource.group, resource.plural, stored.name, why)
+    if fields.get("resourceVersion", before["resourceVersion"]) not in (before["resourceVersion"], ""):
+        raise errors.conflict(resource.group, resource.plural, stored.name)
+    if wrong := meta.check_immutable(fields, before):
+        raise errors.invalid(resource.group, resource.kind, stored.name, wrong)
+
+
+def keeps_metadata(resource: Resource, kind: str, change: Any) -> bool:
+    """Whether a patch of media type `kind` leaves the metadata of a custom resource as they were read before."""
+    if kind != MERGE_PATCH or resource.rules.typed or not isinstance(change, dict):
+        return False
+    fields = change.get("metadata", _NOTHING)
+    return (
+        isinstance(fields, dict)
+        and fields.keys() <= _SAYS_WHICH
+        and all(isinstance(value, str) for value in fields.values())
+    )
+
+
+def patched(resource: Resource, old: Raw, kind: str, change: Any) -> Raw:
+    """Apply a patch of media type `kind` to a copy of `old`. Raises StatusError (400, 422)."""
+    try:
+        if kind == JSON_PATCH:
+            new = patch.apply_operations(old, change)
+        elif kind == MERGE_PATCH:
+            new = deep_copy(patch.merge_object(old, change))
+        else:
+            new = deep_copy(patch.merge_strategic(old, change))
+    except patch.PatchError as error:
+        raise error.status() from error
+    if not isinstance(new, dict):
+        raise _invalid_patch(new, "the patch leaves no object")
+    if resource.custom:
+        if not new.get("kind"):
+            raise _invalid_patch(new, f"Object 'Kind' is missing in '{_text(new)}'")
+        for name, wanted in (("apiVersion", resource.api_version), ("kind", resource.kind)):
+            if new.get(name) != wanted:
+                raise _immutable_head(new, name, new.get(name, ""), wanted)
+    elif (kinds := (new.get("kind") or resource.kind, new.get("apiVersion") or resource.api_version)) != (
+        resource.kind,
+        resource.api_version,
+    ):
+        why = f"converting ({kinds[1].rpartition('/')[2]}.{kinds[0]}) to (core.{resource.kind}): unknown conversion"
+        raise _invalid_patch(new, why)
+    fields, before = new.setdefault("metadata", {}), old["metadata"]
+    if fields is None:
+        fields = new["metadata"] = {}
+    try:
+        if resource.rules.typed:
+            struct_of(resource).read(new)
+        elif not keeps_metadata(resource, kind, change):
+            structs.METADATA.read(fields)
+    except structs.MistypedError as error:
+        raise _invalid_patch(new, str(error)) from error
+    check_name(fields, before["name"])
+    if not wanted_version(fields) and not resource.rules.unconditional:
+        wrong = [field_errors.invalid("metadata.resourceVersion", 0, "must be specified for an update")]
+        raise errors.invalid(resource.group, resource.plural, before["name"], wrong)
+    if wrong := meta.check_immutable(fields, before):
+        raise errors.invalid(resource.group, resource.kind, before["name"], wrong)
+    if fields.get("namespace") not in (None, "", before.get("namespace")):
+        raise errors.bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+    return new
+
+
+def _text(obj: Any) -> str:
+    return orjson.dumps(obj, option=orjson.OPT_SORT_KEYS).decode()
+
+
+def _invalid_patch(obj: Any, why: str) -> StatusError:
+    """Refuse what a patch leads to."""
+    return errors.invalid("", "", "", [field_errors.invalid("patch", _text(obj), why)])

@@ -1,0 +1,37 @@
+"""Token buckets: how often somebody may do something."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+_ROUNDING_SECONDS = 1e-6
+
+
+class TokenBuckets:
+    """A bucket for each key: it may pass `burst` times at once and `per_second` times from then on.
+
+    Buckets that are full again are forgotten, and of more than `capacity` (None: any number) the one that rests most.
+    """
+
+    def __init__(self, burst: float, per_second: float, capacity: int | None = None) -> None:
+        self._burst = burst
+        self._per_second = per_second
+        self._capacity = capacity
+        # When all of the burst will be there again, by key; the order is that of the last pass.
+        self._full_at: dict[Hashable, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._full_at)
+
+    def allows(self, key: Hashable, now: float) -> bool:
+        """Whether `key` may pass at `now` (monotonic seconds)."""
+        while self._full_at and self._full_at[first := next(iter(self._full_at))] <= now:
+            del self._full_at[first]
+        full_at = max(self._full_at.get(key, now), now) + 1 / self._per_second
+        if full_at - now > self._burst / self._per_second + _ROUNDING_SECONDS:
+            return False
+        self._full_at.pop(key, None)
+        self._full_at[key] = full_at
+        if self._capacity is not None and len(self._full_at) > self._capacity:
+            del self._full_at[next(iter(self._full_at))]
+        return True

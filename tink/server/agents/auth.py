@@ -1,0 +1,262 @@
+"""Who may speak for a machine: what an agent shows, held against the machine that it names.
+
+    address  the connection comes from a `dhcp.ip` of the Hardware, and by no other machine that is seen to have it
+    token    the call has a token that the machine was given in its iPXE script (`tink.server.agents.tokens`)
+    mtls     the connection has a client certificate with the machine's name in it (`tink.server.agents.tls`)
+    none     nothing is asked
+
+A client certificate names its machine by a MAC or by a Hardware:
+
+    SAN DNS   52-54-00-00-00-01 | NAME | NAME.NAMESPACE
+    SAN URI   tinkerbell:52:54:00:00:00:01 | tinkerbell:NAMESPACE/NAME
+    CN        52:54:00:00:00:01 | NAME | NAMESPACE/NAME, where the certificate has no SAN of these two kinds (RFC 6125)
+
+A name counts only while it is that of one Hardware alone, in all ways to read it: `a.b` is the Hardware a.b as well as
+the Hardware a of the namespace b.
+
+Who may not speak for a machine is told what it showed, and nothing of that machine: not whether there is one, either
+(`public_message`). The log and the journey have the rest, and who asked.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import grpc
+import grpc.aio
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+from tink.server.agents.call_metadata import read_call_metadata
+from tink.server.agents.directory import MAX_AGENT_ID, AgentDirectory, HardwareKey, UnknownAgentError
+from tink.server.agents.tokens import TokenError, TokenKeys
+from tink.server.peer import peer_address
+
+OtherHost = Callable[[str, Collection[str]], str | None]
+"""`other_host(address, macs)`: who else than the machine with these MACs is seen at an address; None: nobody is."""
+
+_URI = "tinkerbell:"
+_MAX_NAMES, _NAMES_SHOWN, _NAME_CHARACTERS = 64, 4, 80
+"""Names of a certificate that are read, and shown; and the characters that are shown of one."""
+_DASHED_MAC = re.compile(r"[0-9A-Fa-f]{2}(-[0-9A-Fa-f]{2}){5}")
+_UNREADABLE = (ValueError, x509.DuplicateExtension, x509.InvalidVersion, x509.UnsupportedGeneralNameType)
+
+
+class AgentAuth(StrEnum):
+    """How an agent shows that it may speak for its machine."""
+
+    ADDRESS = "address"
+    TOKEN = "token"  # noqa: S105 - the name of a way
+    MTLS = "mtls"
+    NONE = "none"
+
+
+class RefusedError(Exception):
+    """Whoever calls may not speak for the machine that it names. The message is the operator's, and says what would be
+    right; `code` and `public_message` are what the caller is told."""
+
+    code = grpc.StatusCode.NOT_FOUND
+
+    def __init__(self, message: str, public_message: str = "", code: grpc.StatusCode | None = None) -> None:
+        super().__init__(message)
+        self.public_message = public_message or message
+        self.code = code or self.code
+
+
+class ForeignAgentError(RefusedError):
+    """What the agent shows is not its machine's."""
+
+    code = grpc.StatusCode.PERMISSION_DENIED
+
+
+class NoCredentialsError(ForeignAgentError):
+    """The agent shows nothing at all where something is asked for."""
+
+    code = grpc.StatusCode.UNAUTHENTICATED
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a call shows of who makes it: its IP address, its token and its client's certificate (PEM) if it has them.
+
+    The address stands for it in the log; the token never does.
+    """
+
+    peer: str
+    token: str = field(default="", repr=False)
+    certificate: bytes = field(default=b"", repr=False)
+
+
+def credentials_of(context: grpc.aio.ServicerContext[Any, Any]) -> Credentials:
+    """What the call of this context shows."""
+    connection: Mapping[str, Iterable[bytes]] = context.auth_context()
+    certificate = next(iter(connection.get("x509_pem_cert", ())), b"")
+    return Credentials(
+        peer_address(context.peer()), read_call_metadata(context.invocation_metadata()).token, certificate
+    )
+
+
+class AgentAuthorizer:
+    """Lets agents speak for machines."""
+
+    def __init__(
+        self,
+        agents: AgentDirectory,
+        auth: AgentAuth,
+        tokens: TokenKeys | None,
+        clock: Callable[[], float],
+        other_host: OtherHost = lambda _address, _macs: None,
+    ) -> None:
+        """`tokens` is needed for AgentAuth.TOKEN; `clock` gives Unix seconds."""
+        self._agents = agents
+        self._auth = auth
+        self._tokens = tokens
+        self._clock = clock
+        self._other_host = other_host
+
+    def admit(self, agent_id: str, credentials: Credentials) -> HardwareKey:
+        """The machine that the agent speaks for. Raises RefusedError."""
+        named = repr(agent_id)
+        try:
+            key = self._agents.find(agent_id)
+        except UnknownAgentError as error:
+            raise self._unknown(error, credentials, named) from error
+        self.authorise(key, credentials, named)
+        return key
+
+    def _unknown(self, error: UnknownAgentError, credentials: Credentials, named: str) -> RefusedError:
+        """No Hardware, or several, has the id: whoever asks is told what a foreign agent would be."""
+        try:
+            self.authorise(("", ""), credentials, named)
+        except ForeignAgentError as foreign:
+            return RefusedError(str(error), foreign.public_message, foreign.code)
+        return RefusedError(str(error))  # nothing is asked, and there is nothing to hide
+
+    def authorise(
+        self, key: HardwareKey, credentials: Credentials, named: str = "the machine of this Workflow"
+    ) -> None:
+        """Raises ForeignAgentError if whoever shows this may not speak for that Hardware, which they call `named`."""
+        match self._auth:
+            case AgentAuth.NONE:
+                return
+            case AgentAuth.ADDRESS:
+                self._by_address(key, credentials, named)
+            case AgentAuth.TOKEN:
+                self._by_token(key, credentials, named)
+            case AgentAuth.MTLS:
+                self._by_certificate(key, credentials, named)
+
+    def renewed(self, credentials: Credentials) -> tuple[str, float] | None:
+        """A new token in place of the one that is shown, and in how many seconds to ask for the next.
+
+        None where tokens are not asked for. Raises TokenError.
+        """
+        if self._auth is not AgentAuth.TOKEN or self._tokens is None:
+            return None
+        now = self._clock()
+        mac = self._tokens.verify(credentials.token, now).mac
+        return self._tokens.mint(mac, now), self._tokens.lifetime / 2
+
+    def _by_address(self, key: HardwareKey, credentials: Credentials, named: str) -> None:
+        addresses = self._agents.addresses(key)
+        said = "no Hardware of that id has this address; the server's log says more"
+        if credentials.peer in addresses:
+            other = self._other_host(credentials.peer, self._agents.macs(key))
+            if other is None:
+                return
+            said = "its address is that of another machine"
+            why = (
+                f"has that address, as has {other}, which is no MAC of it (add it to spec.networkInterfaces, or name "
+                "the network in --known-by-address)"
+            )
+        elif not self._agents.is_known(key):
+            why = "is not there"
+        elif not addresses:
+            why = (
+                "has no spec.networkInterfaces[].dhcp.ip to know its agent by (give it one, or run the server with "
+                "another --agent-auth)"
+            )
+        else:
+            why = f"has the addresses {', '.join(sorted(addresses))}"
+        public_message = f"{credentials.peer} can't speak for {named}: {said}"
+        raise ForeignAgentError(f"{_refusal(key, credentials)}, which {why}", public_message)
+
+    def _by_token(self, key: HardwareKey, credentials: Credentials, named: str) -> None:
+        if not credentials.token:
+            why = "it shows no token; a machine gets one as tinkerbell_token= when it boots from this edge"
+            raise NoCredentialsError(*_both(key, credentials, named, why))
+        if self._tokens is None:
+            raise ForeignAgentError(*_both(key, credentials, named, "this server has no token keys"))
+        try:
+            token = self._tokens.verify(credentials.token, self._clock())
+        except TokenError as error:
+            raise ForeignAgentError(*_both(key, credentials, named, str(error))) from error
+        if token.mac not in self._agents.macs(key):
+            raise ForeignAgentError(
+                *_both(key, credentials, named, f"its token is that of {token.mac}, another machine")
+            )
+
+    def _by_certificate(self, key: HardwareKey, credentials: Credentials, named: str) -> None:
+        if not credentials.certificate:
+            raise NoCredentialsError(*_both(key, credentials, named, "it shows no client certificate"))
+        names = certificate_ids(credentials.certificate)
+        if not any(self._is_alone(key, ids) for ids in names):
+            shown = [repr(ids[0][:_NAME_CHARACTERS]) for ids in names[:_NAMES_SHOWN]] or ["no machine"]
+            more = " and more" if len(names) > _NAMES_SHOWN else ""
+            raise ForeignAgentError(*_both(key, credentials, named, f"its certificate names {', '.join(shown)}{more}"))
+
+    def _is_alone(self, key: HardwareKey, ids: Iterable[str]) -> bool:
+        """Whether these are ids of that Hardware, and of no other."""
+        return {found for each in ids for found in self._agents.named(each)} == {key}
+
+
+@functools.lru_cache(maxsize=4096)
+def certificate_ids(pem: bytes) -> tuple[tuple[str, ...], ...]:
+    """The names in a client certificate (PEM), each as the agent ids that it can be read as.
+
+    None of a certificate that can't be read; of one with more than 64, the first. Names too long to be an id are none.
+    """
+    try:
+        certificate = x509.load_pem_x509_certificate(pem)
+        dns, uris = _alternative_names(certificate)
+        if dns or uris:
+            names = [_from_dns(name) for name in dns[:_MAX_NAMES]]
+            names += [(uri.removeprefix(_URI),) for uri in uris[:_MAX_NAMES] if uri.startswith(_URI)]
+        else:
+            names = [(str(name.value),) for name in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    except _UNREADABLE:
+        return ()
+    return tuple(ids for ids in names[:_MAX_NAMES] if len(ids[0]) <= MAX_AGENT_ID)
+
+
+def _alternative_names(certificate: x509.Certificate) -> tuple[list[str], list[str]]:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return [], []
+    return (
+        names.get_values_for_type(x509.DNSName),
+        names.get_values_for_type(x509.UniformResourceIdentifier),
+    )
+
+
+def _from_dns(name: str) -> tuple[str, ...]:
+    """A DNS name as agent ids: colons are no part of DNS, nor is the slash. Kubernetes names may have dots in them."""
+    if _DASHED_MAC.fullmatch(name):
+        return (name.replace("-", ":"),)
+    hardware, dot, namespace = name.rpartition(".")
+    return (name, f"{namespace}/{hardware}") if dot else (name,)
+
+
+def _both(key: HardwareKey, credentials: Credentials, named: str, why: str) -> tuple[str, str]:
+    """What the operator is told, and the caller."""
+    return f"{_refusal(key, credentials)}: {why}", f"{credentials.peer} can't speak for {named}: {why}"
+
+
+def _refusal(key: HardwareKey, credentials: Credentials) -> str:
+    return f"{credentials.peer} can't speak for Hardware {'/'.join(key)}"

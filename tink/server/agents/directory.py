@@ -1,0 +1,103 @@
+"""Which machine an agent means: it calls itself by the MAC of one of its Hardware's interfaces, or by its name.
+
+That proves nothing; `auth` decides whether it may.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from tink.api.v1alpha2 import Hardware, Raw
+
+MAX_AGENT_ID = 320
+"""Characters: a namespace, a slash and a name, and no more."""
+
+HardwareKey = tuple[str, str]
+"""Namespace and name of a Hardware."""
+
+
+class UnknownAgentError(LookupError):
+    """No Hardware has this id, or more than one; the message says which and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    key: HardwareKey
+    macs: tuple[str, ...]
+    addresses: frozenset[str]
+
+
+class AgentDirectory:
+    """All ids that agents may use. Fed by an informer of Hardware; a look-up is a dictionary access."""
+
+    def __init__(self) -> None:
+        self._machines: dict[HardwareKey, _Identity] = {}
+        self._by_id: dict[str, set[HardwareKey]] = {}
+
+    def apply(self, obj: Raw) -> None:
+        """Take in a Hardware that was added or changed; one that can't be read has no agents."""
+        self.remove(obj)
+        try:
+            hardware = Hardware.model_validate(obj)
+        except ValidationError:
+            return  # the API's schema refuses these; whoever stored one nevertheless hears of it from the edge
+        key = (hardware.metadata.namespace, hardware.metadata.name)
+        interfaces = hardware.spec.network_interfaces
+        addresses = frozenset(i.dhcp.ip for i in interfaces.values() if i.dhcp is not None and i.dhcp.ip is not None)
+        identity = _Identity(key, tuple(mac.lower() for mac in interfaces), addresses)
+        self._machines[key] = identity
+        for agent_id in _ids(identity):
+            self._by_id.setdefault(agent_id, set()).add(key)
+
+    def remove(self, obj: Raw) -> None:
+        """Forget a Hardware."""
+        identity = self._machines.pop((obj["metadata"].get("namespace", ""), obj["metadata"]["name"]), None)
+        if identity is None:
+            return
+        for agent_id in _ids(identity):
+            keys = self._by_id[agent_id]
+            keys.discard(identity.key)
+            if not keys:
+                del self._by_id[agent_id]
+
+    def find(self, agent_id: str) -> HardwareKey:
+        """The Hardware of an agent: by MAC, by name, or by namespace/name. Raises UnknownAgentError."""
+        keys = self.named(agent_id)
+        if len(keys) == 1:
+            return next(iter(keys))
+        if not keys:
+            raise UnknownAgentError(
+                f"no Hardware has the MAC address or name {agent_id!r}: create one, or correct the agent's id"
+            )
+        names = ", ".join(sorted("/".join(key) for key in keys))
+        raise UnknownAgentError(f"the agent id {agent_id!r} fits several Hardware, so it is none: {names}")
+
+    def named(self, agent_id: str) -> frozenset[HardwareKey]:
+        """All Hardware of that MAC or name, in upper or lower case of ASCII: beyond it other letters have ours, too."""
+        return frozenset(self._by_id.get(agent_id.lower(), ())) if agent_id.isascii() else frozenset()
+
+    def is_known(self, key: HardwareKey) -> bool:
+        """Whether there is such a Hardware."""
+        return key in self._machines
+
+    def macs(self, key: HardwareKey) -> tuple[str, ...]:
+        """The MACs of a Hardware's interfaces, in lower case with colons; none of an unknown one."""
+        identity = self._machines.get(key)
+        return identity.macs if identity is not None else ()
+
+    def addresses(self, key: HardwareKey) -> frozenset[str]:
+        """The IP addresses that the Hardware gives to its machine; none of an unknown one."""
+        identity = self._machines.get(key)
+        return identity.addresses if identity is not None else frozenset()
+
+    def id_of(self, key: HardwareKey) -> str:
+        """What an operator knows the machine by: its first MAC, or else the Hardware's name."""
+        identity = self._machines.get(key)
+        return identity.macs[0] if identity is not None and identity.macs else key[1]
+
+
+def _ids(identity: _Identity) -> set[str]:
+    namespace, name = identity.key
+    return {*identity.macs, name.lower(), f"{namespace}/{name}".lower()}

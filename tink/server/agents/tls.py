@@ -1,0 +1,203 @@
+"""The gRPC server's certificate, and whose certificates it trusts: from files, read again when they change.
+
+At the start every file must be usable, and says which one is not. Later a file may be half-written for a moment, or
+wrong: then what was good stays, and the log says so once. gRPC asks at each handshake (`Certificates.credentials`), so
+connections that are there are not touched.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import grpc
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+log = logging.getLogger(__name__)
+
+_MAX_FILE_BYTES = 1 << 20
+_RECHECK_SECONDS = 1.0
+"""Seconds for which the files are taken to be as they were."""
+
+
+class TlsError(Exception):
+    """A certificate or key can't be used; the message names the file, the flag and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files. `certificate`: the server's, and those that lead from it to the authority; `key`: its private key.
+
+    `client_ca`: who signs the certificates that every client must show then; None: clients show none.
+    """
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+
+    def by_flag(self) -> dict[str, Path]:
+        """All files that are read, by the flags that name them."""
+        files = {"--grpc-tls-cert": self.certificate, "--grpc-tls-key": self.key}
+        return files | ({"--grpc-client-ca": self.client_ca} if self.client_ca is not None else {})
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    state: tuple[tuple[int, ...], ...]
+    chain: bytes
+    key: bytes
+    client_ca: bytes | None
+    certificate: x509.Certificate
+
+
+class Certificates:
+    """What the server shows and trusts now."""
+
+    def __init__(self, files: TlsFiles, *, now: Callable[[], float] = time.time) -> None:
+        """`now` gives Unix seconds. Raises TlsError."""
+        self._files = files
+        self._now = now
+        self._lock = threading.Lock()  # gRPC asks from threads of its own
+        self._looked = time.monotonic()
+        self._reported = ""
+        self._loaded = _load(files, now())
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """For `add_secure_port`."""
+        credentials: grpc.ServerCredentials = grpc.dynamic_ssl_server_credentials(
+            _configuration(self._loaded), self._changed, self._files.client_ca is not None
+        )
+        return credentials
+
+    def lacking(self, hosts: Iterable[str]) -> list[str]:
+        """Those of our addresses that the certificate does not name: agents that are told them would not trust it."""
+        named = _hosts(self._loaded.certificate)
+        return [host for host in hosts if host not in named]
+
+    def _changed(self) -> Any:
+        """The new configuration if the files changed and are good; None: go on with the old one."""
+        with self._lock:
+            now = time.monotonic()
+            if now - self._looked < _RECHECK_SECONDS:
+                return None
+            self._looked = now
+            try:
+                if _state(self._files) == self._loaded.state:
+                    return None
+                self._loaded = _load(self._files, self._now())
+            except TlsError as error:
+                if str(error) != self._reported:
+                    log.error("the gRPC server goes on with the certificate that it has: %s", error)
+                self._reported = str(error)
+                return None
+            self._reported = ""
+        log.info("gRPC server: certificate read again from %s", self._files.certificate)
+        return _configuration(self._loaded)
+
+
+def _configuration(loaded: _Loaded) -> Any:
+    return grpc.ssl_server_certificate_configuration([(loaded.key, loaded.chain)], loaded.client_ca)
+
+
+def authority_of(files: TlsFiles | None, ca: Path | None) -> bytes:
+    """What clients are told to trust the server by, in PEM: what `ca` has, or else the last certificate of the chain.
+
+    Empty where there is neither. Raises TlsError.
+    """
+    if ca is not None:
+        found = _certificates(ca, "--grpc-tls-ca", _read(ca, "--grpc-tls-ca"))
+    elif files is not None:
+        found = _certificates(files.certificate, "--grpc-tls-cert", _read(files.certificate, "--grpc-tls-cert"))[-1:]
+    else:
+        found = []
+    return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in found)
+
+
+def _state(files: TlsFiles) -> tuple[tuple[int, ...], ...]:
+    states = []
+    for flag, path in files.by_flag().items():
+        try:
+            found = path.stat()
+        except OSError as error:
+            raise TlsError(f"{flag} {path}: {error.strerror}") from error
+        states.append((found.st_mtime_ns, found.st_size, found.st_ino))
+    return tuple(states)
+
+
+def _load(files: TlsFiles, now: float) -> _Loaded:
+    state = _state(files)  # before the reading: what changes meanwhile is read once more
+    chain = _read(files.certificate, "--grpc-tls-cert")
+    certificate = _certificates(files.certificate, "--grpc-tls-cert", chain)[0]
+    key = _read(files.key, "--grpc-tls-key")
+    if _public_key(files.key, key) != certificate.public_key().public_bytes(
+        Encoding.DER, PublicFormat.SubjectPublicKeyInfo
+    ):
+        raise TlsError(
+            f"--grpc-tls-key {files.key}: is not the key of the first certificate in {files.certificate}; "
+            "that file begins with the server's own certificate"
+        )
+    at = datetime.fromtimestamp(now, UTC)
+    if at > certificate.not_valid_after_utc:
+        raise TlsError(f"--grpc-tls-cert {files.certificate}: ended on {certificate.not_valid_after_utc:%Y-%m-%d}")
+    if at < certificate.not_valid_before_utc:
+        log.warning("--grpc-tls-cert %s: begins on %s", files.certificate, certificate.not_valid_before_utc)
+    client_ca = None
+    if files.client_ca is not None:
+        client_ca = _read(files.client_ca, "--grpc-client-ca")
+        _certificates(files.client_ca, "--grpc-client-ca", client_ca)
+    return _Loaded(state, chain, key, client_ca, certificate)
+
+
+def _read(path: Path, flag: str) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise TlsError(f"{flag} {path}: {error.strerror}") from error
+    if len(content) > _MAX_FILE_BYTES:
+        raise TlsError(f"{flag} {path}: is larger than {_MAX_FILE_BYTES} bytes")
+    return content
+
+
+def _certificates(path: Path, flag: str, pem: bytes) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(pem)
+    except ValueError as error:
+        raise TlsError(f"{flag} {path}: holds no certificates in PEM ({_first_line(error)})") from error
+
+
+def _public_key(path: Path, pem: bytes) -> bytes:
+    try:
+        key = serialization.load_pem_private_key(pem, None)
+    except TypeError as error:
+        raise TlsError(f"--grpc-tls-key {path}: is encrypted; give one without a password") from error
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise TlsError(f"--grpc-tls-key {path}: holds no private key in PEM ({_first_line(error)})") from error
+    return key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def _hosts(certificate: x509.Certificate) -> frozenset[str]:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return frozenset()
+    addresses: list[ipaddress.IPv4Address | ipaddress.IPv6Address] = [
+        address
+        for address in names.get_values_for_type(x509.IPAddress)
+        if isinstance(address, ipaddress.IPv4Address | ipaddress.IPv6Address)
+    ]
+    return frozenset([*map(str, addresses), *names.get_values_for_type(x509.DNSName)])
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or ["unreadable"])[0][:100]

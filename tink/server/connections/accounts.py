@@ -1,0 +1,395 @@
+"""Which connections of agents may stay: what each has sent, held against the calls that came of it.
+
+gRPC's core reads HTTP/2 in threads of its own, and what it makes of that comes out as calls. What is taken back at
+once (CVE-2023-44487), belongs to no call (SETTINGS, PING, a header block without an end), or is never finished, costs
+the core as much as a call, and nobody hears of it. But every kind of it comes in as bytes, and bytes the kernel counts.
+So each connection has an account:
+
+    received    what the kernel has counted (`tink.server.connections.sockets`)
+    explained   what the calls and messages that were heard of account for, and how a connection begins
+    stray       the rest, which leaks away at `stray_per_second`; an honest agent has some pings
+
+Too much of it, and the connection is ended, whatever it was. What does come out as calls has a pace. Both are bounds of
+a connection and of a *block*: an IPv4 address, or a network of 64 bits of IPv6, behind which there may be several
+agents. A block whose connections were ended several times, or that connects too often, is kept away for a while.
+
+Places are a second matter. A connection that makes no call in `first_call` seconds is ended; of more than `per_address`
+the ones that rest go, longest first, and of more than `connections` those of the block that has the most of them. Who
+has a command stream open does not rest: a stranger can't have one, so strangers make room for agents.
+
+Loopback is the operator: it has no share. Pure bookkeeping: sockets, times and calls are told to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Final
+
+from tink.limits.token_bucket import TokenBuckets
+from tink.server.connections.sockets import MOST_BLOCKS, Accepted, Block, Peer, block_of
+
+_CONNECTION_BYTES: Final = 8 << 10
+"""Bytes that a connection may begin with: TLS with a chain of certificates, and HTTP/2's preface."""
+_CALL_BYTES: Final = 512
+"""Bytes of a call's headers and its end. Ours have 200, the largest token included 600."""
+_MESSAGE_BYTES: Final = 128
+"""Bytes of a message beside itself: frames, window updates, TLS records."""
+_REST_SECONDS: Final = 1.0
+"""Seconds without a call after which a connection makes room for another one of its block."""
+_FORGET_SECONDS: Final = 2.0
+"""Seconds after which a connection that made a call, and that no socket was found for, is forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`connections` in all and `per_address`. Times in seconds, sizes in bytes.
+
+    A message may be 256 kB, and is heard of when it is whole: `stray` is more. `stray_before` is for a connection that
+    has made no call yet.
+    """
+
+    connections: int
+    per_address: int
+    first_call: float = 60.0
+    stray: int = 320 << 10
+    stray_before: int = 32 << 10
+    stray_per_second: int = 8 << 10
+    calls_at_once: int = 2000
+    calls_per_second: float = 200.0
+    aborts_at_once: int = 200
+    aborts_per_second: float = 2.0
+    """Calls of one connection that the caller takes back; an agent does so when it ends, or loses patience."""
+    strikes: int = 5
+    """How often a block's connections may be ended within a minute before it is kept away."""
+    away: float = 30.0
+    """How long a block is kept away."""
+    full: float = 3.0
+    """How long it is kept away when it merely has all of its places."""
+
+    @property
+    def stray_of_all(self) -> int:
+        """What all connections of a block may have: 2 MB for 512 of them."""
+        return max(2 * self.stray, self.per_address * (4 << 10))
+
+    @property
+    def stray_of_all_per_second(self) -> int:
+        """256 kB for 512 connections."""
+        return max(self.stray_per_second, self.per_address * 512)
+
+
+@dataclass(slots=True)
+class _LeakyBucket:
+    """A level that falls by itself, and at most to 0."""
+
+    level: float = 0.0
+    at: float = 0.0
+
+    def add(self, more: float, per_second: float, now: float) -> float:
+        leaked = max(0.0, self.level - per_second * max(0.0, now - self.at))
+        self.level = max(0.0, leaked + more)
+        self.at = now
+        return self.level
+
+
+@dataclass(slots=True, eq=False)
+class _Connection:
+    """`since` it is known; `rests` since no call was open. `busy` counts the calls that only agents can have open."""
+
+    peer: Peer
+    block: _BlockAccount
+    since: float
+    rests: float
+    accepted: Accepted | None = None
+    begun: int = 0
+    open: int = 0
+    busy: int = 0
+    explained: int = 0
+    unexplained: int = 0
+    """Received less explained, when it was measured last."""
+    stray: _LeakyBucket = field(default_factory=_LeakyBucket)
+    doomed: str = ""
+    """Why it is to be ended, as soon as its socket is found."""
+
+
+@dataclass(slots=True, eq=False)
+class _BlockAccount:
+    """A block, and its connections."""
+
+    name: Block | None
+    local: bool
+    stray: _LeakyBucket = field(default_factory=_LeakyBucket)
+    connections: dict[Peer, _Connection] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """A connection to be ended, and why. `unless`: only if so many bytes have come in on it."""
+
+    accepted: Accepted
+    why: str
+    unless: int = 0
+
+
+class Connections:
+    """All of one server. Times are monotonic seconds."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._all: dict[Peer, _Connection] = {}
+        self._silent: dict[Peer, _Connection] = {}  # in the order of their beginning
+        self._blocks: dict[Block | str, _BlockAccount] = {}
+        self._away: dict[Block, float] = {}
+        self._barred: dict[Block, float] = {}  # of these, the ones that have done something
+        self.kept_away = 0
+        """How often a block was kept away that was not."""
+        self._listed: set[Accepted] = set()
+        self._ended: set[Accepted] = set()  # gRPC may take a moment to close them
+        self._crowded: dict[Block | str, _BlockAccount] = {}
+        self._doomed: list[_Connection] = []
+        share = limits.per_address
+        self._calls = TokenBuckets(limits.calls_at_once, limits.calls_per_second)
+        self._aborts = TokenBuckets(limits.aborts_at_once, limits.aborts_per_second)
+        self._calls_of_block = TokenBuckets(max(limits.calls_at_once, 4 * share), max(limits.calls_per_second, share))
+        self._arrivals = TokenBuckets(share + share // 2 + 64, share / 16 + 8)
+        self._strikes = TokenBuckets(limits.strikes, limits.strikes / 60)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    # --- calls --------------------------------------------------------------------------------------------------------
+
+    def begun(self, peer: Peer, now: float, *, busy: bool) -> str:
+        """A call has begun. Why it is not to be served; empty if it is. `ended` is to follow in either case."""
+        connection = self._all.get(peer) or self._begin(peer, now)
+        if not connection.begun:
+            del self._silent[peer]
+        connection.begun += 1
+        connection.open += 1
+        connection.busy += busy
+        connection.explained += _CALL_BYTES
+        return self._paced(connection, now)
+
+    def heard(self, peer: Peer, size: int, now: float, *, first: bool) -> str:
+        """A message of a call has come in, with `size` bytes. All but the first count as calls do."""
+        connection = self._all.get(peer)
+        if connection is None:
+            return ""
+        connection.explained += size + size // 8 + _MESSAGE_BYTES
+        return "" if first else self._paced(connection, now)
+
+    def ended(self, peer: Peer, now: float, *, busy: bool) -> None:
+        """A call has ended."""
+        connection = self._all.get(peer)
+        if connection is not None:
+            connection.open = max(0, connection.open - 1)
+            connection.busy = max(0, connection.busy - busy)
+            if not connection.open:
+                connection.rests = now
+
+    def aborted(self, peer: Peer, now: float) -> str:
+        """The caller took a call back. Why that is too much; empty if it is not."""
+        connection = self._all.get(peer)
+        if connection is None or connection.doomed or self._aborts.allows(peer, now):
+            return ""
+        self._strike(connection.block, now)
+        return self._doom(connection, f"took back more than {self.limits.aborts_at_once} calls")
+
+    def _paced(self, connection: _Connection, now: float) -> str:
+        if connection.doomed:
+            return connection.doomed
+        limits, block = self.limits, connection.block
+        if not self._calls.allows(connection.peer, now):
+            why = f"more than {limits.calls_at_once} calls, and then {limits.calls_per_second:g} a second"
+        elif not block.local and not self._calls_of_block.allows(block.name, now):
+            why = "too many calls from this address"
+        else:
+            return ""
+        self._strike(block, now)
+        return self._doom(connection, why)
+
+    def _doom(self, connection: _Connection, why: str) -> str:
+        connection.doomed = why
+        self._doomed.append(connection)
+        return why
+
+    # --- sockets ------------------------------------------------------------------------------------------------------
+
+    def listed(self, accepted: Accepted, now: float) -> None:
+        """This connection is there. After all of them, `rest_is_gone`."""
+        peer = accepted.peer
+        self._listed.add(accepted)
+        if accepted in self._ended:
+            return
+        connection = self._all.get(peer)
+        if connection is not None and connection.accepted not in (None, accepted):
+            self._forget(connection)  # another one by the same name
+            connection = None
+        if connection is None:
+            connection = self._begin(peer, now)
+        if connection.accepted is not None:
+            return
+        connection.accepted = accepted
+
+    def rest_is_gone(self, now: float) -> None:
+        """Those that were not listed since this was called last have ended."""
+        listed, self._listed = self._listed, set()
+        self._ended &= listed
+        for connection in [each for each in self._all.values() if each.accepted not in listed]:
+            if connection.accepted is not None or (not connection.open and now - connection.since > _FORGET_SECONDS):
+                self._forget(connection)
+        for key, block in [*self._blocks.items()]:
+            if not block.connections and not block.stray.add(0, self.limits.stray_of_all_per_second, now):
+                del self._blocks[key]
+
+    def sockets(self) -> list[Accepted]:
+        """Those that can be measured."""
+        return [each.accepted for each in self._all.values() if each.accepted is not None]
+
+    def measured(self, accepted: Accepted, received: int, now: float) -> Eviction | None:
+        """So many bytes have come in on a connection so far."""
+        connection = self._all.get(accepted.peer)
+        if connection is None or connection.accepted is not accepted or not received:
+            return None
+        limits, block = self.limits, connection.block
+        unexplained = max(0, received - connection.explained - _CONNECTION_BYTES)
+        more, connection.unexplained = unexplained - connection.unexplained, unexplained
+        stray = connection.stray.add(more, limits.stray_per_second, now)
+        of_all = block.stray.add(more, limits.stray_of_all_per_second, now)
+        if stray > (limits.stray if connection.begun else limits.stray_before):
+            why = f"sent {_size(stray)} that belong to no call"
+        elif not block.local and of_all > limits.stray_of_all and stray > _CONNECTION_BYTES:
+            why = f"with others of its address, sent {_size(of_all)} that belong to no call"
+        else:
+            return None
+        self._strike(block, now)
+        return self._end(connection, accepted, why, received)
+
+    # --- who goes -----------------------------------------------------------------------------------------------------
+
+    def excess(self, now: float) -> Iterator[Eviction]:
+        """Those that have to go now, beside the ones that were measured."""
+        yield from self.doomed()
+        for connection in [*self._silent.values()]:
+            if now - connection.since < self.limits.first_call:
+                break
+            if connection.accepted is not None:
+                yield self._end(connection, connection.accepted, f"made no call for {self.limits.first_call:g} s")
+        yield from self._beyond_share(now)
+        yield from self._beyond_all()
+
+    def doomed(self) -> Iterator[Eviction]:
+        """Those whose calls are too many, as far as their sockets are known."""
+        doomed, self._doomed = self._doomed, []
+        for connection in doomed:
+            if connection.accepted is not None:
+                yield self._end(connection, connection.accepted, connection.doomed)
+            elif self._all.get(connection.peer) is connection:
+                self._doomed.append(connection)
+
+    def _beyond_share(self, now: float) -> Iterator[Eviction]:
+        """Of a block that has all of its places, some that rest; and whatever is too much."""
+        share = self.limits.per_address
+        for key, block in [*self._crowded.items()]:
+            count = len(block.connections)
+            if count < share:
+                del self._crowded[key]
+                continue
+            self._keep_away(block, now + self.limits.full)
+            first = _by_worth(block)
+            rested = sum(not each.open and now - each.rests >= _REST_SECONDS for each in first)
+            room = min(rested, count - share + max(1, share // 8))
+            for connection in first[: max(room, count - share)]:
+                if connection.accepted is not None:
+                    why = f"{share} connections of one address are the most"
+                    yield self._end(connection, connection.accepted, why)
+
+    def _beyond_all(self) -> Iterator[Eviction]:
+        surplus = len(self._all) - self.limits.connections
+        if surplus <= 0:
+            return
+        ranked = []
+        for block in self._blocks.values():
+            resting = [each for each in _by_worth(block) if not each.busy]
+            ranked += [(rank, -each.rests, each) for rank, each in enumerate(reversed(resting))]
+        ranked.sort(key=lambda each: each[:2], reverse=True)
+        for _, _, connection in ranked[:surplus]:
+            if connection.accepted is not None:
+                why = f"{self.limits.connections} connections in all are the most"
+                yield self._end(connection, connection.accepted, why)
+
+    def away(self, now: float) -> frozenset[Block]:
+        """From where no connection is taken now."""
+        for block in [block for block, until in self._away.items() if until <= now]:
+            del self._away[block]
+            self._barred.pop(block, None)
+        return frozenset(self._away)
+
+    # --- how ----------------------------------------------------------------------------------------------------------
+
+    def _begin(self, peer: Peer, now: float) -> _Connection:
+        try:
+            name: Block | None = block_of(peer.address)
+            local = ip_address(peer.address).is_loopback
+        except ValueError:  # no IP
+            name, local = None, True
+        key = name or peer.address
+        block = self._blocks.get(key)
+        if block is None:
+            block = self._blocks[key] = _BlockAccount(name, local)
+        connection = _Connection(peer, block, now, now)
+        self._all[peer] = self._silent[peer] = block.connections[peer] = connection
+        if not block.local:
+            if len(block.connections) >= self.limits.per_address:
+                self._crowded[key] = block
+            if not self._arrivals.allows(name, now):
+                self._bar(block, now)
+            if name in self._barred:
+                self._doom(connection, "its address is kept away")
+        return connection
+
+    def _forget(self, connection: _Connection) -> None:
+        peer, block = connection.peer, connection.block
+        if self._all.get(peer) is not connection:
+            return
+        del self._all[peer], block.connections[peer]
+        self._silent.pop(peer, None)
+        if not block.connections and not block.stray.level:
+            self._blocks.pop(block.name or peer.address, None)
+
+    def _end(self, connection: _Connection, accepted: Accepted, why: str, unless: int = 0) -> Eviction:
+        self._forget(connection)
+        self._ended.add(accepted)
+        return Eviction(accepted, why, unless)
+
+    def _strike(self, block: _BlockAccount, now: float) -> None:
+        if not block.local and not self._strikes.allows(block.name, now):
+            self._bar(block, now)
+
+    def _bar(self, block: _BlockAccount, now: float) -> None:
+        """Keep it away, and end what comes nevertheless: it had begun before, or there is no filter."""
+        if block.name is not None:
+            self._barred[block.name] = now + self.limits.away
+            self._keep_away(block, now + self.limits.away)
+
+    def _keep_away(self, block: _BlockAccount, until: float) -> None:
+        name = block.name
+        if name is None:
+            return
+        self.kept_away += name not in self._away
+        until = max(until, self._away.pop(name, 0.0))
+        while len(self._away) >= MOST_BLOCKS:
+            oldest = next(iter(self._away))
+            del self._away[oldest]
+            self._barred.pop(oldest, None)
+        self._away[name] = until
+
+
+def _by_worth(block: _BlockAccount) -> list[_Connection]:
+    """The one that goes first, first: those that rest before those that have calls, those that rest longest before."""
+    return sorted(block.connections.values(), key=lambda each: (bool(each.busy), bool(each.open), each.rests))
+
+
+def _size(count: float) -> str:
+    return f"{count / 1000:.0f} kB" if count < 1e6 else f"{count / 1e6:.1f} MB"

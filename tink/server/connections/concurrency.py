@@ -1,0 +1,213 @@
+"""Between the network and every service: how many calls are served at once, and messages that are none.
+
+One address may fill its own share, and no more: the others go on. Loopback has no share, for who is on this host is the
+operator. What comes before a call is bounded by gRPC itself (handshakes in time, streams of a connection, calls that
+wait, bytes of a message; `options`), and by the guard of its connections, who is told of each call here.
+
+Every method is served as one that takes a stream, whatever it is: so a call is here as soon as it begins, and not when
+its message has come, which may be never. A method that nobody serves is a call like any other.
+
+What a stranger sends as a message is parsed here, so that garbage is answered, and is no error of ours in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import ipaddress
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import grpc
+import grpc.aio
+
+from tink.limits.log import LimitedLog
+from tink.server.peer import peer_address
+
+log = logging.getLogger(__name__)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+if TYPE_CHECKING:
+    Handler = grpc.RpcMethodHandler[Any, Any]
+
+_FIRST_MESSAGE_SECONDS: Final = 10.0
+"""Seconds that the first message of a call may take to come."""
+
+
+class CallObserver(Protocol):
+    """Who is told of calls. `peer` is gRPC's name of the caller; `busy`: only an agent can have it open for long."""
+
+    def begun(self, peer: str, *, busy: bool) -> str:
+        """A call has begun: why it is not to be served; empty if it is."""
+
+    def heard(self, peer: str, size: int, *, first: bool) -> str:
+        """A message of so many bytes has come: why the call is to be ended; empty if it is not."""
+
+    def aborted(self, peer: str) -> None:
+        """The caller has taken a call back."""
+
+    def ended(self, peer: str, *, busy: bool) -> None:
+        """A call that had begun has ended."""
+
+
+class _FullError(Exception):
+    """No room for one more call; the message is for the caller."""
+
+
+class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
+    """Lets `in_all` calls in at once, `per_address` of them from one address. `clock` gives monotonic seconds.
+
+    `busy` is the service whose calls only agents can have open for long.
+    """
+
+    def __init__(
+        self, in_all: int, per_address: int, observer: CallObserver, clock: Callable[[], float], *, busy: str = ""
+    ) -> None:
+        self._in_all = in_all
+        self._per_address = per_address
+        self._observer = observer
+        self._busy = f"/{busy}/"
+        self._calls = 0
+        self._by_address: Counter[str] = Counter()
+        self._handlers: dict[str, Handler] = {}
+        self._unknown: Handler = grpc.stream_unary_rpc_method_handler(self._refuse_unknown)
+        self._log = LimitedLog(log, clock, capacity=100)
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler:
+        """The handler of a call, behind the bounds."""
+        method = str(handler_call_details.method)
+        known = self._handlers.get(method)
+        if known is None:
+            handler = await continuation(handler_call_details)
+            if handler is None:
+                return self._unknown  # not kept by its name: their number has no bound
+            known = self._handlers[method] = self._bounded(handler, busy=method.startswith(self._busy))
+        return known
+
+    @contextmanager
+    def _place(self, context: Context, *, busy: bool = False) -> Iterator[None]:
+        """A place for one call. Raises _FullError."""
+        peer = context.peer()
+        try:
+            why = self._observer.begun(peer, busy=busy)
+            if why:
+                raise _FullError(f"this connection is ended: {why}")
+            with self._share(peer_address(peer)):
+                yield
+        except asyncio.CancelledError:
+            self._observer.aborted(peer)
+            raise
+        finally:
+            self._observer.ended(peer, busy=busy)
+
+    @contextmanager
+    def _share(self, address: str) -> Iterator[None]:
+        if self._calls >= self._in_all:
+            text = "gRPC server: %d calls, which is all that this server serves at once: others must wait"
+            self._log.warning(text, self._calls, key="all")
+            raise _FullError("the server serves as many calls as it can: try again later")
+        if self._by_address[address] >= self._per_address and not _is_loopback(address):
+            text = "gRPC server: %s has %d calls open: no more of them are served"
+            self._log.warning(text, address, self._per_address, key=address)
+            raise _FullError(f"{address} has {self._per_address} calls open already, which is all that one address may")
+        self._calls += 1
+        self._by_address[address] += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            self._by_address[address] -= 1
+            if not self._by_address[address]:
+                del self._by_address[address]
+
+    async def _refuse_unknown(self, _: AsyncIterator[bytes], context: Context) -> Any:
+        try:
+            with self._place(context):
+                await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such method")
+        except _FullError as full:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(full))
+
+    def _bounded(self, handler: Handler, *, busy: bool) -> Handler:
+        """The same method, but it takes a stream of bytes."""
+        name = ("stream" if handler.request_streaming else "unary") + (
+            "_stream" if handler.response_streaming else "_unary"
+        )
+        behaviour: Any = getattr(handler, name)
+        read = handler.request_deserializer or (lambda raw: raw)
+
+        async def argument(raw: AsyncIterator[bytes], context: Context) -> Any:
+            messages = self._messages(raw, read, context)
+            return messages if handler.request_streaming else await _only(messages, context)
+
+        async def answer(raw: AsyncIterator[bytes], context: Context) -> Any:
+            try:
+                with self._place(context, busy=busy):
+                    return await behaviour(await argument(raw, context), context)
+            except _FullError as full:
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(full))
+
+        async def answers(raw: AsyncIterator[bytes], context: Context) -> AsyncIterator[Any]:
+            try:
+                with self._place(context, busy=busy):
+                    async for each in behaviour(await argument(raw, context), context):
+                        yield each
+            except _FullError as full:
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(full))
+
+        wrapped = answers if inspect.isasyncgenfunction(behaviour) else answer
+        make: Any = (
+            grpc.stream_stream_rpc_method_handler
+            if handler.response_streaming
+            else grpc.stream_unary_rpc_method_handler
+        )
+        made: Handler = make(wrapped, request_deserializer=None, response_serializer=handler.response_serializer)
+        return made
+
+    async def _messages(
+        self, raw: AsyncIterator[bytes], read: Callable[[bytes], Any], context: Context
+    ) -> AsyncIterator[Any]:
+        """What comes in, parsed; ends the call where that can't be, where nothing comes, and where it is too much."""
+        peer, first = context.peer(), True
+        while True:
+            try:
+                async with asyncio.timeout(_FIRST_MESSAGE_SECONDS if first else None):
+                    message = await anext(raw)
+            except StopAsyncIteration:
+                return
+            except TimeoutError:
+                why = f"no message came within {_FIRST_MESSAGE_SECONDS:g} s"
+                await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, why)
+            why = self._observer.heard(peer, len(message), first=first)
+            if why:
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"this connection is ended: {why}")
+            first = False
+            yield await _message(message, read, context)
+
+
+async def _only(messages: AsyncIterator[Any], context: Context) -> Any:
+    async for message in messages:
+        return message
+    return await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a call without a message")
+
+
+async def _message(raw: bytes, read: Callable[[bytes], Any], context: Context) -> Any:
+    try:
+        return read(raw)
+    except Exception as error:  # protobuf's own, and what its implementations raise beside it
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the message can't be read: {str(error)[:200]}")
+
+
+@lru_cache(256)
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,202 @@
+"""Ends the connections that may not stay: looks for them, asks `accounts`, and says so.
+
+Looking costs system calls for each connection, so it is done when there is something to be seen: new connections when
+the kernel has counted some, bytes when this process is busy, for nobody floods one that is not; all of it every few
+seconds at least. However many there are, it takes a few percent of the time.
+
+Memory that an attack has had is given back to the system when the attack is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from tink.limits.once_per import OncePer
+from tink.server.connections.accounts import Connections, Eviction, Limits
+from tink.server.connections.sockets import Block, Peer, Sockets, opened
+from tink.server.peer import peer_of
+
+log = logging.getLogger(__name__)
+
+_EVERY_SECONDS, _EVERY_SECONDS_WHEN_BUSY = 0.1, 0.02
+_AT_LEAST_EVERY_SECONDS: Final = 5.0
+_SETTLES_SECONDS: Final = 1.0
+"""Seconds after the last new connection for which to look: gRPC takes a moment to accept one."""
+_BUSY: Final = 0.25
+_SHARE: Final = 0.05
+"""Of the time, for looking; and the share of a core that makes a process busy."""
+_PIECE: Final = 500
+"""Descriptors that are looked at in one go: DHCP is on the same loop."""
+_LOG_INTERVAL_SECONDS: Final = 60.0
+_OVER_SECONDS: Final = 2.0
+"""Seconds without a connection to end after which an attack is over."""
+
+
+class Guard:
+    """Looks after the connections of one server, from `run` on. `clock` gives monotonic seconds."""
+
+    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+        self.connections = Connections(limits)
+        self._clock = clock
+        self._sockets: Sockets | None = None
+        self._busy = False
+        self._kept_away = 0
+        self._opened = -1
+        self._moved = 0.0
+        self._listed = -_AT_LEAST_EVERY_SECONDS
+        self._measured = -_AT_LEAST_EVERY_SECONDS
+        self._used = time.process_time()
+        self._looked = clock()
+        self._away: frozenset[Block] = frozenset()
+        self._ended: dict[str, Counter[str]] = {}
+        self._said = OncePer(_LOG_INTERVAL_SECONDS, 64)
+        self._attacked = 0.0
+
+    # --- calls, as they come (`concurrency.CallObserver`) ------------------------------------------------------------
+
+    def begun(self, peer: str, *, busy: bool) -> str:
+        """A call has begun: why it is not to be served, empty if it is."""
+        return self._at_once(self.connections.begun(Peer(*peer_of(peer)), self._clock(), busy=busy))
+
+    def heard(self, peer: str, size: int, *, first: bool) -> str:
+        """A message has come in: why its call is to be ended, empty if it is not."""
+        return self._at_once(self.connections.heard(Peer(*peer_of(peer)), size, self._clock(), first=first))
+
+    def aborted(self, peer: str) -> None:
+        """The caller has taken a call back."""
+        self._at_once(self.connections.aborted(Peer(*peer_of(peer)), self._clock()))
+
+    def ended(self, peer: str, *, busy: bool) -> None:
+        """A call has ended."""
+        self.connections.ended(Peer(*peer_of(peer)), self._clock(), busy=busy)
+
+    def _at_once(self, why: str) -> str:
+        """Where calls or connections come too fast, it may be long until it is the turn of what else `run` does."""
+        if self.connections.kept_away != self._kept_away:
+            self._keep_away()
+        if why and self._sockets is not None:
+            for eviction in [*self.connections.doomed()]:
+                self._end(self._sockets, eviction)
+        return why
+
+    # --- connections --------------------------------------------------------------------------------------------------
+
+    async def run(self, port: int) -> None:
+        """Look for ever."""
+        sockets = self._sockets = Sockets(port)
+        while True:
+            spent = await self._look(sockets)
+            shortest = _EVERY_SECONDS_WHEN_BUSY if self._busy else _EVERY_SECONDS
+            await asyncio.sleep(min(max(shortest, spent / _SHARE), _AT_LEAST_EVERY_SECONDS))
+
+    async def _look(self, sockets: Sockets) -> float:
+        """Look once; how many seconds of the processor that took."""
+        begin = time.thread_time()
+        paused = 0.0
+        now = self._clock()
+        self._busy = self._is_busy()
+        work = []
+        if self._has_moved(now) or now - self._listed >= _AT_LEAST_EVERY_SECONDS:
+            self._listed = now
+            work.append(self._list)
+        if self._busy or now - self._measured >= _AT_LEAST_EVERY_SECONDS:
+            self._measured = now
+            work.append(self._measure)
+        for step in work:
+            paused += await step(sockets)
+        for index, eviction in enumerate([*self.connections.excess(self._clock())]):
+            self._end(sockets, eviction)
+            if index % _PIECE == _PIECE - 1:
+                paused += await _pause()
+        self._keep_away()
+        self._say()
+        await self._tidy()
+        return time.thread_time() - begin - paused
+
+    def _has_moved(self, now: float) -> bool:
+        count = opened()
+        if count != self._opened or count < 0:
+            self._opened, self._moved = count, now
+        return now - self._moved <= _SETTLES_SECONDS
+
+    def _is_busy(self) -> bool:
+        used, now = time.process_time(), self._clock()
+        share = (used - self._used) / max(now - self._looked, 0.001)
+        self._used, self._looked = used, now
+        return share > _BUSY
+
+    async def _list(self, sockets: Sockets) -> float:
+        paused = 0.0
+        for index, accepted in enumerate(sockets.accepted()):
+            if accepted is not None:
+                self.connections.listed(accepted, self._clock())
+                self._at_once("")
+            if index % _PIECE == _PIECE - 1:
+                paused += await _pause()
+        self.connections.rest_is_gone(self._clock())
+        return paused
+
+    async def _measure(self, sockets: Sockets) -> float:
+        paused = 0.0
+        for index, accepted in enumerate(self.connections.sockets()):
+            eviction = self.connections.measured(accepted, sockets.received(accepted), self._clock())
+            if eviction is not None:
+                self._end(sockets, eviction)
+            if index % _PIECE == _PIECE - 1:
+                paused += await _pause()
+        return paused
+
+    def _end(self, sockets: Sockets, eviction: Eviction) -> None:
+        if sockets.end(eviction.accepted, eviction.unless):
+            self._attacked = self._clock()
+            self._ended.setdefault(eviction.accepted.peer.address, Counter())[eviction.why] += 1
+
+    def _keep_away(self) -> None:
+        self._kept_away = self.connections.kept_away
+        away = self.connections.away(self._clock())
+        if away == self._away or self._sockets is None:
+            return
+        self._attacked = self._clock()
+        for block in away - self._away:
+            if self._said.due(block, self._clock()):
+                log.warning("gRPC server: no new connections from %s for a while", block)
+        self._away = away
+        try:
+            self._sockets.keep_away(away)
+        except OSError as error:
+            if self._said.due("filter", self._clock()):
+                log.warning("gRPC server: can't keep addresses away (%s): they are ended one by one", error)
+
+    def _say(self) -> None:
+        """Of each address once a while, with how often; what is not said yet is kept until then, of some of them."""
+        for address in [*self._ended]:
+            if self._said.due(address, self._clock()):
+                counts = self._ended.pop(address)
+                why, _ = counts.most_common(1)[0]
+                log.warning("gRPC server: %s: %d connections ended: %s", address, counts.total(), why)
+        while len(self._ended) > 256:
+            del self._ended[next(iter(self._ended))]
+
+    async def _tidy(self) -> None:
+        if self._attacked and self._clock() - self._attacked > _OVER_SECONDS:
+            self._attacked = 0.0
+            await asyncio.to_thread(_give_back)
+
+
+async def _pause() -> float:
+    begin = time.thread_time()
+    await asyncio.sleep(0)
+    return time.thread_time() - begin
+
+
+def _give_back() -> None:
+    """Memory that is free, to the system. It is in pieces between what is in use, which glibc does not look at."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none
+    if trim is not None:
+        trim(0)

@@ -1,0 +1,53 @@
+"""What can be said of a Workflow beside its state: what arrows depend on, and who dispatches asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tink.api.v1alpha2 import ActionState, Raw, WorkflowState
+from tink.workflow.reasons import WITHOUT_AGENTS_WORD
+from tink.workflow.status import ConditionType, action_state, actions_of, condition, state_of, status_of
+
+
+def rebooting(workflow: Raw) -> bool:
+    """Whether the Workflow is Running and nothing is left of it but its last action, which reboots the machine.
+
+    Raises InvalidStatusError.
+    """
+    return state_of(workflow) is WorkflowState.RUNNING and last_action_reboots(status_of(workflow))
+
+
+def unconfirmed(workflow: Raw) -> bool:
+    """Whether the Workflow has ended, but not by its agent's word: the agent may be running it still.
+
+    Raises InvalidStatusError.
+    """
+    state = state_of(workflow)
+    if state is None or not state.terminal:
+        return False
+    status = status_of(workflow)
+    if condition(status, ConditionType.SUCCEEDED).get("reason") in WITHOUT_AGENTS_WORD:
+        return True
+    # An agent's word leaves an action that failed, or only such as have succeeded; a state written by hand does not.
+    # (Nor does a Workflow that no agent had: canceled before it was sent, say.)
+    states = [action_state(action) for action in actions_of(status)]
+    if state is WorkflowState.SUCCEEDED:
+        return any(action is not ActionState.SUCCEEDED for action in states)
+    return ActionState.RUNNING in states or ActionState.FAILED not in states
+
+
+def last_action_reboots(status: Mapping[str, Any]) -> bool:
+    """Whether of the actions of a status only the last is left, and it runs, and reboots the machine: a silent agent
+    has then done what it was to do. Raises InvalidStatusError."""
+    actions = actions_of(status)
+    if not actions:
+        return False
+    *others, last = actions
+    rendered = last.get("rendered")
+    return (
+        isinstance(rendered, dict)
+        and rendered.get("reboots") is True
+        and action_state(last) is ActionState.RUNNING
+        and all(action_state(action) is ActionState.SUCCEEDED for action in others)
+    )

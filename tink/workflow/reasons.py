@@ -1,0 +1,33 @@
+"""Why a Workflow did not succeed, or succeeded without its agent's word: the reasons that stand in its conditions."""
+
+from __future__ import annotations
+
+REASON_CANCELED = "Canceled"
+REASON_UNKNOWN_WORKFLOW = "UnknownWorkflow"
+REASON_ALREADY_FINISHED = "AlreadyFinished"
+REASON_CANCELLING = "Cancelling"
+REASON_START_TIMEOUT = "StartTimeout"
+REASON_CANCEL_TIMEOUT = "CancelTimeout"
+REASON_WORKFLOW_TIMEOUT = "WorkflowTimeout"
+REASON_ACTION_TIMEOUT = "ActionTimeout"
+REASON_INVALID_STATUS = "InvalidStatus"
+REASON_DEFAULT_FAILURE = "ActionFailed"
+REASON_REJECTED = "Rejected"
+REASON_AGENT_LOST = "AgentLost"
+REASON_REBOOTED = "Rebooted"
+"""The agent went with its machine: of a Workflow that has succeeded."""
+REASON_REBOOT_ASSUMED = "RebootAssumed"
+"""The time of the action that reboots was up: of a Workflow that has succeeded, as far as anybody knows."""
+
+TIMEOUT_REASONS = frozenset(
+    {
+        REASON_START_TIMEOUT,
+        REASON_CANCEL_TIMEOUT,
+        REASON_WORKFLOW_TIMEOUT,
+        REASON_ACTION_TIMEOUT,
+        REASON_REBOOT_ASSUMED,
+    }
+)
+"""Why the controller ended a Workflow without its agent's word: the agent may still be running it."""
+WITHOUT_AGENTS_WORD = TIMEOUT_REASONS | {REASON_AGENT_LOST, REASON_INVALID_STATUS}
+"""Why a Workflow ended without its agent's word, whoever ended it."""
