@@ -9,6 +9,7 @@ import grpc
 import pytest
 
 from tests.unit.server.dispatch.side import Make
+from tests.waiting import until
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import UnreachableError
 
@@ -117,7 +118,7 @@ async def test_an_api_that_is_away_is_asked_ever_more_rarely(
     rig.workflow()
     rig.api.faults = [UnreachableError("away")] * 1000
     there = side()
-    await rig.until(lambda: rig.api.patches >= 2)
+    await until(lambda: rig.api.patches >= 2)
     await asyncio.sleep(0.3)
     assert rig.api.patches <= 9
     rig.api.faults.clear()

@@ -10,6 +10,7 @@ import pytest
 
 from proto import metadata
 from tests.unit.server.dispatch.side import OVER, Make, reboots
+from tests.waiting import until
 from tink.api.v1alpha2 import Raw
 from tink.server.agents.call_metadata import MAX_HELD, read_call_metadata
 from tink.workflow import events
@@ -205,8 +206,8 @@ async def test_the_server_reads_what_an_agent_holds_from_its_call(rig: Any) -> N
     await faithful.channel.close()
     forgetful = rig.agent()
     await forgetful.accepted(holds=())
-    await rig.until(lambda: rig.state() == "Failed")
-    await rig.until(lambda: rig.seen[-1].message == "agent came back without workflow d/w, which is Failed")
+    await until(lambda: rig.state() == "Failed")
+    await until(lambda: rig.seen[-1].message == "agent came back without workflow d/w, which is Failed")
 
 
 async def test_an_agent_that_publishes_for_a_workflow_that_is_over_is_told_to_stop(rig: Any, started: Any) -> None:
@@ -229,7 +230,7 @@ async def test_an_agent_that_publishes_everything_at_once_is_told_to_do_so_one_a
     rig.api.gate = asyncio.Event()
     agent = rig.agent()
     calls = [asyncio.ensure_future(agent.publish(started("a0"))) for _ in range(40)]
-    await rig.until(lambda: sum(call.done() for call in calls) == 24)
+    await until(lambda: sum(call.done() for call in calls) == 24)
     rig.api.gate.set()
     answers = await asyncio.gather(*calls, return_exceptions=True)
     refusals = [answer for answer in answers if isinstance(answer, grpc.aio.AioRpcError)]
