@@ -47,7 +47,8 @@ def running(authorization: str = "AlwaysAllow") -> Iterator[Path]:
 
 def _ready(file: Path) -> bool:
     try:
-        return Peer(file).ask("GET", "/readyz").code == 200
+        # A server that is about to start may take a connection and never answer.
+        return Peer(file, patience=2).ask("GET", "/readyz").code == 200
     except OSError:
         return False
 
@@ -75,12 +76,14 @@ class Answer:
 class Peer:
     """The server of a kubeconfig."""
 
-    def __init__(self, kubeconfig: Path) -> None:
+    def __init__(self, kubeconfig: Path, patience: float = 60.0) -> None:
+        """`patience`: how many seconds an answer may take."""
         config = yaml.safe_load(kubeconfig.read_text())
         cluster = config["clusters"][0]["cluster"]
         authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
         self._context = ssl.create_default_context(cadata=authority)
         self._url = cluster["server"]
+        self._patience = patience
         self.token: str = config["users"][0]["user"]["token"]
 
     def ask(
@@ -96,7 +99,7 @@ class Peer:
         request = urllib.request.Request(self._url + path, data, headers | {"Accept": accept} if accept else headers)
         request.method = method
         try:
-            answer = urllib.request.urlopen(request, context=self._context, timeout=60)
+            answer = urllib.request.urlopen(request, context=self._context, timeout=self._patience)
         except urllib.error.HTTPError as error:
             answer = error
         with answer:

@@ -40,7 +40,7 @@ def by_tests(file: Path) -> Callable[[Path], None]:
     """Tests that record when they are given a server to ask."""
 
     def record(kubeconfig: Path) -> None:
-        command = [sys.executable, "-m", "pytest", "-q", "-W", "default", "-k", "test_record", str(file)]
+        command = [sys.executable, "-m", "pytest", "-q", "-W", "default", f"{file}::test_record"]
         subprocess.run(command, env={**os.environ, "TINKEDGE_ORACLE": str(kubeconfig)}, check=True)
 
     return record

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.api import serving
 from tests.interop.rack import TINKEDGE, Process, clean_environment
 from tests.interop.test_privileges import Gate, Grant, Upstream
 from tests.waiting import until
@@ -21,8 +22,7 @@ from tink.api.v1alpha2 import Raw
 from tink.apiserver import ApiServer
 from tink.kube.announcer import EVENT
 from tink.kube.client import KubeClient, NotFoundError
-from tink.kube.manifests import apply_object
-from tink.kube.resources import CRD, HARDWARE, SECRET, ResourceType
+from tink.kube.resources import HARDWARE, SECRET, ResourceType
 from tink.metal3.controller import Metal3Settings
 from tink.metal3.following import Follower
 from tink.metal3.served import HOSTS
@@ -167,13 +167,8 @@ class Site:
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
     async with contextlib.AsyncExitStack() as exits:
-        api = ApiServer(tmp_path / "api", port=0)
-        await api.start()
-        exits.push_async_callback(api.stop)
-        client = await KubeClient.connect(api.kubeconfig)
-        exits.push_async_callback(client.close)
-        for definition in [*generate(), *generate_metal3()]:
-            await apply_object(client, CRD, definition, "test")
+        definitions = [*generate(), *generate_metal3()]
+        api, client = await exits.enter_async_context(serving(tmp_path / "api", definitions))
         for namespace in (HOME, NAMESPACE):
             body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
             await client.create(ResourceType("", "v1", "namespaces", "Namespace", namespaced=False), body)

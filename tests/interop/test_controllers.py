@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.api import serving
 from tests.waiting import until
 from tink.api.crds import generate
 from tink.api.v1alpha2 import FINALIZER, Raw
@@ -25,8 +26,7 @@ from tink.kube.announcer import EVENT
 from tink.kube.client import ConflictError, KubeClient
 from tink.kube.informer import Informer
 from tink.kube.leader import LEASE, Leader, LeaseSettings
-from tink.kube.manifests import apply_object
-from tink.kube.resources import CRD, HARDWARE, TEMPLATE, WORKFLOW
+from tink.kube.resources import HARDWARE, TEMPLATE, WORKFLOW
 
 LEASE_SETTINGS = LeaseSettings("tinkedge-controller", "default", duration=3, renew=1.5, retry=0.3)
 LONGEST_TAKEOVER = LEASE_SETTINGS.duration + 2 * LEASE_SETTINGS.retry + 3
@@ -204,13 +204,7 @@ class Site:
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
     async with AsyncExitStack() as stack:
-        api = ApiServer(tmp_path / "api", port=0)
-        await api.start()
-        stack.push_async_callback(api.stop)
-        client = await KubeClient.connect(api.kubeconfig)
-        stack.push_async_callback(client.close)
-        for definition in generate():
-            await apply_object(client, CRD, definition, "test")
+        api, client = await stack.enter_async_context(serving(tmp_path / "api", generate()))
         yield Site(api, client, tmp_path, stack)
 
 

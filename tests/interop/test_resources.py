@@ -17,11 +17,8 @@ import aiohttp
 import pytest
 
 from tests import recordings
+from tests.api import serving
 from tink.api.crds import generate
-from tink.apiserver import ApiServer
-from tink.kube.client import KubeClient
-from tink.kube.manifests import apply_object
-from tink.kube.resources import CRD
 
 RECORDED = recordings.read(Path(__file__).parent / "resources" / "answers")
 ACCEPTED = RECORDED.pop("server")["accepted"]
@@ -69,19 +66,9 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 async def play_all(directory: Path) -> dict[str, Any]:
-    api = ApiServer(directory, port=0)
-    await api.start()
-    try:
-        client = await KubeClient.connect(api.kubeconfig)
-        try:
-            for definition in generate():
-                await apply_object(client, CRD, definition, "test")
-            headers = dict(await client._authorize())
-            return {case["name"]: await play(client._session, client.url, headers, case) for case in CASES}
-        finally:
-            await client.close()
-    finally:
-        await api.stop()
+    async with serving(directory, generate()) as (_, client):
+        headers = dict(await client._authorize())
+        return {case["name"]: await play(client._session, client.url, headers, case) for case in CASES}
 
 
 async def play(session: aiohttp.ClientSession, url: str, headers: dict[str, str], case: dict[str, Any]) -> Any:

@@ -4,7 +4,6 @@ informers, controller and gRPC server in one process, and a scripted agent on a 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import time
 from collections.abc import AsyncIterator, Callable
@@ -16,6 +15,7 @@ import pytest
 
 from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
+from tests.api import serving
 from tests.interop.conftest import Kubectl
 from tests.waiting import until
 from tink.agent.agent import Agent as RealAgent
@@ -25,12 +25,11 @@ from tink.agent.spool import Spool
 from tink.agent.transport import Transport
 from tink.api.crds import generate
 from tink.api.v1alpha2 import API_VERSION, FINALIZER, Raw
-from tink.apiserver import ApiServer
 from tink.controller.controller import Controller
 from tink.controller.settings import ControllerSettings
-from tink.kube.client import ConflictError, KubeClient, NotFoundError
+from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.informer import Informer
-from tink.kube.resources import CRD, HARDWARE, TEMPLATE, WORKFLOW, ResourceType
+from tink.kube.resources import HARDWARE, TEMPLATE, WORKFLOW, ResourceType
 from tink.server import WorkflowServer
 
 MAC = "52:54:00:00:00:01"
@@ -176,15 +175,8 @@ def condition(workflow: Raw, kind: str) -> Raw:
 
 @pytest.fixture
 async def client(tmp_path: Path) -> AsyncIterator[KubeClient]:
-    server = ApiServer(tmp_path, port=0)
-    await server.start()
-    connected = await KubeClient.connect(server.kubeconfig)
-    for definition in generate():
-        with contextlib.suppress(ConflictError):  # the embedded API may bring them along
-            await connected.create(CRD, definition)
-    yield connected
-    await connected.close()
-    await server.stop()
+    async with serving(tmp_path, generate()) as (_, connected):
+        yield connected
 
 
 @pytest.fixture

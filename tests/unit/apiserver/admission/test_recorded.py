@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,11 @@ from typing import Any
 import pytest
 
 from tests import recordings
+from tests.unit.apiserver.admission.cases import CASES, DEFINITIONS, NAMESPACES
 
 Raw = dict[str, Any]
 RECORDED = Path(__file__).with_name("recorded")
 ORACLE = os.environ.get("TINKEDGE_ORACLE")
-_READ = runpy.run_path(str(Path(__file__).with_name("cases.py")))
-CASES, DEFINITIONS, NAMESPACES = _READ["CASES"], _READ["DEFINITIONS"], _READ["NAMESPACES"]
 
 
 async def play(group: str, client: Any, make_player: Callable[[Any], Any]) -> Raw:
