@@ -2,7 +2,9 @@
 .DEFAULT_GOAL := help
 .PHONY: help venv lock run test test-unit soak record check bench wheel sbom proto crds clean
 
-export PATH := $(CURDIR)/.venv/bin:$(PATH)
+# Another Python than the one that is found, with an environment of its own, e.g. make test-unit PYTHON=python3.13.
+export PYTHON ?=
+export PATH := $(CURDIR)/.venv$(if $(PYTHON),-$(notdir $(PYTHON)))/bin:$(PATH)
 # Options for `make run`, e.g. make run LAB="--firmware uefi".
 LAB ?=
 # Packages that `make lock` takes newer versions of, e.g. make lock NEWER=aiohttp; NEWER=all.
@@ -17,7 +19,7 @@ JOBS ?= $(shell echo $$(($$(nproc) + 1)))
 help:
 	@echo 'make run     boot a virtual machine through the whole stack (LAB="--firmware uefi", LAB="--full")'
 	@echo 'make test    run all tests, with real clients and real boots (JOBS=N: so many at once)'
-	@echo 'make test-unit  those that need no root, no network namespace and no Debian package'
+	@echo 'make test-unit  those that need no root, no network namespace and no Debian package (PYTHON=python3.13: with that one)'
 	@echo 'make soak    the attacks and loads that take minutes to an hour'
 	@echo 'make record  what the tests compare with, anew from a real Kubernetes (SUBJECT="cel conformance")'
 	@echo 'make check   lint, formatting, types, layers, packages and their licences'
@@ -85,4 +87,4 @@ crds: venv
 	tinkedge crds --out deploy/crds
 
 clean:
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,7 +3,8 @@
 #
 #   setup.sh packages SET...   install the Debian packages of these sets that are missing (sets: below)
 #   setup.sh venv              make .venv with the project and the packages of deploy/requirements.txt: these versions,
-#                              and only files with these hashes
+#                              and only files with these hashes. With PYTHON=python3.13 in the environment, that one
+#                              makes .venv-python3.13
 #   setup.sh lock [PACKAGE...] write deploy/requirements.txt anew from pyproject.toml: versions stay as they are where
 #                              they fit; PACKAGE gets its newest one, `all` all of them
 #   setup.sh ipxe              unpack Debian 13's iPXE into .venv/ipxe: the tests boot machines with an old and a new one
@@ -17,6 +18,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 requirements=deploy/requirements.txt
+venv=.venv${PYTHON:+-${PYTHON##*/}}
 
 declare -A sets=(
   # To make the virtual environment.
@@ -27,7 +29,7 @@ declare -A sets=(
   # Real clients that the tests let speak to the servers.
   [test]="isc-dhcp-client dhcpcd-base systemd isc-dhcp-relay kea-admin dnsmasq-base nginx-light busybox-static tftp-hpa atftp
           curl wget runc crun docker.io containerd podman netavark docker-registry skopeo umoci
-          iproute2 iptables procps kmod bzip2 xz-utils util-linux"
+          iproute2 iptables procps kmod bzip2 xz-utils util-linux sqlite3"
   # The peers of the benchmarks.
   [bench]="nginx-light atftpd atftp dnsmasq-base kea-dhcp4-server etcd-server curl iproute2 iptables gcc libc6-dev"
 )
@@ -65,26 +67,27 @@ install_packages() {
 
 find_python() { # a Python that the project runs with
   local candidate
-  for candidate in "${PYTHON:-}" python3.11 python3 python3.12 python3.13; do
-    [ -n "$candidate" ] && command -v "$candidate" >/dev/null || continue
+  for candidate in ${PYTHON:-python3.11 python3 python3.12 python3.13 python3.14}; do
+    command -v "$candidate" >/dev/null || continue
     "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$candidate" && return
   done
   return 1
 }
 
 make_venv() {
-  local stamp=.venv/.installed key interpreter
+  local stamp=$venv/.installed key interpreter
   key=$(cat pyproject.toml "$requirements" | sha256sum)
   [ "$(cat "$stamp" 2>/dev/null)" = "$key" ] && return 0
-  interpreter=$(find_python) || { install_packages python; interpreter=$(find_python); } || die "Python 3.11 or newer is missing"
+  interpreter=$(find_python) || { [ -z "${PYTHON:-}" ] && install_packages python && interpreter=$(find_python); } ||
+    die "${PYTHON:-Python} is missing, or older than 3.11"
   "$interpreter" -c 'import ensurepip' 2>/dev/null || install_packages python
-  [ -x .venv/bin/python ] || "$interpreter" -m venv .venv || die "$interpreter can't make virtual environments"
-  echo "setup: installing the Python packages of $requirements into .venv" >&2
+  [ -x "$venv/bin/python" ] || "$interpreter" -m venv "$venv" || die "$interpreter can't make virtual environments"
+  echo "setup: installing the Python packages of $requirements into $venv" >&2
   # Wheels only: building another form would fetch what nobody has the hash of, and run it.
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --only-binary :all: \
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --only-binary :all: \
     -r "$requirements" ||
     die "pip could not install the Python packages (see above). Is a package index reachable? If a hash differs, the file is not the one that was tried: find out why before you run \`make lock\`"
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation -e . ||
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation -e . ||
     die "pip could not install the project itself (see above)"
   echo "$key" >"$stamp"
 }
@@ -107,7 +110,7 @@ make_lock() { # PACKAGE...: those that are to be newer
   "${common[@]}" --universal --python-version 3.11 --generate-hashes --custom-compile-command 'make lock' \
     --all-extras "${newer[@]}" -o "$requirements" pyproject.toml
   echo uv | "${common[@]}" --universal --generate-hashes --custom-compile-command 'make lock' "${newer[@]}" -o "$tool" -
-  for version in 3.11 3.12 3.13; do
+  for version in 3.11 3.12 3.13 3.14; do
     for processor in x86_64 aarch64; do
       "${common[@]}" --python-version $version --python-platform $processor-manylinux_2_28 "$requirements" >"$work/made" ||
         die "there is no wheel for each package for Python $version on $processor"

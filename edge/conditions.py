@@ -22,8 +22,9 @@ from typing import Any
 from edge.inventory import Machine
 from tink.api.v1alpha2 import ConditionStatus, Raw
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
+from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE
-from tink.kube.workqueue import WorkQueue
+from tink.kube.runtime import DONE, Controller, Result
 from tink.limits.once_per import OncePer
 from tink.workflow.status import parse_timestamp
 
@@ -43,8 +44,6 @@ GRACE_SECONDS = 60.0
 _UNTIL = re.compile(r"not offered until (\S+Z)")
 _ADDRESS = re.compile(r"(\S+) is used by another host")
 
-Key = tuple[str, str]
-"""Namespace and name of a Hardware."""
 Condition = dict[str, Any]
 
 
@@ -73,11 +72,17 @@ class ConditionWriter:
         """`clock` gives seconds since the epoch."""
         self._client = client
         self._clock = clock
-        self._queue: WorkQueue[Key] = WorkQueue(retry_first, retry_longest)
-        self._attempts: dict[Key, int] = {}
-        self._declined: dict[Key, dict[str, _Declined]] = {}
+        self._controller = Controller(
+            "Hardware",
+            self._reconcile,
+            retry_first=retry_first,
+            retry_longest=retry_longest,
+            on_error=lambda *_: True,  # said when it is given up
+        )
+        self._queue = self._controller.queue
+        self._declined: dict[NamespacedName, dict[str, _Declined]] = {}
         """What this process knows of, by Hardware and MAC."""
-        self._written: dict[Key, str] = {}
+        self._written: dict[NamespacedName, str] = {}
         """The messages of the conditions that this process has set and not ended."""
         self._dropped_once = OncePer(60.0, 1)
 
@@ -92,7 +97,7 @@ class ConditionWriter:
 
     def conflict(self, machine: Machine, address: str, until: float) -> None:
         """The machine has declined `address`, which is not offered until `until` (epoch)."""
-        key = (machine.namespace, machine.name)
+        key = NamespacedName(machine.namespace, machine.name)
         if key not in self._declined and len(self._declined) >= MAX_CONFLICTS:
             if self._dropped_once.due("", self._clock()):
                 log.warning("more than %d Hardware have address conflicts: not all show it", MAX_CONFLICTS)
@@ -102,7 +107,7 @@ class ConditionWriter:
 
     def cleared(self, machine: Machine) -> None:
         """The quarantine of the machine's address has ended."""
-        key = (machine.namespace, machine.name)
+        key = NamespacedName(machine.namespace, machine.name)
         declined = self._declined.get(key)
         if declined is None or declined.pop(machine.mac, None) is None:
             return
@@ -114,57 +119,52 @@ class ConditionWriter:
 
     def apply(self, new: Raw, _old: Raw | None = None) -> None:
         """Take in a Hardware that was added or changed: its condition may be one that somebody must end."""
-        key, current = _key(new), _condition(new)
+        key, current = NamespacedName.of(new), _condition(new)
         until = _until(current) if current.get("status") == ConditionStatus.TRUE else None
         if until is not None and key not in self._declined:
             self._queue.add_after(key, until + GRACE_SECONDS - self._clock())
 
     def remove(self, old: Raw) -> None:
         """Forget a Hardware that is gone."""
-        self._forget(_key(old))
+        self._forget(NamespacedName.of(old))
 
     # --- writing ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Write for ever."""
         try:
-            while True:
-                key = await self._queue.take()
-                try:
-                    await self._write(key)
-                except Exception:
-                    # A mistake of ours about one Hardware must not keep the others from being written.
-                    log.exception("Hardware %s/%s: its condition %s is not written", *key, ADDRESS_CONFLICT)
-                    self._settle(key)
-                finally:
-                    self._queue.done(key)
+            await self._controller.run()
         finally:
-            self._queue.close()
+            self._queue.shut_down()
 
-    async def _write(self, key: Key) -> None:
-        namespace, name = key
+    async def _reconcile(self, key: NamespacedName) -> Result:
         try:
-            hardware = await self._client.get(HARDWARE, name, namespace)
+            await self._write(key)
+        except ApiError as error:
+            if self._may_try_again(key, error):
+                raise
+            self._complain(key, error)
+        except Exception:
+            # A mistake of ours about one Hardware must not keep the others from being written.
+            log.exception("Hardware %s: its condition %s is not written", key, ADDRESS_CONFLICT)
+        return DONE
+
+    async def _write(self, key: NamespacedName) -> None:
+        try:
+            hardware = await self._client.get(HARDWARE, key.name, key.namespace)
         except NotFoundError:
             self._forget(key)
             return
-        except ApiError as error:
-            self._failed(key, error)
-            return
         wanted = self._wanted(key, _condition(hardware))
         if wanted is not None:
-            try:
-                await self._client.patch(HARDWARE, name, namespace, _patch(hardware, wanted), subresource="status")
-            except ApiError as error:
-                self._failed(key, error)
-                return
-        self._settle(key)
+            patch = _patch(hardware, wanted)
+            await self._client.patch(HARDWARE, key.name, key.namespace, patch, subresource="status")
         if wanted is not None and wanted["status"] == ConditionStatus.TRUE:
             self._written[key] = wanted["message"]
         elif key not in self._declined:
             self._written.pop(key, None)
 
-    def _wanted(self, key: Key, current: Condition) -> Condition | None:
+    def _wanted(self, key: NamespacedName, current: Condition) -> Condition | None:
         """The condition to write; None if the one that is there may stay."""
         now, is_true = self._clock(), current.get("status") == ConditionStatus.TRUE
         message, until = str(current.get("message", "")), _until(current)
@@ -184,7 +184,7 @@ class ConditionWriter:
         addresses = ", ".join(dict.fromkeys(_ADDRESS.findall(message)))
         return _made(ConditionStatus.FALSE, ENDED, f"the quarantine of {addresses} is over")
 
-    def _still_declined(self, key: Key, now: float) -> list[_Declined]:
+    def _still_declined(self, key: NamespacedName, now: float) -> list[_Declined]:
         """What this process knows of, without what is long over and was not said to have ended."""
         declined = {m: one for m, one in self._declined.get(key, {}).items() if one.until + GRACE_SECONDS > now}
         if declined:
@@ -193,33 +193,21 @@ class ConditionWriter:
             self._declined.pop(key, None)
         return list(declined.values())
 
-    def _failed(self, key: Key, error: ApiError) -> None:
-        attempts = self._attempts[key] = self._attempts.get(key, 0) + 1
+    def _may_try_again(self, key: NamespacedName, error: ApiError) -> bool:
         lasting = 400 <= error.status < 500 and not isinstance(error, ConflictError) and error.status != 429
-        if not lasting and attempts < ATTEMPTS:
-            self._queue.retry(key)
-            return
-        self._settle(key)
+        return not lasting and self._queue.num_requeues(key) + 1 < ATTEMPTS
+
+    def _complain(self, key: NamespacedName, error: ApiError) -> None:
         advice = ""
         if error.status == 403:
             advice = "; allow the edge to get hardware and to patch hardware/status"
         elif error.status == 404:
             advice = "; if its definition is an older one, 'tinkedge crds | kubectl apply -f -' mends that"
-        log.warning("Hardware %s/%s: its condition %s is not written: %s%s", *key, ADDRESS_CONFLICT, error, advice)
+        log.warning("Hardware %s: its condition %s is not written: %s%s", key, ADDRESS_CONFLICT, error, advice)
 
-    def _settle(self, key: Key) -> None:
-        self._attempts.pop(key, None)
-        self._queue.settle(key)
-
-    def _forget(self, key: Key) -> None:
+    def _forget(self, key: NamespacedName) -> None:
         self._declined.pop(key, None)
         self._written.pop(key, None)
-        self._attempts.pop(key, None)
-        self._queue.forget(key)
-
-
-def _key(obj: Raw) -> Key:
-    return obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
 
 
 def _conditions(hardware: Raw) -> list[Any]:

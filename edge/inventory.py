@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import re
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -19,7 +18,8 @@ import orjson
 from pydantic import ValidationError
 
 from tink.api.v1alpha2 import MAC_PATTERN, Hardware, NetworkInterface, Raw
-from tink.kube.packing import Packer
+from tink.kube.cache import ObjectCompressor
+from tink.kube.objects import NamespacedName
 
 log = logging.getLogger(__name__)
 
@@ -28,9 +28,6 @@ _AT_HAND = 64
 """Hardware that is kept as it was read: a machine that boots asks for several answers that are compiled from it."""
 
 _SERVED_METADATA = ("name", "namespace", "labels", "annotations")
-
-Key = tuple[str, str]
-"""Namespace and name of a Hardware."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,14 +67,14 @@ _Index = dict[str, Machine | tuple[Machine, ...]]
 class Inventory:
     """The machines this edge knows."""
 
-    def __init__(self, packer: Packer | None = None) -> None:
-        """`packer` is that of the informer that feeds this, so that there is one packed copy of each Hardware."""
-        self._by_object: dict[Key, tuple[Machine, ...]] = {}
-        self._digests: dict[Key, int] = {}
+    def __init__(self, compressor: ObjectCompressor | None = None) -> None:
+        """`compressor` is that of the informer that feeds this, so that there is one copy of each Hardware."""
+        self._by_object: dict[NamespacedName, tuple[Machine, ...]] = {}
+        self._digests: dict[NamespacedName, int] = {}
         self._by_mac: _Index = {}
         self._by_ip: _Index = {}
         self._handlers: list[ChangeHandler] = []
-        self._packer = packer or Packer()
+        self._compressor = compressor or ObjectCompressor()
         self._at_hand: dict[bytes, Hardware] = {}
 
     def __len__(self) -> int:
@@ -107,7 +104,7 @@ class Inventory:
 
     def by_name(self, name: str, namespace: str = "default") -> tuple[Machine, ...]:
         """All network interfaces of a Hardware, in the order of the object; empty if there is none of that name."""
-        return self._by_object.get((namespace, name), ())
+        return self._by_object.get(NamespacedName(namespace, name), ())
 
     def machines(self) -> list[Machine]:
         """Every machine, interface by interface."""
@@ -118,7 +115,7 @@ class Inventory:
 
         A change that no answer depends on (the status, say) is no change here.
         """
-        key = _key(obj)
+        key = NamespacedName.of(obj)
         served = _served(obj)
         digest = hash(orjson.dumps(served))
         if self._digests.get(key) == digest:
@@ -131,19 +128,19 @@ class Inventory:
             log.error("Hardware %s/%s is ignored: %s", *key, problems)
             self._replace(key, ())
             return
-        packed = self._packer.pack(obj)
+        packed = self._compressor.compress(obj)
         self._lay_out(packed, hardware)
         self._replace(key, tuple(self._machines(key, hardware, packed)))
 
     def remove(self, obj: Raw) -> None:
         """Forget a Hardware that was deleted."""
-        key = _key(obj)
+        key = NamespacedName.of(obj)
         self._digests.pop(key, None)
         self._replace(key, ())
 
     # --- the indexes --------------------------------------------------------------------------------------------
 
-    def _replace(self, key: Key, new: tuple[Machine, ...]) -> None:
+    def _replace(self, key: NamespacedName, new: tuple[Machine, ...]) -> None:
         old = self._by_object.pop(key, ())
         if new:
             self._by_object[key] = new
@@ -171,7 +168,7 @@ class Inventory:
 
     # --- reading Hardware ---------------------------------------------------------------------------------------
 
-    def _machines(self, key: Key, hardware: Hardware, packed: bytes) -> Iterable[Machine]:
+    def _machines(self, key: NamespacedName, hardware: Hardware, packed: bytes) -> Iterable[Machine]:
         namespace, name = key
         read = self._read
         for mac, interface in hardware.spec.network_interfaces.items():
@@ -191,7 +188,7 @@ class Inventory:
     def _read(self, packed: bytes) -> Hardware:
         hardware = self._at_hand.get(packed)
         if hardware is None:
-            hardware = Hardware.model_validate(_served(self._packer.unpack(packed)))
+            hardware = Hardware.model_validate(_served(self._compressor.decompress(packed)))
             self._lay_out(packed, hardware)
         return hardware
 
@@ -199,11 +196,6 @@ class Inventory:
         self._at_hand[packed] = hardware
         if len(self._at_hand) > _AT_HAND:
             del self._at_hand[next(iter(self._at_hand))]
-
-
-def _key(obj: Raw) -> Key:
-    metadata = obj["metadata"]
-    return sys.intern(metadata.get("namespace", "")), metadata["name"]
 
 
 def _served(obj: Raw) -> Raw:

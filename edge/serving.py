@@ -47,7 +47,7 @@ from edge.tftp.server import TftpServer
 from edge.work import Work
 from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings, Scripts
-from tink.kube.informer import Informer
+from tink.kube.cache import Informer
 from tink.net.outbound import Reach
 from tink.server import TokenKeys, authority_of
 
@@ -257,7 +257,10 @@ def _boot_settings(settings: StackSettings, metadata: MetadataSettings | None = 
 
 def tcp_advice(error: OSError, port: int, flag: str) -> str:
     """Why a TCP port can't be had, and what to do."""
-    match error.errno:
+    number = error.errno
+    if number is None and "could not bind on any address" in str(error):
+        number = errno.EADDRNOTAVAIL  # asyncio keeps it to itself since Python 3.13
+    match number:
         case errno.EADDRINUSE:
             return (
                 f"another program has the port ('ss -ltnp sport = :{port}' names it): stop it, "

@@ -9,9 +9,10 @@ from pathlib import Path
 from edge.host import Network
 from edge.http.addresses import Networks
 from edge.policy import DhcpMode, NetbootWhen
-from tink.controller.settings import ControllerSettings, WebhookSettings
+from tink.controller.settings import ControllerSettings
 from tink.convert.baremetalhost import ConversionSettings
 from tink.server import ServerSettings
+from tink.webhooks.settings import WebhookSettings
 
 
 class Service(StrEnum):

@@ -34,19 +34,18 @@ from edge.work import Work
 from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw
 from tink.apiserver import ApiServer
-from tink.controller.controller import Controller
-from tink.controller.webhooks.admission import Admission
-from tink.controller.webhooks.registration import remove
-from tink.controller.webhooks.server import SERVICE_PORT, Hook, Webhooks
+from tink.controller.controller import WorkflowController
 from tink.files.data_directory import claim
+from tink.kube.cache import Informer, ObjectCompressor
 from tink.kube.client import ApiError, KubeClient, KubeConfigError
-from tink.kube.informer import Informer
-from tink.kube.leader import Leader, LeaseSettings, pod_namespace
 from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError, apply, load, resource_type
-from tink.kube.packing import Packer
 from tink.kube.resources import CRD, HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW, ResourceType
+from tink.kube.runtime import LeaderElectionConfig, LeaderElector, pod_namespace
 from tink.metal3.webhook import HostConversion
 from tink.server import WorkflowServer
+from tink.webhooks.admission import Admission
+from tink.webhooks.registration import remove
+from tink.webhooks.server import SERVICE_PORT, Hook, Webhooks
 
 log = logging.getLogger(__name__)
 
@@ -74,8 +73,8 @@ class Stack:
         self._not_ready = "starting"
         self._api: ApiServer | None = None
         # One packed copy of each Hardware, for the informer and the inventory alike.
-        self._packer = Packer()
-        self.inventory = Inventory(self._packer)
+        self._compressor = ObjectCompressor()
+        self.inventory = Inventory(self._compressor)
         self.journey = Journey(time.time)
         self._work = Work()
 
@@ -158,7 +157,7 @@ class Stack:
         if not self._reviews():
             wanted -= _HOOKS
         informers = {
-            resource: Informer(client, resource, packer=self._packer if resource is HARDWARE else None)
+            resource: Informer(client, resource, compressor=self._compressor if resource is HARDWARE else None)
             for resource, users in needed.items()
             if users & wanted
         }
@@ -178,13 +177,13 @@ class Stack:
                 read_secret=lambda namespace, name: client.get(SECRET, name, namespace),
             )
         if Service.CONTROLLER in wanted:
-            controller = Controller(
+            controller = WorkflowController(
                 client,
                 workflows=informers[WORKFLOW],
                 hardware=informers[HARDWARE],
                 templates=informers[TEMPLATE],
                 settings=self._settings.controller,
-                leader=self._leader(client),
+                elector=self._elector(client),
             )
             self._spawn(controller.run(), "controller")
         if Service.SERVER in wanted:
@@ -200,24 +199,21 @@ class Stack:
             self._spawn(serving.run(), "edge")
             self._spawn(conditions.run(), "conditions")
 
-    def _leader(self, client: KubeClient) -> Leader | None:
+    def _elector(self, client: KubeClient) -> LeaderElector | None:
         """Who decides which of several controllers works; None where there is one only."""
         if not self._settings.leader_elect:
             return None
-        return Leader(client, LeaseSettings("tinkedge-controller", self._settings.lease_namespace or pod_namespace()))
+        namespace = self._settings.lease_namespace or pod_namespace()
+        return LeaderElector(client, LeaderElectionConfig("tinkedge-controller", namespace))
 
     def _follow(self, hardware: Informer, workflows: Informer, conditions: ConditionWriter) -> None:
         """Let everything at the edge that depends on them hear of Hardware and Workflows."""
         self._exit.callback(self.journey.flush)
-        hardware.on_change(lambda new, _: self.inventory.apply(new))
-        hardware.on_delete(self.inventory.remove)
-        hardware.on_change(conditions.apply)
-        hardware.on_delete(conditions.remove)
+        hardware.add_event_handler(lambda new, _: self.inventory.apply(new), self.inventory.remove)
+        hardware.add_event_handler(conditions.apply, conditions.remove)
         journey = WorkflowJourney(self.journey, self.inventory)
-        workflows.on_change(journey.on_change)
-        workflows.on_delete(journey.on_delete)
-        workflows.on_change(self._work.apply)
-        workflows.on_delete(self._work.remove)
+        workflows.add_event_handler(journey.on_change, journey.on_delete)
+        workflows.add_event_handler(self._work.apply, self._work.remove)
 
     def _reviews(self) -> bool:
         """Whether the API can reach our webhooks: the embedded one can, a cluster's must be told where they are."""
@@ -342,7 +338,7 @@ class Stack:
     async def _synced(self, informers: dict[ResourceType, Informer]) -> None:
         for resource, informer in informers.items():
             listed = -1
-            while not informer.synced:
+            while not informer.has_synced:
                 if len(informer) == listed:
                     raise StackError(
                         f"the API has not listed {resource.plural}.{resource.group} within {_SYNC_TIMEOUT:.0f} s. "
@@ -351,7 +347,7 @@ class Stack:
                 listed = len(informer)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_SYNC_TIMEOUT):
-                        await informer.wait_synced()
+                        await informer.wait_for_cache_sync()
 
 
 async def _connect(kubeconfig: Path | None) -> KubeClient:

@@ -9,10 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tink.api.v1alpha2 import Raw, WorkflowState
+from tink.kube.objects import NamespacedName
 from tink.workflow.status import InvalidStatusError, parse_timestamp, state_of, status_of
-
-Key = tuple[str, str]
-"""Namespace and name, of a Workflow or of a Hardware."""
 
 
 class _Ended(NamedTuple):
@@ -25,10 +23,10 @@ class Work:
     """Belongs to one event loop."""
 
     def __init__(self) -> None:
-        self._hardware_of: dict[Key, Key] = {}
-        self._open: dict[Key, set[str]] = {}
+        self._hardware_of: dict[NamespacedName, NamespacedName] = {}
+        self._open: dict[NamespacedName, set[str]] = {}
         """Names of the Workflows that have not ended, by Hardware."""
-        self._ended: dict[Key, _Ended] = {}
+        self._ended: dict[NamespacedName, _Ended] = {}
         """The Workflow that ended last, by Hardware."""
 
     def has_work(self, namespace: str, name: str) -> bool:
@@ -37,7 +35,7 @@ class Work:
 
     def why_none(self, namespace: str, name: str) -> str:
         """Why the Hardware has no work, in one line that says what to do."""
-        ended = self._ended.get((namespace, name))
+        ended = self._ended.get(NamespacedName(namespace, name))
         if ended is None:
             return f"no Workflow for {namespace}/{name}: create one"
         was = "was" if ended.state is WorkflowState.CANCELED else "has"
@@ -45,7 +43,7 @@ class Work:
 
     def apply(self, new: Raw, _old: Raw | None = None) -> None:
         """Take in a Workflow that was added or changed. It is work until its state is an end state."""
-        key = _key(new)
+        key = NamespacedName.of(new)
         hardware = _hardware(new)
         self._forget(key)
         if hardware is None:
@@ -53,40 +51,36 @@ class Work:
         self._hardware_of[key] = hardware
         state = _end_state(new)
         if state is None:
-            self._open.setdefault(hardware, set()).add(key[1])
+            self._open.setdefault(hardware, set()).add(key.name)
             return
-        ended = _Ended(_time_of_end(new), key[1], state)
+        ended = _Ended(_time_of_end(new), key.name, state)
         if hardware not in self._ended or self._ended[hardware].when <= ended.when:
             self._ended[hardware] = ended
 
     def remove(self, old: Raw) -> None:
         """Forget a Workflow that is gone."""
-        self._forget(_key(old))
+        self._forget(NamespacedName.of(old))
 
-    def _forget(self, key: Key) -> None:
+    def _forget(self, key: NamespacedName) -> None:
         hardware = self._hardware_of.pop(key, None)
         if hardware is None:
             return
         names = self._open.get(hardware)
         if names is not None:
-            names.discard(key[1])
+            names.discard(key.name)
             if not names:
                 del self._open[hardware]
         ended = self._ended.get(hardware)
-        if ended is not None and ended.workflow == key[1]:
+        if ended is not None and ended.workflow == key.name:
             del self._ended[hardware]
 
 
-def _key(obj: Raw) -> Key:
-    return obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
-
-
-def _hardware(workflow: Raw) -> Key | None:
+def _hardware(workflow: Raw) -> NamespacedName | None:
     """The Hardware that a Workflow names, in its own namespace; None if it can't be read."""
     spec = workflow.get("spec")
     reference = spec.get("hardwareRef") if isinstance(spec, dict) else None
     name = reference.get("name") if isinstance(reference, dict) else None
-    return (_key(workflow)[0], name) if isinstance(name, str) and name else None
+    return NamespacedName.of(workflow)._replace(name=name) if isinstance(name, str) and name else None
 
 
 def _end_state(workflow: Raw) -> WorkflowState | None:

@@ -200,8 +200,8 @@ site=$work/agent/usr/lib/python3/dist-packages
 mkdir -p "$site" "$work/agent/usr/bin"
 "$python" -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --no-index --target "$site" "$wheel" >&2
 rm -rf "$site/bin" "$site/edge/_deploy"
-"$python" -m compileall -q -s "$work/agent" "$site/proto" "$site/tink/__init__.py" "$site/tink/agent" "$site/edge/__init__.py" \
-  "$site/edge/cli.py" "$site/edge/commands"
+"$python" -m compileall -q -s "$work/agent" "$site/proto" "$site/tink/__init__.py" "$site/tink/mac.py" \
+  "$site/tink/agent" "$site/tink/limits" "$site/edge/__init__.py" "$site/edge/cli.py" "$site/edge/commands"
 cat >"$work/agent/usr/bin/tinkedge" <<'PY'
 #!/usr/bin/python3 -I
 from edge.cli import main

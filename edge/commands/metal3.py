@@ -69,16 +69,16 @@ def metal3(
 
     from tink.convert.to_hardware import HostOptions
     from tink.kube.client import ApiError, KubeConfigError
-    from tink.kube.leader import LeaseSettings, pod_namespace
-    from tink.metal3.controller import Metal3Settings
+    from tink.kube.runtime import LeaderElectionConfig, pod_namespace
     from tink.metal3.following import Follower
+    from tink.metal3.settings import Metal3Settings
 
     set_up(log_level, log_format)
     hosts = HostOptions(osies_by_architecture(osies), bmc, consumed, unmanaged)
-    lease = None
+    election = None
     if leader_elect and not once:
-        lease = LeaseSettings("tinkedge-metal3", lease_namespace or pod_namespace())
-    follower = Follower(kubeconfig, context, namespace, Metal3Settings(hosts, resync), lease)
+        election = LeaderElectionConfig("tinkedge-metal3", lease_namespace or pod_namespace())
+    follower = Follower(kubeconfig, context, namespace, Metal3Settings(hosts, resync), election)
     try:
         sys.exit(uvloop.run(follower.once() if once else _until_stopped(follower)))
     except (ApiError, KubeConfigError) as error:

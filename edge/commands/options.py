@@ -33,13 +33,14 @@ from edge.stack import Stack, StackError
 from edge.tftp.server import TftpServerError
 from ipxe.binaries import BinariesError
 from tink.apiserver import ApiServerError
-from tink.controller.settings import ControllerSettings, WebhookSettings
+from tink.controller.settings import ControllerSettings
 from tink.convert.baremetalhost import ConversionSettings
 from tink.files.data_directory import DataDirectoryError
 from tink.files.key_file import KeyFileError
 from tink.kube.client import ApiError, KubeConfigError
 from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError
 from tink.server import DEFAULT_LIFETIME_SECONDS, AgentAuth, ServerSettings, TlsError, TlsFiles, TokenSettings
+from tink.webhooks.settings import WebhookSettings
 
 log = logging.getLogger(__name__)
 

@@ -70,7 +70,7 @@ class Machine:
         """Why the machine is off (QEMU's last words), or None while it is on."""
         if self._process is None or self._process.returncode is None:
             return None
-        return f"QEMU ended with status {self._process.returncode}: {self._process.said(5)}"
+        return f"QEMU ended with status {self._process.returncode}: {self._process.log_tail(5)}"
 
     async def power_off(self) -> None:
         """Switch off, as pulling the plug does."""

@@ -183,7 +183,7 @@ class Lab:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
             for _ in range(int(within / 0.05)):
                 if edge.returncode is not None:
-                    raise LabError(f"tinkedge up ended with status {edge.returncode}:\n{edge.said()}")
+                    raise LabError(f"tinkedge up ended with status {edge.returncode}:\n{edge.log_tail()}")
                 try:
                     async with session.get(url) as response:
                         if response.status == 200:
@@ -191,7 +191,7 @@ class Lab:
                 except aiohttp.ClientError:
                     pass  # not listening yet
                 await asyncio.sleep(0.05)
-        raise LabError(f"tinkedge up is not ready after {within:.0f} s:\n{edge.said()}")
+        raise LabError(f"tinkedge up is not ready after {within:.0f} s:\n{edge.log_tail()}")
 
     def _manifests(self) -> list[str]:
         if self._settings.manifests is not None:
@@ -243,7 +243,7 @@ class Lab:
                         return
                 reader = asyncio.ensure_future(anext(events))
         except StopAsyncIteration:
-            raise LabError(f"tinkedge up closed the stream of the journey:\n{edge.said()}") from None
+            raise LabError(f"tinkedge up closed the stream of the journey:\n{edge.log_tail()}") from None
         finally:
             reader.cancel()
             with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration, Exception):
@@ -252,7 +252,7 @@ class Lab:
 
     def _alive(self, edge: Daemon, machine: Machine) -> None:
         if edge.returncode is not None:
-            raise LabError(f"tinkedge up ended with status {edge.returncode}:\n{edge.said()}")
+            raise LabError(f"tinkedge up ended with status {edge.returncode}:\n{edge.log_tail()}")
         if machine.ended is not None:
             raise LabError(f"the machine went off: {machine.ended}{_quoted(machine.last_lines(12))}")
 

@@ -56,8 +56,8 @@ async def run(
             raise CommandError(f"{name} did not end within {timeout:.0f} s") from None
         raise
     if process.returncode != 0:
-        said = _tail(err or out)
-        raise CommandError(f"{' '.join(map(str, command[:4]))}: ended with status {process.returncode}: {said}")
+        tail = _tail(err or out)
+        raise CommandError(f"{' '.join(map(str, command[:4]))}: ended with status {process.returncode}: {tail}")
     return out.decode("utf-8", "replace")
 
 
@@ -86,14 +86,14 @@ async def _communicate(
     if progress is None or process.stdout is None or process.stderr is None:
         return await process.communicate(stdin)
     reading = asyncio.ensure_future(process.stdout.read())
-    said: deque[bytes] = deque(maxlen=100)
+    lines: deque[bytes] = deque(maxlen=100)
     try:
         async for line in process.stderr:
-            said.append(line)
+            lines.append(line)
             progress(line.decode("utf-8", "replace").rstrip())
         out = await reading
         await process.wait()
-        return out, b"".join(said)
+        return out, b"".join(lines)
     finally:
         reading.cancel()
 
@@ -108,6 +108,9 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         pass
     finally:
         _signal_session(process.pid, signal.SIGKILL)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GRACE):
+                await process.communicate()  # its pipes, too, are closed then
         await process.wait()
 
 
@@ -158,7 +161,7 @@ class Daemon:
             return 0.0
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def said(self, lines: int = 15) -> str:
+    def log_tail(self, lines: int = 15) -> str:
         """The end of what it printed."""
         try:
             return _tail(self.log.read_bytes()[-20_000:], lines)

@@ -58,7 +58,7 @@ class Registry:
         async with aiohttp.ClientSession() as session:
             for _ in range(200):
                 if self._daemon.returncode is not None:
-                    raise CommandError(f"docker-registry ended: {self._daemon.said(5)}")
+                    raise CommandError(f"docker-registry ended: {self._daemon.log_tail(5)}")
                 try:
                     async with session.get(f"http://{self.authority}/v2/") as response:
                         if response.status == 200:
@@ -66,7 +66,7 @@ class Registry:
                 except aiohttp.ClientError:
                     pass
                 await asyncio.sleep(0.05)
-        raise CommandError(f"docker-registry does not answer on {self.authority}: {self._daemon.said(5)}")
+        raise CommandError(f"docker-registry does not answer on {self.authority}: {self._daemon.log_tail(5)}")
 
 
 class Depot:

@@ -188,7 +188,7 @@ async def _ready(edge: Daemon, address: str) -> None:
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
         for _ in range(600):
             if edge.returncode is not None:
-                raise SystemExit(f"tinkedge up ended with status {edge.returncode}:\n{edge.said()}")
+                raise SystemExit(f"tinkedge up ended with status {edge.returncode}:\n{edge.log_tail()}")
             try:
                 async with session.get(f"http://{address}:7080/readyz") as response:
                     if response.status == 200:
@@ -196,7 +196,7 @@ async def _ready(edge: Daemon, address: str) -> None:
             except aiohttp.ClientError:
                 pass
             await asyncio.sleep(0.05)
-    raise SystemExit(f"tinkedge up is not ready:\n{edge.said()}")
+    raise SystemExit(f"tinkedge up is not ready:\n{edge.log_tail()}")
 
 
 async def main() -> None:

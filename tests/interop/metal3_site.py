@@ -20,12 +20,11 @@ from tink.api.crds import generate
 from tink.api.metal3.crds import generate as generate_metal3
 from tink.api.v1alpha2 import Raw
 from tink.apiserver import ApiServer
-from tink.kube.announcer import EVENT
 from tink.kube.client import KubeClient, NotFoundError
-from tink.kube.resources import HARDWARE, SECRET, ResourceType
-from tink.metal3.controller import Metal3Settings
+from tink.kube.resources import EVENT, HARDWARE, SECRET, ResourceType
 from tink.metal3.following import Follower
 from tink.metal3.served import HOSTS
+from tink.metal3.settings import Metal3Settings
 
 ROLES = Path(__file__).parents[2] / "deploy" / "rbac-metal3.yaml"
 ACCOUNT = "tinkedge-metal3"
@@ -98,7 +97,7 @@ class Site:
 
     async def follow(self, settings: Metal3Settings | None = None) -> None:
         """Run the controller in this process."""
-        follower = Follower(self.api.kubeconfig, None, None, settings or Metal3Settings(), None, look_seconds=0.3)
+        follower = Follower(self.api.kubeconfig, None, None, settings or Metal3Settings(), None, check_seconds=0.3)
         self.keep(follower.run())
 
     def keep(self, running: Coroutine[Any, Any, None]) -> None:

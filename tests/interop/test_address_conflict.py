@@ -10,8 +10,8 @@ from edge.conditions import ConditionWriter
 from edge.inventory import Inventory
 from tink.api.crds import generate
 from tink.apiserver import ApiServer
+from tink.kube.cache import Informer
 from tink.kube.client import KubeClient
-from tink.kube.informer import Informer
 from tink.kube.manifests import apply_object
 from tink.kube.resources import CRD, HARDWARE
 
@@ -30,10 +30,10 @@ async def test_conflict_of_a_machine_comes_and_goes_on_its_hardware(tmp_path: Pa
         for definition in generate():
             await apply_object(client, CRD, definition, "test")
         await client.create(HARDWARE, {"metadata": {"name": "a", "namespace": "default"}, "spec": SPEC} | KIND)
-        informer.on_change(lambda new, _: inventory.apply(new))
-        informer.on_change(writer.apply)
+        informer.add_event_handler(lambda new, _: inventory.apply(new))
+        informer.add_event_handler(writer.apply)
         tasks = [asyncio.create_task(informer.run()), asyncio.create_task(writer.run())]
-        await asyncio.wait_for(informer.wait_synced(), 10)
+        await asyncio.wait_for(informer.wait_for_cache_sync(), 10)
         inventory.on_change(told.append)
         machine = inventory.by_mac(MAC)
         assert machine is not None

@@ -20,16 +20,17 @@ from tests.waiting import until
 from tink.api.crds import generate
 from tink.api.v1alpha2 import FINALIZER, Raw
 from tink.apiserver import ApiServer
-from tink.controller.controller import Controller
+from tink.controller.controller import WorkflowController
 from tink.controller.settings import ControllerSettings
-from tink.kube.announcer import EVENT
+from tink.kube.cache import Informer
 from tink.kube.client import ConflictError, KubeClient
-from tink.kube.informer import Informer
-from tink.kube.leader import LEASE, Leader, LeaseSettings
-from tink.kube.resources import HARDWARE, TEMPLATE, WORKFLOW
+from tink.kube.resources import EVENT, HARDWARE, LEASE, TEMPLATE, WORKFLOW
+from tink.kube.runtime import LeaderElectionConfig, LeaderElector
 
-LEASE_SETTINGS = LeaseSettings("tinkedge-controller", "default", duration=3, renew=1.5, retry=0.3)
-LONGEST_TAKEOVER = LEASE_SETTINGS.duration + 2 * LEASE_SETTINGS.retry + 3
+ELECTION = LeaderElectionConfig(
+    "tinkedge-controller", "default", lease_duration=3, renew_deadline=1.5, retry_period=0.3
+)
+LONGEST_TAKEOVER = ELECTION.lease_duration + 2 * ELECTION.retry_period + 3
 """Seconds: the other looks once each period, so it may see the last renewal that much later, and that the Lease ran
 out; the rest is for a busy machine."""
 
@@ -50,12 +51,12 @@ def workflow(name: str, hardware: str = "h", template: str = "t", **spec: Any) -
 class Replica:
     """A controller with its own client, and when it wrote."""
 
-    def __init__(self, name: str, client: KubeClient, *, leader: bool = True, **settings: Any) -> None:
+    def __init__(self, name: str, client: KubeClient, *, leader_elect: bool = True, **settings: Any) -> None:
         self.name = name
         self.writes: list[tuple[float, float]] = []
         """When the writes to Workflows began and ended, however they did."""
         self.informers = [Informer(client, kind) for kind in (WORKFLOW, HARDWARE, TEMPLATE)]
-        self.leader = Leader(client, LEASE_SETTINGS, identity=name) if leader else None
+        self.elector = LeaderElector(client, ELECTION, identity=name) if leader_elect else None
         patch = client.patch
 
         async def recorded(resource: Any, *words: Any, **options: Any) -> Raw:
@@ -68,13 +69,13 @@ class Replica:
 
         client.patch = recorded  # type: ignore[method-assign]
         workflows, hardware, templates = self.informers
-        self.controller = Controller(
+        self.controller = WorkflowController(
             client,
             workflows=workflows,
             hardware=hardware,
             templates=templates,
             settings=ControllerSettings(**settings),
-            leader=self.leader,
+            elector=self.elector,
         )
         self.tasks = [asyncio.create_task(informer.run()) for informer in self.informers]
         self.main = asyncio.create_task(self.controller.run())
@@ -168,7 +169,7 @@ class Site:
             await asyncio.sleep(0.05)
 
     async def holder(self) -> str:
-        lease = await self.client.get(LEASE, LEASE_SETTINGS.name, LEASE_SETTINGS.namespace)
+        lease = await self.client.get(LEASE, ELECTION.name, ELECTION.namespace)
         return str(lease["spec"].get("holderIdentity"))
 
     async def until_held(self, name: str) -> float:
@@ -233,9 +234,9 @@ async def test_a_controller_that_is_cut_off_has_stopped_writing_before_the_other
     assert a.writes
     assert b.writes
     assert max(ended for _, ended in a.writes) < min(begun for begun, _ in b.writes), "both wrote"
-    assert max(ended for _, ended in a.writes) - cut < LEASE_SETTINGS.duration
+    assert max(ended for _, ended in a.writes) - cut < ELECTION.lease_duration
     assert begun <= LONGEST_TAKEOVER
-    print(f"partition: the other led after {begun:.2f} s of a Lease of {LEASE_SETTINGS.duration} s")
+    print(f"partition: the other led after {begun:.2f} s of a Lease of {ELECTION.lease_duration} s")
 
 
 async def test_a_controller_that_stops_hands_over_at_once(site: Site) -> None:
@@ -249,7 +250,7 @@ async def test_a_controller_that_stops_hands_over_at_once(site: Site) -> None:
     stopped = time.monotonic()
     await a.stop()
     took = await site.until_held("b") - stopped
-    assert took < LEASE_SETTINGS.duration - LEASE_SETTINGS.retry, "it waited until the Lease ran out"
+    assert took < ELECTION.lease_duration - ELECTION.retry_period, "it waited until the Lease ran out"
     await site.client.create(WORKFLOW, workflow("second"))
     await site.until("second", "Pending")
     print(f"clean stop: the other led after {took:.2f} s")
@@ -338,7 +339,7 @@ async def test_a_controller_that_was_frozen_or_killed_is_replaced_and_does_not_w
 
 async def test_hundreds_of_workflows_that_wait_do_not_hold_up_a_good_one(site: Site) -> None:
     await site.references()
-    replica = await site.replica("a", leader=False)
+    replica = await site.replica("a", leader_elect=False)
     alone = await prepared_within(site, "alone")
     numbers = iter(range(250))
 
@@ -362,7 +363,7 @@ async def prepared_within(site: Site, name: str) -> float:
 
 
 async def test_kubectl_describe_tells_what_became_of_a_workflow(site: Site) -> None:
-    await site.replica("a", leader=False, reference_note_after=0.05)
+    await site.replica("a", leader_elect=False, reference_note_after=0.05)
     await site.client.create(TEMPLATE, obj("Template", "t", {"actions": [{"name": "a", "image": "i"}]}))
     await site.client.create(WORKFLOW, workflow("w"))
     await asyncio.sleep(0.4)
@@ -379,7 +380,7 @@ async def test_kubectl_describe_tells_what_became_of_a_workflow(site: Site) -> N
 
 async def test_a_workflow_that_is_deleted_while_it_is_prepared_goes(site: Site) -> None:
     await site.references()
-    await site.replica("a", leader=False)
+    await site.replica("a", leader_elect=False)
     for index in range(12):
         await site.client.create(WORKFLOW, workflow(f"w{index}"))
         await asyncio.sleep(0.002 * index)
@@ -391,7 +392,7 @@ async def test_a_workflow_that_is_deleted_while_it_is_prepared_goes(site: Site) 
 
 async def test_hardware_that_is_deleted_does_not_keep_its_workflow_from_ending(site: Site) -> None:
     await site.references()
-    await site.replica("a", leader=False, cancelling_timeout=0.5)
+    await site.replica("a", leader_elect=False, cancelling_timeout=0.5)
     await site.client.create(WORKFLOW, workflow("w"))
     await site.until("w", "Pending")
     actions = (await site.client.get(WORKFLOW, "w", "default"))["status"]["actions"]
@@ -415,7 +416,7 @@ async def test_parameters_of_a_megabyte_fail_their_workflow_and_no_other(site: S
     many = [{"name": f"a{index}", "image": "i"} for index in range(128)]
     many[0]["args"] = args  # type: ignore[assignment]
     await site.client.create(TEMPLATE, obj("Template", "big", {"actions": many}))
-    await site.replica("a", leader=False)
+    await site.replica("a", leader_elect=False)
     params = {f"p{index}": "x" * 120_000 for index in range(8)}
     await site.client.create(WORKFLOW, workflow("huge", template="big", templateParams=params))
     await site.client.create(WORKFLOW, workflow("w"))
@@ -429,7 +430,7 @@ async def test_parameters_of_a_megabyte_fail_their_workflow_and_no_other(site: S
 
 async def test_a_finalizer_that_somebody_took_away_comes_back(site: Site) -> None:
     await site.references()
-    await site.replica("a", leader=False)
+    await site.replica("a", leader_elect=False)
     await site.client.create(WORKFLOW, workflow("w"))
     await site.until("w", "Pending")
     with suppress(ConflictError):

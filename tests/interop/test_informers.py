@@ -20,8 +20,8 @@ from kubernetes_asyncio.leaderelection.resourcelock.leaselock import LeaseLock
 from tests.waiting import until
 from tink.api.crds import generate
 from tink.apiserver import ApiServer
+from tink.kube.cache import Informer
 from tink.kube.client import KubeClient
-from tink.kube.informer import Informer
 from tink.kube.resources import HARDWARE, ResourceType
 from tink.limits.backoff import Backoff
 
@@ -99,11 +99,12 @@ async def following(kube: KubeClient, resource: ResourceType = MAPS) -> AsyncIte
     """Run our informer; give it and what its handlers heard."""
     informer = Informer(kube, resource, "default", backoff=Backoff(0.05, 0.5))
     heard: list[str] = []
-    informer.on_change(lambda new, _: heard.append(new["metadata"]["name"]))
-    informer.on_delete(lambda old: heard.append(f"-{old['metadata']['name']}"))
+    informer.add_event_handler(
+        lambda new, _: heard.append(new["metadata"]["name"]), lambda old: heard.append(f"-{old['metadata']['name']}")
+    )
     task = asyncio.create_task(informer.run())
     try:
-        await asyncio.wait_for(informer.wait_synced(), 15)
+        await asyncio.wait_for(informer.wait_for_cache_sync(), 15)
         yield informer, heard
     finally:
         task.cancel()
@@ -146,7 +147,7 @@ async def test_our_informer_lists_again_when_the_history_is_gone(cluster: Cluste
         await until(lambda: "-lost" in heard and informer.get("default", "churn") is not None)
         await put(kube, "last")
         await until(lambda: heard[-1] == "last")
-        assert {obj["metadata"]["name"] for obj in informer.items()} == {"kept", "churn", "last"}
+        assert {obj["metadata"]["name"] for obj in informer.list()} == {"kept", "churn", "last"}
 
 
 async def test_our_informer_follows_custom_resources_from_their_definition_on(kube: KubeClient, api: ApiClient) -> None:

@@ -33,10 +33,10 @@ from tink.convert.to_hardware import HOST_LABEL, REFUSED_ANNOTATION, HostOptions
 from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.manifests import apply_object
 from tink.kube.resources import CRD, HARDWARE, HARDWARE_DATA, MACHINE, SECRET, WORKFLOW
-from tink.metal3.controller import Metal3Settings
 from tink.metal3.following import Follower
 from tink.metal3.ownership import MANAGER, SAFETY_MANAGER, SECURED_ANNOTATION
 from tink.metal3.served import HOSTS
+from tink.metal3.settings import Metal3Settings
 
 __all__ = ["site"]
 

@@ -20,12 +20,12 @@ from tests.interop.metal3_site import (
 )
 from tink.api.metal3.crds import generate
 from tink.api.v1alpha2 import Raw
+from tink.kube.cache import Informer
 from tink.kube.client import ApiError, KubeClient
-from tink.kube.informer import Informer
 from tink.kube.resources import CRD, HARDWARE, SECRET, ResourceType
-from tink.metal3.controller import Metal3Settings
 from tink.metal3.ownership import netboots
 from tink.metal3.served import HOSTS
+from tink.metal3.settings import Metal3Settings
 
 __all__ = ["site"]
 
@@ -63,9 +63,9 @@ async def record_netboots(site: Site, name: str) -> list[bool]:
     """Whether a Hardware netboots, from now on after each change of it."""
     seen: list[bool] = []
     informer = Informer(site.client, HARDWARE, NAMESPACE)
-    informer.on_change(lambda new, _: seen.append(netboots(new)) if new["metadata"]["name"] == name else None)
+    informer.add_event_handler(lambda new, _: seen.append(netboots(new)) if new["metadata"]["name"] == name else None)
     site.keep(informer.run())
-    await informer.wait_synced()
+    await informer.wait_for_cache_sync()
     return seen
 
 
@@ -140,7 +140,7 @@ async def test_host_that_is_taken_while_its_secret_is_read_does_not_netboot_for_
 async def test_netboot_is_turned_off_soon_after_an_api_that_refused_it_for_long(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tink.metal3.controller._URGENT_RETRY", 0.5)
+    monkeypatch.setattr("tink.metal3.controller._SAFETY_RETRY_SECONDS", 0.5)
     await site.host("n0", 1)
     await site.follow(Metal3Settings(retry_first=30.0, retry_longest=60.0))
     await site.becomes("n0", True)

@@ -33,9 +33,6 @@ from tests.interop.test_privileges import grants
 from tests.ports import free_port
 from tests.waiting import until
 from tink.api.metal3.crds import generate
-from tink.controller.settings import WebhookSettings
-from tink.controller.webhooks.certificates import AUTHORITY_LIFE, renewed
-from tink.controller.webhooks.server import Webhooks
 from tink.convert.baremetalhost import ConversionSettings
 from tink.convert.conversion_data import ANNOTATION
 from tink.kube.client import KubeClient, NotFoundError
@@ -43,6 +40,9 @@ from tink.kube.resources import CRD, HOST_V1ALPHA1, HOST_V1BETA1, SECRET, Resour
 from tink.metal3 import webhook
 from tink.metal3.definition import NAME
 from tink.metal3.webhook import HostConversion
+from tink.webhooks.certificates import AUTHORITY_LIFE, renewed
+from tink.webhooks.server import Webhooks
+from tink.webhooks.settings import WebhookSettings
 
 __all__ = ["empty_site", "kubectl_there", "site"]
 

@@ -33,13 +33,11 @@ from tests.waiting import until
 from tink.api.crds import generate
 from tink.api.v1alpha2 import API_VERSION, FINALIZER, Raw
 from tink.apiserver import ApiServer
-from tink.controller.webhooks.certificates import AUTHORITY_LIFE, renewed
-from tink.controller.webhooks.registration import CONFIGURATION, NAME
-from tink.kube.announcer import EVENT
 from tink.kube.client import ApiError, KubeClient, NotFoundError
-from tink.kube.leader import LEASE
 from tink.kube.manifests import apply_object
-from tink.kube.resources import CRD, HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW, ResourceType
+from tink.kube.resources import CRD, EVENT, HARDWARE, LEASE, OSIE, SECRET, TEMPLATE, WORKFLOW, ResourceType
+from tink.webhooks.certificates import AUTHORITY_LIFE, renewed
+from tink.webhooks.registration import CONFIGURATION, NAME
 
 ROLES = Path(__file__).parents[2] / "deploy" / "rbac.yaml"
 ROLES_FOR_SECRETS = ROLES.with_name("rbac-secrets.yaml")

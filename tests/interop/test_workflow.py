@@ -19,16 +19,17 @@ from tests.api import serving
 from tests.interop.conftest import Kubectl
 from tests.waiting import until
 from tink.agent.agent import Agent as RealAgent
-from tink.agent.channel import open_channel
-from tink.agent.process import ProcessRuntime
-from tink.agent.spool import Spool
-from tink.agent.transport import Transport
+from tink.agent.connection.channel import connect
+from tink.agent.connection.transport import Transport
+from tink.agent.durable.spool import Spool
+from tink.agent.runtimes.process import ProcessRuntime
+from tink.agent.settings import AgentSettings
 from tink.api.crds import generate
 from tink.api.v1alpha2 import API_VERSION, FINALIZER, Raw
-from tink.controller.controller import Controller
+from tink.controller.controller import WorkflowController
 from tink.controller.settings import ControllerSettings
+from tink.kube.cache import Informer
 from tink.kube.client import KubeClient, NotFoundError
-from tink.kube.informer import Informer
 from tink.kube.resources import HARDWARE, TEMPLATE, WORKFLOW, ResourceType
 from tink.server import WorkflowServer
 
@@ -88,7 +89,7 @@ class Stack:
         self.client = client
         informers = {resource: Informer(client, resource) for resource in (WORKFLOW, HARDWARE, TEMPLATE)}
         self.workflows = informers[WORKFLOW]
-        self.controller = Controller(
+        self.controller = WorkflowController(
             client,
             workflows=self.workflows,
             hardware=informers[HARDWARE],
@@ -205,7 +206,7 @@ async def stack(make_stack: Callable[..., Any]) -> Stack:
 
 async def test_a_workflow_goes_from_creation_to_success(stack: Stack) -> None:
     states: list[str] = []
-    stack.workflows.on_change(lambda new, _: states.append(new.get("status", {}).get("state")))
+    stack.workflows.add_event_handler(lambda new, _: states.append(new.get("status", {}).get("state")))
     agent = await stack.agent()
     created = await stack.workflow()
     command = await agent.start_command()
@@ -255,7 +256,7 @@ async def test_a_failure_carries_reason_and_message(stack: Stack) -> None:
 
 async def test_deleting_a_running_workflow_stops_it_and_then_it_is_gone(stack: Stack) -> None:
     states: list[str] = []
-    stack.workflows.on_change(lambda new, _: states.append(new["status"]["state"]) if "status" in new else None)
+    stack.workflows.add_event_handler(lambda new, _: states.append(new["status"]["state"]) if "status" in new else None)
     agent = await stack.agent()
     await stack.workflow()
     command = await agent.start_command()
@@ -270,13 +271,15 @@ async def test_deleting_a_running_workflow_stops_it_and_then_it_is_gone(stack: S
 
 async def test_deleting_a_pending_workflow_lets_it_go_at_once(stack: Stack, caplog: pytest.LogCaptureFixture) -> None:
     heard = asyncio.Event()
-    stack.workflows.on_delete(lambda _: heard.set())
+    stack.workflows.add_event_handler(on_delete=lambda _: heard.set())
     await stack.workflow()
     await stack.until("Pending")
     await stack.client.delete(WORKFLOW, "w", NAMESPACE)
     await stack.gone()
     await asyncio.wait_for(heard.wait(), 5)
-    assert not [r for r in caplog.records if r.name == "tink.kube.informer"], "the deletion was no event, but a relist"
+    assert not [r for r in caplog.records if r.name == "tink.kube.cache.reflector"], (
+        "the deletion was no event, but a relist"
+    )
 
 
 async def test_workflows_run_one_after_the_other_in_the_order_of_their_creation(stack: Stack) -> None:
@@ -364,7 +367,8 @@ async def test_two_controllers_do_not_disturb_each_other(make_stack: Callable[..
 async def real_agent(stack: Stack, tmp_path: Path) -> AsyncIterator[None]:
     """The agent of this project, whose actions are processes of this host; under way until the test ends."""
     spool = Spool()
-    channel = open_channel(f"127.0.0.1:{stack.server.port}", None)
+    channel = await connect(AgentSettings(MAC, f"127.0.0.1:{stack.server.port}"), asyncio.Event())
+    assert channel is not None
     runtime = ProcessRuntime(tmp_path / "agent", grace_seconds=0.5)
     await runtime.prepare()
     running = RealAgent(runtime, spool)

@@ -17,6 +17,7 @@ from edge.inventory import Inventory, Machine
 from tests.waiting import until
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError, UnreachableError
+from tink.kube.objects import NamespacedName
 from tink.kube.resources import ResourceType
 
 MAC, OTHER = "52:54:00:12:34:56", "52:54:00:12:34:57"
@@ -316,7 +317,7 @@ async def test_quarantine_whose_end_nobody_told_is_ended_all_the_same(
 async def test_condition_set_by_hand_is_left_alone(api: Api, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     api.put("a", {"type": "AddressConflict", "status": "True", "message": "I saw it"})
     async with edge(api, clock) as writer:
-        writer._queue.add(("default", "a"))
+        writer._queue.add(NamespacedName("default", "a"))
         await settled()
     assert api.patches == []
     assert caplog.records == []
@@ -339,7 +340,7 @@ async def test_clearing_what_was_never_in_conflict_asks_nobody(api: Api, clock: 
     async with edge(api, clock) as writer:
         writer.cleared(machine())
         await settled()
-        assert not writer._queue._waiting
+        assert not writer._queue._dirty
     assert api.patches == []
 
 

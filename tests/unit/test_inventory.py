@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from edge.inventory import Inventory, Machine
 from edge.policy import NetbootPolicy
-from tink.kube.packing import Packer
+from tink.kube.cache import ObjectCompressor
 
 MAC, OTHER_MAC = "52:54:00:12:34:56", "52:54:00:12:34:57"
 IPS = ["10.0.0.1", "10.0.0.2", "10.0.0.256"]
@@ -180,9 +180,9 @@ def test_machine_keeps_the_hardware_that_it_was_looked_up_with() -> None:
 def test_hardware_is_read_once_for_all_answers_that_are_compiled_when_it_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    packer = Packer()
-    monkeypatch.setattr(packer, "unpack", lambda _: pytest.fail("read again"))
-    inventory = Inventory(packer)
+    compressor = ObjectCompressor()
+    monkeypatch.setattr(compressor, "decompress", lambda _: pytest.fail("read again"))
+    inventory = Inventory(compressor)
     seen: list[str | None] = []
 
     def compiled(mac: str) -> None:

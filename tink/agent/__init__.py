@@ -1,9 +1,9 @@
 """The agent: runs inside the OSIE, takes workflows from the server and runs their actions.
 
-The way of a workflow: `transport` receives it, `wire` translates it, `executor` decides what to do, `agent` does it
-with a `runtime` (`oci.runc` for containers, `process` for tests), and events go back through `spool` and `transport`.
-`journal` keeps all of it on disk (as a `ledger`), so that an agent that was killed goes on; `output` sends what actions
-print. `settings` says where all that is configured.
+The way of a workflow: `connection` receives and translates it, `executor` decides what to do, `agent` does it with one
+of the `runtimes` and the `images` that it needs, and events go back through the spool and `connection`. `durable` keeps
+all of it on disk, so that an agent that was killed goes on; `output` has what actions print. `settings` says where all
+that is configured.
 
 Light on purpose: the standard library, gRPC and protobuf only, because it is packed into every OSIE and starts on slow
 machines.

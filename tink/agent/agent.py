@@ -28,10 +28,9 @@ from typing import Any
 
 import grpc.aio
 
-from tink.agent.channel import connect
-from tink.agent.child import Output, Signals, run_child
+from tink.agent.connection import Transport, connect
+from tink.agent.durable import Journal, Restored, Spool, boot_id
 from tink.agent.executor import Effect, EndWorkflow, Executor, Progress, Publish, RunAction, StopAction
-from tink.agent.journal import Journal, Restored, boot_id
 from tink.agent.model import (
     Action,
     ActionError,
@@ -44,19 +43,16 @@ from tink.agent.model import (
     WorkflowOutcome,
     WorkflowRejected,
 )
-from tink.agent.output import OutputSender
-from tink.agent.process import kill_group, terminate_group
-from tink.agent.runtime import Runtime, make_runtime
+from tink.agent.output import Output, OutputSender
+from tink.agent.runtimes import Runtime, make_runtime, run_child
 from tink.agent.settings import AgentSettings
-from tink.agent.spool import Spool
-from tink.agent.transport import Transport
 
 log = logging.getLogger(__name__)
 
 AFTER_WORKFLOW_TIMEOUT_SECONDS = 300.0
 """An after-workflow command that takes longer is killed: until it ends, the agent takes no new workflow."""
 
-KNOWN_WITHIN_SECONDS = 10.0
+ACKNOWLEDGED_WITHIN_SECONDS = 10.0
 """So long a last action, which may take the machine down, waits for the server to know that it has started."""
 
 
@@ -83,7 +79,7 @@ class Agent:
         self._restored = restored or Restored(Progress())
         self._output = output
         self._after_workflow = tuple(after_workflow)
-        self._executor = Executor(self._restored.progress, settles=bool(after_workflow))
+        self._executor = Executor(self._restored.progress, after_workflow=bool(after_workflow))
         self._stop = asyncio.Event()
         self._closing = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -100,7 +96,7 @@ class Agent:
             log.info("workflow %s: going on with action %s", progress.workflow.id, progress.action.name)
         self._carry_out(self._executor.resume())
 
-    async def lost_is_told(self) -> None:
+    async def lost_is_reported(self) -> None:
         """Wait until the server has what is known of a workflow that this agent has lost.
 
         Before that it must not hear that the agent does not hold it: it would judge by less than there is to know.
@@ -113,7 +109,7 @@ class Agent:
         if not self._closing.is_set():
             self._carry_out(self._executor.handle(command, backlog=len(self._spool)))
 
-    def holds(self) -> tuple[str, ...]:
+    def held_workflows(self) -> tuple[str, ...]:
         """The workflows that run, or that the server has not heard all of; what matters most comes first."""
         pending = [event for _, event in self._spool.pending]
         pending.sort(key=lambda event: isinstance(event, WorkflowRejected))
@@ -147,7 +143,7 @@ class Agent:
                 case EndWorkflow(workflow_id, outcome):
                     log.info("workflow %s: %s", workflow_id, outcome)
                     if self._after_workflow:
-                        self._spawn(self._settle(workflow_id, outcome, self._spool.last_of(workflow_id)))
+                        self._spawn(self._after_last_event(workflow_id, outcome, self._spool.last_of(workflow_id)))
 
     def _write(self, *, sync: bool = True) -> None:
         if self._journal is not None:
@@ -164,21 +160,21 @@ class Agent:
         workflow_id, action = run.workflow_id, run.action
         log.info("workflow %s: action %s begins: %s", workflow_id, action.name, action.image or action.cmd)
         begun = time.monotonic()
-        with self._output.action(workflow_id, action.id) if self._output is not None else nullcontext() as printed:
+        with self._output.action(workflow_id, action.id) if self._output is not None else nullcontext() as buffer:
             result = await self._attempt(run, stop, started)
         seconds = time.monotonic() - begun
         log.info("workflow %s: action %s: exit code %d, %.1f s", workflow_id, action.name, result.exit_code, seconds)
         if not self._closing.is_set():  # else the journal keeps saying that it has begun, and nobody knows its end
             effects = self._executor.action_ended(result)
-            self._carry_out(effects, after=printed.sent if printed is not None else None)
+            self._carry_out(effects, after=buffer.sent if buffer is not None else None)
 
     async def _attempt(self, run: RunAction, stop: asyncio.Event, started: asyncio.Future[bool]) -> RunResult:
         action = run.action
         try:
             if run.resumed:
-                return await self._runtime.resume(action, stop) or _nobody_knows(action)
+                return await self._runtime.resume(action, stop) or _end_unknown(action)
             check(action)
-            known = asyncio.create_task(self._is_known(run, stop, started))
+            known = asyncio.create_task(self._start_is_acknowledged(run, stop, started))
             try:
                 await self._runtime.pull(action.image, stop)
                 await known
@@ -187,7 +183,7 @@ class Agent:
             if not stop.is_set():
                 self._executor.action_begins()
                 self._write()
-                await self._is_remembered(run, stop, started)
+                await self._start_is_durable(run, stop, started)
             if stop.is_set():
                 return RunResult(1, Reason.CANCELED, "stopped before it began")
             return await self._runtime.run(action, stop)
@@ -197,7 +193,7 @@ class Agent:
             log.exception("action %s could not be run", action.name)
             return RunResult(1, Reason.RUNTIME_ERROR, f"action {action.name}: {type(error).__name__}: {error}")
 
-    async def _is_known(self, run: RunAction, stop: asyncio.Event, started: asyncio.Future[bool]) -> None:
+    async def _start_is_acknowledged(self, run: RunAction, stop: asyncio.Event, started: asyncio.Future[bool]) -> None:
         """Return when the server knows that the action has started, or when the action need not wait for that.
 
         Until it knows of the first one, it sends the workflow again to a machine that has forgotten it: that one waits
@@ -206,30 +202,32 @@ class Agent:
         """
         if not run.first and not run.last:
             return
-        heard = await _heard(started, stop, within=KNOWN_WITHIN_SECONDS)
-        if heard is None and not stop.is_set():
+        acknowledged = await _acknowledged(started, stop, within=ACKNOWLEDGED_WITHIN_SECONDS)
+        if acknowledged is None and not stop.is_set():
             begins = "does not begin before" if run.first else "begins although"
             no = "" if run.first else "not "
             log.warning(
                 "workflow %s: action %s %s the server has %sheard of it", run.workflow_id, run.action.name, begins, no
             )
         if run.first:
-            _must_not_be_refused(run, heard if heard is not None else await _heard(started, stop))
+            _raise_if_refused(run, acknowledged if acknowledged is not None else await _acknowledged(started, stop))
 
-    async def _is_remembered(self, run: RunAction, stop: asyncio.Event, started: asyncio.Future[bool]) -> None:
+    async def _start_is_durable(self, run: RunAction, stop: asyncio.Event, started: asyncio.Future[bool]) -> None:
         """Return when it is kept that the action has begun, on disk or at the server: an agent that is started again
         would else run it once more. Raises ActionError if it never will be."""
-        while self._journal is not None and not self._journal.kept and not stop.is_set():
-            if self._journal.misleads:
+        while self._journal is not None and not self._journal.durable and not stop.is_set():
+            if self._journal.stale:
                 message = "nothing can be written to the agent's --state-dir, and what stands there is old"
                 raise ActionError(Reason.RUNTIME_ERROR, f"action {run.action.name} was not begun: {message}")
-            heard = await _heard(started, stop, within=KNOWN_WITHIN_SECONDS)
-            _must_not_be_refused(run, heard)
-            if heard:
+            acknowledged = await _acknowledged(started, stop, within=ACKNOWLEDGED_WITHIN_SECONDS)
+            _raise_if_refused(run, acknowledged)
+            if acknowledged:
                 return
             self._write()
 
-    async def _settle(self, workflow_id: str, outcome: WorkflowOutcome, last_event: asyncio.Future[bool]) -> None:
+    async def _after_last_event(
+        self, workflow_id: str, outcome: WorkflowOutcome, last_event: asyncio.Future[bool]
+    ) -> None:
         """Run the after-workflow command once the server has the workflow's last event."""
         closing = asyncio.create_task(self._closing.wait())
         futures: list[asyncio.Future[Any]] = [last_event, closing]
@@ -238,12 +236,12 @@ class Agent:
         if not last_event.done():
             return
         if last_event.result():
-            self._executor.settling_begins()
+            self._executor.after_workflow_begins()
             self._write()
             await self._run_after_workflow(workflow_id, outcome)
         else:
             log.warning("workflow %s: the server did not take its last event; no after-workflow command", workflow_id)
-        self._executor.settled()
+        self._executor.after_workflow_ended()
         self._write()
 
     async def _run_after_workflow(self, workflow_id: str, outcome: WorkflowOutcome) -> None:
@@ -254,7 +252,6 @@ class Agent:
                 self._after_workflow,
                 output=Output("after-workflow"),
                 stop=stop,
-                signals=Signals(terminate=terminate_group, kill=kill_group),
                 env={**os.environ, "TINKEDGE_WORKFLOW_STATE": str(outcome)},
             )
         except OSError as error:
@@ -270,12 +267,14 @@ class Agent:
             log.error("workflow %s: the after-workflow command failed with exit code %d", workflow_id, code)
 
 
-def _nobody_knows(action: Action) -> RunResult:
+def _end_unknown(action: Action) -> RunResult:
     message = f"the agent was restarted while action {action.name} ran, and nobody knows how it ended"
     return RunResult(1, Reason.AGENT_RESTARTED, message)
 
 
-async def _heard(started: asyncio.Future[bool], stop: asyncio.Event, *, within: float | None = None) -> bool | None:
+async def _acknowledged(
+    started: asyncio.Future[bool], stop: asyncio.Event, *, within: float | None = None
+) -> bool | None:
     """Whether the server has taken the report, or refuses to for good; None when the action is to stop, or so many
     seconds are over."""
     stopped = asyncio.create_task(stop.wait())
@@ -287,8 +286,8 @@ async def _heard(started: asyncio.Future[bool], stop: asyncio.Event, *, within: 
     return started.result() if started.done() else None
 
 
-def _must_not_be_refused(run: RunAction, heard: bool | None) -> None:
-    if heard is False:
+def _raise_if_refused(run: RunAction, acknowledged: bool | None) -> None:
+    if acknowledged is False:
         message = f"action {run.action.name} was not begun: the server does not take the report that it starts"
         raise ActionError(Reason.RUNTIME_ERROR, message)
 
@@ -339,13 +338,13 @@ async def _serve(settings: AgentSettings, channel: grpc.aio.Channel, asked_to_en
         server=settings.server,
         agent_id=settings.agent_id,
         spool=spool,
-        holds=agent.holds,
+        held_workflows=agent.held_workflows,
         anonymous=settings.tls and settings.tls_cert is None,
         certificate=settings.tls_cert if settings.tls else None,
     )
 
     async def commands() -> None:
-        await agent.lost_is_told()
+        await agent.lost_is_reported()
         await transport.commands(agent.handle)
 
     calls = [asyncio.create_task(call) for call in (commands(), transport.publish(), output.run())]

@@ -17,13 +17,13 @@ All that it knows is one value, `Progress`, which `journal` keeps on disk: an ex
 had been. Between `RunAction` and the action's first step lies `action_begins`; once that is kept, the action is never
 run again, whatever happens.
 
-A workflow that has ended may still have to *settle*: its last event is on its way and a command (a reboot) is to run
-after that. Until `settled` is called, another workflow is rejected, because the machine may go down under it.
-The rejected one is offered again by the server. The command, too, is begun once only: a machine whose state outlives
-its reboot would else reboot for ever.
+After a workflow's end a command (a reboot) may have to run, once the server has the last event. Until
+`after_workflow_ended` is called, another workflow is rejected, because the machine may go down under it; the server
+offers it again. The command, too, is begun once only: a machine whose state outlives its reboot would else reboot for
+ever.
 
 An action that was told to stop is reported as canceled whatever its exit code: a program that catches TERM and leaves
-with 0 has not done its work. The states are in the Workflow's own table.
+with 0 has not done its work. States: in the Workflow's own table, `tink.workflow`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ BACKLOG_LIMIT = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Settling:
+class AfterWorkflow:
     """A workflow that has ended and whose after-workflow command has not; `begun`: it may have done its work."""
 
     workflow_id: str
@@ -73,7 +73,7 @@ class Progress:
     stopping: bool = False
     ended: Mapping[str, WorkflowOutcome] = field(default_factory=dict)
     """By id, oldest first; at most REMEMBERED_WORKFLOWS."""
-    settling: Settling | None = None
+    after_workflow: AfterWorkflow | None = None
 
     @property
     def action(self) -> Action | None:
@@ -83,7 +83,7 @@ class Progress:
     def with_ended(self, workflow_id: str, outcome: WorkflowOutcome) -> Progress:
         """No workflow runs; this one has ended, and is remembered."""
         ended = [*self.ended.items(), (workflow_id, outcome)][-REMEMBERED_WORKFLOWS:]
-        return Progress(ended=dict(ended), settling=self.settling)
+        return Progress(ended=dict(ended), after_workflow=self.after_workflow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class StopAction:
 
 @dataclass(frozen=True, slots=True)
 class EndWorkflow:
-    """Everything about the workflow has been published; it has to settle now, if workflows do."""
+    """Everything about the workflow has been published; the after-workflow command is next, if there is one."""
 
     workflow_id: str
     outcome: WorkflowOutcome
@@ -126,10 +126,11 @@ Effect = Publish | RunAction | StopAction | EndWorkflow
 
 
 class Executor:
-    """One workflow at a time. With `settles`, ended workflows block new ones until `settled` is called."""
+    """One workflow at a time. `after_workflow`: whether a command follows each, which blocks the next until
+    `after_workflow_ended` is called."""
 
-    def __init__(self, progress: Progress | None = None, *, settles: bool = False) -> None:
-        self._settles = settles
+    def __init__(self, progress: Progress | None = None, *, after_workflow: bool = False) -> None:
+        self._has_after_workflow = after_workflow
         self.progress = progress or Progress()
 
     @property
@@ -140,12 +141,12 @@ class Executor:
     def resume(self) -> list[Effect]:
         """Go on where the agent was when it died; called once, first."""
         effects: list[Effect] = []
-        settling = self.progress.settling
-        if settling is not None:
-            if self._settles and not settling.begun:
-                effects.append(EndWorkflow(settling.workflow_id, settling.outcome))
+        after = self.progress.after_workflow
+        if after is not None:
+            if self._has_after_workflow and not after.begun:
+                effects.append(EndWorkflow(after.workflow_id, after.outcome))
             else:
-                self.settled()
+                self.after_workflow_ended()
         if self.progress.workflow is not None:
             effects.append(self._run(self.progress.workflow))
             if self.progress.stopping:
@@ -180,14 +181,14 @@ class Executor:
             return [succeeded, *self._run_next(workflow)]
         return [succeeded, self._end(workflow, WorkflowOutcome.SUCCEEDED)]
 
-    def settling_begins(self) -> None:
+    def after_workflow_begins(self) -> None:
         """What is to be done after the workflow's end is about to be begun."""
-        if self.progress.settling is not None:
-            self.progress = replace(self.progress, settling=replace(self.progress.settling, begun=True))
+        if self.progress.after_workflow is not None:
+            self.progress = replace(self.progress, after_workflow=replace(self.progress.after_workflow, begun=True))
 
-    def settled(self) -> None:
+    def after_workflow_ended(self) -> None:
         """What was to be done after the workflow's end is done, or will not be; the next one may start."""
-        self.progress = replace(self.progress, settling=None)
+        self.progress = replace(self.progress, after_workflow=None)
 
     def _start(self, workflow: Workflow, backlog: int) -> list[Effect]:
         if workflow.id == self.running:
@@ -206,8 +207,9 @@ class Executor:
         """Why no other workflow can be begun now; "" if one can."""
         if self.running is not None:
             return f"workflow {self.running} is running"
-        if self.progress.settling is not None:
-            return f"workflow {self.progress.settling.workflow_id} has ended, but its after-workflow command has not"
+        if self.progress.after_workflow is not None:
+            ended = self.progress.after_workflow.workflow_id
+            return f"workflow {ended} has ended, but its after-workflow command has not"
         if backlog >= BACKLOG_LIMIT:
             return f"{backlog} events of earlier workflows wait for the server to take them"
         return ""
@@ -237,8 +239,8 @@ class Executor:
 
     def _end(self, workflow: Workflow, outcome: WorkflowOutcome) -> EndWorkflow:
         self.progress = self.progress.with_ended(workflow.id, outcome)
-        if self._settles:
-            self.progress = replace(self.progress, settling=Settling(workflow.id, outcome))
+        if self._has_after_workflow:
+            self.progress = replace(self.progress, after_workflow=AfterWorkflow(workflow.id, outcome))
         return EndWorkflow(workflow.id, outcome)
 
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tink.agent.model import SettingsError
+from tink.mac import is_mac
 
 DEFAULT_PORT = 42113
 DEFAULT_STATE_DIR = Path("/run/tinkedge")
 DEFAULT_TLS_ROOTS = Path("/etc/ssl/certs/ca-certificates.crt")
 RUNTIMES = ("runc", "crun", "docker", "process")
 
-_MAC = re.compile(r"[0-9a-f]{2}([:-][0-9a-f]{2}){5}", re.IGNORECASE)
 _PINNED = re.compile(r"https?://[!-~]+#sha256=[0-9a-fA-F]{64}")
 _KERNEL_ARGUMENT = re.compile(r'"([^\s="]+)=([^"]*)(?:"|$)|([^\s="]+)(?:=("[^"]*"|\S*))?')
 _TRUE = frozenset({"1", "t", "true", "y", "yes", "on"})
@@ -111,26 +111,26 @@ def from_kernel_command_line(
     """
     kernel = kernel_arguments(text)
 
-    def told(flag: str | None, name: str) -> str:
+    def flag_or_kernel(flag: str | None, name: str) -> str:
         return flag if flag is not None else kernel.get(name, "")
 
     if insecure_registries is None:
         insecure_registries = tuple(item for item in kernel.get("insecure_registries", "").split(",") if item)
     return AgentSettings(
-        agent_id=told(agent_id, "worker_id"),
-        server=told(server, "grpc_authority"),
+        agent_id=flag_or_kernel(agent_id, "worker_id"),
+        server=flag_or_kernel(server, "grpc_authority"),
         runtime=runtime if runtime is not None else "runc",
         state_dir=state_dir if state_dir is not None else DEFAULT_STATE_DIR,
         insecure_registries=insecure_registries,
-        docker_registry=told(docker_registry, "docker_registry"),
-        registry_username=told(registry_username, "registry_username"),
-        registry_password=told(registry_password, "registry_password"),
+        docker_registry=flag_or_kernel(docker_registry, "docker_registry"),
+        registry_username=flag_or_kernel(registry_username, "registry_username"),
+        registry_password=flag_or_kernel(registry_password, "registry_password"),
         tls=tls if tls is not None else _boolean(kernel, "tinkerbell_tls"),
         tls_roots=tls_roots if tls_roots is not None else DEFAULT_TLS_ROOTS,
         tls_ca_url=kernel.get("tinkerbell_tls_ca", "") if tls_roots is None else "",
         tls_cert=tls_cert,
         tls_key=tls_key,
-        token=told(token, "tinkerbell_token"),
+        token=flag_or_kernel(token, "tinkerbell_token"),
         after_workflow=after_workflow,
         docker_host=docker_host,
     )
@@ -149,7 +149,8 @@ def kernel_arguments(text: str) -> dict[str, str]:
 
 def normal_agent_id(agent_id: str) -> str:
     """A MAC in lower case with colons (iPXE and people write it in other ways); a Hardware's name as it is."""
-    return agent_id.lower().replace("-", ":") if _MAC.fullmatch(agent_id) else agent_id
+    mac = agent_id.lower().replace("-", ":")
+    return mac if is_mac(mac) else agent_id
 
 
 def normal_server(server: str) -> str:

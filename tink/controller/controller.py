@@ -1,13 +1,14 @@
-"""The controller's shell: informers wake Workflows up, workers reconcile them, the API takes the patches.
+"""Keeps Workflows going: what `reconcile` decides about one is written to the API.
 
 A Workflow is looked at when it changes, when a Hardware or Template appears or changes that it waits for, and when a
 deadline of it has come. Every write carries the resourceVersion that the decision was made from; if the object has
-changed since, the write fails, and the Workflow is looked at again when the informer has the change.
+changed since, the write fails, and the Workflow is looked at again when the informer has the change. The queue, the
+workers and the delays after failures are `tink.kube.runtime.controller`'s.
 
 Workflows are what tenants write: in the queue and for rendering, which may take seconds, their namespaces take turns.
 
-With a `Leader`, of several replicas one works. The others keep everything ready: they follow the informers, know what
-is to be looked at, and begin with that when it is their turn.
+With leader election, of several replicas one works. The others keep everything ready: they follow the informers, know
+what is to be looked at, and begin with that when it is their turn.
 """
 
 from __future__ import annotations
@@ -19,36 +20,32 @@ from collections.abc import Callable
 from functools import partial
 
 from tink.api.v1alpha2 import Raw, WorkflowState
-from tink.controller.announcements import COMPONENT, announcement
-from tink.controller.reconcile import (
-    Outcome,
-    Patch,
-    Reference,
-    Render,
-    reconcile,
-    references,
-    refused,
-    timestamps,
-    to_be_rendered,
-)
+from tink.controller.ages import TimestampAges
+from tink.controller.events import COMPONENT, event_for
+from tink.controller.reconcile import Outcome, Patch, Render, reconcile, references, refused, timestamps, to_be_rendered
 from tink.controller.settings import ControllerSettings
-from tink.controller.sightings import Sightings
-from tink.kube.announcer import Announcement, Announcer
-from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
-from tink.kube.informer import Informer
-from tink.kube.leader import DeposedError, Leader, steady, while_leading
+from tink.kube.cache import Index, Informer
+from tink.kube.client import ApiError, KubeClient, NotFoundError
+from tink.kube.objects import NamespacedName, ObjectReference
 from tink.kube.resources import WORKFLOW
-from tink.kube.rounds import FairSemaphore
-from tink.kube.workqueue import WorkQueue
-from tink.limits.log import LimitedLog
+from tink.kube.runtime import (
+    DONE,
+    Controller,
+    Event,
+    EventRecorder,
+    FairSemaphore,
+    LeaderElector,
+    Result,
+    controller_log,
+    run_as_leader,
+    steady,
+    while_leading,
+)
 from tink.template.fields import render_actions
 from tink.workflow.machine import UnknownActionError
 from tink.workflow.status import InvalidStatusError, state_of, status_of
 
 log = logging.getLogger(__name__)
-
-Key = tuple[str, str]
-"""Namespace and name of a Workflow."""
 
 _LOOKS = 4
 """Workflows that are looked at in one turn of the event loop, however many workers there are."""
@@ -56,8 +53,8 @@ _LOOKS = 4
 _RENDERS = 2
 """Workflows that are rendered at once, each in a thread: one more, and the event loop gets a smaller share of time."""
 
-_FOR_BOTH = 3
-"""Workers that look at what has been in trouble, too."""
+_LOW_PRIORITY_WORKERS = 3
+"""Workers that look at what has been in trouble, too; the others are there for what has just happened."""
 
 _NEVER_ACCEPTED = (400, 413, 422)
 """Bad Request, Request Entity Too Large, Unprocessable Entity: the same write will not do another time, either."""
@@ -72,7 +69,7 @@ class _RefusedError(Exception):
         """As it is after the writes that went well."""
 
 
-class Controller:
+class WorkflowController:
     """Reconciles the Workflows of three informers, which somebody else runs."""
 
     def __init__(
@@ -86,9 +83,9 @@ class Controller:
         render: Render = render_actions,
         clock: Callable[[], float] = time.time,
         elapsed: Callable[[], float] = steady,
-        leader: Leader | None = None,
+        elector: LeaderElector | None = None,
     ) -> None:
-        """`clock` gives seconds since the epoch, `elapsed` those of a clock that nobody sets; without a `leader` this
+        """`clock` gives seconds since the epoch, `elapsed` those of a clock that nobody sets; without an `elector` this
         is the only replica."""
         self._client = client
         self._workflows = workflows
@@ -97,147 +94,109 @@ class Controller:
         self._settings = settings or ControllerSettings()
         self._render = render
         self._clock = clock
-        self._queue: WorkQueue[Key] = WorkQueue(
-            self._settings.retry_first, self._settings.retry_longest, whose=_namespace_of
+        self._elector = elector
+        self._ages = TimestampAges(clock, elapsed)
+        self._limited_log = controller_log(log, elapsed)
+        self._recorder = EventRecorder(client, COMPONENT, now=clock, clock=elapsed)
+        self._controller = Controller(
+            "Workflow",
+            self._reconcile,
+            retry_first=self._settings.retry_first,
+            retry_longest=self._settings.retry_longest,
+            limited_log=self._limited_log,
+            workers=self._settings.workers,
+            low_priority_workers=_LOW_PRIORITY_WORKERS,
         )
-        self._leader = leader
-        self._sightings = Sightings(clock, elapsed)
-        self._limited_log = LimitedLog(log, elapsed, capacity=20, interval=10.0, share=5)
-        self._announcer = Announcer(client, COMPONENT, now=clock, clock=elapsed)
+        self._queue = self._controller.queue
         self._looks = asyncio.Semaphore(_LOOKS)
         self._renders = FairSemaphore(_RENDERS)
         self._following = False
-        self._waiters: dict[Reference, set[Key]] = {}
-        self._waits_for: dict[Key, tuple[Reference, ...]] = {}
-        workflows.on_change(self._changed)
-        workflows.on_delete(self._gone)
-        hardware.on_change(lambda new, _: self._wake("Hardware", new))
-        templates.on_change(lambda new, _: self._wake("Template", new))
+        self._waiting: Index[NamespacedName, ObjectReference] = Index()
+        """Workflows, by what they wait for."""
+        workflows.add_event_handler(self._changed, self._gone)
+        hardware.add_event_handler(lambda new, _: self._appeared("Hardware", new))
+        templates.add_event_handler(lambda new, _: self._appeared("Template", new))
 
     async def run(self) -> None:
         """Work until cancelled."""
         for informer in (self._hardware, self._templates, self._workflows):
             # A Hardware that has not been listed yet is not missing.
-            await informer.wait_synced()
+            await informer.wait_for_cache_sync()
         self._following = True
         log.info("controller: %d workflows, %d workers", len(self._workflows), self._settings.workers)
         try:
-            if self._leader is None:
-                await self._act()
-            else:
-                await self._leader.run(self._act)
+            await run_as_leader(self._elector, self._lead)
         finally:
-            self._queue.close()
+            self._queue.shut_down()
 
-    async def _act(self) -> None:
+    async def _lead(self) -> None:
         async with asyncio.TaskGroup() as group:
             if self._settings.events:
-                group.create_task(self._announcer.run())
-            for index in range(self._settings.workers):
-                # Most for what has just happened, while some may be busy with what has been in trouble for long.
-                group.create_task(self._work(reserved=index >= _FOR_BOTH))
+                group.create_task(self._recorder.run())
+            group.create_task(self._controller.run())
 
-    # --- what wakes a Workflow up -----------------------------------------------------------------------------------
+    # --- event handlers ---------------------------------------------------------------------------------------------
 
     def _changed(self, new: Raw, old: Raw | None) -> None:
-        key = _key(new)
+        key = NamespacedName.of(new)
         self._queue.add(key)
-        if (told := announcement(new, old)) is not None:
-            self._announcer.tell(new, WORKFLOW, told)
+        if (event := event_for(new, old)) is not None:
+            self._recorder.event(new, WORKFLOW, event)
         try:
             state = state_of(new)
             if state is not None and state.terminal:
-                self._sightings.forget(key)
+                self._ages.forget(key)
             else:
-                self._sightings.see(key, str(new["metadata"].get("uid")), timestamps(new), live=self._following)
+                self._ages.observe(key, str(new["metadata"].get("uid")), timestamps(new), live=self._following)
         except InvalidStatusError:
-            self._sightings.forget(key)  # who looks at it says so
+            self._ages.forget(key)  # who looks at it says so
 
     def _gone(self, old: Raw) -> None:
-        key = _key(old)
-        self._queue.forget(key)
-        self._sightings.forget(key)
-        self._wait_for(key, ())
+        key = NamespacedName.of(old)
+        self._queue.add(key)
+        self._ages.forget(key)
+        self._waiting.set(key, ())
 
-    def _wake(self, kind: str, obj: Raw) -> None:
-        for key in self._waiters.get(Reference(kind, *_key(obj)), ()):
+    def _appeared(self, kind: str, obj: Raw) -> None:
+        for key in self._waiting.keys(ObjectReference(kind, *NamespacedName.of(obj))):
             self._queue.add(key)
 
-    def _wait_for(self, key: Key, new: tuple[Reference, ...]) -> None:
-        for reference in self._waits_for.pop(key, ()):
-            waiters = self._waiters[reference]
-            waiters.discard(key)
-            if not waiters:
-                del self._waiters[reference]
-        if new:
-            self._waits_for[key] = new
-        for reference in new:
-            self._waiters.setdefault(reference, set()).add(key)
+    # --- reconciling one --------------------------------------------------------------------------------------------
 
-    # --- looking at one ---------------------------------------------------------------------------------------------
-
-    async def _work(self, *, reserved: bool) -> None:
-        while True:
-            key = await self._queue.take(reserved=reserved)
-            try:
-                await self._look_at(key)
-            except asyncio.CancelledError:
-                self._queue.add(key)  # for the next time that this replica leads
-                raise
-            except Exception:
-                # A mistake of ours about one Workflow must not stop the work on all others.
-                delay = self._queue.retry(key)
-                text = "Workflow %s/%s: trying again in %.1f s"
-                self._limited_log.log(logging.ERROR, text, *key, delay, exc_info=True, owner=key[0])
-            finally:
-                self._queue.done(key)
-
-    async def _look_at(self, key: Key) -> None:
+    async def _reconcile(self, key: NamespacedName) -> Result:
         async with self._looks:
             # Most looks find nothing to write; thousands of them must not keep the event loop.
             await asyncio.sleep(0)
         workflow = self._workflows.get(*key)
         if workflow is None:
-            return
+            self._waiting.set(key, ())
+            return DONE
         try:
-            outcome = await self._decide(workflow)
+            outcome = await self._decide(key, workflow)
         except (InvalidStatusError, UnknownActionError) as error:
             text = "%s; it is left alone until that is mended"
-            self._limited_log.log(logging.ERROR, text, error, owner=key[0])
-            self._announcer.tell(workflow, WORKFLOW, Announcement("InvalidStatus", str(error), warning=True))
-            return
-        self._wait_for(key, outcome.waits_for)
-        if outcome.patient and outcome.patches and self._queue.postpone(key):
-            return
-        # Before the writes: they change the object, and that may already set the next timer.
-        if outcome.requeue_after is not None:
-            self._queue.add_after(key, outcome.requeue_after)
+            self._limited_log.log(logging.ERROR, text, error, owner=key.namespace)
+            self._recorder.event(workflow, WORKFLOW, Event("InvalidStatus", str(error), warning=True))
+            return DONE
+        self._waiting.set(key, outcome.waits_for)
+        if outcome.low_priority and outcome.patches and self._queue.lower_priority(key):
+            return DONE
         try:
             await self._carry_out(workflow, outcome)
         except NotFoundError:
-            return  # it went meanwhile; the informer will say so
-        except DeposedError:
-            self._queue.retry(key)  # for the next time that it leads
-        except ConflictError:
-            delay = self._queue.retry(key)
-            log.debug("Workflow %s/%s changed meanwhile, looking again within %.2f s", *key, delay)
-        except ApiError as error:
-            text, delay = "Workflow %s/%s: %s; trying again in %.1f s", self._queue.retry(key)
-            self._limited_log.warning(text, *key, error, delay, owner=key[0])
-        else:
-            self._queue.settle(key)
+            return DONE  # it went meanwhile; the informer will say so
+        return Result(outcome.requeue_after)
 
-    async def _decide(self, workflow: Raw) -> Outcome:
+    async def _decide(self, key: NamespacedName, workflow: Raw) -> Outcome:
         named = references(workflow)
         hardware = template = None
         if named is not None:
-            hardware = self._hardware.get(named[0].namespace, named[0].name)
-            template = self._templates.get(named[1].namespace, named[1].name)
-        age = partial(self._sightings.age, _key(workflow))
+            hardware, template = self._hardware.get(*named[0].key), self._templates.get(*named[1].key)
+        age = partial(self._ages.age, key)
         decide = partial(reconcile, workflow, hardware, template, self._settings, self._clock(), self._render, age)
         if hardware is None or template is None or not to_be_rendered(workflow):
             return decide()
-        async with self._renders.entered(_namespace_of(_key(workflow))):
+        async with self._renders.held(key.namespace):
             # A template may take seconds; the event loop, which all of this process share, must not wait for it.
             return await asyncio.to_thread(decide)
 
@@ -252,12 +211,15 @@ class Controller:
         current = workflow
         for patch in outcome.patches:
             before = status_of(current).get("state")
-            namespace, name = _key(current)
-            body = {**patch.body, "metadata": {**patch.body["metadata"], "resourceVersion": _version(current)}}
+            key = NamespacedName.of(current)
+            body = {
+                **patch.body,
+                "metadata": {**patch.body["metadata"], "resourceVersion": current["metadata"]["resourceVersion"]},
+            }
             try:
                 current = await while_leading(
-                    self._leader,
-                    partial(self._client.patch, WORKFLOW, name, namespace, body, subresource=patch.subresource),
+                    self._elector,
+                    partial(self._client.patch, WORKFLOW, key.name, key.namespace, body, subresource=patch.subresource),
                 )
             except ApiError as error:
                 preparing = body.get("status", {}).get("state") == WorkflowState.PENDING
@@ -273,9 +235,9 @@ def _log(workflow: Raw, patch: Patch, before: str | None) -> None:
     if patch.subresource != "status":
         return
     if after != before:
-        log.info("Workflow %s/%s: %s -> %s%s", *_key(workflow), before or "(new)", after, _why(status))
+        log.info("Workflow %s: %s -> %s%s", NamespacedName.of(workflow), before or "(new)", after, _why(status))
     elif not after:
-        log.info("Workflow %s/%s is not prepared yet%s", *_key(workflow), _why(status))
+        log.info("Workflow %s is not prepared yet%s", NamespacedName.of(workflow), _why(status))
 
 
 def _why(status: object) -> str:
@@ -285,16 +247,3 @@ def _why(status: object) -> str:
         if condition.get("reason") and condition.get("type") in ("Succeeded", "Prepared"):
             return f": {condition['reason']}: {condition.get('message', '')}"
     return ""
-
-
-def _key(obj: Raw) -> Key:
-    return obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
-
-
-def _namespace_of(key: Key) -> str:
-    return key[0]
-
-
-def _version(obj: Raw) -> str:
-    version: str = obj["metadata"]["resourceVersion"]
-    return version

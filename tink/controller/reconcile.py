@@ -3,7 +3,7 @@
 `reconcile` looks at a Workflow as it is now and returns the writes that bring it forward and when to look again.
 It is level based: nothing is remembered between calls, every deadline is computed from the object's own timestamps, so
 a restart of the controller (or a second one) changes nothing. How old a timestamp is, is the caller's to say
-(`sightings`), for clocks differ and jump; without that it is what `now` makes of it.
+(`ages`), for clocks differ and jump; without that it is what `now` makes of it.
 
     no state yet     wait for Hardware and Template, render, become Pending; or Failed, with what is wrong
     Pending          the same again if the spec was changed, which it may be until the Workflow is dispatched
@@ -34,6 +34,7 @@ from tink.api.v1alpha2 import (
     WorkflowState,
 )
 from tink.controller.settings import ControllerSettings
+from tink.kube.objects import ObjectReference
 from tink.template.errors import TemplateError
 from tink.workflow import events, machine
 from tink.workflow.status import (
@@ -75,15 +76,6 @@ Age = Callable[[str, float], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
-    """An object that a Workflow names: `kind` is Hardware or Template."""
-
-    kind: str
-    namespace: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
 class Patch:
     """A merge patch for the Workflow or, with `subresource`, for its status."""
 
@@ -95,19 +87,19 @@ class Patch:
 class Outcome:
     """What to do. `patches` are applied in order, each on top of the version that the one before made, the first on
     the version that was looked at. `requeue_after` is in seconds; None: look again when something changes.
-    `waits_for` are the objects whose appearance is such a change. `patient`: what is to be written is that nothing can
-    be done, which can wait for what is to be done for others."""
+    `waits_for` are the objects whose appearance is such a change. `low_priority`: what is to be written is that
+    nothing can be done, which can wait for what is to be done for others."""
 
     patches: tuple[Patch, ...] = ()
     requeue_after: float | None = None
-    waits_for: tuple[Reference, ...] = ()
-    patient: bool = False
+    waits_for: tuple[ObjectReference, ...] = ()
+    low_priority: bool = False
 
 
 NOTHING = Outcome()
 
 
-def references(workflow: Raw) -> tuple[Reference, Reference] | None:
+def references(workflow: Raw) -> tuple[ObjectReference, ObjectReference] | None:
     """The Hardware and the Template that a Workflow names; None if its spec can't be read."""
     try:
         spec = _spec(workflow)
@@ -115,8 +107,8 @@ def references(workflow: Raw) -> tuple[Reference, Reference] | None:
         return None
     namespace = workflow["metadata"].get("namespace", "")
     return (
-        Reference("Hardware", namespace, spec.hardware_ref.name),
-        Reference("Template", namespace, spec.template_ref.name),
+        ObjectReference("Hardware", namespace, spec.hardware_ref.name),
+        ObjectReference("Template", namespace, spec.template_ref.name),
     )
 
 
@@ -134,10 +126,10 @@ def reconcile(
     Raises InvalidStatusError for a status that no component of this program wrote.
     """
 
-    def told(_: str, stamp: float) -> float:
+    def by_the_wall_clock(_: str, stamp: float) -> float:
         return max(0.0, now - stamp)
 
-    return _reconcile(workflow, hardware, template, _Site(settings, now, render, age or told))
+    return _reconcile(workflow, hardware, template, _Context(settings, now, render, age or by_the_wall_clock))
 
 
 def to_be_rendered(workflow: Raw) -> bool:
@@ -171,7 +163,7 @@ def refused(workflow: Raw, why: str, now: float) -> Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class _Site:
+class _Context:
     """What does not depend on the Workflow."""
 
     settings: ControllerSettings
@@ -180,13 +172,13 @@ class _Site:
     age: Age
 
 
-def _reconcile(workflow: Raw, hardware: Raw | None, template: Raw | None, site: _Site) -> Outcome:
-    now = site.now
+def _reconcile(workflow: Raw, hardware: Raw | None, template: Raw | None, context: _Context) -> Outcome:
+    now = context.now
     state = state_of(workflow)
     if state is None:
         if deleted(workflow):
             return _release(workflow)  # never prepared: there is nothing to cancel
-        return _prepare(workflow, hardware, template, site)
+        return _prepare(workflow, hardware, template, context)
     if state.terminal:
         return _release(workflow)
     if deleted(workflow):
@@ -196,10 +188,10 @@ def _reconcile(workflow: Raw, hardware: Raw | None, template: Raw | None, site: 
     elif state is WorkflowState.CANCELLING:
         noticed = _apply(workflow, events.CancelRequested("status.state was set to Cancelling"), now)
     elif to_be_rendered(workflow):
-        return _prepare(_unprepared(workflow), hardware, template, site, again=True)
+        return _prepare(_unprepared(workflow), hardware, template, context, again=True)
     else:
         noticed = NOTHING
-    outcome = noticed if noticed.patches else _supervise(workflow, state, site)
+    outcome = noticed if noticed.patches else _supervise(workflow, state, context)
     if outcome.patches or deleted(workflow):
         return outcome
     # Somebody may have taken it away; without it a deletion would not stop the agent.
@@ -215,18 +207,20 @@ def _unprepared(workflow: Raw) -> Raw:
 # --- Preparing ----------------------------------------------------------------------------------------------------
 
 
-def _prepare(workflow: Raw, hardware: Raw | None, template: Raw | None, site: _Site, *, again: bool = False) -> Outcome:
+def _prepare(
+    workflow: Raw, hardware: Raw | None, template: Raw | None, context: _Context, *, again: bool = False
+) -> Outcome:
     """Render a Workflow; `again`: it was Pending before, and its spec has changed since."""
-    now = site.now
+    now = context.now
     try:
         spec = _spec(workflow)
     except ValidationError as error:
         problems = "; ".join(f"spec.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         return _give_up(workflow, REASON_INVALID_WORKFLOW, f"Workflow {name_of(workflow)}: {problems}", now)
     if hardware is None or template is None:
-        return _await_references(workflow, hardware, template, site, again=again)
+        return _await_references(workflow, hardware, template, context, again=again)
     try:
-        actions = site.render(template, hardware, spec.template_params or {})
+        actions = context.render(template, hardware, spec.template_params or {})
     except TemplateError as error:
         return _give_up(workflow, REASON_TEMPLATE_ERROR, f"Template {name_of(template)}: {error}", now)
     problem = unusable(workflow, actions)
@@ -252,38 +246,38 @@ def action_id(workflow_uid: str, index: int) -> str:
 
 
 def _await_references(
-    workflow: Raw, hardware: Raw | None, template: Raw | None, site: _Site, *, again: bool
+    workflow: Raw, hardware: Raw | None, template: Raw | None, context: _Context, *, again: bool
 ) -> Outcome:
     named = references(workflow)
     found = {"Hardware": hardware, "Template": template}
     missing = tuple(reference for reference in named or () if found[reference.kind] is None)
     reason = REASON_HARDWARE_NOT_FOUND if hardware is None else REASON_TEMPLATE_NOT_FOUND
     message = f"Workflow {name_of(workflow)}: " + "; ".join(
-        f"spec.{r.kind.lower()}Ref.name: there is no {r.kind} {r.namespace}/{r.name}" for r in missing
+        f"spec.{each.kind.lower()}Ref.name: there is no {each}" for each in missing
     )
     noted = condition(status_of(workflow), ConditionType.PREPARED).get("status") == ConditionStatus.FALSE
     if not again:
-        waited = _age(workflow, workflow["metadata"], "metadata.creationTimestamp", site)
+        waited = _age(workflow, workflow["metadata"], "metadata.creationTimestamp", context)
     elif noted:
-        waited = _age(workflow, status_of(workflow), "status.lastTransitioned", site)
+        waited = _age(workflow, status_of(workflow), "status.lastTransitioned", context)
     else:
         waited = 0.0  # long after its creation, but it is only now that its spec names what there is not
-    left = site.settings.reference_timeout - waited
+    left = context.settings.reference_timeout - waited
     if left <= 0:
-        message += f" (waited {site.settings.reference_timeout:g} s; create the Workflow again when it is there)"
-        return replace(_give_up(workflow, reason, message, site.now), patient=True)
-    if not again and waited < site.settings.reference_note_after and not noted:
+        message += f" (waited {context.settings.reference_timeout:g} s; create the Workflow again when it is there)"
+        return replace(_give_up(workflow, reason, message, context.now), low_priority=True)
+    if not again and waited < context.settings.reference_note_after and not noted:
         # The next object of the same `kubectl apply` may be the one.
-        return Outcome(requeue_after=min(left, site.settings.reference_note_after - waited), waits_for=missing)
+        return Outcome(requeue_after=min(left, context.settings.reference_note_after - waited), waits_for=missing)
     status: Status = dict(status_of(workflow))
     set_condition(status, ConditionType.PREPARED, ConditionStatus.FALSE, reason, message)
     if not condition(status, ConditionType.STARTED):
         set_condition(status, ConditionType.STARTED, ConditionStatus.FALSE)
         set_condition(status, ConditionType.SUCCEEDED, ConditionStatus.UNKNOWN)
     if again and not noted:
-        status["lastTransitioned"] = timestamp(site.now)
+        status["lastTransitioned"] = timestamp(context.now)
     changed = status if status != status_of(workflow) else None
-    return Outcome(_status(workflow, changed), requeue_after=left, waits_for=missing, patient=True)
+    return Outcome(_status(workflow, changed), requeue_after=left, waits_for=missing, low_priority=True)
 
 
 def unusable(workflow: Raw, actions: list[Raw]) -> str | None:
@@ -325,37 +319,37 @@ def _give_up(workflow: Raw, reason: str, message: str, now: float) -> Outcome:
 # --- Supervising --------------------------------------------------------------------------------------------------
 
 
-def _supervise(workflow: Raw, state: WorkflowState, site: _Site) -> Outcome:
+def _supervise(workflow: Raw, state: WorkflowState, context: _Context) -> Outcome:
     """Enforce the deadline that is over, or say how long it is to the next."""
     if state is WorkflowState.RUNNING and all(map(_is_final, actions_of(status_of(workflow)))):
-        return _apply(workflow, events.NothingLeft(), site.now)
+        return _apply(workflow, events.NothingLeft(), context.now)
     soonest: float | None = None
-    for left, event in _deadlines(workflow, state, site):
+    for left, event in _deadlines(workflow, state, context):
         if left <= 0:
-            return _apply(workflow, event, site.now)
+            return _apply(workflow, event, context.now)
         soonest = left if soonest is None else min(soonest, left)
     return Outcome(requeue_after=soonest)
 
 
-def _deadlines(workflow: Raw, state: WorkflowState, site: _Site) -> Iterator[tuple[float, events.Event]]:
+def _deadlines(workflow: Raw, state: WorkflowState, context: _Context) -> Iterator[tuple[float, events.Event]]:
     """The seconds left to each deadline, and what happens then."""
-    status, settings = status_of(workflow), site.settings
+    status, settings = status_of(workflow), context.settings
     if state is WorkflowState.SCHEDULED:
         timeout = settings.scheduled_timeout
-        yield timeout - _age(workflow, status, "status.lastTransitioned", site), events.StartTimedOut(timeout)
+        yield timeout - _age(workflow, status, "status.lastTransitioned", context), events.StartTimedOut(timeout)
     elif state is WorkflowState.CANCELLING:
         timeout = settings.cancelling_timeout
-        yield timeout - _age(workflow, status, "status.lastTransitioned", site), events.CancelTimedOut(timeout)
+        yield timeout - _age(workflow, status, "status.lastTransitioned", context), events.CancelTimedOut(timeout)
     elif state is WorkflowState.RUNNING:
         # The action first: it is the more telling reason when both are over.
         for action in actions_of(status):
             seconds = _action_timeout(action, settings)
             if seconds is not None and action_state(action) is ActionState.RUNNING:
-                left = seconds - _age(workflow, action, _started_at(action), site)
+                left = seconds - _age(workflow, action, _started_at(action), context)
                 yield left, events.ActionTimedOut(str(action.get("id")), seconds)
         limit = _seconds(workflow.get("spec", {}).get("timeout"))
         if limit is not None:
-            yield limit - _age(workflow, status, "status.startedAt", site), events.WorkflowTimedOut(limit)
+            yield limit - _age(workflow, status, "status.startedAt", context), events.WorkflowTimedOut(limit)
 
 
 def _is_final(action: Mapping[str, Any]) -> bool:
@@ -373,14 +367,14 @@ def _seconds(value: object) -> float | None:
     return float(value) if isinstance(value, int) and value > 0 else None
 
 
-def _age(workflow: Raw, holder: Mapping[str, Any], path: str, site: _Site) -> float:
+def _age(workflow: Raw, holder: Mapping[str, Any], path: str, context: _Context) -> float:
     """Seconds since the timestamp at `path`, which `holder` holds; since the object's creation where somebody took it
     away, so that deadlines still come."""
     stamp = parse_timestamp(holder.get(path.rpartition(".")[2]))
     if stamp is None:
         path = "metadata.creationTimestamp"
         stamp = parse_timestamp(workflow["metadata"].get("creationTimestamp"))
-    return site.age(path, stamp) if stamp is not None else 0.0
+    return context.age(path, stamp) if stamp is not None else 0.0
 
 
 def _started_at(action: Mapping[str, Any]) -> str:

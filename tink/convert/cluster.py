@@ -15,7 +15,7 @@ from tink.convert.documents import Document, checked
 from tink.convert.host_surroundings import secrets_to_read
 from tink.convert.report import Finding, Kind, Source
 from tink.convert.run import DEFAULT_NAMESPACE, Converted
-from tink.kube import pages
+from tink.kube import pager
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError, UnreachableError
 from tink.kube.resources import (
     HARDWARE,
@@ -67,7 +67,7 @@ async def read_cluster(
     types = _METAL3 if metal3 else _TINKERBELL
     for resource in types:
         try:
-            async for obj in pages.each(client, resource, namespace):
+            async for obj in pager.each_list_item(client, resource, namespace):
                 found.append(_document(obj, len(found) + 1))
                 seen(len(found))
         except NotFoundError:

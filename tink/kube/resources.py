@@ -56,6 +56,8 @@ HARDWARE_DATA = ResourceType(metal3.GROUP, "v1alpha1", "hardwaredata", "Hardware
 MACHINE = ResourceType(RUFIO_GROUP, "v1alpha1", "machines", "Machine")
 """Rufio's."""
 SECRET = ResourceType("", "v1", "secrets", "Secret")
+EVENT = ResourceType("", "v1", "events", "Event")
+LEASE = ResourceType("coordination.k8s.io", "v1", "leases", "Lease")
 CRD = ResourceType(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )

@@ -8,10 +8,12 @@ informer of Hardware, so it knows of those of the namespaces that are followed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Set
 
 from tink.api.v1alpha2 import Raw
-from tink.controller.webhooks.claims import Claim, Claims, Conflict, Key, Kind, claims_of
+from tink.kube.cache import Index
+from tink.kube.objects import NamespacedName
+from tink.webhooks.claims import Claim, Claims, Conflict, Kind, claims_of
 
 
 class Addresses:
@@ -20,55 +22,40 @@ class Addresses:
     def __init__(self, elapsed: Callable[[], float]) -> None:
         self._elapsed = elapsed
         self._claims = Claims()
-        self._of: dict[Key, set[Claim]] = {}
-        self._waiting: dict[Claim, set[Key]] = {}
-        """Hosts that want an address which another has."""
-        self._wanted: dict[Key, set[Claim]] = {}
-        """The same, the other way."""
+        self._held: Index[NamespacedName, Claim] = Index()
+        """Hardware, by what it has."""
+        self._waiting: Index[NamespacedName, Claim] = Index()
+        """Hosts, by the addresses that they want and another has."""
 
-    def apply(self, hardware: Raw) -> set[Key]:
+    def apply(self, hardware: Raw) -> set[NamespacedName]:
         """Take in a Hardware that was added or changed; the hosts that waited for what it has given up."""
-        key = _key(hardware)
         self._claims.apply(hardware)
-        now = set(claims_of(hardware))
-        before = self._of.get(key, set())
-        self._of[key] = now
-        return self._waiting_for(before - now)
+        return self._waiting_for(self._held.set(NamespacedName.of(hardware), claims_of(hardware)))
 
-    def remove(self, hardware: Raw) -> set[Key]:
+    def remove(self, hardware: Raw) -> set[NamespacedName]:
         """Forget a Hardware that is gone; the hosts that waited for what it had."""
         self._claims.remove(hardware)
-        return self._waiting_for(self._of.pop(_key(hardware), set()))
+        return self._waiting_for(self._held.set(NamespacedName.of(hardware), ()))
 
-    def claim(self, key: Key, wanted: Raw, hardware: Raw | None) -> list[Conflict]:
+    def claim(self, key: NamespacedName, wanted: Raw, hardware: Raw | None) -> list[Conflict]:
         """What of the addresses of `wanted` others have, in the order of the fields; if nothing, they are its own from
         now on. `hardware` is what it is now."""
         had = claims_of(hardware)
         new = {claim: path for claim, path in claims_of(wanted).items() if claim not in had}
         conflicts = self._claims.conflicts(key, new, self._elapsed())
-        self._wait(key, {conflict.claim for conflict in conflicts})
-        left = {claim: path for claim, path in new.items() if claim not in self._wanted.get(key, ())}
-        if not any(conflict.claim[0] is Kind.MAC for conflict in conflicts):
-            self._claims.admitted(key, left, self._elapsed())
+        taken = {conflict.claim for conflict in conflicts}
+        self._waiting.set(key, taken)
+        if not any(kind is Kind.MAC for kind, _ in taken):
+            free = {claim: path for claim, path in new.items() if claim not in taken}
+            self._claims.admitted(key, free, self._elapsed())
         return conflicts
 
-    def _wait(self, key: Key, claims: set[Claim]) -> None:
-        for claim in self._wanted.pop(key, set()):
-            waiting = self._waiting[claim]
-            waiting.discard(key)
-            if not waiting:
-                del self._waiting[claim]
-        if claims:
-            self._wanted[key] = claims
-        for claim in claims:
-            self._waiting.setdefault(claim, set()).add(key)
-
-    def _waiting_for(self, claims: set[Claim]) -> set[Key]:
-        return {key for claim in claims for key in self._waiting.get(claim, ())}
-
-    def forget(self, key: Key) -> None:
+    def forget(self, key: NamespacedName) -> None:
         """The host is gone."""
-        self._wait(key, set())
+        self._waiting.set(key, ())
+
+    def _waiting_for(self, claims: Iterable[Claim]) -> set[NamespacedName]:
+        return {key for claim in claims for key in self._waiting.keys(claim)}
 
 
 def without_ip(hardware: Raw, addresses: Set[str]) -> None:
@@ -78,7 +65,3 @@ def without_ip(hardware: Raw, addresses: Set[str]) -> None:
         if dhcp.get("ip") in addresses:
             kept = {key: value for key, value in dhcp.items() if key == "hostname"}
             hardware["spec"]["networkInterfaces"][mac] = {**interface, "dhcp": kept}
-
-
-def _key(hardware: Raw) -> Key:
-    return hardware["metadata"].get("namespace", ""), hardware["metadata"]["name"]

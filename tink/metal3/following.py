@@ -13,17 +13,18 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from tink.kube.cache import Informer
 from tink.kube.client import ApiError, KubeClient
-from tink.kube.informer import Informer
-from tink.kube.leader import Leader, LeaseSettings
 from tink.kube.resources import HARDWARE, HARDWARE_DATA, WORKFLOW, ResourceType
+from tink.kube.runtime import LeaderElectionConfig, LeaderElector
 from tink.limits.backoff import Backoff
-from tink.metal3.controller import Metal3Controller, Metal3Settings
+from tink.metal3.controller import Metal3Controller
 from tink.metal3.served import is_served, served_hosts
+from tink.metal3.settings import Metal3Settings
 
 log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 10.0
+_CHECK_SECONDS = 10.0
 """How often it is looked whether the version is still served, and can be read: until then no change is noticed."""
 _SYNC_SECONDS = 120.0
 """How long a single run waits for lists."""
@@ -34,7 +35,7 @@ class _OtherVersionError(Exception):
 
 
 class Follower:
-    """One API's hosts. `namespace` None: those of all namespaces; `lease` None: there is one replica only."""
+    """One API's hosts. `namespace` None: those of all namespaces; `election` None: there is one replica only."""
 
     def __init__(
         self,
@@ -42,25 +43,25 @@ class Follower:
         context: str | None,
         namespace: str | None,
         settings: Metal3Settings,
-        lease: LeaseSettings | None,
+        election: LeaderElectionConfig | None,
         *,
-        look_seconds: float = _LOOK_SECONDS,
+        check_seconds: float = _CHECK_SECONDS,
     ) -> None:
         self._kubeconfig = kubeconfig
         self._context = context
         self._namespace = namespace
         self._settings = settings
-        self._lease = lease
-        self._look_seconds = look_seconds
+        self._election = election
+        self._check_seconds = check_seconds
 
     async def run(self) -> None:
         """Keep Hardware in step until cancelled. Raises KubeConfigError."""
         client = await KubeClient.connect(self._kubeconfig, self._context)
         try:
-            leader = Leader(client, self._lease) if self._lease is not None else None
+            elector = LeaderElector(client, self._election) if self._election is not None else None
             while True:
                 hosts, details = await self._served(client)
-                informers, controller = self._controller(client, hosts, details, leader)
+                informers, controller = self._controller(client, hosts, details, elector)
                 try:
                     await _together(
                         controller.run(), self._watch(client, hosts, details), *(each.run() for each in informers)
@@ -84,7 +85,7 @@ class Follower:
             try:
                 async with asyncio.timeout(_SYNC_SECONDS):
                     for informer in informers:
-                        await informer.wait_synced()
+                        await informer.wait_for_cache_sync()
                 failed = await controller.once()
             except TimeoutError:
                 log.error("the API did not give its lists within %g s", _SYNC_SECONDS)
@@ -100,7 +101,7 @@ class Follower:
 
     async def _served(self, client: KubeClient) -> tuple[ResourceType, bool]:
         """The version of the hosts, as soon as there is one, and whether there are HardwareData."""
-        backoff, told = Backoff(0.5, 15.0), ""
+        backoff, logged = Backoff(0.5, 15.0), ""
         while True:
             try:
                 hosts = await served_hosts(client, self._namespace)
@@ -109,13 +110,13 @@ class Follower:
                 problem = "the API serves no BareMetalHosts yet (`tinkedge crds --metal3`)"
             except ApiError as error:
                 problem = str(error)
-            if problem != told:
+            if problem != logged:
                 log.warning("%s; waiting", problem)
-                told = problem
+                logged = problem
             await asyncio.sleep(backoff.next())
 
     def _controller(
-        self, client: KubeClient, hosts: ResourceType, details: bool, leader: Leader | None
+        self, client: KubeClient, hosts: ResourceType, details: bool, elector: LeaderElector | None
     ) -> tuple[list[Informer], Metal3Controller]:
         following, hardware, workflows = (
             Informer(client, resource, self._namespace) for resource in (hosts, HARDWARE, WORKFLOW)
@@ -128,7 +129,7 @@ class Follower:
             hardware=hardware,
             workflows=workflows,
             settings=self._settings,
-            leader=leader,
+            elector=elector,
         )
         return [each for each in (data, hardware, workflows, following) if each is not None], controller
 
@@ -136,7 +137,7 @@ class Follower:
         """Raises _OtherVersionError when something else is served, or can be read, than is followed."""
         blind = False
         while True:
-            await asyncio.sleep(self._look_seconds)
+            await asyncio.sleep(self._check_seconds)
             try:
                 if not await is_served(client, hosts, self._namespace):
                     raise _OtherVersionError(f"BareMetalHosts of {hosts.api_version} are served no more")

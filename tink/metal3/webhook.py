@@ -1,4 +1,4 @@
-"""The hook that converts hosts: served by `tink.controller.webhooks.server`, answered by `tink.metal3.review`.
+"""The hook that converts hosts: served by `tink.webhooks.server`, answered by `tink.metal3.review`.
 
 The registration is `spec.conversion` of the definition of BareMetalHost. It is never taken back: without it the API
 server would do with changing the apiVersion, and a host that is then written in v1beta1 loses its power state and its
@@ -15,11 +15,11 @@ from aiohttp import web
 
 from tink.api.metal3 import crds
 from tink.api.v1alpha2 import Raw
-from tink.controller.webhooks.registration import Address, holds
 from tink.convert.baremetalhost import ConversionSettings
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.resources import CRD
 from tink.metal3 import definition, review
+from tink.webhooks.registration import Address, holds
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 An URL that somebody else wrote, or a server that redirects, names where a connection goes. Some addresses mean another
 thing to each host that uses them (loopback, link-local), so that a request to them says more about who asks than about
-who wrote the URL. Pure: `tink.net.outbound` asks for HTTP clients, `tink.agent.oci.registry` for registries.
+who wrote the URL. Pure: `tink.net.outbound` asks for HTTP clients, `tink.agent.images.registry` for registries.
 
 Sources: RFC 6890 and the IANA special-purpose address registries; RFC 4291 section 2.5, RFC 6052, RFC 3056.
 """

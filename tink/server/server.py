@@ -20,8 +20,8 @@ from proto import workflow_pb2 as pb
 from proto.output_pb2_grpc import add_OutputServiceServicer_to_server
 from proto.workflow_pb2_grpc import add_WorkflowServiceServicer_to_server
 from tink.api.v1alpha2 import Raw
+from tink.kube.cache import Informer
 from tink.kube.client import KubeClient
-from tink.kube.informer import Informer
 from tink.server.activity import ActivityObserver, never_raising
 from tink.server.agents.auth import AgentAuthorizer, OtherHost
 from tink.server.agents.directory import AgentDirectory, HardwareKey
@@ -102,10 +102,8 @@ class WorkflowServer:
         self._server: grpc.aio.Server | None = None
         self._guarding: asyncio.Task[None] | None = None
         self._stopping = False
-        workflows.on_change(self._workflow_changed)
-        workflows.on_delete(self._workflow_gone)
-        hardware.on_change(self._hardware_changed)
-        hardware.on_delete(self._hardware_gone)
+        workflows.add_event_handler(self._workflow_changed, self._workflow_gone)
+        hardware.add_event_handler(self._hardware_changed, self._hardware_gone)
 
     async def start(self) -> None:
         """Listen. Agents are answered when the informers have listed everything, which may be later.
@@ -162,7 +160,7 @@ class WorkflowServer:
             task.cancel()
 
     async def _say_when_ready(self) -> None:
-        waiting = asyncio.gather(*(informer.wait_synced() for informer in self._informers))
+        waiting = asyncio.gather(*(informer.wait_for_cache_sync() for informer in self._informers))
         while not self._stopping and not waiting.done():
             await asyncio.wait([waiting], timeout=0.2)
         waiting.cancel()

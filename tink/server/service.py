@@ -27,8 +27,8 @@ import grpc.aio
 from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
 from tink.api.v1alpha2 import Raw
+from tink.kube.cache import Informer
 from tink.kube.client import ApiError
-from tink.kube.informer import Informer
 from tink.limits.log import LimitedLog
 from tink.limits.token_bucket import TokenBuckets
 from tink.server.activity import ActivityKind, ActivityObserver, AgentActivity
@@ -185,12 +185,12 @@ class WorkflowService(pb_grpc.WorkflowServiceServicer):
         """Wait until it is known what there is: before that, nothing can be said to be unknown."""
         if self._closed:
             await _abort(context, grpc.StatusCode.UNAVAILABLE, "the server is stopping")
-        if all(informer.synced for informer in self._informers):
+        if all(informer.has_synced for informer in self._informers):
             return
         try:
             async with asyncio.timeout(_SYNC_SECONDS):
                 for informer in self._informers:
-                    await informer.wait_synced()
+                    await informer.wait_for_cache_sync()
         except TimeoutError:
             await _abort(context, grpc.StatusCode.UNAVAILABLE, "the server can't reach the Kubernetes API yet")
 

@@ -11,11 +11,10 @@ import pytest
 
 from tests.interop.metal3_site import HOST, NAMESPACE, Site, host, mac, site, status
 from tink.api.v1alpha2 import API_VERSION, Raw
-from tink.kube.announcer import EVENT
 from tink.kube.client import NotFoundError
-from tink.kube.resources import HARDWARE, HARDWARE_DATA, SECRET, ResourceType
-from tink.metal3.controller import Metal3Settings
+from tink.kube.resources import EVENT, HARDWARE, HARDWARE_DATA, SECRET, ResourceType
 from tink.metal3.ownership import SECURED_ANNOTATION, netboots
+from tink.metal3.settings import Metal3Settings
 
 pytestmark = pytest.mark.alone
 

@@ -19,11 +19,11 @@ from tests import recordings
 from tests.interop.resources.record import install
 from tests.peer import Peer
 from tink.api.v1alpha2 import Raw
-from tink.controller.webhooks.admission import Admission
-from tink.controller.webhooks.server import Webhooks
+from tink.kube.cache import Informer
 from tink.kube.client import KubeClient
-from tink.kube.informer import Informer
 from tink.kube.resources import HARDWARE, TEMPLATE, WORKFLOW
+from tink.webhooks.admission import Admission
+from tink.webhooks.server import Webhooks
 
 BASE = "/apis/tinkerbell.org/v1alpha2/namespaces"
 MERGE = "application/merge-patch+json"

@@ -10,6 +10,7 @@ import pytest
 import tink.agent.agent as agent_module
 from tests.waiting import until
 from tink.agent.agent import Agent, check, run
+from tink.agent.durable.spool import Spool
 from tink.agent.model import (
     Action,
     ActionError,
@@ -22,13 +23,12 @@ from tink.agent.model import (
     Workflow,
 )
 from tink.agent.settings import AgentSettings
-from tink.agent.spool import Spool
 
 
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch):
     """Nobody acknowledges in most of these tests."""
-    monkeypatch.setattr(agent_module, "KNOWN_WITHIN_SECONDS", 0.05)
+    monkeypatch.setattr(agent_module, "ACKNOWLEDGED_WITHIN_SECONDS", 0.05)
 
 
 class FakeRuntime:
@@ -152,7 +152,7 @@ async def test_agent_that_is_told_to_end_stops_the_action_and_reports_nothing():
     await agent.close()
     assert runtime.calls[-1] == "stopped one"
     assert len(spool) == 0
-    assert agent.holds() == ("w",), "whoever starts this agent again will hear of it"
+    assert agent.held_workflows() == ("w",), "whoever starts this agent again will hear of it"
 
 
 @pytest.fixture
@@ -262,7 +262,7 @@ def test_missing_runtime_program_is_named(tmp_path, monkeypatch, caplog):
 
 def test_agent_imports_nothing_that_the_osie_does_not_have():
     code = (
-        "import sys, tink.agent, tink.agent.oci.runc, tink.agent.process\n"
+        "import sys, tink.agent, tink.agent.runtimes.oci.runc, tink.agent.runtimes.process\n"
         "heavy = {'aiohttp', 'pydantic', 'kubernetes_asyncio', 'click', 'yaml', 'jinja2', 'orjson', 'rich'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

@@ -136,11 +136,11 @@ def test_executor(name):
 
 
 def test_machine_that_is_about_to_reboot_takes_no_new_workflow():
-    executor = Executor(settles=True)
+    executor = Executor(after_workflow=True)
     executor.handle(StartWorkflow(W2))
     executor.action_ended(OK)
     assert rejection(executor.handle(StartWorkflow(W1))) == ("w1", "AlreadyRunning")
-    executor.settled()
+    executor.after_workflow_ended()
     assert executor.handle(StartWorkflow(W1)) == STARTED_FIRST
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tink.agent.agent import only_agent_in
-from tink.agent.oci.registry import Registries
-from tink.agent.oci.runc import ContainerRuntime
-from tink.agent.oci.store import ImageStore
-from tink.agent.process import ProcessRuntime
+from tink.agent.images.registry import Registries
+from tink.agent.images.store import ImageStore
+from tink.agent.runtimes.oci.runc import ContainerRuntime
+from tink.agent.runtimes.process import ProcessRuntime
 
 
 @pytest.fixture(autouse=True)

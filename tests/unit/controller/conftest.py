@@ -25,11 +25,9 @@ class FakeInformer:
         self._delete: list[Any] = []
         self.version = 100
 
-    def on_change(self, handler: Any) -> None:
-        self._change.append(handler)
-
-    def on_delete(self, handler: Any) -> None:
-        self._delete.append(handler)
+    def add_event_handler(self, on_change: Any = None, on_delete: Any = None) -> None:
+        self._change += [on_change] if on_change is not None else []
+        self._delete += [on_delete] if on_delete is not None else []
 
     def get(self, namespace: str, name: str) -> Raw | None:
         return self.objects.get((namespace, name))
@@ -37,7 +35,7 @@ class FakeInformer:
     def __len__(self) -> int:
         return len(self.objects)
 
-    async def wait_synced(self) -> None:
+    async def wait_for_cache_sync(self) -> None:
         return
 
     def put(self, obj: Raw) -> Raw:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.waiting import until
 from tink.api.v1alpha2 import FINALIZER, Raw
-from tink.controller.controller import Controller
+from tink.controller.controller import WorkflowController
 from tink.controller.settings import ControllerSettings
 from tink.kube.client import ApiError, ConflictError, UnreachableError
 
@@ -26,13 +26,13 @@ class Rig:
     """A controller over an API in memory."""
 
     def __init__(
-        self, store: Any, fake_api: Any, render: Any, settings: ControllerSettings, leader: Any = None
+        self, store: Any, fake_api: Any, render: Any, settings: ControllerSettings, elector: Any = None
     ) -> None:
         self.workflows, self.hardware, self.templates = store(), store(), store()
         self.api = fake_api(self.workflows)
         self.now = NOW
         self.elapsed = 0.0
-        self.controller = Controller(
+        self.controller = WorkflowController(
             self.api,
             workflows=self.workflows,
             hardware=self.hardware,
@@ -41,7 +41,7 @@ class Rig:
             render=render,
             clock=lambda: self.now,
             elapsed=lambda: self.elapsed,
-            leader=leader,
+            elector=elector,
         )
 
     def state(self, name: str = "w") -> str | None:
@@ -215,7 +215,7 @@ async def test_a_clock_that_jumps_ends_no_workflow(rig: Rig, make_workflow: Make
         rig.elapsed += 300
         rig.workflows.put(make_workflow("Scheduled", reason="and again"))
         await rig.until("Failed")
-        assert len(rig.controller._sightings) == 0
+        assert len(rig.controller._ages) == 0
 
 
 async def test_a_status_written_by_a_late_clock_has_its_whole_time(rig: Rig, make_workflow: Make) -> None:
@@ -350,14 +350,14 @@ class Elected:
     """A leader by the test's word."""
 
     def __init__(self) -> None:
-        self.leading = False
+        self.is_leader = False
         self.write_timeout = 0.05
         self.elected = asyncio.Event()
 
     async def run(self, act: Callable[[], Any]) -> None:
         while True:
             await self.elected.wait()
-            self.leading = True
+            self.is_leader = True
             acting = asyncio.create_task(act())
             try:
                 while self.elected.is_set():
@@ -365,13 +365,13 @@ class Elected:
             finally:
                 acting.cancel()
                 await asyncio.wait([acting])
-                self.leading = False
+                self.is_leader = False
 
 
 @pytest.fixture
 def elected_rig(store: Any, fake_api: Any, render: Any, hardware: Raw, template: Raw) -> Rig:
     settings = ControllerSettings(retry_first=0.005, retry_longest=0.02)
-    rig = Rig(store, fake_api, render, settings, leader=Elected())
+    rig = Rig(store, fake_api, render, settings, elector=Elected())
     rig.hardware.put(hardware)
     rig.templates.put(template)
     return rig
@@ -381,13 +381,13 @@ async def test_who_does_not_lead_writes_nothing_and_begins_with_all_of_it_when_e
     elected_rig: Rig, make_workflow: Make
 ) -> None:
     rig = elected_rig
-    leader: Any = rig.controller._leader
+    elector: Any = rig.controller._elector
     async with rig.running():
         for name in ("a", "b", "c"):
             rig.workflows.put(make_workflow(name=name))
         await asyncio.sleep(0.03)
         assert rig.api.patches == []
-        leader.elected.set()
+        elector.elected.set()
         for name in ("a", "b", "c"):
             await rig.until("Pending", name)
 
@@ -396,8 +396,8 @@ async def test_what_was_cut_short_by_the_loss_of_the_lease_is_done_when_it_is_wo
     elected_rig: Rig, make_workflow: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = elected_rig
-    leader: Any = rig.controller._leader
-    leader.write_timeout = 60
+    elector: Any = rig.controller._elector
+    elector.write_timeout = 60
     patch, stalled = rig.api.patch, asyncio.Event()
 
     async def stall(*_: Any, **__: Any) -> Raw:
@@ -407,13 +407,13 @@ async def test_what_was_cut_short_by_the_loss_of_the_lease_is_done_when_it_is_wo
 
     monkeypatch.setattr(rig.api, "patch", stall)
     async with rig.running():
-        leader.elected.set()
+        elector.elected.set()
         rig.workflows.put(make_workflow())
         await stalled.wait()
-        leader.elected.clear()
+        elector.elected.clear()
         await asyncio.sleep(0.02)
         monkeypatch.setattr(rig.api, "patch", patch)
-        leader.elected.set()
+        elector.elected.set()
         await rig.until("Pending")
 
 
@@ -421,7 +421,7 @@ async def test_a_write_of_a_leader_ends_before_its_lease_does(
     elected_rig: Rig, make_workflow: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = elected_rig
-    leader: Any = rig.controller._leader
+    elector: Any = rig.controller._elector
     ends: list[float] = []
 
     async def stall(*_: Any, **__: Any) -> Raw:
@@ -434,25 +434,25 @@ async def test_a_write_of_a_leader_ends_before_its_lease_does(
 
     monkeypatch.setattr(rig.api, "patch", stall)
     async with rig.running():
-        leader.elected.set()
+        elector.elected.set()
         rig.workflows.put(make_workflow())
         await until(lambda: ends)
-    assert 0.9 * leader.write_timeout < ends[0] < 5, "its own bound, and no longer one of the client's"
+    assert 0.9 * elector.write_timeout < ends[0] < 5, "its own bound, and no longer one of the client's"
 
 
 async def test_a_worker_that_has_not_heard_yet_that_another_leads_does_not_write(
     elected_rig: Rig, make_workflow: Make
 ) -> None:
     rig = elected_rig
-    leader: Any = rig.controller._leader
+    elector: Any = rig.controller._elector
     async with rig.running():
-        leader.elected.set()
+        elector.elected.set()
         await asyncio.sleep(0.01)
-        leader.leading = False
+        elector.is_leader = False
         rig.workflows.put(make_workflow())
         await asyncio.sleep(0.05)
         assert rig.api.patches == []
-        leader.leading = True
+        elector.is_leader = True
         await rig.until("Pending")
 
 
@@ -462,6 +462,5 @@ async def test_nothing_is_remembered_of_workflows_that_went(rig: Rig, make_workf
         await asyncio.sleep(0.02)
         rig.workflows.remove("d", "w")
         await asyncio.sleep(0.02)
-        assert rig.controller._waiters == {}
-        assert rig.controller._waits_for == {}
-        assert len(rig.controller._sightings) == 0
+        assert len(rig.controller._waiting) == 0
+        assert len(rig.controller._ages) == 0

@@ -21,7 +21,7 @@ from tink.convert.cluster import apply_all, read_cluster
 from tink.convert.documents import Document
 from tink.convert.report import Finding
 from tink.convert.run import Converted
-from tink.kube import pages
+from tink.kube import pager
 from tink.kube.client import ApiError, KubeClient, NotFoundError, UnreachableError
 from tink.kube.resources import CRD, HARDWARE, SECRET, ResourceType
 
@@ -93,7 +93,7 @@ def run(*arguments: str | Path) -> Result:
 async def test_cluster_is_read_page_by_page_one_namespace_or_all(
     client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages, "each", partial(pages.each, page=2))
+    monkeypatch.setattr(pager, "each_list_item", partial(pager.each_list_item, page_size=2))
     await old_rack(client)
     seen: list[int] = []
     found = await read_cluster(client, None, metal3=False, seen=seen.append)
@@ -179,7 +179,7 @@ async def test_refused_object_is_named_and_the_others_are_applied(client: KubeCl
 
 async def test_kind_that_may_not_be_read_costs_no_other(client: KubeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     await old_rack(client)
-    each = pages.each
+    each = pager.each_list_item
 
     async def limited(client: KubeClient, resource: ResourceType, *arguments: Any) -> AsyncIterator[Raw]:
         if resource.kind in denied:
@@ -187,7 +187,7 @@ async def test_kind_that_may_not_be_read_costs_no_other(client: KubeClient, monk
         async for found in each(client, resource, *arguments):
             yield found
 
-    monkeypatch.setattr(pages, "each", limited)
+    monkeypatch.setattr(pager, "each_list_item", limited)
     denied = {"Template"}
     found = await read_cluster(client, "rack", metal3=False, seen=lambda _: None)
     (refused,) = [each for each in found if isinstance(each, Finding)]

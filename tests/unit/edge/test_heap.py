@@ -29,10 +29,10 @@ from edge import heap
 heap._POLICY = Path(sys.argv[1])
 def huge():
     return sum(int(line.split()[1]) for line in open("/proc/self/smaps_rollup") if line.startswith("AnonHuge"))
-objects = [str(number).zfill(100) for number in range(700_000)]
+objects = [str(number).zfill(100) for number in range(1_400_000)]
 before = huge()
 heap.settle()
-assert objects[::100_000] == [str(number).zfill(100) for number in range(0, 700_000, 100_000)]
+assert objects[::100_000] == [str(number).zfill(100) for number in range(0, 1_400_000, 100_000)]
 print(before, huge())
 """
 

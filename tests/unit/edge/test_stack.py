@@ -20,7 +20,7 @@ from edge.settings import EdgeSettings, Service, StackSettings
 from edge.stack import Stack, StackError
 from tests.ports import free_port
 from tink.apiserver import ApiServer
-from tink.controller.controller import Controller
+from tink.controller.controller import WorkflowController
 
 MAC = "52:54:00:00:00:01"
 HARDWARE = {
@@ -35,11 +35,15 @@ Make = Callable[..., Stack]
 
 @pytest.fixture
 async def make(tmp_path: Path) -> AsyncIterator[Make]:
-    """A stack on loopback with ports of its own."""
+    """A stack on loopback with ports, and a boot program, of its own."""
     made: list[Stack] = []
+    boot_programs = tmp_path / "ipxe"
+    boot_programs.mkdir()
+    (boot_programs / "snponly.efi").write_bytes(b"MZ")
 
     def stack(*services: Service, **settings: Any) -> Stack:
-        edge = {name: settings.pop(name, None) or free_port() for name in ("http_port", "admin_port")}
+        edge: dict[str, Any] = {"ipxe_dir": boot_programs}
+        edge |= {name: settings.pop(name, None) or free_port() for name in ("http_port", "admin_port")}
         ports = {name: free_port() for name in ("grpc_port", "api_port")}
         given: dict[str, Any] = {"data_dir": tmp_path / "data", "edge": EdgeSettings(**edge)} | ports | settings
         stack = Stack(StackSettings(frozenset(services), **given))
@@ -94,10 +98,10 @@ async def test_outside_of_a_cluster_a_kubeconfig_is_asked_for(make: Make, monkey
 async def test_part_that_ends_by_itself_ends_the_stack_and_is_named(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def broken(_: Controller) -> None:
+    async def broken(_: WorkflowController) -> None:
         raise RuntimeError("out of order")
 
-    monkeypatch.setattr(Controller, "run", broken)
+    monkeypatch.setattr(WorkflowController, "run", broken)
     stack = make(Service.APISERVER, Service.CONTROLLER)
     await stack.start()
     with pytest.raises(StackError, match="controller ended: RuntimeError"):

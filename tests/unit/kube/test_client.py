@@ -160,5 +160,5 @@ async def test_a_call_under_way_when_the_client_closes_ends(api: Any, client: Ku
 
 def test_importing_the_client_does_not_import_kubernetes_asyncio() -> None:
     """It costs half a second, on every `tinkedge --help`."""
-    code = "import sys, tink.kube.client, tink.kube.informer; sys.exit('kubernetes_asyncio' in sys.modules)"
+    code = "import sys, tink.kube.client, tink.kube.cache.informer; sys.exit('kubernetes_asyncio' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -90,11 +90,11 @@ async def test_command_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatc
 async def test_daemon_stops_on_sigterm_and_what_it_said_is_kept(tmp_path: Path) -> None:
     script = "trap 'echo bye >&2; exit 7' TERM; seq 30; while :; do sleep 0.05; done"
     daemon = await Daemon.start("it", ["sh", "-c", script], tmp_path / "log")
-    await until(lambda: "30" in daemon.said())
+    await until(lambda: "30" in daemon.log_tail())
     assert daemon.returncode is None
-    assert daemon.said(2) == "29\n30"
+    assert daemon.log_tail(2) == "29\n30"
     assert await daemon.stop() == 7
-    assert daemon.said(1) == "bye"
+    assert daemon.log_tail(1) == "bye"
     assert await daemon.stop() == 7, "stopping twice does no harm"
 
 
@@ -102,7 +102,7 @@ async def test_daemon_that_does_not_listen_is_killed(tmp_path: Path) -> None:
     daemon = await Daemon.start(
         "it", ["sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done"], tmp_path / "l"
     )
-    await until(lambda: daemon.said() == "up")
+    await until(lambda: daemon.log_tail() == "up")
     assert await daemon.stop(grace=0.2) == -signal.SIGKILL
     assert not alive(daemon.pid)
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.unit.metal3.hosts import V1ALPHA1, hosts
 from tink.api.metal3.crds import generate
-from tink.controller.webhooks.registration import Address
 from tink.convert.baremetalhost import ConversionSettings
+from tink.kube.objects import NamespacedName
 from tink.metal3 import definition
 from tink.metal3.definition import Definition
 from tink.metal3.migration import plan, report
@@ -20,6 +20,7 @@ from tink.metal3.migration.compare import Trip, differences
 from tink.metal3.migration.plan import MigrationSettings, Phase, Plan
 from tink.metal3.migration.report import Outcome
 from tink.metal3.migration.survey import MOST_KEPT, Survey
+from tink.webhooks.registration import Address
 
 WEBHOOK = definition.conversion(Address("/convert", url="https://h"), b"pem")
 
@@ -49,7 +50,7 @@ def todo(made: Plan) -> dict[str, int]:
 
 
 def test_each_state_of_the_cluster_leads_to_what_is_left() -> None:
-    missing = [("m", f"h{number}") for number in range(5)]
+    missing = [NamespacedName("m", f"h{number}") for number in range(5)]
     first = planned(surveyed(missing=missing))
     assert todo(first) == {"hardware-data": 5, "storage": 1, "rewrite": 5, "stored-versions": 1}
     assert first.steps[0].text == "create 5 HardwareData: m/h0, m/h1, m/h2 and 2 more"
@@ -191,7 +192,7 @@ def test_failures_are_shown_the_first_ten_and_all_in_json() -> None:
     lines = list(report.done_lines(failed))
     assert lines[0] == "rewrite: 3 done, 2 were so already, 30 failed"
     assert len(lines) == 11
-    survey = surveyed(missing=[("m", "h")])
+    survey = surveyed(missing=[NamespacedName("m", "h")])
     made = json.loads(report.as_json(survey, planned(survey), [failed], Outcome.FAILED, "why", applied=True))
     assert len(made["done"][0]["failures"]) == 30
     assert (made["outcome"], made["error"], made["applied"]) == ("failed", "why", True)

@@ -20,8 +20,7 @@ class Bench:
         self.rig = rig
         self.reads = 0
         self.index = WorkflowIndex()
-        rig.workflows.on_change(lambda new, _: self.index.apply(new))
-        rig.workflows.on_delete(self.index.remove)
+        rig.workflows.add_event_handler(lambda new, _: self.index.apply(new), self.index.remove)
         get = rig.api.get
 
         async def counted(*arguments: Any) -> Raw:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.server.bench import Bench
 from tests.waiting import until
-from tink.agent.transport import Pace
+from tink.agent.connection.transport import RetryPolicy
 from tink.kube.client import UnreachableError
 from tink.server.events import (
     BATCH_SECONDS,
@@ -96,7 +96,7 @@ async def test_events_of_two_workflows_of_one_machine_keep_their_order(bench: Be
     bench.rig.workflow("next", state="Scheduled", created=1)
     bench.rig.api.gate = asyncio.Event()
     order: list[str] = []
-    bench.rig.workflows.on_change(lambda new, _: order.append(new["metadata"]["name"]))
+    bench.rig.workflows.add_event_handler(lambda new, _: order.append(new["metadata"]["name"]))
     reports: list[tuple[str, Any]] = [
         ("w", events.ActionStarted("a0")),
         ("w", events.ActionSucceeded("a0")),
@@ -115,7 +115,9 @@ async def test_an_event_of_another_workflow_is_not_overtaken(bench: Bench) -> No
     bench.rig.workflow("next", state="Scheduled", created=1)
     first = await begun(bench)
     order: list[tuple[str, str]] = []
-    bench.rig.workflows.on_change(lambda new, _: order.append((new["metadata"]["name"], new["status"]["state"])))
+    bench.rig.workflows.add_event_handler(
+        lambda new, _: order.append((new["metadata"]["name"], new["status"]["state"]))
+    )
     reports: list[tuple[str, Any]] = [
         ("w", events.ActionSucceeded("a0")),
         ("next", events.ActionStarted("a0")),
@@ -302,7 +304,7 @@ def test_a_report_of_actions_that_this_server_has_not_heard_of_is_in_a_hurry(ben
 
 
 def test_a_report_that_gives_way_comes_long_before_its_agent_takes_it_for_lost() -> None:
-    assert 10 * BATCH_SECONDS <= YIELD_SECONDS <= Pace().publish_timeout / 5
+    assert 10 * BATCH_SECONDS <= YIELD_SECONDS <= RetryPolicy().publish_timeout / 5
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))

@@ -61,14 +61,14 @@ class Checkout:
             "".join((f"wanted==1 --hash=sha256:{digest}\n", *lines))
         )
 
-    def venv(self) -> subprocess.CompletedProcess[str]:
+    def venv(self, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
-        environment |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.wheels), "PYTHON": sys.executable}
+        environment |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.wheels), "PYTHON": python}
         command = ["bash", str(self.directory / "deploy" / "setup.sh"), "venv"]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
     def has(self, module: str) -> bool:
-        python = self.directory / ".venv" / "bin" / "python"
+        python = self.directory / f".venv-{Path(sys.executable).name}" / "bin" / "python"
         return subprocess.run([python, "-c", f"import {module}"], capture_output=True, check=False).returncode == 0
 
 
@@ -100,3 +100,12 @@ def test_only_files_with_the_locked_hashes_are_installed(checkout: Checkout) -> 
     assert checkout.has("wanted")
     assert checkout.has("ours")
     assert checkout.venv().stderr == "", "a second time there is nothing to do"
+    assert not (checkout.directory / ".venv").exists(), "a Python that was asked for has an environment of its own"
+
+
+def test_python_that_was_asked_for_and_is_missing_is_named_and_no_other_taken(checkout: Checkout) -> None:
+    checkout.lock()
+    refused = checkout.venv(python="python3.99")
+    assert refused.returncode == 1
+    assert "python3.99 is missing, or older than 3.11" in refused.stderr
+    assert not list(checkout.directory.glob(".venv*"))

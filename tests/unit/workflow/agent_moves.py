@@ -22,8 +22,8 @@ from tests.unit.workflow.world import (
     told_after,
     uid,
 )
+from tink.agent.connection.transport import reorderable
 from tink.agent.executor import Executor
-from tink.agent.transport import _together
 from tink.server.dispatch.decision import AgentView
 from tink.workflow import events
 
@@ -71,13 +71,13 @@ def ahead(spool: tuple[int, ...]) -> Iterator[int]:
     whether the answer comes; so it may be sent again."""
     oldest, *others = map(EVENTS.see, spool)
     for number, event in zip(spool[1:], others, strict=True):
-        if not _together(oldest, event):
+        if not reorderable(oldest, event):
             return
         yield number
 
 
 def may_begin(state: State) -> bool:
-    """Agent._is_known: before the first action the server has heard of everything.
+    """Agent._start_is_acknowledged: before the first action the server has heard of everything.
 
     The last one waits for that, too, but only for a while. Here that while is for ever if it reboots the machine, which
     is a success only to a server that knows of it, and no time at all if it does not.
@@ -126,7 +126,7 @@ def connected(state: State, index: int, ages: tuple[int, ...]) -> State:
 
 
 def held(agent: Agent) -> tuple[str, ...]:
-    """Agent.holds."""
+    """Agent.held_workflows."""
     executor: Executor = EXECUTORS.see(agent.executor)
     running = {executor.running} if executor.running else set()
     return tuple(sorted(running | {EVENTS.see(event).workflow_id for event in agent.spool}))

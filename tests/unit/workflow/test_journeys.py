@@ -129,7 +129,7 @@ class Agent:
                     self.stopping = True
 
     def begin(self) -> bool:
-        """Agent._is_known: the first action and the last one wait until the server has heard of their start."""
+        """Agent._start_is_acknowledged: the first action and the last one wait until the server has heard of it."""
         progress = self.executor.progress
         if self.action is None or self.runs or self.lost or self.stopping or progress.workflow is None:
             return False
@@ -157,7 +157,7 @@ class Agent:
     def unheard(self) -> set[str]:
         return {event.workflow_id for event in self.spool}
 
-    def holds(self) -> set[str]:
+    def held_workflows(self) -> set[str]:
         return self.unheard() | ({self.executor.running} if self.executor.running else set())
 
 
@@ -334,7 +334,7 @@ class Journeys(RuleBasedStateMachine):
             agent.stream.open = False
         self.streams[which, at] = agent.stream = Stream(says=agent.says)
         if agent.says:
-            self._account(which, at, agent.holds())
+            self._account(which, at, agent.held_workflows())
 
     def _account(self, which: int, at: int, holds: set[str]) -> None:
         """Stream._account."""

@@ -25,7 +25,7 @@ from tink.apiserver.resources.registry import Registry, Resource
 from tink.apiserver.store.storage import Event, Key, MismatchError, Owned, StorageError, Store, Stored
 from tink.apiserver.write import propagation
 from tink.apiserver.write.verbs import Verbs
-from tink.kube.workqueue import WorkQueue
+from tink.kube.runtime import WorkQueue
 from tink.schema.values import Raw
 
 log = logging.getLogger(__name__)
@@ -89,8 +89,8 @@ class Garbage:
                 for _ in range(WORKERS):
                     tasks.create_task(self._work())
         finally:
-            self._queue.close()
-            self._gone.close()
+            self._queue.shut_down()
+            self._gone.shut_down()
 
     async def _begin(self) -> None:
         try:
@@ -118,37 +118,37 @@ class Garbage:
 
     async def _follow_gone(self) -> None:
         while True:
-            uid = await self._gone.take()
+            uid = await self._gone.get()
             try:
                 for key in await self._store.dependents(uid):
                     self._queue.add(key)
-                self._gone.settle(uid)
+                self._gone.forget(uid)
             except StorageError as error:
-                log.error("garbage collection: %s; trying again in %.0f s", error, self._gone.retry(uid))
+                log.error("garbage collection: %s; trying again in %.0f s", error, self._gone.add_rate_limited(uid))
             finally:
                 self._gone.done(uid)
 
     async def _work(self) -> None:
         while True:
-            key = await self._queue.take()
+            key = await self._queue.get()
             try:
                 await self._look_at(key)
-                self._queue.settle(key)
+                self._queue.forget(key)
             except MismatchError:
                 self._queue.add(key)  # changed since it was read
             except StatusError as error:
                 if error.code == 404:
-                    self._queue.settle(key)
+                    self._queue.forget(key)
                 elif error.code == 409:
-                    self._queue.retry(key)
+                    self._queue.add_rate_limited(key)
                 else:
-                    delay = self._queue.retry(key)
+                    delay = self._queue.add_rate_limited(key)
                     where = f"{key.namespace}/{key.name}" if key.namespace else key.name
                     log.warning(
                         "garbage collection of %s %s: %s; trying again in %.0f s", key.resource, where, error, delay
                     )
             except StorageError as error:
-                log.error("garbage collection: %s; trying again in %.0f s", error, self._queue.retry(key))
+                log.error("garbage collection: %s; trying again in %.0f s", error, self._queue.add_rate_limited(key))
             finally:
                 self._queue.done(key)
 

@@ -37,10 +37,9 @@ def loads(raw: bytes) -> Any:
     except orjson.JSONDecodeError:
         _Scanner(raw).check()
     try:
-        value = json.loads(raw.decode("utf-8", "replace"))
+        return orjson.loads(json.dumps(_mended(json.loads(raw.decode("utf-8", "replace")))))
     except (ValueError, RecursionError) as error:
         raise JsonError("invalid character '[' exceeded max depth") from error
-    return orjson.loads(json.dumps(_mended(value)))
 
 
 def _mended(value: Any) -> Any:

@@ -7,28 +7,30 @@ itself if somebody else was faster, so nobody's change is lost.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
 from tink.api.metal3 import V1ALPHA1, V1BETA1
 from tink.api.v1alpha2 import Raw
 from tink.convert.baremetalhost import convert
-from tink.kube import pages
+from tink.kube import pager
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError, UnreachableError
+from tink.kube.objects import NamespacedName
 from tink.kube.resources import CRD, HARDWARE_DATA, HOST_V1ALPHA1, HOST_V1BETA1
+from tink.limits.backoff import Backoff
 from tink.metal3.definition import NAME, NEW, OLD, Definition
 from tink.metal3.migration.plan import MigrationSettings, Phase, Plan
-from tink.metal3.migration.survey import Key, Progress, Survey, key
+from tink.metal3.migration.survey import Progress, Survey
 
 _AT_ONCE = 8
 _ATTEMPTS = 6
-_FIRST_DELAY = 0.2
+_RETRY_FIRST_SECONDS = 0.2
+_RETRY_LONGEST_SECONDS = 10.0
 _WORTH_ANOTHER = frozenset({0, 409, 429, 500, 503, 504})
 MOST_FAILURES = 100
 """Failures of single hosts that are kept; after so many in one phase it is given up."""
 
-_Act = Callable[[Key, str], Awaitable[bool]]
+_Act = Callable[[NamespacedName, str], Awaitable[bool]]
 """Does something to a host, and says whether there was anything to do."""
 
 
@@ -69,7 +71,10 @@ async def _phase(
             return await _change(client, phase, lambda now: now.storage == NEW, lambda now: now.with_storage(NEW))
         case Phase.REWRITE:
             await asyncio.sleep(settings.settle)
-            hosts = {key(host): host["metadata"]["resourceVersion"] async for host in pages.each(client, HOST_V1BETA1)}
+            hosts = {
+                NamespacedName.of(host): host["metadata"]["resourceVersion"]
+                async for host in pager.each_list_item(client, HOST_V1BETA1)
+            }
             return await _for_all(phase, hosts, lambda at, version: _rewrite(client, at, version), progress)
         case Phase.STORED_VERSIONS:
             return await _change(
@@ -79,7 +84,7 @@ async def _phase(
             return await _change(client, phase, lambda now: OLD not in now.served, lambda now: now.without_served(OLD))
 
 
-async def _for_all(phase: Phase, hosts: dict[Key, str], act: _Act, progress: Progress) -> Done:
+async def _for_all(phase: Phase, hosts: dict[NamespacedName, str], act: _Act, progress: Progress) -> Done:
     """Do it to each host, with its resourceVersion, some at a time."""
     found, waiting = Done(phase), list(hosts.items())
     for start in range(0, len(waiting), _AT_ONCE):
@@ -97,9 +102,9 @@ async def _for_all(phase: Phase, hosts: dict[Key, str], act: _Act, progress: Pro
     return found
 
 
-async def _tried(act: _Act, at: Key, version: str) -> bool | str:
+async def _tried(act: _Act, at: NamespacedName, version: str) -> bool | str:
     """Whether there was anything to do, or why it failed. Raises UnreachableError."""
-    delay = _FIRST_DELAY
+    backoff = Backoff(_RETRY_FIRST_SECONDS, _RETRY_LONGEST_SECONDS)
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             return await act(at, version)
@@ -107,16 +112,15 @@ async def _tried(act: _Act, at: Key, version: str) -> bool | str:
             if error.status not in _WORTH_ANOTHER or attempt == _ATTEMPTS:
                 if isinstance(error, UnreachableError):
                     raise
-                return f"BareMetalHost {at[0]}/{at[1]}: {error}"
-        await asyncio.sleep(delay * random.uniform(0.5, 1.0))  # noqa: S311 - so that not all come back at once
-        delay *= 2
+                return f"BareMetalHost {at}: {error}"
+        await asyncio.sleep(backoff.next())
     raise AssertionError
 
 
 # --- single objects -------------------------------------------------------------------------------------------------
 
 
-async def _give_details(client: KubeClient, survey: Survey, settings: MigrationSettings, at: Key) -> bool:
+async def _give_details(client: KubeClient, survey: Survey, settings: MigrationSettings, at: NamespacedName) -> bool:
     """Write a host's hardware details, as they are now, into a HardwareData of its name."""
     namespace, name = at
     resource = HOST_V1ALPHA1 if OLD in survey.served else HOST_V1BETA1
@@ -159,7 +163,7 @@ def details(host: Raw, hardware: Raw) -> Raw:
     }
 
 
-async def _rewrite(client: KubeClient, at: Key, version: str) -> bool:
+async def _rewrite(client: KubeClient, at: NamespacedName, version: str) -> bool:
     """Have a host stored again; whether it was not stored so already."""
     namespace, name = at
     try:

@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from tink.api.metal3 import V1ALPHA1
 from tink.api.v1alpha2 import Raw
 from tink.convert.baremetalhost import ConversionSettings, convert
-from tink.kube import pages
+from tink.kube import pager
 from tink.kube.client import ApiError, KubeClient, NotFoundError, UnreachableError
+from tink.kube.objects import NamespacedName
 from tink.kube.resources import CRD, HARDWARE_DATA, HOST_V1ALPHA1, HOST_V1BETA1
 from tink.metal3.definition import HARDWARE_DATA_NAME, NAME, NEW, OLD, Definition
 from tink.metal3.migration.compare import Difference, Trip, differences, digest, state
 
-Key = tuple[str, str]
-"""Namespace and name of a host."""
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how many of it are done, and of how many (0: nobody knows)."""
 
@@ -40,8 +39,8 @@ class Survey:
     definition: Definition | None
     details_defined: bool = False
     hosts: int = 0
-    missing: list[Key] = field(default_factory=list)
-    differing: list[Key] = field(default_factory=list)
+    missing: list[NamespacedName] = field(default_factory=list)
+    differing: list[NamespacedName] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
     more_differences: int = 0
     compared: int = 0
@@ -90,25 +89,29 @@ async def _definition(client: KubeClient, name: str) -> Definition | None:
         return None
 
 
-async def _details(client: KubeClient, progress: Progress) -> dict[Key, bytes]:
+async def _details(client: KubeClient, progress: Progress) -> dict[NamespacedName, bytes]:
     """Digests of all hardware details that HardwareData have."""
     found = {}
-    async for each in pages.each(client, HARDWARE_DATA):
+    async for each in pager.each_list_item(client, HARDWARE_DATA):
         hardware = (each.get("spec") or {}).get("hardware")
         if hardware:
-            found[key(each)] = digest(hardware)
+            found[NamespacedName.of(each)] = digest(hardware)
         progress("HardwareData read", len(found), 0)
     return found
 
 
 async def _hosts(
-    client: KubeClient, settings: ConversionSettings, found: Survey, details: dict[Key, bytes], progress: Progress
-) -> dict[Key, _Seen]:
+    client: KubeClient,
+    settings: ConversionSettings,
+    found: Survey,
+    details: dict[NamespacedName, bytes],
+    progress: Progress,
+) -> dict[NamespacedName, _Seen]:
     """Read all hosts as v1alpha1; give what there is to compare with, if that version is served."""
     seen = {}
     served = OLD in found.served
     try:
-        async for host in pages.each(client, HOST_V1ALPHA1 if served else HOST_V1BETA1):
+        async for host in pager.each_list_item(client, HOST_V1ALPHA1 if served else HOST_V1BETA1):
             found.hosts += 1
             progress("hosts read", found.hosts, 0)
             old = convert(host, V1ALPHA1, settings)
@@ -117,36 +120,40 @@ async def _hosts(
                 trip = Trip.of(old, settings)
                 found.add(trip.differences(settings))
                 version = host["metadata"]["resourceVersion"]
-                seen[key(host)] = _Seen(version, digest(state(trip.up)), digest(state(trip.back)))
+                seen[NamespacedName.of(host)] = _Seen(version, digest(state(trip.up)), digest(state(trip.back)))
     except ApiError as error:
         _note_fault(found, error)
     return seen
 
 
-def _look_for_details(found: Survey, details: dict[Key, bytes], host: Raw) -> None:
+def _look_for_details(found: Survey, details: dict[NamespacedName, bytes], host: Raw) -> None:
     hardware = (host.get("status") or {}).get("hardware")
     if not hardware:
         return
-    there = details.get(key(host))
+    there = details.get(NamespacedName.of(host))
     if there is None:
-        found.missing.append(key(host))
+        found.missing.append(NamespacedName.of(host))
     elif there != digest(hardware):
-        found.differing.append(key(host))
+        found.differing.append(NamespacedName.of(host))
 
 
 async def _compare(
-    client: KubeClient, settings: ConversionSettings, found: Survey, seen: dict[Key, _Seen], progress: Progress
+    client: KubeClient,
+    settings: ConversionSettings,
+    found: Survey,
+    seen: dict[NamespacedName, _Seen],
+    progress: Progress,
 ) -> None:
     """Read all hosts as v1beta1, and compare them with what they should be."""
     try:
-        async for host in pages.each(client, HOST_V1BETA1):
-            was = seen.get(key(host))
+        async for host in pager.each_list_item(client, HOST_V1BETA1):
+            was = seen.get(NamespacedName.of(host))
             if was is None:
                 continue
             found.compared += 1
             progress("hosts compared", found.compared, len(seen))
             if host["metadata"]["resourceVersion"] != was.resource_version or not _is(host, was, settings):
-                found.add(await _look_closer(client, settings, key(host)))
+                found.add(await _look_closer(client, settings, NamespacedName.of(host)))
     except ApiError as error:
         _note_fault(found, error)
 
@@ -155,7 +162,7 @@ def _is(host: Raw, was: _Seen, settings: ConversionSettings) -> bool:
     return digest(state(host)) == was.up and digest(state(convert(host, V1ALPHA1, settings))) == was.back
 
 
-async def _look_closer(client: KubeClient, settings: ConversionSettings, at: Key) -> list[Difference]:
+async def _look_closer(client: KubeClient, settings: ConversionSettings, at: NamespacedName) -> list[Difference]:
     """One host, read in both versions until nobody has changed it in between."""
     namespace, name = at
     for _ in range(_ATTEMPTS):
@@ -187,12 +194,7 @@ def _note_fault(found: Survey, error: ApiError) -> None:
     found.fault = found.fault or str(error)
 
 
-def key(obj: Raw) -> Key:
-    """Of an object that the API gave."""
-    return obj["metadata"]["namespace"], obj["metadata"]["name"]
-
-
-def names(keys: list[Key]) -> str:
+def names(keys: list[NamespacedName]) -> str:
     """The first few, and how many more."""
-    shown = ", ".join(f"{namespace}/{name}" for namespace, name in keys[:_NAMED])
+    shown = ", ".join(map(str, keys[:_NAMED]))
     return shown if len(keys) <= _NAMED else f"{shown} and {len(keys) - _NAMED} more"

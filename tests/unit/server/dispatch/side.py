@@ -48,8 +48,7 @@ class Side:
             clock=lambda: rig.now,
             rejection_longest=60,
         )
-        rig.workflows.on_change(self._changed)
-        rig.workflows.on_delete(self._gone)
+        rig.workflows.add_event_handler(self._changed, self._gone)
         self.task: asyncio.Task[Ending] | None = None
 
     def _changed(self, new: Raw, _: Raw | None) -> None:

@@ -1,0 +1,150 @@
+"""The example actions of deploy/actions, built and used as they are: what they do to a disk, and say when they fail."""
+
+import asyncio
+import hashlib
+import http.server
+import os
+import socket
+import subprocess
+import threading
+
+import pytest
+
+from tests.interop.containers.engines import run
+from tink.agent.model import Action, RunResult
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A loop device of 16 MiB and the file behind it."""
+    file = tmp_path / "disk.img"
+    file.write_bytes(bytes(16 * 1024 * 1024))
+    device = run("losetup", "--find", "--show", file).strip()
+    try:
+        yield device, file
+    finally:
+        run("losetup", "--detach", device)
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+    def do_GET(self):
+        if self.path == "/short.img":
+            self.send_response(200)
+            self.send_header("Content-Length", "1000000")
+            self.end_headers()
+            self.wfile.write(b"only the beginning")
+            return
+        super().do_GET()
+
+
+@pytest.fixture
+def website(tmp_path):
+    """URL and directory of a web server."""
+    directory = tmp_path / "www"
+    directory.mkdir()
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), lambda *arguments: QuietHandler(*arguments, directory=str(directory))
+    )
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", directory
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def example(machine, name, **env):
+    return Action("a", name, f"{machine.registry}/actions/{name}:1", env=env)
+
+
+@pytest.mark.parametrize("pack", [None, "gzip", "zstd", "xz", "bzip2"])
+async def test_image2disk_writes_the_image(machine, disk, website, pack, caplog):
+    caplog.set_level("INFO")
+    device, file = disk
+    url, directory = website
+    content = os.urandom(3_000_001)
+    image = directory / "disk.img"
+    image.write_bytes(content)
+    if pack:
+        ending = {"gzip": "gz", "zstd": "zst", "xz": "xz", "bzip2": "bz2"}[pack]
+        packed = subprocess.run([pack, "-c", str(image)], capture_output=True, check=True).stdout
+        image = directory / f"disk.img.{ending}"
+        image.write_bytes(packed)
+    env = {"IMG_URL": f"{url}/{image.name}", "DEST_DISK": device, "COMPRESSED": "true" if pack else "false"}
+    env["IMG_SHA256"] = hashlib.sha256(image.read_bytes()).hexdigest().upper()
+    assert await machine.action(example(machine, "image2disk", **env)) == RunResult(0)
+    assert file.read_bytes()[: len(content)] == content
+    assert f"image2disk: 3000001 bytes written to {device}" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("env", "reason", "said"),
+    [
+        ({"IMG_URL": "URL/nothing.img"}, "DownloadFailed", "404"),
+        ({"IMG_URL": "http://127.0.0.1:1/x.img"}, "DownloadFailed", "refused"),
+        ({"IMG_URL": "URL/short.img"}, "DownloadFailed", "short.img"),
+        ({"IMG_URL": "URL/good.img", "IMG_SHA256": "0" * 64}, "ChecksumMismatch", "not 0000"),
+        ({"IMG_URL": "URL/good.img", "IMG_SHA256": "abc"}, "InvalidSetting", "IMG_SHA256"),
+        ({"IMG_URL": "URL/good.img", "COMPRESSED": "true"}, "InvalidSetting", ".gz"),
+        ({"IMG_URL": "URL/bad.img.gz", "COMPRESSED": "true"}, "DecompressFailed", "bad.img.gz"),
+        ({"IMG_URL": "URL/bad.img.zst", "COMPRESSED": "true"}, "DecompressFailed", "bad.img.zst"),
+        ({"IMG_URL": "URL/big.img"}, "WriteFailed", "No space left"),
+        ({"IMG_URL": "URL/empty.img"}, "DownloadFailed", "empty"),
+        ({"DEST_DISK": "", "IMG_URL": "URL/good.img"}, "InvalidSetting", "DEST_DISK"),
+        ({}, "InvalidSetting", "IMG_URL"),
+    ],
+)
+async def test_image2disk_says_what_went_wrong(machine, disk, website, env, reason, said):
+    url, directory = website
+    (directory / "good.img").write_bytes(b"good" * 1000)
+    (directory / "bad.img.gz").write_bytes(b"not compressed at all" * 1000)
+    (directory / "bad.img.zst").write_bytes(b"not compressed at all" * 1000)
+    (directory / "big.img").write_bytes(bytes(17 * 1024 * 1024))
+    (directory / "empty.img").write_bytes(b"")
+    env = {"DEST_DISK": disk[0], **{name: value.replace("URL", url) for name, value in env.items()}}
+    result = await machine.action(example(machine, "image2disk", **env))
+    assert (result.reason, said in result.message) == (reason, True), result
+
+
+async def test_image2disk_can_be_stopped_while_the_server_is_silent(machine, disk):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/x.img"
+        silent.setblocking(False)
+        stop = asyncio.Event()
+        machine.runtime._grace_seconds = 60  # on a busy machine, too, it ends by itself and is not killed
+        action = example(machine, "image2disk", IMG_URL=url, DEST_DISK=disk[0])
+        async with asyncio.timeout(20):
+            running = asyncio.create_task(machine.action(action, stop))
+            connection, _ = await asyncio.get_running_loop().sock_accept(silent)
+            with connection:
+                stop.set()
+                assert (await running).exit_code == 143
+
+
+async def test_inspect_names_the_partition_table_and_changes_nothing(machine, disk, caplog):
+    caplog.set_level("INFO")
+    device, file = disk
+    before = hashlib.sha256(file.read_bytes()).digest()
+    assert (await machine.action(example(machine, "inspect", DEST_DISK=device))).succeeded
+    assert f"inspect: {device}: has no partition table" in caplog.messages
+    assert hashlib.sha256(file.read_bytes()).digest() == before
+    with file.open("r+b") as raw:
+        raw.seek(510)
+        raw.write(b"\x55\xaaEFI PART")
+    assert (await machine.action(example(machine, "inspect", DEST_DISK=device))).succeeded
+    assert f"inspect: {device}: has a GPT" in caplog.messages
+    result = await machine.action(example(machine, "inspect", DEST_DISK="/dev/nothing"))
+    assert (result.reason, "/dev/nothing" in result.message) == ("DiskNotFound", True)
+
+
+async def test_reboot_leaves_its_request_where_the_osie_looks(machine, tmp_path):
+    image = f"{machine.registry}/actions/reboot:1"
+    action = Action("a", "reboot", image, volumes=(f"{tmp_path}/requests:/host",))
+    assert (await machine.action(action)).succeeded
+    assert (tmp_path / "requests" / "reboot").exists()
+    assert (await machine.action(Action("a", "reboot", image))).reason == "HostNotMounted"

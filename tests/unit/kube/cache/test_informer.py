@@ -1,0 +1,402 @@
+"""The informer against a scripted API: what its handlers hear when lists, watches and connections go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.waiting import until
+from tink.api.v1alpha2 import Raw
+from tink.kube.cache import Informer, ObjectCompressor
+from tink.kube.client import KubeClient
+from tink.kube.resources import WORKFLOW
+from tink.limits.backoff import Backoff
+
+GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}}
+
+
+def listed(version: int, *items: Raw) -> tuple[int, Raw]:
+    return 200, {"metadata": {"resourceVersion": str(version)}, "items": list(items)}
+
+
+def event(kind: str, obj: Raw) -> Raw:
+    return {"type": kind, "object": obj}
+
+
+class Ear:
+    """What the handlers heard, in one line each."""
+
+    def __init__(self, informer: Informer) -> None:
+        self.heard: list[str] = []
+        self._arrived = asyncio.Event()
+        informer.add_event_handler(self._change, self._delete)
+
+    def _change(self, new: Raw, old: Raw | None) -> None:
+        before = old["metadata"]["resourceVersion"] if old is not None else "-"
+        self._note(f"{new['metadata']['name']} {before}>{new['metadata']['resourceVersion']}")
+
+    def _delete(self, old: Raw) -> None:
+        self._note(f"{old['metadata']['name']} gone")
+
+    def _note(self, line: str) -> None:
+        self.heard.append(line)
+        self._arrived.set()
+
+    async def until(self, count: int) -> list[str]:
+        async with asyncio.timeout(20):
+            while len(self.heard) < count:
+                self._arrived.clear()
+                await self._arrived.wait()
+        return self.heard
+
+
+@asynccontextmanager
+async def running(
+    client: KubeClient, compressor: ObjectCompressor | None = None
+) -> AsyncIterator[tuple[Informer, Ear]]:
+    informer = Informer(client, WORKFLOW, backoff=Backoff(0.001, 0.01), compressor=compressor)
+    ear = Ear(informer)
+    task = asyncio.create_task(informer.run())
+    try:
+        yield informer, ear
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_list_then_watch_from_its_version(api: Any, client: KubeClient, obj: Callable[..., Raw]) -> None:
+    api.lists = [listed(5, obj("a", 3), obj("b", 4))]
+    api.script(event("MODIFIED", obj("a", 6)), event("ADDED", obj("c", 7)), event("DELETED", obj("b", 8)))
+    async with running(client) as (informer, ear):
+        await informer.wait_for_cache_sync()
+        assert await ear.until(5) == ["a ->3", "b ->4", "a 3>6", "c ->7", "b gone"]
+        assert informer.get("d", "b") is None
+        found = informer.get("d", "a")
+        assert found is not None
+        assert found["metadata"]["resourceVersion"] == "6"
+        assert [(o["metadata"]["name"], o["metadata"]["resourceVersion"]) for o in informer.list()] == [
+            ("a", "6"),
+            ("c", "7"),
+        ]
+    watch = api.asked[1].query
+    assert (watch["resourceVersion"], watch["allowWatchBookmarks"]) == ("5", "true")
+    assert int(watch["timeoutSeconds"]) > 0
+
+
+async def test_listed_objects_have_kind_and_version_like_watched_ones(
+    api: Any, client: KubeClient, obj: Callable[..., Raw]
+) -> None:
+    api.lists = [listed(5, obj("a", 3))]
+    async with running(client) as (informer, _):
+        await informer.wait_for_cache_sync()
+        (found,) = informer.list()
+        assert (found["kind"], found["apiVersion"]) == ("Workflow", "tinkerbell.org/v1alpha2")
+
+
+@pytest.mark.parametrize("how", [0, 1])
+async def test_a_watch_that_ends_or_breaks_goes_on_from_the_last_version(
+    api: Any, client: KubeClient, obj: Callable[..., Raw], markers: tuple[object, object], how: int
+) -> None:
+    api.lists = [listed(5)]
+    api.script(event("ADDED", obj("a", 6)), event("BOOKMARK", obj("", 9)), markers[how])
+    api.script(event("MODIFIED", obj("a", 10)))
+    async with running(client) as (_, ear):
+        assert await ear.until(2) == ["a ->6", "a 6>10"]
+    assert [a.query.get("resourceVersion") for a in api.asked] == [None, "5", "9"], "listed once, watched from 5 and 9"
+
+
+@pytest.mark.parametrize("refusal", [GONE, 410])
+async def test_after_gone_the_relist_tells_of_changes_and_deletions_in_between(
+    api: Any, client: KubeClient, obj: Callable[..., Raw], refusal: Any
+) -> None:
+    api.lists = [
+        listed(5, obj("same", 1), obj("changed", 2), obj("lost", 3), obj("anew", 4, uid="first")),
+        listed(50, obj("same", 1), obj("changed", 20), obj("anew", 40, uid="second"), obj("new", 30)),
+    ]
+    api.script(refusal)
+    async with running(client) as (informer, ear):
+        heard = (await ear.until(9))[4:]
+        assert heard == ["changed 2>20", "anew gone", "anew ->40", "new ->30", "lost gone"]
+        assert len(informer) == 4
+
+
+async def test_an_object_made_anew_is_first_deleted_for_the_handlers(
+    api: Any, client: KubeClient, obj: Callable[..., Raw]
+) -> None:
+    api.lists = [listed(5, obj("a", 3, uid="first"))]
+    api.script(event("MODIFIED", obj("a", 6, uid="second")))
+    async with running(client) as (_, ear):
+        assert await ear.until(3) == ["a ->3", "a gone", "a ->6"]
+
+
+async def test_an_api_that_is_away_is_asked_again_and_logged_once(
+    api: Any, client: KubeClient, obj: Callable[..., Raw], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    api.lists = [(503, {}), (500, b"?"), (200, {"items": 5}), (403, {"message": "no"}), listed(5, obj("a", 3))]
+    async with running(client) as (_, ear):
+        assert await ear.until(1) == ["a ->3"]
+    lines = [r.getMessage() for r in caplog.records if r.name == "tink.kube.cache.reflector"]
+    assert len(lines) == 2
+    assert lines[0].startswith("can't follow workflows")
+    assert lines[1] == "watching workflows again"
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"not json\n",
+        b"[]\n",
+        b"{}\n",
+        b'{"type":"ADDED","object":{}}\n',
+        b'{"type":"ADDED","object":5}\n',
+        b'{"type":"ODD","object":{"metadata":{"resourceVersion":"9"}}}\n',
+    ],
+)
+async def test_a_watch_event_that_can_not_be_read_is_made_up_for_by_a_list(
+    api: Any, client: KubeClient, obj: Callable[..., Raw], garbage: bytes
+) -> None:
+    """Watched again from the same version it would come again, for ever."""
+    api.lists = [listed(5), listed(8, obj("b", 7))]
+    api.script(event("ADDED", obj("a", 6)), garbage)
+    async with running(client) as (_, ear):
+        assert await ear.until(3) == ["a ->6", "b ->7", "a gone"]
+
+
+@pytest.mark.parametrize("error", [{"code": 500}, 7])
+async def test_an_error_in_a_watch_costs_one_reconnect_and_nothing_else(
+    api: Any, client: KubeClient, obj: Callable[..., Raw], error: Any
+) -> None:
+    api.lists = [listed(5)]
+    api.script(event("ADDED", obj("a", 6)), event("ERROR", error))
+    api.script(event("ADDED", obj("b", 7)))
+    async with running(client) as (_, ear):
+        assert await ear.until(2) == ["a ->6", "b ->7"]
+
+
+async def test_events_may_be_cut_anywhere_into_chunks(api: Any, client: KubeClient, obj: Callable[..., Raw]) -> None:
+    stream = b"".join(
+        json.dumps(event("ADDED", obj(f"o{i}", 10 + i, note="é" * 700))).encode() + b"\n" for i in range(40)
+    )
+    api.lists = [listed(5)]
+    api.script(*(stream[i : i + 997] for i in range(0, len(stream), 997)))
+    async with running(client) as (_, ear):
+        assert await ear.until(40) == [f"o{i} ->{10 + i}" for i in range(40)]
+
+
+async def test_a_handler_that_fails_is_logged_and_the_others_still_hear(
+    api: Any, client: KubeClient, obj: Callable[..., Raw], caplog: pytest.LogCaptureFixture
+) -> None:
+    api.lists = [listed(5, obj("a", 3))]
+    api.script(event("DELETED", obj("a", 6)))
+    informer = Informer(client, WORKFLOW)
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("oh")
+
+    informer.add_event_handler(fail, fail)
+    ear = Ear(informer)
+    task = asyncio.create_task(informer.run())
+    assert await ear.until(2) == ["a ->3", "a gone"]
+    task.cancel()
+    assert [r.getMessage() for r in caplog.records if r.exc_info] == ["a handler failed for Workflow d/a"] * 2
+
+
+async def test_a_handler_that_comes_late_hears_of_what_is_already_there(
+    api: Any, client: KubeClient, obj: Callable[..., Raw]
+) -> None:
+    api.lists = [listed(5, obj("a", 3))]
+    async with running(client) as (informer, _):
+        await informer.wait_for_cache_sync()
+        assert Ear(informer).heard == ["a ->3"]
+
+
+async def test_a_namespaced_informer_asks_for_its_namespace_only(api: Any, client: KubeClient) -> None:
+    api.lists = [listed(5)]
+    informer = Informer(client, WORKFLOW, "lab")
+    task = asyncio.create_task(informer.run())
+    await asyncio.wait_for(informer.wait_for_cache_sync(), 20)
+    task.cancel()
+    assert api.asked[0].path == "/apis/tinkerbell.org/v1alpha2/namespaces/lab/workflows"
+
+
+def test_backoff_grows_to_its_bound_and_starts_over() -> None:
+    backoff = Backoff(1, 8, uniform=lambda low, high: high)
+    assert [backoff.next() for _ in range(5)] == [1, 2, 4, 8, 8]
+    backoff.reset()
+    assert backoff.next() == 1
+    assert 0.5 <= Backoff(1, 8).next() <= 1
+
+
+async def test_a_large_collection_is_listed_page_by_page(api: Any, client: KubeClient, obj: Callable[..., Raw]) -> None:
+    """In one answer, 100,000 objects would be in memory three times over."""
+    first, second = listed(5, obj("a", 3)), listed(5, obj("b", 4))
+    first[1]["metadata"]["continue"] = "there"
+    api.lists = [first, second]
+    api.script(event("ADDED", obj("c", 6)))
+    async with running(client) as (informer, ear):
+        assert await ear.until(3) == ["a ->3", "b ->4", "c ->6"]
+        assert len(informer) == 3
+    asked = [(a.query.get("continue"), a.query.get("resourceVersion")) for a in api.asked[:3]]
+    assert asked == [(None, None), ("there", None), (None, "5")]
+    assert int(api.asked[0].query["limit"]) > 0
+
+
+class Paged:
+    """A client whose collection is pages of 60 objects, the `broken` one with something else in it and none after it
+    ever arriving; its watch never brings anything."""
+
+    def __init__(self, pages: int, obj: Callable[..., Raw], broken: int = -1) -> None:
+        self.asked: list[int] = []
+        self._pages = pages
+        self._obj = obj
+        self._broken = broken
+
+    async def list(self, *_: Any, limit: int, after: str) -> Raw:
+        assert limit > 0
+        page = int(after or 0)
+        self.asked.append(page)
+        await asyncio.sleep(0)
+        if page > self._broken >= 0:
+            await asyncio.Event().wait()
+        items: list[Any] = [self._obj(f"o{page}-{index:02}", page * 60 + index + 1) for index in range(60)]
+        if page == self._broken:
+            items[50] = 5
+        more = {"continue": str(page + 1)} if page + 1 < self._pages else {}
+        return {"metadata": {"resourceVersion": "900"} | more, "items": items}
+
+    @asynccontextmanager
+    async def watch(self, *_: Any) -> AsyncIterator[Any]:
+        await asyncio.Event().wait()
+        yield
+
+
+async def test_next_page_is_asked_for_while_one_is_taken_in_and_no_other(obj: Callable[..., Raw]) -> None:
+    """The API and this process work at the same time, and two pages are all that is in memory."""
+    client: Any = Paged(4, obj)
+    informer = Informer(client, WORKFLOW)
+    asked: dict[str, list[int]] = {}
+    informer.add_event_handler(lambda new, _: asked.__setitem__(new["metadata"]["name"], client.asked.copy()))
+    task = asyncio.create_task(informer.run())
+    async with asyncio.timeout(20):
+        await informer.wait_for_cache_sync()
+    task.cancel()
+    await asyncio.wait([task])
+    assert list(asked) == [f"o{page}-{index:02}" for page in range(4) for index in range(60)]
+    assert [asked[f"o{page}-59"] for page in range(4)] == [[0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3]]
+    assert asked["o1-00"] in ([0, 1], [0, 1, 2])
+
+
+async def test_others_get_a_turn_while_a_page_is_taken_in(obj: Callable[..., Raw]) -> None:
+    client: Any = Paged(1, obj)
+    informer = Informer(client, WORKFLOW)
+    seen = set()
+
+    async def watch_it() -> None:
+        while not informer.has_synced:
+            seen.add(len(informer))
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(informer.run())
+    async with asyncio.timeout(20):
+        await watch_it()
+    task.cancel()
+    await asyncio.wait([task])
+    assert any(0 < count < 60 for count in seen)
+
+
+async def test_page_asked_for_ahead_is_dropped_with_a_list_that_can_not_be_read(
+    obj: Callable[..., Raw], caplog: pytest.LogCaptureFixture
+) -> None:
+    client: Any = Paged(3, obj, broken=0)
+    informer = Informer(client, WORKFLOW, backoff=Backoff(5.0, 5.0))
+    task = asyncio.create_task(informer.run())
+    await until(lambda: caplog.records)
+    tasks = asyncio.all_tasks()
+    assert tasks == {task, asyncio.current_task()}, "nothing is asked for behind our back"
+    task.cancel()
+    await asyncio.wait([task])
+    assert client.asked == [0, 1]
+    assert ["not a List" in record.getMessage() for record in caplog.records] == [True]
+
+
+async def test_pages_that_take_longer_than_the_api_remembers_are_listed_anew(
+    api: Any, client: KubeClient, obj: Callable[..., Raw], caplog: pytest.LogCaptureFixture
+) -> None:
+    first = listed(5, obj("a", 3), obj("b", 4))
+    first[1]["metadata"]["continue"] = "there"
+    api.lists = [first, (410, {"message": "too old"}), listed(9, obj("b", 4), obj("c", 8))]
+    async with running(client) as (informer, ear):
+        assert await ear.until(4) == ["a ->3", "b ->4", "c ->8", "a gone"]
+        await informer.wait_for_cache_sync()
+        assert [o["metadata"]["name"] for o in informer.list()] == ["b", "c"]
+    assert not caplog.records, "nothing is wrong"
+
+
+@pytest.mark.parametrize("page", [{"items": [5]}, {"items": [{}]}, {"items": None}, {"items": [{"metadata": 5}]}])
+async def test_a_list_that_can_not_be_read_is_asked_for_again(
+    api: Any, client: KubeClient, obj: Callable[..., Raw], page: Raw
+) -> None:
+    api.lists = [(200, {"metadata": {"resourceVersion": "4"}} | page), listed(5, obj("a", 3))]
+    async with running(client) as (_, ear):
+        assert await ear.until(1) == ["a ->3"]
+
+
+async def test_objects_come_without_what_only_api_servers_read(
+    api: Any, client: KubeClient, obj: Callable[..., Raw]
+) -> None:
+    def full(name: str, version: int, **annotations: str) -> Raw:
+        made = obj(name, version)
+        last = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
+        made["metadata"] |= {"managedFields": [{"manager": "x"}], "annotations": last | annotations}
+        return made
+
+    api.lists = [listed(5, full("a", 3))]
+    api.script(event("ADDED", full("b", 6, mine="1")), event("DELETED", full("b", 7, mine="1")))
+    async with running(client) as (informer, ear):
+        deleted: list[Raw] = []
+        informer.add_event_handler(on_delete=deleted.append)
+        await ear.until(3)
+        (found,) = informer.list()
+        assert found["metadata"].keys() == {"name", "namespace", "uid", "resourceVersion"}
+        assert deleted[0]["metadata"]["annotations"] == {"mine": "1"}
+        assert "managedFields" not in deleted[0]["metadata"]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+async def test_any_of_many_objects_is_given_as_it_is_now(
+    api: Any, client: KubeClient, obj: Callable[..., Raw], monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    """More than are kept unpacked, and each with what the others don't have."""
+    monkeypatch.setattr("tink.kube.cache.store._RECENT_SHARED", 100)
+    monkeypatch.setattr("tink.kube.cache.store._RECENT", 150)
+    many = [obj(f"o{i}", i + 1, spec={"n": i, "text": "é" * i}) for i in range(600)]
+    api.lists = [listed(1000, *many)]
+    api.script(
+        event("MODIFIED", obj("o0", 2000, spec={})),
+        event("DELETED", obj("o599", 2001)),
+        event("MODIFIED", obj("o300", 2002, spec={"n": 300, "text": "é" * 300})),
+    )
+    compressor = ObjectCompressor()
+    async with running(client, compressor=compressor if shared else None) as (informer, ear):
+        await ear.until(603)
+        assert all(informer._store._objects.values()) is shared, "what is shared is packed at once"
+        for i in (*range(1, 599), *range(598, 0, -1)):
+            found = informer.get("d", f"o{i}")
+            assert found is not None
+            assert found["spec"] == {"n": i, "text": "é" * i}
+            assert found is informer.get("d", f"o{i}")
+        changed = informer.get("d", "o0")
+        assert changed is not None
+        assert len(informer._store._recent) <= (100 if shared else 150)
+        assert (changed["spec"], informer.get("d", "o599"), informer.get("d", "o600")) == ({}, None, None)
+        items = {item["metadata"]["name"]: item["spec"] for item in informer.list()}
+        assert len(informer) == len(items) == 599
+        assert items["o7"] == {"n": 7, "text": "é" * 7}
+        assert items["o0"] == {}

@@ -1,0 +1,132 @@
+"""The skeleton of controllers: each key comes again when it is due, and no mistake about one stops the others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.waiting import until
+from tink.kube.client import ApiError, ConflictError
+from tink.kube.objects import NamespacedName
+from tink.kube.runtime import DONE, Controller, LeadershipLostError, Result
+from tink.kube.runtime.controller import Reconcile
+
+A, B = NamespacedName("d", "a"), NamespacedName("d", "b")
+
+
+@asynccontextmanager
+async def running(reconcile: Reconcile, **options: object) -> AsyncIterator[Controller]:
+    controller = Controller("Thing", reconcile, retry_first=0.001, retry_longest=0.002, **options)  # type: ignore[arg-type]
+    task = asyncio.create_task(controller.run())
+    try:
+        yield controller
+    finally:
+        assert not task.done(), task.exception()
+        task.cancel()
+        await asyncio.wait([task])
+        controller.queue.shut_down()
+
+
+async def test_a_key_comes_again_when_its_time_has_come_and_not_after_that() -> None:
+    looks: list[NamespacedName] = []
+
+    async def reconcile(key: NamespacedName) -> Result:
+        looks.append(key)
+        return Result(requeue_after=0.001) if looks.count(key) < 3 else DONE
+
+    async with running(reconcile) as controller:
+        controller.queue.add(A)
+        await until(lambda: looks == [A, A, A])
+        await asyncio.sleep(0.01)
+    assert looks == [A, A, A]
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (RuntimeError("a mistake of ours"), "Thing d/a: trying again in"),
+        (ApiError(500, "InternalError", "oh"), "Thing d/a: oh (InternalError, 500); trying again in"),
+        (ConflictError(409, "Conflict", "changed"), None),
+        (LeadershipLostError(), None),
+    ],
+)
+async def test_what_fails_comes_again_and_others_go_on(
+    error: Exception, line: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks: list[NamespacedName] = []
+
+    async def reconcile(key: NamespacedName) -> Result:
+        looks.append(key)
+        if key == A and looks.count(A) < 3:
+            raise error
+        return DONE
+
+    async with running(reconcile) as controller:
+        controller.queue.add(A)
+        controller.queue.add(B)
+        await until(lambda: looks.count(A) == 3 and B in looks)
+        await asyncio.sleep(0)
+        assert controller.queue.num_requeues(A) == 0, "it went well in the end"
+    warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [line is not None and warning.startswith(line) for warning in warnings] == [True] * (2 if line else 0)
+
+
+async def test_what_has_been_said_is_not_said_twice(caplog: pytest.LogCaptureFixture) -> None:
+    said: list[tuple[NamespacedName, str]] = []
+
+    async def reconcile(key: NamespacedName) -> Result:
+        if not said:
+            raise RuntimeError("no")
+        return DONE
+
+    def on_error(key: NamespacedName, error: Exception, delay: float) -> bool:
+        assert delay > 0
+        said.append((key, str(error)))
+        return True
+
+    async with running(reconcile, on_error=on_error) as controller:
+        controller.queue.add(A)
+        await until(lambda: bool(said) and controller.queue.num_requeues(A) == 0)
+    assert said == [(A, "no")]
+    assert caplog.records == []
+
+
+async def test_what_was_under_way_when_leadership_was_lost_is_done_when_it_is_won_again() -> None:
+    begun, finished = asyncio.Event(), asyncio.Event()
+
+    async def reconcile(_: NamespacedName) -> Result:
+        if begun.is_set():
+            finished.set()
+            return DONE
+        begun.set()
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+    controller = Controller("Thing", reconcile, retry_first=1, retry_longest=1)
+    controller.queue.add(A)
+    for event in (begun, finished):
+        task = asyncio.create_task(controller.run())
+        await asyncio.wait_for(event.wait(), 10)
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def test_some_workers_are_free_for_what_has_just_happened() -> None:
+    looks: list[NamespacedName] = []
+
+    async def reconcile(key: NamespacedName) -> Result:
+        looks.append(key)
+        await asyncio.sleep(0 if key == B else 3600)
+        return DONE
+
+    async with running(reconcile, workers=3, low_priority_workers=1) as controller:
+        for number in range(5):
+            controller.queue.add(NamespacedName("d", f"troubled{number}"), low_priority=True)
+        await until(lambda: bool(looks))
+        controller.queue.add(B)
+        await until(lambda: B in looks)
+    assert len(looks) == 2

@@ -1,0 +1,207 @@
+"""The work queue: never one key twice at a time, never a key lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tink.kube.runtime import WorkQueue
+
+
+def queue() -> WorkQueue[str]:
+    return WorkQueue(0.01, 0.04, uniform=lambda low, high: high)
+
+
+async def test_a_key_waits_once_however_often_it_is_added() -> None:
+    q = queue()
+    for key in ("a", "b", "a", "a"):
+        q.add(key)
+    assert [await q.get(), await q.get()] == ["a", "b"]
+    getting = asyncio.create_task(q.get())
+    await asyncio.sleep(0.01)
+    assert not getting.done()
+    getting.cancel()
+
+
+async def test_a_key_added_while_it_is_worked_on_comes_again_when_that_is_done() -> None:
+    q = queue()
+    q.add("a")
+    assert await q.get() == "a"
+    q.add("a")
+    getting = asyncio.create_task(q.get())
+    await asyncio.sleep(0.01)
+    assert not getting.done(), "two workers on one object"
+    q.done("a")
+    assert await asyncio.wait_for(getting, 10) == "a"
+
+
+async def test_each_waiting_worker_gets_a_key() -> None:
+    q = queue()
+    workers = [asyncio.create_task(q.get()) for _ in range(3)]
+    await asyncio.sleep(0)
+    for key in "abc":
+        q.add(key)
+    assert sorted(await asyncio.wait_for(asyncio.gather(*workers), 10)) == ["a", "b", "c"]
+
+
+async def test_the_earliest_of_several_timers_counts_and_an_add_overtakes_it() -> None:
+    q = queue()
+    q.add_after("a", 30)
+    q.add_after("a", 0.01)
+    q.add_after("a", 20)
+    q.add_after("b", 0.02)
+    assert [await asyncio.wait_for(q.get(), 10) for _ in range(2)] == ["a", "b"]
+    q.done("a")
+    q.add_after("a", 30)
+    q.add("a")
+    assert await asyncio.wait_for(q.get(), 10) == "a"
+    q.done("a")
+    q.add_after("c", -5)
+    assert await asyncio.wait_for(q.get(), 10) == "c"
+    q.shut_down()
+
+
+async def test_whoever_looks_at_a_key_decides_anew_when_to_look_again() -> None:
+    q = queue()
+    q.add("a")
+    q.add_after("a", 0.01)
+    assert await q.get() == "a"
+    q.done("a")
+    getting = asyncio.create_task(q.get())
+    await asyncio.sleep(0.03)
+    assert not getting.done(), "a timer from before the look has fired"
+    getting.cancel()
+
+
+async def test_delays_of_a_key_grow_until_its_failures_are_forgotten() -> None:
+    q = queue()
+    assert [q.add_rate_limited("a") for _ in range(4)] == [0.01, 0.02, 0.04, 0.04]
+    assert q.add_rate_limited("b") == 0.01
+    assert (q.num_requeues("a"), q.num_requeues("b"), q.num_requeues("c")) == (4, 1, 0)
+    q.forget("a")
+    assert q.num_requeues("a") == 0
+    assert q.add_rate_limited("a") == 0.01
+    q.forget("a")
+    assert {await asyncio.wait_for(q.get(), 10) for _ in range(2)} == {"a", "b"}, "what is forgotten is not dropped"
+    q.shut_down()
+
+
+async def test_keys_whose_timers_ran_out_do_not_hold_up_those_that_something_happened_to() -> None:
+    q = queue()
+    for number in range(100):
+        q.add_after(f"waits{number}", 0)
+    await asyncio.sleep(0.01)
+    q.add("news1")
+    q.add("news2")
+    assert {"news1", "news2"} <= {await q.get() for _ in range(4)}
+
+
+async def test_keys_whose_timers_ran_out_have_every_other_turn() -> None:
+    q = queue()
+    for number in range(100):
+        q.add(f"news{number}")
+    q.add_after("waits", 0)
+    await asyncio.sleep(0.01)
+    assert "waits" in [await q.get() for _ in range(2)]
+
+
+async def test_a_worker_for_high_priority_is_free_for_what_happens() -> None:
+    q = queue()
+    getting = asyncio.create_task(q.get(high_priority_only=True))
+    q.add_after("waits", 0)
+    await asyncio.sleep(0.01)
+    assert not getting.done()
+    assert await q.get() == "waits"
+    q.add("news")
+    assert await asyncio.wait_for(getting, 10) == "news"
+
+
+async def test_a_key_that_something_happens_to_while_its_timer_waits_is_handed_out_once_and_first() -> None:
+    q = queue()
+    for key in ("x", "y", "z", "a"):
+        q.add_after(key, 0)
+    await asyncio.sleep(0.01)
+    q.add("a")
+    got = [await q.get() for _ in range(4)]
+    assert sorted(got) == ["a", "x", "y", "z"]
+    assert got.index("a") < 2, got
+    getting = asyncio.create_task(q.get())
+    await asyncio.sleep(0.01)
+    assert not getting.done()
+    getting.cancel()
+
+
+async def test_a_timer_does_not_put_back_a_key_that_something_happened_to() -> None:
+    q = queue()
+    q.add("a")
+    q.add_after("a", 0)
+    await asyncio.sleep(0.01)
+    q.add_after("b", 0)
+    await asyncio.sleep(0.01)
+    assert await q.get(high_priority_only=True) == "a"
+    assert await q.get() == "b"
+
+
+async def test_work_that_can_wait_is_put_once_behind_what_can_not() -> None:
+    q = queue()
+    q.add("lost")
+    q.add("good")
+    assert await q.get() == "lost"
+    assert q.lower_priority("lost")
+    q.done("lost")
+    assert await q.get() == "good"
+    q.done("good")
+    assert await asyncio.wait_for(q.get(), 10) == "lost"
+    assert not q.lower_priority("lost")
+    q.done("lost")
+
+
+async def test_a_passed_over_place_in_the_line_does_not_hand_a_key_to_two_workers() -> None:
+    q = queue()
+    q.add_after("a", 0)
+    await asyncio.sleep(0.01)
+    q.add("a")
+    assert await q.get() == "a"
+    q.add_after("a", 0)
+    await asyncio.sleep(0.01)
+    getting = asyncio.create_task(q.get())
+    await asyncio.sleep(0.01)
+    assert not getting.done()
+    q.done("a")
+    assert await asyncio.wait_for(getting, 10) == "a"
+
+
+async def test_a_key_added_with_low_priority_waits_for_no_timer_that_is_set_later() -> None:
+    q = queue()
+    q.add("a", low_priority=True)
+    assert await q.get() == "a"
+    q.add("a", low_priority=True)  # while it is worked on
+    q.add_after("a", 300)
+    q.done("a")
+    assert await asyncio.wait_for(q.get(), 10) == "a"
+    q.done("a")
+    q.add("b", low_priority=True)
+    q.add("c")
+    assert await asyncio.wait_for(q.get(high_priority_only=True), 10) == "c"
+    q.shut_down()
+
+
+# --- flows --------------------------------------------------------------------------------------------------------
+
+
+async def test_flows_take_turns_however_much_one_of_them_has_waiting() -> None:
+    q: WorkQueue[tuple[str, int]] = WorkQueue(0.01, 0.04, flow_of=lambda key: key[0])
+    for number in range(1000):
+        q.add(("hostile", number))
+    q.add(("victim", 0))
+    q.add(("victim", 1))
+    got = [await q.get() for _ in range(5)]
+    assert [owner for owner, _ in got].count("victim") == 2
+    assert [number for owner, number in got if owner == "hostile"] == [0, 1, 2], "each one's own stay in order"
+
+
+async def test_flows_take_turns_among_those_whose_timers_have_run_out() -> None:
+    q: WorkQueue[tuple[str, int]] = WorkQueue(0.01, 0.04, flow_of=lambda key: key[0])
+    for number in range(100):
+        q.add(("hostile", number), low_priority=True)
+    q.add(("victim", 0), low_priority=True)
+    assert ("victim", 0) in [await q.get(), await q.get()]

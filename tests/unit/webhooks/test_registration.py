@@ -1,0 +1,61 @@
+"""What the API server is told of where to ask."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from tests.unit.webhooks.fake_api import FakeApi
+from tink.webhooks.registration import Address, configuration, register, remove
+from tink.webhooks.settings import WebhookSettings
+
+
+async def test_registration_writes_only_what_differs_and_bears_defaults_of_the_server() -> None:
+    api: Any = FakeApi()
+    wanted = configuration(Address("/p", url="https://127.0.0.1:1"), b"CA", "Ignore")
+    assert await register(api, wanted)
+    for webhook in api.objects["tinkedge"]["webhooks"]:
+        webhook["namespaceSelector"] = {}
+    assert not await register(api, wanted)
+    assert await register(api, configuration(Address("/p", url="https://127.0.0.1:1"), b"CB", "Ignore"))
+    api.objects["tinkedge"]["webhooks"].append({"name": "somebody.else.s"})
+    assert await register(api, wanted)
+    assert not await register(api, wanted)
+    api.objects["tinkedge"]["webhooks"].pop()
+    assert await register(api, wanted)
+    assert api.objects["tinkedge"]["webhooks"] == wanted["webhooks"]
+    await remove(api)
+    await remove(api)
+    assert not api.objects
+
+
+def test_api_server_is_told_of_a_service_or_a_url_with_the_bundle() -> None:
+    service = Address("/admission", namespace="ns", name="w", port=8443).client_config(b"CA")
+    assert service["service"] == {"namespace": "ns", "name": "w", "port": 8443, "path": "/admission"}
+    assert base64.b64decode(service["caBundle"]) == b"CA"
+    assert Address("/x", url="https://h:1").client_config(b"")["url"] == "https://h:1/x"
+
+
+def test_service_is_read_from_its_flag() -> None:
+    settings = WebhookSettings(service="ns/name:8443")
+    assert (settings.namespace, settings.name, settings.service_port) == ("ns", "name", 8443)
+    assert WebhookSettings(service="ns/name").service_port == 443
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"url": "http://h"},
+        {"url": "https://"},
+        {"service": "name"},
+        {"service": "NS/name"},
+        {"service": "a/b:0"},
+        {"url": "https://h", "service": "a/b"},
+        {"failure_policy": "Maybe"},
+    ],
+)
+def test_settings_that_can_not_be_are_refused(wrong: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="webhooks"):
+        WebhookSettings(**wrong)

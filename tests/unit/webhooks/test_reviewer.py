@@ -1,0 +1,161 @@
+"""What the reviewer says of OSIEs, references and Templates, and of what is odd."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.unit.webhooks.world import World, hardware, said, workflow
+from tink.api.v1alpha2 import Raw
+from tink.kube.client import UnreachableError
+from tink.webhooks.admission import respond
+from tink.webhooks.claims import Claims
+from tink.webhooks.reviewer import Request, Verdict
+
+ODD: list[Any] = [None, [], "x", 7, {}, {"spec": None}, {"spec": []}, {"spec": {"networkInterfaces": ["x"]}}]
+ODD += [{"spec": {"networkInterfaces": {"m": value}}} for value in (None, 1, {"dhcp": []}, {"dhcp": {"ip": 7}})]
+ODD += [{"spec": {"actions": value}} for value in (None, 7, {}, [None], [{"image": 7}], [{"volumes": "x"}])]
+ODD += [{"metadata": value, "spec": {"hardwareRef": 1, "templateRef": {}}} for value in (None, [], {"name": 1})]
+ODD += [{"spec": {"ipxe": 7}, "status": 7}, {"spec": {"templateRef": {"name": 3}}, "status": {"state": []}}]
+
+
+def osie(kernel: Any, initrd: Any = "http://192.0.2.1/initrd") -> Raw:
+    return {
+        "kind": "OSIE",
+        "metadata": {"name": "o", "namespace": "d"},
+        "spec": {"kernelUrl": kernel, "initrdUrl": initrd},
+    }
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://127.0.0.1:8080/kernel", "127.0.0.1 is a loopback address"),
+        ("http://LOCALHOST/kernel", "localhost is a loopback address"),
+        ("https://user:secret@[::ffff:127.0.0.1]/kernel?sig=secret", "::ffff:127.0.0.1 is a loopback address"),
+        ("http://169.254.169.254/latest/user-data", "169.254.169.254 is a link-local address"),
+        ("http://kernels.example/kernel", ""),
+        ("http://192.0.2.1/kernel", ""),
+        ("file:///var/lib/tinkedge/osie/kernel", ""),
+        ("http://[::1/kernel", ""),
+        (7, ""),
+    ],
+)
+async def test_osie_with_a_url_that_no_edge_follows_is_let_in_with_a_warning(world: World, url: Any, said: str) -> None:
+    expected = ()
+    if said:
+        address = said.split(" ")[0].replace("localhost", "127.0.0.1").replace("::ffff:", "")
+        expected = (
+            f"spec.kernelUrl: {said}: an edge fetches nothing from there, unless it was started with --allow-upstream "
+            f"{address}",
+        )
+    assert await world.review("CREATE", osie(url)) == Verdict(warnings=expected)
+    # Nobody is told again of what was there before.
+    assert await world.review("UPDATE", osie(url), osie(url)) == Verdict()
+    assert await world.review("UPDATE", osie("http://192.0.2.1/k"), osie(url)) == Verdict()
+    for odd in ({}, {"spec": []}, {"spec": None}):
+        assert await world.review("UPDATE", {**osie(url), **odd}, odd or None) is not None
+
+
+@pytest.mark.parametrize("odd", ODD)
+async def test_odd_objects_are_left_to_the_schema_and_never_fail_a_review(
+    world: World, odd: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    for kind in ("Hardware", "OSIE", "Template", "Workflow", "Nonsense", None):
+        for operation in ("CREATE", "UPDATE", "DELETE", "CONNECT", None):
+            for new, old in ((odd, None), (odd, odd), (None, odd)):
+                asked = {"kind": {"kind": kind}, "operation": operation, "object": new, "oldObject": old}
+                verdict = await world.reviewer.review(Request.read(asked))
+                assert verdict.causes == ()
+    assert caplog.text == "", "not even a mistake that was caught"
+
+
+# --- references -------------------------------------------------------------------------------------------------------
+
+
+async def test_deletion_of_what_is_needed_is_warned_about_with_the_first_few_names(world: World) -> None:
+    for number in range(5):
+        world.store(hardware(f"h{number}", osie="o"))
+    verdict = await world.review("DELETE", None, {"kind": "OSIE", "metadata": {"name": "o", "namespace": "d"}})
+    assert verdict.warnings == (
+        "OSIE d/o is still referred to by Hardware d/h0, Hardware d/h1, Hardware d/h2 and 2 more",
+    )
+    other = {"kind": "OSIE", "metadata": {"name": "o", "namespace": "elsewhere"}}
+    assert (await world.review("DELETE", None, other)).warnings == ()
+
+
+async def test_workflow_that_has_ended_needs_nothing(world: World) -> None:
+    world.store(workflow("w", "h", "t", "Running"))
+    template = {"kind": "Template", "metadata": {"name": "t", "namespace": "d"}}
+    assert (await world.review("DELETE", None, template)).warnings == (
+        "Template d/t is still referred to by Workflow d/w (not ended)",
+    )
+    world.store(workflow("w", "h", "t", "Succeeded"))
+    assert (await world.review("DELETE", None, template)).warnings == ()
+
+
+async def test_workflow_is_let_in_with_a_warning_for_each_part_that_is_missing(world: World) -> None:
+    world.store(hardware("h"))
+    new = workflow("w", "h", "t")
+    assert (await world.review("CREATE", new)).warnings == (
+        "spec.templateRef.name: there is no Template d/t yet; the Workflow waits for it",
+    )
+    assert (await world.review("UPDATE", new, new)).warnings == (), "once is enough"
+    world.known, world.asked = True, 0
+    assert (await world.review("CREATE", new)).warnings == ()
+    assert world.asked == 0, "what the informers know is not asked for"
+    world.known = False
+    world.fault = UnreachableError("away")
+    assert (await world.review("CREATE", new)).warnings == (), "what can't be known is not claimed"
+
+
+# --- templates --------------------------------------------------------------------------------------------------------
+
+
+def template(**fields: Any) -> Raw:
+    spec = {"actions": [{"name": "a", "image": "i", **fields}]}
+    return {"kind": "Template", "metadata": {"name": "t", "namespace": "d"}, "spec": spec}
+
+
+async def test_every_field_that_does_not_parse_is_named_with_line_and_column(world: World) -> None:
+    verdict = await world.review("CREATE", template(image="{{ .X", args=["ok", "a\nb {{ nosuch }}"], cmd="{{ .Y }}"))
+    assert said(verdict) == [
+        "spec.actions[0].image: is no Go template: line 1, column 5: unclosed action",
+        'spec.actions[0].args[1]: is no Go template: line 2, column 5: function "nosuch" not defined',
+    ]
+
+
+async def test_template_that_did_not_parse_before_can_be_labelled(world: World) -> None:
+    bad = template(image="{{")
+    assert not said(await world.review("UPDATE", bad | {"metadata": bad["metadata"] | {"labels": {"a": "b"}}}, bad))
+    assert said(await world.review("UPDATE", template(image="{{ x"), bad))
+
+
+async def test_large_template_is_parsed_beside_the_loop_with_the_same_result(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[Any] = []
+    original = asyncio.to_thread
+
+    async def counted(work: Any, *args: Any) -> Any:
+        threads.append(work)
+        return await original(work, *args)
+
+    monkeypatch.setattr(asyncio, "to_thread", counted)
+    assert not said(await world.review("CREATE", template()))
+    assert not threads
+    verdict = await world.review("CREATE", template(args=["{{ .A }}" * 10_000, "{{ end }}"]))
+    assert len(threads) == 1
+    assert [cause.field for cause in verdict.causes] == ["spec.actions[0].args[1]"]
+
+
+async def test_mistake_of_ours_lets_the_write_through(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Claims, "conflicts", lambda *_: 1 / 0)
+    assert await world.review("CREATE", hardware("a", ("m", ""))) == Verdict()
+
+
+def test_response_of_an_admitted_write_says_no_more_than_that() -> None:
+    assert respond(Verdict(), {}) == {"allowed": True}
+    assert respond(Verdict(warnings=("w",)), {}) == {"allowed": True, "warnings": ["w"]}

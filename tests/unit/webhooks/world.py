@@ -1,0 +1,66 @@
+"""A reviewer, what its informers know, and what the API has."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tink.api.v1alpha2 import Raw
+from tink.webhooks.reviewer import Request, Reviewer, Verdict
+
+
+def hardware(name: str, *nics: tuple[str, str], namespace: str = "d", osie: str = "", **metadata: Any) -> Raw:
+    interfaces = {mac: {"dhcp": {"ip": ip}} if ip else {} for mac, ip in nics}
+    spec: Raw = {"networkInterfaces": interfaces, **({"osie": {"name": osie}} if osie else {})}
+    return {"kind": "Hardware", "metadata": {"name": name, "namespace": namespace, **metadata}, "spec": spec}
+
+
+def workflow(name: str, machine: str, template: str, state: str = "") -> Raw:
+    spec = {"hardwareRef": {"name": machine}, "templateRef": {"name": template}}
+    status = {"status": {"state": state}} if state else {}
+    return {"kind": "Workflow", "metadata": {"name": name, "namespace": "d"}, "spec": spec, **status}
+
+
+class World:
+    """What the informers know, and what the API has: the same, unless a test says otherwise."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.stored: dict[tuple[str, str, str], Raw] = {}
+        self.fault: Exception | None = None
+        self.asked = 0
+        self.known = False
+        self.reviewer = Reviewer(self._look_up, self._cached, lambda: self.now)
+
+    async def _look_up(self, kind: str, namespace: str, name: str) -> Raw | None:
+        self.asked += 1
+        await asyncio.sleep(0)
+        if self.fault is not None:
+            raise self.fault
+        return self.stored.get((kind, namespace, name))
+
+    def _cached(self, kind: str, namespace: str, name: str) -> bool:
+        return self.known
+
+    def store(self, obj: Raw, *, informed: bool = True) -> Raw:
+        self.stored[(obj["kind"], obj["metadata"]["namespace"], obj["metadata"]["name"])] = obj
+        if informed:
+            self.inform(obj)
+        return obj
+
+    def inform(self, obj: Raw) -> None:
+        self.reviewer.references.apply(obj)
+        if obj["kind"] == "Hardware":
+            self.reviewer.claims.apply(obj)
+
+    async def review(self, operation: str, new: Any, old: Any = None, **more: Any) -> Verdict:
+        some = new or old
+        metadata = some["metadata"]
+        request = {"kind": {"kind": some["kind"]}, "operation": operation, "namespace": metadata["namespace"]}
+        return await self.reviewer.review(
+            Request.read({**request, "name": metadata["name"], "object": new, "oldObject": old, **more})
+        )
+
+
+def said(verdict: Verdict) -> list[str]:
+    return [f"{cause.field}: {cause.message}" for cause in verdict.causes]

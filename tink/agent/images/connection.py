@@ -1,0 +1,166 @@
+"""One connection to a registry, or to where it sends us: only to addresses that it may send us to, and only while it
+brings something.
+
+A registry may redirect, and name a token service. Where it is not on this machine or its links itself, those may not be
+either: what answers there (a cloud's metadata service, a daemon on loopback) is for this machine, not for registries.
+What an engine such as Docker pulls is its own to guard.
+
+Time is bounded by what of an answer is of use (`LowSpeedLimit`, as curl calls it): less than
+`LOW_SPEED_BYTES_PER_SECOND` over `LOW_SPEED_SECONDS` is as good as silence, however much comes besides (interim
+answers, trailers, parts of chunks).
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tink.agent.model import AgentError
+
+TIMEOUT_SECONDS = 30.0
+"""How long is waited for the connection, and for the next byte."""
+LOW_SPEED_SECONDS = 60.0
+LOW_SPEED_BYTES_PER_SECOND = 1024
+
+
+class RefusedError(AgentError):
+    """A host is only at addresses that are not connected to."""
+
+
+class LowSpeedLimit:
+    """Of one answer after the other. `clock` gives monotonic seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since = clock()
+        self._useful = 0
+
+    def begin(self) -> None:
+        """Something is asked for."""
+        self._since, self._useful = self._clock(), 0
+
+    def useful(self, count: int) -> None:
+        """So many bytes came that were asked for."""
+        self._useful += count
+
+    def check(self) -> None:
+        """Raises TimeoutError if too few came for too long."""
+        waited = self._clock() - self._since
+        if waited < LOW_SPEED_SECONDS:
+            return
+        if self._useful < LOW_SPEED_BYTES_PER_SECOND * waited:
+            raise TimeoutError(f"too slow: {self._useful} useful bytes in {waited:.0f} s")
+        self.begin()
+
+
+class _LimitedReader(io.RawIOBase):
+    """What comes from a socket, as long as it comes fast enough."""
+
+    def __init__(self, raw: Any, low_speed: LowSpeedLimit) -> None:
+        self._raw = raw
+        self._low_speed = low_speed
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._low_speed.check()
+        count: int | None = self._raw.readinto(buffer)
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Socket:
+    """As much of a socket as http.client uses."""
+
+    def __init__(self, sock: socket.socket, low_speed: LowSpeedLimit) -> None:
+        self._sock = sock
+        self._low_speed = low_speed
+        self.sendall = sock.sendall
+        self.shutdown = sock.shutdown
+        self.close = sock.close
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_LimitedReader(self._sock.makefile("rb", buffering=0), self._low_speed))
+
+
+class Connection:
+    """To `host` over `scheme`, made at once. `local`: whether that may be this machine, or one of its links.
+
+    Raises OSError, RefusedError.
+    """
+
+    def __init__(self, scheme: str, host: str, port: int | None, low_speed: LowSpeedLimit, *, local: bool) -> None:
+        kind = http.client.HTTPConnection if scheme == "http" else http.client.HTTPSConnection
+        self._http = kind(host, port or kind.default_port, timeout=TIMEOUT_SECONDS)
+        self._low_speed = low_speed
+        low_speed.begin()
+        self._socket = _connected(host, self._http.port, local=local)
+        if scheme != "http":
+            self._socket = _encrypted(self._socket, host)
+        self.is_local = bool(_kind(self._socket.getpeername()[0]))
+        self._http.sock = _Socket(self._socket, low_speed)
+
+    def get(self, target: str, headers: dict[str, str]) -> http.client.HTTPResponse:
+        """Ask, and wait for the headers of the answer. Raises OSError, HTTPException, ValueError."""
+        self._low_speed.begin()
+        self._http.request("GET", target, headers=headers)
+        return self._http.getresponse()
+
+    def cut(self) -> None:
+        """Make whoever reads from it stop. From any thread."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # not connected any more
+
+    def close(self) -> None:
+        """Close it."""
+        self._http.close()
+
+
+def _kind(address: str) -> str:
+    from tink.net import special_addresses
+
+    found = special_addresses.parsed(address)
+    return special_addresses.special(found) if found is not None else ""
+
+
+def _encrypted(sock: socket.socket, host: str) -> ssl.SSLSocket:
+    try:
+        return ssl.create_default_context().wrap_socket(sock, server_hostname=host)
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _connected(host: str, port: int, *, local: bool) -> socket.socket:
+    """As `socket.create_connection`, but to no address of this machine or its links, unless they are allowed."""
+    refused = ""
+    error: OSError | None = None
+    for family, kind, protocol, _, where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        why = "" if local else _kind(str(where[0]))
+        if why:
+            refused = f"{where[0]}, {why}"
+            continue
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(TIMEOUT_SECONDS)
+            sock.connect(where)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as failed:
+            sock.close()
+            error = failed
+        else:
+            return sock
+    if error is not None:
+        raise error
+    raise RefusedError(f"it sends us to {refused}, which registries may not")

@@ -1,0 +1,58 @@
+"""How far the pull of an image is, in lines at a bounded rate, for the action's output.
+
+`images.store` counts the bytes itself, `runtimes.docker` learns them from the engine. Lines go where the action's own
+output goes: to the agent's log and, by `lines.line_sink`, to the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+
+from tink.agent.output.lines import LineSink, line_sink
+
+log = logging.getLogger(__name__)
+
+PROGRESS_SECONDS = 2.0
+NOTES_PER_PULL = 50
+
+
+def thread_safe_sink() -> LineSink:
+    """Adds lines to the output of the action that the caller pulls for. Call it in the event loop."""
+    loop, sink = asyncio.get_running_loop(), line_sink.get()
+
+    def say(text: str) -> None:
+        log.info("%s", text)
+        if sink is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: a pull that was given up on ends late
+                loop.call_soon_threadsafe(sink, text)
+
+    return say
+
+
+class PullProgress:
+    """Tells `sink` of the pull of `image`: of bytes every two seconds at most, of what happens at most 50 times."""
+
+    def __init__(self, image: str, sink: LineSink, clock: Callable[[], float] = time.monotonic) -> None:
+        self._image = image
+        self._sink = sink
+        self._clock = clock
+        self._next = 0.0
+        self._done = -1
+        self._notes = 0
+
+    def bytes(self, done: int, total: int) -> None:
+        """`done` of `total` bytes of all layers are here."""
+        if done == self._done or (self._clock() < self._next and done != total):
+            return
+        self._next, self._done = self._clock() + PROGRESS_SECONDS, done
+        self._sink(f"image {self._image}: {done / 1e6:.1f} of {total / 1e6:.1f} MB")
+
+    def note(self, text: str) -> None:
+        """Something happened: a transfer is tried again, the image was here already."""
+        self._notes += 1
+        if self._notes <= NOTES_PER_PULL:
+            self._sink(f"image {self._image}: {text}")

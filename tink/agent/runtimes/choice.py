@@ -1,0 +1,54 @@
+"""Which runtime the settings ask for: the one place that knows them all.
+
+`oci.runc` (runc and crun) is for the small OSIE, `docker` for one with a container engine, `process` for tests and
+simulation. Each is imported when it is chosen: the HTTP and TLS modules of one, and aiohttp of another, cost time on a
+slow machine, and the OSIE has no aiohttp at all.
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+from tink.agent.model import SettingsError
+from tink.agent.runtimes.protocol import Runtime
+from tink.agent.settings import AgentSettings
+
+if TYPE_CHECKING:
+    from tink.agent.images import Registries
+
+
+def make_runtime(settings: AgentSettings) -> Runtime:
+    """The runtime that `settings` ask for. Raises SettingsError when its program is not installed."""
+    if settings.runtime == "process":
+        from tink.agent.runtimes.process import ProcessRuntime
+
+        return ProcessRuntime(settings.state_dir)
+    if settings.runtime == "docker":
+        return _docker_runtime(settings)
+    from tink.agent.images import ImageStore
+    from tink.agent.runtimes.oci import ContainerRuntime
+
+    program = shutil.which(settings.runtime)
+    if program is None:
+        raise SettingsError(f"runtime: the program {settings.runtime} is not on PATH; the OSIE must have it")
+    return ContainerRuntime(program, settings.state_dir, ImageStore(settings.state_dir, _registries(settings)))
+
+
+def _docker_runtime(settings: AgentSettings) -> Runtime:
+    try:
+        from tink.agent.runtimes.docker import DockerRuntime
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"runtime: docker needs the Python package {error.name}: pip install 'tinkedge[docker]'"
+        ) from error
+    return DockerRuntime(settings.docker_host, settings.agent_id, _registries(settings))
+
+
+def _registries(settings: AgentSettings) -> Registries:
+    from tink.agent.images import Credentials, Registries
+
+    credentials = None
+    if settings.registry_username:
+        credentials = Credentials(settings.docker_registry, settings.registry_username, settings.registry_password)
+    return Registries(settings.insecure_registries, credentials)

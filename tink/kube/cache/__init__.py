@@ -1,0 +1,11 @@
+"""A local copy of a collection, and a call for each of its changes: client-go's `tools/cache`.
+
+`Informer` is the whole: a `reflector` lists and watches, a `store` holds the objects, `compression` makes them small.
+`Index` answers which keys have a value.
+"""
+
+from tink.kube.cache.compression import ObjectCompressor
+from tink.kube.cache.index import Index
+from tink.kube.cache.informer import Informer
+
+__all__ = ["Index", "Informer", "ObjectCompressor"]

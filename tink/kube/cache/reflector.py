@@ -1,0 +1,215 @@
+"""Lists a collection once, page by page, then watches it from the list's resourceVersion: client-go's Reflector.
+
+When the watch breaks it goes on from the last version it saw; when the API no longer has that version (410 Gone) it
+lists again and compares, so that it also tells of what went in between ("Efficient detection of changes", Kubernetes
+API concepts). An `Informer` has one, which fills its store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable
+
+import aiohttp
+import orjson
+
+from tink.api.v1alpha2 import Raw
+from tink.kube.client import ApiError, KubeClient, api_error
+from tink.kube.objects import NamespacedName
+from tink.kube.resources import ResourceType
+from tink.limits.backoff import Backoff
+
+log = logging.getLogger(__name__)
+
+WATCH_SECONDS = 290
+"""How long one watch lasts. The API's bookmarks keep the version fresh, so going on after it costs nothing."""
+_MAX_EVENT_BYTES = 16 << 20
+_GONE = 410
+_PAGE_SIZE = 500
+"""Objects that are asked for at once. With fewer the API is asked more often; with more of them at a time, which are
+10 kB each, reading one takes half as long again."""
+_BATCH = 25
+"""Objects that are taken in at once; in between the event loop has time for others, and for the next page."""
+
+
+class _ExpiredError(Exception):
+    """The API no longer knows the version to watch from: list again."""
+
+
+class _MalformedError(ApiError):
+    """A watch event that can't be read."""
+
+    def __init__(self, resource: ResourceType, what: str) -> None:
+        super().__init__(200, "InvalidAnswer", f"watch of {resource.plural}: {what}")
+
+
+class Reflector:
+    """Tells of the objects of `resource`, of one namespace or of all."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        resource: ResourceType,
+        namespace: str | None,
+        *,
+        known: Callable[[], Iterable[NamespacedName]],
+        on_object: Callable[[Raw], None],
+        on_gone: Callable[[NamespacedName, Raw | None], None],
+        backoff: Backoff | None = None,
+    ) -> None:
+        """`known` gives what is believed to be there; `on_object` is called with each object that is listed, added or
+        modified, `on_gone` with the key of one that is gone, and what it was then, if the API says that."""
+        self._client = client
+        self._resource = resource
+        self._namespace = namespace
+        self._known = known
+        self._on_object = on_object
+        self._on_gone = on_gone
+        self._backoff = backoff or Backoff(0.2, 10.0)
+        self._version: str | None = None
+        self._failing = False
+        self.synced = asyncio.Event()
+        """Set when the collection has been listed once."""
+
+    async def run(self) -> None:
+        """Follow the collection for ever. An API that is away, or answers with errors, is asked again and again with
+        growing delays; the first failure and the recovery are logged."""
+        while True:
+            try:
+                if self._version is None:
+                    self._version = await self._list()
+                    self._recovered()
+                progressed = await self._watch(self._version)
+            except _ExpiredError:
+                # The copy stays readable while it is listed anew; only the version is void.
+                self._version = None
+                progressed = False
+            except _MalformedError as error:
+                # It would come again from the same version; what it was about is in a list as well.
+                self._failed(error)
+                self._version = None
+                progressed = False
+            except ApiError as error:
+                self._failed(error)
+                progressed = False
+            if progressed:
+                self._backoff.reset()
+            else:
+                await asyncio.sleep(self._backoff.next())
+
+    async def _list(self) -> str:
+        """Take in the whole collection, page by page; the version to watch from.
+
+        The API makes the next page while the present one is taken in. What is gone is known, and told, when the last
+        page is there.
+        """
+        gone = dict.fromkeys(self._known())
+        page = await self._page("")
+        while True:
+            try:
+                version, after = page["metadata"]["resourceVersion"], page["metadata"].get("continue", "")
+                following = asyncio.ensure_future(self._page(after)) if after else None
+                try:
+                    await self._take_in(page["items"], gone)
+                except BaseException:
+                    if following is not None:
+                        await _cancel(following)
+                    raise
+            except (KeyError, TypeError, AttributeError) as error:
+                what = f"list of {self._resource.plural}: not a List of objects with a resourceVersion"
+                raise ApiError(200, "InvalidAnswer", what) from error
+            if following is None:
+                break
+            page = await following
+        for key in gone:
+            self._on_gone(key, None)
+        self.synced.set()
+        return str(version)
+
+    async def _page(self, after: str) -> Raw:
+        try:
+            return await self._client.list(self._resource, self._namespace, limit=_PAGE_SIZE, after=after)
+        except ApiError as error:
+            if error.status == _GONE:  # the pages took longer than the API remembers
+                raise _ExpiredError from error
+            raise
+
+    async def _take_in(self, items: list[Raw], gone: dict[NamespacedName, None]) -> None:
+        """Take in the objects of a page; each is let go of as soon as it is stored, for the next page comes."""
+        items.reverse()
+        while items:
+            await asyncio.sleep(0)
+            for _ in range(min(_BATCH, len(items))):
+                obj = items.pop()
+                # The items of a list carry neither; consumers see the same shape whichever way an object came.
+                obj.setdefault("apiVersion", self._resource.api_version)
+                obj.setdefault("kind", self._resource.kind)
+                gone.pop(NamespacedName.of(obj), None)
+                self._on_object(obj)
+
+    async def _watch(self, version: str) -> bool:
+        """One watch until the API ends it; whether it brought anything (so that it makes sense to go on at once)."""
+        started = asyncio.get_running_loop().time()
+        events = 0
+        try:
+            async with self._client.watch(self._resource, self._namespace, version, WATCH_SECONDS) as stream:
+                self._recovered()
+                async for line in self._event_lines(stream):
+                    self._handle(line)
+                    events += 1
+        except ApiError as error:
+            if error.status == _GONE:
+                raise _ExpiredError from error
+            raise
+        return events > 0 or asyncio.get_running_loop().time() - started > 1.0
+
+    async def _event_lines(self, stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+        """The lines of a stream, split from whole chunks: half the cost of readline, no limit on a line but ours."""
+        rest = b""
+        async for chunk in stream.iter_any():
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                if line:
+                    yield line
+            if len(rest) > _MAX_EVENT_BYTES:
+                raise _MalformedError(self._resource, f"an event is longer than {_MAX_EVENT_BYTES} bytes")
+        if rest.strip():
+            yield rest
+
+    def _handle(self, line: bytes) -> None:
+        try:
+            event = orjson.loads(line)
+            kind, obj = event["type"], event["object"]
+            if kind == "ERROR":
+                status = obj.get("code") if isinstance(obj, dict) else None
+                raise api_error(status if isinstance(status, int) else 500, obj)
+            version = obj["metadata"]["resourceVersion"]
+            if kind in ("ADDED", "MODIFIED"):
+                self._on_object(obj)
+            elif kind == "DELETED":
+                self._on_gone(NamespacedName.of(obj), obj)
+            elif kind != "BOOKMARK":
+                raise _MalformedError(self._resource, f"unknown event type {kind!r}")
+        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+            start = line[:120].decode("utf-8", "replace")
+            raise _MalformedError(self._resource, f"malformed event {start!r}") from error
+        self._version = version
+
+    def _recovered(self) -> None:
+        if self._failing:
+            log.info("watching %s again", self._resource.plural)
+        self._failing = False
+
+    def _failed(self, error: ApiError) -> None:
+        if not self._failing:
+            log.warning("can't follow %s, trying again: %s", self._resource.plural, error)
+        self._failing = True
+
+
+async def _cancel(request: asyncio.Future[Raw]) -> None:
+    """End a request whose answer nobody waits for any more; how it ends is of no interest."""
+    request.cancel()
+    await asyncio.wait([request])
+    if not request.cancelled():
+        request.exception()

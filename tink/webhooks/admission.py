@@ -1,0 +1,108 @@
+"""The hook that reviews writes: AdmissionReviews in, the reviewer's verdicts out, and the informers that feed it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from tink.api.v1alpha2 import Raw
+from tink.kube.cache import Informer
+from tink.kube.client import KubeClient, NotFoundError
+from tink.webhooks.registration import Address, configuration, register, remove
+from tink.webhooks.reviewer import Request, Reviewer, Verdict
+
+_READ_SECONDS = 30.0
+"""As long as API servers wait for an answer, at most."""
+
+
+class Admission:
+    """`hardware`, `templates` and `workflows` are informers that somebody else runs."""
+
+    path = "/admission"
+    missed = "writes are not reviewed"
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        hardware: Informer,
+        templates: Informer,
+        workflows: Informer,
+        failure_policy: str = "Ignore",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._failure_policy = failure_policy
+        self._informers = {"Hardware": hardware, "Template": templates}
+        self._synced = (hardware, templates, workflows)
+        self._reviewer = Reviewer(self._look_up, self._cached, clock)
+        references, claims = self._reviewer.references, self._reviewer.claims
+        for informer in (hardware, workflows):
+            informer.add_event_handler(lambda new, _: references.apply(new), references.remove)
+        hardware.add_event_handler(lambda new, _: claims.apply(new), claims.remove)
+
+    async def ready(self) -> None:
+        """Return when the informers know all that there is."""
+        for informer in self._synced:
+            await informer.wait_for_cache_sync()
+
+    async def register(self, client: KubeClient, address: Address, bundle: bytes) -> bool:
+        """Write the ValidatingWebhookConfiguration. Raises ApiError."""
+        return await register(client, configuration(address, bundle, self._failure_policy))
+
+    async def unregister(self, client: KubeClient) -> None:
+        """Delete it: nobody waits for a review that can't be held. Raises ApiError."""
+        await remove(client)
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """Review a write."""
+        try:
+            async with asyncio.timeout(_READ_SECONDS):
+                review = orjson.loads(await request.read())
+            asked = review["request"]
+            uid = asked["uid"]
+            if not isinstance(uid, str) or not isinstance(asked, dict):
+                raise TypeError("request.uid is no string")
+        except TimeoutError:
+            return web.Response(status=408, text=f"no AdmissionReview within {_READ_SECONDS:.0f} s\n")
+        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+            return web.Response(status=400, text=f"no AdmissionReview: {error}\n")
+        verdict = await self._reviewer.review(Request.read(asked))
+        body = {
+            "apiVersion": "admission.k8s.io/v1",
+            "kind": "AdmissionReview",
+            "response": {"uid": uid, **respond(verdict, asked)},
+        }
+        return web.Response(body=orjson.dumps(body), content_type="application/json")
+
+    async def _look_up(self, kind: str, namespace: str, name: str) -> Raw | None:
+        try:
+            return await self._client.get(self._informers[kind].resource, name, namespace)
+        except NotFoundError:
+            return None
+
+    def _cached(self, kind: str, namespace: str, name: str) -> bool:
+        return self._informers[kind].get(namespace, name) is not None
+
+
+def respond(verdict: Verdict, request: Mapping[str, Any]) -> Raw:
+    """An AdmissionResponse without its uid; a refusal has the Status that an invalid object gets."""
+    response: Raw = {"allowed": not verdict.causes}
+    if verdict.warnings:
+        response["warnings"] = list(verdict.warnings)
+    if verdict.causes:
+        asked = Request.read(request)
+        causes = [{"reason": c.reason, "message": c.message, "field": c.field} for c in verdict.causes]
+        response["status"] = {
+            "status": "Failure",
+            "code": 422,
+            "reason": "Invalid",
+            "message": "; ".join(f"{cause.field}: {cause.message}" for cause in verdict.causes),
+            "details": {"group": "tinkerbell.org", "kind": asked.kind, "name": asked.key.name, "causes": causes},
+        }
+    return response

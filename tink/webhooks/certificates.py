@@ -1,0 +1,190 @@
+"""Whom the API server trusts when it asks a webhook: an authority of our own, and the certificate that we show.
+
+The authority signs serving certificates that live for a quarter of a year and are made anew after two thirds of that,
+on the running server. The authority itself lives for ten years; in its last third a new one is made, and both are in
+the bundle until the old one has ended. So at no time is something shown that the API server does not trust: a bundle is
+registered before the first certificate that needs it is shown.
+
+Where one process serves on loopback, the authority lives in memory and is new at each start. Where several replicas
+serve behind one Service, they share it through a Secret. Serving keys are never written to a disk.
+"""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from tink.kube.certificates import builder, common_name, new_key, private_pem
+from tink.kube.client import ConflictError, KubeClient, NotFoundError
+from tink.kube.resources import SECRET
+
+AUTHORITY_LIFE = timedelta(days=3650)
+SERVING_LIFE = timedelta(days=90)
+_CLOCKS_DIFFER = timedelta(hours=24)
+"""A certificate is valid from before it was made: the API server's clock may be behind, or in another zone."""
+
+
+class CertificateError(Exception):
+    """The authority that is kept can't be used; the message says which and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """`key` belongs to the first of `certificates`, which signs; the others are trusted until they end."""
+
+    key: ec.EllipticCurvePrivateKey
+    certificates: tuple[x509.Certificate, ...]
+
+    def bundle(self) -> bytes:
+        """The certificates in PEM: `caBundle` of a webhook's clientConfig."""
+        return b"".join(certificate.public_bytes(serialization.Encoding.PEM) for certificate in self.certificates)
+
+    def private(self) -> bytes:
+        """The key in PEM."""
+        return private_pem(self.key)
+
+    def ageing(self, now: datetime) -> bool:
+        """Whether the last third of its life has begun."""
+        return self.certificates[0].not_valid_after_utc - now < AUTHORITY_LIFE / 3
+
+    @classmethod
+    def read(cls, bundle: bytes, private: bytes) -> Authority:
+        """From PEM. Raises ValueError."""
+        key = serialization.load_pem_private_key(private, None)
+        certificates = tuple(x509.load_pem_x509_certificates(bundle))
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise TypeError("the key is no EC key")
+        if certificates[0].public_key() != key.public_key():
+            raise ValueError("the key is not that of the first certificate")
+        return cls(key, certificates)
+
+
+def renewed(old: Authority | None, now: datetime) -> Authority:
+    """A new authority that signs from now on, beside those of `old` that have not ended."""
+    key = new_key()
+    name = common_name("tinkedge webhooks")
+    certificate = (
+        builder(name, name, key, *_life(now, AUTHORITY_LIFE))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    kept = () if old is None else tuple(c for c in old.certificates if c.not_valid_after_utc > now)
+    return Authority(key, (certificate, *kept))
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A certificate for the server with its key, in PEM, and when to make the next."""
+
+    pem: bytes
+    renew_at: datetime
+
+
+def serving(authority: Authority, names: Sequence[str], now: datetime) -> Serving:
+    """A certificate for these host names and addresses."""
+    key = new_key()
+    subject = common_name("tinkedge webhooks server")
+    issuer = authority.certificates[0]
+    certificate = (
+        builder(subject, issuer.subject, key, *_life(now, SERVING_LIFE))
+        .add_extension(x509.SubjectAlternativeName([_general(name) for name in names]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()), critical=False)
+        .sign(authority.key, hashes.SHA256())
+    )
+    pem = private_pem(key) + certificate.public_bytes(serialization.Encoding.PEM)
+    return Serving(pem, now + SERVING_LIFE * 2 / 3)
+
+
+class Keeper(Protocol):
+    """Where the authority is kept."""
+
+    async def authority(self, now: datetime) -> Authority:
+        """The one to use now; made or renewed when it is time. Raises CertificateError, ApiError."""
+
+
+class MemoryKeeper:
+    """For one process."""
+
+    def __init__(self) -> None:
+        self._authority: Authority | None = None
+
+    async def authority(self, now: datetime) -> Authority:
+        """The one of this process."""
+        if self._authority is None or self._authority.ageing(now):
+            self._authority = renewed(self._authority, now)
+        return self._authority
+
+
+class SecretKeeper:
+    """For all replicas behind one Service: the Secret `name` in `namespace`, with ca.crt and ca.key."""
+
+    def __init__(self, client: KubeClient, namespace: str, name: str) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._name = name
+
+    async def authority(self, now: datetime) -> Authority:
+        """The one in the Secret; of two replicas that make one at the same moment, the first wins."""
+        while True:
+            try:
+                found = await self._client.get(SECRET, self._name, self._namespace)
+            except NotFoundError:
+                made, version = renewed(None, now), None
+            else:
+                kept = self._read(found)
+                if not kept.ageing(now):
+                    return kept
+                made, version = renewed(kept, now), found["metadata"]["resourceVersion"]
+            try:
+                await self._write(made, version)
+            except (ConflictError, NotFoundError):
+                continue
+            return made
+
+    def _read(self, secret: dict[str, object]) -> Authority:
+        data = secret.get("data")
+        try:
+            if not isinstance(data, dict):
+                raise TypeError("it has no data")
+            return Authority.read(base64.b64decode(data["ca.crt"]), base64.b64decode(data["ca.key"]))
+        except (KeyError, TypeError, ValueError) as error:
+            where = f"Secret {self._namespace}/{self._name}"
+            raise CertificateError(
+                f"{where}: no certificate authority: {error}. Delete it to get a new one."
+            ) from error
+
+    async def _write(self, authority: Authority, version: str | None) -> None:
+        data = {
+            "ca.crt": base64.b64encode(authority.bundle()).decode(),
+            "ca.key": base64.b64encode(authority.private()).decode(),
+        }
+        if version is None:
+            metadata = {"name": self._name, "namespace": self._namespace}
+            secret = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata, "data": data}
+            await self._client.create(SECRET, secret)
+        else:
+            patch = {"metadata": {"resourceVersion": version}, "data": data}
+            await self._client.patch(SECRET, self._name, self._namespace, patch)
+
+
+def _general(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _life(now: datetime, life: timedelta) -> tuple[datetime, datetime]:
+    now = now.astimezone(UTC)
+    return now - _CLOCKS_DIFFER, now + life

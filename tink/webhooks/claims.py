@@ -1,0 +1,141 @@
+"""Which Hardware has which MAC and IPv4 addresses: an index over the whole cluster, a dictionary access per question.
+
+Fed by the informer of Hardware. An informer is a moment behind the API, so the index also remembers what was admitted
+just now: of two Hardware created at the same moment with the same address, the second to be reviewed is refused. That
+holds for one process; two controllers that each admit one of them at the same moment can't know of each other, and then
+the edge serves neither (`edge.inventory`).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from tink.api.v1alpha2 import Raw
+from tink.kube.objects import NamespacedName
+
+REMEMBERED_SECONDS = 5.0
+"""How long an admitted write may take until the informer has it; more than a write and its watch event ever take."""
+MOST_REMEMBERED = 10_000
+
+
+class Kind(StrEnum):
+    """What must be unique."""
+
+    MAC = "MAC address"
+    IP = "IP address"
+
+
+Claim = tuple[Kind, str]
+"""An address in its canonical form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """`field` of the reviewed Hardware wants what `holder` has in `held_in`."""
+
+    claim: Claim
+    field: str
+    holder: NamespacedName
+    held_in: str
+    terminating: bool = False
+    """The holder is being deleted, and not gone yet."""
+    arriving: bool = False
+    """The holder was admitted a moment ago; whether it was stored is not known yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    holder: NamespacedName
+    field: str
+    expires: float
+
+
+def claims_of(hardware: Any) -> dict[Claim, str]:
+    """The addresses of a Hardware, each with the path of its field; what can't be read claims nothing."""
+    claims: dict[Claim, str] = {}
+    spec = hardware.get("spec") if isinstance(hardware, dict) else None
+    interfaces = spec.get("networkInterfaces") if isinstance(spec, dict) else None
+    if not isinstance(interfaces, dict):
+        return claims
+    for mac, interface in interfaces.items():
+        path = f"spec.networkInterfaces[{mac}]"
+        claims[(Kind.MAC, mac.lower())] = path
+        dhcp = interface.get("dhcp") if isinstance(interface, dict) else None
+        ip = dhcp.get("ip") if isinstance(dhcp, dict) else None
+        if isinstance(ip, str) and ip:
+            claims.setdefault((Kind.IP, ip), f"{path}.dhcp.ip")
+    return claims
+
+
+class Claims:
+    """Belongs to one event loop. Times are seconds of a monotonic clock."""
+
+    def __init__(self) -> None:
+        self._of: dict[NamespacedName, dict[Claim, str]] = {}
+        self._holders: dict[Claim, dict[NamespacedName, str]] = {}
+        self._terminating: set[NamespacedName] = set()
+        self._arrivals: OrderedDict[Claim, _Arrival] = OrderedDict()
+
+    def apply(self, hardware: Raw) -> None:
+        """Take in a Hardware that was added or changed."""
+        key = NamespacedName.of(hardware)
+        claims = claims_of(hardware)
+        self._replace(key, claims)
+        if hardware["metadata"].get("deletionTimestamp"):
+            self._terminating.add(key)
+        for claim in claims:
+            arrival = self._arrivals.get(claim)
+            if arrival is not None and arrival.holder == key:
+                del self._arrivals[claim]
+
+    def remove(self, hardware: Raw) -> None:
+        """Forget a Hardware that is gone."""
+        self._replace(NamespacedName.of(hardware), {})
+
+    def conflicts(self, key: NamespacedName, wanted: Mapping[Claim, str], now: float) -> list[Conflict]:
+        """What of `wanted` other Hardware than `key` have, in the order of the fields."""
+        self._expire(now)
+        found: list[Conflict] = []
+        for claim, field in wanted.items():
+            for holder, held_in in self._holders.get(claim, {}).items():
+                if holder != key:
+                    found.append(Conflict(claim, field, holder, held_in, terminating=holder in self._terminating))
+                    break
+            else:
+                arrival = self._arrivals.get(claim)
+                if arrival is not None and arrival.holder != key:
+                    found.append(Conflict(claim, field, arrival.holder, arrival.field, arriving=True))
+        return found
+
+    def admitted(self, key: NamespacedName, claims: Mapping[Claim, str], now: float) -> None:
+        """Remember that `key` was let in with these, until the informer says so."""
+        for claim, field in claims.items():
+            if key in self._holders.get(claim, {}):
+                continue
+            self._arrivals[claim] = _Arrival(key, field, now + REMEMBERED_SECONDS)
+            self._arrivals.move_to_end(claim)
+        while len(self._arrivals) > MOST_REMEMBERED:
+            self._arrivals.popitem(last=False)
+
+    def _expire(self, now: float) -> None:
+        while self._arrivals:
+            claim, arrival = next(iter(self._arrivals.items()))
+            if arrival.expires > now:
+                return
+            del self._arrivals[claim]
+
+    def _replace(self, key: NamespacedName, claims: dict[Claim, str]) -> None:
+        for claim in self._of.pop(key, ()):
+            holders = self._holders[claim]
+            del holders[key]
+            if not holders:
+                del self._holders[claim]
+        self._terminating.discard(key)
+        if claims:
+            self._of[key] = claims
+        for claim, field in claims.items():
+            self._holders.setdefault(claim, {})[key] = field

@@ -1,0 +1,195 @@
+"""The webhooks' shell: HTTPS for the API server, and a registration that is looked after.
+
+`start` returns when the API server has been told where to ask; `run` then keeps certificates and registrations fresh,
+and `stop` takes back the registrations that can be taken back, where nobody else would answer in its place. What is
+asked and answered is a `Hook`'s: `tink.webhooks.admission`, `tink.metal3.webhook`.
+
+The paths on loopback have a part that nobody can guess and that only readers of the registrations know, so that other
+users of this machine can't ask what addresses there are, or have some remembered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import ssl
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from tink.kube.certificates import show
+from tink.kube.client import ApiError, KubeClient
+from tink.net.connection_limit import LimitedSite, Limits
+from tink.webhooks import certificates
+from tink.webhooks.certificates import CertificateError, Keeper, MemoryKeeper, SecretKeeper
+from tink.webhooks.registration import Address
+from tink.webhooks.settings import WebhookSettings
+
+log = logging.getLogger(__name__)
+
+LOOPBACK = "127.0.0.1"
+SERVICE_PORT = 9443
+"""Where a Service's endpoints listen, unless told otherwise: what controllers on Kubernetes use by custom."""
+SECRET_NAME = "tinkedge-webhook-ca"  # noqa: S105 - the name of a Secret
+
+_LARGEST_REVIEW = 16 << 20
+"""Bytes: an old and a new object of the 3 MiB that the API takes, and the growth that escapes in JSON can bring. A hook
+that is sent more says so itself."""
+_LOOK_AFTER_SECONDS = 60.0
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Hook(Protocol):
+    """A kind of question that API servers ask."""
+
+    @property
+    def path(self) -> str:
+        """Where it is asked, e.g. `/admission`."""
+
+    @property
+    def missed(self) -> str:
+        """What is so while the API server can't be told where to ask; for the log."""
+
+    async def ready(self) -> None:
+        """Return when it can be answered."""
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """Answer it."""
+
+    async def register(self, client: KubeClient, address: Address, bundle: bytes) -> bool:
+        """Have the API server ask at `address` and trust `bundle`; whether something had to be written.
+
+        Raises ApiError.
+        """
+
+    async def unregister(self, client: KubeClient) -> None:
+        """Have the API server ask no more, if that does no harm. Raises ApiError."""
+
+
+class Webhooks:
+    """One port for all hooks. Started once, stopped once."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        hooks: Sequence[Hook],
+        settings: WebhookSettings | None = None,
+        now: Callable[[], datetime] = _now,
+    ) -> None:
+        self._client = client
+        self._hooks = tuple(hooks)
+        self._settings = settings or WebhookSettings()
+        self._now = now
+        self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self._context.set_alpn_protocols(["http/1.1"])
+        self._keeper: Keeper = MemoryKeeper()
+        if self._settings.service:
+            self._keeper = SecretKeeper(client, self._settings.namespace, SECRET_NAME)
+        self._serving: certificates.Serving | None = None
+        self._bundle = b""
+        self._failing: set[Hook] = set()
+        self._runner: web.AppRunner | None = None
+        self._registered: set[Hook] = set()
+        # All replicas behind a Service are asked by one path, and a NetworkPolicy can say by whom.
+        self._secret = "" if self._settings.service else f"/{secrets.token_urlsafe(16)}"
+        self.port = 0
+
+    async def start(self) -> None:
+        """Listen, and register. An API that has no webhooks, or does not let us register, is said in the log.
+
+        Raises OSError if the port can't be had.
+        """
+        for hook in self._hooks:
+            await hook.ready()
+        app = web.Application(client_max_size=_LARGEST_REVIEW)
+        for hook in self._hooks:
+            app.router.add_post(hook.path + self._secret, hook.answer)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        everywhere = self._settings.url or self._settings.service
+        port = self._settings.port or (SERVICE_PORT if everywhere else 0)
+        host = "0.0.0.0" if everywhere else LOOPBACK  # noqa: S104 - the API server is elsewhere
+        site = LimitedSite(self._runner, host, port, self._context, "webhooks", Limits())
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+        await self.look_after()
+
+    async def run(self) -> None:
+        """Keep certificates and registrations fresh until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_AFTER_SECONDS)
+            await self.look_after()
+
+    async def stop(self) -> None:
+        """Unregister what nobody else serves, then stop listening."""
+        for hook in self._registered if not self._settings.url and not self._settings.service else ():
+            try:
+                await hook.unregister(self._client)
+            except ApiError as error:
+                log.warning("the webhook %s can't be unregistered: %s", hook.path, error)
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def look_after(self) -> None:
+        """Renew what is due and have the API server know. What fails is said once, and tried again the next time."""
+        now = self._now()
+        try:
+            authority = await self._keeper.authority(now)
+        except (ApiError, CertificateError) as error:
+            for hook in self._hooks:
+                self._failed(hook, error)
+            return
+        if self._serving is None:
+            self._show(authority, now)  # nobody asks before the registration; nothing must be broken by it
+        if not await self._register(authority.bundle()):
+            return
+        if self._serving is not None and (now >= self._serving.renew_at or authority.bundle() != self._bundle):
+            self._show(authority, now)
+
+    def address(self, hook: Hook) -> Address:
+        """Where the API server is told to ask."""
+        path, settings = hook.path + self._secret, self._settings
+        if settings.service:
+            return Address(path, namespace=settings.namespace, name=settings.name, port=settings.service_port)
+        return Address(path, url=settings.url.rstrip("/") or f"https://{LOOPBACK}:{self.port}")
+
+    async def _register(self, bundle: bytes) -> bool:
+        """Whether the API server trusts `bundle` wherever it asks."""
+        for hook in self._hooks:
+            address = self.address(hook)
+            try:
+                written = await hook.register(self._client, address, bundle)
+            except ApiError as error:
+                self._failed(hook, error)
+                continue
+            if written:
+                log.info("webhook %s registered at %s", hook.path, address.url or f"Service {self._settings.service}")
+            self._registered.add(hook)
+            self._failing.discard(hook)
+        return not self._failing
+
+    def _failed(self, hook: Hook, error: Exception) -> None:
+        if hook not in self._failing:
+            log.warning("%s: the webhook can't be registered: %s", hook.missed, error)
+        self._failing.add(hook)
+
+    def _show(self, authority: certificates.Authority, now: datetime) -> None:
+        self._serving = certificates.serving(authority, self._names(), now)
+        self._bundle = authority.bundle()
+        show(self._context, self._serving.pem)
+
+    def _names(self) -> list[str]:
+        settings = self._settings
+        if settings.service:
+            host = f"{settings.name}.{settings.namespace}.svc"
+            return [host, f"{host}.cluster.local"]
+        if settings.url:
+            return [urlsplit(settings.url).hostname or "localhost"]
+        return ["localhost", LOOPBACK]
