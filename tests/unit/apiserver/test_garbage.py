@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.apiserver.conftest import Client
 from tests.waiting import until
 
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -15,7 +16,7 @@ SECRETS = "/api/v1/namespaces/default/secrets"
 NAMESPACES = "/api/v1/namespaces"
 
 
-async def _make(client: Any, name: str, *owners: dict[str, Any], path: str = MAPS, **more: Any) -> dict[str, Any]:
+async def _make(client: Client, name: str, *owners: dict[str, Any], path: str = MAPS, **more: Any) -> dict[str, Any]:
     """Make an object and give the reference by which another names it as its owner."""
     body = {"metadata": {"name": name, "ownerReferences": list(owners), **more}}
     answer = await client("POST", path, body)
@@ -28,14 +29,14 @@ def _blocking(owner: dict[str, Any]) -> dict[str, Any]:
     return {**owner, "blockOwnerDeletion": True}
 
 
-async def _gone(client: Any, *names: str, path: str = MAPS) -> None:
+async def _gone(client: Client, *names: str, path: str = MAPS) -> None:
     async def all_gone() -> bool:
         return all([(await client("GET", f"{path}/{name}")).status == 404 for name in names])
 
     await until(all_gone)
 
 
-async def _fields(client: Any, name: str, path: str = MAPS) -> dict[str, Any]:
+async def _fields(client: Client, name: str, path: str = MAPS) -> dict[str, Any]:
     answer = await client("GET", f"{path}/{name}")
     assert answer.status == 200
     fields: dict[str, Any] = answer.json["metadata"]
@@ -43,7 +44,7 @@ async def _fields(client: Any, name: str, path: str = MAPS) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _held(client: Any, name: str) -> AsyncIterator[None]:
+async def _held(client: Client, name: str) -> AsyncIterator[None]:
     """Keep an object with a finalizer of our own, and let it go at the end."""
     await client.merge(f"{MAPS}/{name}", {"metadata": {"finalizers": ["example.org/hold"]}})
     yield
@@ -51,7 +52,7 @@ async def _held(client: Any, name: str) -> AsyncIterator[None]:
     await client.merge(f"{MAPS}/{name}", {"metadata": {"finalizers": finalizers or None}})
 
 
-async def test_dependents_and_their_dependents_go_with_their_owner(bare: Any) -> None:
+async def test_dependents_and_their_dependents_go_with_their_owner(bare: Client) -> None:
     owner = await _make(bare, "owner")
     child = await _make(bare, "child", owner)
     await _make(bare, "grandchild", child, path=SECRETS)
@@ -62,7 +63,7 @@ async def test_dependents_and_their_dependents_go_with_their_owner(bare: Any) ->
     assert (await bare("GET", f"{MAPS}/stranger")).status == 200
 
 
-async def test_dependent_with_another_owner_stays_and_loses_the_reference(bare: Any) -> None:
+async def test_dependent_with_another_owner_stays_and_loses_the_reference(bare: Client) -> None:
     first, second = await _make(bare, "first"), await _make(bare, "second")
     await _make(bare, "child", first, second)
     await bare("DELETE", f"{MAPS}/first")
@@ -73,7 +74,7 @@ async def test_dependent_with_another_owner_stays_and_loses_the_reference(bare: 
     await until(only_second)
 
 
-async def test_dependent_of_another_owner_does_not_hold_up_one_in_the_foreground(bare: Any) -> None:
+async def test_dependent_of_another_owner_does_not_hold_up_one_in_the_foreground(bare: Client) -> None:
     first, second = await _make(bare, "first"), await _make(bare, "second")
     await _make(bare, "child", _blocking(first), second)
     await bare("DELETE", f"{MAPS}/first", propagationPolicy="Foreground")
@@ -81,7 +82,7 @@ async def test_dependent_of_another_owner_does_not_hold_up_one_in_the_foreground
     assert (await _fields(bare, "child"))["ownerReferences"] == [second]
 
 
-async def test_owner_in_the_foreground_waits_for_the_dependents_of_its_dependents(bare: Any) -> None:
+async def test_owner_in_the_foreground_waits_for_the_dependents_of_its_dependents(bare: Client) -> None:
     owner = await _make(bare, "owner")
     child = await _make(bare, "child", _blocking(owner))
     await _make(bare, "grandchild", _blocking(child))
@@ -97,7 +98,7 @@ async def test_owner_in_the_foreground_waits_for_the_dependents_of_its_dependent
     await _gone(bare, "owner", "child", "grandchild")
 
 
-async def test_later_delete_may_choose_another_policy(bare: Any) -> None:
+async def test_later_delete_may_choose_another_policy(bare: Client) -> None:
     owner = await _make(bare, "owner")
     await _make(bare, "child", _blocking(owner))
     async with _held(bare, "child"):
@@ -107,7 +108,7 @@ async def test_later_delete_may_choose_another_policy(bare: Any) -> None:
 
 
 @pytest.mark.parametrize("options", [{"propagationPolicy": "Orphan"}, {"orphanDependents": True}])
-async def test_orphaned_dependent_stays_without_the_reference(bare: Any, options: dict[str, Any]) -> None:
+async def test_orphaned_dependent_stays_without_the_reference(bare: Client, options: dict[str, Any]) -> None:
     owner = await _make(bare, "owner")
     await _make(bare, "child", owner)
     answer = await bare("DELETE", f"{MAPS}/owner", {"kind": "DeleteOptions", "apiVersion": "v1", **options})
@@ -116,7 +117,7 @@ async def test_orphaned_dependent_stays_without_the_reference(bare: Any, options
     assert "ownerReferences" not in await _fields(bare, "child")
 
 
-async def test_owner_in_the_foreground_waits_for_the_dependents_that_block_it(bare: Any) -> None:
+async def test_owner_in_the_foreground_waits_for_the_dependents_that_block_it(bare: Client) -> None:
     owner = await _make(bare, "owner")
     await _make(bare, "blocks", _blocking(owner))
     await _make(bare, "does-not-block", owner)
@@ -134,7 +135,7 @@ async def test_owner_in_the_foreground_waits_for_the_dependents_that_block_it(ba
     await _gone(bare, "owner", "blocks", "does-not-block")
 
 
-async def test_owner_in_the_foreground_does_not_wait_for_what_does_not_block(bare: Any) -> None:
+async def test_owner_in_the_foreground_does_not_wait_for_what_does_not_block(bare: Client) -> None:
     owner = await _make(bare, "owner")
     await _make(bare, "child", owner)
     async with _held(bare, "child"):
@@ -143,7 +144,7 @@ async def test_owner_in_the_foreground_does_not_wait_for_what_does_not_block(bar
     await _gone(bare, "child")
 
 
-async def test_owners_that_own_each_other_do_not_wait_for_ever(bare: Any) -> None:
+async def test_owners_that_own_each_other_do_not_wait_for_ever(bare: Client) -> None:
     first = await _make(bare, "first")
     second = await _make(bare, "second", _blocking(first))
     await bare.merge(f"{MAPS}/first", {"metadata": {"ownerReferences": [_blocking(second)]}})
@@ -151,19 +152,19 @@ async def test_owners_that_own_each_other_do_not_wait_for_ever(bare: Any) -> Non
     await _gone(bare, "first", "second")
 
 
-async def test_object_of_an_owner_that_never_was_is_collected(bare: Any) -> None:
+async def test_object_of_an_owner_that_never_was_is_collected(bare: Client) -> None:
     await _make(bare, "child", {"apiVersion": "v1", "kind": "ConfigMap", "name": "none", "uid": "0"})
     await _gone(bare, "child")
 
 
-async def test_owner_of_the_same_name_is_not_the_owner(bare: Any) -> None:
+async def test_owner_of_the_same_name_is_not_the_owner(bare: Client) -> None:
     """A recreated owner has another uid: what belonged to the first one goes."""
     owner = await _make(bare, "owner")
     await _make(bare, "child", {**owner, "uid": "another"})
     await _gone(bare, "child")
 
 
-async def test_owner_in_another_namespace_is_no_owner(bare: Any) -> None:
+async def test_owner_in_another_namespace_is_no_owner(bare: Client) -> None:
     await bare("POST", NAMESPACES, {"metadata": {"name": "other"}})
     answer = await bare("POST", "/api/v1/namespaces/other/configmaps", {"metadata": {"name": "owner"}})
     uid = answer.json["metadata"]["uid"]
@@ -171,7 +172,7 @@ async def test_owner_in_another_namespace_is_no_owner(bare: Any) -> None:
     await _gone(bare, "child")
 
 
-async def test_object_whose_owner_is_of_an_unknown_kind_is_kept(bare: Any) -> None:
+async def test_object_whose_owner_is_of_an_unknown_kind_is_kept(bare: Client) -> None:
     """Whether that owner exists cannot be known: a definition may be missing for a moment only."""
     await _make(bare, "child", {"apiVersion": "example.org/v1", "kind": "Widget", "name": "w", "uid": "1"})
     await _make(bare, "later", {"apiVersion": "v1", "kind": "ConfigMap", "name": "none", "uid": "0"})
@@ -179,7 +180,7 @@ async def test_object_whose_owner_is_of_an_unknown_kind_is_kept(bare: Any) -> No
     assert (await bare("GET", f"{MAPS}/child")).status == 200
 
 
-async def test_cluster_scoped_owner_takes_its_objects_along(bare: Any) -> None:
+async def test_cluster_scoped_owner_takes_its_objects_along(bare: Client) -> None:
     await bare("POST", NAMESPACES, {"metadata": {"name": "other"}})
     owner = (await bare("GET", f"{NAMESPACES}/other")).json["metadata"]["uid"]
     await _make(bare, "child", {"apiVersion": "v1", "kind": "Namespace", "name": "other", "uid": owner})
@@ -206,14 +207,14 @@ async def test_collection_goes_on_after_a_restart(start: Any, monkeypatch: pytes
     assert "ownerReferences" not in await _fields(again, "orphan")
 
 
-async def test_preconditions_of_a_delete_hold_in_every_policy(bare: Any) -> None:
+async def test_preconditions_of_a_delete_hold_in_every_policy(bare: Client) -> None:
     await _make(bare, "owner")
     options = {"propagationPolicy": "Foreground", "preconditions": {"uid": "another"}}
     assert (await bare("DELETE", f"{MAPS}/owner", options)).status == 409
     assert "finalizers" not in await _fields(bare, "owner")
 
 
-async def test_contradicting_policies_are_refused(bare: Any) -> None:
+async def test_contradicting_policies_are_refused(bare: Client) -> None:
     await _make(bare, "owner")
     answer = await bare("DELETE", f"{MAPS}/owner", {"propagationPolicy": "Orphan", "orphanDependents": True})
     assert (answer.status, answer.json["reason"]) == (422, "Invalid")
@@ -225,7 +226,7 @@ async def test_contradicting_policies_are_refused(bare: Any) -> None:
 # --- namespaces ---
 
 
-async def test_namespace_says_what_it_waits_for(bare: Any) -> None:
+async def test_namespace_says_what_it_waits_for(bare: Client) -> None:
     await bare("POST", NAMESPACES, {"metadata": {"name": "x"}})
     held = {"metadata": {"name": "held", "finalizers": ["example.org/hold"]}}
     await bare("POST", f"{NAMESPACES}/x/configmaps", held)
@@ -243,7 +244,7 @@ async def test_namespace_says_what_it_waits_for(bare: Any) -> None:
     await _gone(bare, "x", path=NAMESPACES)
 
 
-async def test_stuck_namespace_can_be_forced_through_finalize(bare: Any) -> None:
+async def test_stuck_namespace_can_be_forced_through_finalize(bare: Client) -> None:
     """What operators do at night: kubectl replace --raw /api/v1/namespaces/x/finalize."""
     await bare("POST", NAMESPACES, {"metadata": {"name": "x"}})
     await bare("POST", f"{NAMESPACES}/x/configmaps", {"metadata": {"name": "held", "finalizers": ["example.org/hold"]}})
@@ -257,7 +258,7 @@ async def test_stuck_namespace_can_be_forced_through_finalize(bare: Any) -> None
     await _gone(bare, "x", path=NAMESPACES)
 
 
-async def test_namespaces_finalizers_cannot_be_dropped_by_an_update(bare: Any) -> None:
+async def test_namespaces_finalizers_cannot_be_dropped_by_an_update(bare: Client) -> None:
     namespace = (await bare("POST", NAMESPACES, {"metadata": {"name": "x"}})).json
     await bare("PUT", f"{NAMESPACES}/x", {**namespace, "spec": {}, "status": {"phase": "Terminating"}})
     after = (await bare("GET", f"{NAMESPACES}/x")).json
@@ -265,7 +266,7 @@ async def test_namespaces_finalizers_cannot_be_dropped_by_an_update(bare: Any) -
 
 
 @pytest.mark.parametrize("name", ["default", "kube-system", "kube-public"])
-async def test_system_namespaces_cannot_be_deleted(bare: Any, name: str) -> None:
+async def test_system_namespaces_cannot_be_deleted(bare: Client, name: str) -> None:
     answer = await bare("DELETE", f"{NAMESPACES}/{name}")
     assert answer.status == 403
     assert answer.json["message"] == f'namespaces "{name}" is forbidden: this namespace may not be deleted'
@@ -283,7 +284,7 @@ def _definition(plural: str, kind: str) -> dict[str, Any]:
     return {"metadata": {"name": f"{plural}.example.org"}, "spec": spec}
 
 
-async def test_definition_gets_its_names_when_the_one_that_had_them_goes(bare: Any) -> None:
+async def test_definition_gets_its_names_when_the_one_that_had_them_goes(bare: Client) -> None:
     await bare("POST", DEFINITIONS, _definition("widgets", "Widget"))
     await bare("POST", DEFINITIONS, _definition("gadgets", "Widget"))
     assert (await bare("GET", "/apis/example.org/v1/namespaces/default/gadgets")).status == 404

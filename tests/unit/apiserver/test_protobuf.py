@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.apiserver.conftest import Client
 from tink.apiserver.http import protobuf
 from tink.apiserver.http.messages import KINDS, MESSAGES, SCALARS
 
@@ -133,7 +134,7 @@ def test_every_message_that_is_named_is_described() -> None:
     assert set(KINDS.values()) <= MESSAGES.keys()
 
 
-async def test_protobuf_goes_in_and_comes_out_over_the_wire(bare: Any) -> None:
+async def test_protobuf_goes_in_and_comes_out_over_the_wire(bare: Client) -> None:
     body = protobuf.encode({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "v"}})
     maps = "/api/v1/namespaces/default/configmaps"
     made = await bare("POST", maps, body, content=PROTOBUF, accept=PROTOBUF)

@@ -372,5 +372,5 @@ def _builder(
 
 
 @pytest.fixture
-def bench(rig: Any) -> Bench:
+def bench(rig: Rig) -> Bench:
     return Bench(rig)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests import recordings
+from tests.unit.apiserver.conftest import Client
 
 Raw = dict[str, Any]
 RECORDED = Path(__file__).with_name("recorded-conversion.json")
@@ -160,7 +161,7 @@ CASES: dict[str, Raw] = {
 }
 
 
-async def play(client: Any, make_player: Callable[[Any], Any]) -> Raw:
+async def play(client: Client, make_player: Callable[[Any], Any]) -> Raw:
     player = make_player(client)
     await player.install(CRDS, DEFINITION)
     played = {}
@@ -187,7 +188,7 @@ if ORACLE:
 
 
 async def test_clients_get_what_a_real_server_gives(
-    bare: Any, make_player: Callable[[Any], Any], differences: Any
+    bare: Client, make_player: Callable[[Any], Any], differences: Any
 ) -> None:
     recorded = json.loads(RECORDED.read_text())
     played = await play(bare, make_player)

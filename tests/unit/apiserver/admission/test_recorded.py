@@ -18,13 +18,14 @@ import pytest
 
 from tests import recordings
 from tests.unit.apiserver.admission.cases import CASES, DEFINITIONS, NAMESPACES
+from tests.unit.apiserver.conftest import Client
 
 Raw = dict[str, Any]
 RECORDED = Path(__file__).with_name("recorded")
 ORACLE = os.environ.get("TINKEDGE_ORACLE")
 
 
-async def play(group: str, client: Any, make_player: Callable[[Any], Any]) -> Raw:
+async def play(group: str, client: Client, make_player: Callable[[Any], Any]) -> Raw:
     """Run the cases of a group on a server."""
     player = make_player(client)
     if not ORACLE or (await client("GET", "/api/v1/namespaces/labelled")).status == 404:
@@ -46,7 +47,7 @@ if ORACLE:
 
 @pytest.mark.parametrize("group", CASES)
 async def test_clients_and_webhooks_get_what_a_real_server_gives(
-    group: str, bare: Any, make_player: Callable[[Any], Any], differences: Any
+    group: str, bare: Client, make_player: Callable[[Any], Any], differences: Any
 ) -> None:
     recorded = json.loads((RECORDED / f"{group}.json").read_text())
     played = await play(group, bare, make_player)

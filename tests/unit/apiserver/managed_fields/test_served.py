@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests import recordings
+from tests.unit.apiserver.conftest import Client
 from tink.apiserver.write.pipeline import Pipeline
 
 HERE = Path(__file__).parent
@@ -42,7 +43,7 @@ def _clean(answer: Raw, name: str) -> Raw:
     return {**answer, "metadata": metadata}
 
 
-async def _replay(client: Any, sequence: Raw, name: str, clock: list[str]) -> str:
+async def _replay(client: Client, sequence: Raw, name: str, clock: list[str]) -> str:
     """Replay one sequence. Gives the first difference, or nothing."""
     for number, step in enumerate(sequence["steps"]):
         clock[0] = step["now"]
@@ -94,7 +95,7 @@ UNPLAYED = {f"generated-{number}" for number in range(33, 140)}
 """Enough is enough: test_recorded plays them."""
 
 
-async def test_the_whole_server_does_what_the_real_one_does(bare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_whole_server_does_what_the_real_one_does(bare: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ["2026-01-01T00:00:00Z"]
     monkeypatch.setattr(Pipeline, "timestamp", lambda _: clock[0])
     await bare("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", DEFINITION)
