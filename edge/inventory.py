@@ -10,20 +10,19 @@ when somebody compiles an answer from it.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import orjson
 from pydantic import ValidationError
 
-from tink.api.v1alpha2 import MAC_PATTERN, Hardware, NetworkInterface, Raw
+from tink.api.v1alpha2 import Hardware, NetworkInterface, Raw
 from tink.kube.cache import ObjectCompressor
 from tink.kube.objects import NamespacedName
+from tink.mac import is_mac
 
 log = logging.getLogger(__name__)
 
-_MAC = re.compile(MAC_PATTERN)
 _AT_HAND = 64
 """Hardware that is kept as it was read: a machine that boots asks for several answers that are compiled from it."""
 
@@ -172,7 +171,7 @@ class Inventory:
         namespace, name = key
         read = self._read
         for mac, interface in hardware.spec.network_interfaces.items():
-            if not _MAC.fullmatch(mac):
+            if not is_mac(mac):
                 log.error(
                     "Hardware %s/%s: spec.networkInterfaces[%s] is ignored: not a MAC address in lower case with "
                     "colons, such as 52:54:00:12:34:56",

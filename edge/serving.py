@@ -23,9 +23,7 @@ from edge import admin_token
 from edge.artifacts.cache import ArtifactCache
 from edge.artifacts.metrics import CacheMetrics
 from edge.callers import Callers
-from edge.dhcp.quarantine import Changed, Quarantine
-from edge.dhcp.responder import DhcpSettings, Responder
-from edge.dhcp.server import DhcpServer
+from edge.dhcp import Changed, DhcpServer, DhcpSettings, Quarantine, Responder
 from edge.host import Network
 from edge.http.admin import AdminApp, admin_runner
 from edge.http.app import build_app, machine_runner
@@ -168,6 +166,7 @@ class Serving:
             quarantine=self._quarantine,
             learn=self._callers.learn,
         )
+        self._inventory.on_change(responder.machine_changed)
         return DhcpServer(responder, network.interface)
 
     async def _start_http(self, osies: Informer, cache: ArtifactCache, metadata: MetadataSettings) -> None:

@@ -10,7 +10,7 @@ from edge.host import Network
 from edge.http.addresses import Networks
 from edge.policy import DhcpMode, NetbootWhen
 from tink.controller.settings import ControllerSettings
-from tink.convert.baremetalhost import ConversionSettings
+from tink.convert.metal3 import ConversionSettings
 from tink.server import ServerSettings
 from tink.webhooks.settings import WebhookSettings
 

@@ -1,7 +1,7 @@
 """`tinkedge convert`: older and foreign resources to those of today, and a report of what could not come along.
 
-Reads with `tink.convert.sources` or `tink.convert.cluster`, converts with `tink.convert.run`, writes with
-`tink.convert.writer` or applies. Manifests go to standard output, all else to standard error.
+Reads with `tink.convert.documents.files` or `tink.convert.cluster`, converts with `tink.convert.run`, writes with
+`tink.convert.documents.writer` or applies. Manifests go to standard output, all else to standard error.
 """
 
 from __future__ import annotations
@@ -21,14 +21,22 @@ import click
 
 from edge.commands.hosts import host_options, osies_by_architecture
 from edge.commands.metal3_options import empty_checksum_type
-from tink.convert.baremetalhost import ConversionSettings
-from tink.convert.documents import Document
-from tink.convert.report import Finding, Kind, Source
-from tink.convert.run import DEFAULT_NAMESPACE, TARGETS, TO_HARDWARE, Result, convert_documents
-from tink.convert.sources import read_all
-from tink.convert.table import report_json, summary, table
-from tink.convert.to_hardware import HostOptions
-from tink.convert.writer import file_name, json_text, to_json, to_yaml, write_whole, yaml_document
+from tink.convert.documents import (
+    DEFAULT_NAMESPACE,
+    Document,
+    file_name,
+    json_text,
+    read_all,
+    to_json,
+    to_yaml,
+    write_whole,
+    yaml_document,
+)
+from tink.convert.findings import Finding, Kind, Source
+from tink.convert.metal3 import ConversionSettings, HostOptions
+from tink.convert.registry import TARGETS, TO_HARDWARE
+from tink.convert.report import as_json, as_table, summary
+from tink.convert.run import Result, convert_documents
 
 _PROGRESS_SECONDS = 0.2
 _STDOUT = Path("-")
@@ -241,7 +249,7 @@ def _tell(result: Result, report: str, file: Path | None, done: str) -> None:
     """The report: to its file, or to standard error, where a summary stands in any case."""
     terminal = file is None and sys.stderr.isatty()
     width = shutil.get_terminal_size().columns if terminal else 120
-    text = report_json(result) if report == "json" else "".join(f"{line}\n" for line in table(result.findings, width))
+    text = as_json(result) if report == "json" else "".join(f"{line}\n" for line in as_table(result.findings, width))
     if file is not None:
         try:
             if file == _STDOUT:

@@ -67,7 +67,7 @@ def metal3(
     """
     import uvloop
 
-    from tink.convert.to_hardware import HostOptions
+    from tink.convert.metal3 import HostOptions
     from tink.kube.client import ApiError, KubeConfigError
     from tink.kube.runtime import LeaderElectionConfig, pod_namespace
     from tink.metal3.following import Follower

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from edge.commands.metal3_options import empty_checksum_type
-from tink.convert.baremetalhost import ConversionSettings
+from tink.convert.metal3 import ConversionSettings
 from tink.kube.client import ApiError, KubeClient, KubeConfigError
 from tink.metal3.migration import plan, report
 from tink.metal3.migration.carry_out import Done, carry_out

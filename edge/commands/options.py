@@ -19,8 +19,7 @@ import click
 
 from edge.artifacts.store import DirectoryInUseError
 from edge.commands.metal3_options import empty_checksum_type
-from edge.dhcp.server import DhcpServerError
-from edge.dhcp.settings import SettingsError
+from edge.dhcp import DhcpServerError, SettingsError
 from edge.heap import settle
 from edge.host import HostError, Network, default_interface, interface_address
 from edge.http.addresses import Networks
@@ -34,7 +33,7 @@ from edge.tftp.server import TftpServerError
 from ipxe.binaries import BinariesError
 from tink.apiserver import ApiServerError
 from tink.controller.settings import ControllerSettings
-from tink.convert.baremetalhost import ConversionSettings
+from tink.convert.metal3 import ConversionSettings
 from tink.files.data_directory import DataDirectoryError
 from tink.files.key_file import KeyFileError
 from tink.kube.client import ApiError, KubeConfigError

@@ -22,8 +22,7 @@ from aiohttp import web
 
 from edge.artifacts.cache import ArtifactCache, Source
 from edge.callers import Callers
-from edge.dhcp.responder import DhcpSettings, Responder
-from edge.dhcp.server import DhcpServer
+from edge.dhcp import DhcpServer, DhcpSettings, Responder
 from edge.heap import settle
 from edge.http.app import build_app, machine_runner
 from edge.http.metadata import MetadataSettings
@@ -169,6 +168,7 @@ async def dhcp(exit_stack: AsyncExitStack, journey: Journey, *, directory: str, 
     # As in `edge.stack`: the responder is there first, and compiles each reservation when its Hardware comes.
     known, binaries = Inventory(), _binaries(directory)
     responder = Responder(known, settings, journey.record, time.monotonic, binaries, NetbootPolicy(), take=journey.note)
+    known.on_change(responder.machine_changed)
     for number in range(first, first + count):
         known.apply(machine(number))
     settle()

@@ -33,8 +33,8 @@ from tests.interop.test_privileges import grants
 from tests.ports import free_port
 from tests.waiting import until
 from tink.api.metal3.crds import generate
-from tink.convert.baremetalhost import ConversionSettings
-from tink.convert.conversion_data import ANNOTATION
+from tink.convert.metal3 import ConversionSettings
+from tink.convert.metal3.conversion_data import ANNOTATION
 from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.resources import CRD, HOST_V1ALPHA1, HOST_V1BETA1, SECRET, ResourceType
 from tink.metal3 import webhook

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tink.api.v1alpha2 import Raw
-from tink.convert.host_safety import Refusal, refusals
+from tink.convert.metal3 import Refusal, refusals
 from tink.kube.cache import Informer
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE, ResourceType

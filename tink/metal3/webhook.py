@@ -15,7 +15,7 @@ from aiohttp import web
 
 from tink.api.metal3 import crds
 from tink.api.v1alpha2 import Raw
-from tink.convert.baremetalhost import ConversionSettings
+from tink.convert.metal3 import ConversionSettings
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.resources import CRD
 from tink.metal3 import definition, review

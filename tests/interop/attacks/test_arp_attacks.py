@@ -20,8 +20,7 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import ARP, Ether
 
 from edge.callers import Callers
-from edge.dhcp.responder import DhcpSettings, Responder
-from edge.dhcp.server import DhcpServer
+from edge.dhcp import DhcpServer, DhcpSettings, Responder
 from edge.journey.events import Outcome
 from edge.machine_scripts import MachineScripts
 from edge.neighbour.meeting import Meeting
@@ -68,6 +67,7 @@ class Rack:
         responder = Responder(
             inventory, settings, network.record, time.monotonic, binaries, policy, learn=callers.learn
         )  # fmt: skip
+        inventory.on_change(responder.machine_changed)
         osie = {"metadata": {"name": "lab"}, "spec": {"kernelUrl": "http://u/k", "initrdUrl": "http://u/i"}}
         scripts = MachineScripts(
             inventory, policy, lambda _namespace, _name: osie, Scripts(BootSettings()), network.record

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.metal3.hosts import V1ALPHA1, hosts
 from tink.api.metal3.crds import generate
-from tink.convert.baremetalhost import ConversionSettings
+from tink.convert.metal3 import ConversionSettings
 from tink.kube.objects import NamespacedName
 from tink.metal3 import definition
 from tink.metal3.definition import Definition

@@ -14,19 +14,19 @@ from hypothesis import settings as within
 from hypothesis import strategies as st
 
 from tests.unit.metal3.hosts import HINT_NAMES, V1ALPHA1, V1BETA1, Raw, copied, full, hardware, view
-from tink.convert.baremetalhost import ConversionSettings, convert, wrongly_md5
-from tink.convert.conversion_data import ANNOTATION, ANNOTATIONS_LIMIT
+from tink.convert.metal3 import ConversionSettings, convert_version, wrongly_md5
+from tink.convert.metal3.conversion_data import ANNOTATION, ANNOTATIONS_LIMIT
 
 SETTINGS = ConversionSettings()
 BUDGET = SETTINGS.annotations_budget
 
 
 def up(host: Raw, settings: ConversionSettings = SETTINGS) -> Raw:
-    return convert(host, V1BETA1, settings)
+    return convert_version(host, V1BETA1, settings)
 
 
 def down(host: Raw, settings: ConversionSettings = SETTINGS) -> Raw:
-    return convert(host, V1ALPHA1, settings)
+    return convert_version(host, V1ALPHA1, settings)
 
 
 def annotated(text: Any, **parts: Any) -> Raw:
@@ -65,11 +65,11 @@ def test_no_object_is_too_odd(version: str, parts: Raw, kept: Any) -> None:
         host["metadata"] = {"annotations": {ANNOTATION: orjson.dumps(kept).decode()}}
     before = copy.deepcopy(host)
     for desired in (V1ALPHA1, V1BETA1):
-        made = convert(host, desired, SETTINGS)
+        made = convert_version(host, desired, SETTINGS)
         assert made["apiVersion"] == desired
         assert made["kind"] == "BareMetalHost"
         orjson.dumps(made)
-        convert(made, version, SETTINGS)
+        convert_version(made, version, SETTINGS)
     wrongly_md5(host)
     assert str(host) == str(before)
 
@@ -109,8 +109,8 @@ def test_oddness_in_one_place_comes_back_as_it_was(path: str, junk: Any) -> None
 
 @pytest.mark.parametrize("host", [None, [], "x", 5, {}, {"apiVersion": 5}, {"apiVersion": ["metal3.io/v1alpha1"]}])
 def test_what_is_no_host_is_given_back(host: Any) -> None:
-    assert convert(host, V1BETA1, SETTINGS) is host
-    assert convert(host, V1ALPHA1, SETTINGS) is host
+    assert convert_version(host, V1BETA1, SETTINGS) is host
+    assert convert_version(host, V1ALPHA1, SETTINGS) is host
 
 
 @pytest.mark.parametrize("value", [float("nan"), 2**70, "\ud800", {1: 2}, b"x", object()])
