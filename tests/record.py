@@ -6,7 +6,7 @@ Each subject has an empty kube-apiserver to itself (tests/peer.py), which is bui
 programs take some minutes. Everything is written where the tests read it: `git diff` says what is new.
 
 Recorded otherwise: Sprig's calls (tests/interop/test_template_sprig.py compares with the real one each time), and what
-firmware sends (tests/unit/dhcp/record_firmware.py, of captures).
+firmware sends (tests/unit/dhcp/firmware/record_firmware.py, of captures).
 """
 
 from __future__ import annotations

@@ -11,20 +11,18 @@ T = TypeVar("T")
 
 PATIENCE_SECONDS = 30.0
 """No test is to be that slow; what takes longer hangs."""
-
-
-def _nothing() -> str:
-    return "it did not happen"
+Why = str | Callable[[], object]
+"""What a test says when it has waited in vain, or what tells it then."""
 
 
 async def until(
     holds: Callable[[], T | Awaitable[T | None] | None],
-    why: Callable[[], object] = _nothing,
+    why: Why = "it did not happen",
     *,
     within: float = PATIENCE_SECONDS,
     every: float = 0.005,
 ) -> T:
-    """What `holds` gives, plain or to be awaited, as soon as it is true; `why` says what is there instead.
+    """What `holds` gives, plain or to be awaited, as soon as it is true.
 
     `within` and `every` are in seconds.
     """
@@ -37,12 +35,12 @@ async def until(
                     return value
                 await asyncio.sleep(every)
     except TimeoutError as error:
-        raise AssertionError(why()) from error
+        raise AssertionError(_told(why)) from error
 
 
 def wait_until(
     holds: Callable[[], T | None],
-    why: Callable[[], object] = _nothing,
+    why: Why = "it did not happen",
     *,
     within: float = PATIENCE_SECONDS,
     every: float = 0.02,
@@ -50,6 +48,10 @@ def wait_until(
     """`until` for tests that have no event loop."""
     give_up = time.monotonic() + within
     while not (value := holds()):
-        assert time.monotonic() < give_up, why()
+        assert time.monotonic() < give_up, _told(why)
         time.sleep(every)
     return value
+
+
+def _told(why: Why) -> object:
+    return why if isinstance(why, str) else why()
