@@ -48,7 +48,7 @@ METADATA_SETTING = "tinkerbell-metadata-token"
 _TOKEN_BYTES = 80
 """The most that a token takes on the command line."""
 
-MAX_INLINE = 1 << 20
+MAX_INLINE_BYTES = 1 << 20
 """Bytes of an inline script."""
 
 MAX_SHOWN = 400
@@ -256,8 +256,10 @@ class Scripts:
         return Script(text=self._render_for("chain", plan, url=url), what="spec.ipxe.url")
 
     def _inline(self, plan: _Plan, hardware: Hardware, inline: str) -> Script:
-        if "\0" in inline or len(inline.encode()) > MAX_INLINE:
-            raise _error(hardware, "spec.ipxe.inline", f"has a NUL character or is longer than {MAX_INLINE} bytes")
+        if "\0" in inline or len(inline.encode()) > MAX_INLINE_BYTES:
+            raise _error(
+                hardware, "spec.ipxe.inline", f"has a NUL character or is longer than {MAX_INLINE_BYTES} bytes"
+            )
         script = inline.replace("\r\n", "\n").rstrip("\n")
         return Script(text=self._render_for("inline", plan, script=script), what="spec.ipxe.inline")
 

@@ -12,10 +12,10 @@ import gc
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import click
 
@@ -37,6 +37,9 @@ from tink.convert.metal3 import ConversionSettings, HostOptions
 from tink.convert.registry import TARGETS, TO_HARDWARE
 from tink.convert.report import as_json, as_table, summary
 from tink.convert.run import Result, convert_documents
+
+if TYPE_CHECKING:
+    from tink.kube.client import KubeClient
 
 _PROGRESS_SECONDS = 0.2
 _STDOUT = Path("-")
@@ -212,35 +215,36 @@ def _not_written(place: str, error: OSError) -> Finding:
     return Finding(Kind.ERROR, Source(place, 0, "", "", ""), "", f"not written: {error.strerror or error}")
 
 
-async def _read(cluster: _Cluster, to: str | None, progress: _Progress) -> list[Document | Finding]:
-    from tink.convert.cluster import read_cluster
+@contextlib.asynccontextmanager
+async def _connected(cluster: _Cluster) -> AsyncIterator[KubeClient]:
+    """A client of the cluster. Raises ClickException for what goes wrong with it, then or later."""
     from tink.kube.client import ApiError, KubeClient, KubeConfigError
 
     try:
         client = await KubeClient.connect(cluster.kubeconfig, cluster.context)
         try:
-            return await read_cluster(client, cluster.namespace, metal3=to in TARGETS, seen=progress.say("read"))
+            yield client
         finally:
             await client.close()
     except (ApiError, KubeConfigError) as error:
         raise click.ClickException(str(error)) from error
+
+
+async def _read(cluster: _Cluster, to: str | None, progress: _Progress) -> list[Document | Finding]:
+    from tink.convert.cluster import read_cluster
+
+    async with _connected(cluster) as client:
+        return await read_cluster(client, cluster.namespace, metal3=to in TARGETS, seen=progress.say("read"))
 
 
 async def _apply(cluster: _Cluster, result: Result, progress: _Progress, *, force: bool) -> Result:
     """The result with a finding for each object that was refused."""
     from tink.convert.cluster import apply_all
-    from tink.kube.client import ApiError, KubeClient, KubeConfigError
 
-    try:
-        client = await KubeClient.connect(cluster.kubeconfig, cluster.context)
-        try:
-            applied = await apply_all(
-                client, result.converted, cluster.namespace, force=force, done=progress.say("applied")
-            )
-        finally:
-            await client.close()
-    except (ApiError, KubeConfigError) as error:
-        raise click.ClickException(str(error)) from error
+    async with _connected(cluster) as client:
+        applied = await apply_all(
+            client, result.converted, cluster.namespace, force=force, done=progress.say("applied")
+        )
     lost = len(result.converted) - applied.count
     return replace(result, findings=[*result.findings, *applied.refused], lost=lost)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edge.commands.hosts import host_options, osies_by_architecture
-from edge.logs import set_up
+from edge.composition.logs import set_up
 
 if TYPE_CHECKING:
     from tink.metal3.following import Follower

@@ -22,9 +22,8 @@ from edge.dhcp.replies import Destinations, Learn, Leases, Proxy, Unregistered
 from edge.dhcp.reports import Reports
 from edge.dhcp.settings import DhcpSettings, SettingsError
 from edge.dhcp.wire import Message, MessageType, codec, options
-from edge.inventory import Inventory
 from edge.journey.events import NoteTaker, Recorder
-from edge.policy import DhcpMode, NetbootPolicy
+from edge.machines import DhcpMode, Inventory, NetbootPolicy
 from ipxe.binaries import BootBinaries
 
 _INFINIBAND: Final = 32

@@ -19,7 +19,7 @@ from tink.kube.client import KubeClient
 from tink.kube.resources import CRD, HOST_V1ALPHA1, HOST_V1BETA1
 from tink.metal3.definition import NAME
 from tink.metal3.webhook import HostConversion
-from tink.webhooks.server import Webhooks
+from tink.webhooks import Webhooks
 
 OLD, NEW = "metal3.io/v1alpha1", "metal3.io/v1beta1"
 HARDWARE = {

@@ -40,9 +40,8 @@ from tink.kube.resources import CRD, HOST_V1ALPHA1, HOST_V1BETA1, SECRET, Resour
 from tink.metal3 import webhook
 from tink.metal3.definition import NAME
 from tink.metal3.webhook import HostConversion
+from tink.webhooks import Webhooks, WebhookSettings
 from tink.webhooks.certificates import AUTHORITY_LIFE, renewed
-from tink.webhooks.server import Webhooks
-from tink.webhooks.settings import WebhookSettings
 
 __all__ = ["empty_site", "kubectl_there", "site"]
 

@@ -23,8 +23,8 @@ from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError, KubeClient, NotFoundError
 from tink.kube.resources import HARDWARE
+from tink.webhooks import Webhooks
 from tink.webhooks.registration import CONFIGURATION, NAME, configuration
-from tink.webhooks.server import Webhooks
 
 DIRECTORY = Path(__file__).parent / "webhooks"
 RECORDED = json.loads((DIRECTORY / "answers.json").read_text())

@@ -17,6 +17,7 @@ NO_PID_NAMESPACE = (
     "v1alpha2 has no PID namespaces: the action gets its own. One that restarts the machine can do it by "
     "/proc/sysrq-trigger"
 )
+IPV4_ONLY = "v1alpha2 serves IPv4 only"
 
 _THIS_NETWORK = ipaddress.IPv4Network("0.0.0.0/8")
 _IPV4 = patterns.compiled(patterns.IPV4)
@@ -52,6 +53,11 @@ def ipv4(text: str) -> str | None:
 def netmask(text: str) -> str | None:
     """A netmask, in dotted form."""
     return None if _NETMASK.match(text) else rules.NETMASK.message
+
+
+def canonical_mac(text: str) -> str:
+    """A MAC address as v1alpha2 writes it, if it is one."""
+    return text.strip().lower().replace("-", ":")
 
 
 def mac(text: str) -> str | None:
@@ -135,12 +141,12 @@ def script(text: str) -> str | None:
     return long_text(text) if len(text.encode()) <= longest else f"longer than {longest} bytes"
 
 
-def gateway_in_subnet(ip: str, mask: str, gateway: str) -> bool:
-    """Whether the gateway of a good address with a good netmask can be reached, as `rules.GATEWAY_IN_SUBNET` asks."""
-    if mask == "255.255.255.255":
-        return True
+def gateway_of(ip: str, mask: str, gateway: str) -> str | None:
+    """A gateway of a good address with a good netmask, as `rules.GATEWAY_IN_SUBNET` asks."""
     bits = _number(mask)
-    return _number(ip) & bits == _number(gateway) & bits
+    if mask == "255.255.255.255" or _number(ip) & bits == _number(gateway) & bits:
+        return None
+    return f"{gateway} is not in the subnet of {ip} with netmask {mask}"
 
 
 @lru_cache(1024)

@@ -13,17 +13,6 @@ from typing import Any
 from tink.api.v1alpha2 import API_VERSION, Raw
 from tink.convert.metal3 import HOST_LABEL, SECURED_ANNOTATION, label_of
 
-__all__ = [
-    "MANAGER",
-    "SAFETY_MANAGER",
-    "SECURED_ANNOTATION",
-    "is_ours",
-    "is_secured",
-    "netboots",
-    "released",
-    "secured",
-]
-
 MANAGER = "tinkedge-metal3"
 SAFETY_MANAGER = "tinkedge-metal3-safety"
 

@@ -26,9 +26,7 @@ from tink.metal3.ownership import is_ours, is_secured, netboots
 from tink.metal3.reporter import Reporter
 from tink.metal3.settings import Metal3Settings
 from tink.metal3.writer import HardwareWriter
-from tink.webhooks.claims import REMEMBERED_SECONDS
-from tink.webhooks.claims import Kind as AddressKind
-from tink.webhooks.references import References
+from tink.webhooks import REMEMBERED_SECONDS, ClaimKind, References
 
 log = logging.getLogger(__name__)
 
@@ -134,8 +132,8 @@ class HostReconciler:
         if not taken:
             self._reporter.clear(key, "AddressTaken")
             return None
-        without_ip(wanted, {each.claim[1] for each in taken if each.claim[0] is AddressKind.IP})
-        refused = any(each.claim[0] is AddressKind.MAC for each in taken)
+        without_ip(wanted, {each.claim[1] for each in taken if each.claim[0] is ClaimKind.IP})
+        refused = any(each.claim[0] is ClaimKind.MAC for each in taken)
         # Whose it is, only those learn who may see it.
         holders = [
             f"Hardware {each.holder.name}" if each.holder.namespace == key.namespace else "another Hardware"

@@ -23,8 +23,7 @@ from urllib.parse import urlsplit
 from edge.dhcp.boot.client import Client, ClientKind
 from edge.dhcp.wire import options
 from edge.dhcp.wire.codec import NO_ADDRESS
-from edge.inventory import Machine
-from edge.policy import NetbootPolicy
+from edge.machines import Machine, NetbootPolicy
 from ipxe.binaries import BootBinaries, NoBinaryError
 
 RASPBERRY_PI_OUIS: Final = frozenset(

@@ -24,8 +24,8 @@ from edge.dhcp.conflict.quarantine import Quarantine
 from edge.dhcp.reports import Reports
 from edge.dhcp.wire import options
 from edge.dhcp.wire.arp import Claim
-from edge.inventory import Inventory, Machine
 from edge.journey.events import Outcome
+from edge.machines import Inventory, Machine
 from tink.limits.once_per import Tally, times
 from tink.mac import octets
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, KeysView
 from dataclasses import dataclass
 from typing import Final
 
-from edge.inventory import Machine
+from edge.machines import Machine
 
 DEFAULT_SECONDS: Final = 600.0
 MAX_ADDRESSES: Final = 4096

@@ -30,7 +30,7 @@ from edge.dhcp.reports import Reports, lease_note
 from edge.dhcp.wire import Message, MessageType, codec, options
 from edge.dhcp.wire.relay_agent import relay_agent_of
 from edge.journey.events import Note
-from edge.policy import NetbootPolicy
+from edge.machines import NetbootPolicy
 from ipxe.binaries import NoBinaryError
 
 _LAYOUTS: Final = 256
@@ -141,7 +141,7 @@ class FastPath:
         """`reservations` are those that are compiled, by the six bytes of the MAC; the rest is that of the replies."""
         self._reservations = reservations
         self._decide = policy.decide
-        self._follows_work = policy.follows_work
+        self._follows_workflows = policy.follows_workflows
         self._choose = choice.choose
         self._quarantined = quarantine.macs
         self._acknowledged = acknowledged
@@ -178,7 +178,7 @@ class FastPath:
 
         boot_parts: _BootParts | None = known.no_boot
         if known.netboots:
-            may = self._decide(reservation.machine).allowed if self._follows_work else reservation.may_netboot
+            may = self._decide(reservation.machine).allowed if self._follows_workflows else reservation.may_netboot
             if not may:
                 return None
             boot_parts = known.shared.get(chaddr[:3]) or self._prepare(known, mac, chaddr)

@@ -30,9 +30,8 @@ from edge.dhcp.reports import Reports
 from edge.dhcp.settings import DhcpSettings
 from edge.dhcp.wire import Message, MessageType, codec, options
 from edge.dhcp.wire.relay_agent import RelayAgent, relay_agent_of
-from edge.inventory import Inventory
 from edge.journey.events import Outcome
-from edge.policy import NetbootPolicy
+from edge.machines import Inventory, NetbootPolicy
 from tink.mac import octets
 
 log = logging.getLogger(__name__)

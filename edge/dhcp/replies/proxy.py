@@ -27,8 +27,8 @@ from edge.dhcp.reports import Reports
 from edge.dhcp.settings import DhcpSettings
 from edge.dhcp.wire import Message, MessageType, codec, options
 from edge.dhcp.wire.relay_agent import relay_agent_of
-from edge.inventory import Inventory, Machine
 from edge.journey.events import Outcome
+from edge.machines import Inventory, Machine
 
 _NO_ANSWER = "ProxyDHCP offer"
 

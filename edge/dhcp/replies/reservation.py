@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from edge.dhcp.wire import options
-from edge.inventory import Machine
-from edge.policy import NetbootPolicy
+from edge.machines import Machine, NetbootPolicy
 from tink.api.v1alpha2 import DHCP
 
 log = logging.getLogger(__name__)

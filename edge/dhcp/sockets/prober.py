@@ -15,7 +15,7 @@ from typing import Final
 from edge.dhcp.conflict.declined import Declined
 from edge.dhcp.wire import arp, options
 from edge.listener import Listener
-from edge.neighbour.route import Way, route_to
+from edge.neighbour.route import RouteKind, route_to
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class Prober:
 
     def _probe(self, address: bytes) -> None:
         try:
-            if route_to(IPv4Address(address)).way is Way.OWN:
+            if route_to(IPv4Address(address)).kind is RouteKind.OWN:
                 self._declined.is_ours(address)
                 return
             if self._listener is None:
@@ -117,6 +117,6 @@ def _receive(sock: socket.socket) -> bytes:
 
 def _is_on_link(address: bytes) -> bool:
     try:
-        return route_to(IPv4Address(address)).way is Way.LINK
+        return route_to(IPv4Address(address)).kind is RouteKind.LINK
     except OSError:
         return False

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from edge.journey.events import Outcome
-from edge.tftp.server import TftpServer
+from edge.tftp import TftpServer
 from edge.tftp.source import TftpFile
 from tests.interop.conftest import Network, in_namespace
 from tests.interop.dhcp.conftest import DhcpLab

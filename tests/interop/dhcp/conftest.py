@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from edge.dhcp import DhcpServer, DhcpSettings, Responder
-from edge.inventory import Inventory
-from edge.policy import NetbootPolicy
+from edge.machines import Inventory, NetbootPolicy
 from ipxe.binaries import BootBinaries
 from tests.interop.conftest import Network
 from tests.waiting import wait_until

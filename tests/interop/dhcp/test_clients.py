@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from edge.dhcp import DhcpServer, DhcpServerError, DhcpSettings, Received, Reply, Responder
-from edge.inventory import Inventory
 from edge.journey.events import Step
-from edge.policy import NetbootPolicy
+from edge.machines import Inventory, NetbootPolicy
 from ipxe.binaries import BootBinaries
 from tests.interop.conftest import Network
 from tests.interop.dhcp.conftest import DhcpLab

@@ -15,8 +15,8 @@ import pytest
 from scapy.layers.dhcp import BOOTP, DHCP
 
 from edge.dhcp import Quarantine
-from edge.inventory import Machine
 from edge.journey.events import Outcome
+from edge.machines import Machine
 from tests.interop.conftest import Network, Wire
 from tests.interop.dhcp.conftest import DhcpLab
 from tests.waiting import wait_until

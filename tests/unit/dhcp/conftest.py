@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from edge.dhcp import DhcpSettings, Quarantine, Responder
-from edge.inventory import Inventory, Machine
 from edge.journey.events import JourneyEvent, Outcome, Step
-from edge.policy import DhcpMode, NetbootPolicy, NetbootWhen
+from edge.machines import DhcpMode, Inventory, Machine, NetbootPolicy, NetbootWhen
 from ipxe.binaries import BootBinaries
 from tests.unit.dhcp.captures import CAPTURED
 from tests.unit.dhcp.harness import Edge, MakeEdge, MakeHardware, Wire, hardware
@@ -47,7 +46,7 @@ def make_edge(binaries: BootBinaries) -> MakeEdge:
         *objects: dict[str, Any],
         server_ip: str = "10.77.0.1",
         mode: DhcpMode = DhcpMode.RESERVATION,
-        has_work: Callable[[str, str], bool] | None = None,
+        has_pending: Callable[[str, str], bool] | None = None,
         quarantine_seconds: float = 600.0,
         peers: frozenset[str] = frozenset(),
         fast_path: bool = True,
@@ -63,8 +62,8 @@ def make_edge(binaries: BootBinaries) -> MakeEdge:
         def changed(machine: Machine, address: str, until: float | None) -> None:
             edge.quarantined.append((machine.mac, address, until))
 
-        when = NetbootWhen.ALLOWED if has_work is None else NetbootWhen.WORKFLOW
-        policy = NetbootPolicy(mode, when, has_work or (lambda _namespace, _name: True))
+        when = NetbootWhen.ALLOWED if has_pending is None else NetbootWhen.WORKFLOW
+        policy = NetbootPolicy(mode, when, has_pending or (lambda _namespace, _name: True))
         quarantine = Quarantine(lambda: edge.now, quarantine_seconds, changed)
         settings = DhcpSettings(server_ip, server_ip, f"http://{server_ip}:7080", peers)
         responder = Responder(

@@ -9,8 +9,8 @@ from typing import Any
 from edge.dhcp import Quarantine, Received, Reply, Responder
 from edge.dhcp.wire import MessageType, codec, options
 from edge.dhcp.wire.arp import Claim
-from edge.inventory import Inventory
 from edge.journey.events import JourneyEvent
+from edge.machines import Inventory
 
 
 def hardware(name: str, mac: str, ip: str | None, **interface: Any) -> dict[str, Any]:

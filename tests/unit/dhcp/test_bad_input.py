@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scapy.layers.dhcp import BOOTP, DHCP
 
 from edge.dhcp.wire import MessageType, codec
-from edge.policy import DhcpMode
+from edge.machines import DhcpMode
 from tests.unit.dhcp.harness import Edge, MakeEdge, MakeHardware, Wire
 
 MAC = "52:54:00:12:34:56"

@@ -10,7 +10,7 @@ import pytest
 from edge.dhcp import DhcpSettings, SettingsError
 from edge.dhcp.wire import options
 from edge.journey.events import Note, Outcome, Step
-from edge.policy import DhcpMode
+from edge.machines import DhcpMode
 from tests.unit.dhcp.harness import Edge, MakeEdge, MakeHardware, Wire
 
 MAC = "52:54:00:12:34:56"
@@ -65,7 +65,7 @@ def test_machine_netboots_while_it_has_work_and_no_longer(
     make_edge: MakeEdge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes]
 ) -> None:
     work = {("default", "lab-1")}
-    edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58"), has_work=lambda *name: name in work)
+    edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58"), has_pending=lambda *name: name in work)
     for _ in range(2):
         assert wire.read(edge.send(captured["edk2_pxe_discover"])).file == b"snponly.efi"
     work.clear()

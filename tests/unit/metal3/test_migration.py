@@ -20,7 +20,7 @@ from tink.metal3.migration.compare import Trip, differences
 from tink.metal3.migration.plan import MigrationSettings, Phase, Plan
 from tink.metal3.migration.report import Outcome
 from tink.metal3.migration.survey import MOST_KEPT, Survey
-from tink.webhooks.registration import Address
+from tink.webhooks import Address
 
 WEBHOOK = definition.conversion(Address("/convert", url="https://h"), b"pem")
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.unit.metal3.hosts import HINT_NAMES, V1ALPHA1, V1BETA1, Raw, copied, full, hardware, view
 from tink.convert.metal3 import ConversionSettings, convert_version, wrongly_md5
-from tink.convert.metal3.conversion_data import ANNOTATION, ANNOTATIONS_LIMIT
+from tink.convert.metal3.conversion_data import ANNOTATION, MAX_ANNOTATIONS_BYTES
 
 SETTINGS = ConversionSettings()
 BUDGET = SETTINGS.annotations_budget
@@ -265,7 +265,7 @@ def test_annotations_stay_within_what_kubernetes_takes(disks: int) -> None:
 
 def fill(host: Raw, spare: int) -> Raw:
     """Other annotations that leave so many bytes."""
-    host["metadata"]["annotations"] = {"fill": "é" * ((ANNOTATIONS_LIMIT - spare - 4) // 2)}
+    host["metadata"]["annotations"] = {"fill": "é" * ((MAX_ANNOTATIONS_BYTES - spare - 4) // 2)}
     return host
 
 
@@ -280,7 +280,7 @@ def test_budget_is_counted_to_the_byte_with_all_annotations() -> None:
 def test_budget_above_the_limit_is_the_limit() -> None:
     host = full(V1ALPHA1)
     host["status"]["hardware"] = hardware(800)
-    assert size(up(host, ConversionSettings(annotations_budget=10**9))) <= ANNOTATIONS_LIMIT
+    assert size(up(host, ConversionSettings(annotations_budget=10**9))) <= MAX_ANNOTATIONS_BYTES
 
 
 def test_less_is_kept_the_less_room_there_is() -> None:
@@ -294,7 +294,7 @@ def test_less_is_kept_the_less_room_there_is() -> None:
     del expected["status"]["hardware"]
     for spare, all_but_hardware in ((20_000, True), (5_000, False)):
         shown = up(fill(host, spare))
-        assert size(shown) <= ANNOTATIONS_LIMIT
+        assert size(shown) <= MAX_ANNOTATIONS_BYTES
         spec = json.loads(shown["metadata"]["annotations"][ANNOTATION])["spec"]
         assert ("description" in spec) is all_but_hardware, "then without what the way back does not read"
         assert {**down(shown), "metadata": expected["metadata"]} == expected

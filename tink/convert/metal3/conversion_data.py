@@ -15,7 +15,7 @@ import orjson
 from tink.api.v1alpha2 import Raw
 
 ANNOTATION = "cluster.x-k8s.io/conversion-data"
-ANNOTATIONS_LIMIT = 256 << 10
+MAX_ANNOTATIONS_BYTES = 256 << 10
 """Bytes that the keys and values of an object's annotations may have in all (k8s.io/apimachinery, api/validation)."""
 
 _METADATA = "metadata"

@@ -8,7 +8,6 @@ from tink.convert import constraints
 from tink.convert.fields import Fields, join
 from tink.convert.findings import Findings
 from tink.convert.metal3 import network_data
-from tink.convert.metal3.network_data import mac_address
 from tink.convert.metal3.surroundings import NETWORK_DATA, Surroundings
 
 
@@ -63,7 +62,7 @@ class _Interfaces:
 
     def _boot_mac(self) -> str:
         said = self._spec.text("bootMACAddress") or ""
-        mac = mac_address(said)
+        mac = constraints.canonical_mac(said)
         if said and (refusal := constraints.mac(mac)):
             self._findings.error("spec.bootMACAddress", f"{refusal}; it is {said[:60]!r}")
             return ""
@@ -81,7 +80,7 @@ class _Interfaces:
             mac = nic.get("mac") if isinstance(nic, dict) else None
             if not isinstance(mac, str) or not mac:
                 continue  # a virtual one, such as a tunnel
-            mac = mac_address(mac)
+            mac = constraints.canonical_mac(mac)
             if refusal := constraints.mac(mac):
                 self._findings.dropped(f"{join(path, index)}.mac", refusal)
                 continue

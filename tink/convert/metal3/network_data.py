@@ -24,7 +24,6 @@ from tink.convert.fields import Fields
 from tink.convert.findings import Findings
 
 _TOO_LARGE = "is larger than 256 KiB, which no machine's network takes"
-_IPV6 = "v1alpha2 serves IPv4 only"
 _DHCP_TYPES = ("ipv4_dhcp", "ipv4")
 _MOST_LINKS = 256
 MAX_BYTES = 256 << 10
@@ -48,11 +47,6 @@ def parsed(text: str) -> Any:
     return found[0] if found else None
 
 
-def mac_address(text: str) -> str:
-    """A MAC address as v1alpha2 writes it, if it is one."""
-    return text.strip().lower().replace("-", ":")
-
-
 def served(document: Any, path: str, boot_mac: str, findings: Findings) -> dict[str, Raw]:
     """What DHCP is to serve, by MAC address, in the order of the document; {} for interfaces without an address.
 
@@ -68,11 +62,11 @@ class _Link:
         self.path = fields.path
         self.id = fields.text("id") or ""
         self.kind = fields.text("type") or "phy"
-        self.mac = mac_address(fields.text("ethernet_mac_address") or "")
+        self.mac = constraints.canonical_mac(fields.text("ethernet_mac_address") or "")
         self.members = [member for _, member in fields.texts("bond_links")][:_MOST_LINKS]
         self.below = fields.text("vlan_link") or ""
         self.vlan = fields.take("vlan_id")
-        self.vlan_mac = mac_address(fields.text("vlan_mac_address") or "")
+        self.vlan_mac = constraints.canonical_mac(fields.text("vlan_mac_address") or "")
         if self.kind == "bond":
             for key in ("bond_mode", "bond_miimon", "bond_xmit_hash_policy"):
                 fields.drop(key, "DHCP does not set up bonds: user-data can")
@@ -126,7 +120,7 @@ class _Network:
         address = network.text("ip_address") or ""
         link = network.text("link") or ""
         if "6" in kind or ":" in address:
-            self._findings.dropped(network.path, _IPV6)
+            self._findings.dropped(network.path, constraints.IPV4_ONLY)
             return
         if kind not in _DHCP_TYPES:
             self._findings.dropped(network.at("type"), f"must be ipv4 or ipv4_dhcp, is {kind[:60]!r}")
@@ -239,10 +233,8 @@ class _Network:
             self._findings.dropped(path, "there is no address that it could be the gateway of")
         elif dhcp.get("gateway", gateway) != gateway:
             self._findings.dropped(path, f"DHCP serves one gateway, and {dhcp['gateway']} is taken")
-        elif "netmask" in dhcp and not constraints.gateway_in_subnet(dhcp["ip"], dhcp["netmask"], gateway):
-            self._findings.dropped(
-                path, f"{gateway} is not in the subnet of {dhcp['ip']} with netmask {dhcp['netmask']}"
-            )
+        elif "netmask" in dhcp and (refusal := constraints.gateway_of(dhcp["ip"], dhcp["netmask"], gateway)):
+            self._findings.dropped(path, refusal)
         else:
             dhcp["gateway"] = gateway
 
@@ -259,7 +251,7 @@ class _Network:
         return found["dns"], found["ntp"]
 
     def _server(self, path: str, server: str) -> bool:
-        refusal = _IPV6 if ":" in server else constraints.server(server)
+        refusal = constraints.IPV4_ONLY if ":" in server else constraints.server(server)
         if refusal:
             self._findings.dropped(path, refusal)
         return not refusal

@@ -28,7 +28,7 @@ from tink.api.metal3 import V1ALPHA1, V1BETA1
 from tink.api.metal3.hardwaredata import HardwareDetails
 from tink.api.metal3.profiles import EMPTY, has_root_volume, profile_hints
 from tink.api.v1alpha2 import Raw, as_mapping
-from tink.convert.metal3.conversion_data import ANNOTATIONS_LIMIT, keep, restore
+from tink.convert.metal3.conversion_data import MAX_ANNOTATIONS_BYTES, keep, restore
 
 KIND = "BareMetalHost"
 
@@ -187,9 +187,9 @@ def _up(old: Raw, settings: ConversionSettings) -> Raw:
 def _forms(old: Raw, budget: int) -> Iterator[tuple[Raw, int]]:
     """What to keep of a v1alpha1 host, the fullest first, and how many bytes the annotations may have with it."""
     whole = _without(old, "metadata")
-    yield whole, min(budget, ANNOTATIONS_LIMIT)
-    yield _changed(whole, {"status": lambda status: _without(status, _HARDWARE)}), ANNOTATIONS_LIMIT
-    yield _essence(whole), ANNOTATIONS_LIMIT
+    yield whole, min(budget, MAX_ANNOTATIONS_BYTES)
+    yield _changed(whole, {"status": lambda status: _without(status, _HARDWARE)}), MAX_ANNOTATIONS_BYTES
+    yield _essence(whole), MAX_ANNOTATIONS_BYTES
 
 
 def _essence(whole: Raw) -> Raw:

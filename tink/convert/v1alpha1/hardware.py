@@ -17,9 +17,8 @@ from tink.convert import constraints
 from tink.convert.fields import Fields, join, put_text, says_nothing
 from tink.convert.findings import Findings
 from tink.convert.metadata import carried
-from tink.convert.v1alpha1.interfaces import Interfaces, Netboot
+from tink.convert.v1alpha1.interfaces import UNUSED, Interfaces, Netboot
 
-_UNUSED = "nothing used it, and v1alpha2 has no place for it"
 _SERVED = "v1alpha2's metadata service does not serve it"
 
 
@@ -49,7 +48,7 @@ class _Machine:
         self._instance(spec, result, metadata)
         self._disks(spec, result)
         self._bmc(spec, result)
-        spec.drop("tinkVersion", _UNUSED)
+        spec.drop("tinkVersion", UNUSED)
         spec.drop("resources", "v1alpha2 has no place for what a scheduler would like to know")
         spec.drop("references", "v1alpha2's templates see the Hardware and the Workflow's templateParams only")
         spec.rest()
@@ -109,12 +108,12 @@ class _Machine:
             instance.drop(key, "an interface's netboot.allowPXE decided, and decides now as disableNetboot")
         instance.drop("ipxe_script_url", "an interface's netboot.ipxe decided, and decides now as spec.ipxe")
         for key in ("state", "rescue", "network_ready"):
-            instance.drop(key, _UNUSED)
+            instance.drop(key, UNUSED)
         instance.rest()
         machine.drop("state", "v1alpha2 has no state that a user sets: disableNetboot keeps a machine from netbooting")
         for key in ("facility", "manufacturer", "custom"):
             machine.drop(key, _SERVED)
-        machine.drop("bonding_mode", _UNUSED)
+        machine.drop("bonding_mode", UNUSED)
         machine.rest()
 
     def _annotation(self, metadata: Raw, path: str, name: str, value: str | None) -> None:

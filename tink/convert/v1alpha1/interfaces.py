@@ -15,8 +15,7 @@ from tink.convert import constraints
 from tink.convert.fields import Fields, join, put_checked, put_text, shown
 from tink.convert.findings import Findings
 
-_UNUSED = "nothing used it, and v1alpha2 has no place for it"
-_IPV6 = "v1alpha2 serves IPv4 only"
+UNUSED = "nothing used it, and v1alpha2 has no place for it"
 _NOT_OURS = "v1alpha2 serves its own netboot only"
 _ARCHITECTURES = {"": "x86_64", "x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 
@@ -85,7 +84,7 @@ class Interfaces:
         if not said:
             self._findings.dropped(interface.path, "it has no dhcp.mac, by which v1alpha2 knows interfaces")
             return None
-        mac = said.strip().lower().replace("-", ":")
+        mac = constraints.canonical_mac(said)
         if refusal := constraints.mac(mac):
             self._findings.error(path, f"{refusal}; it is {shown(said)}")
             return None
@@ -117,7 +116,7 @@ class Interfaces:
         self._lease(dhcp, result, at)
         dhcp.drop("arch", "the machine's firmware tells it in each DHCP request")
         dhcp.drop("uefi", "the machine's firmware tells it in each DHCP request")
-        dhcp.drop("iface_name", _UNUSED)
+        dhcp.drop("iface_name", UNUSED)
         dhcp.drop("domain_name", "v1alpha2 serves no domain name; a hostname may have one in it")
         dhcp.drop("classless_static_routes", "v1alpha2 serves no static routes")
         dhcp.drop("tftp_server_name", _NOT_OURS)
@@ -130,7 +129,7 @@ class Interfaces:
         family = ip.integer("family")
         address = ip.text("address")
         if family == 6 or _is_ipv6(address):
-            self._findings.dropped(ip.path, _IPV6)
+            self._findings.dropped(ip.path, constraints.IPV4_ONLY)
             return
         if family not in (None, 0, 4):
             self._findings.dropped(ip.at("family"), f"must be 4 or 6, is {family}")
@@ -145,17 +144,15 @@ class Interfaces:
         put_text(self._findings, ip, "netmask", constraints.netmask, result, at, "netmask")
         gateway = ip.text("gateway")
         if _is_ipv6(gateway):
-            self._findings.dropped(ip.at("gateway"), _IPV6)
+            self._findings.dropped(ip.at("gateway"), constraints.IPV4_ONLY)
         elif (
             gateway
             and "ip" in result
             and "netmask" in result
             and constraints.ipv4(gateway) is None
-            and not constraints.gateway_in_subnet(result["ip"], result["netmask"], gateway)
+            and (refusal := constraints.gateway_of(result["ip"], result["netmask"], gateway))
         ):
-            self._findings.dropped(
-                ip.at("gateway"), f"{gateway} is not in the subnet of {result['ip']} with netmask {result['netmask']}"
-            )
+            self._findings.dropped(ip.at("gateway"), refusal)
         else:
             put_checked(self._findings, ip.at("gateway"), gateway, constraints.ipv4, result, at, "gateway")
         ip.rest()
@@ -166,7 +163,7 @@ class Interfaces:
             if not server:
                 continue
             if _is_ipv6(server):
-                self._findings.dropped(path, _IPV6)
+                self._findings.dropped(path, constraints.IPV4_ONLY)
             elif refusal := constraints.server(server):
                 self._findings.dropped(path, refusal)
             elif len(found) == bounds.MAX_SERVERS:

@@ -16,7 +16,6 @@ from tink.convert.fields import Fields, says_nothing
 from tink.convert.findings import Findings
 from tink.convert.metadata import carried
 from tink.convert.params import check_params, param_text
-from tink.convert.v1alpha1.template import global_timeout
 
 _WAITING = ("", "PENDING")
 _ENDED = ("SUCCESS", "FAILED", "TIMEOUT")
@@ -109,7 +108,11 @@ class _Conversion:
         if not name:
             return None
         template = self._lookup("Template", metadata.get("namespace") or "", name)
-        return global_timeout(template) if template is not None else None
+        if template is None:
+            return None
+        from tink.convert.v1alpha1.template import global_timeout  # as in __init__
+
+        return global_timeout(template)
 
     def _options(self, spec: Fields) -> None:
         if spec.flag("disabled"):

@@ -11,16 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tink.api.crds import generate
 from tink.api.v1alpha2 import VERSION, Raw
 from tink.convert.fields import Fields, join, says_nothing
 from tink.convert.findings import Findings
 from tink.convert.metadata import carried
 from tink.convert.v1alpha2.first_revision import convert_first_revision, is_first_revision
 from tink.convert.v1alpha2.upstream import UPSTREAM, upstream_fields
-from tink.schema import Checker, compile_definition
+
+if TYPE_CHECKING:
+    from tink.schema import Checker
 
 _UNKNOWN = "v1alpha2 has no such field"
 _STRUCTURE = ("FieldValueTypeInvalid", "FieldValueRequired")
@@ -42,6 +43,10 @@ def convert(obj: Raw, findings: Findings) -> list[Raw]:
 @cache
 def _checkers() -> dict[str, Checker]:
     """The checker of each kind, without CEL rules."""
+    # Here, because they take 0.3 s to load, and only objects of this version need them.
+    from tink.api.crds import generate
+    from tink.schema import compile_definition
+
     compiled = [compile_definition(definition)[VERSION] for definition in generate()]
     return {checker.kind: replace(checker, validations=None) for checker in compiled}
 

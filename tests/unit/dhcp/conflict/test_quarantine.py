@@ -9,8 +9,8 @@ import pytest
 from edge.dhcp import Quarantine
 from edge.dhcp.conflict.quarantine import MAX_ADDRESSES
 from edge.dhcp.wire import MessageType
-from edge.inventory import Inventory
 from edge.journey.events import Outcome
+from edge.machines import Inventory
 from tests.unit.dhcp.harness import Edge, MakeEdge, MakeHardware, Wire
 
 MAC = "52:54:00:12:34:56"

@@ -170,7 +170,7 @@ def test_known_packets_get_the_answer_that_they_would_get_in_full(
 ) -> None:
     work = [True]
     edges = [
-        make_edge(*(hardware(number) for number in range(3)), fast_path=fast, has_work=lambda *_name: work[0])
+        make_edge(*(hardware(number) for number in range(3)), fast_path=fast, has_pending=lambda *_name: work[0])
         for fast in (True, False)
     ]
     sent: list[bytes] = []

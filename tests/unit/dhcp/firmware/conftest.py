@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.policy import DhcpMode
+from edge.machines import DhcpMode
 from ipxe.binaries import BootBinaries
 from tests.unit.dhcp.firmware.dialogue import MakeSite, Site
 from tests.unit.dhcp.harness import MakeEdge

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from edge.policy import DhcpMode
+from edge.machines import DhcpMode
 from tests.unit.dhcp.firmware.clients import Booted, Edk2Http, Edk2Pxe, Ipxe
 from tests.unit.dhcp.firmware.packets import ACK, ADDRESS, MAGIC, OFFER, REQUEST, Packet, options_of
 from tests.unit.dhcp.harness import MakeEdge, hardware
@@ -26,7 +26,7 @@ class Site:
     ) -> None:
         self.has_work = True
         self.mode = mode
-        self.edge = make_edge(mode=mode, has_work=(lambda *_name: self.has_work) if when_workflow else None)
+        self.edge = make_edge(mode=mode, has_pending=(lambda *_name: self.has_work) if when_workflow else None)
         self._dhcp = dhcp or {}
         self._interface = interface
 

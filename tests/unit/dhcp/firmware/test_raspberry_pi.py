@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge.policy import DhcpMode
+from edge.machines import DhcpMode
 from tests.unit.dhcp.firmware.clients import Booted, Pi
 from tests.unit.dhcp.firmware.dialogue import MakeSite, Site, pxe
 from tests.unit.dhcp.firmware.packets import ROMS, SERVER, ip, options_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge.policy import DhcpMode
+from edge.machines import DhcpMode
 from tests.unit.dhcp.firmware.clients import LOCAL_BOOT, Edk2Pxe
 from tests.unit.dhcp.firmware.dialogue import MakeSite, Site, http, ipxe, pxe
 from tests.unit.dhcp.firmware.packets import HTTP_ROMS, IPXES, ROMS, SERVER

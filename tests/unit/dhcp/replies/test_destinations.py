@@ -8,7 +8,7 @@ import pytest
 
 from edge.dhcp.replies.destinations import ANSWERS_IN_ALL, CLIENT_ANSWERS, RELAY_ANSWERS
 from edge.journey.events import Outcome
-from edge.policy import DhcpMode
+from edge.machines import DhcpMode
 from tests.unit.dhcp.harness import Edge, MakeEdge, MakeHardware, Wire
 
 MAC = "52:54:00:12:34:56"

@@ -7,7 +7,7 @@ import pytest
 from edge.dhcp.datagram import BROADCAST
 from edge.dhcp.wire import MessageType, codec, options
 from edge.journey.events import Outcome, Step
-from edge.policy import DhcpMode
+from edge.machines import DhcpMode
 from tests.unit.dhcp.harness import Edge, MakeEdge, MakeHardware, Wire
 
 MAC = "52:54:00:12:34:56"

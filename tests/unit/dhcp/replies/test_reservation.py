@@ -11,8 +11,7 @@ from scapy.layers.dhcp import BOOTP, DHCP
 
 from edge.dhcp.replies.reservation import Compiler
 from edge.dhcp.wire import codec, options
-from edge.inventory import Inventory
-from edge.policy import NetbootPolicy
+from edge.machines import Inventory, NetbootPolicy
 from tests.unit.dhcp.harness import Edge, MakeEdge, MakeHardware, Wire
 
 MAC = "52:54:00:12:34:56"

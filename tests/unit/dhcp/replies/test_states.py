@@ -9,7 +9,7 @@ import pytest
 from edge.dhcp.datagram import BROADCAST
 from edge.dhcp.wire import MessageType, codec
 from edge.journey.events import Outcome
-from edge.policy import DhcpMode
+from edge.machines import DhcpMode
 from tests.unit.dhcp.harness import Edge, MakeEdge, MakeHardware, Wire
 
 MAC = "52:54:00:12:34:56"
