@@ -1,6 +1,6 @@
 """Who is asking, by address, path, header or proxy: every way to be taken for another machine, byte by byte.
 
-Tokens, which say it too, have a file of their own: `test_asking_by_token`.
+Tokens, which say it too, have a file of their own: `test_callers_by_token`.
 """
 
 from __future__ import annotations
