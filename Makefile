@@ -1,6 +1,6 @@
 # `make run` and `make test` do all set-up themselves on a fresh Debian 12 machine.
 .DEFAULT_GOAL := help
-.PHONY: help venv lock run test test-unit soak check bench wheel sbom proto crds clean
+.PHONY: help venv lock run test test-unit soak record check bench wheel sbom proto crds clean
 
 # Another Python than the one that is found, with an environment of its own, e.g. make test-unit PYTHON=python3.13.
 export PYTHON ?=
@@ -11,6 +11,8 @@ LAB ?=
 NEWER ?=
 # The time of what is built is that of the sources: the same sources give the same bytes.
 export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+# Which recordings `make record` makes; all without one.
+SUBJECT ?=
 # Tests wait more than they compute: one worker more than processors. Files stay whole, for what their tests share.
 JOBS ?= $(shell echo $$(($$(nproc) + 1)))
 
@@ -19,6 +21,7 @@ help:
 	@echo 'make test    run all tests, with real clients and real boots (JOBS=N: so many at once)'
 	@echo 'make test-unit  those that need no root, no network namespace and no Debian package (PYTHON=python3.13: with that one)'
 	@echo 'make soak    the attacks and loads that take minutes to an hour'
+	@echo 'make record  what the tests compare with, anew from a real Kubernetes (SUBJECT="cel conformance")'
 	@echo 'make check   lint, formatting, types, layers, packages and their licences'
 	@echo 'make bench   benchmarks, as ratios to peers'
 	@echo 'make venv    make .venv only'
@@ -43,9 +46,9 @@ test: venv
 	@deploy/setup.sh kubectl
 	@deploy/setup.sh ipxe
 	@deploy/setup.sh cloud-init
-	python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder tests/interop tests/unit --ignore tests/interop/attacks
+	python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m 'not alone and not soak' tests/interop tests/unit
 	python -m pytest -n 2 --dist loadfile tests/boot
-	python -m pytest tests/interop/attacks # alone: they measure
+	python -m pytest -m 'alone and not soak' tests/interop/attacks
 
 test-unit: venv
 	python -m pytest -n $(JOBS) tests/unit
@@ -54,6 +57,10 @@ soak: venv
 	@deploy/setup.sh packages lab test
 	@deploy/setup.sh kubectl
 	python -m pytest -m soak -o faulthandler_timeout=0
+
+record: venv
+	@deploy/setup.sh packages bench
+	python -m tests.record $(SUBJECT)
 
 check: venv
 	ruff check .

@@ -46,7 +46,15 @@ def build() -> None:
             shutil.copy(file, directory)
         made = Path(directory) / "kube-apiserver"
         done = subprocess.run(
-            [go, "build", "-ldflags", "-s -w", "-o", str(made), "."],
+            [
+                go,
+                "build",
+                "-ldflags",
+                f"-s -w -X k8s.io/component-base/version.gitVersion=v{VERSION}",
+                "-o",
+                str(made),
+                ".",
+            ],
             cwd=directory,
             # What go.sum has no hash of is not taken; after a change of go.mod it is `go mod tidy` that adds it.
             env={**os.environ, "GOFLAGS": "-mod=readonly", "CGO_ENABLED": "0"},
@@ -69,48 +77,66 @@ class Kubernetes:
         self._directory = directory
         self.kubeconfig = directory / "kubeconfig"
         directory.mkdir()
-        key = rsa.generate_private_key(65537, 2048)
-        pem = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        (directory / "sa.key").write_bytes(key.private_bytes(*pem))
-        (directory / "tokens.csv").write_text(f"{TOKEN},admin,admin,system:masters\n")
-        etcd = installed("etcd")
-        if etcd is None:
-            raise BenchError("etcd is not installed")
-        self.etcd = cable.serve(
-            [etcd, "--name=peer", f"--data-dir={directory}/etcd", "--quota-backend-bytes=8000000000"],
-            directory / "etcd.log",
-            port=ETCD,
-        )
+        write_keys(directory)
+        self.etcd = cable.serve(etcd_command(directory), directory / "etcd.log", port=ETCD)
         self.server = self.start()
 
     def start(self, ready: Callable[[], bool] | None = None) -> Server:
         """Start kube-apiserver; once more when it was stopped."""
         self.server = self._cable.serve(
-            [
-                str(BINARY),
-                f"--etcd-servers=http://127.0.0.1:{ETCD}",
-                "--bind-address=127.0.0.1",
-                "--advertise-address=127.0.0.1",
-                f"--secure-port={PORT}",
-                f"--cert-dir={self._directory}",
-                f"--token-auth-file={self._directory}/tokens.csv",
-                "--authorization-mode=AlwaysAllow",
-                "--disable-admission-plugins=ServiceAccount",
-                "--service-account-issuer=https://peer",
-                f"--service-account-key-file={self._directory}/sa.key",
-                f"--service-account-signing-key-file={self._directory}/sa.key",
-                "--service-cluster-ip-range=10.0.0.0/24",
-                "--endpoint-reconciler-type=none",
-            ],
-            self._directory / "kube-apiserver.log",
-            port=PORT,
-            ready=ready,
+            server_command(self._directory), self._directory / "kube-apiserver.log", port=PORT, ready=ready
         )
-        authority = base64.b64encode((self._directory / "apiserver.crt").read_bytes()).decode()
-        cluster = {"server": f"https://127.0.0.1:{PORT}", "certificate-authority-data": authority}
-        content = {"clusters": [{"cluster": cluster}], "users": [{"user": {"token": TOKEN}}]}
-        self.kubeconfig.write_text(json.dumps(content))
+        self.kubeconfig.write_text(kubeconfig(self._directory))
         return self.server
+
+
+def write_keys(directory: Path) -> None:
+    """What kube-apiserver reads: the key of service accounts, and the administrator's token."""
+    key = rsa.generate_private_key(65537, 2048)
+    pem = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    (directory / "sa.key").write_bytes(key.private_bytes(*pem))
+    (directory / "tokens.csv").write_text(f"{TOKEN},admin,admin,system:masters\n")
+
+
+def etcd_command(directory: Path) -> list[str]:
+    """Raises BenchError."""
+    etcd = installed("etcd")
+    if etcd is None:
+        raise BenchError("etcd is not installed")
+    return [etcd, "--name=peer", f"--data-dir={directory}/etcd", "--quota-backend-bytes=8000000000"]
+
+
+def server_command(directory: Path, authorization: str = "AlwaysAllow") -> list[str]:
+    return [
+        str(BINARY),
+        f"--etcd-servers=http://127.0.0.1:{ETCD}",
+        "--bind-address=127.0.0.1",
+        "--advertise-address=127.0.0.1",
+        f"--secure-port={PORT}",
+        f"--cert-dir={directory}",
+        f"--token-auth-file={directory}/tokens.csv",
+        f"--authorization-mode={authorization}",
+        "--disable-admission-plugins=ServiceAccount",
+        "--service-account-issuer=https://x",
+        f"--service-account-key-file={directory}/sa.key",
+        f"--service-account-signing-key-file={directory}/sa.key",
+        "--service-cluster-ip-range=10.0.0.0/24",
+        "--endpoint-reconciler-type=none",
+    ]
+
+
+def kubeconfig(directory: Path) -> str:
+    """The administrator's, once the server has made its certificate."""
+    authority = base64.b64encode((directory / "apiserver.crt").read_bytes()).decode()
+    cluster = {"server": f"https://127.0.0.1:{PORT}", "certificate-authority-data": authority}
+    return json.dumps(
+        {
+            "clusters": [{"name": "peer", "cluster": cluster}],
+            "users": [{"name": "admin", "user": {"token": TOKEN}}],
+            "contexts": [{"name": "peer", "context": {"cluster": "peer", "user": "admin"}}],
+            "current-context": "peer",
+        }
+    )
 
 
 def fill(first: str, count: int) -> dict[str, float]:

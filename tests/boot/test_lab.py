@@ -9,9 +9,11 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from tests.boot.conftest import Run
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -33,7 +35,7 @@ def in_order(expected: tuple[str, ...], found: list[str]) -> bool:
     [("bios", STEPS), ("uefi", ("power", "dhcp", "tftp", *STEPS[1:]))],
     ids=["bios", "uefi"],
 )
-def test_machine_boots_from_power_on_to_succeeded(lab: Any, firmware: str, expected: tuple[str, ...]) -> None:
+def test_machine_boots_from_power_on_to_succeeded(lab: Run, firmware: str, expected: tuple[str, ...]) -> None:
     outcome = lab("--firmware", firmware)
     assert outcome.status == 0, outcome.shown + outcome.error
     assert in_order(expected, steps(outcome.shown)), outcome.shown
@@ -44,7 +46,7 @@ def test_machine_boots_from_power_on_to_succeeded(lab: Any, firmware: str, expec
     print(outcome.shown)
 
 
-def test_installed_machine_boots_its_disk_and_its_cloud_init_gets_the_user_data(lab: Any) -> None:
+def test_installed_machine_boots_its_disk_and_its_cloud_init_gets_the_user_data(lab: Run) -> None:
     outcome = lab("--full", timeout=540)
     assert outcome.status == 0, outcome.shown + outcome.error
     assert in_order(("power", "initrd", "agent", "action", "workflow", "metadata"), steps(outcome.shown)), outcome.shown
@@ -53,22 +55,13 @@ def test_installed_machine_boots_its_disk_and_its_cloud_init_gets_the_user_data(
     assert "✓ metadata  cloud-init finished on lab-machine, instance lab-machine, datasource Ec2" in outcome.shown
 
 
-def test_unknown_image_fails_the_workflow_with_reason_and_message(lab: Any, manifests: Callable[..., Path]) -> None:
+def test_unknown_image_fails_the_workflow_with_reason_and_message(lab: Run, manifests: Callable[..., Path]) -> None:
     directory = manifests(template=("/actions/inspect:1", "/actions/missing:1"))
     outcome = lab("--manifests", directory)
     assert outcome.status == 1
     assert "ImagePullFailed" in outcome.error
     assert "172.31.77.1:5000/actions/missing:1: manifest unknown" in outcome.error
     assert "last step that worked: agent" in outcome.error
-
-
-def test_missing_osie_is_named_on_screen_and_in_the_journey(lab: Any, manifests: Callable[..., Path]) -> None:
-    outcome = lab("--manifests", manifests(without="osie"), "--patience", 12)
-    assert outcome.status == 1
-    reason = "OSIE default/lab, which Hardware lab-machine names, does not exist"
-    assert f"✗ script    no boot: {reason}" in outcome.shown
-    assert f"| {reason}" in outcome.error  # the machine's own screen
-    assert "last step that worked: dhcp" in outcome.error
 
 
 @pytest.mark.parametrize(
@@ -80,7 +73,7 @@ def test_missing_osie_is_named_on_screen_and_in_the_journey(lab: Any, manifests:
     ids=["broken-url", "upstream-down"],
 )
 def test_unfetchable_osie_is_named_on_screen_and_in_the_journey(
-    lab: Any, manifests: Callable[..., Path], old: str, new: str, reason: str
+    lab: Run, manifests: Callable[..., Path], old: str, new: str, reason: str
 ) -> None:
     outcome = lab("--manifests", manifests(osie=(old, new)), "--patience", 12)
     assert outcome.status == 1
@@ -88,7 +81,7 @@ def test_unfetchable_osie_is_named_on_screen_and_in_the_journey(
     assert reason.rpartition("/")[2] in re.sub(r"\n *\| ", "", outcome.error)  # the machine's own screen wraps lines
 
 
-def test_unregistered_machine_is_shown_with_a_manifest_to_copy(lab: Any, manifests: Callable[..., Path]) -> None:
+def test_unregistered_machine_is_shown_with_a_manifest_to_copy(lab: Run, manifests: Callable[..., Path]) -> None:
     outcome = lab("--manifests", manifests(hardware=("52:54:00:12:34:56", "52:54:00:00:00:01")), "--patience", 10)
     assert outcome.status == 1
     assert "seen, not registered" in outcome.shown
@@ -97,7 +90,7 @@ def test_unregistered_machine_is_shown_with_a_manifest_to_copy(lab: Any, manifes
     assert "✓ dhcp" not in outcome.shown
 
 
-def test_interrupted_lab_takes_everything_down(lab: Any) -> None:
+def test_interrupted_lab_takes_everything_down(lab: Run) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "edge.cli", "lab"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -116,7 +109,9 @@ def test_interrupted_lab_takes_everything_down(lab: Any) -> None:
     assert outcome.status == 2
 
 
-def test_killed_lab_leaves_no_process_and_the_next_one_clears_up(lab: Any, manifests: Callable[..., Path]) -> None:
+def test_killed_lab_leaves_no_process_and_the_next_one_clears_up_and_names_a_missing_osie(
+    lab: Run, manifests: Callable[..., Path]
+) -> None:
     process = subprocess.Popen([sys.executable, "-m", "edge.cli", "lab"], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     for line in process.stdout:
@@ -126,17 +121,14 @@ def test_killed_lab_leaves_no_process_and_the_next_one_clears_up(lab: Any, manif
     process.wait(timeout=10)
     process.stdout.close()
     namespace = Path(f"/run/netns/tinkedge-lab-{process.pid}")
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline and _in_namespace(namespace):
-        time.sleep(0.2)
-    assert not _in_namespace(namespace)
-    subprocess.run(
-        [sys.executable, "-m", "edge.cli", "lab", "--manifests", manifests(without="osie"), "--patience", "3"],
-        capture_output=True,
-        check=False,
-        timeout=120,
-    )
+    wait_until(lambda: not _in_namespace(namespace))
+    outcome = lab("--manifests", manifests(without="osie"), "--patience", 12)
     assert not namespace.exists()
+    assert outcome.status == 1
+    reason = "OSIE default/lab, which Hardware lab-machine names, does not exist"
+    assert f"✗ script    no boot: {reason}" in outcome.shown
+    assert f"| {reason}" in outcome.error, "the machine's own screen names it, too"
+    assert "last step that worked: dhcp" in outcome.error
 
 
 def _in_namespace(namespace: Path) -> list[str]:

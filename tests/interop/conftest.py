@@ -25,6 +25,8 @@ import pytest
 import uvloop
 
 from edge.journey.events import JourneyEvent, Outcome, Step
+from tests.ports import free_port, listens
+from tests.waiting import wait_until
 from tink.api.crds import generate, to_yaml
 from tink.apiserver import ApiServer
 
@@ -279,9 +281,7 @@ def wire(network: Network) -> Iterator[Callable[..., Wire]]:
 def docker_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """host:port of an empty docker-registry on loopback."""
     directory = tmp_path_factory.mktemp("registry")
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
+    port = free_port()
     (directory / "config.yml").write_text(
         "version: 0.1\n"
         "log: {level: error, accesslog: {disabled: true}}\n"
@@ -291,11 +291,7 @@ def docker_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with (directory / "log").open("wb") as log:
         process = subprocess.Popen(["docker-registry", "serve", str(directory / "config.yml")], stdout=log, stderr=log)
     try:
-        for _ in range(200):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.05)
+        wait_until(lambda: listens(port), (directory / "log").read_text)
         yield f"127.0.0.1:{port}"
     finally:
         process.terminate()

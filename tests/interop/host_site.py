@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.api import serving
 from tests.interop.conftest import Kubectl, Program
 from tests.interop.test_privileges import Gate, Grant, Upstream
 from tink.api.v1alpha2 import Raw
@@ -97,11 +98,7 @@ async def gate(site: Site, grants: set[Grant], directory: Path) -> Gate:
 async def empty_site(tmp_path: Path) -> AsyncIterator[Site]:
     """An API without our definitions, and no webhook."""
     async with contextlib.AsyncExitStack() as exits:
-        api = ApiServer(tmp_path / "state", port=0)
-        await api.start()
-        exits.push_async_callback(api.stop)
-        client = await KubeClient.connect(api.kubeconfig)
-        exits.push_async_callback(client.close)
+        api, client = await exits.enter_async_context(serving(tmp_path / "state"))
         made = Site(api, client)
         exits.push_async_callback(made.stop_webhook)
         yield made

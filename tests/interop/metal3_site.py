@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,16 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.api import serving
 from tests.interop.rack import TINKEDGE, Process, clean_environment
 from tests.interop.test_privileges import Gate, Grant, Upstream
+from tests.waiting import until
 from tink.api.crds import generate
 from tink.api.metal3.crds import generate as generate_metal3
 from tink.api.v1alpha2 import Raw
 from tink.apiserver import ApiServer
 from tink.kube.client import KubeClient, NotFoundError
-from tink.kube.manifests import apply_object
-from tink.kube.resources import CRD, EVENT, HARDWARE, SECRET, ResourceType
+from tink.kube.resources import EVENT, HARDWARE, SECRET, ResourceType
 from tink.metal3.following import Follower
 from tink.metal3.served import HOSTS
 from tink.metal3.settings import Metal3Settings
@@ -134,10 +134,7 @@ class Site:
         return any(each.get("disableNetboot") is not True for each in interfaces)
 
     async def until(self, holds: Callable[[], Awaitable[Any]], *processes: Process, within: float = 20.0) -> None:
-        give_up = time.monotonic() + within
-        while not await holds():
-            assert time.monotonic() < give_up, "\n".join(process.err for process in processes)
-            await asyncio.sleep(0.05)
+        await until(holds, lambda: "\n".join(process.err for process in processes), within=within, every=0.05)
 
     async def becomes(self, name: str, netboots: bool | None, *processes: Process, within: float = 20.0) -> None:
         async def holds() -> bool:
@@ -169,13 +166,8 @@ class Site:
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
     async with contextlib.AsyncExitStack() as exits:
-        api = ApiServer(tmp_path / "api", port=0)
-        await api.start()
-        exits.push_async_callback(api.stop)
-        client = await KubeClient.connect(api.kubeconfig)
-        exits.push_async_callback(client.close)
-        for definition in [*generate(), *generate_metal3()]:
-            await apply_object(client, CRD, definition, "test")
+        definitions = [*generate(), *generate_metal3()]
+        api, client = await exits.enter_async_context(serving(tmp_path / "api", definitions))
         for namespace in (HOME, NAMESPACE):
             body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
             await client.create(ResourceType("", "v1", "namespaces", "Namespace", namespaced=False), body)

@@ -11,9 +11,11 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Self
+
+from tests.waiting import wait_until
 
 ADDRESS = "172.31.77.1"
 """The edge's, in the first of its networks."""
@@ -66,6 +68,28 @@ class Namespaces:
         self._processes: list[Process] = []
         self._cards = 0
 
+    def __enter__(self) -> Self:
+        try:
+            self.build()
+        except BaseException:
+            self.remove()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def build(self) -> None:
+        """What it has from the start."""
+
+    def network(self, bridge: str, machines: Mapping[str, str], prefix: int = 24) -> None:
+        """The edge on one network, and machines with a card of this MAC there."""
+        self.add(IN_EDGE)
+        self.bridge(bridge, f"{ADDRESS}/{prefix}")
+        for where, mac in machines.items():
+            self.add(where)
+            self.card(where, "eth0", mac, bridge)
+
     def add(self, where: str) -> None:
         """One more namespace."""
         namespace = self.namespaces[where] = f"{where}-{self._unique}"
@@ -112,7 +136,7 @@ class Namespaces:
                 assert service.popen.poll() is None, service.err
             return self.run(IN_EDGE, "curl", "-sf", "--max-time", "2", url).popen.returncode == 0
 
-        until(answered, lambda: "".join(service.err for service in services), within, every=0.15)
+        wait_until(answered, lambda: "".join(service.err for service in services), within=within, every=0.15)
 
     def operators(self, data_dir: Path, path: str) -> str:
         """What operators' HTTP says to whoever may read the edge's token."""
@@ -178,12 +202,3 @@ def ip(*words: str) -> None:
 def clean_environment() -> dict[str, str]:
     """Without what would set options from outside."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("TINKEDGE_", "KUBE"))}
-
-
-def until(
-    holds: Callable[[], bool], why: Callable[[], object] = lambda: "", within: float = 20, every: float = 0.05
-) -> None:
-    deadline = time.monotonic() + within
-    while not holds():
-        assert time.monotonic() < deadline, why()
-        time.sleep(every)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from tests.interop.conftest import Kubectl
 from tink.apiserver import credentials
 
 DEFINITION = """
@@ -113,14 +114,14 @@ async def hooks(tmp_path: Path) -> AsyncIterator[Hooks]:
 
 
 @pytest.fixture
-async def widgets(bare: Any, hooks: Hooks) -> Any:
+async def widgets(bare: Kubectl, hooks: Hooks) -> Kubectl:
     """kubectl and a server with Widgets in two versions."""
     await bare("create", "-f", "-", stdin=hooks.filled(DEFINITION))
     return bare
 
 
 async def _configure(
-    kubectl: Any, hooks: Hooks, kind: str, policy: str = "Fail", side: str = "None", **more: str
+    kubectl: Kubectl, hooks: Hooks, kind: str, policy: str = "Fail", side: str = "None", **more: str
 ) -> None:
     text = hooks.filled(CONFIGURATION, KIND=kind, POLICY=policy, SIDE=side, **more)
     await kubectl("apply", "-f", "-", stdin=text)
@@ -131,7 +132,7 @@ def _patch(*operations: dict[str, Any]) -> dict[str, Any]:
     return {"allowed": True, "patchType": "JSONPatch", "patch": text}
 
 
-async def test_mutating_webhook_changes_what_kubectl_applies(widgets: Any, hooks: Hooks) -> None:
+async def test_mutating_webhook_changes_what_kubectl_applies(widgets: Kubectl, hooks: Hooks) -> None:
     await _configure(widgets, hooks, "Mutating")
     hooks.response = _patch({"op": "add", "path": "/spec/note", "value": "added"})
     await widgets("apply", "-f", "-", stdin=WIDGET)
@@ -141,7 +142,7 @@ async def test_mutating_webhook_changes_what_kubectl_applies(widgets: Any, hooks
     assert [asked["operation"] for asked in hooks.asked] == ["CREATE", "DELETE"]
 
 
-async def test_refusal_is_shown_with_its_message_and_warnings(widgets: Any, hooks: Hooks) -> None:
+async def test_refusal_is_shown_with_its_message_and_warnings(widgets: Kubectl, hooks: Hooks) -> None:
     await _configure(widgets, hooks, "Validating")
     status = {"code": 403, "reason": "Forbidden", "message": "too small"}
     hooks.response = {"allowed": False, "status": status, "warnings": ["look at the size"]}
@@ -155,7 +156,7 @@ async def test_refusal_is_shown_with_its_message_and_warnings(widgets: Any, hook
     assert "not found" in (await widgets.run("get", "widgets.v1.example.org", "one")).err
 
 
-async def test_warnings_of_an_allowed_write_are_shown(widgets: Any, hooks: Hooks) -> None:
+async def test_warnings_of_an_allowed_write_are_shown(widgets: Kubectl, hooks: Hooks) -> None:
     await _configure(widgets, hooks, "Validating")
     hooks.response = {"allowed": True, "warnings": ["deprecated"]}
     ran = await widgets.run("create", "-f", "-", stdin=WIDGET)
@@ -164,7 +165,7 @@ async def test_warnings_of_an_allowed_write_are_shown(widgets: Any, hooks: Hooks
 
 
 async def test_webhook_that_is_down_refuses_with_fail_and_is_passed_over_with_ignore(
-    widgets: Any, hooks: Hooks
+    widgets: Kubectl, hooks: Hooks
 ) -> None:
     await _configure(widgets, hooks, "Validating", URL="https://127.0.0.1:1")
     ran = await widgets.run("create", "-f", "-", stdin=WIDGET)
@@ -176,7 +177,7 @@ async def test_webhook_that_is_down_refuses_with_fail_and_is_passed_over_with_ig
     assert "created" in await widgets("create", "-f", "-", stdin=WIDGET)
 
 
-async def test_slow_webhook_is_given_up_after_its_timeout(widgets: Any, hooks: Hooks) -> None:
+async def test_slow_webhook_is_given_up_after_its_timeout(widgets: Kubectl, hooks: Hooks) -> None:
     await _configure(widgets, hooks, "Mutating")
     hooks.delay_s = 5
     ran = await widgets.run("create", "-f", "-", stdin=WIDGET)
@@ -185,14 +186,14 @@ async def test_slow_webhook_is_given_up_after_its_timeout(widgets: Any, hooks: H
     assert "created" in await widgets("create", "-f", "-", stdin=WIDGET)
 
 
-async def test_webhook_is_told_of_a_dry_run_and_nothing_is_stored(widgets: Any, hooks: Hooks) -> None:
+async def test_webhook_is_told_of_a_dry_run_and_nothing_is_stored(widgets: Kubectl, hooks: Hooks) -> None:
     await _configure(widgets, hooks, "Validating", side="NoneOnDryRun")
     await widgets("create", "-f", "-", "--dry-run=server", stdin=WIDGET)
     assert [asked["dryRun"] for asked in hooks.asked] == [True]
     assert "not found" in (await widgets.run("get", "widgets.v1.example.org", "one")).err
 
 
-async def test_wrong_configuration_is_refused_with_every_reason(bare: Any, hooks: Hooks) -> None:
+async def test_wrong_configuration_is_refused_with_every_reason(bare: Kubectl, hooks: Hooks) -> None:
     text = hooks.filled(CONFIGURATION, KIND="Validating", POLICY="Perhaps", SIDE="Some")
     ran = await bare.run("create", "-f", "-", stdin=text.replace("https:", "http:"))
     assert 'webhooks[0].failurePolicy: Unsupported value: "Perhaps": supported values: "Fail", "Ignore"' in ran.err
@@ -200,14 +201,14 @@ async def test_wrong_configuration_is_refused_with_every_reason(bare: Any, hooks
     assert "'https' is the only allowed URL scheme" in ran.err
 
 
-async def test_configurations_are_listed_with_the_number_of_their_webhooks(bare: Any, hooks: Hooks) -> None:
+async def test_configurations_are_listed_with_the_number_of_their_webhooks(bare: Kubectl, hooks: Hooks) -> None:
     await _configure(bare, hooks, "Mutating", "Ignore")
     lines = (await bare("get", "mutatingwebhookconfigurations")).splitlines()
     assert lines[0].split() == ["NAME", "WEBHOOKS", "AGE"]
     assert lines[1].split()[:2] == ["ours", "1"]
 
 
-async def test_object_is_read_listed_watched_and_applied_in_another_version(widgets: Any) -> None:
+async def test_object_is_read_listed_watched_and_applied_in_another_version(widgets: Kubectl) -> None:
     await widgets("create", "-f", "-", stdin=WIDGET)
     assert (await widgets.object("widgets.v2.example.org", "one"))["spec"] == {"length": 3}
     listed = json.loads(await widgets("get", "widgets.v2.example.org", "-o", "json"))

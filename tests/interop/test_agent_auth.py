@@ -15,8 +15,9 @@ import pytest
 from cryptography import x509
 
 from tests.interop.authority import EARLIER, Authority
-from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Process, until
+from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Process
 from tests.interop.test_edge_modes import ADDRESSES, MACS, Edge, dashed, manifest, running
+from tests.waiting import wait_until
 
 MACS["thief"] = "52:54:00:00:01:66"
 ADDRESSES["thief"] = "172.31.77.66"
@@ -99,7 +100,7 @@ def run_workflow(edge: Edge, running_agent: Process) -> None:
     edge.kubectl.apply(manifest("Template", "one", {"actions": [{"name": "a", "image": "i", "cmd": "/bin/true"}]}))
     workflow = {"hardwareRef": {"name": "near"}, "templateRef": {"name": "one"}}
     edge.kubectl.apply(manifest("Workflow", "first", workflow))
-    until(
+    wait_until(
         lambda: edge.kubectl.state("first") == "Succeeded",
         lambda: running_agent.err + edge.process.err[-3000:],
     )
@@ -134,10 +135,10 @@ def test_thief_is_refused_and_the_machine_it_names_hears_of_it(guarded: Edge, sh
             lambda match: match[0].replace(MACS["thief"].replace(":", ""), MACS["near"].replace(":", "")), line
         )
     thief = agent(guarded, "thief", line)
-    until(lambda: why in thief.err, lambda: thief.err)
+    wait_until(lambda: why in thief.err, lambda: thief.err)
     thief.terminate()
     assert "refuses this machine" in thief.err
-    until(
+    wait_until(
         lambda: any(
             "can't speak for Hardware default/near" in each for each in guarded.journey(MACS["near"], "refused")
         )
@@ -169,7 +170,7 @@ def test_machine_with_a_certificate_in_its_name_runs_its_workflow(certified: tup
     edge.kubectl.apply(
         manifest("Workflow", "second", {"hardwareRef": {"name": "near"}, "templateRef": {"name": "one"}})
     )
-    until(lambda: edge.kubectl.state("second") == "Succeeded", lambda: second.err)
+    wait_until(lambda: edge.kubectl.state("second") == "Succeeded", lambda: second.err)
     assert second.terminate() == 0
     assert edge.journey(MACS["near"], "refused") == []
 
@@ -180,11 +181,11 @@ def test_certificate_of_another_machine_is_refused_and_the_machine_it_names_hear
     edge, authority = certified
     line = command_line(edge.script("near"))
     thief = agent(edge, "thief", line, *shown(authority, "thief", x509.DNSName("thief")))
-    until(lambda: "its certificate names 'thief'" in thief.err, lambda: thief.err)
+    wait_until(lambda: "its certificate names 'thief'" in thief.err, lambda: thief.err)
     thief.terminate()
     assert "refuses this machine" in thief.err
     told = f"{ADDRESSES['thief']} can't speak for Hardware default/near: its certificate names 'thief'"
-    until(lambda: any(told in each for each in edge.journey(MACS["near"], "refused")))
+    wait_until(lambda: any(told in each for each in edge.journey(MACS["near"], "refused")))
 
 
 @pytest.mark.parametrize("signed", ["by nobody", "by a foreign authority", "for last week", "for tomorrow"])
@@ -200,7 +201,7 @@ def test_agent_without_a_certificate_of_this_authority_does_not_get_in_and_keeps
     before = edge.journey(MACS["near"], "refused")
     stranger = agent(edge, "thief", command_line(edge.script("near")), *more)
     # The handshake fails, so nobody was named.
-    until(lambda: "cannot reach the server" in stranger.err, lambda: stranger.err)
+    wait_until(lambda: "cannot reach the server" in stranger.err, lambda: stranger.err)
     assert ("give --tls-cert and --tls-key" in stranger.err) is (signed == "by nobody")
     assert ("if the server refuses the certificate" in stranger.err) is (signed != "by nobody")
     assert stranger.popen.poll() is None

@@ -6,7 +6,6 @@ event five times at most and then forgets it, and drops every event of a Workflo
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,9 @@ import yaml
 
 from proto import workflow_pb2 as pb
 from proto.workflow_pb2_grpc import WorkflowServiceStub
-from tests.interop.rack import TINKEDGE, Kubectl, Process, clean_environment, until
+from tests.interop.rack import TINKEDGE, Kubectl, Process, clean_environment
+from tests.ports import free_ports
+from tests.waiting import wait_until
 
 MAC = "52:54:00:00:00:01"
 
@@ -66,26 +67,16 @@ class Peer:
         self._channel.close()
 
 
-def free_ports(count: int) -> list[str]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [str(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[tuple[Kubectl, Peer]]:
     """`tinkedge up` with a machine and Templates, and the peer's agent on that machine."""
-    api, server, http, admin = free_ports(4)
+    api, server, http, admin = map(str, free_ports(4))
     options = ["--interface", "lo=127.0.0.1", "--agent-auth", "none", "--disable", "dhcp", "--disable", "tftp"]
     options += ["--api-port", api, "--grpc-port", server, "--http-port", http, "--admin-port", admin]
     options += ["--data-dir", str(tmp_path / "data"), "--cancelling-timeout", "2"]
     process = Process(["setpriv", "--pdeathsig", "KILL", *TINKEDGE, "up", *options], tmp_path, clean_environment())
     try:
-        until(lambda: "ready: " in process.err, lambda: process.err, within=60)
+        wait_until(lambda: "ready: " in process.err, lambda: process.err, within=60)
         kubectl = Kubectl(Here(tmp_path), tmp_path / "data" / "kubeconfig")  # type: ignore[arg-type]
         actions = [{"name": name, "image": "i"} for name in ("a", "b", "c")]
         kubectl.apply(of("Hardware", "h", {"networkInterfaces": {MAC: {}}}))
@@ -110,11 +101,11 @@ def test_agent_of_tinkerbell_tink_runs_fails_rejects_and_is_stopped(site: tuple[
     kubectl, peer = site
     kubectl.apply(workflow("good"))
     peer.run(peer.started())
-    until(lambda: kubectl.state("good") == "Succeeded")
+    wait_until(lambda: kubectl.state("good") == "Succeeded")
 
     kubectl.apply(workflow("bad"))
     peer.run(peer.started(), fails_at=1)
-    until(lambda: kubectl.state("bad") == "Failed")
+    wait_until(lambda: kubectl.state("bad") == "Failed")
     why = 'jsonpath={.status.conditions[?(@.type=="Succeeded")].reason}'
     assert kubectl("get", "workflow", "bad", "-o", why) == "Broken"
 
@@ -124,14 +115,14 @@ def test_agent_of_tinkerbell_tink_runs_fails_rejects_and_is_stopped(site: tuple[
     kubectl("delete", "workflow", "stopped", "--wait=false")
     assert peer.command().stop_workflow.workflow_id == held.workflow_id
     # It stops, and what it would say of that goes nowhere: the controller ends the wait.
-    until(lambda: "NotFound" in kubectl.run("get", "workflow", "stopped").err)
+    wait_until(lambda: "NotFound" in kubectl.run("get", "workflow", "stopped").err)
 
     # It may still be stopping, and takes no other then.
     kubectl.apply(workflow("next"))
     refused = peer.started()
     peer.publish(refused, workflow_rejected=pb.Event.WorkflowRejected(failure_message="workflow already in progress"))
-    until(lambda: kubectl.state("next") == "Pending")
+    wait_until(lambda: kubectl.state("next") == "Pending")
     again = peer.started()
     assert again.workflow_id == refused.workflow_id
     peer.run(again)
-    until(lambda: kubectl.state("next") == "Succeeded")
+    wait_until(lambda: kubectl.state("next") == "Succeeded")

@@ -17,6 +17,7 @@ from proto import metadata, output_pb2
 from proto import workflow_pb2 as pb
 from proto.output_pb2_grpc import OutputServiceServicer, add_OutputServiceServicer_to_server
 from proto.workflow_pb2_grpc import WorkflowServiceServicer, add_WorkflowServiceServicer_to_server
+from tests.waiting import until
 
 
 class Server(WorkflowServiceServicer, OutputServiceServicer):
@@ -127,12 +128,6 @@ async def rig(server, tmp_path):
     yield made
     await made.close()
     await listening.stop(None)
-
-
-async def until(condition, seconds=20):
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def counting(tmp_path, workflow_id, index, seconds=0.1):

@@ -12,7 +12,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.ports import free_port, listens
+from tests.waiting import wait_until
 
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin") or "nginx"
 
@@ -108,21 +110,13 @@ class Upstream:
         self._directory = directory
         self.www = directory / "www"
         self.www.mkdir(parents=True)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         (directory / "nginx.conf").write_text(_NGINX.format(directory=directory, port=self.port))
         assert NGINX is not None
         command = [NGINX, "-p", str(directory), "-e", "stderr", "-c", str(directory / "nginx.conf")]
         with (directory / "nginx.err").open("wb") as errors:
             self._process = subprocess.Popen(command, stderr=errors)
-        give_up = time.monotonic() + 10
-        while time.monotonic() < give_up:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
-            time.sleep(0.01)
-        raise AssertionError((directory / "nginx.err").read_text())
+        wait_until(lambda: listens(self.port), (directory / "nginx.err").read_text)
 
     def url(self, path: str) -> str:
         return f"http://127.0.0.1:{self.port}/{path}"

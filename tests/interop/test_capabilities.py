@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from edge.composition.doctor import _CAPABILITIES
-from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces, Process, until
+from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces, Process
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
@@ -60,10 +61,7 @@ class Rack(Namespaces):
         self._readable = readable(directory)
 
     def build(self) -> None:
-        for where in (IN_EDGE, IN_MACHINE):
-            self.add(where)
-        self.bridge("cap0", f"{ADDRESS}/24")
-        self.card(IN_MACHINE, "eth0", MAC, "cap0")
+        self.network("cap0", {IN_MACHINE: MAC})
 
     def as_nobody(self, capabilities: tuple[str, ...], *words: str | Path) -> Process:
         """`tinkedge` as an ordinary user with these capabilities and no others."""
@@ -88,12 +86,8 @@ class Rack(Namespaces):
 
 @pytest.fixture
 def rack(tmp_path: Path) -> Iterator[Rack]:
-    made = Rack(tmp_path)
-    try:
-        made.build()
+    with Rack(tmp_path) as made:
         yield made
-    finally:
-        made.remove()
 
 
 def held(process: Process) -> tuple[set[str], set[str]]:
@@ -115,7 +109,7 @@ def started(rack: Rack, process: Process) -> Process:
 def serves(rack: Rack, data_dir: Path) -> None:
     """A machine gets its address, its boot program and what HTTP has."""
     Kubectl(rack, data_dir / "kubeconfig").apply(HARDWARE)
-    until(lambda: rack.lease().popen.returncode == 0, within=30)
+    wait_until(lambda: rack.lease().popen.returncode == 0, within=30)
     rack.address(IN_MACHINE, "172.31.77.50/24")
     for url in (f"tftp://{ADDRESS}/undionly.kpxe", f"http://{ADDRESS}:7080/2009-04-04/meta-data/instance-id"):
         got = rack.run(IN_MACHINE, "curl", "-sSf", "-o", "/dev/null", url)
@@ -151,7 +145,7 @@ def test_up_without_net_bind_service_ends_and_says_which_capability_is_missing(r
 def test_api_controller_server_and_an_edge_of_high_ports_need_no_capability(rack: Rack) -> None:
     data_dir = rack.home / "data"
     api = rack.as_nobody((), "apiserver", "--data-dir", data_dir)
-    until(lambda: (data_dir / "kubeconfig").exists() and "ready" in api.err, lambda: api.err, within=60)
+    wait_until(lambda: (data_dir / "kubeconfig").exists() and "ready" in api.err, lambda: api.err, within=60)
     network = ["--interface", "cap0", "--public-ip", ADDRESS]
     cluster = ["--kubeconfig", data_dir / "kubeconfig"]
     others = [
@@ -161,7 +155,7 @@ def test_api_controller_server_and_an_edge_of_high_ports_need_no_capability(rack
     ]
     rack.ready(api, *others, within=60)
     for process in (*others, api):
-        until(lambda process=process: "ready: " in process.err, lambda process=process: process.err, within=60)  # type: ignore[misc]
+        wait_until(lambda process=process: "ready: " in process.err, lambda process=process: process.err, within=60)  # type: ignore[misc]
         assert held(process) == ({str(NOBODY)}, set())
         assert "CAP_" not in process.err
         assert process.terminate() == 0

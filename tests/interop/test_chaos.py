@@ -20,7 +20,6 @@ import os
 import random
 import secrets
 import signal
-import socket
 import sys
 import time
 from collections import Counter
@@ -33,6 +32,8 @@ import pytest
 from cryptography import x509
 
 from tests.interop.authority import Authority
+from tests.ports import free_ports
+from tests.waiting import until
 from tink.api.v1alpha2 import API_VERSION, Raw
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.resources import HARDWARE, TEMPLATE, WORKFLOW, ResourceType
@@ -256,9 +257,7 @@ class World:
         api_port, *server_ports = free_ports(3)
         kubeconfig = self.directory / "api" / "kubeconfig"
         self._add("api", "apiserver", "--data-dir", str(self.directory / "api"), "--api-port", str(api_port))
-        async with asyncio.timeout(OUTAGE):
-            while not kubeconfig.exists():
-                await asyncio.sleep(0.05)
+        await until(kubeconfig.exists, within=OUTAGE)
         self.client = await KubeClient.connect(kubeconfig)
         self._exit.push_async_callback(self.client.close)
         theirs, ours = self._guards()
@@ -424,14 +423,6 @@ def over(workflow: Raw) -> bool:
     """Whether it has ended, and the controller is done with it."""
     state = workflow.get("status", {}).get("state")
     return state in ("Succeeded", "Failed", "Canceled") and not workflow["metadata"].get("finalizers")
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 async def surely(call: Callable[[], Awaitable[T]]) -> T:

@@ -19,7 +19,7 @@ import pytest
 
 from tests.interop.cloud_init.computer import Boot, Computer, release, releases, version
 from tests.interop.cloud_init.rack import BASE, MetadataRack, Registered, documented
-from tests.interop.rack import until
+from tests.waiting import wait_until
 
 KEYS = [
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBJmHi2b0lmbUaodGcZfYcKqm6dSYYFVxvEYCwNbmTLn operator@office",
@@ -70,12 +70,9 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetadataRack]:
-    running = MetadataRack(tmp_path_factory.mktemp("rack"))
-    try:
+    with MetadataRack(tmp_path_factory.mktemp("rack")) as running:
         running.up("--disable", "dhcp", "--disable", "tftp")
         yield running
-    finally:
-        running.remove()
 
 
 @pytest.fixture(scope="module", params=releases())
@@ -106,7 +103,7 @@ def nocloud(rack: MetadataRack, system: Path, tmp_path_factory: pytest.TempPathF
     cmdline = f"ds={datasource};s={BASE}/nocloud/{machine.mac}/"
     boots = [computer.boot(cmdline), computer.boot(cmdline)]
     rack.kubectl("annotate", "--overwrite", "hardware", name, "tinkerbell.org/instance-id=i-0002")
-    until(lambda: "i-0002" in rack.get(machine, f"/nocloud/{machine.mac}/meta-data"))
+    wait_until(lambda: "i-0002" in rack.get(machine, f"/nocloud/{machine.mac}/meta-data"))
     boots.append(computer.boot(cmdline))
     return Installed(rack, machine, computer, boots)
 

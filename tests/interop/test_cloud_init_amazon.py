@@ -32,14 +32,11 @@ TOKEN = f"PUT {BASE}/latest/api/token"
 
 @pytest.fixture(scope="module")
 def rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetadataRack]:
-    running = MetadataRack(tmp_path_factory.mktemp("rack"))
-    try:
+    with MetadataRack(tmp_path_factory.mktemp("rack")) as running:
         running.up("--disable", "dhcp", "--disable", "tftp", "--imds-tokens", "required")
         running.register(MACHINE)
         running.address(MACHINE.name, f"{MACHINE.address}/24", f"{STRANGER}/24")
         yield running
-    finally:
-        running.remove()
 
 
 def amazons(computer: Computer, uuid: str) -> Computer:

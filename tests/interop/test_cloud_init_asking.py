@@ -69,8 +69,7 @@ SHAPES = shapes()
 
 @pytest.fixture(scope="module")
 def rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetadataRack]:
-    running = MetadataRack(tmp_path_factory.mktemp("rack"))
-    try:
+    with MetadataRack(tmp_path_factory.mktemp("rack")) as running:
         # One card plays all of the machines.
         known = ("--known-by-address", "172.31.77.0/24")
         running.up("--disable", "dhcp", "--disable", "tftp", "--metadata-nat", f"{NAT}/32", *known)
@@ -79,8 +78,6 @@ def rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetadataRack]:
         running.card(CRAWLER, "eth0", "52:54:00:00:0b:fe", "rack0")
         running.address(CRAWLER, f"{NAT}/24", *(f"{shape.hardware.address}/24" for shape in SHAPES))
         yield running
-    finally:
-        running.remove()
 
 
 @pytest.fixture(params=releases())

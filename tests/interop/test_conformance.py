@@ -1,11 +1,11 @@
 """Everyday requests, errors and bad input: our API server must answer as a real kube-apiserver answered.
 
-`conformance/cases/*.yaml` are sequences of requests; `conformance/answers/*.json` are what kube-apiserver 1.36.3 said,
-recorded by
+`conformance/cases/*.yaml` are sequences of requests; `conformance/answers/FILE/CASE.json` are what kube-apiserver
+1.36.3 said, recorded by
 
-    python tests/interop/test_conformance.py KUBECONFIG [FILE...]
+    python -m tests.record conformance
 
-against a fresh cluster with RBAC. Every case plays in a namespace of its own. What two servers cannot have in common is
+with RBAC. Every case plays in a namespace of its own. What two servers cannot have in common is
 made symbolic in both: times, UIDs, generated names, and resourceVersions, which are numbered for each object (`<rv1>`).
 `conformance/differences.yaml` lists the differences that we keep, each with its reason; a listed difference that is no
 longer there fails too.
@@ -28,7 +28,6 @@ import io
 import json
 import re
 import ssl
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +38,7 @@ import pytest
 import yaml
 from yarl import URL
 
+from tests import recordings
 from tests.implementation_details import without_details
 from tink.apiserver import ApiServer
 
@@ -391,8 +391,7 @@ def load(file: Path) -> list[dict[str, Any]]:
 
 
 def answers_of(file: Path) -> dict[str, list[Any]]:
-    path = HERE / "answers" / f"{file.stem}.json"
-    return json.loads(path.read_text()) if path.exists() else {}
+    return recordings.read(HERE / "answers" / file.stem)
 
 
 async def play_all(player: Player, cases: list[dict[str, Any]]) -> dict[tuple[str, str], Any]:
@@ -502,30 +501,21 @@ def test_every_difference_that_is_kept_is_still_there(ours: dict[tuple[str, str]
 # --- recording ---
 
 
-async def record(kubeconfig: Path, files: list[Path]) -> None:
+def record(kubeconfig: Path) -> None:
     """Ask a real server, and write down what it says."""
+    asyncio.run(_record(kubeconfig))
+
+
+async def _record(kubeconfig: Path) -> None:
     player = Player(kubeconfig)
     try:
         await player.prepare()
-        cases = [case for file in files for case in load(file)]
-        done = await play_all(player, cases)
+        done = await play_all(player, [case for file in CASES for case in load(file)])
     finally:
         await player.close()
-    (HERE / "answers").mkdir(exist_ok=True)
-    for file in files:
-        parts = []
-        for case in load(file):
-            answers = done[file.stem, case["name"]]
+    for file in CASES:
+        said = {case["name"]: done[file.stem, case["name"]] for case in load(file)}
+        for answers in said.values():
             if isinstance(answers, Exception):
                 raise answers
-            lines = ",\n".join(
-                "  " + json.dumps(answer, ensure_ascii=False, separators=(",", ":")) for answer in answers
-            )
-            parts.append(f"{json.dumps(case['name'])}: [\n{lines}\n]")
-        (HERE / "answers" / f"{file.stem}.json").write_text("{\n" + ",\n".join(parts) + "\n}\n")
-    print(f"{len(cases)} cases, {sum(len(steps_of(case)) for case in cases)} requests")
-
-
-if __name__ == "__main__":
-    named = [Path(name) for name in sys.argv[2:]] or CASES
-    asyncio.run(record(Path(sys.argv[1]), named))
+        recordings.write(HERE / "answers" / file.stem, said)

@@ -15,14 +15,15 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.api import serving
+from tests.waiting import until
 from tink.api.crds import generate
 from tink.api.v1alpha2 import FINALIZER, Raw
 from tink.apiserver import ApiServer
 from tink.controller import ControllerSettings, WorkflowController
 from tink.kube.cache import Informer
 from tink.kube.client import ConflictError, KubeClient
-from tink.kube.manifests import apply_object
-from tink.kube.resources import CRD, EVENT, HARDWARE, LEASE, TEMPLATE, WORKFLOW
+from tink.kube.resources import EVENT, HARDWARE, LEASE, TEMPLATE, WORKFLOW
 from tink.kube.runtime import LeaderElectionConfig, LeaderElector
 
 ELECTION = LeaderElectionConfig(
@@ -171,45 +172,39 @@ class Site:
         return str(lease["spec"].get("holderIdentity"))
 
     async def until_held(self, name: str) -> float:
-        async with asyncio.timeout(20):
-            while True:
-                with suppress(Exception):
-                    if await self.holder() == name:
-                        return time.monotonic()
-                await asyncio.sleep(0.02)
+        async def held() -> bool:
+            with suppress(Exception):
+                return await self.holder() == name
+            return False
+
+        await until(held)
+        return time.monotonic()
 
     async def state(self, name: str) -> str | None:
         found = await self.client.get(WORKFLOW, name, "default")
         state: str | None = found.get("status", {}).get("state")
         return state
 
-    async def until(self, name: str, state: str | None, seconds: float = 30) -> float:
+    async def until(self, name: str, state: str | None) -> float:
+        async def in_state() -> bool:
+            return await self.state(name) == state
+
         begun = time.monotonic()
-        async with asyncio.timeout(seconds):
-            while await self.state(name) != state:
-                await asyncio.sleep(0.005)
+        await until(in_state)
         return time.monotonic() - begun
 
     async def all_prepared(self) -> None:
-        async with asyncio.timeout(20):
-            while True:
-                items = (await self.client.list(WORKFLOW, "default"))["items"]
-                if all(item.get("status", {}).get("state") == "Pending" for item in items):
-                    break
-                await asyncio.sleep(0.1)
-        assert len(items) == self.created
+        async def prepared() -> list[Raw] | None:
+            items: list[Raw] = (await self.client.list(WORKFLOW, "default"))["items"]
+            return items if all(item.get("status", {}).get("state") == "Pending" for item in items) else None
+
+        assert len(await until(prepared, every=0.1)) == self.created
 
 
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
     async with AsyncExitStack() as stack:
-        api = ApiServer(tmp_path / "api", port=0)
-        await api.start()
-        stack.push_async_callback(api.stop)
-        client = await KubeClient.connect(api.kubeconfig)
-        stack.push_async_callback(client.close)
-        for definition in generate():
-            await apply_object(client, CRD, definition, "test")
+        api, client = await stack.enter_async_context(serving(tmp_path / "api", generate()))
         yield Site(api, client, tmp_path, stack)
 
 

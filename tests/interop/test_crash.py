@@ -28,6 +28,7 @@ import aiohttp
 import pytest
 import yaml
 
+from tests.waiting import until
 from tink.apiserver import ApiServer, ApiServerError
 from tink.apiserver.store import object_store
 
@@ -387,9 +388,7 @@ async def test_killed_again_and_again_under_load_it_keeps_every_answer_and_watch
     status, last = await api("POST", THINGS, {**THING, "metadata": {"name": "last"}, "spec": payload(0)})
     assert status == 201
     rest = asyncio.create_task(watcher.follow(api))
-    give_up = time.monotonic() + 10
-    while watcher.position < int(last["metadata"]["resourceVersion"]) and time.monotonic() < give_up:
-        await asyncio.sleep(0.01)
+    await until(lambda: watcher.position >= int(last["metadata"]["resourceVersion"]), lambda: watcher.position)
     rest.cancel()
     await asyncio.gather(rest, return_exceptions=True)
     assert watcher.state == {**found, "last": last}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,12 @@ import pytest
 
 from edge.diagnose import fetch
 from edge.diagnose.extra import DiagnoseError
-from edge.tftp import TftpServer
-from edge.tftp.packets import ErrorCode
-from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest
+from tests.interop.conftest import Network
+from tests.interop.test_watch_capture import POOL, PROGRAM, start_tftp
 
-Network = Any
 OpenWire = Callable[..., Any]
 
-PROGRAM = bytes(range(256)) * 300
 
-POOL = ("--dhcp-range=10.77.6.100,10.77.6.110,1h", "--dhcp-boot=evil.efi,,10.77.6.1")
 PROXY = ("--dhcp-range=10.77.6.0,proxy", "--pxe-service=x86-64_EFI,boot,ipxe.efi")
 
 
@@ -42,18 +38,6 @@ def run(network: Network, namespace: str, *arguments: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert "Traceback" not in done.stderr, done.stderr
     return done.stdout
-
-
-def open_file(request: TftpRequest) -> Opened:
-    if request.name == "snponly.efi":
-        return TftpFile(PROGRAM, request.name)
-    return Refusal(ErrorCode.NOT_FOUND, f"{request.name}: no such file")
-
-
-async def start_tftp(network: Network) -> Sequence[TftpServer]:
-    server = TftpServer(open_file, network.record, host=network.server_ip, interface="srv0")
-    await server.start()
-    return [server]
 
 
 def test_foreign_dhcp_server_is_named_with_what_it_would_do_to_machines(network: Network, tmp_path: Path) -> None:

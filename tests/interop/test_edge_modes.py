@@ -27,7 +27,8 @@ import pytest
 from scapy.layers.dhcp import BOOTP, DHCP
 
 from tests.interop.conftest import in_namespace
-from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces, Process, until
+from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces, Process
+from tests.waiting import wait_until
 
 FAR_ADDRESS = "172.31.78.1"
 OTHER_SERVER = "172.31.77.2"
@@ -103,7 +104,7 @@ class Edge(Namespaces):
             machines = json.loads(self.operators(self.data_dir, "/api/v1/machines"))
             return mac in {machine["mac"] for machine in machines if machine["registered"]}
 
-        until(is_known)
+        wait_until(is_known)
 
     def journey(self, mac: str, outcome: str) -> list[str]:
         """The messages of a machine's journey that tell of this outcome."""
@@ -210,12 +211,9 @@ def content(name: str, size: int = 70_001) -> bytes:
 
 @contextlib.contextmanager
 def running(directory: Path, *options: str | Path, far: bool = False) -> Iterator[Edge]:
-    edge = Edge(directory)
-    try:
+    with Edge(directory) as edge:
         edge.up(*options, far=far)
         yield edge
-    finally:
-        edge.remove()
 
 
 def boots_lab(script: str, address: str = ADDRESS) -> bool:
@@ -277,14 +275,14 @@ def test_declined_address_shows_on_the_hardware_and_is_offered_again_after_the_q
     reserving.machine("squatter", "52:54:00:00:01:07", address=address)
     assert set(reserving.discover("declining", mac, servers={ADDRESS})) == {ADDRESS}
     client = reserving.start("declining", *UDHCPC, "-s", "/bin/true", "-a", "-A", "5")
-    until(lambda: conflict() != "", lambda: client.err)
+    wait_until(lambda: conflict() != "", lambda: client.err)
     client.end()
     assert conflict().startswith(f"True DeclinedByClient {address} is used by another host: {mac} declined it; ")
     reserving.address("squatter", "172.31.77.61/24")
     assert reserving.discover("declining", mac, servers=set()) == {}
     assert any("is in quarantine" in message for message in reserving.journey(mac, "refused"))
     # Nobody asks in the meantime: the end is told all the same.
-    until(lambda: conflict().startswith("False QuarantineEnded"), conflict, within=10, every=0.2)
+    wait_until(lambda: conflict().startswith("False QuarantineEnded"), conflict, within=10, every=0.2)
     assert reserving.udhcpc("declining", "-a")["ip"] == address
 
 
@@ -294,7 +292,7 @@ def upstream(reserving: Edge) -> Iterator[Path]:
     root = reserving.directory / "www"
     root.mkdir()
     server = reserving.start(IN_EDGE, *WEB_SERVER, "--directory", root)
-    until(lambda: "tcp:8080" in reserving.listening(), lambda: server.err)
+    wait_until(lambda: "tcp:8080" in reserving.listening(), lambda: server.err)
     yield root
     server.end()
 
@@ -306,7 +304,7 @@ def publish(edge: Edge, root: Path, name: str, size: int, sha256: str = "") -> N
     urls = {f"{part}Url": f"http://127.0.0.1:8080/{name}-{part}" for part in ("kernel", "initrd")}
     edge.kubectl.apply(manifest("OSIE", name, urls, **({"initrd-sha256": sha256} if sha256 else {})))
     edge.machine("near", address=ADDRESSES["near"])
-    until(lambda: edge.get("near", f"/osie/{name}/kernel")[0] == 200)
+    wait_until(lambda: edge.get("near", f"/osie/{name}/kernel")[0] == 200)
 
 
 def test_initrd_larger_than_the_cache_is_refused_with_the_option_to_change(reserving: Edge, upstream: Path) -> None:
@@ -386,7 +384,7 @@ def working(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
 
 def test_machine_netboots_only_while_it_has_a_workflow_that_has_not_ended(working: Edge) -> None:
     def refused(why: str) -> None:
-        until(lambda: why in working.script("near"), lambda: working.script("near"))
+        wait_until(lambda: why in working.script("near"), lambda: working.script("near"))
         script = working.script("near")
         assert "/osie/" not in script
         assert working.get("near", "/osie/lab/kernel")[0] == 403
@@ -405,7 +403,7 @@ def test_machine_netboots_only_while_it_has_a_workflow_that_has_not_ended(workin
     working.kubectl.apply(manifest("Template", "idle", {"actions": [{"name": "idle", "image": "none"}]}))
     workflow = {"hardwareRef": {"name": "near"}, "templateRef": {"name": "idle"}}
     working.kubectl.apply(manifest("Workflow", "first", workflow))
-    until(lambda: boots_lab(working.script("near")), lambda: working.script("near"))
+    wait_until(lambda: boots_lab(working.script("near")), lambda: working.script("near"))
     told = working.rom("near")
     assert (told["boot_file"], told["siaddr"]) == ("undionly.kpxe", ADDRESS)
     assert working.tftp("near", "undionly.kpxe")[0] == (IPXE / "undionly.kpxe").read_bytes()
@@ -425,7 +423,7 @@ def dnsmasq(edge: Edge) -> Process:
     files = ["--conf-file=/dev/null", f"--pid-file={edge.directory}/dnsmasq.pid"]
     lease = ["--dhcp-range=172.31.77.100,172.31.77.200,255.255.255.0,1h", "--dhcp-authoritative", "--log-facility=-"]
     server = edge.start("other-server", "dnsmasq", *options, *files, *lease)
-    until(lambda: "DHCP, IP range" in server.err, lambda: server.err)
+    wait_until(lambda: "DHCP, IP range" in server.err, lambda: server.err)
     return server
 
 

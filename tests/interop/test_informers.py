@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from kubernetes_asyncio.dynamic import DynamicClient
 from kubernetes_asyncio.leaderelection import electionconfig, leaderelection
 from kubernetes_asyncio.leaderelection.resourcelock.leaselock import LeaseLock
 
+from tests.waiting import until
 from tink.api.crds import generate
 from tink.apiserver import ApiServer
 from tink.kube.cache import Informer
@@ -91,12 +92,6 @@ async def churn(kube: KubeClient, changes: int = HISTORY * 2) -> None:
     await kube.create(MAPS, config_map("churn"), "default")
     for number in range(changes):
         await kube.patch(MAPS, "churn", "default", {"data": {"n": str(number)}})
-
-
-async def until(holds: Callable[[], bool], seconds: float = 15) -> None:
-    async with asyncio.timeout(seconds):
-        while not holds():
-            await asyncio.sleep(0.02)
 
 
 @contextlib.asynccontextmanager

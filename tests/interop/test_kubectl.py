@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.interop.conftest import Kubectl
 from tink.api.crds import generate, to_yaml
 
 HARDWARE = """
@@ -48,7 +48,7 @@ spec:
 """
 
 
-async def test_crds_from_deploy_are_applied_and_served_at_once(bare: Any) -> None:
+async def test_crds_from_deploy_are_applied_and_served_at_once(bare: Kubectl) -> None:
     crds = Path(__file__).parents[2] / "deploy" / "crds"
     out = await bare("apply", "-f", str(crds))
     assert out.count("created") == 4
@@ -65,7 +65,7 @@ async def test_crds_from_deploy_are_applied_and_served_at_once(bare: Any) -> Non
     }
 
 
-async def test_apply_of_good_manifests_is_created_then_unchanged_then_configured(kubectl: Any) -> None:
+async def test_apply_of_good_manifests_is_created_then_unchanged_then_configured(kubectl: Kubectl) -> None:
     manifests = "---".join((HARDWARE, OSIE, TEMPLATE, WORKFLOW))
     assert (await kubectl("apply", "-f", "-", stdin=manifests)).count("created") == 4
     assert (await kubectl("apply", "-f", "-", stdin=manifests)).count("unchanged") == 4
@@ -93,7 +93,7 @@ async def test_apply_of_good_manifests_is_created_then_unchanged_then_configured
     ],
 )
 async def test_bad_manifest_gets_the_error_of_kubernetes_and_is_not_stored(
-    kubectl: Any, change: tuple[str, str], said: str
+    kubectl: Kubectl, change: tuple[str, str], said: str
 ) -> None:
     assert change[0] in HARDWARE
     # An old kubectl finds some of it itself, in its own words; without that, it does not ask the server to be strict.
@@ -108,7 +108,7 @@ async def test_bad_manifest_gets_the_error_of_kubernetes_and_is_not_stored(
     assert "No resources found" in (await kubectl.run("get", "hardware")).err
 
 
-async def test_missing_and_duplicate_fields_are_all_named_at_once(kubectl: Any) -> None:
+async def test_missing_and_duplicate_fields_are_all_named_at_once(kubectl: Kubectl) -> None:
     actions = "[{name: a}, {name: a, image: x}]"
     bad = f"apiVersion: tinkerbell.org/v1alpha2\nkind: Template\nmetadata: {{name: t}}\nspec: {{actions: {actions}}}"
     ran = await kubectl.run("create", "-f", "-", "--validate=false", stdin=bad)
@@ -118,7 +118,7 @@ async def test_missing_and_duplicate_fields_are_all_named_at_once(kubectl: Any) 
     assert "spec.actions: Invalid value: 0: spec.actions in body should have at least 1 items" in ran.err
 
 
-async def test_watch_shows_a_status_that_was_written_to_the_subresource(kubectl: Any) -> None:
+async def test_watch_shows_a_status_that_was_written_to_the_subresource(kubectl: Kubectl) -> None:
     await kubectl("apply", "-f", "-", stdin=WORKFLOW)
     watch = await kubectl.start("get", "workflow", "install", "-w")
     assert watch.stdout is not None
@@ -138,7 +138,7 @@ async def test_watch_shows_a_status_that_was_written_to_the_subresource(kubectl:
         await watch.wait()
 
 
-async def test_status_cannot_be_written_through_the_main_resource_nor_spec_through_status(kubectl: Any) -> None:
+async def test_status_cannot_be_written_through_the_main_resource_nor_spec_through_status(kubectl: Kubectl) -> None:
     await kubectl("apply", "-f", "-", stdin=WORKFLOW)
     both = '{"status": {"state": "Running"}, "spec": {"timeout": 60}}'
     await kubectl("patch", "wf", "install", "--type=merge", "-p", both)
@@ -152,7 +152,7 @@ async def test_status_cannot_be_written_through_the_main_resource_nor_spec_throu
 
 
 @pytest.mark.since(24)  # --subresource
-async def test_status_can_be_patched(kubectl: Any) -> None:
+async def test_status_can_be_patched(kubectl: Kubectl) -> None:
     await kubectl("apply", "-f", "-", stdin=WORKFLOW)
     patch = ("patch", "wf", "install", "--subresource=status", "--type=merge", "-p")
     await kubectl(*patch, '{"status": {"state": "Running"}}')
@@ -161,7 +161,7 @@ async def test_status_can_be_patched(kubectl: Any) -> None:
     assert 'status.state: Unsupported value: "Dancing": supported values: "Pending", "Scheduled"' in ran.err
 
 
-async def test_get_knows_short_names_categories_labels_and_fields(kubectl: Any) -> None:
+async def test_get_knows_short_names_categories_labels_and_fields(kubectl: Kubectl) -> None:
     await kubectl("apply", "-f", "-", stdin=HARDWARE + "---" + WORKFLOW)
     listed = await kubectl("get", "tinkerbell", "-o", "name")
     assert listed.split() == ["hardware.tinkerbell.org/machine-1", "workflow.tinkerbell.org/install"]
@@ -173,7 +173,7 @@ async def test_get_knows_short_names_categories_labels_and_fields(kubectl: Any) 
     assert ran.err.strip() == 'Error from server (NotFound): hardware.tinkerbell.org "nothere" not found'
 
 
-async def test_describe_shows_the_object_and_its_events(kubectl: Any) -> None:
+async def test_describe_shows_the_object_and_its_events(kubectl: Kubectl) -> None:
     await kubectl("apply", "-f", "-", stdin=HARDWARE)
     about = (await kubectl.object("hw", "machine-1"))["metadata"]
     event = {
@@ -191,7 +191,7 @@ async def test_describe_shows_the_object_and_its_events(kubectl: Any) -> None:
     assert "it is up" in out
 
 
-async def test_explain_prints_the_descriptions_of_the_models(kubectl: Any) -> None:
+async def test_explain_prints_the_descriptions_of_the_models(kubectl: Kubectl) -> None:
     out = await kubectl("explain", "hardware.spec.networkInterfaces.dhcp.leaseTimeSeconds")
     assert "Lease time to serve, in seconds" in out
     out = await kubectl("explain", "workflow.status")
@@ -199,7 +199,7 @@ async def test_explain_prints_the_descriptions_of_the_models(kubectl: Any) -> No
     assert "creationTimestamp" in await kubectl("explain", "hw.metadata")
 
 
-async def test_patches_of_all_kinds(kubectl: Any) -> None:
+async def test_patches_of_all_kinds(kubectl: Kubectl) -> None:
     await kubectl("apply", "-f", "-", stdin=HARDWARE)
     await kubectl("patch", "hw", "machine-1", "--type=merge", "-p", '{"spec": {"osie": null, "kernelParams": ["a"]}}')
     await kubectl(
@@ -217,7 +217,7 @@ async def test_patches_of_all_kinds(kubectl: Any) -> None:
     assert ran.code == 1
 
 
-async def test_label_and_annotate(kubectl: Any) -> None:
+async def test_label_and_annotate(kubectl: Kubectl) -> None:
     await kubectl("apply", "-f", "-", stdin=HARDWARE)
     await kubectl("label", "hw", "machine-1", "row=7", "rack-")
     await kubectl("annotate", "hw", "machine-1", "note=here it stands")
@@ -229,7 +229,7 @@ async def test_label_and_annotate(kubectl: Any) -> None:
     assert "a valid label must be an empty string or consist of" in ran.err
 
 
-async def test_edit_and_replace_refuse_to_overwrite_somebody_elses_change(kubectl: Any) -> None:
+async def test_edit_and_replace_refuse_to_overwrite_somebody_elses_change(kubectl: Kubectl) -> None:
     await kubectl("create", "-f", "-", stdin=HARDWARE)
     mine = await kubectl("get", "hw", "machine-1", "-o", "json")
     await kubectl("label", "hw", "machine-1", "by=somebody")
@@ -241,7 +241,7 @@ async def test_edit_and_replace_refuse_to_overwrite_somebody_elses_change(kubect
     assert "replaced" in await kubectl("replace", "--force", "-f", "-", stdin=HARDWARE)
 
 
-async def test_delete_waits_for_the_finalizer(kubectl: Any) -> None:
+async def test_delete_waits_for_the_finalizer(kubectl: Kubectl) -> None:
     await kubectl("create", "-f", "-", stdin=HARDWARE.replace("labels:", "finalizers: [example.org/hold]\n  labels:"))
     deleting = await kubectl.start("delete", "hw", "machine-1", "--timeout=20s")
     try:
@@ -261,7 +261,7 @@ async def test_delete_waits_for_the_finalizer(kubectl: Any) -> None:
     assert "not found" in (await kubectl.run("get", "hw", "machine-1")).err
 
 
-async def test_wait_for_a_field_and_for_deletion(kubectl: Any) -> None:
+async def test_wait_for_a_field_and_for_deletion(kubectl: Kubectl) -> None:
     await kubectl("create", "-f", "-", stdin=WORKFLOW)
     if kubectl.minor >= 23:
         waiting = await kubectl.start("wait", "wf/install", "--for=jsonpath={.status.state}=Succeeded", "--timeout=20s")
@@ -274,7 +274,7 @@ async def test_wait_for_a_field_and_for_deletion(kubectl: Any) -> None:
     assert waiting.returncode == 0 or (kubectl.minor < 24 and (b"NotFound" in err or b"no matching" in err))
 
 
-async def test_diff_and_dry_run_show_the_change_and_store_nothing(kubectl: Any) -> None:
+async def test_diff_and_dry_run_show_the_change_and_store_nothing(kubectl: Kubectl) -> None:
     await kubectl("apply", "-f", "-", stdin=HARDWARE)
     ran = await kubectl.run("diff", "-f", "-", stdin=HARDWARE.replace("/dev/sda", "/dev/sdb"))
     assert ran.code == 1
@@ -285,7 +285,7 @@ async def test_diff_and_dry_run_show_the_change_and_store_nothing(kubectl: Any) 
     assert (await kubectl("get", "hw,wf", "-o", "name")).split() == ["hardware.tinkerbell.org/machine-1"]
 
 
-async def test_server_side_apply_makes_conflicts_known_and_takes_over_only_when_forced(kubectl: Any) -> None:
+async def test_server_side_apply_makes_conflicts_known_and_takes_over_only_when_forced(kubectl: Kubectl) -> None:
     apply = ("apply", "--server-side", "-f", "-")
     assert "serverside-applied" in await kubectl(*apply, stdin=HARDWARE)
     await kubectl(*apply, stdin=HARDWARE)
@@ -299,7 +299,7 @@ async def test_server_side_apply_makes_conflicts_known_and_takes_over_only_when_
     assert 'conflict with "other"' in ran.err
 
 
-async def test_server_side_apply_takes_away_what_its_manager_no_longer_names(kubectl: Any) -> None:
+async def test_server_side_apply_takes_away_what_its_manager_no_longer_names(kubectl: Kubectl) -> None:
     text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: applied}\ndata: {one: '1', two: '2'}"
     await kubectl("apply", "--server-side", "-f", "-", stdin=text)
     await kubectl("patch", "cm", "applied", "-p", '{"data": {"mine": "x"}}')
@@ -307,7 +307,7 @@ async def test_server_side_apply_takes_away_what_its_manager_no_longer_names(kub
     assert (await kubectl.object("cm", "applied"))["data"] == {"one": "1", "mine": "x"}
 
 
-async def test_core_resources_work_with_strategic_patches(kubectl: Any) -> None:
+async def test_core_resources_work_with_strategic_patches(kubectl: Kubectl) -> None:
     await kubectl("create", "configmap", "settings", "--from-literal=a=1")
     await kubectl("patch", "configmap", "settings", "-p", '{"data": {"b": "2"}}')
     assert (await kubectl.object("cm", "settings"))["data"] == {"a": "1", "b": "2"}
@@ -320,7 +320,7 @@ async def test_core_resources_work_with_strategic_patches(kubectl: Any) -> None:
     assert (await kubectl.object("cm", "applied"))["data"] == {"uno": "1"}
 
 
-async def test_namespace_goes_with_everything_in_it(kubectl: Any) -> None:
+async def test_namespace_goes_with_everything_in_it(kubectl: Kubectl) -> None:
     await kubectl("create", "namespace", "rack-b")
     await kubectl("-n", "rack-b", "create", "-f", "-", stdin=HARDWARE)
     await kubectl("delete", "namespace", "rack-b", "--timeout=20s")
@@ -329,7 +329,7 @@ async def test_namespace_goes_with_everything_in_it(kubectl: Any) -> None:
     assert 'namespaces "rack-b" not found' in ran.err
 
 
-async def test_crd_goes_with_all_its_objects(kubectl: Any) -> None:
+async def test_crd_goes_with_all_its_objects(kubectl: Kubectl) -> None:
     await kubectl("create", "-f", "-", stdin=OSIE)
     await kubectl("delete", "crd", "osies.tinkerbell.org", "--timeout=20s")
     ran = await kubectl.run("get", "osies.tinkerbell.org")
@@ -340,7 +340,7 @@ async def test_crd_goes_with_all_its_objects(kubectl: Any) -> None:
     assert "No resources found" in (await kubectl.run("get", "osies.tinkerbell.org")).err
 
 
-async def test_long_lists_come_in_chunks_and_whole(kubectl: Any) -> None:
+async def test_long_lists_come_in_chunks_and_whole(kubectl: Kubectl) -> None:
     many = "---".join(OSIE.replace("name: hook", f"name: osie-{number:02}") for number in range(25))
     await kubectl("create", "-f", "-", stdin=many)
     names = (await kubectl("get", "osies", "--chunk-size=10", "-o", "name")).split()
@@ -348,7 +348,7 @@ async def test_long_lists_come_in_chunks_and_whole(kubectl: Any) -> None:
     assert (await kubectl("get", "osies", "--chunk-size=10", "--no-headers")).count("osie-") == 25
 
 
-async def test_kubectl_with_a_wrong_token_is_told_so(kubectl: Any) -> None:
+async def test_kubectl_with_a_wrong_token_is_told_so(kubectl: Kubectl) -> None:
     ran = await kubectl.run("--token=wrong", "get", "hw")
     assert ran.code == 1
     assert "You must be logged in to the server" in ran.err

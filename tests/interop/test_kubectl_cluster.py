@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.interop.conftest import Kubectl
+
 WIDGETS = """
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -69,18 +71,18 @@ def config_map(name: str, *owners: dict[str, Any], **data: str) -> str:
     return json.dumps({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
 
 
-async def owner(kubectl: Any, name: str) -> dict[str, Any]:
+async def owner(kubectl: Kubectl, name: str) -> dict[str, Any]:
     """Create a ConfigMap and give the reference to it that its dependents carry."""
     await kubectl("create", "-f", "-", stdin=config_map(name))
     uid = (await kubectl.object("cm", name))["metadata"]["uid"]
     return {"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": uid, "blockOwnerDeletion": True}
 
 
-async def names(kubectl: Any, *arguments: str) -> list[str]:
+async def names(kubectl: Kubectl, *arguments: str) -> list[str]:
     return [str(line).rpartition("/")[2] for line in (await kubectl("get", *arguments, "-o", "name")).split()]
 
 
-async def gone(kubectl: Any, *what: str) -> None:
+async def gone(kubectl: Kubectl, *what: str) -> None:
     async with asyncio.timeout(10):
         while (await kubectl.run("get", *what)).code == 0:
             await asyncio.sleep(0.05)
@@ -89,7 +91,7 @@ async def gone(kubectl: Any, *what: str) -> None:
 # --- what there is ---
 
 
-async def test_api_resources_lists_short_names_scopes_and_reviews(bare: Any) -> None:
+async def test_api_resources_lists_short_names_scopes_and_reviews(bare: Kubectl) -> None:
     await bare("create", "-f", "-", stdin=WIDGETS)
     rows = {tuple(line.split()) for line in (await bare("api-resources")).splitlines()}
     assert {
@@ -108,7 +110,7 @@ async def test_api_resources_lists_short_names_scopes_and_reviews(bare: Any) -> 
     assert "reviews" not in listed
 
 
-async def test_api_versions_and_the_version_of_the_server_are_printed(bare: Any) -> None:
+async def test_api_versions_and_the_version_of_the_server_are_printed(bare: Kubectl) -> None:
     await bare("create", "-f", "-", stdin=WIDGETS)
     versions = (await bare("api-versions")).split()
     assert versions == sorted(versions)
@@ -121,7 +123,7 @@ async def test_api_versions_and_the_version_of_the_server_are_printed(bare: Any)
     assert json.loads(await bare("get", "--raw", "/openapi/v2"))["swagger"] == "2.0"
 
 
-async def test_new_definition_is_known_to_the_next_command_and_a_deleted_one_is_not(bare: Any) -> None:
+async def test_new_definition_is_known_to_the_next_command_and_a_deleted_one_is_not(bare: Kubectl) -> None:
     await bare("api-resources")
     await bare("create", "-f", "-", stdin=WIDGETS)
     await bare("wait", "--for=condition=Established", "crd/widgets.example.org", "--timeout=10s")
@@ -147,13 +149,13 @@ EXPLAINED = {
 }
 
 
-async def test_explain_has_a_text_for_every_field(bare: Any) -> None:
+async def test_explain_has_a_text_for_every_field(bare: Kubectl) -> None:
     await bare("create", "-f", "-", stdin=WIDGETS)
     for path, said in EXPLAINED.items():
         assert said in " ".join((await bare("explain", path)).split()), path
 
 
-async def test_explain_recursive_shows_the_whole_tree(bare: Any) -> None:
+async def test_explain_recursive_shows_the_whole_tree(bare: Kubectl) -> None:
     out = await bare("explain", "configmap", "--recursive")
     assert {"binaryData", "data", "immutable", "managedFields", "fieldsV1", "uid"} <= {*out.split()}
     out = await bare("explain", "crd", "--recursive")
@@ -163,7 +165,7 @@ async def test_explain_recursive_shows_the_whole_tree(bare: Any) -> None:
 # --- who may do what ---
 
 
-async def test_everything_is_allowed_to_the_one_user(bare: Any) -> None:
+async def test_everything_is_allowed_to_the_one_user(bare: Kubectl) -> None:
     await bare("create", "-f", "-", stdin=WIDGETS)
     assert (await bare("auth", "can-i", "delete", "widgets")).strip() == "yes"
     assert (await bare("auth", "can-i", "get", "/healthz")).strip() == "yes"
@@ -177,7 +179,7 @@ async def test_everything_is_allowed_to_the_one_user(bare: Any) -> None:
 # --- what kubectl itself knows how to make ---
 
 
-async def test_namespaces_config_maps_and_secrets_are_created_from_the_command_line(bare: Any) -> None:
+async def test_namespaces_config_maps_and_secrets_are_created_from_the_command_line(bare: Kubectl) -> None:
     await bare("create", "namespace", "rack-b")
     await bare("-n", "rack-b", "create", "configmap", "settings", "--from-literal=a=1", "--from-literal=b=")
     assert (await bare.object("-n", "rack-b", "cm", "settings"))["data"] == {"a": "1", "b": ""}
@@ -190,7 +192,7 @@ async def test_namespaces_config_maps_and_secrets_are_created_from_the_command_l
     assert "tried" not in await names(bare, "ns")
 
 
-async def test_events_of_an_object_are_listed(bare: Any) -> None:
+async def test_events_of_an_object_are_listed(bare: Kubectl) -> None:
     about = {"apiVersion": "v1", "kind": "ConfigMap", "name": "cm-1", "namespace": "default", "uid": "u-1"}
     event = {
         "apiVersion": "v1",
@@ -212,7 +214,7 @@ async def test_events_of_an_object_are_listed(bare: Any) -> None:
 # --- how it is shown ---
 
 
-async def test_objects_are_printed_in_every_form(bare: Any) -> None:
+async def test_objects_are_printed_in_every_form(bare: Kubectl) -> None:
     await bare("create", "-f", "-", stdin=WIDGETS)
     for name, replicas in (("b", 1), ("a", 3), ("c", 2)):
         widget = WIDGET.replace("name: w", f"name: {name}").replace("replicas: 1", f"replicas: {replicas}")
@@ -233,7 +235,7 @@ async def test_objects_are_printed_in_every_form(bare: Any) -> None:
     assert "Replicas:  3" in await bare("describe", "wd", "a")
 
 
-async def test_watch_shows_changes_and_the_end_of_an_object(bare: Any) -> None:
+async def test_watch_shows_changes_and_the_end_of_an_object(bare: Kubectl) -> None:
     await bare("create", "configmap", "seen", "--from-literal=a=1")
     watch = await bare.start("get", "cm", "-w", "--output-watch-events")
     assert watch.stdout is not None
@@ -252,7 +254,7 @@ async def test_watch_shows_changes_and_the_end_of_an_object(bare: Any) -> None:
 # --- changing it ---
 
 
-async def test_edit_sends_what_the_editor_leaves(bare: Any) -> None:
+async def test_edit_sends_what_the_editor_leaves(bare: Kubectl) -> None:
     await bare("create", "-f", "-", stdin=WIDGETS)
     await bare("create", "-f", "-", stdin=WIDGET)
     out = await bare("edit", "wd", "w", KUBE_EDITOR="sed -i s/green/red/")
@@ -262,7 +264,7 @@ async def test_edit_sends_what_the_editor_leaves(bare: Any) -> None:
     assert "no changes made" in ran.out + ran.err
 
 
-async def test_replace_force_makes_the_object_anew(bare: Any) -> None:
+async def test_replace_force_makes_the_object_anew(bare: Kubectl) -> None:
     await bare("create", "-f", "-", stdin=config_map("again", a="1"))
     first = (await bare.object("cm", "again"))["metadata"]["uid"]
     await bare("replace", "--force", "-f", "-", stdin=config_map("again", a="2"))
@@ -270,14 +272,14 @@ async def test_replace_force_makes_the_object_anew(bare: Any) -> None:
     assert (second["data"], second["metadata"]["uid"] != first) == ({"a": "2"}, True)
 
 
-async def test_scale_changes_the_number_of_replicas(bare: Any) -> None:
+async def test_scale_changes_the_number_of_replicas(bare: Kubectl) -> None:
     await bare("create", "-f", "-", stdin=WIDGETS)
     await bare("create", "-f", "-", stdin=WIDGET)
     assert "scaled" in await bare("scale", "wd/w", "--replicas=5", "--current-replicas=1")
     assert (await bare.object("wd", "w"))["spec"]["replicas"] == 5
 
 
-async def test_diff_tells_by_its_code_whether_anything_would_change(bare: Any) -> None:
+async def test_diff_tells_by_its_code_whether_anything_would_change(bare: Kubectl) -> None:
     await bare("create", "-f", "-", stdin=WIDGETS)
     assert (await bare.run("diff", "-f", "-", stdin=WIDGET)).code == 1
     await bare("apply", "-f", "-", stdin=WIDGET)
@@ -288,7 +290,7 @@ async def test_diff_tells_by_its_code_whether_anything_would_change(bare: Any) -
     assert (await bare.run("diff", "--server-side", "-f", "-", stdin=WIDGET)).code in (0, 1)
 
 
-async def test_old_clients_find_missing_and_unknown_fields_themselves(bare: Any) -> None:
+async def test_old_clients_find_missing_and_unknown_fields_themselves(bare: Kubectl) -> None:
     """They read OpenAPI 2 in protobuf for that; what its conversion must leave open, they must not refuse."""
     await bare("create", "-f", "-", stdin=WIDGETS)
     assert "created" in await bare("apply", "-f", "-", stdin=WIDGET)
@@ -302,7 +304,7 @@ async def test_old_clients_find_missing_and_unknown_fields_themselves(bare: Any)
 
 
 @pytest.mark.parametrize("cascade", ["background", "foreground"])
-async def test_delete_takes_the_dependents_along(bare: Any, cascade: str) -> None:
+async def test_delete_takes_the_dependents_along(bare: Kubectl, cascade: str) -> None:
     reference = await owner(bare, "owner")
     await bare("create", "-f", "-", stdin=config_map("dependent", reference))
     await bare("delete", "cm", "owner", f"--cascade={cascade}", "--timeout=20s")
@@ -311,14 +313,14 @@ async def test_delete_takes_the_dependents_along(bare: Any, cascade: str) -> Non
     await gone(bare, "cm", "dependent")
 
 
-async def test_delete_leaves_orphans_when_told_to(bare: Any) -> None:
+async def test_delete_leaves_orphans_when_told_to(bare: Kubectl) -> None:
     reference = await owner(bare, "owner")
     await bare("create", "-f", "-", stdin=config_map("dependent", reference))
     await bare("delete", "cm", "owner", "--cascade=orphan", "--timeout=20s")
     assert "ownerReferences" not in (await bare.object("cm", "dependent"))["metadata"]
 
 
-async def test_apply_prune_deletes_what_is_no_longer_in_the_files(bare: Any, tmp_path: Path) -> None:
+async def test_apply_prune_deletes_what_is_no_longer_in_the_files(bare: Kubectl, tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / f"{name}.json").write_text(config_map(name, a="1"))
     prune = ("apply", "-f", str(tmp_path), "--prune", "-l", "set=one")
@@ -332,7 +334,7 @@ async def test_apply_prune_deletes_what_is_no_longer_in_the_files(bare: Any, tmp
     assert await names(bare, "cm", "-l", "set=one") == ["one"]
 
 
-async def test_kustomization_is_applied(bare: Any, tmp_path: Path) -> None:
+async def test_kustomization_is_applied(bare: Kubectl, tmp_path: Path) -> None:
     (tmp_path / "cm.json").write_text(config_map("base", a="1"))
     kustomization = "resources: [cm.json]\nnamePrefix: edge-\nconfigMapGenerator: [{name: made, literals: [x=y]}]\n"
     (tmp_path / "kustomization.yaml").write_text(kustomization)
@@ -341,7 +343,7 @@ async def test_kustomization_is_applied(bare: Any, tmp_path: Path) -> None:
     assert (await bare.object("cm", "edge-base"))["data"] == {"a": "1"}
 
 
-async def test_all_objects_of_a_label_go_at_once(bare: Any) -> None:
+async def test_all_objects_of_a_label_go_at_once(bare: Kubectl) -> None:
     for name in ("one", "two"):
         await bare("create", "-f", "-", stdin=config_map(name))
     await bare("create", "configmap", "other")

@@ -39,13 +39,10 @@ TOKEN = "x-aws-ec2-metadata-token"
 @pytest.fixture(scope="module", params=["optional", "required"])
 def rack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetadataRack]:
     """An edge that takes requests without session tokens, and one that does not."""
-    running = MetadataRack(tmp_path_factory.mktemp("rack"))
-    try:
+    with MetadataRack(tmp_path_factory.mktemp("rack")) as running:
         running.up("--disable", "dhcp", "--disable", "tftp", "--imds-tokens", request.param)
         running.register(FLATCAR, BARE)
         yield running
-    finally:
-        running.remove()
 
 
 class Wire:

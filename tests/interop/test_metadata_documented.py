@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from tests.interop.cloud_init.rack import BASE, MetadataRack, Registered
-from tests.interop.rack import ADDRESS, IN_EDGE, until
+from tests.interop.rack import ADDRESS, IN_EDGE
+from tests.waiting import wait_until
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/metadata.md").read_text()
 FIRST = Registered("machine-1", "52:54:00:00:0d:01", "172.31.77.51")
@@ -29,13 +30,10 @@ WORD = "#cloud-config\n# of the Secret\n"
 
 @pytest.fixture(scope="module")
 def rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetadataRack]:
-    running = MetadataRack(tmp_path_factory.mktemp("rack"))
-    try:
+    with MetadataRack(tmp_path_factory.mktemp("rack")) as running:
         running.up("--disable", "dhcp", "--disable", "tftp")
         running.register(FIRST, SECOND)
         yield running
-    finally:
-        running.remove()
 
 
 def documented(start: str) -> str:
@@ -64,7 +62,7 @@ def asked(rack: MetadataRack, machine: Registered, path: str) -> tuple[int, byte
 def test_gzip_of_the_page_arrives_as_gzip(rack: MetadataRack) -> None:
     userdata = b"#cloud-config\n" + b"# many words\n" * 1000
     typed(rack, documented("kubectl patch hw"), userdata)
-    until(lambda: asked(rack, FIRST, "/latest/user-data")[0] == 200)
+    wait_until(lambda: asked(rack, FIRST, "/latest/user-data")[0] == 200)
     status, body = asked(rack, FIRST, "/latest/user-data")
     assert (status, body[:2], gzip.decompress(body)) == (200, b"\x1f\x8b", userdata)
 
@@ -76,29 +74,29 @@ def test_secret_of_the_page_reaches_its_machine_only_and_a_changed_one_within_se
         return asked(rack, FIRST, "/2009-04-04/user-data")
 
     # The machine is not left to come up without what its Hardware promises it.
-    until(lambda: answer()[0] == 503)
+    wait_until(lambda: answer()[0] == 503)
     assert f"Secret default/{SECRET} (key userData or value) does not exist: create it" in answer()[1].decode()
     assert "user-data" in asked(rack, FIRST, "/2009-04-04/")[1].decode().split("\n")
     (refused,) = (event for event in rack.journey(FIRST) if event["outcome"] == "failed")
     assert SECRET in refused["message"]
-    until(lambda: SECRET in rack.process.err)
+    wait_until(lambda: SECRET in rack.process.err)
 
     typed(rack, documented("kubectl create secret"), WORD.encode())
-    until(lambda: answer() == (200, WORD.encode()))
+    wait_until(lambda: answer() == (200, WORD.encode()))
     assert asked(rack, FIRST, "/nocloud/machine-1/user-data") == (200, WORD.encode())
     assert asked(rack, SECOND, "/nocloud/machine-1/user-data")[0] == 403
     assert asked(rack, SECOND, "/2009-04-04/user-data")[0] == 404
 
     rack.kubectl("patch", "secret", SECRET, "-p", json.dumps({"stringData": {"userData": "#!/bin/true"}}))
     changed = time.monotonic()
-    until(lambda: answer() == (200, b"#!/bin/true"), answer, within=KEPT_SECONDS + 10, every=0.3)
+    wait_until(lambda: answer() == (200, b"#!/bin/true"), answer, within=KEPT_SECONDS + 10, every=0.3)
     assert time.monotonic() - changed < KEPT_SECONDS + 5
     assert "of the Secret" not in rack.process.err + json.dumps(rack.journey(FIRST))
 
 
 def test_listing_and_old_metadata_are_as_the_page_shows_them(rack: MetadataRack) -> None:
     rack.kubectl("patch", "hw", "machine-1", "--type=merge", "-p", '{"spec":{"storageDevices":["/dev/nvme0n1"]}}')
-    until(lambda: b"nvme0n1" in asked(rack, FIRST, "/metadata")[1])
+    wait_until(lambda: b"nvme0n1" in asked(rack, FIRST, "/metadata")[1])
     (shown,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
     for theirs, ours in (("192.168.1.10", FIRST.address), ("192.168.1.1", ADDRESS)):
         shown = shown.replace(f'"{theirs}"', f'"{ours}"')

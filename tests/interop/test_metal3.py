@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.interop.conftest import Program
 from tests.interop.metal3_site import (
     ACCOUNT,
     HOME,
@@ -43,7 +44,7 @@ __all__ = ["site"]
 
 
 @pytest.mark.since(30)
-async def test_hosts_applied_by_kubectl_are_in_step_before_and_after_a_kill(site: Site, program: Any) -> None:
+async def test_hosts_applied_by_kubectl_are_in_step_before_and_after_a_kill(site: Site, program: Program) -> None:
     process = site.start("--no-leader-elect", "--osie", "x86_64=hook")
     manifest = site.directory / "hosts.yaml"
     manifest.write_text(yaml.safe_dump_all([host(f"n{number}", number, architecture="x86_64") for number in range(4)]))

@@ -28,8 +28,10 @@ from tests.interop.host_site import (
     kubectl_there,
     site,
 )
-from tests.interop.rack import TINKEDGE, Process, clean_environment, until
-from tests.interop.test_privileges import free_port, grants
+from tests.interop.rack import TINKEDGE, Process, clean_environment
+from tests.interop.test_privileges import grants
+from tests.ports import free_port
+from tests.waiting import until
 from tink.api.metal3.crds import generate
 from tink.convert.metal3 import ConversionSettings
 from tink.convert.metal3.conversion_data import ANNOTATION
@@ -185,7 +187,7 @@ async def test_stack_brings_definitions_and_webhook_when_asked_and_not_else(tmp_
     for more, found in (([], NotFoundError), (["--metal3", "--empty-checksum-type", "auto"], None)):
         process = Process([*command, *more], tmp_path, clean_environment())
         try:
-            await asyncio.to_thread(until, lambda: "ready: " in process.err, lambda: process.err, 60)  # noqa: B023
+            await until(lambda: "ready: " in process.err, lambda: process.err, within=60)  # noqa: B023
             client = await KubeClient.connect(tmp_path / "kubeconfig")
             try:
                 if found is not None:

@@ -7,15 +7,14 @@ import socket
 import subprocess
 import time
 from ipaddress import ip_address
-from typing import Any
 
 import pytest
 
 from edge.neighbour.changes import NeighbourChanges
 from edge.neighbour.route import RouteKind, route_to
 from edge.neighbour.table import NeighbourTable
-
-Network = Any
+from tests.interop.conftest import Network
+from tests.waiting import wait_until
 
 IP = "10.77.6.50"
 OTHER_MAC = "52:54:00:99:99:99"
@@ -44,10 +43,7 @@ def test_machine_that_talks_to_us_is_known(network: Network) -> None:
     sender = network.inside(network.client, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     sender.sendto(b"x", (network.server_ip, 69))
     sender.close()
-    give_up = time.monotonic() + 20
-    while ask(network, "srv0") is None and time.monotonic() < give_up:
-        time.sleep(0.02)
-    assert ask(network, "srv0") == network.client_mac
+    assert wait_until(lambda: ask(network, "srv0")) == network.client_mac
     assert ask(network, "srv0", ip="10.77.6.51") is None
     assert ask(network, "lo") is None, "what another link says of it does not count"
     assert ask(network, "gone0", "lo", "srv0") == network.client_mac

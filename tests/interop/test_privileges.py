@@ -14,7 +14,6 @@ import asyncio
 import base64
 import contextlib
 import os
-import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -29,6 +28,8 @@ import yaml
 from aiohttp import web
 
 from tests.interop.rack import TINKEDGE, Process, clean_environment
+from tests.ports import free_port
+from tests.waiting import until
 from tink.api.crds import generate
 from tink.api.v1alpha2 import API_VERSION, FINALIZER, Raw
 from tink.apiserver import ApiServer
@@ -254,13 +255,7 @@ class Site:
         await self.until(lambda: "ready: " in process.err, process)
 
     async def until(self, holds: Callable[[], Any], *processes: Process, within: float = 60.0) -> None:
-        give_up = time.monotonic() + within
-        while True:
-            held = holds()
-            if await held if isinstance(held, Awaitable) else held:
-                return
-            assert time.monotonic() < give_up, "\n".join(process.err for process in processes)
-            await asyncio.sleep(0.05)
+        await until(holds, lambda: "\n".join(process.err for process in processes), within=within, every=0.05)
 
     async def create(self, resource: ResourceType, name: str, spec: Raw, **more: Any) -> None:
         metadata = {"name": name, "namespace": WORK}
@@ -341,13 +336,6 @@ async def served(client: KubeClient) -> None:
                     await client.list(resource)
                     break
                 await asyncio.sleep(0.1)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 def check(gate: Gate, *processes: Process) -> None:

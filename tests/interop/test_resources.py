@@ -1,6 +1,6 @@
 """Good and bad Hardware, OSIEs, Templates and Workflows: our API says what a real kube-apiserver says to each.
 
-`resources/answers.json` holds the cases with the answers of a kube-apiserver, and which definitions it accepted;
+`resources/answers` holds the cases with the answers of a kube-apiserver, and which definitions it accepted;
 `resources/record.py` makes it.
 """
 
@@ -16,15 +16,15 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests import recordings
+from tests.api import serving
 from tink.api.crds import generate
-from tink.apiserver import ApiServer
-from tink.kube.client import KubeClient
-from tink.kube.manifests import apply_object
-from tink.kube.resources import CRD
 
-RECORDED = json.loads((Path(__file__).parent / "resources" / "answers.json").read_text())
+RECORDED = recordings.read(Path(__file__).parent / "resources" / "answers")
+ACCEPTED = RECORDED.pop("server")["accepted"]
+CASES = [case for cases in RECORDED.values() for case in cases]
 PLURALS = {"Hardware": "hardware", "OSIE": "osies", "Template": "templates", "Workflow": "workflows"}
-RECORD_AGAIN = "record again: python tests/interop/resources/record.py KUBECONFIG"
+RECORD_AGAIN = "record again: python -m tests.record resources"
 
 
 def test_kube_apiserver_accepts_the_definitions_as_they_are_now() -> None:
@@ -33,13 +33,13 @@ def test_kube_apiserver_accepts_the_definitions_as_they_are_now() -> None:
         crd["metadata"]["name"]: hashlib.sha256(json.dumps(crd, sort_keys=True).encode()).hexdigest()
         for crd in generate()
     }
-    assert now == RECORDED["accepted"], RECORD_AGAIN
+    assert now == ACCEPTED, RECORD_AGAIN
 
 
 def test_table_has_all_that_one_object_can_decide() -> None:
-    refused = [case for case in RECORDED["cases"] if case["fields"]]
+    refused = [case for case in CASES if case["fields"]]
     assert len(refused) > 200
-    assert len(RECORDED["cases"]) - len(refused) > 100
+    assert len(CASES) - len(refused) > 100
     said = " ".join(cause["message"] for case in refused for cause in case["answer"]["causes"])
     rules = [rule for crd in generate() for rule in find(crd, "x-kubernetes-validations")]
     assert len(rules) > 25
@@ -66,19 +66,9 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 async def play_all(directory: Path) -> dict[str, Any]:
-    api = ApiServer(directory, port=0)
-    await api.start()
-    try:
-        client = await KubeClient.connect(api.kubeconfig)
-        try:
-            for definition in generate():
-                await apply_object(client, CRD, definition, "test")
-            headers = dict(await client._authorize())
-            return {case["name"]: await play(client._session, client.url, headers, case) for case in RECORDED["cases"]}
-        finally:
-            await client.close()
-    finally:
-        await api.stop()
+    async with serving(directory, generate()) as (_, client):
+        headers = dict(await client._authorize())
+        return {case["name"]: await play(client._session, client.url, headers, case) for case in CASES}
 
 
 async def play(session: aiohttp.ClientSession, url: str, headers: dict[str, str], case: dict[str, Any]) -> Any:
@@ -106,7 +96,7 @@ async def play(session: aiohttp.ClientSession, url: str, headers: dict[str, str]
     }
 
 
-@pytest.mark.parametrize("case", RECORDED["cases"], ids=[case["name"] for case in RECORDED["cases"]])
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
 def test_embedded_api_answers_as_a_kube_apiserver_does(case: dict[str, Any], answers: dict[str, Any]) -> None:
     ours, theirs = answers[case["name"]], case["answer"]
     assert ours["code"] == theirs["code"], ours

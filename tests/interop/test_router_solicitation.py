@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
 from edge.neighbour.router_advertisement import RouterAdvertiser, RouterAdvertiserError
-
-Network = Any
+from tests.interop.conftest import Network
 
 # Solicits like iPXE does, from its link-local address, and prints what comes back.
 SOLICIT = """

@@ -12,7 +12,6 @@ import subprocess
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,8 +21,9 @@ from edge.machines import Inventory, NetbootPolicy
 from edge.tftp import BootFiles, TftpServer
 from edge.tftp.source import OpenFile, TftpFile
 from ipxe.binaries import BootBinaries
+from tests.interop.conftest import Network
+from tests.waiting import wait_until
 
-Network = Any
 Servers = Callable[[], Awaitable[Sequence[TftpServer]]]
 Start = Callable[..., Servers]
 
@@ -248,12 +248,9 @@ def test_client_that_dies_in_the_middle_is_noticed(
     with network.serving(start(arriving, single_port=single_port), loop="uvloop"):
         command = network.as_client("busybox", "tftp", "-g", "-b", "1468", "-r", "initrd", "-l", "got", "10.77.6.1")
         with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-            while not (tmp_path / "got").exists() or (tmp_path / "got").stat().st_size < 1 << 20:
-                time.sleep(0.01)
+            wait_until(lambda: (tmp_path / "got").exists() and (tmp_path / "got").stat().st_size >= 1 << 20)
             process.send_signal(signal.SIGKILL)
-        until = time.monotonic() + 20
-        while not network.events and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_until(lambda: network.events)
     reason = "failed, silent: no answer for" if single_port else "failed, gone: the client closed its port"
     assert reason in network.events[-1].message
     assert arriving.closed == 1

@@ -12,13 +12,14 @@ import json
 import secrets
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces, Process, clean_environment, until
+from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces, Process, clean_environment
+from tests.waiting import wait_until
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "deploy" / "examples"
 MACHINE = "52:54:00:12:34:56"
@@ -48,10 +49,7 @@ class Rack(Namespaces):
     """The two namespaces and everything that was started in them."""
 
     def build(self) -> None:
-        for where in (IN_EDGE, IN_MACHINE):
-            self.add(where)
-        self.bridge("rack0", f"{ADDRESS}/24")
-        self.card(IN_MACHINE, "eth0", MACHINE, "rack0")
+        self.network("rack0", {IN_MACHINE: MACHINE})
         self.card(IN_MACHINE, "eth1", STRANGER, "rack0")
         self.address(IN_MACHINE, "172.31.77.50/24")
 
@@ -66,23 +64,9 @@ class Rack(Namespaces):
 
 
 @pytest.fixture
-def make_rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Rack]]:
-    racks = []
-
-    def make() -> Rack:
-        rack = Rack(tmp_path_factory.mktemp("rack"))
-        racks.append(rack)
-        rack.build()
-        return rack
-
-    yield make
-    for rack in racks:
-        rack.remove()
-
-
-@pytest.fixture
-def rack(make_rack: Callable[[], Rack]) -> Rack:
-    return make_rack()
+def rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rack]:
+    with Rack(tmp_path_factory.mktemp("rack")) as rack:
+        yield rack
 
 
 class Serving:
@@ -99,12 +83,8 @@ class Serving:
 
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    rack = Rack(tmp_path_factory.mktemp("serving"))
-    try:
-        rack.build()
+    with Rack(tmp_path_factory.mktemp("serving")) as rack:
         yield Serving(rack)
-    finally:
-        rack.remove()
 
 
 # --- the whole stack in one process -----------------------------------------------------------------------------------
@@ -115,11 +95,11 @@ def test_workflow_applied_with_kubectl_is_run_by_the_agent_and_each_state_is_see
     assert serving.applied.count("created") == 4
     assert (serving.data_dir / "kubeconfig").stat().st_mode & 0o777 == 0o600
     watch = kubectl.start("get", "workflow", "-w", "--no-headers")
-    until(lambda: watch.out.startswith("install"))  # what was there has been listed; from now on it is a watch
+    wait_until(lambda: watch.out.startswith("install"))  # what was there has been listed; from now on it is a watch
     agent = rack.agent()
     written = rack.directory / "written"
     kubectl.apply(COMMANDS.replace("FILE", str(written)))
-    until(lambda: "Succeeded" in watch.out, lambda: watch.out + agent.err + serving.process.err)
+    wait_until(lambda: "Succeeded" in watch.out, lambda: watch.out + agent.err + serving.process.err)
     seen = [line.split()[1] for line in watch.out.splitlines() if line.startswith("run ")]
     states = [state for state in dict.fromkeys(seen) if state in ("Pending", "Scheduled", "Running", "Succeeded")]
     assert states == ["Pending", "Scheduled", "Running", "Succeeded"]
@@ -134,7 +114,7 @@ def test_workflow_applied_with_kubectl_is_run_by_the_agent_and_each_state_is_see
 
 def test_agent_from_a_wrong_address_is_refused_and_the_journey_says_so(serving: Serving) -> None:
     agent = serving.rack.agent(IN_EDGE)
-    until(lambda: "PERMISSION_DENIED" in agent.err, lambda: agent.err)
+    wait_until(lambda: "PERMISSION_DENIED" in agent.err, lambda: agent.err)
     assert f"{ADDRESS} can't speak for '{MACHINE}': no Hardware of that id has this address" in agent.err
     agent.end()
     journey = events(serving.rack, f"machines/{MACHINE}/events")
@@ -170,8 +150,8 @@ def test_watch_shows_each_step_of_machines_and_how_to_register_a_stranger(servin
         return {(event["mac"], event["step"], event["outcome"]) for event in lines}
 
     wanted = {(MACHINE, "dhcp", "ok"), (STRANGER, "seen", "info")}
-    until(lambda: wanted <= steps(), lambda: (steps(), watch.err, serving.process.err))
-    until(lambda: "kind: Hardware" in only.out, lambda: only.err)
+    wait_until(lambda: wanted <= steps(), lambda: (steps(), watch.err, serving.process.err))
+    wait_until(lambda: "kind: Hardware" in only.out, lambda: only.err)
     assert MACHINE not in only.out
     assert clients[0].status() == 0
     assert clients[1].status() == 1  # silence
@@ -233,7 +213,9 @@ def test_sigterm_ends_up_within_10_s_with_nothing_left_and_the_next_start_has_al
     watch = kubectl.start("get", "workflow", "-w", "--no-headers")
     agent = rack.agent()
     journey = rack.start(IN_EDGE, *TINKEDGE, "watch", "-o", "json", "--data-dir", rack.directory / "data")
-    until(lambda: "connected" in agent.err and '"agent"' in journey.out and "install" in watch.out, lambda: agent.err)
+    wait_until(
+        lambda: "connected" in agent.err and '"agent"' in journey.out and "install" in watch.out, lambda: agent.err
+    )
     started = time.monotonic()
     assert first.terminate() == 0, first.err
     assert time.monotonic() - started < 20
@@ -246,7 +228,7 @@ def test_sigterm_ends_up_within_10_s_with_nothing_left_and_the_next_start_has_al
     rack.ready(second)
     assert kubectl("get", "hardware", "lab-machine", "-o", "jsonpath={.metadata.uid}") == uid
     # The agent has waited, and goes on without being told.
-    until(lambda: kubectl.state("install") == "Failed", lambda: agent.err, every=0.3)
+    wait_until(lambda: kubectl.state("install") == "Failed", lambda: agent.err, every=0.3)
     agent.end()
     assert second.terminate() == 0, second.err
 
@@ -294,7 +276,7 @@ def test_services_in_processes_of_their_own_run_a_workflow_together(rack: Rack) 
     data_dir = rack.directory / "data"
     kubeconfig = data_dir / "kubeconfig"
     api = rack.start(IN_EDGE, *TINKEDGE, "apiserver", "--data-dir", data_dir)
-    until(lambda: "ready: apiserver" in api.err, lambda: api.err)
+    wait_until(lambda: "ready: apiserver" in api.err, lambda: api.err)
     network = ["--interface", "rack0", "--public-ip", ADDRESS, "--kubeconfig", str(kubeconfig)]
     others = [
         rack.start(IN_EDGE, *TINKEDGE, "controller", "--kubeconfig", kubeconfig),
@@ -317,11 +299,11 @@ def test_services_in_processes_of_their_own_run_a_workflow_together(rack: Rack) 
     # What has ended before the edge looks at it for the first time is history, not a step of the journey.
     rack.ready(api, *others)
     agent = rack.agent()
-    until(lambda: kubectl.state("run") == "Succeeded", lambda: agent.err, every=0.2)
+    wait_until(lambda: kubectl.state("run") == "Succeeded", lambda: agent.err, every=0.2)
     assert written.read_text() == "done\n"
     assert not {"udp:67", "udp:69"} & rack.listening()
     # The edge has heard of it through the API.
-    until(lambda: "Succeeded" in str(events(rack, f"machines/{MACHINE}/events", "edge")), every=0.2)
+    wait_until(lambda: "Succeeded" in str(events(rack, f"machines/{MACHINE}/events", "edge")), every=0.2)
     agent.end()
     for process in (*others, api):
         assert process.terminate() == 0, process.err

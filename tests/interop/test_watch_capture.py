@@ -24,8 +24,7 @@ from edge.journey.events import Outcome, Step
 from edge.tftp import TftpServer
 from edge.tftp.packets import ErrorCode
 from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest
-
-Network = Any
+from tests.interop.conftest import Network
 
 PROGRAM = bytes(range(256)) * 300
 

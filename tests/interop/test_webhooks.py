@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import importlib.util
 import io
 import json
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import aiohttp
 import pytest
 
+from tests.api import serving
+from tests.interop.webhooks import record as recorder
 from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw
-from tink.apiserver import ApiServer
 from tink.kube.client import ApiError, KubeClient, NotFoundError
-from tink.kube.manifests import apply_object
-from tink.kube.resources import CRD, HARDWARE
+from tink.kube.resources import HARDWARE
 from tink.webhooks import Webhooks
 from tink.webhooks.registration import CONFIGURATION, NAME, configuration
 
@@ -32,32 +30,10 @@ DIRECTORY = Path(__file__).parent / "webhooks"
 RECORDED = json.loads((DIRECTORY / "answers.json").read_text())
 
 
-def load_recorder() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("webhooks_record", DIRECTORY / "record.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-recorder = load_recorder()
-
-
 @pytest.fixture
 async def client(tmp_path: Path) -> AsyncIterator[KubeClient]:
-    api = ApiServer(tmp_path, port=0)
-    await api.start()
-    try:
-        client = await KubeClient.connect(api.kubeconfig)
-        try:
-            for definition in generate():
-                await apply_object(client, CRD, definition, "test")
-            yield client
-        finally:
-            await client.close()
-    finally:
-        await api.stop()
+    async with serving(tmp_path, generate()) as (_, client):
+        yield client
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ informers, controller and gRPC server in one process, and a scripted agent on a 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import time
 from collections.abc import AsyncIterator, Callable
@@ -16,7 +15,9 @@ import pytest
 
 from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
+from tests.api import serving
 from tests.interop.conftest import Kubectl
+from tests.waiting import until
 from tink.agent.agent import Agent as RealAgent
 from tink.agent.connection.channel import connect
 from tink.agent.connection.transport import Transport
@@ -25,11 +26,10 @@ from tink.agent.runtimes.process import ProcessRuntime
 from tink.agent.settings import AgentSettings
 from tink.api.crds import generate
 from tink.api.v1alpha2 import API_VERSION, FINALIZER, Raw
-from tink.apiserver import ApiServer
 from tink.controller import ControllerSettings, WorkflowController
 from tink.kube.cache import Informer
-from tink.kube.client import ConflictError, KubeClient, NotFoundError
-from tink.kube.resources import CRD, HARDWARE, TEMPLATE, WORKFLOW, ResourceType
+from tink.kube.client import KubeClient, NotFoundError
+from tink.kube.resources import HARDWARE, TEMPLATE, WORKFLOW, ResourceType
 from tink.server import WorkflowServer
 
 MAC = "52:54:00:00:00:01"
@@ -152,21 +152,21 @@ class Stack:
         return await self.client.get(WORKFLOW, name, NAMESPACE)
 
     async def until(self, state: str, name: str = "w") -> Raw:
-        async with asyncio.timeout(20):
-            while True:
-                workflow = await self.get(name)
-                if workflow.get("status", {}).get("state") == state:
-                    return workflow
-                await asyncio.sleep(0.005)
+        async def in_state() -> Raw | None:
+            workflow = await self.get(name)
+            return workflow if workflow.get("status", {}).get("state") == state else None
+
+        return await until(in_state)
 
     async def gone(self, name: str = "w") -> None:
-        async with asyncio.timeout(20):
-            while True:
-                try:
-                    await self.get(name)
-                except NotFoundError:
-                    return
-                await asyncio.sleep(0.005)
+        async def is_gone() -> bool:
+            try:
+                await self.get(name)
+            except NotFoundError:
+                return True
+            return False
+
+        await until(is_gone)
 
 
 def condition(workflow: Raw, kind: str) -> Raw:
@@ -175,15 +175,8 @@ def condition(workflow: Raw, kind: str) -> Raw:
 
 @pytest.fixture
 async def client(tmp_path: Path) -> AsyncIterator[KubeClient]:
-    server = ApiServer(tmp_path, port=0)
-    await server.start()
-    connected = await KubeClient.connect(server.kubeconfig)
-    for definition in generate():
-        with contextlib.suppress(ConflictError):  # the embedded API may bring them along
-            await connected.create(CRD, definition)
-    yield connected
-    await connected.close()
-    await server.stop()
+    async with serving(tmp_path, generate()) as (_, connected):
+        yield connected
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 
 from edge import listener
 from edge.listener import Listener, advice
+from tests.waiting import until
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
@@ -76,9 +77,7 @@ async def test_receive_error_is_reported_and_the_service_goes_on(
     served = Listener(ours, "test", receive, lambda _, datagram: handled.append(datagram))
     served.start()
     theirs.send(b"x")
-    async with asyncio.timeout(20):
-        while not handled:
-            await asyncio.sleep(0.005)
+    await until(lambda: handled)
     assert "test: receiving: Network is down; going on" in caplog.text
     served.stop()
     theirs.close()

@@ -1,6 +1,6 @@
 """Whether a client may boot from the network now, and the DHCP fields and options that make its firmware do it.
 
-`edge.policy` says whether; what is told depends on the client:
+`edge.machines.policy` says whether; what is told depends on the client:
 
     PXE ROM       -> an iPXE binary for its architecture, by TFTP
     HTTP Boot     -> the same, as a URL

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.interop.rack import ADDRESS, IN_EDGE, Process, ip, until
+from tests.interop.rack import ADDRESS, IN_EDGE, Process, ip
 from tests.interop.test_edge_modes import ADDRESSES, MACS, Edge
+from tests.waiting import wait_until
 
 PORT = 42113
 
@@ -84,7 +85,7 @@ class Site:
         """An agent, whose command stream is open."""
         said = {"target": f"{ADDRESS}:{PORT}", "agent_id": MACS["near"], "seconds": seconds, **options}
         process = self.edge.start("near", sys.executable, "-m", "tests.interop.attacks.grpc_honest", json.dumps(said))
-        until(lambda: "open" in process.out or process.popen.poll() is not None, lambda: process.err)
+        wait_until(lambda: "open" in process.out or process.popen.poll() is not None, lambda: process.err)
         assert process.popen.poll() is None, process.err
         return process
 

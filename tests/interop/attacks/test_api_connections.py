@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import resource
-import socket
 import ssl
 import subprocess
 import sys
@@ -19,12 +18,9 @@ import aiohttp
 import pytest
 import yaml
 
+from tests.ports import free_port
+
 DESCRIPTORS = 512
-
-
-def _free() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return str(sock.getsockname()[1])
 
 
 @pytest.fixture
@@ -42,7 +38,7 @@ def api(tmp_path: Path) -> Iterator[dict[str, Any]]:
         "--data-dir",
         str(tmp_path / "data"),
         "--api-port",
-        _free(),
+        str(free_port()),
     ]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=few)

@@ -27,10 +27,11 @@ from edge.neighbour.resolution import AddressResolution
 from edge.neighbour.table import NeighbourTable
 from edge.tftp import BootFiles, TftpServer
 from ipxe.scripts import BootSettings, Scripts
-from tests.interop.conftest import in_namespace
+from tests.interop.conftest import Network, in_namespace
 from tests.interop.dhcp.conftest import DhcpLab
 
-Network = Any
+pytestmark = pytest.mark.alone
+
 OpenWire = Callable[..., Any]
 
 ATTACKER, VICTIM = "52:54:00:cc:00:01", "52:54:00:cc:00:60"

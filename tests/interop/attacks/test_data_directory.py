@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces, Process, until
+from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces, Process
+from tests.waiting import wait_until
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "deploy" / "examples"
 MACHINE = "52:54:00:12:34:56"
@@ -26,10 +27,7 @@ KERNEL = os.urandom(300_000)
 
 class Rack(Namespaces):
     def build(self) -> None:
-        for where in (IN_EDGE, IN_MACHINE):
-            self.add(where)
-        self.bridge("rack0", f"{ADDRESS}/24")
-        self.card(IN_MACHINE, "eth0", MACHINE, "rack0")
+        self.network("rack0", {IN_MACHINE: MACHINE})
         self.address(IN_MACHINE, "172.31.77.50/24")
 
     where = ("--interface", "rack0", "--allow-upstream", ADDRESS)
@@ -48,12 +46,8 @@ class Rack(Namespaces):
 
 @pytest.fixture
 def rack(tmp_path: Path) -> Iterator[Rack]:
-    made = Rack(tmp_path)
-    try:
-        made.build()
+    with Rack(tmp_path) as made:
         yield made
-    finally:
-        made.remove()
 
 
 # --- who may look into it ------------------------------------------------------------------------------------------
@@ -147,8 +141,8 @@ def test_up_starts_on_a_disk_that_refuses_machines_boot_and_it_writes_again_by_i
     rack.ready(first)
     script = rack.fetch(f"ipxe/script/{MACHINE}/auto.ipxe")
     kernel = next(word for word in script.decode().split() if word.endswith("/kernel")).partition(":7080/")[2]
-    until(lambda: rack.fetch(kernel) == KERNEL)
-    until(lambda: len(list((data_dir / "artifacts").glob("*.json"))) >= 1)
+    wait_until(lambda: rack.fetch(kernel) == KERNEL)
+    wait_until(lambda: len(list((data_dir / "artifacts").glob("*.json"))) >= 1)
     end(first)
     first.status()
     server.end()
@@ -183,7 +177,7 @@ def test_up_starts_on_a_disk_that_refuses_machines_boot_and_it_writes_again_by_i
         tries.append(kubectl.run("create", "configmap", "new"))
         return tries[-1].popen.returncode == 0
 
-    until(created, lambda: tries[-1].err + second.err, every=0.3)
+    wait_until(created, lambda: tries[-1].err + second.err, every=0.3)
     assert "writes are possible again" in second.err
     assert second.terminate() == 0
     assert "Traceback" not in second.err

@@ -21,10 +21,12 @@ from scapy.layers.l2 import ARP, Ether
 from edge.dhcp import Quarantine
 from edge.dhcp.replies.destinations import CLIENT_ANSWERS, RELAY_ANSWERS
 from edge.journey.events import Outcome
-from tests.interop.conftest import in_namespace
+from tests.interop.conftest import Network, in_namespace
 from tests.interop.dhcp.conftest import DhcpLab
+from tests.waiting import wait_until
 
-Network = Any
+pytestmark = pytest.mark.alone
+
 OpenWire = Callable[..., Any]
 
 MAC, CHADDR = "52:54:00:cc:00:01", bytes.fromhex("525400cc0001")
@@ -104,7 +106,7 @@ def test_one_forged_decline_takes_no_machine_its_address(server: Everything, wir
     with server.serving():
         ears.send(broadcast(decline()))
         who = "only the machine itself answers ARP" if machine_is == "up" else "nobody answers ARP"
-        server.dhcp.wait(server.told(who), "nobody looked")
+        wait_until(server.told(who), "nobody looked")
         assert server.leases()
     assert server.begun == []
     probes = [packet[ARP] for packet in map(Ether, ears.heard()) if ARP in packet and packet[ARP].psrc == "0.0.0.0"]
@@ -116,9 +118,9 @@ def test_decline_is_believed_when_another_host_answers_and_its_mac_is_told(serve
     with server.serving():
         ears.send(broadcast(decline()))
         claim = ARP(op=2, hwsrc=FORGER, psrc=MACHINE, hwdst="00:00:00:00:00:00", pdst="0.0.0.0")
-        server.dhcp.wait(lambda: any(ARP in Ether(frame) for frame in ears.heard()), "nobody looked")
+        wait_until(lambda: any(ARP in Ether(frame) for frame in ears.heard()), "nobody looked")
         ears.send(bytes(Ether(src=FORGER, dst="ff:ff:ff:ff:ff:ff") / claim))
-        server.dhcp.wait(server.told(f"another host, {FORGER}, already uses {MACHINE}"), "it was not heard")
+        wait_until(server.told(f"another host, {FORGER}, already uses {MACHINE}"), "it was not heard")
         assert not server.leases()
     assert server.begun == [MACHINE]
 
@@ -133,7 +135,7 @@ def test_decline_from_a_routed_network_takes_no_machine_its_address_and_is_told(
         assert server.leases(), "it was given its address a moment ago"
         for _ in range(50):
             forger.sendto(decline(giaddr=relay), (SERVER, 67))
-        server.dhcp.wait(server.told(words), "it was not told")
+        wait_until(server.told(words), "it was not told")
         assert server.leases()
     assert server.begun == []
     assert sum(words in message for message in server.dhcp.network.messages()) == 1
@@ -180,7 +182,7 @@ def test_inform_for_a_host_elsewhere_is_not_answered_to_it(
     with server.serving(), closing(in_namespace(network.client, _udp)) as forger:
         heard, _ = _flood(forger, victim, message("inform", ciaddr=FAR), 500)
         assert heard == 0
-        server.dhcp.wait(server.told(f"DHCPINFORM for {FAR}, which is not of this machine's network"), "not told")
+        wait_until(server.told(f"DHCPINFORM for {FAR}, which is not of this machine's network"), "not told")
     informed = [event for event in network.events if "DHCPINFORM" in event.message]
     assert [event.outcome for event in informed] == [Outcome.INFO]
 

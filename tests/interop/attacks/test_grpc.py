@@ -18,8 +18,11 @@ from cryptography import x509
 
 from tests.interop.attacks.grpc_site import Outcome, Site, files
 from tests.interop.authority import Authority
-from tests.interop.rack import ADDRESS, until
+from tests.interop.rack import ADDRESS
 from tests.interop.test_edge_modes import MACS, running
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.alone
 
 MB_GROWN = 100
 MB_KEPT = 50
@@ -42,7 +45,7 @@ def serves(outcome: Outcome, within: float = 1.0) -> None:
 
 def is_bounded(site: Site, outcome: Outcome, grown: float = MB_GROWN, kept: float = MB_KEPT) -> None:
     assert outcome.grown < grown, outcome
-    until(lambda: site.memory() - outcome.before < kept, lambda: (site.memory(), outcome), within=15)
+    wait_until(lambda: site.memory() - outcome.before < kept, lambda: (site.memory(), outcome), within=15)
 
 
 def test_requests_that_are_taken_back_at_once_cost_the_attacker_its_connection(site: Site) -> None:
@@ -51,7 +54,7 @@ def test_requests_that_are_taken_back_at_once_cost_the_attacker_its_connection(s
     serves(outcome)
     is_bounded(site, outcome)
     assert outcome.attack["closed"] >= 1
-    until(lambda: bool(re.search(rf"{attacker[0]}: \d+ connections ended: ", site.edge.process.err)))
+    wait_until(lambda: bool(re.search(rf"{attacker[0]}: \d+ connections ended: ", site.edge.process.err)))
     assert site.edge.process.err.count(f"{attacker[0]}: ") <= 4, "it is not said each time"
 
 
@@ -154,7 +157,7 @@ def test_rapid_reset_by_a_machine_with_a_certificate_is_ended_as_well(certified:
     serves(outcome)
     is_bounded(site, outcome)
     assert outcome.attack["closed"] >= 1
-    until(lambda: bool(re.search(rf"{attacker[0]}: \d+ connections ended: ", site.edge.process.err)))
+    wait_until(lambda: bool(re.search(rf"{attacker[0]}: \d+ connections ended: ", site.edge.process.err)))
 
 
 # --- longer, and more of it -------------------------------------------------------------------------------------------

@@ -15,8 +15,11 @@ from pathlib import Path
 import pytest
 
 from tests.interop.attacks import hostile_upstream
-from tests.interop.rack import ADDRESS, Process, until
+from tests.interop.rack import ADDRESS, Process
 from tests.interop.test_edge_modes import ADDRESSES, MACS, Edge, manifest, running
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.alone
 
 EVIL = "172.31.77.66"
 CACHE = 40_000_000
@@ -61,7 +64,7 @@ def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
         urls = {kind: {f"{part}Url": f"http://{EVIL}/{kind}" for part in ("kernel", "initrd")} for kind in kinds}
         items = [json.loads(manifest("OSIE", named(kind), urls[kind])) for kind in kinds]
         edge.kubectl.apply(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
-        until(lambda: edge.get("stranger", "/osie/good-70000/kernel")[0] == 200)
+        wait_until(lambda: edge.get("stranger", "/osie/good-70000/kernel")[0] == 200)
         yield edge
 
 
@@ -120,7 +123,7 @@ def test_machine_is_told_what_is_wrong_with_its_upstream(edge: Edge, kind: str) 
     def said() -> list[str]:
         return [message for message in edge.journey(MACS["near"], "failed") if message.startswith(prefix)]
 
-    until(lambda: bool(said()), lambda: edge.journey(MACS["near"], "failed"))
+    wait_until(lambda: bool(said()), lambda: edge.journey(MACS["near"], "failed"))
     assert any(reason in said()[-1] for reason in HOSTILE[kind].split("|")), said()
     assert len(said()[-1]) < 400
 

@@ -22,7 +22,10 @@ import pytest
 
 from tests.interop.cloud_init.rack import BASE, MetadataRack, Registered
 from tests.interop.conftest import in_namespace
-from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, ip, until
+from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, ip
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.alone
 
 SECRET = "password: 8h1t"
 VICTIM = Registered("victim", "52:54:00:00:0a:50", "172.31.77.50", userdata=SECRET)
@@ -34,14 +37,11 @@ OF_VICTIM = [USERDATA, f"/nocloud/{VICTIM.mac}/user-data", f"/ipxe/script/{VICTI
 
 @pytest.fixture(scope="module")
 def rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetadataRack]:
-    rack = MetadataRack(tmp_path_factory.mktemp("neighbours"))
-    try:
+    with MetadataRack(tmp_path_factory.mktemp("neighbours")) as rack:
         rack.up()
         rack.register(VICTIM, ATTACKER)
         _put_far_away(rack)
         yield rack
-    finally:
-        rack.remove()
 
 
 def _put_far_away(rack: MetadataRack) -> None:
@@ -141,7 +141,7 @@ def test_who_lets_the_kernel_forget_its_mac_is_not_taken_for_another(rack: Metad
             rack.run("victim", "sysctl", "-qw", "net.ipv4.conf.all.arp_ignore=8")
             ip("-n", rack.namespaces[IN_EDGE], "neigh", "del", VICTIM.address, "dev", "rack0")
             connection.sendall(b"Host: edge\r\n\r\n")
-            until(lambda: "the kernel does not know the MAC" in rack.process.err)
+            wait_until(lambda: "the kernel does not know the MAC" in rack.process.err)
         finally:
             rack.run("victim", "sysctl", "-qw", "net.ipv4.conf.all.arp_ignore=0")
             ip("-n", victim, "neigh", "del", ADDRESS, "dev", "eth0")
@@ -159,7 +159,7 @@ def test_agent_at_anothers_address_does_not_speak_for_it(rack: MetadataRack) -> 
         state = rack.directory / "agent"
         command = ("agent", "--agent-id", VICTIM.mac, "--server", f"{ADDRESS}:42113", "--runtime", "process")
         agent = rack.start("attacker", *TINKEDGE, *command, "--state-dir", state)
-        until(lambda: "its address is that of another machine" in agent.err, lambda: agent.err)
+        wait_until(lambda: "its address is that of another machine" in agent.err, lambda: agent.err)
         agent.end()
     finally:
         rack.address("attacker", f"{ATTACKER.address}/24")
@@ -178,7 +178,7 @@ def test_boot_program_asked_for_in_anothers_name_tells_nothing_of_it(rack: Metad
     manifest["spec"]["networkInterfaces"][VICTIM.mac]["disableNetboot"] = True
     rack.kubectl.apply(json.dumps(manifest))
     path = f"/ipxe/binary/{VICTIM.mac}/snponly.efi"
-    until(lambda: ask(rack, "victim", path)[0] == 403)
+    wait_until(lambda: ask(rack, "victim", path)[0] == 403)
     assert "disableNetboot" in ask(rack, "victim", path)[1]
     assert ask(rack, "attacker", path) == (403, "no netboot\n")
     found = [event for event in refusals(rack, VICTIM) if event["step"] == "binary" and "from" in event["detail"]]
@@ -255,7 +255,7 @@ def test_flood_of_connections_from_many_addresses_keeps_nobody_out(rack: Metadat
     print(f"{flood.out.strip()} connections; {len(answers)} answers, p99 {slow:.2f} s; {most} files more")
     assert slow < 2
     assert most <= 4096 + 64
-    until(lambda: open_files(rack) - before < 100, within=60)
+    wait_until(lambda: open_files(rack) - before < 100, within=60)
 
 
 FLOOD = """
@@ -298,7 +298,7 @@ def test_other_users_of_the_host_read_no_journey(rack: MetadataRack, path: str) 
 def test_watch_needs_no_more_than_to_be_allowed_to(rack: MetadataRack) -> None:
     data = rack.directory / "data"
     watch = rack.start(IN_EDGE, *TINKEDGE, "watch", VICTIM.mac, "--data-dir", data)
-    until(lambda: VICTIM.mac in watch.out, lambda: watch.err)
+    wait_until(lambda: VICTIM.mac in watch.out, lambda: watch.err)
     watch.end()
     wrong = rack.directory / "wrong"
     wrong.write_text("0" * 64)

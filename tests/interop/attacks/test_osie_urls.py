@@ -19,8 +19,9 @@ from urllib.parse import quote
 import pytest
 
 from tests.interop.attacks import hostile_upstream
-from tests.interop.rack import ADDRESS, IN_EDGE, ip, until
+from tests.interop.rack import ADDRESS, IN_EDGE, ip
 from tests.interop.test_edge_modes import ADDRESSES, MACS, Edge, manifest
+from tests.waiting import wait_until
 
 EVIL = "172.31.77.66"
 CLOUD = "169.254.169.254"
@@ -57,9 +58,7 @@ class CloudEdge(Edge):
 
 @contextlib.contextmanager
 def in_a_cloud(directory: Path, *options: str) -> Iterator[Edge]:
-    with contextlib.ExitStack() as exits:
-        edge = CloudEdge(directory)
-        exits.callback(edge.remove)
+    with CloudEdge(directory) as edge:
         edge.up(*options)
         edge.machine("near", address=ADDRESSES["near"])
         edge.register("near", ADDRESSES["near"])
@@ -71,8 +70,8 @@ def in_a_cloud(directory: Path, *options: str) -> Iterator[Edge]:
         ip("-n", edge.namespaces["cloud"], "route", "add", "172.31.77.0/24", "dev", "eth0")
         for where in (IN_EDGE, "cloud"):
             edge.start(where, sys.executable, "-c", SERVICE, SECRET.decode())
-            until(lambda where=where: "8080" in edge.run(where, "ss", "-Hltn").out)  # type: ignore[misc]
-        until(lambda: edge.run(IN_EDGE, "curl", "-s", f"http://{EVIL}/good/1").popen.returncode == 0)
+            wait_until(lambda where=where: "8080" in edge.run(where, "ss", "-Hltn").out)  # type: ignore[misc]
+        wait_until(lambda: edge.run(IN_EDGE, "curl", "-s", f"http://{EVIL}/good/1").popen.returncode == 0)
         yield edge
 
 
@@ -85,7 +84,7 @@ def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
 def boot(edge: Edge, name: str, url: str) -> tuple[int, bytes]:
     """What the tenant's machine gets as its kernel when the OSIE names `url`."""
     edge.kubectl.apply(manifest("OSIE", name, {"kernelUrl": url, "initrdUrl": "http://192.0.2.1/initrd"}))
-    until(lambda: b"does not exist" not in edge.get("near", f"/osie/{name}/kernel")[1])
+    wait_until(lambda: b"does not exist" not in edge.get("near", f"/osie/{name}/kernel")[1])
     return edge.get("near", f"/osie/{name}/kernel")
 
 

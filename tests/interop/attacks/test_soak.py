@@ -24,6 +24,8 @@ import pytest
 from tests.interop.attacks.soak.verdict import Bounds, Sample, complaints, table
 from tests.interop.rack import ADDRESS, IN_EDGE, Namespaces, Process
 
+pytestmark = pytest.mark.alone
+
 PLACES = 12
 SOAK_SECONDS = float(os.environ.get("SOAK_SECONDS") or 3600)
 SOAK_RATE = float(os.environ.get("SOAK_RATE") or 2)
@@ -42,11 +44,8 @@ class Soak(Namespaces):
         self._pid = 0
 
     def build(self) -> None:
-        self.add(IN_EDGE)
-        self.bridge("soak0", f"{ADDRESS}/16")
-        for number in range(PLACES):
-            self.add(f"m{number}")
-            self.card(f"m{number}", "eth0", f"52:54:00:ff:00:{number:02x}", "soak0")
+        machines = {f"m{number}": f"52:54:00:ff:00:{number:02x}" for number in range(PLACES)}
+        self.network("soak0", machines, prefix=16)
 
     def up(self, **env: str) -> Process:
         """`tinkedge up` with somebody inside who counts."""
@@ -176,12 +175,8 @@ def _is_file(path: Path) -> bool:
 
 @pytest.fixture
 def soak(tmp_path: Path) -> Iterator[Soak]:
-    made = Soak(tmp_path)
-    try:
-        made.build()
+    with Soak(tmp_path) as made:
         yield made
-    finally:
-        made.remove()
 
 
 def test_soak_installs_machines_without_a_failure_and_sees_what_leaks(soak: Soak) -> None:

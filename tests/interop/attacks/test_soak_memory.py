@@ -19,7 +19,10 @@ from typing import Any
 import pytest
 
 from tests.interop.attacks.soak.crowd import address
-from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Namespaces, Process, until
+from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Namespaces, Process
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.alone
 
 LIMIT = 512_000_000
 MACHINES = 600
@@ -57,7 +60,7 @@ class MemoryLimit:
         return int(dict(line.split() for line in lines)["oom_kill"])
 
     def remove(self) -> None:
-        until(lambda: not (self._group / "cgroup.procs").read_text().strip())
+        wait_until(lambda: not (self._group / "cgroup.procs").read_text().strip())
         self._group.rmdir()
 
 
@@ -70,11 +73,7 @@ class Full(Namespaces):
         self.data_dir = directory / "data"
 
     def build(self) -> None:
-        self.add(IN_EDGE)
-        self.bridge("full0", f"{ADDRESS}/16")
-        for where, mac in (("crowd", "52:54:00:ff:01:01"), ("one", "52:54:00:ff:01:02")):
-            self.add(where)
-            self.card(where, "eth0", mac, "full0")
+        self.network("full0", {"crowd": "52:54:00:ff:01:01", "one": "52:54:00:ff:01:02"}, prefix=16)
         added = "".join(f"address add {address(number)}/16 dev eth0\n" for number in range(MACHINES))
         subprocess.run(["ip", "-n", self.namespaces["crowd"], "-batch", "-"], input=added, text=True, check=True)
 
@@ -107,7 +106,7 @@ class Full(Namespaces):
     def load(self, process: Process, seconds: float) -> dict[str, Any]:
         """What was done, and how long the longest of each took."""
         crowd = self.crowd()
-        until(lambda: bool(crowd.out) or crowd.popen.poll() is not None, lambda: crowd.err, within=90)
+        wait_until(lambda: bool(crowd.out) or crowd.popen.poll() is not None, lambda: crowd.err, within=90)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             assert crowd.popen.poll() is None, crowd.err[-3000:]
@@ -125,12 +124,8 @@ class Full(Namespaces):
 
 @pytest.fixture
 def full(tmp_path: Path) -> Iterator[Full]:
-    rack = Full(tmp_path)
-    try:
-        rack.build()
+    with Full(tmp_path) as rack:
         yield rack
-    finally:
-        rack.remove()
 
 
 def private(process: Process) -> int:

@@ -17,17 +17,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from edge.journey.events import Outcome
 from edge.tftp import TftpServer
 from edge.tftp.source import TftpFile
-from tests.interop.conftest import in_namespace
+from tests.interop.conftest import Network, in_namespace
 from tests.interop.dhcp.conftest import DhcpLab
 
-Network = Any
+pytestmark = pytest.mark.alone
 
 MAC = "52:54:00:cc:00:01"
 CONTENT = random.Random(7).randbytes(120_007)

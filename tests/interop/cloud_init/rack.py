@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces, until
+from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces
+from tests.waiting import wait_until
 
 BASE = f"http://{ADDRESS}:7080"
 _MACHINES = "/api/v1/machines"
@@ -79,7 +80,7 @@ class MetadataRack(Namespaces):
                 self.add(machine.name)
                 self.card(machine.name, "eth0", machine.mac, "rack0")
                 self.address(machine.name, f"{machine.address}/24")
-        until(lambda: {one.mac for one in machines} <= self._known())
+        wait_until(lambda: {one.mac for one in machines} <= self._known())
 
     def journey(self, machine: Registered) -> list[dict[str, Any]]:
         """What happened to it."""

@@ -15,6 +15,7 @@ import pytest
 import tink.agent.runtimes.oci.runc as runc_module
 from tests.interop.containers.engines import run
 from tests.interop.containers.machine import Machine
+from tests.waiting import until
 from tink.agent.model import Action, ActionError, RunResult
 
 
@@ -102,8 +103,7 @@ async def test_action_that_ignores_term_is_killed(machine, tmp_path):
     stop = asyncio.Event()
     action = machine.shell("touch /host/up; sleep 600", volumes=(f"{tmp_path}:/host",))
     running = asyncio.create_task(machine.action(action, stop))
-    while not (tmp_path / "up").exists():
-        await asyncio.sleep(0.02)
+    await until(lambda: (tmp_path / "up").exists())
     stop.set()
     result = await asyncio.wait_for(running, 10)
     assert result.exit_code == 137
@@ -114,8 +114,7 @@ async def test_action_that_handles_term_tidies_up(machine, tmp_path):
     script = "trap 'touch /host/tidy; exit 0' TERM; touch /host/up; while :; do sleep 0.05; done"
     stop = asyncio.Event()
     running = asyncio.create_task(machine.action(machine.shell(script, volumes=(f"{host}:/host",)), stop))
-    while not (host / "up").exists():
-        await asyncio.sleep(0.02)
+    await until(lambda: (host / "up").exists())
     stop.set()
     await asyncio.wait_for(running, 10)
     assert (host / "tidy").exists()

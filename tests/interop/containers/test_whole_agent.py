@@ -10,6 +10,7 @@ import pytest
 
 from proto import workflow_pb2 as pb
 from proto.workflow_pb2_grpc import WorkflowServiceServicer, add_WorkflowServiceServicer_to_server
+from tests.waiting import until
 
 
 class Server(WorkflowServiceServicer):
@@ -102,13 +103,11 @@ async def test_agent_runs_workflows_and_tells_the_server(machine, server, agent,
         ("ActionStarted", "2", ""),
         ("ActionSucceeded", "2", ""),
     ]
-    while not (tmp_path / "after").exists():
-        await asyncio.sleep(0.02)
+    await until((tmp_path / "after").exists)
     await asyncio.sleep(0.2)
     server.start("w2", pb.Workflow.Action(id="1", name="bad", args=["-c", "exit 1"], **sh))
     assert (await server.told(6))[4:] == [("ActionStarted", "1", ""), ("ActionFailed", "1", "NonZeroExit")]
-    while (tmp_path / "after").read_text() != "Succeeded\nFailed\n":
-        await asyncio.sleep(0.02)
+    await until(lambda: (tmp_path / "after").read_text() == "Succeeded\nFailed\n")
     agent.terminate()
     assert await ended(agent) == 0
     log = (tmp_path / "agent.log").read_text()
@@ -122,8 +121,7 @@ async def test_agent_that_is_terminated_takes_its_container_with_it(machine, ser
         args=["-c", "trap 'exit 0' TERM; touch /host/up; while :; do sleep 0.05; done"], volumes=[f"{tmp_path}:/host"],
     )  # fmt: skip
     server.start("w3", action)  # an id of its own: the agents of this file share a state directory, which remembers
-    while not (tmp_path / "up").exists():
-        await asyncio.sleep(0.02)
+    await until((tmp_path / "up").exists)
     agent.terminate()
     assert await ended(agent) == 0
     assert await server.told(1) == [("ActionStarted", "1", "")]

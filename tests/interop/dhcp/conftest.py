@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from edge.dhcp import DhcpServer, DhcpSettings, Responder
 from edge.machines import Inventory, NetbootPolicy
 from ipxe.binaries import BootBinaries
 from tests.interop.conftest import Network
+from tests.waiting import wait_until
 
 SERVER_IP = "10.77.6.1"
 CLIENT_IP, CLIENT_MAC = "10.77.6.50", "52:54:00:cc:00:01"
@@ -104,7 +105,7 @@ class DhcpLab:
     def learned(self, event: str, timeout: float = 15) -> dict[str, str]:
         """What a client told its script at this event, as variables."""
         path = self.directory / f"learned.{event}"
-        self.wait(path.exists, f"the client never came to {event}", timeout)
+        wait_until(path.exists, f"the client never came to {event}", within=timeout)
         return dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
 
     def forget(self) -> None:
@@ -115,13 +116,6 @@ class DhcpLab:
     @staticmethod
     def pause(seconds: float) -> None:
         time.sleep(seconds)
-
-    @staticmethod
-    def wait(condition: Callable[[], object], otherwise: str, timeout: float = 15) -> None:
-        end = time.monotonic() + timeout
-        while not condition():
-            assert time.monotonic() < end, otherwise
-            time.sleep(0.02)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from scapy.layers.l2 import Ether
 from edge.dhcp import DhcpServer
 from tests.interop.conftest import Network, Wire
 from tests.interop.dhcp.conftest import DhcpLab
+from tests.waiting import wait_until
 
 OpenWire = Callable[..., Wire]
 
@@ -88,9 +89,9 @@ def test_interface_that_is_removed_and_made_anew_is_served_again(
     with network.serving(dhcp.start, loop):
         assert dhcp.udhcpc().returncode == 0
         network.remove_cable("srv0")
-        dhcp.wait(lambda: "srv0 is gone" in caplog.text, "the loss of the interface was not noticed")
+        wait_until(lambda: "srv0 is gone" in caplog.text, "the loss of the interface was not noticed")
         network.cable("eth0", "srv0", f"{network.server_ip}/24", mac=network.client_mac)
-        dhcp.wait(lambda: "DHCP on srv0 again" in caplog.text, "the return of the interface was not noticed")
+        wait_until(lambda: "DHCP on srv0 again" in caplog.text, "the return of the interface was not noticed")
         assert dhcp.udhcpc("-T", "1", "-t", "8").returncode == 0
     assert caplog.text.count("srv0 is gone") == 1
 
@@ -107,12 +108,12 @@ def test_interface_that_comes_back_with_its_port_taken_is_tried_again(
 ) -> None:
     with network.serving(dhcp.start):
         network.remove_cable("srv0")
-        dhcp.wait(lambda: "srv0 is gone" in caplog.text, "the loss of the interface was not noticed")
+        wait_until(lambda: "srv0 is gone" in caplog.text, "the loss of the interface was not noticed")
         other = network.inside(network.server, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         with other:
             other.bind(("0.0.0.0", 67))
             network.cable("eth0", "srv0", f"{network.server_ip}/24", mac=network.client_mac)
-            dhcp.wait(lambda: "another program has it" in caplog.text, "nobody was told of the port")
+            wait_until(lambda: "another program has it" in caplog.text, "nobody was told of the port")
             dhcp.pause(0.5)
         assert caplog.text.count("another program has it") == 1
         assert dhcp.udhcpc("-T", "1", "-t", "8").returncode == 0

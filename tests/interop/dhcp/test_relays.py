@@ -20,6 +20,7 @@ from scapy.packet import Packet
 
 from tests.interop.conftest import Network, Wire
 from tests.interop.dhcp.conftest import DhcpLab
+from tests.waiting import wait_until
 
 OpenWire = Callable[..., Wire]
 
@@ -48,7 +49,7 @@ class Relayed:
         whole = ["ip", "netns", "exec", self.network.server, *command]
         with log.open("wb") as output, subprocess.Popen(whole, stdout=output, stderr=output) as process:
             try:
-                self.dhcp.wait(self._listens, "the relay does not listen")
+                wait_until(self._listens, "the relay does not listen")
                 yield
             finally:
                 process.terminate()

@@ -19,6 +19,7 @@ from edge.journey.events import Outcome
 from edge.machines import Machine
 from tests.interop.conftest import Network, Wire
 from tests.interop.dhcp.conftest import DhcpLab
+from tests.waiting import wait_until
 
 OpenWire = Callable[..., Wire]
 
@@ -63,7 +64,7 @@ def test_udhcpc_releases_when_it_is_told_to(network: Network, dhcp: DhcpLab) -> 
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as client:
             dhcp.learned("bound")
             client.terminate()
-        dhcp.wait(said(network, f"DHCPRELEASE of {network.client_ip}"), "the release was not heard")
+        wait_until(said(network, f"DHCPRELEASE of {network.client_ip}"), "the release was not heard")
 
 
 def test_address_that_another_host_has_is_declined_and_not_offered_again(network: Network, dhcp: DhcpLab) -> None:
@@ -129,10 +130,10 @@ def test_dhcpcd_gets_its_reservation_and_comes_back_with_it(network: Network, dh
     home = tmp_path / "dhcpcd"
     with network.serving(dhcp.start):
         with dhcpcd(network, home) as log:
-            dhcp.wait(lambda: f"leased {network.client_ip}" in log.read_text(), "dhcpcd got no lease")
+            wait_until(lambda: f"leased {network.client_ip}" in log.read_text(), "dhcpcd got no lease")
         network.events.clear()
         with dhcpcd(network, home) as log:
-            dhcp.wait(lambda: f"leased {network.client_ip}" in log.read_text(), "dhcpcd got no lease again")
+            wait_until(lambda: f"leased {network.client_ip}" in log.read_text(), "dhcpcd got no lease again")
             assert "rebinding lease" in log.read_text()
         assert [message.split()[0] for message in network.messages()][:1] == ["DHCPACK"]
 
@@ -142,10 +143,10 @@ def test_dhcpcd_with_an_old_address_is_told_at_once(network: Network, dhcp: Dhcp
     home = tmp_path / "dhcpcd"
     with network.serving(dhcp.start):
         with dhcpcd(network, home) as log:
-            dhcp.wait(lambda: f"leased {network.client_ip}" in log.read_text(), "dhcpcd got no lease")
+            wait_until(lambda: f"leased {network.client_ip}" in log.read_text(), "dhcpcd got no lease")
         dhcp.register("10.77.6.60")
         with dhcpcd(network, home) as log:
-            dhcp.wait(lambda: "leased 10.77.6.60" in log.read_text(), "dhcpcd did not move")
+            wait_until(lambda: "leased 10.77.6.60" in log.read_text(), "dhcpcd did not move")
     assert said(network, "DHCPNAK")()
 
 
@@ -185,13 +186,13 @@ def test_networkd_gets_its_reservation_and_releases_it(network: Network, dhcp: D
     # Its client identifier is no MAC (RFC 4361); the machine is known by chaddr all the same.
     with network.serving(dhcp.start):
         with networkd(network, tmp_path) as log:
-            dhcp.wait(
+            wait_until(
                 lambda: "DHCPv4 address and routes set" in log.read_text(errors="replace"), "networkd got no lease"
             )
             assert f"DHCPv4 address {network.client_ip}/24" in log.read_text(errors="replace")
             # It takes the address away right behind the release, which is lost if it has to wait for ARP.
             network.meet()
-        dhcp.wait(said(network, "DHCPRELEASE"), "networkd's release was not heard")
+        wait_until(said(network, "DHCPRELEASE"), "networkd's release was not heard")
     assert [message.split()[0] for message in network.messages()][:2] == ["DHCPOFFER", "DHCPACK"]
 
 

@@ -18,6 +18,7 @@ import pytest
 import tink.agent.images.connection as connection_module
 import tink.agent.images.store as store_module
 from tests.interop.images.fake_registry import digest_of, pull, refusal, tar
+from tests.waiting import until
 from tink.agent.images.reference import parse
 from tink.agent.images.registry import Registries, Session
 from tink.agent.output.lines import line_sink
@@ -285,8 +286,7 @@ async def test_silent_registry_does_not_hold_up_a_cancel(fake, store, big_layer)
     fake.hooks[path] = silent
     stop = asyncio.Event()
     pulling = asyncio.create_task(store.pull(f"{fake.host}/x:1", stop))
-    while not asked.is_set():
-        await asyncio.sleep(0.01)
+    await until(asked.is_set)
     stop.set()
     await asyncio.wait_for(pulling, 15)  # the registry is silent for 20 s
     release.set()

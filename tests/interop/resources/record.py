@@ -1,10 +1,10 @@
 """What a real kube-apiserver says to good and bad Hardware, OSIEs, Templates and Workflows, recorded for the tests.
 
-    python tests/interop/resources/record.py KUBECONFIG
+    python -m tests.record resources
 
-installs the CustomResourceDefinitions on the kube-apiserver of KUBECONFIG (1.30 or later; nothing else should run
-there), plays every case of the table below and writes `answers.json` beside this file: the cases, what the server said
-to each, and digests of the definitions that it accepted. Nothing of this runs in the tests; they read the file.
+installs the CustomResourceDefinitions on a kube-apiserver, plays every case of the table below and writes `answers`
+beside this file: the cases by their kinds, what the server said to each, and digests of the definitions that it
+accepted. Nothing of this runs in the tests; they read the files.
 
 A case is a list of steps, the last of which is the question; `fields` are those that the answer has to blame, none for
 what must be taken. One mistake must give one cause: the recorder refuses to write a table that says otherwise.
@@ -12,18 +12,14 @@ what must be taken. One mistake must give one cause: the recorder refuses to wri
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import http.client
 import json
-import ssl
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from tests import recordings
+from tests.peer import DEFINITIONS, Peer
 from tink.api.crds import generate
 
 GROUP = "tinkerbell.org"
@@ -489,64 +485,53 @@ def update(kind: str, name: str, spec: Object, status: Object, question: list[An
 # --- The recorder -------------------------------------------------------------------------------------------------
 
 
-class Api:
-    def __init__(self, kubeconfig: Path) -> None:
-        config = yaml.safe_load(kubeconfig.read_text())
-        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
-        ca = cluster.get("certificate-authority")
-        data = Path(ca).read_text() if ca else base64.b64decode(cluster["certificate-authority-data"]).decode()
-        host = cluster["server"].removeprefix("https://")
-        self._connection = http.client.HTTPSConnection(host, context=ssl.create_default_context(cadata=data))
-        self._token = user["token"]
-
-    def call(self, method: str, path: str, body: Any = None, content: str = "application/json") -> Object:
-        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content}
-        self._connection.request(method, path, None if body is None else json.dumps(body), headers)
-        answer: Object = json.loads(self._connection.getresponse().read())
-        return answer
-
-
 def digest(definition: Object) -> str:
     return hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()
 
 
-def install(api: Api) -> dict[str, str]:
+def install(api: Peer) -> dict[str, str]:
     accepted = {}
-    base = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     for definition in generate():
         name = definition["metadata"]["name"]
         query = "?fieldManager=record&force=true&fieldValidation=Strict"
-        answer = api.call("PATCH", f"{base}/{name}{query}", definition, "application/apply-patch+yaml")
+        answer = api.ask("PATCH", f"{DEFINITIONS}/{name}{query}", definition, "application/apply-patch+yaml").json
         if answer["kind"] == "Status":
             raise SystemExit(f"{name} is refused: {answer['message']}")
         accepted[name] = digest(definition)
     return accepted
 
 
-def play(api: Api, case: Case) -> Object:
+def play(api: Peer, case: Case) -> Object:
     """The answer to the last step, as much as is compared; then everything is as before."""
     path = f"/apis/{GROUP}/v1alpha2/namespaces/default/{PLURALS[case['kind']]}"
     alone = len(case["steps"]) == 1
     answer: Object = {}
     for verb, body in case["steps"]:
         if verb == "create":
-            answer = api.call("POST", path + ("?dryRun=All" if alone else ""), body)
+            answer = api.ask("POST", path + ("?dryRun=All" if alone else ""), body).json
         else:
             target = f"{path}/case/status" if verb == "status" else f"{path}/case"
             patch = {"status": body} if verb == "status" else body
-            answer = api.call("PATCH", target, patch, "application/merge-patch+json")
+            answer = api.ask("PATCH", target, patch, "application/merge-patch+json").json
     if not alone:
-        api.call("DELETE", f"{path}/case")
+        api.ask("DELETE", f"{path}/case")
     if answer["kind"] != "Status":
         return {"code": 200}
     kept = {key: answer[key] for key in ("code", "reason", "message")}
     return kept | {"causes": answer.get("details", {}).get("causes", [])}
 
 
-def main() -> None:
-    api = Api(Path(sys.argv[1]))
+def by_kind(cases: list[Case]) -> dict[str, list[Case]]:
+    found: dict[str, list[Case]] = {kind: [] for kind in PLURALS}
+    for case in cases:
+        found[case["kind"]].append(case)
+    return found
+
+
+def record(kubeconfig: Path) -> None:
+    api = Peer(kubeconfig)
     accepted = install(api)
-    version = api.call("GET", "/version")["gitVersion"]
+    version = api.ask("GET", "/version").json["gitVersion"]
     cases = [*hardware(), *osies(), *templates(), *workflows()]
     wrong = []
     for case in cases:
@@ -562,18 +547,11 @@ def main() -> None:
         raise SystemExit("\n".join(wrong))
     if len({case["name"] for case in cases}) != len(cases):
         raise SystemExit("two cases have one name")
-    out = Path(__file__).with_name("answers.json")
-    rows = ",\n".join(json.dumps(case, ensure_ascii=False) for case in cases)
-    head = f'{{\n"server": {json.dumps(version)},\n"accepted": {json.dumps(accepted, indent=1)},\n'
-    out.write_text(f'{head}"cases": [\n{rows}\n]\n}}\n')
-    print(f"{version}: {len(cases)} cases, {sum(bool(case['fields']) for case in cases)} of them refused: {out}")
+    server = {"version": version, "accepted": accepted}
+    recordings.write(Path(__file__).with_name("answers"), {"server": server} | by_kind(cases))
 
 
 def _causes(case: Case) -> list[Object]:
     """The causes, without the remark that some rules were not looked at because of the others."""
     causes: list[Object] = case["answer"].get("causes", [])
     return [cause for cause in causes if cause["field"] != "<nil>"]
-
-
-if __name__ == "__main__":
-    main()

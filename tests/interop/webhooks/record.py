@@ -1,22 +1,23 @@
 """What a real kube-apiserver makes of our admission webhooks' answers, recorded for the tests.
 
-    python tests/interop/webhooks/record.py KUBECONFIG
+    python -m tests.record webhooks
 
-serves the webhooks on loopback, has the kube-apiserver of KUBECONFIG (on this machine; nothing else should run there)
-call them, plays the scenario below and writes `answers.json` beside this file. The tests play the same scenario against
-the embedded API. The CustomResourceDefinitions must be installed there (`tests/interop/resources/record.py` does that).
+serves the webhooks on loopback, has a kube-apiserver call them, plays the scenario below and writes `answers.json`
+beside this file. The tests play the same scenario against the embedded API.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
+from tests import recordings
+from tests.interop.resources.record import install
+from tests.peer import Peer
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient
@@ -128,7 +129,12 @@ async def serve(client: KubeClient) -> tuple[Webhooks, list[asyncio.Task[None]]]
     return webhooks, tasks
 
 
-async def record(kubeconfig: Path) -> None:
+def record(kubeconfig: Path) -> None:
+    install(Peer(kubeconfig))
+    asyncio.run(_record(kubeconfig))
+
+
+async def _record(kubeconfig: Path) -> None:
     client = await KubeClient.connect(kubeconfig)
     webhooks, tasks = await serve(client)
     await asyncio.sleep(1)  # a kube-apiserver hears of new webhooks by a watch of its own
@@ -141,12 +147,5 @@ async def record(kubeconfig: Path) -> None:
         for task in tasks:
             task.cancel()
         await client.close()
-    out = Path(__file__).with_name("answers.json")
-    out.write_text(
-        json.dumps({"server": version["gitVersion"], "answers": answers}, indent=1, ensure_ascii=False) + "\n"
-    )
-    print(f"{version['gitVersion']}: {len(answers)} answers: {out}")
-
-
-if __name__ == "__main__":
-    asyncio.run(record(Path(sys.argv[1])))
+    said = {"server": version["gitVersion"], "answers": answers}
+    Path(__file__).with_name("answers.json").write_text(recordings.layout(said) + "\n")

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import tink.agent.agent as agent_module
+from tests.waiting import until
 from tink.agent.agent import Agent, check, run
 from tink.agent.durable.spool import Spool
 from tink.agent.model import (
@@ -71,14 +72,6 @@ async def published(spool, count):
         events.append(event)
         spool.settle(number, delivered=True)
     return events
-
-
-async def until(condition):
-    for _ in range(2000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail("it did not happen within 20 s")
 
 
 async def test_workflow_from_start_to_end():

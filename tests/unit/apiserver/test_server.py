@@ -14,12 +14,13 @@ import aiohttp
 import aiohttp.web
 import pytest
 
+from tests.unit.apiserver.conftest import Client
 from tink.apiserver import ApiServer, ApiServerError
 
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
 
 
-async def make(api: Any, *names: str) -> None:
+async def make(api: Client, *names: str) -> None:
     for name in names:
         assert (await api("POST", CONFIGMAPS, {"metadata": {"name": name}})).status == 201
 
@@ -172,7 +173,7 @@ async def test_killed_server_has_kept_every_write_that_it_answered(connect: Any,
     state = tmp_path / "state"
     answered: list[str] = []
 
-    async def write(api: Any, prefix: str) -> None:
+    async def write(api: Client, prefix: str) -> None:
         for number in range(10_000):
             name = f"{prefix}-{number}"
             try:

@@ -16,6 +16,7 @@ from edge.artifacts import Artifact, ArtifactCache, NotFoundError, Source, Upstr
 from edge.artifacts.fetch import flight
 from edge.artifacts.fetch.download import Download
 from edge.artifacts.fetch.upstream import strong_validator
+from tests.waiting import until
 
 Fetch = Callable[..., Awaitable[tuple[Source, bytes]]]
 Read = Callable[[Artifact], Awaitable[bytes]]
@@ -445,9 +446,7 @@ async def test_download_notes_from_time_to_time_how_far_it_is(
     cache: ArtifactCache = await start_cache({"silence": 10.0})
     upstream.gate.clear()
     with await cache.open(upstream.url):
-        async with asyncio.timeout(20):
-            while not (journals := list((tmp_path / "artifacts").glob("*.journal"))):
-                await asyncio.sleep(0.01)
+        journals = await until(lambda: list((tmp_path / "artifacts").glob("*.journal")))
         await asyncio.sleep(0.05)
         noted = json.loads(journals[0].read_text())
         assert 0 < noted["received"] <= len(upstream.content) // 2
@@ -474,8 +473,6 @@ async def test_slow_download_notes_how_far_it_is_too(
     upstream.gate.clear()
     upstream.answers = [pieces]
     with await cache.open(upstream.url):
-        async with asyncio.timeout(20):
-            while not (journals := list((tmp_path / "artifacts").glob("*.journal"))):
-                await asyncio.sleep(0.01)
+        journals = await until(lambda: list((tmp_path / "artifacts").glob("*.journal")))
         assert json.loads(journals[0].read_text())["received"] == 1000  # the other thousand is still hashed
         upstream.gate.set()

@@ -83,7 +83,7 @@ def test_budget_is_not_looked_at_only_when_all_is_done():
     with pytest.raises(cel.BudgetExceededError):
         run(doubled("dyn([1])", "z == z"), budget=budget)
     assert budget.used < 6_000
-    assert time.thread_time() - started < 0.3
+    assert time.thread_time() - started < 1.5
 
 
 @pytest.mark.parametrize("source", ["[z].join() == ''", "optional.unwrap([dyn(optional.of(1)), z]).size() == 0"])

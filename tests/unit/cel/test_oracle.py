@@ -1,6 +1,6 @@
 """Our CEL against Kubernetes' own: thousands of expressions with the answers that k8s.io/apiserver v0.36.3 gave.
 
-`corpus.json` holds the questions and the recorded answers, `oracle/` the Go program that gave them and the
+`corpus` holds the questions and the recorded answers, `oracle/` the Go program that gave them and the
 command that records them again. No Go is needed here.
 """
 
@@ -11,6 +11,7 @@ import pathlib
 
 import pytest
 
+from tests import recordings
 from tink import cel
 from tink.cel import values
 from tink.cel.library import named_formats, net, quantity, semver, urls
@@ -18,7 +19,8 @@ from tink.cel.library.times import timestamp_text
 from tink.cel.types import text_of
 from tink.schema.validations.declarations import declare
 
-CORPUS = json.loads((pathlib.Path(__file__).parent / "corpus.json").read_text())
+CORPUS = recordings.read(pathlib.Path(__file__).parent / "corpus")
+CASES = [*CORPUS["plain"], *CORPUS["of-a-schema"]]
 PREFIX = "ERROR: <input>:"
 
 DIFFERENCES = {
@@ -100,7 +102,7 @@ def answered(case):
 @pytest.fixture(scope="module")
 def answers():
     """Every case with our answer."""
-    return [(case, answered(case)) for case in CORPUS["cases"]]
+    return [(case, answered(case)) for case in CASES]
 
 
 @pytest.fixture(scope="module")

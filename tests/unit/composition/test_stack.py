@@ -17,6 +17,7 @@ from edge.composition.serving import ServingError
 from edge.composition.settings import EdgeSettings, Service, StackSettings
 from edge.composition.stack import Stack, StackError
 from edge.journey.events import Outcome, Step
+from tests.ports import free_port
 from tink.apiserver import ApiServer
 from tink.controller import WorkflowController
 
@@ -29,13 +30,6 @@ HARDWARE = {
 }
 
 Make = Callable[..., Stack]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import until
 from tink.api.v1alpha2 import FINALIZER, Raw
 from tink.controller.controller import WorkflowController
 from tink.controller.settings import ControllerSettings
@@ -48,9 +49,7 @@ class Rig:
         return workflow.get("status", {}).get("state") if workflow is not None else "gone"
 
     async def until(self, state: str | None, name: str = "w") -> None:
-        async with asyncio.timeout(20):
-            while self.state(name) != state:
-                await asyncio.sleep(0.002)
+        await until(lambda: self.state(name) == state)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -128,8 +127,7 @@ async def test_templates_of_one_tenant_that_take_long_do_not_hold_up_anothers_wo
             bomb = make_workflow(name=f"bomb{number}", spec={"templateParams": {"of": "hostile"}})
             bomb["metadata"]["namespace"] = "hostile"
             rig.workflows.put(bomb)
-        while not rendered:
-            await asyncio.sleep(0.001)
+        await until(lambda: rendered)
         before = len(rendered)
         rig.workflows.put(make_workflow(spec={"templateParams": {"of": "victim"}}))
         await rig.until("Pending")
@@ -319,9 +317,7 @@ async def test_those_that_wait_for_others_do_not_hold_up_a_good_one(
     async with rig.running():
         await rig.until("Pending", "good")
         assert len(rig.api.patches) < 60
-        async with asyncio.timeout(20):
-            while not all("status" in workflow for workflow in rig.workflows.objects.values()):
-                await asyncio.sleep(0.01)
+        await until(lambda: all("status" in workflow for workflow in rig.workflows.objects.values()))
 
 
 async def test_thousands_in_trouble_fill_no_log(
@@ -440,9 +436,7 @@ async def test_a_write_of_a_leader_ends_before_its_lease_does(
     async with rig.running():
         elector.elected.set()
         rig.workflows.put(make_workflow())
-        async with asyncio.timeout(20):
-            while not ends:
-                await asyncio.sleep(0.01)
+        await until(lambda: ends)
     assert 0.9 * elector.write_timeout < ends[0] < 5, "its own bound, and no longer one of the client's"
 
 

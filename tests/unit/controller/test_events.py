@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import until
 from tink.api.v1alpha2 import Raw
 from tink.controller.events import COMPONENT, event_for
 from tink.kube.client import ApiError, ConflictError
@@ -115,12 +116,6 @@ class Api:
             raise self.error
         self.events.append(body)
         return body
-
-
-async def until(met: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not met():
-            await asyncio.sleep(0.002)
 
 
 async def test_a_flood_of_news_becomes_few_writes_and_one_warning(

@@ -14,6 +14,7 @@ from typing import Any
 
 from edge.callers import MetadataTokens, Networks, TrustedNetworks
 from edge.machines import DhcpMode
+from tests.unit.http.conftest import Rack
 
 MAC, IP = "52:54:00:00:00:01", "127.0.0.5"
 OTHER_MAC, OTHER_IP = "52:54:00:00:00:02", "127.0.0.6"
@@ -50,18 +51,18 @@ def hardware(name: str, mac: str, ip: str | None, *, namespace: str = "default",
     }
 
 
-def fill(rack: Any) -> Any:
+def fill(rack: Rack) -> Any:
     rack.inventory.apply(hardware("m1", MAC, IP))
     rack.inventory.apply(hardware("m2", OTHER_MAC, OTHER_IP))
     rack.inventory.apply(hardware("spare", SPARE_MAC, None))
     return rack
 
 
-def tokens(rack: Any, **settings: Any) -> MetadataTokens:
+def tokens(rack: Rack, **settings: Any) -> MetadataTokens:
     return MetadataTokens(rack.keys, **settings)
 
 
-async def raw(rack: Any, request: bytes, ip: str = OTHER_IP) -> bytes:
+async def raw(rack: Rack, request: bytes, ip: str = OTHER_IP) -> bytes:
     """Everything that is answered to these bytes, until the connection ends or there is silence."""
     reader, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(ip, 0))
     writer.write(request)

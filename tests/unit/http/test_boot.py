@@ -10,13 +10,14 @@ import pytest
 
 from edge.journey.events import Outcome, Step
 from edge.machines import DhcpMode
+from tests.unit.http.conftest import Rack
 
 MAC, IP = "52:54:00:00:00:01", "127.0.0.5"
 OTHER_MAC, OTHER_IP = "52:54:00:00:00:02", "127.0.0.6"
 SCRIPT = f"/ipxe/script/{MAC}/auto.ipxe"
 
 
-async def test_registered_machine_gets_its_script(rack: Any) -> None:
+async def test_registered_machine_gets_its_script(rack: Rack) -> None:
     rack.register()
     reply = await rack.ask(SCRIPT, User_Agent="iPXE/1.21.1 (x)")
     assert (reply.status, reply.headers["Content-Type"]) == (200, "text/plain; charset=utf-8")
@@ -37,19 +38,19 @@ async def test_registered_machine_gets_its_script(rack: Any) -> None:
         "/ipxe/script/52:54:00:00:00:01/auto.ipxe?x=1",
     ],
 )
-async def test_spellings_of_real_firmware_reach_the_script_without_redirect(rack: Any, path: str) -> None:
+async def test_spellings_of_real_firmware_reach_the_script_without_redirect(rack: Rack, path: str) -> None:
     rack.register()
     assert (await rack.ask(path)).status == 200
 
 
-async def test_script_follows_the_hardware(rack: Any) -> None:
+async def test_script_follows_the_hardware(rack: Rack) -> None:
     rack.register()
     assert " quiet " not in (await rack.ask(SCRIPT)).text
     rack.register(kernelParams=["quiet"])
     assert " quiet " in (await rack.ask(SCRIPT)).text
 
 
-async def test_unregistered_machine_shows_why_it_is_not_booted_and_leaves_no_trace(rack: Any) -> None:
+async def test_unregistered_machine_shows_why_it_is_not_booted_and_leaves_no_trace(rack: Rack) -> None:
     reply = await rack.ask(SCRIPT)
     assert reply.status == 200
     assert "\necho no Hardware has this MAC address\n" in reply.text
@@ -58,7 +59,7 @@ async def test_unregistered_machine_shows_why_it_is_not_booted_and_leaves_no_tra
     assert rack.lines() == []
 
 
-async def test_unregistered_machine_at_anothers_address_gets_nothing(rack: Any) -> None:
+async def test_unregistered_machine_at_anothers_address_gets_nothing(rack: Rack) -> None:
     rack.register("m2", OTHER_MAC, OTHER_IP)
     assert (await rack.ask(SCRIPT, ip=OTHER_IP)).status == 403
 
@@ -74,7 +75,7 @@ async def test_unregistered_machine_whose_address_is_known_gets_its_own_script_a
         assert (await rack.ask(f"/ipxe/script/{OTHER_MAC}/auto.ipxe")).status == 403
 
 
-async def test_script_of_another_machine_is_refused_and_the_attempt_shown(rack: Any) -> None:
+async def test_script_of_another_machine_is_refused_and_the_attempt_shown(rack: Rack) -> None:
     rack.register(kernelParams=["secret=1"])
     rack.register("m2", OTHER_MAC, OTHER_IP)
     for _ in range(3):
@@ -84,13 +85,13 @@ async def test_script_of_another_machine_is_refused_and_the_attempt_shown(rack: 
     assert rack.lines() == [(Step.SCRIPT, Outcome.REFUSED, message)]
 
 
-async def test_script_of_one_interface_is_not_for_another_one_of_the_same_machine(rack: Any) -> None:
+async def test_script_of_one_interface_is_not_for_another_one_of_the_same_machine(rack: Rack) -> None:
     rack.register(networkInterfaces={MAC: {"dhcp": {"ip": IP}}, OTHER_MAC: {"dhcp": {"ip": OTHER_IP}}})
     # It names the interface that the installation goes on with.
     assert [(await rack.ask(SCRIPT, ip=ip)).status for ip in (IP, OTHER_IP)] == [200, 403]
 
 
-async def test_machine_without_an_address_is_nobody(rack: Any) -> None:
+async def test_machine_without_an_address_is_nobody(rack: Rack) -> None:
     rack.register(ip=None)
     assert (await rack.ask(SCRIPT)).status == 403
     assert rack.lines()[0][2].endswith("but its Hardware reserves no address")
@@ -110,7 +111,7 @@ async def test_machine_without_an_address_is_nobody(rack: Any) -> None:
     ],
 )
 async def test_machine_that_cannot_boot_shows_why_and_goes_on(
-    rack: Any, spec: dict[str, Any], outcome: Outcome, reason: str
+    rack: Rack, spec: dict[str, Any], outcome: Outcome, reason: str
 ) -> None:
     rack.register(**spec)
     reply = await rack.ask(SCRIPT)
@@ -122,7 +123,7 @@ async def test_machine_that_cannot_boot_shows_why_and_goes_on(
     assert message.startswith(f"no boot: {reason}")
 
 
-async def test_script_that_asks_why_is_never_sent_itself_again(rack: Any) -> None:
+async def test_script_that_asks_why_is_never_sent_itself_again(rack: Rack) -> None:
     rack.register()
     reply = await rack.ask(f"{SCRIPT}?failed")
     assert "\necho the edge has the files of the OSIE, but the connection to this machine broke\n" in reply.text
@@ -130,7 +131,7 @@ async def test_script_that_asks_why_is_never_sent_itself_again(rack: Any) -> Non
     assert rack.lines() == []
 
 
-async def test_inline_script_needs_no_osie(rack: Any) -> None:
+async def test_inline_script_needs_no_osie(rack: Rack) -> None:
     rack.register(osie=None, ipxe={"inline": "#!ipxe\nshell"})
     assert (await rack.ask(SCRIPT)).text.endswith("\nshell\n")
 
@@ -139,7 +140,7 @@ async def test_inline_script_needs_no_osie(rack: Any) -> None:
 
 
 @pytest.mark.parametrize("path", [f"/ipxe/binary/{MAC}/snponly.efi", "/ipxe/binary/snponly.efi"])
-async def test_uefi_http_boot_gets_what_it_insists_on(rack: Any, path: str) -> None:
+async def test_uefi_http_boot_gets_what_it_insists_on(rack: Rack, path: str) -> None:
     rack.register()
     head = await rack.ask(path, method="HEAD")
     reply = await rack.ask(path)
@@ -151,7 +152,7 @@ async def test_uefi_http_boot_gets_what_it_insists_on(rack: Any, path: str) -> N
     assert rack.lines() == [(Step.BINARY, Outcome.OK, "boot program snponly.efi sent over HTTP: 1.0 kB")]
 
 
-async def test_uefi_http_boot_resumes_where_it_broke_off(rack: Any) -> None:
+async def test_uefi_http_boot_resumes_where_it_broke_off(rack: Rack) -> None:
     rack.register()
     path = "/ipxe/binary/snponly.efi"
     reply = await rack.ask(path, Range="bytes=1000-", If_Match='"b1"')
@@ -162,7 +163,7 @@ async def test_uefi_http_boot_resumes_where_it_broke_off(rack: Any) -> None:
     assert (await rack.ask(path, If_None_Match='"b1"')).status == 304
 
 
-async def test_boot_program_is_for_the_machine_that_the_path_names_wherever_it_asks_from(rack: Any) -> None:
+async def test_boot_program_is_for_the_machine_that_the_path_names_wherever_it_asks_from(rack: Rack) -> None:
     rack.register()
     rack.register("m2", OTHER_MAC, OTHER_IP, interface={"disableNetboot": True})
     for mac, status in ((MAC, 200), (OTHER_MAC, 403)):
@@ -170,7 +171,7 @@ async def test_boot_program_is_for_the_machine_that_the_path_names_wherever_it_a
             assert (await rack.ask(f"/ipxe/binary/{mac}/snponly.efi", ip=ip)).status == status
 
 
-async def test_boot_program_for_nobody_and_for_the_refused(rack: Any) -> None:
+async def test_boot_program_for_nobody_and_for_the_refused(rack: Rack) -> None:
     path = f"/ipxe/binary/{MAC}/snponly.efi"
     reply = await rack.ask(path)
     assert (reply.status, reply.text) == (403, "no netboot: no Hardware has this MAC address\n")
@@ -179,14 +180,14 @@ async def test_boot_program_for_nobody_and_for_the_refused(rack: Any) -> None:
     assert [(step, outcome) for step, outcome, _ in rack.lines()] == [(Step.BINARY, Outcome.REFUSED)]
 
 
-async def test_boot_program_that_is_not_there(rack: Any) -> None:
+async def test_boot_program_that_is_not_there(rack: Rack) -> None:
     rack.register()
     assert (await rack.ask("/ipxe/binary/grub.efi")).status == 404
     assert rack.lines() == [(Step.BINARY, Outcome.FAILED, "there is no boot program grub.efi")]
 
 
 @pytest.mark.parametrize("path", ["/ipxe/binary/autoexec.ipxe", f"/ipxe/binary/{MAC}/autoexec.ipxe"])
-async def test_new_ipxe_is_shown_the_way_to_its_script(rack: Any, path: str) -> None:
+async def test_new_ipxe_is_shown_the_way_to_its_script(rack: Rack, path: str) -> None:
     assert (await rack.ask(path)).status == 403
     rack.register()
     reply = await rack.ask(path)
@@ -198,7 +199,7 @@ async def test_new_ipxe_is_shown_the_way_to_its_script(rack: Any, path: str) -> 
     assert (await rack.ask(path)).status == 403
 
 
-async def test_shim_and_what_it_asks_for_next_are_boot_programs_alike(rack: Any) -> None:
+async def test_shim_and_what_it_asks_for_next_are_boot_programs_alike(rack: Rack) -> None:
     rack.register()
     for name in ("snponly-x86_64-sb-shim.efi", "snponly-x86_64-sb.efi"):
         rack.binaries[name] = rack.binaries["snponly.efi"]
@@ -206,7 +207,7 @@ async def test_shim_and_what_it_asks_for_next_are_boot_programs_alike(rack: Any)
         assert (reply.status, reply.headers["Content-Type"]) == (200, "application/efi")
 
 
-async def test_file_that_a_refused_rom_asks_for_is_refused_at_once(rack: Any) -> None:
+async def test_file_that_a_refused_rom_asks_for_is_refused_at_once(rack: Rack) -> None:
     rack.register(interface={"disableNetboot": True})
     for method in ("HEAD", "GET"):
         assert (await rack.ask(f"/ipxe/binary/{MAC}/netboot-not-allowed", method=method)).status == 403

@@ -1,6 +1,6 @@
 """Who is asking, by address, path, header or proxy: every way to be taken for another machine, byte by byte.
 
-Tokens, which say it too, have a file of their own: `test_asking_by_token`.
+Tokens, which say it too, have a file of their own: `test_callers_by_token`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from edge.callers import ForwardedError, inside
 from edge.callers.addresses import forwarded_for
 from edge.journey.events import Outcome, Step
 from edge.machines import DhcpMode
+from tests.unit.http.conftest import Rack
 from tests.unit.http.machines_with_secrets import (
     IP,
     MAC,
@@ -40,7 +41,7 @@ from tests.unit.http.machines_with_secrets import (
 
 
 @pytest.fixture
-def machines(rack: Any) -> Any:
+def machines(rack: Rack) -> Any:
     return fill(rack)
 
 

@@ -12,6 +12,7 @@ import pytest
 from edge.callers import MetadataTokens, token_keys
 from edge.machines import DhcpMode
 from hegel import imds
+from tests.unit.http.conftest import Rack
 from tests.unit.http.machines_with_secrets import (
     IP,
     MAC,
@@ -32,7 +33,7 @@ from tests.unit.http.machines_with_secrets import (
 
 
 @pytest.fixture
-def machines(rack: Any) -> Any:
+def machines(rack: Rack) -> Any:
     return fill(rack)
 
 
@@ -55,7 +56,7 @@ async def test_token_in_the_path_says_who_asks_from_anywhere(machines: Any) -> N
     assert (await machines.ask(f"/machine/{token}/osie/lab/kernel", ip=STRANGER)).status == 404
 
 
-def bad_tokens(rack: Any, tmp_path: Any) -> Iterator[str]:
+def bad_tokens(rack: Rack, tmp_path: Any) -> Iterator[str]:
     good, mine = tokens(rack).mint(MAC), tokens(rack).mint(OTHER_MAC)
     yield tokens(rack, lifetime=60, clock=lambda: time.time() - 61).mint(MAC)
     yield from (good[:length] for length in (3, 10, 20, len(good) - 1))
@@ -132,7 +133,7 @@ async def test_token_outlives_neither_its_time_nor_its_key(machines: Any, tmp_pa
 TTL = {"X_aws_ec2_metadata_token_ttl_seconds": "60"}
 
 
-async def session(rack: Any, ip: str = IP, path: str = "/latest/api/token", **headers: str) -> Any:
+async def session(rack: Rack, ip: str = IP, path: str = "/latest/api/token", **headers: str) -> Any:
     return await rack.ask(path, ip=ip, method="PUT", **(TTL | headers))
 
 

@@ -16,6 +16,7 @@ from edge.http.files import body
 from edge.http.metadata import full
 from edge.http.transport import connections
 from edge.http.transport.connections import Limits
+from tests.unit.http.conftest import Rack
 
 MAC, IP = "52:54:00:00:00:01", "127.0.0.5"
 STRANGER = "127.0.0.99"
@@ -38,7 +39,7 @@ async def all_closed() -> AsyncIterator[None]:
     await asyncio.sleep(0.01)
 
 
-async def connect(rack: Any, ip: str = STRANGER, *, receive_buffer: int = 0) -> Connection:
+async def connect(rack: Rack, ip: str = STRANGER, *, receive_buffer: int = 0) -> Connection:
     sock = socket.socket()
     if receive_buffer:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
@@ -226,7 +227,7 @@ async def test_slow_reader_of_a_buffered_answer_gets_all_of_it(other_rack: Other
     ids=lambda value: value[:30] if isinstance(value, bytes) else None,
 )
 async def test_what_is_no_http_is_answered_in_one_line_and_logged_once(
-    rack: Any, caplog: pytest.LogCaptureFixture, request_bytes: bytes, status: int, line: str
+    rack: Rack, caplog: pytest.LogCaptureFixture, request_bytes: bytes, status: int, line: str
 ) -> None:
     for _ in range(5):
         connection = await connect(rack)
@@ -247,7 +248,7 @@ async def test_what_is_no_http_is_answered_in_one_line_and_logged_once(
 
 @pytest.mark.parametrize("pause", [0, 0.05])
 async def test_body_that_is_not_what_its_headers_say_is_given_up_in_time(
-    rack: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, pause: float
+    rack: Rack, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, pause: float
 ) -> None:
     monkeypatch.setattr(full, "PHONE_HOME_SECONDS", 0.3)
     rack.register()
@@ -263,7 +264,7 @@ async def test_body_that_is_not_what_its_headers_say_is_given_up_in_time(
 
 
 async def test_mistake_of_ours_is_a_500_with_its_trace_in_the_log(
-    rack: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    rack: Rack, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken() -> str:
         raise RuntimeError("no idea")
@@ -277,7 +278,7 @@ async def test_mistake_of_ours_is_a_500_with_its_trace_in_the_log(
     assert (await rack.ask("/healthz")).status == 200
 
 
-async def test_stop_is_quick_while_machines_are_served(rack: Any) -> None:
+async def test_stop_is_quick_while_machines_are_served(rack: Rack) -> None:
     rack.register()
     rack.register("m2", "52:54:00:00:00:02", "127.0.0.6")
     stuck = await connect(rack, IP, receive_buffer=4096)
@@ -296,7 +297,7 @@ async def test_stop_is_quick_while_machines_are_served(rack: Any) -> None:
 # --- what firmware and old clients do ---
 
 
-async def talk(rack: Any, request: bytes, *, half_close: bool = False) -> bytes:
+async def talk(rack: Rack, request: bytes, *, half_close: bool = False) -> bytes:
     connection = await connect(rack, IP)
     connection[1].write(request)
     if half_close:
@@ -305,7 +306,7 @@ async def talk(rack: Any, request: bytes, *, half_close: bool = False) -> bytes:
         return await connection[0].read()
 
 
-async def test_client_of_http_1_0_gets_the_file_and_the_end_of_the_connection(rack: Any) -> None:
+async def test_client_of_http_1_0_gets_the_file_and_the_end_of_the_connection(rack: Rack) -> None:
     rack.register()
     head, _, body = (await talk(rack, b"GET /osie/lab/kernel HTTP/1.0\r\n\r\n")).partition(b"\r\n\r\n")
     assert body == rack.upstream.content
@@ -332,7 +333,7 @@ FORM = b"POST /phone-home/m1 HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-
     ],
 )
 async def test_client_that_closes_its_side_after_the_request_gets_its_answers_and_the_end(
-    rack: Any, request_bytes: bytes, answers: int
+    rack: Rack, request_bytes: bytes, answers: int
 ) -> None:
     rack.register(instance={"userdata": "u"})
     await rack.ask("/osie/lab/kernel")
@@ -344,7 +345,7 @@ async def test_client_that_closes_its_side_after_the_request_gets_its_answers_an
 
 
 async def test_client_that_closes_its_side_gets_the_end_where_aiohttp_shows_no_requests(
-    rack: Any, monkeypatch: pytest.MonkeyPatch
+    rack: Rack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "_SHOWS_REQUESTS", False)
     for request in (KERNEL, HEALTH[:-2], FORM + b"Content-Length: 12\r\n\r\nhost"):
@@ -353,7 +354,7 @@ async def test_client_that_closes_its_side_gets_the_end_where_aiohttp_shows_no_r
     assert (await talk(rack, HEALTH.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))).endswith(b"ok\n")
 
 
-async def test_client_that_closes_its_side_gets_an_answer_that_takes_its_time(rack: Any) -> None:
+async def test_client_that_closes_its_side_gets_an_answer_that_takes_its_time(rack: Rack) -> None:
     async def slow(namespace: str, name: str) -> Any:
         await asyncio.sleep(0.2)
         return {"data": {"userData": "c2VjcmV0"}}
@@ -372,7 +373,7 @@ async def test_client_that_closes_its_side_gets_an_answer_that_takes_its_time(ra
 
 
 async def test_machine_that_is_gone_is_not_waited_for_until_its_kernel_has_come(
-    rack: Any, monkeypatch: pytest.MonkeyPatch
+    rack: Rack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(body, "GONE_SECONDS", 0.05)
     rack.register()
@@ -383,7 +384,7 @@ async def test_machine_that_is_gone_is_not_waited_for_until_its_kernel_has_come(
     assert rack.lines()[-1][2].endswith("it closed the connection")
 
 
-async def test_connection_close_is_obeyed_after_the_last_byte(rack: Any) -> None:
+async def test_connection_close_is_obeyed_after_the_last_byte(rack: Rack) -> None:
     rack.register()
     answer = await talk(rack, b"GET /osie/lab/kernel HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     assert answer.partition(b"\r\n\r\n")[2] == rack.upstream.content
@@ -401,7 +402,7 @@ async def test_connection_close_is_obeyed_after_the_last_byte(rack: Any) -> None
         b"GET /healthz HTTP/1.1\r\nHost: x\r\nExpect: 100-continue",
     ],
 )
-async def test_spellings_of_real_clients_are_understood(rack: Any, request_line: bytes) -> None:
+async def test_spellings_of_real_clients_are_understood(rack: Rack, request_line: bytes) -> None:
     connection = await connect(rack, IP)
     answer = await asked(connection, request_line + b"\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 200 "), answer
@@ -418,14 +419,14 @@ async def test_spellings_of_real_clients_are_understood(rack: Any, request_line:
     ],
 )
 async def test_odd_request_lines_are_answered_in_a_version_that_we_speak(
-    rack: Any, caplog: pytest.LogCaptureFixture, request_bytes: bytes, status: int
+    rack: Rack, caplog: pytest.LogCaptureFixture, request_bytes: bytes, status: int
 ) -> None:
     answer = await asked(await connect(rack, IP), request_bytes)
     assert answer.startswith((b"HTTP/1.1 %d " % status, b"HTTP/1.0 %d " % status))
     assert "Traceback" not in caplog.text
 
 
-async def test_many_pipelined_requests_are_answered_in_order(rack: Any) -> None:
+async def test_many_pipelined_requests_are_answered_in_order(rack: Rack) -> None:
     rack.register()
     connection = await connect(rack, IP)
     connection[1].write(HEALTH * 300)

@@ -25,6 +25,7 @@ from edge.http.transport import fast_path
 from edge.http.transport.connections import BoundedServer, Limits
 from edge.http.transport.fast_path import MAX_HEAD_BYTES, MAX_HEADS, KnownHeads, PreparedResponse
 from edge.journey.events import Step
+from tests.unit.http.conftest import Rack
 
 OtherRack = Callable[..., AbstractAsyncContextManager[Any]]
 
@@ -268,7 +269,9 @@ def test_answer_that_is_no_bytes_is_not_taken_for_ready() -> None:
         PreparedResponse.of(web.Response(body=bytearray(b"x")))
 
 
-async def test_plain_request_needs_no_aiohttp_and_is_on_the_journey(rack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_plain_request_needs_no_aiohttp_and_is_on_the_journey(
+    rack: Rack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rack.register()
     monkeypatch.setattr(rack.runner.server, "handler", None)  # whoever goes there breaks
     reader, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0))
@@ -281,7 +284,7 @@ async def test_plain_request_needs_no_aiohttp_and_is_on_the_journey(rack: Any, m
     assert lines == ["instance-id to Cloud-Init/22.4.2"]
 
 
-async def test_change_of_the_hardware_is_seen_on_an_open_connection(rack: Any) -> None:
+async def test_change_of_the_hardware_is_seen_on_an_open_connection(rack: Rack) -> None:
     rack.register()
     reader, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0))
     writer.write(PLAIN)
@@ -328,7 +331,7 @@ async def test_head_that_could_change_an_answer_is_left_to_aiohttp(head: bytes) 
 # --- floods ---
 
 
-async def _waits(rack: Any, seconds: float) -> float:
+async def _waits(rack: Rack, seconds: float) -> float:
     """How long a machine waits for one document meanwhile, each asked for on a connection of its own.
 
     The median: any one of them may meet a moment when the machine that tests has no time."""
@@ -428,7 +431,9 @@ async def test_lane_that_is_idle_is_closed_in_time_and_one_in_use_is_not(other_r
         writer.close()
 
 
-async def test_machine_that_goes_at_once_leaves_no_line_in_the_log(rack: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_machine_that_goes_at_once_leaves_no_line_in_the_log(
+    rack: Rack, caplog: pytest.LogCaptureFixture
+) -> None:
     def hit_and_run() -> None:
         for _ in range(100):
             with socket.create_connection(("127.0.0.1", rack.port), 1, (IP, 0)) as sock:
@@ -444,7 +449,7 @@ async def test_machine_that_goes_at_once_leaves_no_line_in_the_log(rack: Any, ca
     assert len(caplog.records) <= 1
 
 
-async def _open(rack: Any, count: int) -> None:
+async def _open(rack: Rack, count: int) -> None:
     """Return when the server has looked at all connections, and `count` of them are left."""
     async with asyncio.timeout(20):
         while len(rack.runner.server._open) != count:
@@ -474,7 +479,7 @@ async def test_proxy_has_as_many_connections_as_it_needs(other_rack: OtherRack) 
             writer.close()
 
 
-async def test_stop_ends_lanes_too(rack: Any) -> None:
+async def test_stop_ends_lanes_too(rack: Rack) -> None:
     rack.register()
     reader, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0))
     writer.write(PLAIN)
@@ -486,7 +491,7 @@ async def test_stop_ends_lanes_too(rack: Any) -> None:
 
 
 async def test_table_that_fails_is_in_the_log_and_harms_nobody_else(
-    rack: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    rack: Rack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     rack.register()
     monkeypatch.setattr(rack.runner.server, "responses", lambda _: 1 / 0)

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from edge.journey.events import Outcome, Step
+from tests.unit.http.conftest import Rack
 
 MAC, IP = "52:54:00:00:00:01", "127.0.0.5"
 OTHER_MAC, OTHER_IP = "52:54:00:00:00:02", "127.0.0.6"
@@ -15,7 +16,7 @@ CLOUD_INIT = {"User_Agent": "Cloud-Init/22.4.2"}
 
 
 @pytest.fixture
-def machines(rack: Any) -> Any:
+def machines(rack: Rack) -> Any:
     rack.register(instance={"userdata": "#cloud-config\n# of m1\n", "vendordata": "v1"})
     rack.register("m2", OTHER_MAC, OTHER_IP, instance={"userdata": "#cloud-config\n# of m2\n"})
     return rack
@@ -69,7 +70,7 @@ async def test_two_hardware_with_one_address_get_nothing(machines: Any, caplog: 
     assert "default/m1, default/m3" in caplog.text
 
 
-async def test_two_hardware_with_one_mac_do_not_get_each_others_data(rack: Any) -> None:
+async def test_two_hardware_with_one_mac_do_not_get_each_others_data(rack: Rack) -> None:
     rack.register("m1", MAC, IP, instance={"userdata": "of m1"})
     rack.register("m2", MAC, OTHER_IP, instance={"userdata": "of m2"})
     for _ in range(2):

@@ -11,6 +11,7 @@ import pytest
 from edge.journey.events import Outcome, Step
 from edge.machines import SecretDocuments, secret_documents
 from hegel.secret import SecretReference, SecretUnusableError
+from tests.unit.http.conftest import Rack
 from tink.kube.client import ApiError, NotFoundError, UnreachableError
 
 MAC, IP, OTHER_IP = "52:54:00:00:00:01", "127.0.0.5", "127.0.0.6"
@@ -21,7 +22,7 @@ def secret(content: bytes = WORD.encode(), key: str = "userData", **more: Any) -
     return {"data": {key: base64.b64encode(content).decode()}} | more
 
 
-def register(rack: Any, name: str = "m1", ip: str = IP, namespace: str = "default", reference: str = "s1") -> None:
+def register(rack: Rack, name: str = "m1", ip: str = IP, namespace: str = "default", reference: str = "s1") -> None:
     rack.inventory.apply(
         {
             "metadata": {
@@ -34,7 +35,7 @@ def register(rack: Any, name: str = "m1", ip: str = IP, namespace: str = "defaul
     )
 
 
-async def test_document_of_a_secret_is_served_wherever_the_document_is(rack: Any) -> None:
+async def test_document_of_a_secret_is_served_wherever_the_document_is(rack: Rack) -> None:
     register(rack)
     rack.secrets["default", "s1"] = secret()
     for path in (
@@ -51,7 +52,7 @@ async def test_document_of_a_secret_is_served_wherever_the_document_is(rack: Any
     assert WORD not in str(rack.lines("52:54:00:00:00:05"))
 
 
-async def test_secret_of_another_namespace_or_machine_is_out_of_reach(rack: Any) -> None:
+async def test_secret_of_another_namespace_or_machine_is_out_of_reach(rack: Rack) -> None:
     register(rack)
     register(rack, "m2", OTHER_IP, "other")
     rack.secrets["default", "s1"] = secret()
@@ -77,7 +78,7 @@ async def test_secret_of_another_namespace_or_machine_is_out_of_reach(rack: Any)
     ],
 )
 async def test_machine_without_its_secret_waits_and_does_not_come_up_unconfigured(
-    rack: Any, found: Any, said: str
+    rack: Rack, found: Any, said: str
 ) -> None:
     register(rack)
     rack.secrets["default", "s1"] = found

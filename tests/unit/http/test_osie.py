@@ -16,30 +16,30 @@ from edge.http.boot import osie
 from edge.http.files import body
 from edge.journey.events import Outcome, Step
 from edge.machines import DhcpMode
+from tests.unit.http.conftest import Rack
+from tests.waiting import until
 
 MAC, IP = "52:54:00:00:00:01", "127.0.0.5"
 KERNEL = "/osie/lab/kernel"
 
 
-async def until(rack: Any, count: int) -> None:
+async def noted(rack: Rack, count: int) -> None:
     """The journey entry comes after the last byte has left; wait for it."""
-    async with asyncio.timeout(20):
-        while len(rack.lines()) < count:
-            await asyncio.sleep(0.005)
+    await until(lambda: len(rack.lines()) >= count)
 
 
-async def test_kernel_comes_from_the_upstream_then_from_the_cache(rack: Any) -> None:
+async def test_kernel_comes_from_the_upstream_then_from_the_cache(rack: Rack) -> None:
     rack.register()
     first = await rack.ask(KERNEL)
     assert first.body == rack.upstream.content
     assert first.headers["Content-Length"] == str(len(rack.upstream.content))
     assert first.headers["Content-Type"] == "application/octet-stream"
-    await until(rack, 1)
+    await noted(rack, 1)
     await asyncio.sleep(0.1)
     second = await rack.ask(KERNEL)
     assert second.body == rack.upstream.content
     assert second.headers["ETag"] == first.headers["ETag"]
-    await until(rack, 2)
+    await noted(rack, 2)
     assert rack.upstream.requests == 1
     (step, outcome, line), (_, _, again) = rack.lines()
     assert (step, outcome) == (Step.KERNEL, Outcome.OK)
@@ -50,24 +50,24 @@ async def test_kernel_comes_from_the_upstream_then_from_the_cache(rack: Any) -> 
     assert detail["source"] == "upstream"
 
 
-async def test_initrd_is_another_file(rack: Any) -> None:
+async def test_initrd_is_another_file(rack: Rack) -> None:
     rack.register()
     assert (await rack.ask("/osie/lab/initrd")).body == rack.upstream.content
-    await until(rack, 1)
+    await noted(rack, 1)
     assert rack.lines()[0][0] is Step.INITRD
 
 
-async def test_local_file_is_sent_as_it_is(rack: Any, tmp_path: Any) -> None:
+async def test_local_file_is_sent_as_it_is(rack: Rack, tmp_path: Any) -> None:
     path = tmp_path / "vmlinuz"
     path.write_bytes(b"k" * 3_000_000)
     rack.osies["default", "lab"]["spec"]["kernelUrl"] = path.as_uri()
     rack.register()
     assert (await rack.ask(KERNEL)).body == path.read_bytes()
-    await until(rack, 1)
+    await noted(rack, 1)
     assert rack.lines()[0][2].endswith("(file)")
 
 
-async def test_machine_receives_while_the_upstream_still_sends(rack: Any) -> None:
+async def test_machine_receives_while_the_upstream_still_sends(rack: Rack) -> None:
     rack.register()
     rack.upstream.gate.clear()
     asking = asyncio.create_task(rack.ask(KERNEL))
@@ -77,7 +77,7 @@ async def test_machine_receives_while_the_upstream_still_sends(rack: Any) -> Non
     assert (await asking).body == rack.upstream.content
 
 
-async def test_fifty_machines_at_once_cost_one_fetch_and_all_get_it_whole(rack: Any) -> None:
+async def test_fifty_machines_at_once_cost_one_fetch_and_all_get_it_whole(rack: Rack) -> None:
     rack.upstream.content = rack.upstream.content[: 1 << 20]
     for number in range(50):
         rack.register(f"m{number}", f"52:54:00:00:01:{number:02x}", f"127.0.1.{number + 1}")
@@ -86,18 +86,18 @@ async def test_fifty_machines_at_once_cost_one_fetch_and_all_get_it_whole(rack: 
     assert rack.upstream.requests == 1
 
 
-async def test_head_tells_the_length_of_get_and_the_connection_lives_on(rack: Any) -> None:
+async def test_head_tells_the_length_of_get_and_the_connection_lives_on(rack: Rack) -> None:
     rack.register()
     head = await rack.ask(KERNEL, method="HEAD")
     assert (head.status, head.body) == (200, b"")
     reply = await rack.ask(KERNEL)
     assert head.headers["Content-Length"] == str(len(reply.body))
     assert (await rack.ask("/healthz")).text == "ok\n"
-    await until(rack, 1)
+    await noted(rack, 1)
     assert len(rack.lines()) == 1
 
 
-async def test_download_is_resumed_by_range(rack: Any) -> None:
+async def test_download_is_resumed_by_range(rack: Rack) -> None:
     rack.register()
     etag = (await rack.ask(KERNEL, method="HEAD")).headers["ETag"]
     size = len(rack.upstream.content)
@@ -110,7 +110,7 @@ async def test_download_is_resumed_by_range(rack: Any) -> None:
 
 @pytest.mark.parametrize(("mode", "status", "reason"), [("404", 404, "404 Not Found"), ("500", 502, "500 Internal")])
 async def test_upstream_trouble_is_told_to_machine_log_and_journey(
-    rack: Any, caplog: pytest.LogCaptureFixture, mode: str, status: int, reason: str
+    rack: Rack, caplog: pytest.LogCaptureFixture, mode: str, status: int, reason: str
 ) -> None:
     rack.register()
     rack.upstream.mode = mode
@@ -122,7 +122,7 @@ async def test_upstream_trouble_is_told_to_machine_log_and_journey(
     assert reply.text.rstrip("\n") in caplog.text
 
 
-async def test_upstream_that_stalls_is_a_gateway_timeout(rack: Any) -> None:
+async def test_upstream_that_stalls_is_a_gateway_timeout(rack: Rack) -> None:
     rack.register()
     rack.osies["default", "lab"]["spec"]["kernelUrl"] = "http://127.0.0.1:1/kernel"
     assert (await rack.ask(KERNEL)).status == 502
@@ -133,12 +133,12 @@ async def test_upstream_that_stalls_is_a_gateway_timeout(rack: Any) -> None:
         assert (await rack.ask(KERNEL)).status == 504
 
 
-async def test_upstream_that_dies_midway_breaks_the_machines_connection(rack: Any) -> None:
+async def test_upstream_that_dies_midway_breaks_the_machines_connection(rack: Rack) -> None:
     rack.register()
     rack.upstream.mode = "dies"
     with pytest.raises(Exception, match=r"payload|closed|disconnected|reset"):
         await rack.ask(KERNEL)
-    await until(rack, 1)
+    await noted(rack, 1)
     ((step, outcome, message),) = rack.lines()
     assert (step, outcome) == (Step.KERNEL, Outcome.FAILED)
     assert "connection broke after" in message
@@ -146,7 +146,7 @@ async def test_upstream_that_dies_midway_breaks_the_machines_connection(rack: An
     assert (await rack.ask(KERNEL)).body == rack.upstream.content
 
 
-async def test_reason_is_on_the_machines_screen_until_the_kernel_comes(rack: Any) -> None:
+async def test_reason_is_on_the_machines_screen_until_the_kernel_comes(rack: Rack) -> None:
     script = f"/ipxe/script/{MAC}/auto.ipxe"
     rack.register()
     rack.upstream.mode = "404"
@@ -155,7 +155,7 @@ async def test_reason_is_on_the_machines_screen_until_the_kernel_comes(rack: Any
     assert "osie/lab/kernel" in (await rack.ask(script)).text
     rack.upstream.mode = ""
     await rack.ask(KERNEL)
-    await until(rack, 3)
+    await noted(rack, 3)
     no_failure = (await rack.ask(f"{script}?failed")).text
     assert "osie/lab" not in no_failure  # iPXE would run the boot script within itself, for ever
     assert "the connection to this machine broke" in no_failure
@@ -168,7 +168,7 @@ async def test_reason_is_on_the_machines_screen_until_the_kernel_comes(rack: Any
         ({"initrdUrl": "http://h/i"}, "OSIE default/lab: spec.kernelUrl: Field required"),
     ],
 )
-async def test_osie_that_leads_nowhere_is_named(rack: Any, spec: Any, reason: str) -> None:
+async def test_osie_that_leads_nowhere_is_named(rack: Rack, spec: Any, reason: str) -> None:
     rack.register()
     del rack.osies["default", "lab"]
     if spec is not None:
@@ -178,7 +178,7 @@ async def test_osie_that_leads_nowhere_is_named(rack: Any, spec: Any, reason: st
     assert rack.lines() == [(Step.KERNEL, Outcome.FAILED, reason)]
 
 
-async def test_kernel_for_registered_machines_that_may_netboot_only(rack: Any) -> None:
+async def test_kernel_for_registered_machines_that_may_netboot_only(rack: Rack) -> None:
     reply = await rack.ask(KERNEL)
     assert (reply.status, reply.text) == (403, f"no Hardware has the address {IP}\n")
     rack.register(interface={"disableNetboot": True})
@@ -187,13 +187,13 @@ async def test_kernel_for_registered_machines_that_may_netboot_only(rack: Any) -
     assert rack.upstream.requests == 0
 
 
-async def test_osie_of_another_namespace_is_out_of_reach(rack: Any) -> None:
+async def test_osie_of_another_namespace_is_out_of_reach(rack: Rack) -> None:
     rack.osies["other", "secret"] = rack.osies["default", "lab"]
     rack.register()
     assert (await rack.ask("/osie/secret/kernel")).status == 404
 
 
-async def test_machine_has_the_osies_of_its_own_namespace(rack: Any) -> None:
+async def test_machine_has_the_osies_of_its_own_namespace(rack: Rack) -> None:
     rack.osies["other", "lab"] = rack.osies.pop(("default", "lab"))
     rack.inventory.apply(
         {
@@ -204,7 +204,7 @@ async def test_machine_has_the_osies_of_its_own_namespace(rack: Any) -> None:
     assert (await rack.ask(KERNEL)).body == rack.upstream.content
 
 
-async def test_only_so_many_failures_are_kept(rack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_so_many_failures_are_kept(rack: Rack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(osie, "MAX_FAILURES", 1)
     rack.register()
     rack.register("m2", "52:54:00:00:00:02", "127.0.0.6")
@@ -218,13 +218,13 @@ async def test_only_so_many_failures_are_kept(rack: Any, monkeypatch: pytest.Mon
 # --- what the journey shows while the upstream sends ---
 
 
-async def test_journey_shows_how_far_a_slow_upstream_has_come(rack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_journey_shows_how_far_a_slow_upstream_has_come(rack: Rack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(osie, "FIRST_PROGRESS_SECONDS", 0.05)
     monkeypatch.setattr(osie, "PROGRESS_SECONDS", 0.1)
     rack.register()
     rack.upstream.gate.clear()
     asking = asyncio.create_task(rack.ask(KERNEL))
-    await until(rack, 3)
+    await noted(rack, 3)
     rack.upstream.gate.set()
     assert (await asking).body == rack.upstream.content
     async with asyncio.timeout(20):
@@ -239,7 +239,7 @@ async def test_journey_shows_how_far_a_slow_upstream_has_come(rack: Any, monkeyp
     assert last.endswith("(upstream)")
 
 
-async def test_journey_shows_that_the_upstream_does_not_answer(rack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_journey_shows_that_the_upstream_does_not_answer(rack: Rack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(osie, "PROGRESS_SECONDS", 0.2)
     rack.register()
     with socket.socket() as deaf:
@@ -253,19 +253,19 @@ async def test_journey_shows_that_the_upstream_does_not_answer(rack: Any, monkey
     assert last[:2] == (Step.KERNEL, Outcome.FAILED)
 
 
-async def test_file_that_is_here_has_one_line(rack: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_file_that_is_here_has_one_line(rack: Rack, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(osie, "FIRST_PROGRESS_SECONDS", 0.0)
     (tmp_path / "vmlinuz").write_bytes(b"k" * 3_000_000)
     rack.osies["default", "lab"]["spec"]["kernelUrl"] = (tmp_path / "vmlinuz").as_uri()
     rack.register()
     await rack.ask(KERNEL)
-    await until(rack, 1)
+    await noted(rack, 1)
     await asyncio.sleep(0.1)
     assert len(rack.lines()) == 1
 
 
 async def test_machine_that_leaves_while_it_waits_for_the_upstream_is_noticed(
-    rack: Any, monkeypatch: pytest.MonkeyPatch
+    rack: Rack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(body, "GONE_SECONDS", 0.1)
     rack.register()
@@ -274,20 +274,20 @@ async def test_machine_that_leaves_while_it_waits_for_the_upstream_is_noticed(
     await reader.readuntil(b"\r\n\r\n")
     await asyncio.sleep(0.1)
     writer.transport.abort()
-    await until(rack, 1)
+    await noted(rack, 1)
     ((_, outcome, message),) = rack.lines()
     assert outcome is Outcome.FAILED
     assert message.endswith("of 4.2 MB: it closed the connection")
 
 
-async def test_wrong_checksum_never_leaves_a_machine_with_a_whole_file(rack: Any) -> None:
+async def test_wrong_checksum_never_leaves_a_machine_with_a_whole_file(rack: Rack) -> None:
     rack.register()
     annotation = {"tinkerbell.org/kernel-sha256": "0" * 64}
     rack.osies["default", "lab"]["metadata"]["annotations"] = annotation
     with contextlib.suppress(aiohttp.ClientError):
         reply = await rack.ask(KERNEL)
         assert reply.status == 502
-    await until(rack, 1)
+    await noted(rack, 1)
     # A client that has not read the head yet when the connection breaks asks a second time.
     for step, outcome, message in rack.lines():
         assert (step, outcome) == (Step.KERNEL, Outcome.FAILED)
@@ -297,7 +297,7 @@ async def test_wrong_checksum_never_leaves_a_machine_with_a_whole_file(rack: Any
     assert (await rack.ask(KERNEL)).body == rack.upstream.content
 
 
-async def test_upstream_that_sends_a_web_page_is_named_and_the_page_kept_from_the_machine(rack: Any) -> None:
+async def test_upstream_that_sends_a_web_page_is_named_and_the_page_kept_from_the_machine(rack: Rack) -> None:
     rack.register()
     rack.upstream.content, rack.upstream.kind = b"<html>please log in</html>", "text/html"
     reply = await rack.ask(KERNEL)
@@ -318,7 +318,7 @@ async def test_machine_without_hardware_has_the_default_osie_and_nothing_else(ot
         assert (await rack.ask("/osie/secret/kernel")).status == 403
         assert (await rack.ask("/latest/meta-data/instance-id")).status == 404
         assert (await rack.ask("/nocloud/m1/user-data")).status == 404
-        await until(rack, 1)
+        await noted(rack, 1)
         assert rack.lines()[0][:2] == (Step.KERNEL, Outcome.OK)
 
 
@@ -367,7 +367,7 @@ async def test_no_default_osie_for_strangers_unless_both_are_wanted(
 # --- machines that misbehave ---
 
 
-async def raw(rack: Any, request: bytes, *, receive_buffer: int = 0) -> tuple[asyncio.StreamReader, Any]:
+async def raw(rack: Rack, request: bytes, *, receive_buffer: int = 0) -> tuple[asyncio.StreamReader, Any]:
     sock = socket.socket()
     if receive_buffer:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
@@ -383,31 +383,31 @@ async def raw(rack: Any, request: bytes, *, receive_buffer: int = 0) -> tuple[as
 GET = b"GET /osie/lab/kernel HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-async def test_machine_that_stops_reading_is_given_up_and_holds_no_thread(rack: Any) -> None:
+async def test_machine_that_stops_reading_is_given_up_and_holds_no_thread(rack: Rack) -> None:
     rack.register()
     rack.register("m2", "52:54:00:00:00:02", "127.0.0.6")
     stuck = [await raw(rack, GET, receive_buffer=4096) for _ in range(4)]  # twice as many as there are threads
     async with asyncio.timeout(20):
         assert (await rack.ask(KERNEL, ip="127.0.0.6")).body == rack.upstream.content
-    await until(rack, 4)
+    await noted(rack, 4)
     assert all(message.endswith("it took no byte for 0.6 s") for _, _, message in rack.lines())
     for _, writer in stuck:
         writer.close()
 
 
-async def test_machine_that_hangs_up_is_noticed(rack: Any) -> None:
+async def test_machine_that_hangs_up_is_noticed(rack: Rack) -> None:
     rack.register()
     reader, writer = await raw(rack, GET, receive_buffer=4096)
     await reader.readexactly(1000)
     writer.transport.abort()
-    await until(rack, 1)
+    await noted(rack, 1)
     ((_, outcome, message),) = rack.lines()
     assert outcome is Outcome.FAILED
     assert "kernel of OSIE default/lab broken off after " in message
     assert message.endswith("of 4.2 MB: it closed the connection")
 
 
-async def test_slow_but_steady_machine_gets_everything(patient_rack: Any) -> None:
+async def test_slow_but_steady_machine_gets_everything(patient_rack: Rack) -> None:
     rack = patient_rack
     rack.register()
     reader, writer = await raw(rack, GET, receive_buffer=65536)
@@ -421,7 +421,7 @@ async def test_slow_but_steady_machine_gets_everything(patient_rack: Any) -> Non
     writer.close()
 
 
-async def test_two_pipelined_requests_are_answered_in_order(patient_rack: Any) -> None:
+async def test_two_pipelined_requests_are_answered_in_order(patient_rack: Rack) -> None:
     rack = patient_rack
     rack.register()
     reader, writer = await raw(rack, GET + b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -432,7 +432,7 @@ async def test_two_pipelined_requests_are_answered_in_order(patient_rack: Any) -
     writer.close()
 
 
-async def test_pipelined_body_follows_a_large_one_in_order(patient_rack: Any) -> None:
+async def test_pipelined_body_follows_a_large_one_in_order(patient_rack: Rack) -> None:
     rack = patient_rack
     rack.register()
     rack.binaries["big.efi"] = type("Big", (), {"content": b"b" * 8_000_000, "etag": '"big"'})()
@@ -446,7 +446,7 @@ async def test_pipelined_body_follows_a_large_one_in_order(patient_rack: Any) ->
     writer.close()
 
 
-async def test_small_requests_are_answered_while_kernels_are_sent(rack: Any) -> None:
+async def test_small_requests_are_answered_while_kernels_are_sent(rack: Rack) -> None:
     rack.register()
     stuck = [await raw(rack, GET, receive_buffer=4096) for _ in range(4)]
     assert (await rack.ask("/healthz")).status == 200

@@ -18,6 +18,7 @@ from edge.artifacts import Artifact, Source, StorageError
 from edge.http.files import sendfile
 from edge.http.files.body import BodySender
 from edge.http.files.sendfile import FileEndsError, IdleError, Part, SendThread, StoppedError
+from tests.waiting import until
 
 CONTENT = os.urandom(1 << 20)
 
@@ -75,9 +76,7 @@ def descriptors() -> int:
 
 
 async def settled(before: int) -> None:
-    async with asyncio.timeout(20):
-        while descriptors() > before:
-            await asyncio.sleep(0.01)
+    await until(lambda: descriptors() <= before)
 
 
 async def test_part_of_a_file_arrives_as_it_is(thread: SendThread, file: int, pair: Any) -> None:

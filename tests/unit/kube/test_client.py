@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.waiting import until
 from tink.kube.client import ApiError, ConflictError, KubeClient, KubeConfigError, NotFoundError, UnreachableError
 from tink.kube.resources import CRD, WORKFLOW, ResourceType
 
@@ -151,8 +152,7 @@ async def test_a_call_under_way_when_the_client_closes_ends(api: Any, client: Ku
             await stream.read()
 
     task = asyncio.create_task(watch())
-    while not api.opened:
-        await asyncio.sleep(0.01)
+    await until(lambda: api.opened)
     await client.close()
     with pytest.raises(UnreachableError):
         await asyncio.wait_for(task, 20)

@@ -6,13 +6,12 @@ import asyncio
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from edge.lab.shell import CommandError, Daemon, run
+from tests.waiting import until
 
 
 def alive(pid: int) -> bool:
@@ -20,13 +19,6 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-async def until(holds: Callable[[], bool], within: float = 20) -> None:
-    deadline = time.monotonic() + within
-    while not holds():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.02)
 
 
 async def pid_in(file: Path) -> int:

@@ -13,6 +13,7 @@ import pytest
 
 from edge.machines import ConditionWriter, Inventory, Machine, conditions
 from edge.machines.conditions import GRACE_SECONDS
+from tests.waiting import until
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError, UnreachableError
 from tink.kube.objects import NamespacedName
@@ -74,11 +75,6 @@ class Api:
         assert len(found) <= 1
         return found[0] if found else {}
 
-    async def until(self, true: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
-            while not true():
-                await asyncio.sleep(0.001)
-
 
 class Clock:
     def __init__(self) -> None:
@@ -133,7 +129,7 @@ async def settled() -> None:
 async def test_operator_sees_the_conflict_and_that_it_is_over(api: Api, clock: Clock) -> None:
     async with edge(api, clock) as writer:
         writer.changed(machine(), "10.0.0.5", NOW + 600)
-        await api.until(lambda: bool(api.condition()))
+        await until(lambda: bool(api.condition()))
         assert api.condition() == {
             "type": "AddressConflict",
             "status": "True",
@@ -141,7 +137,7 @@ async def test_operator_sees_the_conflict_and_that_it_is_over(api: Api, clock: C
             "message": SAYS,
         }
         writer.changed(machine(), "10.0.0.5", None)
-        await api.until(lambda: api.condition()["status"] == "False")
+        await until(lambda: api.condition()["status"] == "False")
         assert api.condition()["reason"] == "QuarantineEnded"
         assert api.condition()["message"] == "the quarantine of 10.0.0.5 is over"
         await settled()
@@ -153,7 +149,7 @@ async def test_conditions_of_others_are_kept(api: Api, clock: Clock) -> None:
     api.put("a", ready, {"type": "AddressConflict", "status": "False"}, odd)
     async with edge(api, clock) as writer:
         writer.conflict(machine(), "10.0.0.5", NOW + 600)
-        await api.until(lambda: api.condition()["status"] == "True")
+        await until(lambda: api.condition()["status"] == "True")
     assert [c["type"] for c in api.objects["a"]["status"]["conditions"]] == ["Ready", "AddressConflict", "Odd"]
     assert ready in api.objects["a"]["status"]["conditions"]
     assert odd in api.objects["a"]["status"]["conditions"]
@@ -169,7 +165,7 @@ async def test_change_by_somebody_else_meanwhile_is_not_overwritten(api: Api, cl
     api.before_patch = interfere
     async with edge(api, clock) as writer:
         writer.conflict(machine(), "10.0.0.5", NOW + 600)
-        await api.until(lambda: bool(api.condition()))
+        await until(lambda: bool(api.condition()))
     assert ready in api.objects["a"]["status"]["conditions"]
     assert len(api.patches) == 2
 
@@ -179,7 +175,7 @@ async def test_api_that_is_away_for_a_while_gets_what_is_true_then(api: Api, clo
     async with edge(api, clock) as writer:
         writer.conflict(machine(), "10.0.0.5", NOW + 300)
         writer.conflict(machine(), "10.0.0.5", NOW + 600)
-        await api.until(lambda: bool(api.condition()))
+        await until(lambda: bool(api.condition()))
         assert api.condition()["message"] == SAYS
     assert len(api.patches) == 4
 
@@ -190,14 +186,14 @@ async def test_api_that_stays_away_is_given_up_with_one_line(
     api.failures = [UnreachableError("away") for _ in range(100)]
     async with edge(api, clock) as writer:
         writer.conflict(machine(), "10.0.0.5", NOW + 600)
-        await api.until(lambda: bool(caplog.records))
+        await until(lambda: bool(caplog.records))
         await settled()
         assert len(api.patches) == conditions.ATTEMPTS
         assert len(caplog.records) == 1
         assert "Hardware default/a" in caplog.text
         api.failures.clear()
         writer.conflict(machine(), "10.0.0.5", NOW + 600)
-        await api.until(lambda: bool(api.condition()))
+        await until(lambda: bool(api.condition()))
 
 
 @pytest.mark.parametrize(
@@ -214,7 +210,7 @@ async def test_refusal_is_not_asked_for_again_and_says_what_to_do(
     api.failures = [error]
     async with edge(api, clock) as writer:
         writer.conflict(machine(), "10.0.0.5", NOW + 600)
-        await api.until(lambda: bool(caplog.records))
+        await until(lambda: bool(caplog.records))
         await settled()
     assert len(api.patches) == 1
     assert advice in caplog.text
@@ -236,7 +232,7 @@ async def test_condition_of_an_earlier_process_is_ended_at_the_start(api: Api, c
     api.put("a", {"type": "AddressConflict", "status": "True", "message": SAYS})
     clock.now = NOW + 600 + GRACE_SECONDS
     async with edge(api, clock):
-        await api.until(lambda: api.condition()["status"] == "False")
+        await until(lambda: api.condition()["status"] == "False")
 
 
 async def test_condition_of_another_edge_that_is_not_over_is_left_alone(
@@ -253,21 +249,21 @@ async def test_condition_of_another_edge_that_is_not_over_is_left_alone(
         assert api.patches == []
         assert api.condition()["message"] == SAYS
         clock.now = NOW + 601
-        await api.until(lambda: api.condition()["status"] == "False")
+        await until(lambda: api.condition()["status"] == "False")
 
 
 async def test_conflict_of_another_interface_is_added_to_what_another_edge_says(api: Api, clock: Clock) -> None:
     api.put("a", {"type": "AddressConflict", "status": "True", "message": SAYS})
     async with edge(api, clock) as writer:
         writer.conflict(machine(mac=OTHER), "10.0.0.6", NOW + 300)
-        await api.until(lambda: "10.0.0.6" in api.condition()["message"])
+        await until(lambda: "10.0.0.6" in api.condition()["message"])
 
 
 async def test_what_stands_there_already_is_not_written_again(api: Api, clock: Clock) -> None:
     async with edge(api, clock) as writer:
         for _ in range(3):
             writer.conflict(machine(), "10.0.0.5", NOW + 600)
-            await api.until(lambda: bool(api.condition()))
+            await until(lambda: bool(api.condition()))
             await settled()
     assert len(api.patches) == 1
 
@@ -276,14 +272,14 @@ async def test_edges_that_see_the_same_conflict_write_it_once_and_end_it_once(ap
     async with edge(api, clock) as one, edge(api, clock) as two:
         for writer in (one, two):
             writer.conflict(machine(), "10.0.0.5", NOW + 600)
-        await api.until(lambda: bool(api.condition()))
+        await until(lambda: bool(api.condition()))
         await settled()
         written = [p for p in api.patches if p["status"]["conditions"][0]["status"] == "True"]
         assert len(written) <= 2, "one of them may have lost a race"
         clock.now = NOW + 600
         for writer in (one, two):
             writer.cleared(machine())
-        await api.until(lambda: api.condition()["status"] == "False")
+        await until(lambda: api.condition()["status"] == "False")
         await settled()
         assert api.condition()["status"] == "False"
     assert len(api.patches) <= 4
@@ -302,7 +298,7 @@ async def test_condition_of_an_edge_that_died_is_ended_by_another(
         await asyncio.sleep(0.05)
         assert api.patches == []
         clock.now = NOW + 600.1
-        await api.until(lambda: api.condition()["status"] == "False")
+        await until(lambda: api.condition()["status"] == "False")
 
 
 async def test_quarantine_whose_end_nobody_told_is_ended_all_the_same(
@@ -311,9 +307,9 @@ async def test_quarantine_whose_end_nobody_told_is_ended_all_the_same(
     monkeypatch.setattr(conditions, "GRACE_SECONDS", 0.05)
     async with edge(api, clock) as writer:
         writer.conflict(machine(), "10.0.0.5", NOW + 0.05)
-        await api.until(lambda: bool(api.condition()))
+        await until(lambda: bool(api.condition()))
         clock.now = NOW + 1
-        await api.until(lambda: api.condition()["status"] == "False")
+        await until(lambda: api.condition()["status"] == "False")
         assert not writer._declined
 
 
@@ -330,13 +326,13 @@ async def test_two_interfaces_of_one_machine_have_one_condition_until_both_are_w
     async with edge(api, clock) as writer:
         writer.conflict(machine(mac=MAC), "10.0.0.5", NOW + 600)
         writer.conflict(machine(mac=OTHER), "10.0.0.6", NOW + 700)
-        await api.until(lambda: "10.0.0.6" in api.condition().get("message", ""))
+        await until(lambda: "10.0.0.6" in api.condition().get("message", ""))
         assert "10.0.0.5" in api.condition()["message"]
         writer.cleared(machine(mac=OTHER))
-        await api.until(lambda: api.condition()["message"] == SAYS)
+        await until(lambda: api.condition()["message"] == SAYS)
         assert api.condition()["status"] == "True"
         writer.cleared(machine(mac=MAC))
-        await api.until(lambda: api.condition()["status"] == "False")
+        await until(lambda: api.condition()["status"] == "False")
 
 
 async def test_clearing_what_was_never_in_conflict_asks_nobody(api: Api, clock: Clock) -> None:

@@ -1,6 +1,6 @@
 """What a real kube-apiserver says to right and wrong definitions, and what we say: word for word.
 
-The answers are in data/definitions.json; data/record_definitions.py asked for them.
+The answers are in data/definitions; data/record_definitions.py asked for them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests import recordings
 from tink.apiserver.errors import StatusError
 from tink.apiserver.resources import definitions
 from tink.apiserver.resources.registry import Rules
@@ -20,7 +21,7 @@ from tink.schema import meta
 from tink.schema.field_errors import FieldError
 from tink.schema.outcome import Outcome
 
-CASES = json.loads((Path(__file__).parent / "data" / "definitions.json").read_text())
+CASES = [case for cases in recordings.read(Path(__file__).parent / "data" / "definitions").values() for case in cases]
 RESOURCE = definitions.definition_resource(lambda _: definitions.Claimed())
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -19,7 +19,7 @@ Raw = dict[str, Any]
 
 BASE: Raw = next(
     case["new"]
-    for case in json.loads((Path(__file__).parent / "data" / "definitions.json").read_text())
+    for case in json.loads((Path(__file__).parent / "data" / "definitions" / "spec.json").read_text())
     if case["name"] == "right"
 )
 ESTABLISHED = [{"type": "Established", "status": "True"}]

@@ -1,22 +1,22 @@
 """What a real kube-apiserver says about objects that break CEL rules, and what we say: word for word.
 
-The answers are in data/validations.json; data/record_validations.py asked for them.
+The answers are in data/validations; data/record_validations.py asked for them.
 """
 
 from __future__ import annotations
 
 import copy
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import recordings
 from tink.schema.outcome import Outcome
 from tink.schema.structural.compiler import compile_schema, root_schema
 from tink.schema.validations import Validations, compile_rules, ratcheted
 
-GROUPS = json.loads((Path(__file__).parent / "data" / "validations.json").read_text())
+GROUPS = list(recordings.read(Path(__file__).parent / "data" / "validations").values())
 CASES = [
     pytest.param(group["name"], case, id=f"{group['name']}: {case['name']}")
     for group in GROUPS

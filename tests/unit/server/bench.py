@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tink.api.v1alpha2 import Raw
-from tink.server.events import (
-    EventStore,
-)
+from tink.server.events import EventStore
 from tink.server.workflows import WorkflowIndex
+
+if TYPE_CHECKING:
+    from tests.unit.server.conftest import Rig
 
 FIRST, LONGEST = 5.0, 60.0
 
@@ -16,7 +17,7 @@ FIRST, LONGEST = 5.0, 60.0
 class Bench:
     """An EventStore over the rig's API, fed by the rig's informer; `reads` counts what it asked the API for."""
 
-    def __init__(self, rig: Any) -> None:
+    def __init__(self, rig: Rig) -> None:
         self.rig = rig
         self.reads = 0
         self.index = WorkflowIndex()

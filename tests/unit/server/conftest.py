@@ -250,11 +250,6 @@ class Rig:
     def kinds(self) -> list[str]:
         return [str(activity.kind) for activity in self.seen]
 
-    async def until(self, true: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
-            while not true():
-                await asyncio.sleep(0.005)
-
 
 @pytest.fixture
 async def rig() -> AsyncIterator[Rig]:
@@ -377,5 +372,5 @@ def _builder(
 
 
 @pytest.fixture
-def bench(rig: Any) -> Bench:
+def bench(rig: Rig) -> Bench:
     return Bench(rig)

@@ -17,6 +17,8 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from proto import metadata
 from proto import workflow_pb2 as pb
+from tests.unit.server.conftest import Rig
+from tests.waiting import until
 from tink.server.agents.auth import AgentAuth
 from tink.server.agents.tokens import TokenKeys, TokenSettings
 from tink.server.connections.accounts import Limits
@@ -32,7 +34,7 @@ SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.Health
 
 
 @pytest.fixture
-async def keys(rig: Any, tmp_path: Path) -> TokenKeys:
+async def keys(rig: Rig, tmp_path: Path) -> TokenKeys:
     """Of a server that asks for tokens; two machines."""
     settings = TokenSettings(tmp_path / "key", 3600, create=True)
     await rig.start(agent_auth=AgentAuth.TOKEN, tokens=settings)
@@ -45,13 +47,13 @@ def bearer(token: str) -> Any:
     return ((metadata.AUTHORIZATION, f"Bearer {token}"),)
 
 
-async def open_stream(rig: Any, token: str | None, agent_id: str = MAC) -> Any:
+async def open_stream(rig: Rig, token: str | None, agent_id: str = MAC) -> Any:
     stub = rig.agent().stub
     request = pb.GetWorkflowsRequest(agent_id=agent_id)
     return stub.GetWorkflows(request, metadata=bearer(token) if token is not None else ())
 
 
-async def test_a_token_opens_the_stream_and_the_machine_gets_a_new_one(rig: Any, keys: TokenKeys) -> None:
+async def test_a_token_opens_the_stream_and_the_machine_gets_a_new_one(rig: Rig, keys: TokenKeys) -> None:
     call = await open_stream(rig, keys.mint(MAC, rig.now - 1800))
     given = dict(await asyncio.wait_for(call.initial_metadata(), 20))[metadata.TOKEN]
     found = keys.verify(given, rig.now)
@@ -59,7 +61,7 @@ async def test_a_token_opens_the_stream_and_the_machine_gets_a_new_one(rig: Any,
 
 
 async def test_a_foreign_token_is_refused_and_the_named_machine_hears_of_it(
-    rig: Any, keys: TokenKeys, caplog: pytest.LogCaptureFixture
+    rig: Rig, keys: TokenKeys, caplog: pytest.LogCaptureFixture
 ) -> None:
     token = keys.mint(OTHER, rig.now)
     for _ in range(20):
@@ -71,7 +73,7 @@ async def test_a_foreign_token_is_refused_and_the_named_machine_hears_of_it(
     assert token not in caplog.text
 
 
-async def test_no_token_is_not_a_wrong_token(rig: Any, keys: TokenKeys, started: Event) -> None:
+async def test_no_token_is_not_a_wrong_token(rig: Rig, keys: TokenKeys, started: Event) -> None:
     rig.workflow(state="Scheduled")
     call = await open_stream(rig, None)
     assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
@@ -79,7 +81,7 @@ async def test_no_token_is_not_a_wrong_token(rig: Any, keys: TokenKeys, started:
     assert rig.state() == "Scheduled"
 
 
-async def test_events_need_the_machines_token_too(rig: Any, keys: TokenKeys, started: Event) -> None:
+async def test_events_need_the_machines_token_too(rig: Rig, keys: TokenKeys, started: Event) -> None:
     rig.workflow(state="Scheduled")
     request, stub = pb.PublishEventRequest(event=started("a0")), rig.agent().stub
     with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -91,7 +93,7 @@ async def test_events_need_the_machines_token_too(rig: Any, keys: TokenKeys, sta
 
 
 async def test_a_stream_ends_in_time_for_its_token_to_be_renewed(
-    rig: Any, keys: TokenKeys, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, keys: TokenKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rig.server._service._authorizer._tokens, "lifetime", 0.4)
     begun = time.monotonic()
@@ -101,14 +103,14 @@ async def test_a_stream_ends_in_time_for_its_token_to_be_renewed(
     assert await call.details() == "connect again, and the token is renewed"
 
 
-async def test_a_machine_that_gets_another_mac_loses_its_stream(rig: Any, keys: TokenKeys) -> None:
+async def test_a_machine_that_gets_another_mac_loses_its_stream(rig: Rig, keys: TokenKeys) -> None:
     call = await open_stream(rig, keys.mint(MAC, rig.now), "h")
     await asyncio.wait_for(call.initial_metadata(), 20)
     rig.machine(mac="52:54:00:00:00:0b", ip="192.0.2.1")
     assert await asyncio.wait_for(call.code(), 20) is grpc.StatusCode.PERMISSION_DENIED
 
 
-async def test_a_stream_lives_by_the_token_that_it_was_given(rig: Any, keys: TokenKeys) -> None:
+async def test_a_stream_lives_by_the_token_that_it_was_given(rig: Rig, keys: TokenKeys) -> None:
     """The one that opened it may have ended when something of the Hardware changes."""
     call = await open_stream(rig, keys.mint(MAC, rig.now - 3500))
     await asyncio.wait_for(call.initial_metadata(), 20)
@@ -123,12 +125,12 @@ async def test_a_stream_lives_by_the_token_that_it_was_given(rig: Any, keys: Tok
 # --- what gRPC's tools ask ---
 
 
-async def health(rig: Any, service: str = "") -> Any:
+async def health(rig: Rig, service: str = "") -> Any:
     stub: Any = health_pb2_grpc.HealthStub(rig.agent().channel)
     return (await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)).status
 
 
-async def test_a_server_is_healthy_when_it_knows_the_machines(rig: Any) -> None:
+async def test_a_server_is_healthy_when_it_knows_the_machines(rig: Rig) -> None:
     rig.workflows.listed.clear()
     await rig.start()
     service = pb.DESCRIPTOR.services_by_name["WorkflowService"].full_name
@@ -143,7 +145,7 @@ async def test_a_server_is_healthy_when_it_knows_the_machines(rig: Any) -> None:
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-async def test_a_load_balancer_hears_of_the_end_before_connections_break(rig: Any) -> None:
+async def test_a_load_balancer_hears_of_the_end_before_connections_break(rig: Rig) -> None:
     await rig.start(stop_grace=0.5)
     stub: Any = health_pb2_grpc.HealthStub(rig.agent().channel)
     watch = stub.Watch(health_pb2.HealthCheckRequest())
@@ -155,7 +157,7 @@ async def test_a_load_balancer_hears_of_the_end_before_connections_break(rig: An
     await asyncio.wait_for(stopping, 20)
 
 
-async def test_reflection_tells_tools_the_services(rig: Any) -> None:
+async def test_reflection_tells_tools_the_services(rig: Rig) -> None:
     await rig.start()
 
     def ask() -> tuple[list[str], Any]:
@@ -173,7 +175,7 @@ async def test_reflection_tells_tools_the_services(rig: Any) -> None:
 # --- crowds ---
 
 
-async def test_calls_of_all_are_bounded_and_places_come_free(rig: Any) -> None:
+async def test_calls_of_all_are_bounded_and_places_come_free(rig: Rig) -> None:
     await rig.start(calls=3)
     for number in range(4):
         rig.machine(f"h{number}", f"52:54:00:00:01:0{number}")
@@ -198,7 +200,7 @@ async def test_calls_of_all_are_bounded_and_places_come_free(rig: Any) -> None:
 
 
 async def test_one_address_can_not_take_the_places_of_others(
-    rig: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "tink.server.connections.concurrency")
     monkeypatch.setattr("tink.server.connections.concurrency._is_loopback", lambda _: False)
@@ -238,7 +240,7 @@ def test_others_have_their_places_while_one_address_has_used_up_its_own() -> Non
     assert not limiter._by_address, "no address is remembered whose calls have ended"
 
 
-async def test_an_agent_that_connects_a_thousand_times_fills_no_log(rig: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_agent_that_connects_a_thousand_times_fills_no_log(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     await rig.start()
     rig.machine()
@@ -259,7 +261,7 @@ async def test_an_agent_that_connects_a_thousand_times_fills_no_log(rig: Any, ca
 # --- what is no message ---
 
 
-async def raw_call(rig: Any, method: str, message: bytes) -> tuple[grpc.StatusCode, str]:
+async def raw_call(rig: Rig, method: str, message: bytes) -> tuple[grpc.StatusCode, str]:
     """Bytes as they are."""
     name = f"/{pb.DESCRIPTOR.services_by_name['WorkflowService'].full_name}/{method}"
     channel = rig.agent().channel
@@ -272,14 +274,14 @@ async def raw_call(rig: Any, method: str, message: bytes) -> tuple[grpc.StatusCo
 @pytest.mark.parametrize("method", ["GetWorkflows", "PublishEvent"])
 @pytest.mark.parametrize("message", [b"\x0a\x02\xff\xfe", b"\x0a\xff\xff\xff\xff\x0f", b"\xff" * 100])
 async def test_what_is_no_message_is_answered_and_not_logged_as_our_fault(
-    rig: Any, caplog: pytest.LogCaptureFixture, method: str, message: bytes
+    rig: Rig, caplog: pytest.LogCaptureFixture, method: str, message: bytes
 ) -> None:
     await rig.start()
     assert (await raw_call(rig, method, message))[0] is grpc.StatusCode.INVALID_ARGUMENT
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-async def test_a_message_that_is_too_large_is_refused_before_it_is_read(rig: Any) -> None:
+async def test_a_message_that_is_too_large_is_refused_before_it_is_read(rig: Rig) -> None:
     await rig.start()
     code, words = await raw_call(rig, "PublishEvent", b"\x0a" * (300 << 10))
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -290,7 +292,7 @@ async def test_a_message_that_is_too_large_is_refused_before_it_is_read(rig: Any
 @pytest.mark.parametrize(
     "garbage", [b"GET / HTTP/1.1\r\n\r\n", b"\0" * 1000, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 500]
 )
-async def test_garbage_on_the_port_disturbs_no_agent(rig: Any, garbage: bytes) -> None:
+async def test_garbage_on_the_port_disturbs_no_agent(rig: Rig, garbage: bytes) -> None:
     await rig.start()
     rig.machine()
     agent = rig.agent()
@@ -312,14 +314,14 @@ async def test_garbage_on_the_port_disturbs_no_agent(rig: Any, garbage: bytes) -
 # --- the end ---
 
 
-async def test_an_event_under_way_is_stored_and_answered_while_the_server_stops(rig: Any, started: Event) -> None:
+async def test_an_event_under_way_is_stored_and_answered_while_the_server_stops(rig: Rig, started: Event) -> None:
     await rig.start()
     rig.machine()
     rig.workflow(state="Scheduled")
     rig.api.gate = asyncio.Event()
     agent, idle = rig.agent(), rig.agent()
     publishing = asyncio.ensure_future(agent.publish(started("a0")))
-    await rig.until(lambda: rig.state() == "Running")
+    await until(lambda: rig.state() == "Running")
     await idle.accepted()
     stopping = asyncio.ensure_future(rig.server.stop())
     assert await idle.ending() == (grpc.StatusCode.UNAVAILABLE, "the server is stopping")
@@ -328,13 +330,13 @@ async def test_an_event_under_way_is_stored_and_answered_while_the_server_stops(
     await asyncio.wait_for(stopping, 20)
 
 
-async def test_an_event_that_can_not_end_does_not_keep_the_server(rig: Any, started: Event) -> None:
+async def test_an_event_that_can_not_end_does_not_keep_the_server(rig: Rig, started: Event) -> None:
     await rig.start(stop_grace=0.3)
     rig.machine()
     rig.workflow(state="Scheduled")
     rig.api.gate = asyncio.Event()
     publishing = asyncio.ensure_future(rig.agent().publish(started("a0")))
-    await rig.until(lambda: rig.state() == "Running")
+    await until(lambda: rig.state() == "Running")
     await asyncio.wait_for(rig.server.stop(), 20)
     with pytest.raises(grpc.aio.AioRpcError):
         await publishing

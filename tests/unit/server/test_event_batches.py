@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.server.bench import Bench
+from tests.waiting import until
 from tink.agent.connection.transport import RetryPolicy
 from tink.kube.client import UnreachableError
 from tink.server.events import (
@@ -50,11 +51,11 @@ async def test_events_of_one_machine_are_taken_one_after_the_other_and_only_some
     bench.rig.workflow("other", state="Scheduled", hardware="g")
     bench.rig.api.gate = asyncio.Event()
     waiting = [asyncio.ensure_future(bench.take(events.ActionStarted("a0"))) for _ in range(MAX_WAITING)]
-    await bench.rig.until(lambda: bench.status()["state"] == "Running")
+    await until(lambda: bench.status()["state"] == "Running")
     with pytest.raises(BusyError, match="of Hardware d/h wait already: publish one after the other"):
         await bench.take(events.ActionStarted("a0"))
     others = asyncio.ensure_future(bench.take(events.ActionStarted("a0"), "other"))
-    await bench.rig.until(lambda: bench.status("other")["state"] == "Running")
+    await until(lambda: bench.status("other")["state"] == "Running")
     assert bench.rig.api.patches == 2, "all but the first waited for their turn"
     bench.rig.api.gate.set()
     assert sorted(await asyncio.gather(*waiting)) == [False] * (MAX_WAITING - 1) + [True]
@@ -69,7 +70,7 @@ async def test_what_comes_while_a_write_is_under_way_is_stored_with_one_more_eac
     bench.rig.workflow(state="Scheduled")
     bench.rig.api.gate = asyncio.Event()
     first = asyncio.ensure_future(bench.take(events.ActionStarted("a0")))
-    await bench.rig.until(lambda: bench.status()["state"] == "Running")
+    await until(lambda: bench.status()["state"] == "Running")
     reports = [
         events.ActionSucceeded("a0"),
         events.ActionStarted("zz"),
@@ -104,7 +105,7 @@ async def test_events_of_two_workflows_of_one_machine_keep_their_order(bench: Be
         ("w", events.Rejected("Busy", "m")),
     ]
     calls = [asyncio.ensure_future(bench.take(event, name)) for name, event in reports]
-    await bench.rig.until(lambda: bool(order))
+    await until(lambda: bool(order))
     bench.rig.api.gate.set()
     assert await asyncio.gather(*calls) == [True, True, True, True, False]
     assert order == ["w", "w", "next"]
@@ -134,7 +135,7 @@ async def begun(bench: Bench) -> asyncio.Future[bool]:
     bench.rig.workflow(state="Scheduled")
     bench.rig.api.gate = asyncio.Event()
     first = asyncio.ensure_future(bench.take(events.ActionStarted("a0")))
-    await bench.rig.until(lambda: bench.status()["state"] == "Running")
+    await until(lambda: bench.status()["state"] == "Running")
     return first
 
 
@@ -161,7 +162,7 @@ async def test_a_caller_that_leaves_in_the_midst_of_a_write_for_others_does_not_
     await asyncio.sleep(0)
     bench.rig.api.gate.set()
     bench.rig.api.gate = asyncio.Event()
-    await bench.rig.until(lambda: bench.status()["actions"][1]["state"] == "Running")
+    await until(lambda: bench.status()["actions"][1]["state"] == "Running")
     both[0].cancel()
     answers = await asyncio.wait_for(asyncio.gather(*both, return_exceptions=True), 10)
     assert isinstance(answers[0], asyncio.CancelledError)
@@ -189,7 +190,7 @@ async def test_only_so_many_writes_are_under_way_at_once(bench: Bench) -> None:
         bench.rig.workflow(name, state="Scheduled", hardware=f"h-{name}")
     bench.rig.api.gate = asyncio.Event()
     calls = [asyncio.ensure_future(bench.take(events.ActionStarted("a0"), name)) for name in names]
-    await bench.rig.until(lambda: bench.rig.api.patches >= MAX_WRITES)
+    await until(lambda: bench.rig.api.patches >= MAX_WRITES)
     await asyncio.sleep(0.02)
     assert bench.rig.api.patches == MAX_WRITES
     late = asyncio.ensure_future(bench.take(events.ActionSucceeded("a0"), names[-1]))
@@ -286,7 +287,7 @@ async def test_end_of_an_action_waits_for_nothing_when_there_is_more_to_write_al
     bench.rig.workflow(state="Scheduled", actions=THREE)
     bench.rig.api.gate = asyncio.Event()
     calls = [asyncio.ensure_future(bench.take(events.ActionStarted("a0")))]
-    await bench.rig.until(lambda: bench.status()["state"] == "Running")
+    await until(lambda: bench.status()["state"] == "Running")
     calls += [
         asyncio.ensure_future(bench.take(event)) for event in (events.ActionSucceeded("a0"), events.ActionStarted("a1"))
     ]
@@ -328,7 +329,7 @@ async def test_a_caller_that_leaves_gives_up_its_turn(bench: Bench) -> None:
     bench.rig.workflow(state="Scheduled")
     bench.rig.api.gate = asyncio.Event()
     calls = [asyncio.ensure_future(bench.take(events.ActionStarted("a0"))) for _ in range(3)]
-    await bench.rig.until(lambda: bench.status()["state"] == "Running")
+    await until(lambda: bench.status()["state"] == "Running")
     for call in calls:
         call.cancel()
     await asyncio.gather(*calls, return_exceptions=True)

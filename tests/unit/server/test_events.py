@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.server.bench import FIRST, LONGEST, Bench
+from tests.unit.server.conftest import Rig
 from tink.api.v1alpha2 import WorkflowState
 from tink.kube.client import ConflictError, NotFoundError
 from tink.server.events import (
@@ -161,7 +162,7 @@ async def test_an_event_that_always_comes_too_late_is_given_back_to_the_agent(be
     state=st.sampled_from(["Pending", "Scheduled", "Running", "Cancelling"]),
 )
 async def test_a_status_that_anybody_wrote_is_an_error_or_an_answer_and_never_a_crash(
-    rig: Any, kind: str, value: Any, state: str
+    rig: Rig, kind: str, value: Any, state: str
 ) -> None:
     bench = Bench(rig)
     rig.workflow(state=state)

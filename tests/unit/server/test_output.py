@@ -9,6 +9,7 @@ import pytest
 
 from proto import output_pb2 as pb
 from proto.output_pb2_grpc import OutputServiceStub
+from tests.unit.server.conftest import Rig
 from tink.server.activity import ActivityKind, AgentActivity
 from tink.server.output import (
     LINE_CHARACTERS,
@@ -25,23 +26,23 @@ def piece(*lines: str, action: str = "a0", workflow: str = "uid-w", dropped: int
     return pb.WriteOutputRequest(workflow_id=workflow, action_id=action, lines=lines, dropped=dropped)
 
 
-async def send(rig: Any, *pieces: pb.WriteOutputRequest) -> None:
+async def send(rig: Rig, *pieces: pb.WriteOutputRequest) -> None:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{rig.server.port}") as channel:
         stub: Any = OutputServiceStub(channel)
         await stub.WriteOutput(iter(pieces), timeout=5)
 
 
-async def refused(rig: Any, *pieces: pb.WriteOutputRequest) -> tuple[grpc.StatusCode, str]:
+async def refused(rig: Rig, *pieces: pb.WriteOutputRequest) -> tuple[grpc.StatusCode, str]:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await send(rig, *pieces)
     return caught.value.code(), caught.value.details() or ""
 
 
-def outputs(rig: Any) -> list[AgentActivity]:
+def outputs(rig: Rig) -> list[AgentActivity]:
     return [each for each in rig.seen if each.kind is ActivityKind.OUTPUT]
 
 
-async def test_lines_are_told_of_the_machine_the_workflow_and_the_action_by_their_names(rig: Any) -> None:
+async def test_lines_are_told_of_the_machine_the_workflow_and_the_action_by_their_names(rig: Rig) -> None:
     await rig.start()
     rig.machine()
     rig.workflow(state="Running")
@@ -52,7 +53,7 @@ async def test_lines_are_told_of_the_machine_the_workflow_and_the_action_by_thei
     assert (second.action, second.lines) == ("second", ("three",))
 
 
-async def test_output_from_elsewhere_than_the_machine_is_marked(rig: Any) -> None:
+async def test_output_from_elsewhere_than_the_machine_is_marked(rig: Rig) -> None:
     await rig.start(agent_auth="none")
     rig.machine(ip="192.0.2.1")
     rig.machine("near", "52:54:00:00:00:02", "127.0.0.1")
@@ -65,7 +66,7 @@ async def test_output_from_elsewhere_than_the_machine_is_marked(rig: Any) -> Non
     ]
 
 
-async def test_a_foreign_machine_cannot_speak_into_anothers_journey(rig: Any) -> None:
+async def test_a_foreign_machine_cannot_speak_into_anothers_journey(rig: Rig) -> None:
     await rig.start()
     rig.machine(ip="192.0.2.1")
     rig.workflow(state="Running")
@@ -75,7 +76,7 @@ async def test_a_foreign_machine_cannot_speak_into_anothers_journey(rig: Any) ->
     assert not outputs(rig)
 
 
-async def test_right_to_speak_is_asked_for_with_every_piece(rig: Any) -> None:
+async def test_right_to_speak_is_asked_for_with_every_piece(rig: Rig) -> None:
     await rig.start()
     rig.machine()
     rig.machine("other", "52:54:00:00:00:02", "192.0.2.2")
@@ -86,7 +87,7 @@ async def test_right_to_speak_is_asked_for_with_every_piece(rig: Any) -> None:
     assert [each.lines for each in outputs(rig)] == [("mine",)]
 
 
-async def test_output_of_what_does_not_exist_is_nobodys(rig: Any) -> None:
+async def test_output_of_what_does_not_exist_is_nobodys(rig: Rig) -> None:
     await rig.start()
     rig.machine()
     rig.workflow(state="Running")

@@ -11,6 +11,8 @@ import grpc
 import pytest
 
 from proto import workflow_pb2 as pb
+from tests.unit.server.conftest import Rig
+from tests.waiting import until
 from tink.kube.client import ConflictError, UnreachableError
 
 Event = Callable[..., pb.Event]
@@ -18,7 +20,7 @@ MAC = "52:54:00:00:00:01"
 TRUE_SUCCEEDED = {"type": "Succeeded", "status": "True"}
 
 
-async def test_a_workflow_runs_to_success(rig: Any, started: Event, succeeded: Event) -> None:
+async def test_a_workflow_runs_to_success(rig: Rig, started: Event, succeeded: Event) -> None:
     await rig.start()
     rig.machine()
     agent = rig.agent()
@@ -39,7 +41,7 @@ async def test_a_workflow_runs_to_success(rig: Any, started: Event, succeeded: E
     assert rig.seen[-1].workflow == "d/w"
 
 
-async def test_dispatch_costs_one_write_and_no_polling(rig: Any) -> None:
+async def test_dispatch_costs_one_write_and_no_polling(rig: Rig) -> None:
     await rig.start()
     rig.machine()
     agent = rig.agent()
@@ -53,7 +55,7 @@ async def test_dispatch_costs_one_write_and_no_polling(rig: Any) -> None:
 
 
 async def test_a_workflow_that_waits_is_sent_when_the_agent_connects_and_the_next_when_it_is_done(
-    rig: Any, started: Event, failed: Event
+    rig: Rig, started: Event, failed: Event
 ) -> None:
     await rig.start()
     rig.machine()
@@ -71,7 +73,7 @@ async def test_a_workflow_that_waits_is_sent_when_the_agent_connects_and_the_nex
     assert (action["failureReason"], action["failureMessage"]) == ("DiskMissing", "no disk")
 
 
-async def test_workflows_of_other_machines_are_not_sent(rig: Any) -> None:
+async def test_workflows_of_other_machines_are_not_sent(rig: Rig) -> None:
     await rig.start()
     rig.machine()
     rig.machine("g", "52:54:00:00:00:02")
@@ -83,7 +85,7 @@ async def test_workflows_of_other_machines_are_not_sent(rig: Any) -> None:
 
 
 async def test_an_agent_that_comes_back_is_sent_the_scheduled_workflow_again_but_not_a_running_one(
-    rig: Any, started: Event
+    rig: Rig, started: Event
 ) -> None:
     await rig.start()
     rig.machine()
@@ -106,7 +108,7 @@ async def test_an_agent_that_comes_back_is_sent_the_scheduled_workflow_again_but
 # --- cancelling ---------------------------------------------------------------------------------------------------
 
 
-async def test_cancelling_sends_stop_and_the_agents_report_ends_it(rig: Any, failed: Event) -> None:
+async def test_cancelling_sends_stop_and_the_agents_report_ends_it(rig: Rig, failed: Event) -> None:
     await rig.start()
     rig.machine()
     rig.workflow(state="Running")
@@ -119,7 +121,7 @@ async def test_cancelling_sends_stop_and_the_agents_report_ends_it(rig: Any, fai
     assert rig.kinds() == ["connected", "stopped", "event"]
 
 
-async def test_an_agent_that_does_not_run_it_ends_cancelling_too(rig: Any, rejected: Event) -> None:
+async def test_an_agent_that_does_not_run_it_ends_cancelling_too(rig: Rig, rejected: Event) -> None:
     await rig.start()
     rig.machine()
     rig.workflow(state="Cancelling")
@@ -130,31 +132,31 @@ async def test_an_agent_that_does_not_run_it_ends_cancelling_too(rig: Any, rejec
     assert rig.state() == "Canceled"
 
 
-async def test_a_workflow_that_timed_out_is_stopped_so_that_the_next_can_run(rig: Any) -> None:
+async def test_a_workflow_that_timed_out_is_stopped_so_that_the_next_can_run(rig: Rig) -> None:
     await rig.start()
     rig.machine()
     rig.workflow(state="Running")
     agent = rig.agent()
     await agent.accepted()
-    await rig.until(lambda: rig.kinds() == ["connected"])
+    await until(lambda: rig.kinds() == ["connected"])
     condition = {"type": "Succeeded", "status": "False", "reason": "WorkflowTimeout"}
     rig.set_state("w", "Failed", conditions=[condition])
     assert await agent.command() == ("stop", "uid-w")
 
 
-async def test_a_workflow_that_vanished_is_stopped_and_its_last_events_are_taken(rig: Any, failed: Event) -> None:
+async def test_a_workflow_that_vanished_is_stopped_and_its_last_events_are_taken(rig: Rig, failed: Event) -> None:
     await rig.start()
     rig.machine()
     rig.workflow(state="Running")
     agent = rig.agent()
     await agent.accepted()
-    await rig.until(lambda: rig.kinds() == ["connected"])
+    await until(lambda: rig.kinds() == ["connected"])
     rig.workflows.remove("d", "w")
     assert await agent.command() == ("stop", "uid-w")
     await agent.publish(failed("a0", "Canceled"))
 
 
-async def test_a_workflow_that_vanishes_before_the_stream_has_looked_at_it_is_stopped_too(rig: Any) -> None:
+async def test_a_workflow_that_vanishes_before_the_stream_has_looked_at_it_is_stopped_too(rig: Rig) -> None:
     class Watching(list[Any]):
         def append(self, activity: Any) -> None:
             super().append(activity)
@@ -173,7 +175,7 @@ async def test_a_workflow_that_vanishes_before_the_stream_has_looked_at_it_is_st
 # --- rejection ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_rejected_workflow_is_offered_again_after_its_delay_and_not_before(rig: Any, rejected: Event) -> None:
+async def test_a_rejected_workflow_is_offered_again_after_its_delay_and_not_before(rig: Rig, rejected: Event) -> None:
     await rig.start(rejection_first=0.2, rejection_longest=1)
     rig.machine()
     rig.workflow()
@@ -193,7 +195,7 @@ async def test_a_rejected_workflow_is_offered_again_after_its_delay_and_not_befo
 # --- who may ------------------------------------------------------------------------------------------------------
 
 
-async def test_an_unknown_agent_is_told_its_id_and_the_observer_hears_of_it(rig: Any) -> None:
+async def test_an_unknown_agent_is_told_its_id_and_the_observer_hears_of_it(rig: Rig) -> None:
     await rig.start(agent_auth="none")
     agent = rig.agent()
     agent.connect("52:54:00:00:00:99")
@@ -203,7 +205,7 @@ async def test_an_unknown_agent_is_told_its_id_and_the_observer_hears_of_it(rig:
     assert [(o.kind, o.agent_id, o.peer) for o in rig.seen] == [("refused", "52:54:00:00:00:99", "127.0.0.1")]
 
 
-async def test_a_stranger_can_not_tell_which_machines_there_are(rig: Any) -> None:
+async def test_a_stranger_can_not_tell_which_machines_there_are(rig: Rig) -> None:
     await rig.start()
     rig.machine(ip="192.0.2.1")
     rig.machine("bare", "52:54:00:00:00:02", ip=None)
@@ -221,7 +223,7 @@ async def test_a_stranger_can_not_tell_which_machines_there_are(rig: Any) -> Non
     assert {o.hardware for o in rig.seen} == {"d/h", "d/bare", ""}
 
 
-async def test_what_is_told_of_a_machine_from_elsewhere_says_from_where(rig: Any, failed: Any) -> None:
+async def test_what_is_told_of_a_machine_from_elsewhere_says_from_where(rig: Rig, failed: Any) -> None:
     await rig.start(agent_auth="none")
     rig.machine(ip="192.0.2.1")
     rig.workflow(state="Running")
@@ -235,14 +237,14 @@ async def test_what_is_told_of_a_machine_from_elsewhere_says_from_where(rig: Any
 
 
 @pytest.mark.parametrize("agent_id", ["", "x" * 400])
-async def test_a_senseless_id_is_refused(rig: Any, agent_id: str) -> None:
+async def test_a_senseless_id_is_refused(rig: Rig, agent_id: str) -> None:
     await rig.start()
     agent = rig.agent()
     agent.connect(agent_id)
     assert (await agent.ending())[0] is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_a_foreign_address_gets_neither_commands_nor_may_it_report(rig: Any, started: Event) -> None:
+async def test_a_foreign_address_gets_neither_commands_nor_may_it_report(rig: Rig, started: Event) -> None:
     await rig.start()
     rig.machine(ip="192.0.2.1")
     rig.workflow(state="Scheduled")
@@ -258,7 +260,7 @@ async def test_a_foreign_address_gets_neither_commands_nor_may_it_report(rig: An
     assert [(o.kind, o.hardware) for o in rig.seen] == [("refused", "d/h")], "once a while, not each time"
 
 
-async def test_with_auth_none_any_address_may_speak(rig: Any) -> None:
+async def test_with_auth_none_any_address_may_speak(rig: Rig) -> None:
     await rig.start(agent_auth="none")
     rig.machine(ip=None)
     rig.workflow()
@@ -275,7 +277,7 @@ async def test_with_auth_none_any_address_may_speak(rig: Any) -> None:
         (lambda rig: rig.machine(ip="192.0.2.1"), grpc.StatusCode.PERMISSION_DENIED),
     ],
 )
-async def test_an_agent_whose_machine_is_taken_away_loses_its_stream(rig: Any, change: Any, code: Any) -> None:
+async def test_an_agent_whose_machine_is_taken_away_loses_its_stream(rig: Rig, change: Any, code: Any) -> None:
     await rig.start()
     rig.machine()
     agent = rig.agent()
@@ -284,7 +286,7 @@ async def test_an_agent_whose_machine_is_taken_away_loses_its_stream(rig: Any, c
     assert (await agent.ending())[0] is code
 
 
-async def test_of_two_agents_for_one_machine_the_newest_wins(rig: Any) -> None:
+async def test_of_two_agents_for_one_machine_the_newest_wins(rig: Rig) -> None:
     await rig.start()
     rig.machine()
     old, new = rig.agent(), rig.agent()
@@ -296,13 +298,13 @@ async def test_of_two_agents_for_one_machine_the_newest_wins(rig: Any) -> None:
     rig.workflow()
     assert await new.command() == ("start", "uid-w")
     # The machine did not disconnect. (The agent may have its command before the server has said so.)
-    await rig.until(lambda: rig.kinds() == ["connected", "connected", "started"])
+    await until(lambda: rig.kinds() == ["connected", "connected", "started"])
 
 
 # --- events -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_repeated_event_is_answered_and_changes_nothing(rig: Any, started: Event, succeeded: Event) -> None:
+async def test_a_repeated_event_is_answered_and_changes_nothing(rig: Rig, started: Event, succeeded: Event) -> None:
     await rig.start()
     rig.machine()
     rig.workflow(state="Scheduled")
@@ -316,7 +318,7 @@ async def test_a_repeated_event_is_answered_and_changes_nothing(rig: Any, starte
     assert rig.seen[0].agent_id == MAC, "known by its Hardware although it has no stream"
 
 
-async def test_an_event_is_not_lost_when_the_servers_copy_is_behind(rig: Any, rejected: Event) -> None:
+async def test_an_event_is_not_lost_when_the_servers_copy_is_behind(rig: Rig, rejected: Event) -> None:
     """The copy still says Pending, where a rejection changes nothing; the truth is Scheduled."""
     await rig.start()
     rig.machine()
@@ -329,7 +331,7 @@ async def test_an_event_is_not_lost_when_the_servers_copy_is_behind(rig: Any, re
     rig.workflows.release()
 
 
-async def test_a_conflict_is_resolved_by_looking_again(rig: Any, started: Event) -> None:
+async def test_a_conflict_is_resolved_by_looking_again(rig: Rig, started: Event) -> None:
     await rig.start()
     rig.machine()
     rig.workflow(state="Scheduled")
@@ -348,7 +350,7 @@ async def test_a_conflict_is_resolved_by_looking_again(rig: Any, started: Event)
     ],
 )
 async def test_a_passing_fault_makes_the_agent_repeat_the_event(
-    rig: Any, started: Event, faults: list[Exception], code: grpc.StatusCode
+    rig: Rig, started: Event, faults: list[Exception], code: grpc.StatusCode
 ) -> None:
     await rig.start()
     rig.machine()
@@ -360,7 +362,7 @@ async def test_a_passing_fault_makes_the_agent_repeat_the_event(
     assert rig.state() == "Running"
 
 
-async def test_nonsense_is_refused_for_good(rig: Any, started: Event) -> None:
+async def test_nonsense_is_refused_for_good(rig: Rig, started: Event) -> None:
     await rig.start()
     rig.machine()
     rig.workflow(state="Scheduled")
@@ -372,7 +374,7 @@ async def test_nonsense_is_refused_for_good(rig: Any, started: Event) -> None:
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED, text
 
 
-async def test_events_of_a_deleted_workflow_do_not_touch_the_one_made_anew(rig: Any, started: Event) -> None:
+async def test_events_of_a_deleted_workflow_do_not_touch_the_one_made_anew(rig: Rig, started: Event) -> None:
     await rig.start()
     rig.machine()
     rig.workflow(state="Running")
@@ -384,7 +386,7 @@ async def test_events_of_a_deleted_workflow_do_not_touch_the_one_made_anew(rig: 
     assert rig.state() == "Scheduled"
 
 
-async def test_a_status_edited_by_hand_stops_the_event_and_says_why(rig: Any, started: Event) -> None:
+async def test_a_status_edited_by_hand_stops_the_event_and_says_why(rig: Rig, started: Event) -> None:
     await rig.start()
     rig.machine()
     rig.workflow(state="Odd")
@@ -393,7 +395,7 @@ async def test_a_status_edited_by_hand_stops_the_event_and_says_why(rig: Any, st
     assert "status.state is 'Odd'" in text
 
 
-async def test_a_start_of_a_workflow_whose_claim_was_taken_back_counts(rig: Any, started: Event) -> None:
+async def test_a_start_of_a_workflow_whose_claim_was_taken_back_counts(rig: Rig, started: Event) -> None:
     await rig.start()
     rig.machine()
     rig.workflow(state="Pending")
@@ -404,34 +406,34 @@ async def test_a_start_of_a_workflow_whose_claim_was_taken_back_counts(rig: Any,
 # --- claims -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_claim_is_taken_back_when_the_agent_goes_before_it_is_sent(rig: Any) -> None:
+async def test_a_claim_is_taken_back_when_the_agent_goes_before_it_is_sent(rig: Rig) -> None:
     await rig.start()
     rig.machine()
     agent = rig.agent()
     await agent.accepted()
     rig.api.gate = asyncio.Event()
     rig.workflow()
-    await rig.until(lambda: rig.state() == "Scheduled")
+    await until(lambda: rig.state() == "Scheduled")
     await agent.channel.close()
-    await rig.until(lambda: rig.kinds()[-1] == "disconnected")
+    await until(lambda: rig.kinds()[-1] == "disconnected")
     rig.api.gate.set()
-    await rig.until(lambda: rig.state() == "Pending")
+    await until(lambda: rig.state() == "Pending")
 
 
-async def test_a_lost_claim_is_left_to_who_won_it(rig: Any) -> None:
+async def test_a_lost_claim_is_left_to_who_won_it(rig: Rig) -> None:
     await rig.start()
     rig.machine()
     agent = rig.agent()
     await agent.accepted()
     rig.api.faults = [ConflictError(409, "Conflict", "another server was first")]
     rig.workflow()
-    await rig.until(lambda: rig.api.patches == 1)
+    await until(lambda: rig.api.patches == 1)
     rig.set_state("w", "Running")
     assert await agent.silent()
     assert rig.state() == "Running"
 
 
-async def test_a_claim_that_the_api_could_not_take_is_tried_again(rig: Any) -> None:
+async def test_a_claim_that_the_api_could_not_take_is_tried_again(rig: Rig) -> None:
     await rig.start()
     rig.machine()
     agent = rig.agent()
@@ -444,7 +446,7 @@ async def test_a_claim_that_the_api_could_not_take_is_tried_again(rig: Any) -> N
 # --- starting and stopping ------------------------------------------------------------------------------------------
 
 
-async def test_an_agent_that_comes_before_the_first_list_waits_and_is_not_refused(rig: Any) -> None:
+async def test_an_agent_that_comes_before_the_first_list_waits_and_is_not_refused(rig: Rig) -> None:
     rig.hardware.listed.clear()
     await rig.start()
     agent = rig.agent()
@@ -457,7 +459,7 @@ async def test_an_agent_that_comes_before_the_first_list_waits_and_is_not_refuse
 
 
 async def test_without_the_api_agents_are_told_to_try_again(
-    rig: Any, started: Event, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, started: Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tink.server.service._SYNC_SECONDS", 0.05)
     rig.workflows.listed.clear()
@@ -468,7 +470,7 @@ async def test_without_the_api_agents_are_told_to_try_again(
     assert (await agent.refused(started("a0")))[0] is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_stop_ends_streams_so_that_agents_look_for_another_server(rig: Any) -> None:
+async def test_stop_ends_streams_so_that_agents_look_for_another_server(rig: Rig) -> None:
     await rig.start(stop_grace=60)
     rig.machine()
     agent = rig.agent()
@@ -479,7 +481,7 @@ async def test_stop_ends_streams_so_that_agents_look_for_another_server(rig: Any
     assert text == "the server is stopping"
 
 
-async def test_a_port_that_is_taken_is_an_error_and_not_shared(rig: Any, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_a_port_that_is_taken_is_an_error_and_not_shared(rig: Rig, capfd: pytest.CaptureFixture[str]) -> None:
     await rig.start()
     first = rig.server
     second = type(first)(rig.api, workflows=rig.workflows, hardware=rig.hardware, addresses=[f"127.0.0.1:{first.port}"])
@@ -487,7 +489,7 @@ async def test_a_port_that_is_taken_is_an_error_and_not_shared(rig: Any, capfd: 
         await second.start()
 
 
-async def test_an_observer_that_fails_harms_nobody(rig: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_observer_that_fails_harms_nobody(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     def fail(_: Any) -> None:
         raise RuntimeError("oh")
 
@@ -501,7 +503,7 @@ async def test_an_observer_that_fails_harms_nobody(rig: Any, caplog: pytest.LogC
     assert any("an observer failed" in record.getMessage() for record in caplog.records)
 
 
-async def test_a_rack_of_agents_that_connects_at_once_is_served_completely(rig: Any) -> None:
+async def test_a_rack_of_agents_that_connects_at_once_is_served_completely(rig: Rig) -> None:
     await rig.start()
     for i in range(300):
         rig.machine(f"m{i}", f"52:54:00:00:{i // 256:02x}:{i % 256:02x}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -14,6 +14,7 @@ import pytest
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.tftp import TftpServer
 from edge.tftp.source import OpenFile, TftpFile
+from tests.waiting import until
 
 Address = tuple[str, int]
 
@@ -44,9 +45,7 @@ class Loopback:
 
     async def settled(self, count: int) -> list[str]:
         """The messages, when `count` of them are there."""
-        async with asyncio.timeout(20):
-            while len(self.events) < count:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(self.events) >= count)
         await asyncio.sleep(0.01)
         return [event.message for event in self.events]
 
@@ -77,12 +76,6 @@ async def receive(sock: socket.socket) -> tuple[bytes, Address]:
                 return sock.recvfrom(70_000)
             except BlockingIOError:
                 await asyncio.sleep(0.001)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not holds():
-            await asyncio.sleep(0.005)
 
 
 async def silence(sock: socket.socket, seconds: float = 0.1) -> None:

@@ -16,7 +16,8 @@ from edge.tftp import server as server_module
 from edge.tftp.packets import ErrorCode
 from edge.tftp.server import ERRORS_A_SECOND, MAX_WAITING_OF_CLIENT, UNPROVEN_FIRST_BLOCKS
 from edge.tftp.source import Refusal, TftpFile
-from tests.unit.tftp.loopback import CONTENT, MAC, Loopback, ack, download, receive, rrq, serving, silence, udp, until
+from tests.unit.tftp.loopback import CONTENT, MAC, Loopback, ack, download, receive, rrq, serving, silence, udp
+from tests.waiting import until
 
 # --- crowds ----------------------------------------------------------------------------------------------------------
 

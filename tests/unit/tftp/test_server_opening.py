@@ -13,7 +13,8 @@ from edge.journey.events import Step
 from edge.tftp import server as server_module
 from edge.tftp.packets import ErrorCode
 from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest
-from tests.unit.tftp.loopback import CONTENT, MAC, Loopback, ack, download, receive, rrq, serving, silence, udp, until
+from tests.unit.tftp.loopback import CONTENT, MAC, Loopback, ack, download, receive, rrq, serving, silence, udp
+from tests.waiting import until
 
 
 class Arriving:

@@ -2,7 +2,7 @@
 
 A definition that is stored is served at once, in every version that it lists as served; there is no moment between
 (Kubernetes needs controllers and a few seconds for that). The conditions say so: NamesAccepted and Established. What
-makes a definition right is in `defining`.
+makes a definition right is in `tink.schema.definition`.
 """
 
 from __future__ import annotations

@@ -18,15 +18,15 @@ from cryptography.x509.oid import NameOID
 
 from proto import workflow_pb2 as pb
 from proto.workflow_pb2_grpc import WorkflowServiceStub, add_WorkflowServiceServicer_to_server
+from tests.ports import free_port
 from tests.unit.agent.connection.workflow_service import (
     Server,
-    free_port,
     open_channel,
     serving,
     stop,
     transporting,
-    until,
 )
+from tests.waiting import until
 from tink.agent.connection.channel import CHANNEL_OPTIONS
 from tink.agent.connection.wire import event_to_wire
 from tink.agent.durable.spool import Spool

@@ -9,15 +9,15 @@ import grpc
 import grpc.aio
 import pytest
 
+from tests.ports import free_port
 from tests.unit.agent.connection.workflow_service import (
     FAST,
     Server,
-    free_port,
     open_channel,
     serving,
     transporting,
-    until,
 )
+from tests.waiting import until
 from tink.agent.connection.transport import WINDOW, Transport
 from tink.agent.durable.spool import Spool
 from tink.agent.model import ActionFailed, ActionStarted, ActionSucceeded, WorkflowRejected
@@ -66,9 +66,7 @@ async def test_the_end_of_an_action_and_the_start_of_the_next_go_together_and_th
         server.seen.clear()
         server.events.clear()
         first, second = [spool.append(event) for event in pair()]
-        async with asyncio.timeout(20):
-            while not server.events:
-                await asyncio.sleep(0.01)
+        await until(lambda: server.events)
         third = spool.append(ActionSucceeded("w1", "a2"))
         async with asyncio.timeout(20):
             while len(server.events) < 2:

@@ -3,11 +3,9 @@ comes back; and a transport that talks to it without patience."""
 
 import asyncio
 import contextlib
-import socket
 
 import grpc
 import grpc.aio
-import pytest
 
 from proto import metadata
 from proto import workflow_pb2 as pb
@@ -68,12 +66,6 @@ def stop(workflow_id):
     return pb.GetWorkflowsResponse(stop_workflow=pb.GetWorkflowsResponse.StopWorkflow(workflow_id=workflow_id))
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 @contextlib.asynccontextmanager
 async def serving(servicer, port):
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.http2.max_ping_strikes", 0)])
@@ -117,11 +109,3 @@ async def transporting(port, spool, received, policy=FAST, held_workflows=tuple,
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await channel.close()
-
-
-async def until(condition, seconds=20):
-    deadline = asyncio.get_running_loop().time() + seconds
-    while not condition():
-        if asyncio.get_running_loop().time() > deadline:
-            pytest.fail("it did not happen in time")
-        await asyncio.sleep(0.01)

@@ -247,14 +247,6 @@ async def restart(world, *, disk=None, **more):
     return agent, spool
 
 
-async def until(condition):
-    for _ in range(2000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail("it did not happen within 20 s")
-
-
 async def settle_all(spool):
     while len(spool):
         number, _ = await spool.head()

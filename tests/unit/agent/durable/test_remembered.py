@@ -6,7 +6,8 @@ import errno
 import pytest
 
 import tink.agent.agent as agent_module
-from tests.unit.agent.durable.lives import STATE, MemoryDisk, World, lives, restart, settle_all, until
+from tests.unit.agent.durable.lives import STATE, MemoryDisk, World, lives, restart, settle_all
+from tests.waiting import until
 from tink.agent.durable.journal import Journal
 from tink.agent.executor import REMEMBERED_WORKFLOWS, Progress
 from tink.agent.model import (

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from tests.unit.agent.durable.lives import World, restart, settle_all, until
+from tests.unit.agent.durable.lives import World, restart, settle_all
+from tests.waiting import until
 from tink.agent.durable.journal import Journal
 from tink.agent.durable.ledger import file_of
 from tink.agent.executor import Progress

@@ -6,10 +6,10 @@ import logging
 
 import grpc
 import grpc.aio
-import pytest
 
 from proto import output_pb2 as pb
 from proto.output_pb2_grpc import OutputServiceServicer, add_OutputServiceServicer_to_server
+from tests.waiting import until
 from tink.agent.agent import Agent
 from tink.agent.durable.spool import Spool
 from tink.agent.model import Action, ActionSucceeded, StartWorkflow, Workflow
@@ -72,14 +72,6 @@ async def sending(servicer, schedule=FAST):
         await asyncio.gather(running, return_exceptions=True)
         await channel.close()
         await server.stop(None)
-
-
-async def until(condition):
-    for _ in range(2000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail("it did not happen within 20 s")
 
 
 def say(*lines, name="act"):

@@ -1,6 +1,6 @@
 """The docker runtime against an engine that does on purpose what real ones do rarely.
 
-What real engines do is tested with them, in tests/interop/test_agent_docker.py.
+What real engines do is tested with them, in tests/interop/containers/test_docker.py.
 """
 
 import asyncio

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import until
 from tink.agent.model import Action, ActionError, RunResult
 from tink.agent.output.lines import LINES_PER_SECOND, TAIL_LIMIT_BYTES, Output
 from tink.agent.runtimes.process import ProcessRuntime
@@ -50,8 +51,7 @@ async def test_stopped_action_gets_a_term_and_time_to_tidy_up(runtime, tmp_path)
     stop = asyncio.Event()
     script = f"trap 'echo tidy >{tmp_path}/tidy; exit 0' TERM; touch {tmp_path}/up; while :; do sleep 0.05; done"
     running = asyncio.create_task(runtime.run(shell(script), stop))
-    while not (tmp_path / "up").exists():
-        await asyncio.sleep(0.01)
+    await until((tmp_path / "up").exists)
     stop.set()
     await running
     assert (tmp_path / "tidy").exists()
@@ -61,8 +61,7 @@ async def test_action_that_ignores_term_is_killed_with_its_children(runtime, tmp
     stop = asyncio.Event()
     script = f"trap '' TERM; sleep 600 & echo $! >{tmp_path}/child; wait; sleep 600"
     running = asyncio.create_task(runtime.run(shell(script), stop))
-    while not (tmp_path / "child").exists() or not (tmp_path / "child").read_text().strip():
-        await asyncio.sleep(0.01)
+    await until(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text().strip())
     stop.set()
     result = await asyncio.wait_for(running, 20)
     assert result.exit_code == 137

@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 
+from tests import recordings
+from tests.unit.apiserver.conftest import Client
+
 Raw = dict[str, Any]
 RECORDED = Path(__file__).with_name("recorded-conversion.json")
 ORACLE = os.environ.get("TINKEDGE_ORACLE")
@@ -158,7 +161,7 @@ CASES: dict[str, Raw] = {
 }
 
 
-async def play(client: Any, make_player: Callable[[Any], Any]) -> Raw:
+async def play(client: Client, make_player: Callable[[Any], Any]) -> Raw:
     player = make_player(client)
     await player.install(CRDS, DEFINITION)
     played = {}
@@ -177,7 +180,7 @@ async def record(connect: Any, make_player: Callable[[Any], Any]) -> None:
         recorded = await play(client, make_player)
     finally:
         await client("DELETE", f"{CRDS}/shapes.convert.test")
-    RECORDED.write_text(json.dumps(recorded, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    RECORDED.write_text(recordings.layout(json.loads(json.dumps(recorded, sort_keys=True))) + "\n")
 
 
 if ORACLE:
@@ -185,7 +188,7 @@ if ORACLE:
 
 
 async def test_clients_get_what_a_real_server_gives(
-    bare: Any, make_player: Callable[[Any], Any], differences: Any
+    bare: Client, make_player: Callable[[Any], Any], differences: Any
 ) -> None:
     recorded = json.loads(RECORDED.read_text())
     played = await play(bare, make_player)

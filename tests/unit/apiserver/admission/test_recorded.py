@@ -1,30 +1,31 @@
 """What clients and webhooks get from us is what they get from a real kube-apiserver, case by case.
 
-`recorded.json` holds the answers of kube-apiserver 1.36.3 to the cases in `cases.py`: what each client was told and
-what each webhook was sent. To record anew, start one and give its kubeconfig (with the certificates inside):
+`recorded` holds the answers of kube-apiserver 1.36.3 to the cases in `cases.py`: what each client was told and
+what each webhook was sent. To record anew:
 
-    TINKEDGE_ORACLE=peer.kubeconfig pytest tests/unit/apiserver/admission/test_recorded.py
+    python -m tests.record admission
 """
 
 from __future__ import annotations
 
 import json
 import os
-import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import recordings
+from tests.unit.apiserver.admission.cases import CASES, DEFINITIONS, NAMESPACES
+from tests.unit.apiserver.conftest import Client
+
 Raw = dict[str, Any]
-RECORDED = Path(__file__).with_name("recorded.json")
+RECORDED = Path(__file__).with_name("recorded")
 ORACLE = os.environ.get("TINKEDGE_ORACLE")
-_READ = runpy.run_path(str(Path(__file__).with_name("cases.py")))
-CASES, DEFINITIONS, NAMESPACES = _READ["CASES"], _READ["DEFINITIONS"], _READ["NAMESPACES"]
 
 
-async def play(group: str, client: Any, make_player: Callable[[Any], Any]) -> Raw:
+async def play(group: str, client: Client, make_player: Callable[[Any], Any]) -> Raw:
     """Run the cases of a group on a server."""
     player = make_player(client)
     if not ORACLE or (await client("GET", "/api/v1/namespaces/labelled")).status == 404:
@@ -36,11 +37,8 @@ async def play(group: str, client: Any, make_player: Callable[[Any], Any]) -> Ra
 
 
 async def record(connect: Any, make_player: Callable[[Any], Any]) -> None:
-    recorded = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
-    wanted = os.environ.get("TINKEDGE_GROUPS")
-    for group in wanted.split(",") if wanted else CASES:
-        recorded[group] = await play(group, connect(Path(ORACLE or "")), make_player)
-        RECORDED.write_text(json.dumps(recorded, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    said = {group: await play(group, connect(Path(ORACLE or "")), make_player) for group in CASES}
+    recordings.write(RECORDED, json.loads(json.dumps(said, sort_keys=True)))
 
 
 if ORACLE:
@@ -49,9 +47,9 @@ if ORACLE:
 
 @pytest.mark.parametrize("group", CASES)
 async def test_clients_and_webhooks_get_what_a_real_server_gives(
-    group: str, bare: Any, make_player: Callable[[Any], Any], differences: Any
+    group: str, bare: Client, make_player: Callable[[Any], Any], differences: Any
 ) -> None:
-    recorded = json.loads(RECORDED.read_text())[group]
+    recorded = json.loads((RECORDED / f"{group}.json").read_text())
     played = await play(group, bare, make_player)
     assert played.keys() == recorded.keys()
     different = [line for name in played for line in differences(name, played[name], recorded[name])]

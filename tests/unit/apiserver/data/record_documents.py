@@ -1,6 +1,6 @@
 """Record what a real kube-apiserver says of itself, for test_real_documents.py.
 
-    python record_documents.py https://HOST:PORT TOKEN > documents.json
+    python -m tests.record documents
 
 The server must allow everything to the owner of the token. Texts are left out: they are Kubernetes' own.
 """
@@ -8,13 +8,12 @@ The server must allow everything to the owner of the token. Texts are left out: 
 from __future__ import annotations
 
 import json
-import ssl
-import sys
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
+
+from tests import recordings
+from tests.peer import DEFINITIONS, Peer
 
 HERE = Path(__file__).parent
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -100,20 +99,17 @@ REVIEWS: list[tuple[str, Any]] = [
 
 
 class Server:
-    def __init__(self, url: str, token: str) -> None:
-        self._url, self.token = url, token
-        self._context = ssl.create_default_context()
-        self._context.check_hostname, self._context.verify_mode = False, ssl.CERT_NONE
+    """The peer, asked as this recording wants it."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self._peer = Peer(kubeconfig)
+        self.token = self._peer.token
 
     def ask(self, path: str, accept: str = "application/json", body: Any = None) -> tuple[int, str, bytes]:
-        raw = None if body is None else json.dumps(body).replace("TOKEN", self.token).encode()
-        headers = {"Authorization": f"Bearer {self.token}", "User-Agent": "record", "Content-Type": "application/json"}
-        request = urllib.request.Request(self._url + path, raw, headers | ({"Accept": accept} if accept else {}))
-        try:
-            with urllib.request.urlopen(request, context=self._context) as answer:
-                return answer.status, answer.headers.get("Content-Type", ""), answer.read()
-        except urllib.error.HTTPError as error:
-            return error.code, error.headers.get("Content-Type", ""), error.read()
+        if body is not None:
+            body = json.loads(json.dumps(body).replace("TOKEN", self.token))
+        answer = self._peer.ask("GET" if body is None else "POST", path, body, accept=accept)
+        return answer.code, answer.headers.get("Content-Type", ""), answer.body
 
     def json(self, path: str, accept: str = "application/json") -> Any:
         return json.loads(self.ask(path, accept)[2])
@@ -160,10 +156,9 @@ def reviewed(server: Server) -> list[Any]:
     return found
 
 
-def main() -> None:
-    server = Server(*sys.argv[1:3])
-    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    print(server.ask(definitions, body=json.loads((HERE / "widgets.json").read_text()))[0], file=sys.stderr)
+def record(kubeconfig: Path) -> None:
+    server = Server(kubeconfig)
+    assert server.ask(DEFINITIONS, body=json.loads((HERE / "widgets.json").read_text()))[0] == 201
     time.sleep(5)
     widget = {
         "apiVersion": "example.org/v1",
@@ -171,7 +166,7 @@ def main() -> None:
         "metadata": {"name": "w"},
         "spec": {"color": "red", "nul": None},
     }
-    print(server.ask(MANY, body=widget)[0], file=sys.stderr)
+    assert server.ask(MANY, body=widget)[0] == 201
     three = {version: server.json(f"/openapi/v3/apis/example.org/{version}") for version in ("v1", "v1beta1")}
     two = server.json("/openapi/v2")
     ours = {"org.example.v1.Widget", "org.example.v1.WidgetList", "org.example.v1beta1.Widget"}
@@ -224,9 +219,4 @@ def main() -> None:
         ],
         "group_order": [item["name"] for item in server.json("/apis")["groups"]],
     }
-    json.dump(made, sys.stdout, indent=1, sort_keys=True)
-    sys.stdout.write("\n")
-
-
-if __name__ == "__main__":
-    main()
+    recordings.write(HERE / "documents", json.loads(json.dumps(made, sort_keys=True)))

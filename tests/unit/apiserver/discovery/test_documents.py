@@ -14,6 +14,7 @@ import orjson
 import pytest
 import yaml
 
+from tests.unit.apiserver.conftest import Client
 from tink.apiserver.discovery.documents import OPENAPI_2, Document, DocumentRequest, Documents
 from tink.apiserver.discovery.openapi import OpenAPI, gnostic
 from tink.apiserver.errors import StatusError
@@ -277,7 +278,7 @@ def test_large_definition_costs_bounded_time_and_memory(registry: Registry) -> N
     assert took < 5
 
 
-async def test_server_answers_documents_with_their_headers(bare: Any) -> None:
+async def test_server_answers_documents_with_their_headers(bare: Client) -> None:
     first = await bare("GET", "/apis", accept=AGGREGATED)
     assert first.headers["Content-Type"] == [AGGREGATED]
     assert first.headers["Cache-Control"] == ["public"]
@@ -292,7 +293,7 @@ async def test_server_answers_documents_with_their_headers(bare: Any) -> None:
     assert (await bare("GET", "/api/v1/namespaces", accept="text/html")).status == 406
 
 
-async def test_list_in_yaml_is_the_list_in_json(bare: Any) -> None:
+async def test_list_in_yaml_is_the_list_in_json(bare: Client) -> None:
     maps = "/api/v1/namespaces/default/configmaps"
     for name in ("", "a", "b"):
         if name:
@@ -303,7 +304,7 @@ async def test_list_in_yaml_is_the_list_in_json(bare: Any) -> None:
         assert keys == [b"apiVersion", b"items", b"kind", b"metadata"]
 
 
-async def test_review_over_the_wire(bare: Any) -> None:
+async def test_review_over_the_wire(bare: Client) -> None:
     reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
     asked = {"spec": {"resourceAttributes": {"verb": "get", "resource": "pods"}}}
     answer = await bare("POST", reviews, asked)

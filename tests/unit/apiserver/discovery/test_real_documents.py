@@ -1,4 +1,4 @@
-"""What a real kube-apiserver said of itself (data/documents.json), and what we say: clients must find no difference.
+"""What a real kube-apiserver said of itself (data/documents), and what we say: clients must find no difference.
 
 Recorded with data/record_documents.py. Texts are our own and not compared, nor is what only a newer Kubernetes has.
 """
@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 import pytest
 
+from tests import recordings
 from tests.implementation_details import without_details
 from tink.apiserver.discovery import groups
 from tink.apiserver.discovery.documents import DocumentRequest, Documents
@@ -24,7 +25,7 @@ from tink.apiserver.resources.registry import Registry
 from tink.apiserver.write.reviews import Reviewer, find_review
 
 DATA = Path(__file__).parents[1] / "data"
-REAL = json.loads((DATA / "documents.json").read_text())
+REAL = recordings.read(DATA / "documents")
 WIDGETS = json.loads((DATA / "widgets.json").read_text())
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 

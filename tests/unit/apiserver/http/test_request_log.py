@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.apiserver.conftest import Client
 from tink.apiserver.http.request_log import CAPACITY, INTERVAL_SECONDS, NotHttp, RequestLog
 
 LOG = logging.getLogger("tests.refusals")
@@ -47,7 +48,7 @@ def test_what_is_no_http_leaves_no_stack_trace(told: Any) -> None:
     assert told() == ["? ?: a client sends what is no HTTP: BadHttpMethod"]
 
 
-async def test_repeated_bad_request_is_one_line(bare: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_repeated_bad_request_is_one_line(bare: Client, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     for _ in range(5):
         assert (await bare("GET", "/api/v1/secrets?limit=x")).status == 400

@@ -1,25 +1,24 @@
 """Records what a real kube-apiserver does with managed fields, for `test_recorded.py`.
 
-    python tests/unit/apiserver/managed_fields/record.py --server https://127.0.0.1:6443 --token TOKEN --ca ca.crt
+    python -m tests.record managed-fields
 
 Installs the definition of `schemas.json`, runs the sequences of `sequences.py`, each on an object of
-its own, and writes every request with its answer to `recorded.json`. Times stay as they are: the time of each request
+its own, and writes every request with its answer to `recorded`. Times stay as they are: the time of each request
 is recorded too. A request in which the clock has just moved on is tried again with another object.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import ssl
 import time
-import urllib.error
-import urllib.request
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
-from sequences import CONFIG_MAPS, LEASES, SEQUENCES, THINGS, generate
+from tests import recordings
+from tests.peer import DEFINITIONS, Peer
+from tests.unit.apiserver.managed_fields.sequences import CONFIG_MAPS, LEASES, SEQUENCES, THINGS, generate
+from tests.waiting import wait_until
 
 HERE = Path(__file__).parent
 SCHEMAS = json.loads((HERE / "schemas.json").read_text())
@@ -29,28 +28,15 @@ MEDIA = {
     "merge": "application/merge-patch+json",
     "json": "application/json-patch+json",
 }
+GENERATED = 140
 Raw = dict[str, Any]
 
 
-class Server:
-    """The real server."""
-
-    def __init__(self, url: str, token: str, ca: str) -> None:
-        self.url, self.token = url, token
-        self.context = ssl.create_default_context(cafile=ca)
-
-    def call(self, method: str, path: str, body: Any = None, media: str = "application/json") -> tuple[int, Any, str]:
-        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": media, "User-Agent": "recorder/1.0"}
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, headers, method=method)
-        try:
-            answer = urllib.request.urlopen(request, context=self.context)
-        except urllib.error.HTTPError as error:
-            answer = error
-        with answer:
-            when = parsedate_to_datetime(answer.headers["Date"]).strftime("%Y-%m-%dT%H:%M:%SZ")
-            raw = answer.read()
-            return answer.status, json.loads(raw) if raw.startswith(b"{") else {}, when
+def call(peer: Peer, method: str, path: str, body: Any = None, media: str = "application/json") -> tuple[int, Any, str]:
+    """The code, the object and the server's time."""
+    answer = peer.ask(method, path, body, media)
+    when = parsedate_to_datetime(answer.headers["Date"]).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return answer.code, answer.json, when
 
 
 def path_of(kind: str, version: str) -> str:
@@ -86,18 +72,18 @@ class MovedError(Exception):
     """The clock moved on during a request."""
 
 
-def run(server: Server, kind: str, name: str, steps: list[Raw]) -> list[Raw]:
+def run(peer: Peer, kind: str, name: str, steps: list[Raw]) -> list[Raw]:
     """Run a sequence of steps on a new object. Raises MovedError."""
     recorded = []
     for step in steps:
         if step["verb"] == "wait":
             time.sleep(1.05)
             continue
-        recorded.append(_one(server, kind, name, step))
+        recorded.append(_one(peer, kind, name, step))
     return recorded
 
 
-def _one(server: Server, kind: str, name: str, step: Raw) -> Raw:
+def _one(peer: Peer, kind: str, name: str, step: Raw) -> Raw:
     version, subresource, manager = step.get("version", ""), step.get("subresource", ""), step.get("manager", "")
     base = path_of(kind, version)
     where = f"{base}/{name}" + (f"/{subresource}" if subresource else "")
@@ -106,9 +92,9 @@ def _one(server: Server, kind: str, name: str, step: Raw) -> Raw:
     verb, body = step["verb"], step.get("body")
     if verb == "post":
         sent = merged(head(kind, name, version), body)
-        status, answer, when = server.call("POST", base + query, sent)
+        status, answer, when = call(peer, "POST", base + query, sent)
     elif verb == "put":
-        _, live, _ = server.call("GET", f"{base}/{name}")
+        _, live, _ = call(peer, "GET", f"{base}/{name}")
         sent = merged(live, body)
         for gone in step.get("without", []):
             *way, last = gone.split(".")
@@ -116,13 +102,13 @@ def _one(server: Server, kind: str, name: str, step: Raw) -> Raw:
             for part in way:
                 at = at.get(part, {})
             at.pop(last, None)
-        status, answer, when = server.call("PUT", where + query, sent)
+        status, answer, when = call(peer, "PUT", where + query, sent)
         sent = clean(sent)
     else:
         sent = merged(head(kind, name, version), body) if verb == "apply" and not step.get("bare") else body
         if step.get("force"):
             query += "&force=true"
-        status, answer, when = server.call("PATCH", where + query, sent, MEDIA[verb])
+        status, answer, when = call(peer, "PATCH", where + query, sent, MEDIA[verb])
     if int(time.time()) != began:
         raise MovedError
     return {
@@ -138,39 +124,23 @@ def _one(server: Server, kind: str, name: str, step: Raw) -> Raw:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("server", "token", "ca"):
-        parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--generated", type=int, default=140)
-    given = parser.parse_args()
-    server = Server(given.server, given.token, given.ca)
-    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    status, answer, _ = server.call("POST", path, SCHEMAS["definition"])
-    if status not in (201, 409):
-        raise SystemExit(json.dumps(answer))
-    while server.call("GET", path_of(THINGS, "v1beta1"))[0] != 200:
-        time.sleep(0.2)
-    time.sleep(2)
-    todo = SEQUENCES + [(f"generated-{seed}", THINGS, generate(seed)) for seed in range(given.generated)]
-    recorded = []
+def record(kubeconfig: Path) -> None:
+    peer = Peer(kubeconfig)
+    peer.ask("POST", DEFINITIONS, SCHEMAS["definition"]).must()
+    wait_until(lambda: peer.ask("GET", path_of(THINGS, "v1beta1")).code == 200)
+    time.sleep(2)  # until the other version is served, too
+    todo = SEQUENCES + [(f"generated-{seed}", THINGS, generate(seed)) for seed in range(GENERATED)]
+    recorded = {}
     for number, (name, kind, steps) in enumerate(todo):
         for attempt in range(5):
             unique = f"r{int(time.time())}-{number}-{attempt}"
             try:
-                found = run(server, kind, unique, steps)
+                found = run(peer, kind, unique, steps)
             except MovedError:
                 continue
             text = json.dumps({"name": name, "resource": kind, "steps": found}).replace(unique, "x")
-            recorded.append(json.loads(text))
+            recorded[name] = json.loads(text)
             break
         else:
             raise SystemExit(f"{name}: the clock always moves on")
-    (HERE / "recorded.json").write_text(
-        "[\n" + ",\n".join(json.dumps(item, separators=(",", ":"), ensure_ascii=True) for item in recorded) + "\n]\n"
-    )
-    print(len(recorded), "sequences,", sum(len(item["steps"]) for item in recorded), "requests")
-
-
-if __name__ == "__main__":
-    main()
+    recordings.write(HERE / "recorded", recorded)

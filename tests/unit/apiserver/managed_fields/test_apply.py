@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.apiserver.managed_fields.conftest import Api
 from tink.apiserver.errors import StatusError
 from tink.apiserver.managed_fields import FieldManager, entries, fields, openapi
 from tink.schema.structural.compiler import root_schema
@@ -84,7 +85,9 @@ def _try(write: Callable[[], Any]) -> StatusError | None:
 
 @given(SPECS, SPECS)
 @settings(max_examples=40, deadline=None)
-def test_applying_the_same_again_changes_nothing_not_even_a_time(api: Any, do: Any, first: Raw, other: Raw) -> None:
+def test_applying_the_same_again_changes_nothing_not_even_a_time(
+    api: Callable[[str], Api], do: Any, first: Raw, other: Raw
+) -> None:
     object_ = api("things")
     do(object_, "apply", "a", {"spec": first})
     _try(lambda: do(object_, "apply", "b", {"spec": other}, force=True))
@@ -98,7 +101,9 @@ def test_applying_the_same_again_changes_nothing_not_even_a_time(api: Any, do: A
 
 @given(SPECS, st.data())
 @settings(max_examples=40, deadline=None)
-def test_who_applies_other_fields_never_gets_a_conflict(api: Any, do: Any, spec: Raw, data: st.DataObject) -> None:
+def test_who_applies_other_fields_never_gets_a_conflict(
+    api: Callable[[str], Api], do: Any, spec: Raw, data: st.DataObject
+) -> None:
     mine = data.draw(st.sets(st.sampled_from(sorted(spec) or ["text"])))
     object_ = api("things")
     do(object_, "apply", "a", {"spec": {name: value for name, value in spec.items() if name in mine}})
@@ -116,7 +121,7 @@ def _completed(name: str, value: Any) -> Any:
 
 @given(st.sampled_from(["text", "labels", "whole", "free"]))
 @settings(max_examples=10, deadline=None)
-def test_what_is_taken_by_force_is_a_conflict_for_who_had_it(api: Any, do: Any, name: str) -> None:
+def test_what_is_taken_by_force_is_a_conflict_for_who_had_it(api: Callable[[str], Api], do: Any, name: str) -> None:
     def value(text: str) -> Any:
         return text if name == "text" else {"a": text}
 
@@ -132,7 +137,9 @@ def test_what_is_taken_by_force_is_a_conflict_for_who_had_it(api: Any, do: Any, 
 
 @given(SPECS, SPECS, SPECS)
 @settings(max_examples=50, deadline=None)
-def test_what_is_applied_no_more_goes_unless_another_owns_it(api: Any, do: Any, one: Raw, two: Raw, rest: Raw) -> None:
+def test_what_is_applied_no_more_goes_unless_another_owns_it(
+    api: Callable[[str], Api], do: Any, one: Raw, two: Raw, rest: Raw
+) -> None:
     object_ = api("things")
     do(object_, "apply", "a", {"spec": one})
     _try(lambda: do(object_, "apply", "b", {"spec": two}))

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import recordings
 from tink.apiserver.errors import StatusError
 
-RECORDED = [
-    json.loads(line.rstrip(",")) for line in (Path(__file__).parent / "recorded.json").read_text().splitlines()[1:-1]
-]
+RECORDED = list(recordings.read(Path(__file__).parent / "recorded").values())
 
 Raw = dict[str, Any]
 

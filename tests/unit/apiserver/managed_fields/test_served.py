@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from tests import recordings
+from tests.unit.apiserver.conftest import Client
 from tink.apiserver.write.pipeline import Pipeline
 
 HERE = Path(__file__).parent
 Raw = dict[str, Any]
-RECORDED = [json.loads(line.rstrip(",")) for line in (HERE / "recorded.json").read_text().splitlines()[1:-1]]
+RECORDED = list(recordings.read(HERE / "recorded").values())
 DEFINITION = json.loads((HERE / "schemas.json").read_text())["definition"]
 MEDIA = {
     "apply": "application/apply-patch+yaml",
@@ -41,7 +43,7 @@ def _clean(answer: Raw, name: str) -> Raw:
     return {**answer, "metadata": metadata}
 
 
-async def _replay(client: Any, sequence: Raw, name: str, clock: list[str]) -> str:
+async def _replay(client: Client, sequence: Raw, name: str, clock: list[str]) -> str:
     """Replay one sequence. Gives the first difference, or nothing."""
     for number, step in enumerate(sequence["steps"]):
         clock[0] = step["now"]
@@ -89,13 +91,16 @@ DIFFERENT = {
 }
 """Sequences in which the whole server is still different, and why; to be shortened as that is mended."""
 
+UNPLAYED = {f"generated-{number}" for number in range(33, 140)}
+"""Enough is enough: test_recorded plays them."""
 
-async def test_the_whole_server_does_what_the_real_one_does(bare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+
+async def test_the_whole_server_does_what_the_real_one_does(bare: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ["2026-01-01T00:00:00Z"]
     monkeypatch.setattr(Pipeline, "timestamp", lambda _: clock[0])
     await bare("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", DEFINITION)
     wrong = {}
-    for number, sequence in enumerate(RECORDED[:80]):
+    for number, sequence in enumerate(each for each in RECORDED if each["name"] not in UNPLAYED):
         difference = await _replay(bare, sequence, f"replayed-{number}", clock)
         if difference and sequence["name"] not in DIFFERENT:
             wrong[sequence["name"]] = difference

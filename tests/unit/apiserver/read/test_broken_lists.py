@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tink.apiserver import ApiServer
+from tests.api import serving
 from tink.apiserver.errors import StatusError
 from tink.apiserver.read.lists import Lists
-from tink.kube.client import ApiError, KubeClient, UnreachableError
+from tink.kube.client import ApiError, UnreachableError
 from tink.kube.resources import CRD
 
 
@@ -25,17 +25,9 @@ async def test_client_never_takes_a_part_of_a_list_for_the_whole(
         raise StatusError(500, "", "conversion webhook failed")
 
     monkeypatch.setattr(Lists, "_parts", parts)
-    api = ApiServer(tmp_path, port=0)
-    await api.start()
-    try:
-        client = await KubeClient.connect(api.kubeconfig)
-        try:
-            with pytest.raises(ApiError) as caught:
-                await client.list(CRD)
-            assert type(caught.value) is error
-            if error is ApiError:
-                assert caught.value.message == "conversion webhook failed"
-        finally:
-            await client.close()
-    finally:
-        await api.stop()
+    async with serving(tmp_path) as (_, client):
+        with pytest.raises(ApiError) as caught:
+            await client.list(CRD)
+        assert type(caught.value) is error
+        if error is ApiError:
+            assert caught.value.message == "conversion webhook failed"

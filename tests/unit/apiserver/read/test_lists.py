@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.apiserver.conftest import Client
 from tink.apiserver.store import Store
 
 HARDWARE = "/apis/tinkerbell.org/v1alpha2/namespaces/default/hardware"
@@ -16,13 +17,13 @@ ALL = "/apis/tinkerbell.org/v1alpha2/hardware"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 
 
-async def make(api: Any, *names: str, **labels: str) -> None:
+async def make(api: Client, *names: str, **labels: str) -> None:
     for name in names:
         answer = await api("POST", HARDWARE, {"metadata": {"name": name, "labels": labels}, "spec": {}})
         assert answer.status == 201
 
 
-async def version(api: Any) -> str:
+async def version(api: Client) -> str:
     return str((await api("GET", HARDWARE)).json["metadata"]["resourceVersion"])
 
 
@@ -30,7 +31,7 @@ def names(answer: Any) -> list[str]:
     return [item["metadata"]["name"] for item in answer.json["items"]]
 
 
-async def test_list_is_in_order_and_has_a_version(api: Any) -> None:
+async def test_list_is_in_order_and_has_a_version(api: Client) -> None:
     await make(api, "b", "a")
     answer = await api("GET", ALL)
     assert answer.json["kind"] == "HardwareList"
@@ -52,7 +53,7 @@ async def test_list_is_in_order_and_has_a_version(api: Any) -> None:
         (" rack in ( 1 , 2 ) , row ", ["a"]),
     ],
 )
-async def test_label_selectors(api: Any, selector: str, found: list[str]) -> None:
+async def test_label_selectors(api: Client, selector: str, found: list[str]) -> None:
     await make(api, "a", rack="1", row="x")
     await make(api, "b", rack="1")
     await make(api, "c", rack="2")
@@ -61,12 +62,12 @@ async def test_label_selectors(api: Any, selector: str, found: list[str]) -> Non
 
 
 @pytest.mark.parametrize("selector", ["a=b=c", "in (x)", "a in x", ",", "a,", "a=!", "x/y/z in (", "=", "a>b"])
-async def test_label_selector_that_cannot_be_read_is_a_bad_request(api: Any, selector: str) -> None:
+async def test_label_selector_that_cannot_be_read_is_a_bad_request(api: Client, selector: str) -> None:
     answer = await api("GET", HARDWARE, labelSelector=selector)
     assert (answer.status, answer.json["reason"]) == (400, "BadRequest")
 
 
-async def test_field_selectors_of_custom_resources_and_events(api: Any) -> None:
+async def test_field_selectors_of_custom_resources_and_events(api: Client) -> None:
     await make(api, "a", "b")
     assert names(await api("GET", HARDWARE, fieldSelector="metadata.name=a")) == ["a"]
     assert names(await api("GET", ALL, fieldSelector="metadata.name=b,metadata.namespace=default")) == ["b"]
@@ -79,7 +80,7 @@ async def test_field_selectors_of_custom_resources_and_events(api: Any) -> None:
     assert names(await api("GET", events, fieldSelector="involvedObject.name=a,involvedObject.kind=Hardware")) == ["a"]
 
 
-async def test_chunks_of_a_list_show_the_state_of_its_beginning(api: Any) -> None:
+async def test_chunks_of_a_list_show_the_state_of_its_beginning(api: Client) -> None:
     await make(api, *"abcde")
     first = await api("GET", HARDWARE, limit="2")
     token = first.json["metadata"]["continue"]
@@ -99,7 +100,7 @@ async def test_chunks_of_a_list_show_the_state_of_its_beginning(api: Any) -> Non
     assert names(exact) == list("abcde")
 
 
-async def test_chunks_with_a_selector_hold_what_matches(api: Any) -> None:
+async def test_chunks_with_a_selector_hold_what_matches(api: Client) -> None:
     await make(api, *"ace", keep="yes")
     await make(api, *"bdf")
     first = await api("GET", HARDWARE, limit="2", labelSelector="keep=yes")
@@ -125,19 +126,19 @@ async def test_old_continue_token_is_gone_and_a_false_one_is_bad(start: Any, crd
         assert await watch.next() is None
 
 
-async def test_list_from_the_future_is_told_to_try_again(api: Any) -> None:
+async def test_list_from_the_future_is_told_to_try_again(api: Client) -> None:
     answer = await api("GET", HARDWARE, resourceVersion="999999")
     assert answer.status == 504
     assert answer.json["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
 
 
-async def test_watch_from_the_future_is_told_to_list_again(api: Any) -> None:
+async def test_watch_from_the_future_is_told_to_list_again(api: Client) -> None:
     """After the state was lost a client must not wait until versions have come round again."""
     async with api.watch(HARDWARE, resourceVersion="999999") as watch:
         assert (await watch.next())["object"]["code"] == 410
 
 
-async def test_watch_tells_every_change_after_its_version_in_order(api: Any) -> None:
+async def test_watch_tells_every_change_after_its_version_in_order(api: Client) -> None:
     await make(api, "a")
     since = await version(api)
     await make(api, "b")
@@ -147,7 +148,7 @@ async def test_watch_tells_every_change_after_its_version_in_order(api: Any) -> 
         assert await watch.kinds(3) == [("ADDED", "b"), ("MODIFIED", "b"), ("DELETED", "a")]
 
 
-async def test_watch_without_a_version_begins_with_what_exists(api: Any) -> None:
+async def test_watch_without_a_version_begins_with_what_exists(api: Client) -> None:
     await make(api, "a", "b")
     async with api.watch(ALL) as watch:
         assert await watch.kinds(2) == [("ADDED", "a"), ("ADDED", "b")]
@@ -155,7 +156,7 @@ async def test_watch_without_a_version_begins_with_what_exists(api: Any) -> None
         assert await watch.kinds(1) == [("ADDED", "c")]
 
 
-async def test_watch_of_a_namespace_or_name_sees_nothing_else(api: Any) -> None:
+async def test_watch_of_a_namespace_or_name_sees_nothing_else(api: Client) -> None:
     await make(api, "a")
     other = HARDWARE.replace("default", "kube-system")
     since = await version(api)
@@ -169,7 +170,7 @@ async def test_watch_of_a_namespace_or_name_sees_nothing_else(api: Any) -> None:
         assert await named.kinds(1) == [("ADDED", "b")]
 
 
-async def test_object_that_leaves_a_selection_is_deleted_for_the_watch(api: Any) -> None:
+async def test_object_that_leaves_a_selection_is_deleted_for_the_watch(api: Client) -> None:
     await make(api, "a", rack="1")
     async with api.watch(HARDWARE, resourceVersion=await version(api), labelSelector="rack=2") as watch:
         await api.merge(f"{HARDWARE}/a", {"metadata": {"labels": {"rack": "2"}}})
@@ -183,7 +184,7 @@ async def test_object_that_leaves_a_selection_is_deleted_for_the_watch(api: Any)
         assert gone["object"]["metadata"]["resourceVersion"] == changed.json["metadata"]["resourceVersion"]
 
 
-async def test_watch_ends_after_its_time_with_a_bookmark(api: Any) -> None:
+async def test_watch_ends_after_its_time_with_a_bookmark(api: Client) -> None:
     await make(api, "a")
     since = await version(api)
     await api("POST", "/api/v1/namespaces/default/configmaps", {"metadata": {"name": "elsewhere"}})
@@ -194,7 +195,7 @@ async def test_watch_ends_after_its_time_with_a_bookmark(api: Any) -> None:
         assert await watch.next() is None
 
 
-async def test_watch_list_ends_its_beginning_with_a_marked_bookmark(api: Any) -> None:
+async def test_watch_list_ends_its_beginning_with_a_marked_bookmark(api: Client) -> None:
     await make(api, "a")
     query = {"sendInitialEvents": "true", "allowWatchBookmarks": "true", "resourceVersionMatch": "NotOlderThan"}
     async with api.watch(HARDWARE, **query) as watch:
@@ -203,7 +204,7 @@ async def test_watch_list_ends_its_beginning_with_a_marked_bookmark(api: Any) ->
         assert event["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
 
 
-async def test_table_has_the_columns_of_the_definition(api: Any) -> None:
+async def test_table_has_the_columns_of_the_definition(api: Client) -> None:
     await make(api, "a")
     answer = await api("GET", HARDWARE, accept=TABLE)
     table = answer.json
@@ -218,7 +219,7 @@ async def test_table_has_the_columns_of_the_definition(api: Any) -> None:
         assert (await watch.next())["object"]["rows"][0]["cells"][:2] == ["a", "hook"]
 
 
-async def test_metadata_only_answers_for_clients_that_want_no_more(api: Any) -> None:
+async def test_metadata_only_answers_for_clients_that_want_no_more(api: Client) -> None:
     await make(api, "a")
     accept = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
     answer = await api("GET", HARDWARE, accept=accept)
@@ -226,7 +227,7 @@ async def test_metadata_only_answers_for_clients_that_want_no_more(api: Any) -> 
     assert set(answer.json["items"][0]) == {"kind", "apiVersion", "metadata"}
 
 
-async def test_slow_watch_is_ended_instead_of_filling_memory(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_watch_is_ended_instead_of_filling_memory(api: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tink.apiserver.read.broadcaster.BACKLOG", 3)
     from tink.apiserver.read.broadcaster import Broadcaster
     from tink.apiserver.store import Event, Key
@@ -239,7 +240,7 @@ async def test_slow_watch_is_ended_instead_of_filling_memory(api: Any, monkeypat
     assert await subscription.next(1) == []
 
 
-async def test_many_watches_all_get_every_change(api: Any) -> None:
+async def test_many_watches_all_get_every_change(api: Client) -> None:
     since = await version(api)
 
     async def follow() -> list[tuple[str, str]]:
@@ -252,7 +253,7 @@ async def test_many_watches_all_get_every_change(api: Any) -> None:
     assert await asyncio.gather(*watches) == [expected] * 10
 
 
-async def test_page_says_how_many_objects_follow_as_of_its_version(bare: Any) -> None:
+async def test_page_says_how_many_objects_follow_as_of_its_version(bare: Client) -> None:
     maps = "/api/v1/namespaces/default/configmaps"
     for index in range(6):
         await bare("POST", maps, {"metadata": {"name": f"m{index}", "labels": {"n": str(index % 2)}}})
@@ -270,7 +271,7 @@ async def test_page_says_how_many_objects_follow_as_of_its_version(bare: Any) ->
 
 
 async def test_pages_of_a_large_list_do_not_count_the_whole_of_it_each(
-    bare: Any, monkeypatch: pytest.MonkeyPatch
+    bare: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With 100,000 objects a count takes longer than the page."""
     counted = []
@@ -302,7 +303,7 @@ async def test_pages_of_a_large_list_do_not_count_the_whole_of_it_each(
 
 
 @pytest.mark.parametrize("lie", [-1, 0, 1, "x", None, 2.5, []])
-async def test_token_that_lies_about_what_follows_is_counted_after(bare: Any, lie: Any) -> None:
+async def test_token_that_lies_about_what_follows_is_counted_after(bare: Client, lie: Any) -> None:
     maps = "/api/v1/namespaces/default/configmaps"
     for index in range(4):
         await bare("POST", maps, {"metadata": {"name": f"m{index}"}})

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.apiserver.conftest import Client
 from tink.apiserver.errors import StatusError
 from tink.apiserver.requests import Target, decode, parse_path
 from tink.apiserver.requests.options import parse_bool
@@ -20,7 +21,7 @@ HEAD = b'{"apiVersion": "tinkerbell.org/v1alpha2", "kind": "Hardware", '
 
 
 @pytest.mark.parametrize("token", ["", "wrong", "wröng"])
-async def test_without_our_token_nothing_is_told_but_health(bare: Any, token: str) -> None:
+async def test_without_our_token_nothing_is_told_but_health(bare: Client, token: str) -> None:
     for path in ("/api", "/apis", "/version", "/openapi/v3", "/api/v1/secrets", "/nothing"):
         answer = await bare("GET", path, token=token)
         assert (answer.status, answer.json["reason"]) == (401, "Unauthorized")
@@ -60,13 +61,13 @@ async def test_without_our_token_nothing_is_told_but_health(bare: Any, token: st
         (b"x" * (3 << 20) + b"x", "application/json", 413),
     ],
 )
-async def test_bad_body_is_refused_and_nothing_is_stored(api: Any, body: bytes, content: str, status: int) -> None:
+async def test_bad_body_is_refused_and_nothing_is_stored(api: Client, body: bytes, content: str, status: int) -> None:
     answer = await api("POST", HARDWARE, body, content=content)
     assert (answer.status, answer.json["kind"], answer.json["code"]) == (status, "Status", status)
     assert (await api("GET", HARDWARE)).json["items"] == []
 
 
-async def test_yaml_is_read_as_kubernetes_reads_it(api: Any) -> None:
+async def test_yaml_is_read_as_kubernetes_reads_it(api: Client) -> None:
     text = (
         b"apiVersion: tinkerbell.org/v1alpha2\nkind: Hardware\nmetadata: {name: m}\n"
         b"spec:\n  networkInterfaces:\n    52:54:00:12:34:56: {disableDhcp: yes}\n"
@@ -103,14 +104,14 @@ async def test_yaml_is_read_as_kubernetes_reads_it(api: Any) -> None:
         ("GET", f"{HARDWARE}/m", 404),
     ],
 )
-async def test_wrong_request_has_the_status_of_kubernetes(api: Any, method: str, path: str, status: int) -> None:
+async def test_wrong_request_has_the_status_of_kubernetes(api: Client, method: str, path: str, status: int) -> None:
     answer = await api(method, path)
     assert answer.status == status
     plain = answer.text == b"404 page not found\n"  # where Kubernetes has no handler at all
     assert (status == 404 and plain) or answer.json["status"] == "Failure"
 
 
-async def test_form_that_is_not_served_is_not_acceptable(api: Any) -> None:
+async def test_form_that_is_not_served_is_not_acceptable(api: Client) -> None:
     assert (await api("GET", HARDWARE, accept="application/vnd.kubernetes.protobuf")).status == 406
     assert (await api("GET", HARDWARE, accept="application/vnd.kubernetes.protobuf,application/json")).status == 200
 
@@ -129,14 +130,14 @@ async def test_form_that_is_not_served_is_not_acceptable(api: Any) -> None:
         ("json-patch", [{"op": "remove", "path": "/spec/nothing"}], 422),
     ],
 )
-async def test_bad_patch_changes_nothing(api: Any, kind: str, patch: Any, status: int) -> None:
+async def test_bad_patch_changes_nothing(api: Client, kind: str, patch: Any, status: int) -> None:
     created = (await api("POST", HARDWARE, {"metadata": {"name": "m"}, "spec": {}})).json
     answer = await api("PATCH", f"{HARDWARE}/m", patch, content=f"application/{kind}+json")
     assert answer.status == status
     assert (await api("GET", f"{HARDWARE}/m")).json == created
 
 
-async def test_unknown_field_in_a_patch_names_the_field(api: Any) -> None:
+async def test_unknown_field_in_a_patch_names_the_field(api: Client) -> None:
     await api("POST", HARDWARE, {"metadata": {"name": "m"}, "spec": {}})
     answer = await api.merge(f"{HARDWARE}/m", {"spec": {"typo": 1}}, fieldValidation="Strict")
     assert answer.status == 422
@@ -144,7 +145,7 @@ async def test_unknown_field_in_a_patch_names_the_field(api: Any) -> None:
     assert answer.json["message"].endswith('strict decoding error: unknown field "spec.typo"')
 
 
-async def test_refused_values_do_not_reach_the_log(api: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_refused_values_do_not_reach_the_log(api: Client, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     body = {"metadata": {"name": "m"}, "spec": {"storageDevices": ["hunter2"]}}
     assert (await api("POST", HARDWARE, body)).status == 422

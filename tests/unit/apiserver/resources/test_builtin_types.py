@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.unit.apiserver.conftest import Client
+
 MAPS = "/api/v1/namespaces/default/configmaps"
 
 
@@ -40,14 +42,14 @@ MAPS = "/api/v1/namespaces/default/configmaps"
         ),
     ],
 )
-async def test_wrong_type_in_a_built_in_object_is_a_bad_request(bare: Any, path: str, body: Any, why: str) -> None:
+async def test_wrong_type_in_a_built_in_object_is_a_bad_request(bare: Client, path: str, body: Any, why: str) -> None:
     answer = await bare("POST", path, {"metadata": {"name": "x"}, **body})
     assert answer.status == 400
     assert answer.json["reason"] == "BadRequest"
     assert answer.json["message"].endswith(why)
 
 
-async def test_update_creates_leases_and_events_but_nothing_else(bare: Any) -> None:
+async def test_update_creates_leases_and_events_but_nothing_else(bare: Client) -> None:
     leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
     assert (await bare("PUT", f"{leases}/a", {"metadata": {"name": "a"}})).status == 201
     assert (await bare("PUT", f"{leases}/a", {"metadata": {"name": "a"}})).status == 422  # no resourceVersion

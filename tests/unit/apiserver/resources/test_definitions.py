@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.unit.apiserver.conftest import Client
+
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WIDGETS = "/apis/example.org/v1/widgets"
 
@@ -46,7 +48,7 @@ def widget(**changes: Any) -> dict[str, Any]:
     return made
 
 
-async def test_definition_is_completed_and_served_at_once(bare: Any) -> None:
+async def test_definition_is_completed_and_served_at_once(bare: Client) -> None:
     answer = await bare("POST", CRDS, WIDGET)
     assert answer.status == 201
     names = answer.json["spec"]["names"]
@@ -65,7 +67,7 @@ async def test_definition_is_completed_and_served_at_once(bare: Any) -> None:
     assert "org.example.v1.Widget" in document["components"]["schemas"]
 
 
-async def test_changed_schema_holds_for_the_next_write(bare: Any) -> None:
+async def test_changed_schema_holds_for_the_next_write(bare: Client) -> None:
     await bare("POST", CRDS, WIDGET)
     before = (await bare("GET", "/openapi/v3")).json["paths"]["apis/example.org/v1"]
     patch = [
@@ -83,7 +85,7 @@ async def test_changed_schema_holds_for_the_next_write(bare: Any) -> None:
     assert (await bare("GET", "/openapi/v3")).json["paths"]["apis/example.org/v1"] != before
 
 
-async def test_object_is_served_in_every_version_and_stored_in_one(bare: Any) -> None:
+async def test_object_is_served_in_every_version_and_stored_in_one(bare: Client) -> None:
     version = WIDGET["spec"]["versions"][0]
     older = {**version, "name": "v1beta1", "storage": False, "deprecated": True}
     await bare("POST", CRDS, widget(versions=[version, older]))
@@ -135,14 +137,14 @@ async def test_object_is_served_in_every_version_and_stored_in_one(bare: Any) ->
     ],
 )
 async def test_definition_that_kubernetes_would_refuse_is_refused(
-    bare: Any, changes: dict[str, Any], field: str
+    bare: Client, changes: dict[str, Any], field: str
 ) -> None:
     answer = await bare("POST", CRDS, widget(**changes))
     assert answer.status == 422
     assert field in [cause["field"] for cause in answer.json["details"]["causes"]]
 
 
-async def test_names_that_another_resource_has_are_not_accepted(bare: Any) -> None:
+async def test_names_that_another_resource_has_are_not_accepted(bare: Client) -> None:
     await bare("POST", CRDS, WIDGET)
     other = widget(names={"plural": "wodgets", "kind": "Wodget", "shortNames": ["wo", "wd"]})
     other["metadata"]["name"] = "wodgets.example.org"
@@ -157,7 +159,7 @@ async def test_names_that_another_resource_has_are_not_accepted(bare: Any) -> No
     assert (await bare("GET", "/apis/example.org/v1/wodgets")).status == 404
 
 
-async def test_lost_name_leaves_a_served_definition_served_under_its_old_names(bare: Any) -> None:
+async def test_lost_name_leaves_a_served_definition_served_under_its_old_names(bare: Client) -> None:
     await bare("POST", CRDS, WIDGET)
     other = widget(names={"plural": "wodgets", "kind": "Wodget", "shortNames": ["wo"]})
     other["metadata"]["name"] = "wodgets.example.org"
@@ -176,7 +178,7 @@ def with_schema(**keywords: Any) -> dict[str, Any]:
     return changed
 
 
-async def test_rules_of_a_definition_refuse_objects(bare: Any) -> None:
+async def test_rules_of_a_definition_refuse_objects(bare: Client) -> None:
     rules = [
         {"rule": "self.size > 1", "message": "too small", "fieldPath": ".size"},
         {"rule": "self.size >= oldSelf.size", "messageExpression": "'was %d'.format([oldSelf.size])"},
@@ -189,7 +191,7 @@ async def test_rules_of_a_definition_refuse_objects(bare: Any) -> None:
     assert answer.json["message"] == 'Widget.example.org "w" is invalid: spec: Invalid value: was 5'
 
 
-async def test_rule_that_does_not_compile_is_refused_with_its_place(bare: Any) -> None:
+async def test_rule_that_does_not_compile_is_refused_with_its_place(bare: Client) -> None:
     answer = await bare("POST", CRDS, with_schema(**{"x-kubernetes-validations": [{"rule": "self.length > 1"}]}))
     assert answer.status == 422
     cause = answer.json["details"]["causes"][0]
@@ -199,7 +201,7 @@ async def test_rule_that_does_not_compile_is_refused_with_its_place(bare: Any) -
     )
 
 
-async def test_fields_that_a_definition_names_can_be_selected(bare: Any) -> None:
+async def test_fields_that_a_definition_names_can_be_selected(bare: Client) -> None:
     definition = put_version(selectableFields=[{"jsonPath": ".spec.size"}])
     await bare("POST", CRDS, definition)
     for name, size in (("a", 1), ("b", 2)):
@@ -216,7 +218,7 @@ def put_version(**changes: Any) -> dict[str, Any]:
     return changed
 
 
-async def test_replicas_that_cannot_be_scaled_are_refused(bare: Any) -> None:
+async def test_replicas_that_cannot_be_scaled_are_refused(bare: Client) -> None:
     scale = {"specReplicasPath": ".spec.size", "statusReplicasPath": ".status.size"}
     await bare("POST", CRDS, put_version(subresources={"scale": scale}))
     answer = await bare("POST", WIDGETS, made(spec={"size": -1}))
@@ -226,7 +228,7 @@ async def test_replicas_that_cannot_be_scaled_are_refused(bare: Any) -> None:
     assert (await bare("POST", WIDGETS, made(spec={}))).status == 201
 
 
-async def test_column_that_cannot_be_read_gives_the_usual_columns(bare: Any) -> None:
+async def test_column_that_cannot_be_read_gives_the_usual_columns(bare: Client) -> None:
     column = {"name": "X", "type": "string", "jsonPath": ".spec[?("}
     assert (await bare("POST", CRDS, put_version(additionalPrinterColumns=[column]))).status == 201
     accept = "application/json;as=Table;g=meta.k8s.io;v=v1"
@@ -234,7 +236,7 @@ async def test_column_that_cannot_be_read_gives_the_usual_columns(bare: Any) -> 
     assert [item["name"] for item in table["columnDefinitions"]] == ["Name", "Age"]
 
 
-async def test_unknown_field_of_a_definition_is_told_of_and_dropped(bare: Any) -> None:
+async def test_unknown_field_of_a_definition_is_told_of_and_dropped(bare: Client) -> None:
     definition = with_schema(readOnly=True)
     answer = await bare("POST", CRDS, definition)
     where = "spec.versions[0].schema.openAPIV3Schema.properties.spec.readOnly"
@@ -247,12 +249,12 @@ async def test_unknown_field_of_a_definition_is_told_of_and_dropped(bare: Any) -
     assert f'unknown field "{where}"' in answer.json["message"]
 
 
-async def test_unknown_format_is_told_of(bare: Any) -> None:
+async def test_unknown_format_is_told_of(bare: Client) -> None:
     answer = await bare("POST", CRDS, with_schema(properties={"a": {"type": "string", "format": "ip"}}))
     assert answer.headers["Warning"] == ['299 - "unrecognized format \\"ip\\""']
 
 
-async def test_stored_version_goes_only_after_status_was_told_that_nothing_is_stored_in_it(bare: Any) -> None:
+async def test_stored_version_goes_only_after_status_was_told_that_nothing_is_stored_in_it(bare: Client) -> None:
     newer = {**WIDGET["spec"]["versions"][0], "name": "v2"}
     older = {**WIDGET["spec"]["versions"][0], "storage": False}
     await bare("POST", CRDS, WIDGET)
@@ -266,7 +268,7 @@ async def test_stored_version_goes_only_after_status_was_told_that_nothing_is_st
     assert (await bare.merge(where, {"spec": {"versions": [newer]}})).status == 200
 
 
-async def test_definition_of_a_group_of_kubernetes_needs_an_approval(bare: Any) -> None:
+async def test_definition_of_a_group_of_kubernetes_needs_an_approval(bare: Client) -> None:
     definition = widget(group="stuff.k8s.io")
     definition["metadata"]["name"] = "widgets.stuff.k8s.io"
     assert (await bare("POST", CRDS, definition)).status == 422
@@ -277,7 +279,7 @@ async def test_definition_of_a_group_of_kubernetes_needs_an_approval(bare: Any) 
     assert (approval["status"], approval["reason"]) == ("True", "ApprovedAnnotation")
 
 
-async def test_definition_whose_webhook_cannot_be_trusted_is_not_served(bare: Any) -> None:
+async def test_definition_whose_webhook_cannot_be_trusted_is_not_served(bare: Client) -> None:
     config = {"url": "https://example.org/", "caBundle": "bm90IGEgY2VydGlmaWNhdGU="}
     webhook = {"clientConfig": config, "conversionReviewVersions": ["v1"]}
     answer = await bare("POST", CRDS, widget(conversion={"strategy": "Webhook", "webhook": webhook}))
@@ -286,7 +288,7 @@ async def test_definition_whose_webhook_cannot_be_trusted_is_not_served(bare: An
     assert (await bare("GET", WIDGETS)).status == 404
 
 
-async def test_definition_is_held_only_once_it_is_deleted(bare: Any) -> None:
+async def test_definition_is_held_only_once_it_is_deleted(bare: Client) -> None:
     answer = await bare("POST", CRDS, WIDGET)
     assert "finalizers" not in answer.json["metadata"]
     await bare("POST", WIDGETS, made(metadata={"finalizers": ["example.org/hold"]}))
@@ -295,13 +297,13 @@ async def test_definition_is_held_only_once_it_is_deleted(bare: Any) -> None:
     await bare.merge(f"{WIDGETS}/w", {"metadata": {"finalizers": None}})
 
 
-async def test_group_and_scope_of_a_definition_stay(bare: Any) -> None:
+async def test_group_and_scope_of_a_definition_stay(bare: Client) -> None:
     await bare("POST", CRDS, WIDGET)
     answer = await bare.merge(f"{CRDS}/widgets.example.org", {"spec": {"scope": "Namespaced"}})
     assert answer.json["message"].endswith('spec.scope: Invalid value: "Namespaced": field is immutable')
 
 
-async def test_deleted_definition_takes_its_objects_and_ends_their_watches(bare: Any) -> None:
+async def test_deleted_definition_takes_its_objects_and_ends_their_watches(bare: Client) -> None:
     await bare("POST", CRDS, WIDGET)
     await bare("POST", WIDGETS, made())
     async with bare.watch(WIDGETS, resourceVersion="0") as watch, bare.watch(CRDS) as definitions:
@@ -315,7 +317,7 @@ async def test_deleted_definition_takes_its_objects_and_ends_their_watches(bare:
     assert "example.org" not in str((await bare("GET", "/apis")).json)
 
 
-async def test_definition_waits_for_objects_with_finalizers(bare: Any) -> None:
+async def test_definition_waits_for_objects_with_finalizers(bare: Client) -> None:
     await bare("POST", CRDS, WIDGET)
     await bare("POST", WIDGETS, made(metadata={"finalizers": ["example.org/hold"]}))
     await bare("DELETE", f"{CRDS}/widgets.example.org")
@@ -328,7 +330,7 @@ async def test_definition_waits_for_objects_with_finalizers(bare: Any) -> None:
         assert await watch.kinds(1) == [("DELETED", "widgets.example.org")]
 
 
-async def test_nothing_new_in_a_namespace_that_is_going(bare: Any) -> None:
+async def test_nothing_new_in_a_namespace_that_is_going(bare: Client) -> None:
     await bare("POST", "/api/v1/namespaces", {"metadata": {"name": "x"}})
     maps = "/api/v1/namespaces/x/configmaps"
     await bare("POST", maps, {"metadata": {"name": "held", "finalizers": ["example.org/hold"]}})
@@ -342,7 +344,7 @@ async def test_nothing_new_in_a_namespace_that_is_going(bare: Any) -> None:
         assert (seen if seen[0][0] == "DELETED" else await watch.kinds(1)) == [("DELETED", "x")]
 
 
-async def test_discovery_in_both_forms_tells_the_same(api: Any) -> None:
+async def test_discovery_in_both_forms_tells_the_same(api: Client) -> None:
     classic = (await api("GET", "/apis/tinkerbell.org/v1alpha2")).json["resources"]
     accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
     answer = await api("GET", "/apis", accept=accept)
@@ -359,7 +361,7 @@ async def test_discovery_in_both_forms_tells_the_same(api: Any) -> None:
     assert (await api("GET", "/api")).json["versions"] == ["v1"]
 
 
-async def test_openapi_tells_kubectl_that_the_server_validates(api: Any) -> None:
+async def test_openapi_tells_kubectl_that_the_server_validates(api: Client) -> None:
     document = (await api("GET", "/openapi/v3/apis/tinkerbell.org/v1alpha2")).json
     patch = document["paths"]["/apis/tinkerbell.org/v1alpha2/namespaces/{namespace}/hardware/{name}"]["patch"]
     assert "fieldValidation" in [parameter["name"] for parameter in patch["parameters"]]

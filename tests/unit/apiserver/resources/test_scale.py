@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.unit.apiserver.conftest import Client
+
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 SETS = "/apis/example.org/v1/namespaces/default/sets"
 SCHEMA = {
@@ -36,7 +38,7 @@ SETS_DEFINITION = {
 
 
 @pytest.fixture
-async def sets(bare: Any) -> Any:
+async def sets(bare: Client) -> Any:
     assert (await bare("POST", CRDS, SETS_DEFINITION)).status == 201
     body = {"apiVersion": "example.org/v1", "kind": "Set", "metadata": {"name": "s"}, "spec": {"replicas": 2}}
     assert (await bare("POST", SETS, body)).status == 201

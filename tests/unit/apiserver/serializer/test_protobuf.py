@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.apiserver.conftest import Client
 from tink.apiserver.serializer import protobuf
 from tink.apiserver.serializer.protobuf_messages import KINDS, MESSAGES, SCALARS
 
@@ -135,7 +136,7 @@ def test_every_message_that_is_named_is_described() -> None:
     assert set(KINDS.values()) <= MESSAGES.keys()
 
 
-async def test_protobuf_goes_in_and_comes_out_over_the_wire(bare: Any) -> None:
+async def test_protobuf_goes_in_and_comes_out_over_the_wire(bare: Client) -> None:
     body = protobuf.dump_protobuf(
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "v"}}
     )

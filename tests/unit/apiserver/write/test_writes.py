@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.unit.apiserver.conftest import Client
+
 HARDWARE = "/apis/tinkerbell.org/v1alpha2/namespaces/default/hardware"
 WORKFLOWS = "/apis/tinkerbell.org/v1alpha2/namespaces/default/workflows"
 OSIES = "/apis/tinkerbell.org/v1alpha2/namespaces/default/osies"
@@ -22,7 +24,7 @@ def hardware(name: str = "m", **spec: Any) -> dict[str, Any]:
     }
 
 
-async def test_created_object_has_what_the_server_sets_and_not_what_the_client_pretends(api: Any) -> None:
+async def test_created_object_has_what_the_server_sets_and_not_what_the_client_pretends(api: Client) -> None:
     body = hardware()
     body["metadata"] |= {"uid": "mine", "generation": 7, "creationTimestamp": "2000-01-01T00:00:00Z", "selfLink": "/x"}
     answer = await api("POST", HARDWARE, body)
@@ -38,7 +40,7 @@ async def test_created_object_has_what_the_server_sets_and_not_what_the_client_p
     assert (await api("GET", f"{HARDWARE}/m")).json == answer.json
 
 
-async def test_second_object_of_a_name_is_refused(api: Any) -> None:
+async def test_second_object_of_a_name_is_refused(api: Client) -> None:
     assert (await api("POST", HARDWARE, hardware())).status == 201
     answer = await api("POST", HARDWARE, hardware())
     assert answer.status == 409
@@ -54,7 +56,7 @@ async def test_second_object_of_a_name_is_refused(api: Any) -> None:
     }
 
 
-async def test_generate_name_gives_every_object_a_name_of_its_own(api: Any) -> None:
+async def test_generate_name_gives_every_object_a_name_of_its_own(api: Client) -> None:
     body = hardware()
     body["metadata"] = {"generateName": "rack-"}
     names = {(await api("POST", HARDWARE, body)).json["metadata"]["name"] for _ in range(5)}
@@ -62,7 +64,7 @@ async def test_generate_name_gives_every_object_a_name_of_its_own(api: Any) -> N
     assert all(name.startswith("rack-") and len(name) == 10 for name in names)
 
 
-async def test_writers_of_an_old_version_get_a_conflict(api: Any) -> None:
+async def test_writers_of_an_old_version_get_a_conflict(api: Client) -> None:
     first = (await api("POST", HARDWARE, hardware())).json
     await api.merge(f"{HARDWARE}/m", {"metadata": {"labels": {"a": "b"}}})
     said = (
@@ -80,14 +82,14 @@ async def test_writers_of_an_old_version_get_a_conflict(api: Any) -> None:
     assert answer.json["details"]["causes"][0]["field"] == "metadata.resourceVersion"
 
 
-async def test_core_objects_may_be_replaced_without_a_version(api: Any) -> None:
+async def test_core_objects_may_be_replaced_without_a_version(api: Client) -> None:
     body = {"metadata": {"name": "c"}, "data": {"a": "1"}}
     await api("POST", CONFIGMAPS, body)
     answer = await api("PUT", f"{CONFIGMAPS}/c", {**body, "data": {"b": "2"}})
     assert (answer.status, answer.json["data"]) == (200, {"b": "2"})
 
 
-async def test_patches_at_the_same_time_all_take_effect(api: Any) -> None:
+async def test_patches_at_the_same_time_all_take_effect(api: Client) -> None:
     await api("POST", CONFIGMAPS, {"metadata": {"name": "c"}, "data": {}})
     answers = await asyncio.gather(
         *(api.merge(f"{CONFIGMAPS}/c", {"data": {f"k{number}": "x"}}) for number in range(4))
@@ -96,13 +98,13 @@ async def test_patches_at_the_same_time_all_take_effect(api: Any) -> None:
     assert len((await api("GET", f"{CONFIGMAPS}/c")).json["data"]) == 4
 
 
-async def test_update_that_changes_nothing_keeps_version_and_generation(api: Any) -> None:
+async def test_update_that_changes_nothing_keeps_version_and_generation(api: Client) -> None:
     created = (await api("POST", HARDWARE, hardware())).json
     assert (await api.merge(f"{HARDWARE}/m", {"spec": created["spec"]})).json == created
     assert (await api("PUT", f"{HARDWARE}/m", created)).json == created
 
 
-async def test_generation_counts_changes_of_spec_only(api: Any) -> None:
+async def test_generation_counts_changes_of_spec_only(api: Client) -> None:
     await api("POST", HARDWARE, hardware())
     labelled = await api.merge(f"{HARDWARE}/m", {"metadata": {"labels": {"a": "b"}}})
     changed = await api.merge(f"{HARDWARE}/m", {"spec": {"osie": {"name": "other"}}})
@@ -110,7 +112,7 @@ async def test_generation_counts_changes_of_spec_only(api: Any) -> None:
     assert changed.json["metadata"]["generation"] == 2
 
 
-async def test_identity_of_an_object_cannot_be_changed(api: Any) -> None:
+async def test_identity_of_an_object_cannot_be_changed(api: Client) -> None:
     created = (await api("POST", HARDWARE, hardware())).json
     answer = await api.merge(f"{HARDWARE}/m", {"metadata": {"name": "n"}})
     assert answer.json["message"] == "the name of the object (n) does not match the name on the URL (m)"
@@ -135,7 +137,7 @@ async def test_identity_of_an_object_cannot_be_changed(api: Any) -> None:
     ],
 )
 async def test_unknown_fields_are_refused_warned_of_or_dropped(
-    api: Any, validation: str, status: int, warnings: list[str]
+    api: Client, validation: str, status: int, warnings: list[str]
 ) -> None:
     answer = await api("POST", HARDWARE, hardware(typo=1), fieldValidation=validation)
     assert answer.status == status
@@ -149,7 +151,7 @@ async def test_unknown_fields_are_refused_warned_of_or_dropped(
         )
 
 
-async def test_keys_given_twice_are_found_when_strict(api: Any) -> None:
+async def test_keys_given_twice_are_found_when_strict(api: Client) -> None:
     head = b'{"apiVersion": "tinkerbell.org/v1alpha2", "kind": "Hardware", "metadata": {"name": "m"}, '
     raw = head + b'"spec": {}, "spec": {"osie": {"name": "x"}}}'
     answer = await api("POST", HARDWARE, raw, fieldValidation="Strict")
@@ -157,7 +159,7 @@ async def test_keys_given_twice_are_found_when_strict(api: Any) -> None:
     assert (await api("POST", HARDWARE, raw, fieldValidation="Ignore")).status == 201
 
 
-async def test_dry_run_checks_everything_and_stores_nothing(api: Any) -> None:
+async def test_dry_run_checks_everything_and_stores_nothing(api: Client) -> None:
     answer = await api("POST", HARDWARE, hardware(), dryRun="All")
     assert (answer.status, "uid" in answer.json["metadata"]) == (201, True)
     assert (await api("GET", f"{HARDWARE}/m")).status == 404
@@ -170,7 +172,7 @@ async def test_dry_run_checks_everything_and_stores_nothing(api: Any) -> None:
     assert (await api("POST", HARDWARE, hardware("n"), dryRun="Some")).status == 422
 
 
-async def test_delete_answers_with_a_status_and_obeys_preconditions(api: Any) -> None:
+async def test_delete_answers_with_a_status_and_obeys_preconditions(api: Client) -> None:
     created = (await api("POST", HARDWARE, hardware())).json
     answer = await api("DELETE", f"{HARDWARE}/m", {"preconditions": {"uid": "another"}})
     assert (answer.status, "the UID in the precondition (another) does not match" in answer.json["message"]) == (
@@ -191,7 +193,7 @@ async def test_delete_answers_with_a_status_and_obeys_preconditions(api: Any) ->
     assert (await api("DELETE", f"{HARDWARE}/m")).status == 404
 
 
-async def test_object_with_finalizers_stays_until_the_last_is_removed(api: Any) -> None:
+async def test_object_with_finalizers_stays_until_the_last_is_removed(api: Client) -> None:
     body = hardware()
     body["metadata"]["finalizers"] = ["example.org/a", "example.org/b"]
     await api("POST", HARDWARE, body)
@@ -206,7 +208,7 @@ async def test_object_with_finalizers_stays_until_the_last_is_removed(api: Any) 
     assert (await api("GET", f"{HARDWARE}/m")).status == 404
 
 
-async def test_status_is_written_through_its_subresource_only(api: Any) -> None:
+async def test_status_is_written_through_its_subresource_only(api: Client) -> None:
     spec = {"hardwareRef": {"name": "m"}, "templateRef": {"name": "t"}}
     body = {"metadata": {"name": "w"}, "spec": spec, "status": {"state": "Running"}}
     assert "status" not in (await api("POST", WORKFLOWS, body)).json
@@ -224,7 +226,7 @@ async def test_status_is_written_through_its_subresource_only(api: Any) -> None:
     assert (await api("GET", f"{HARDWARE}/m/status")).status == 404
 
 
-async def test_namespace_must_exist_and_match(api: Any) -> None:
+async def test_namespace_must_exist_and_match(api: Client) -> None:
     answer = await api("POST", HARDWARE.replace("default", "nowhere"), hardware())
     assert (answer.status, answer.json["message"]) == (404, 'namespaces "nowhere" not found')
     body = hardware()
@@ -232,7 +234,7 @@ async def test_namespace_must_exist_and_match(api: Any) -> None:
     assert (await api("POST", HARDWARE, body)).status == 400
 
 
-async def test_delete_of_a_collection_takes_what_is_selected(api: Any) -> None:
+async def test_delete_of_a_collection_takes_what_is_selected(api: Client) -> None:
     for name, rack in (("a", "1"), ("b", "1"), ("c", "2")):
         body = hardware(name)
         body["metadata"]["labels"] = {"rack": rack}
@@ -242,7 +244,7 @@ async def test_delete_of_a_collection_takes_what_is_selected(api: Any) -> None:
     assert [item["metadata"]["name"] for item in (await api("GET", HARDWARE)).json["items"]] == ["c"]
 
 
-async def test_immutable_and_secret_rules_of_core_resources(api: Any) -> None:
+async def test_immutable_and_secret_rules_of_core_resources(api: Client) -> None:
     await api("POST", CONFIGMAPS, {"metadata": {"name": "c"}, "data": {"a": "1"}, "immutable": True})
     answer = await api.merge(f"{CONFIGMAPS}/c", {"data": {"a": "2"}})
     assert answer.json["details"]["causes"][0]["field"] == "data"
@@ -254,13 +256,13 @@ async def test_immutable_and_secret_rules_of_core_resources(api: Any) -> None:
     assert [cause["field"] for cause in answer.json["details"]["causes"]] == ["data[tls.crt]", "data[tls.key]"]
 
 
-async def test_event_must_be_beside_what_it_is_about(api: Any) -> None:
+async def test_event_must_be_beside_what_it_is_about(api: Client) -> None:
     event = {"metadata": {"name": "e"}, "involvedObject": {"kind": "Hardware", "name": "m", "namespace": "kube-system"}}
     answer = await api("POST", "/api/v1/namespaces/default/events", event)
     assert answer.json["details"]["causes"][0]["field"] == "involvedObject.namespace"
 
 
-async def test_lease_is_taken_by_the_first_and_lost_by_the_second(api: Any) -> None:
+async def test_lease_is_taken_by_the_first_and_lost_by_the_second(api: Client) -> None:
     """Leader election: both read the same version, both write, one wins."""
     leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
     lease = (await api("POST", leases, {"metadata": {"name": "controller"}, "spec": {}})).json

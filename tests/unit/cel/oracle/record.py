@@ -1,9 +1,9 @@
-"""Asks Kubernetes' own CEL for the answers to every case of corpus.json, and writes them into it.
+"""Asks Kubernetes' own CEL for the answers to every case of the corpus, and writes them into it.
+
+    python -m tests.record cel
 
 `main.go` beside this file is the oracle: a Go program over k8s.io/apiserver and k8s.io/apiextensions-apiserver
-v0.36.3 (with the module requirements of k8s.io/kubernetes v1.36.3). Build it, then:
-
-    python tests/unit/cel/oracle/record.py PATH-TO-ORACLE
+v0.36.3.
 
 A case is [expression, schema of self, value of self, value of oldSelf, answer]; the three in the middle are
 places in `schemas` and `values`, -1 for none. In an answer, t is the type, r the result, x the evaluation error,
@@ -11,11 +11,13 @@ c the compile errors without their snippets, k the cost, e the estimated costs.
 """
 
 import json
-import pathlib
 import subprocess
-import sys
+from pathlib import Path
 
-CORPUS = pathlib.Path(__file__).parent.parent / "corpus.json"
+from tests import recordings
+
+CORPUS = Path(__file__).parents[1] / "corpus"
+CASES = ("plain", "of-a-schema")
 PREFIX = "ERROR: <input>:"
 
 
@@ -41,14 +43,12 @@ def _answer(line):
     return answer
 
 
-def main(oracle):
-    corpus = json.loads(CORPUS.read_text())
-    questions = "\n".join(_question(case, corpus) for case in corpus["cases"])
+def record(oracle: Path) -> None:
+    """With the program that was made of main.go."""
+    corpus = recordings.read(CORPUS)
+    cases = [case for subject in CASES for case in corpus[subject]]
+    questions = "\n".join(_question(case, corpus) for case in cases)
     lines = subprocess.run([oracle], input=questions, capture_output=True, text=True, check=True).stdout.splitlines()
-    for case, line in zip(corpus["cases"], lines, strict=True):
+    for case, line in zip(cases, lines, strict=True):
         case[4] = _answer(line)
-    CORPUS.write_text(json.dumps(corpus, ensure_ascii=False, separators=(",", ":")))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
+    recordings.write(CORPUS, corpus)

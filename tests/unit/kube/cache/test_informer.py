@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import until
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer, ObjectCompressor
 from tink.kube.client import KubeClient
@@ -316,9 +317,7 @@ async def test_page_asked_for_ahead_is_dropped_with_a_list_that_can_not_be_read(
     client: Any = Paged(3, obj, broken=0)
     informer = Informer(client, WORKFLOW, backoff=Backoff(5.0, 5.0))
     task = asyncio.create_task(informer.run())
-    async with asyncio.timeout(20):
-        while not caplog.records:
-            await asyncio.sleep(0.01)
+    await until(lambda: caplog.records)
     tasks = asyncio.all_tasks()
     assert tasks == {task, asyncio.current_task()}, "nothing is asked for behind our back"
     task.cancel()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
+from tests.waiting import until
 from tink.kube.client import ApiError, ConflictError
 from tink.kube.objects import NamespacedName
 from tink.kube.runtime import DONE, Controller, LeadershipLostError, Result
@@ -28,12 +29,6 @@ async def running(reconcile: Reconcile, **options: object) -> AsyncIterator[Cont
         task.cancel()
         await asyncio.wait([task])
         controller.queue.shut_down()
-
-
-async def until(met: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not met():
-            await asyncio.sleep(0.001)
 
 
 async def test_a_key_comes_again_when_its_time_has_come_and_not_after_that() -> None:

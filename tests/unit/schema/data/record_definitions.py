@@ -1,6 +1,6 @@
 """Asks a real kube-apiserver what it says to right and wrong CustomResourceDefinitions, and writes it down.
 
-    python record_definitions.py https://127.0.0.1:6443 TOKEN CA.crt > definitions.json
+    python -m tests.record definitions
 
 Everything but the definitions that an update starts from is a dry run. `test_definitions_recorded.py` compares.
 """
@@ -8,35 +8,16 @@ Everything but the definitions that an update starts from is a dry run. `test_de
 from __future__ import annotations
 
 import copy
-import json
-import ssl
-import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+from tests import recordings
+from tests.peer import DEFINITIONS, Peer
+from tests.waiting import wait_until
+
 Raw = dict[str, Any]
-
-
-class Peer:
-    """A kube-apiserver."""
-
-    def __init__(self, url: str, token: str, authority: str) -> None:
-        self._url, self._token = url, token
-        self._context = ssl.create_default_context(cafile=authority)
-
-    def __call__(self, method: str, path: str, body: Any = None) -> tuple[int, Raw, list[str]]:
-        request = urllib.request.Request(self._url + path, method=method, data=json.dumps(body).encode())
-        request.add_header("Authorization", f"Bearer {self._token}")
-        request.add_header("Content-Type", "application/json")
-        try:
-            with urllib.request.urlopen(request, context=self._context) as answer:
-                return answer.status, json.load(answer), answer.headers.get_all("Warning") or []
-        except urllib.error.HTTPError as error:
-            return error.code, json.load(error), error.headers.get_all("Warning") or []
 
 
 def base(**schema: Any) -> Raw:
@@ -103,20 +84,6 @@ def items(of: Raw, **more: Any) -> Raw:
 def at(**properties: Any) -> Raw:
     """Give a definition with properties under the root."""
     return base(properties=properties)
-
-
-def created() -> Iterator[tuple[str, Raw]]:
-    """Give definitions that are created."""
-    yield from _spec()
-    yield from _names()
-    yield from _versions()
-    yield from _conversion()
-    yield from _structural()
-    yield from _lists()
-    yield from _defaults()
-    yield from _rules()
-    yield from _costs()
-    yield from _forms()
 
 
 def _spec() -> Iterator[tuple[str, Raw]]:
@@ -854,38 +821,57 @@ def causes(code: int, answer: Raw) -> Raw:
     }
 
 
-def main() -> None:
-    """Ask, and print the answers as JSON."""
-    peer = Peer(*sys.argv[1:4])
-    found: list[Raw] = []
-    for name, new in created():
-        code, answer, warnings = peer("POST", f"{PATH}?dryRun=All", new)
-        found.append({"name": name, "new": new, "warnings": warnings, **causes(code, answer)})
-    for name, old, new in updated():
-        path = f"{PATH}/{old['metadata']['name']}"
-        code, answer, _ = peer("POST", PATH, old)
-        if code != 201:
-            raise SystemExit(f"{name}: {answer}")
-        while not any(
-            item["type"] == "Established" and item["status"] == "True"
-            for item in answer.get("status", {}).get("conditions") or []
-        ) and not broken(answer):
-            time.sleep(0.05)
-            answer = peer("GET", path)[1]
-        new = put(
-            new,
-            "metadata/resourceVersion",
-            new["metadata"].get("resourceVersion", answer["metadata"]["resourceVersion"]),
-        )
-        code, changed, warnings = peer("PUT", f"{path}?dryRun=All", new)
-        answer["metadata"].pop("managedFields", None)
-        found.append({"name": name, "old": answer, "new": new, "warnings": warnings, **causes(code, changed)})
-        peer("DELETE", path)
-        deadline = time.monotonic() + 5
-        while peer("GET", path)[0] != 404 and time.monotonic() < deadline:
-            time.sleep(0.05)
-    print("[\n" + ",\n".join(json.dumps(item, ensure_ascii=False) for item in found) + "\n]")
+CREATED = {
+    "spec": _spec,
+    "names": _names,
+    "versions": _versions,
+    "conversion": _conversion,
+    "structural": _structural,
+    "lists": _lists,
+    "defaults": _defaults,
+    "rules": _rules,
+    "costs": _costs,
+    "forms": _forms,
+}
+"""Subject -> definitions that are created, with their names."""
 
 
-if __name__ == "__main__":
-    main()
+def _settled(definition: Raw) -> bool:
+    conditions = definition.get("status", {}).get("conditions") or []
+    return broken(definition) or any(item["type"] == "Established" and item["status"] == "True" for item in conditions)
+
+
+def record(kubeconfig: Path) -> None:
+    """Ask, and write the answers down."""
+    peer = Peer(kubeconfig)
+    said: dict[str, list[Raw]] = {}
+    for subject, definitions in CREATED.items():
+        said[subject] = []
+        for name, new in definitions():
+            answer = peer.ask("POST", f"{DEFINITIONS}?dryRun=All", new)
+            found = {"name": name, "new": new, "warnings": answer.warnings, **causes(answer.code, answer.json)}
+            said[subject].append(found)
+    said["updates"] = [_updated(peer, *each) for each in updated()]
+    recordings.write(Path(__file__).with_name("definitions"), said)
+
+
+def _updated(peer: Peer, name: str, old: Raw, new: Raw) -> Raw:
+    path = f"{DEFINITIONS}/{old['metadata']['name']}"
+    peer.ask("POST", DEFINITIONS, old).must()
+    wait_until(lambda: _settled(peer.ask("GET", path).json))
+    stored = peer.ask("GET", path).json
+    version = new["metadata"].get("resourceVersion", stored["metadata"]["resourceVersion"])
+    new = put(new, "metadata/resourceVersion", version)
+    answer = peer.ask("PUT", f"{path}?dryRun=All", new)
+    stored["metadata"].pop("managedFields", None)
+    peer.ask("DELETE", path)
+    deadline = time.monotonic() + 5  # some take minutes
+    while peer.ask("GET", path).code != 404 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return {
+        "name": name,
+        "old": stored,
+        "new": new,
+        "warnings": answer.warnings,
+        **causes(answer.code, answer.json),
+    }

@@ -1,6 +1,6 @@
 """Asks a real kube-apiserver what CEL rules say about objects, new and changed, and writes it down.
 
-    python record_validations.py https://127.0.0.1:6443 TOKEN CA.crt > validations.json
+    python -m tests.record validations
 
 Objects that an update starts from are stored under a schema that allows everything, which then gets its rules; so
 values that have always been wrong are among them. `test_validations_recorded.py` compares.
@@ -8,13 +8,14 @@ values that have always been wrong are among them. `test_validations_recorded.py
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from record_definitions import INTEGER, PATH, STRING, Peer, Raw, items, obj, ruled
+from tests import recordings
+from tests.peer import DEFINITIONS, Peer
+from tests.unit.schema.data.record_definitions import INTEGER, STRING, Raw, items, obj, ruled
 
 Case = tuple[str, Any, Any]
 """Name, spec of the new object, spec of the old one (None: the object is created)."""
@@ -404,50 +405,39 @@ def thing(index: int, name: str, spec: Any, version: str = "") -> Raw:
     return {"apiVersion": "example.org/v1", "kind": f"Thing{index}", "metadata": metadata, "spec": spec}
 
 
-def must(answer: tuple[int, Raw, list[str]]) -> Raw:
-    """Give the object of an answer; end when there is none."""
-    if answer[0] >= 300:
-        raise SystemExit(json.dumps(answer[1]))
-    return answer[1]
-
-
-def main() -> None:
-    """Ask, and print the answers as JSON."""
-    peer = Peer(*sys.argv[1:4])
+def record(kubeconfig: Path) -> None:
+    """Ask, and write the answers down."""
+    peer = Peer(kubeconfig)
     asked = list(groups())
     for index in range(len(asked)):
-        must(peer("POST", PATH, definition(index, None)))
-    time.sleep(3)
+        peer.ask("POST", DEFINITIONS, definition(index, None)).must()
+    time.sleep(3)  # until they are served
     versions = {}
     for index, (_, _, cases) in enumerate(asked):
         for number, (_, _, old) in enumerate(cases):
             if old is not None:
-                made = must(peer("POST", f"/apis/example.org/v1/things{index}", thing(index, f"t{number}", old)))
+                made = peer.ask("POST", f"/apis/example.org/v1/things{index}", thing(index, f"t{number}", old)).must()
                 versions[index, number] = made["metadata"]["resourceVersion"]
     for index, (_, schema, _) in enumerate(asked):
-        before = must(peer("GET", f"{PATH}/things{index}.example.org"))
+        before = peer.ask("GET", f"{DEFINITIONS}/things{index}.example.org").must()
         after = definition(index, schema)
         after["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"]
-        must(peer("PUT", f"{PATH}/things{index}.example.org", after))
-    time.sleep(3)
-    found = []
+        peer.ask("PUT", f"{DEFINITIONS}/things{index}.example.org", after).must()
+    time.sleep(3)  # until their rules hold
+    said = {}
     for index, (name, schema, cases) in enumerate(asked):
         answers = []
         for number, (case, new, old) in enumerate(cases):
             path = f"/apis/example.org/v1/things{index}"
             if old is None:
-                code, answer, _ = peer("POST", f"{path}?dryRun=All", thing(index, f"t{number}", new))
+                answer = peer.ask("POST", f"{path}?dryRun=All", thing(index, f"t{number}", new))
             else:
                 body = thing(index, f"t{number}", new, versions[index, number])
-                code, answer, _ = peer("PUT", f"{path}/t{number}?dryRun=All", body)
-            listed = (answer.get("details") or {}).get("causes") or []
+                answer = peer.ask("PUT", f"{path}/t{number}?dryRun=All", body)
+            listed = (answer.json.get("details") or {}).get("causes") or []
             causes = [[cause.get("reason"), cause.get("field", ""), cause["message"]] for cause in listed]
-            if code >= 300 and not causes:
-                raise SystemExit(f"{case}: {answer}")
+            if answer.code >= 300 and not causes:
+                raise SystemExit(f"{case}: {answer.json}")
             answers.append({"name": case, "new": new, "old": old, "causes": causes})
-        found.append({"name": name, "schema": schema, "cases": answers})
-    print(json.dumps(found, ensure_ascii=False, indent=1))
-
-
-if __name__ == "__main__":
-    main()
+        said[name.replace(" ", "-")] = {"name": name, "schema": schema, "cases": answers}
+    recordings.write(Path(__file__).with_name("validations"), said)

@@ -11,6 +11,7 @@ import grpc
 import pytest
 from cryptography import x509
 
+from tests.unit.server.conftest import Certify
 from tink.api.v1alpha2 import Raw
 from tink.server.agents.auth import (
     AgentAuth,
@@ -171,7 +172,7 @@ DNS, URI = x509.DNSName, x509.UniformResourceIdentifier
     ],
 )
 def test_a_certificate_speaks_for_the_machine_in_its_names(
-    directory: AgentDirectory, certify: Any, names: dict[str, Any]
+    directory: AgentDirectory, certify: Certify, names: dict[str, Any]
 ) -> None:
     assert authorizer(directory, AgentAuth.MTLS).admit(MAC, Credentials("p", "", certify(**names).pem)) == KEY
 
@@ -191,14 +192,14 @@ def test_a_certificate_speaks_for_the_machine_in_its_names(
     ],
 )
 def test_a_certificate_of_anybody_else_is_refused(
-    directory: AgentDirectory, certify: Any, names: dict[str, Any]
+    directory: AgentDirectory, certify: Certify, names: dict[str, Any]
 ) -> None:
     with pytest.raises(ForeignAgentError, match="d/h: its certificate names ") as caught:
         authorizer(directory, AgentAuth.MTLS).admit(MAC, Credentials("192.0.2.1", "", certify(**names).pem))
     assert caught.value.code is grpc.StatusCode.PERMISSION_DENIED
 
 
-def test_a_name_that_two_machines_have_is_of_none(directory: AgentDirectory, certify: Any) -> None:
+def test_a_name_that_two_machines_have_is_of_none(directory: AgentDirectory, certify: Certify) -> None:
     directory.apply(machine("h", OTHER[:-1] + "a", namespace="e"))
     with pytest.raises(ForeignAgentError):
         authorizer(directory, AgentAuth.MTLS).admit(MAC, Credentials("p", "", certify(common="h").pem))

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.server.conftest import Certify
 from tink.api.v1alpha2 import Raw
 from tink.server.agents.auth import AgentAuth, AgentAuthorizer, Credentials, ForeignAgentError, certificate_ids
 from tink.server.agents.directory import AgentDirectory, HardwareKey, UnknownAgentError
@@ -93,7 +94,7 @@ TRICKS = [
 
 
 @pytest.mark.parametrize("name", TRICKS)
-def test_a_trick_names_nobody(certify: Any, speaks_for: Any, name: str) -> None:
+def test_a_trick_names_nobody(certify: Certify, speaks_for: Any, name: str) -> None:
     assert speaks_for(certify(alternative=[DNS(name)]).pem) == set()
     assert speaks_for(certify(alternative=[URI(f"tinkerbell:{name}")]).pem) == set()
     assert speaks_for(certify(common=name).pem) == set()
@@ -109,24 +110,26 @@ def test_a_trick_names_nobody(certify: Any, speaks_for: Any, name: str) -> None:
         ("a.b.d", ("d", "a.b")),
     ],
 )
-def test_a_name_in_any_case_is_its_machine_alone(certify: Any, speaks_for: Any, name: str, key: HardwareKey) -> None:
+def test_a_name_in_any_case_is_its_machine_alone(
+    certify: Certify, speaks_for: Any, name: str, key: HardwareKey
+) -> None:
     assert speaks_for(certify(alternative=[DNS(name)]).pem) == {key}
 
 
-def test_letters_that_only_look_alike_name_nobody(certify: Any, speaks_for: Any) -> None:
+def test_letters_that_only_look_alike_name_nobody(certify: Certify, speaks_for: Any) -> None:
     """The Kelvin sign in lower case is a k."""
     assert "\u212aate".lower() == "kate"
     assert speaks_for(certify(common="\u212aate").pem) == set()
 
 
-def test_a_name_that_can_be_read_as_two_machines_is_of_none(certify: Any, speaks_for: Any) -> None:
+def test_a_name_that_can_be_read_as_two_machines_is_of_none(certify: Certify, speaks_for: Any) -> None:
     """`a.b` is the Hardware a.b, and the Hardware a in the namespace b: whoever signed it meant one of them."""
     assert speaks_for(certify(alternative=[DNS("a.b")]).pem) == set()
     assert speaks_for(certify(alternative=[DNS("a.b"), DNS("kate")]).pem) == {("d", "kate")}
     assert speaks_for(certify(alternative=[URI("tinkerbell:b/a")]).pem) == {("b", "a")}
 
 
-def test_ten_thousand_names_are_not_all_read_nor_told(certify: Any, agents: AgentDirectory) -> None:
+def test_ten_thousand_names_are_not_all_read_nor_told(certify: Certify, agents: AgentDirectory) -> None:
     pem = certify(alternative=[DNS(f"{'n' * 50}{number}") for number in range(10_000)] + [DNS("kate")]).pem
     with pytest.raises(ForeignAgentError) as caught:
         AgentAuthorizer(agents, AgentAuth.MTLS, None, lambda: 0.0).authorise(
@@ -137,11 +140,11 @@ def test_ten_thousand_names_are_not_all_read_nor_told(certify: Any, agents: Agen
     assert "and more" in str(caught.value)
 
 
-def test_a_name_that_is_cut_off_is_no_name(certify: Any) -> None:
+def test_a_name_that_is_cut_off_is_no_name(certify: Certify) -> None:
     assert certificate_ids(certify(alternative=[DNS("n" * 321), DNS("n" * 320)]).pem) == (("n" * 320,),)
 
 
-def made_wrong(certify: Any, extension: x509.ExtensionType, old: bytes, new: bytes) -> bytes:
+def made_wrong(certify: Certify, extension: x509.ExtensionType, old: bytes, new: bytes) -> bytes:
     """A certificate (PEM) that no library would make: `old` in its DER is `new`. Nobody checks the signature here."""
     made = x509.load_pem_x509_certificate(certify(alternative=[DNS("kate")], also=[extension]).pem)
     der = made.public_bytes(Encoding.DER)
@@ -149,7 +152,7 @@ def made_wrong(certify: Any, extension: x509.ExtensionType, old: bytes, new: byt
     return ssl.DER_cert_to_PEM_cert(der.replace(old, new)).encode()
 
 
-def test_a_certificate_that_breaks_the_rules_names_nobody(certify: Any) -> None:
+def test_a_certificate_that_breaks_the_rules_names_nobody(certify: Certify) -> None:
     twice = x509.IssuerAlternativeName([DNS("other")])
     assert certificate_ids(made_wrong(certify, twice, b"\x55\x1d\x12", b"\x55\x1d\x11")) == ()
     made = x509.load_pem_x509_certificate(certify(alternative=[DNS("kate"), x509.DirectoryName(NAME)]).pem)

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives import serialization
 
 from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
+from tests.unit.server.conftest import Certify, Rig
 from tink.server.agents.auth import AgentAuth
 from tink.server.agents.tls import Certificates, TlsError, TlsFiles, authority_of
 
@@ -28,7 +29,7 @@ LOOPBACK = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
 class Files:
     """The server's files, as an operator has them."""
 
-    def __init__(self, directory: Path, certify: Any, authority: Any) -> None:
+    def __init__(self, directory: Path, certify: Certify, authority: Any) -> None:
         self._certify = certify
         self.ca = authority[0].public_bytes(serialization.Encoding.PEM)
         self.cert, self.key, self.clients = (directory / name for name in ("tls.crt", "tls.key", "clients.pem"))
@@ -51,7 +52,7 @@ class Files:
 
 
 @pytest.fixture
-def files(tmp_path: Path, certify: Any, authority: Any) -> Files:
+def files(tmp_path: Path, certify: Certify, authority: Any) -> Files:
     return Files(tmp_path, certify, authority)
 
 
@@ -82,7 +83,7 @@ def test_a_missing_file_is_named_with_its_flag(files: Files) -> None:
         Certificates(files.mutual)
 
 
-def test_files_that_do_not_fit_are_named(files: Files, certify: Any) -> None:
+def test_files_that_do_not_fit_are_named(files: Files, certify: Certify) -> None:
     files.key.write_bytes(certify().key)
     with pytest.raises(
         TlsError, match=r"--grpc-tls-key \S+tls.key: is not the key of the first certificate in \S+tls.crt"
@@ -148,7 +149,7 @@ def test_agents_are_told_the_authority_and_not_the_server_itself(files: Files, t
 # --- with a server ---
 
 
-async def test_an_agent_with_tls_is_served_and_one_without_is_not(rig: Any, files: Files) -> None:
+async def test_an_agent_with_tls_is_served_and_one_without_is_not(rig: Rig, files: Files) -> None:
     await rig.start(tls=files.files)
     rig.machine()
     assert await ending(files.channel(rig.server.port)) == (grpc.StatusCode.OK, "")
@@ -156,7 +157,7 @@ async def test_an_agent_with_tls_is_served_and_one_without_is_not(rig: Any, file
 
 
 async def test_a_renewed_certificate_is_shown_without_a_restart(
-    rig: Any, files: Files, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    rig: Rig, files: Files, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("tink.server.agents.tls._RECHECK_SECONDS", 0.0)
     await rig.start(tls=files.files)
@@ -191,7 +192,7 @@ def _server_certificate(port: int) -> str:
 
 
 async def test_mutual_tls_lets_a_machine_speak_for_itself_alone(
-    rig: Any, files: Files, certify: Any, machine_names: Callable[[str], Any]
+    rig: Rig, files: Files, certify: Certify, machine_names: Callable[[str], Any]
 ) -> None:
     await rig.start(tls=files.mutual, agent_auth=AgentAuth.MTLS)
     rig.machine()
@@ -209,7 +210,7 @@ async def test_mutual_tls_lets_a_machine_speak_for_itself_alone(
 
 @pytest.mark.parametrize("trouble", ["it has ended", "it has not begun", "another authority signed it"])
 async def test_a_certificate_that_is_not_good_gets_nobody_past_the_handshake(
-    rig: Any, files: Files, certify: Any, foreign_authority: Any, trouble: str
+    rig: Rig, files: Files, certify: Certify, foreign_authority: Any, trouble: str
 ) -> None:
     names = [x509.DNSName(MAC.replace(":", "-"))]
     await rig.start(tls=files.mutual, agent_auth=AgentAuth.MTLS)
@@ -224,7 +225,7 @@ async def test_a_certificate_that_is_not_good_gets_nobody_past_the_handshake(
 
 
 async def test_a_certificate_with_a_trick_in_its_name_names_nobody_on_the_wire_either(
-    rig: Any, files: Files, certify: Any
+    rig: Rig, files: Files, certify: Certify
 ) -> None:
     await rig.start(tls=files.mutual, agent_auth=AgentAuth.MTLS)
     rig.machine()
@@ -236,11 +237,11 @@ async def test_a_certificate_with_a_trick_in_its_name_names_nobody_on_the_wire_e
 
 
 @pytest.fixture
-def machine_names(certify: Any) -> Callable[[str], Any]:
+def machine_names(certify: Certify) -> Callable[[str], Any]:
     return lambda mac: certify(alternative=[x509.DNSName(mac.replace(":", "-"))])
 
 
-async def test_a_bad_certificate_keeps_the_server_from_starting(rig: Any, files: Files) -> None:
+async def test_a_bad_certificate_keeps_the_server_from_starting(rig: Rig, files: Files) -> None:
     files.cert.write_bytes(b"")
     with pytest.raises(TlsError, match="--grpc-tls-cert"):
         await rig.start(tls=files.files)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from edge.callers import MetadataTokens
 from proto import metadata
 from proto import workflow_pb2 as pb
+from tests.unit.server.conftest import Rig
 from tink.files.key_file import KeyFile
 from tink.server.agents.auth import AgentAuth
 from tink.server.agents.call_metadata import read_call_metadata
@@ -185,7 +186,7 @@ def test_only_a_bearer_shows_a_token(value: str, token: str) -> None:
 
 
 @pytest.fixture
-async def ask(rig: Any, path: Path) -> Callable[[str], Any]:
+async def ask(rig: Rig, path: Path) -> Callable[[str], Any]:
     """Asks a server that wants tokens for the stream of MAC: the code, and what is said."""
     await rig.start(agent_auth=AgentAuth.TOKEN, tokens=TokenSettings(path, 3600))
     rig.machine(ip="192.0.2.1")
@@ -201,7 +202,7 @@ async def ask(rig: Any, path: Path) -> Callable[[str], Any]:
 
 
 async def test_bad_tokens_open_no_stream_and_are_told_of_once(
-    rig: Any, ask: Any, keys: TokenKeys, caplog: pytest.LogCaptureFixture
+    rig: Rig, ask: Any, keys: TokenKeys, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     old = keys.mint(MAC, rig.now - 3600 - CLOCK_SKEW_SECONDS - 1)
@@ -219,7 +220,7 @@ async def test_bad_tokens_open_no_stream_and_are_told_of_once(
     assert len(rig.seen) == 1
 
 
-async def test_who_shows_nothing_that_is_a_bearers_has_shown_nothing(ask: Any, keys: TokenKeys, rig: Any) -> None:
+async def test_who_shows_nothing_that_is_a_bearers_has_shown_nothing(ask: Any, keys: TokenKeys, rig: Rig) -> None:
     good = keys.mint(MAC, rig.now)
     for value in (good, f"Basic {good}", "Bearer", f"Bearer{good}"):
         assert (await ask(value))[0] is grpc.StatusCode.UNAUTHENTICATED

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
+from tests.unit.server.conftest import Rig
 from tests.unit.server.dispatch.side import Make, Side
 
 
 @pytest.fixture
-async def side(rig: Any) -> AsyncIterator[Make]:
+async def side(rig: Rig) -> AsyncIterator[Make]:
     sides: list[Side] = []
 
     def make(*holds: str, says: bool = True, start: bool = True) -> Side:

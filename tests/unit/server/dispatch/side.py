@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from proto import workflow_pb2 as pb
+from tests.unit.server.conftest import Rig
 from tink.api.v1alpha2 import Raw
 from tink.server.dispatch.decision import Start, Stop
 from tink.server.dispatch.stream import CommandStream, Ending
@@ -22,7 +23,7 @@ class Side:
     """One server's part: its own copy of what there is, and one stream. `before_write` is called before each command
     goes out; `lost` and `sent` are what the server was told."""
 
-    def __init__(self, rig: Any, holds: frozenset[str] | None) -> None:
+    def __init__(self, rig: Rig, holds: frozenset[str] | None) -> None:
         self.rig = rig
         self.index = WorkflowIndex()
         self.store = EventStore(
@@ -41,7 +42,7 @@ class Side:
             KEY,
             holds=holds,
             workflows=self.index,
-            records=self.store,
+            writer=self.store,
             spawn=lambda work: self.background.add(asyncio.ensure_future(work)),
             sent=lambda _, move: self.sent.append(move),
             lost=lambda _, workflow: self.lost.append(workflow["status"]["state"]),
@@ -86,7 +87,7 @@ class Side:
 Make = Callable[..., Side]
 
 
-def reboots(rig: Any, state: str = "Running", name: str = "w") -> None:
+def reboots(rig: Rig, state: str = "Running", name: str = "w") -> None:
     """The Workflow runs its last action, which reboots the machine."""
     actions = copy.deepcopy(rig.workflows.objects["d", name]["status"]["actions"])
     actions[0]["state"], actions[1]["state"] = "Succeeded", "Running"

@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.unit.server.conftest import Rig
 from tests.unit.server.dispatch.side import OVER, Make, reboots
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ConflictError, UnreachableError
@@ -17,7 +18,7 @@ from tink.workflow import events
 # --- what the agent holds -----------------------------------------------------------------------------------------
 
 
-async def test_an_agent_that_comes_back_without_its_workflow_fails_it_and_gets_the_next(rig: Any, side: Make) -> None:
+async def test_an_agent_that_comes_back_without_its_workflow_fails_it_and_gets_the_next(rig: Rig, side: Make) -> None:
     rig.workflow(state="Running")
     rig.workflow("next", created=1)
     there = side()
@@ -27,13 +28,13 @@ async def test_an_agent_that_comes_back_without_its_workflow_fails_it_and_gets_t
     assert there.lost == ["Failed"]
 
 
-async def test_an_agent_that_comes_back_without_the_workflow_it_was_to_stop_ends_it(rig: Any, side: Make) -> None:
+async def test_an_agent_that_comes_back_without_the_workflow_it_was_to_stop_ends_it(rig: Rig, side: Make) -> None:
     rig.workflow(state="Cancelling")
     assert await side().calm() == []
     assert rig.state() == "Canceled"
 
 
-async def test_a_machine_that_rebooted_as_its_last_action_wanted_has_succeeded(rig: Any, side: Make) -> None:
+async def test_a_machine_that_rebooted_as_its_last_action_wanted_has_succeeded(rig: Rig, side: Make) -> None:
     rig.workflow(state="Running")
     reboots(rig)
     there = side()
@@ -43,7 +44,7 @@ async def test_a_machine_that_rebooted_as_its_last_action_wanted_has_succeeded(r
 
 
 @pytest.mark.parametrize("state", ["Running", "Scheduled"])
-async def test_a_workflow_that_the_agent_holds_is_neither_lost_nor_sent_again(rig: Any, side: Make, state: str) -> None:
+async def test_a_workflow_that_the_agent_holds_is_neither_lost_nor_sent_again(rig: Rig, side: Make, state: str) -> None:
     rig.workflow(state=state)
     there = side("uid-w")
     assert await there.calm() == []
@@ -53,12 +54,12 @@ async def test_a_workflow_that_the_agent_holds_is_neither_lost_nor_sent_again(ri
     assert await there.calm() == [("stop", "uid-w")]
 
 
-async def test_a_scheduled_workflow_that_the_agent_does_not_hold_is_sent_again(rig: Any, side: Make) -> None:
+async def test_a_scheduled_workflow_that_the_agent_does_not_hold_is_sent_again(rig: Rig, side: Make) -> None:
     rig.workflow(state="Scheduled")
     assert await side().calm() == [("start", "uid-w")]
 
 
-async def test_an_agent_that_does_not_say_what_it_holds_loses_nothing(rig: Any, side: Make) -> None:
+async def test_an_agent_that_does_not_say_what_it_holds_loses_nothing(rig: Rig, side: Make) -> None:
     rig.workflow(state="Running")
     there = side(says=False)
     assert await there.calm() == []
@@ -68,7 +69,7 @@ async def test_an_agent_that_does_not_say_what_it_holds_loses_nothing(rig: Any, 
 
 
 async def test_what_waits_or_has_ended_costs_no_call_when_an_agent_comes(
-    rig: Any, side: Make, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, side: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def get(*_: Any) -> Raw:
         raise AssertionError("asked the API")
@@ -84,7 +85,7 @@ async def test_what_waits_or_has_ended_costs_no_call_when_an_agent_comes(
     assert not there.task.done()
 
 
-async def test_a_workflow_that_ended_well_does_not_fail_because_the_informer_is_behind(rig: Any, side: Make) -> None:
+async def test_a_workflow_that_ended_well_does_not_fail_because_the_informer_is_behind(rig: Rig, side: Make) -> None:
     rig.workflow(state="Running")
     there = side(start=False)
     rig.workflows.hold()
@@ -96,7 +97,7 @@ async def test_a_workflow_that_ended_well_does_not_fail_because_the_informer_is_
 
 @pytest.mark.parametrize("seems", ["Scheduled", "Pending"])
 async def test_a_workflow_that_seemed_not_to_run_yet_when_the_agent_came_without_it_is_asked_about_and_not_run_again(
-    rig: Any, side: Make, seems: str
+    rig: Rig, side: Make, seems: str
 ) -> None:
     """It may run for an agent that has gone on to another server; or the copy was behind, and the agent has lost it."""
     rig.workflow(state=seems)
@@ -116,7 +117,7 @@ async def test_a_workflow_that_seemed_not_to_run_yet_when_the_agent_came_without
     assert again.lost == ["Failed"]
 
 
-async def test_what_begins_to_run_between_the_hello_and_the_account_is_not_lost(rig: Any, side: Make) -> None:
+async def test_what_begins_to_run_between_the_hello_and_the_account_is_not_lost(rig: Rig, side: Make) -> None:
     rig.workflow(state="Scheduled")
     there = side(start=False)
     rig.set_state("w", "Running")  # seen by this server at once
@@ -127,7 +128,7 @@ async def test_what_begins_to_run_between_the_hello_and_the_account_is_not_lost(
     assert (await there.task).code is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_a_slow_account_does_not_fail_what_began_to_run_elsewhere_meanwhile(rig: Any, side: Make) -> None:
+async def test_a_slow_account_does_not_fail_what_began_to_run_elsewhere_meanwhile(rig: Rig, side: Make) -> None:
     """The agent held nothing when it came, its connection died unseen, and another server sent it the Workflow."""
     rig.workflow(state="Running")
     rig.workflow("second", state="Scheduled", created=1)
@@ -142,7 +143,7 @@ async def test_a_slow_account_does_not_fail_what_began_to_run_elsewhere_meanwhil
     assert "connect again" in (await there.task).message
 
 
-async def test_a_workflow_that_was_dispatched_on_this_stream_is_never_lost_on_it(rig: Any, side: Make) -> None:
+async def test_a_workflow_that_was_dispatched_on_this_stream_is_never_lost_on_it(rig: Rig, side: Make) -> None:
     rig.workflow()
     there = side()
     assert await there.calm() == [("start", "uid-w")]
@@ -153,7 +154,7 @@ async def test_a_workflow_that_was_dispatched_on_this_stream_is_never_lost_on_it
 
 
 async def test_a_stream_whose_agent_has_gone_on_to_another_server_does_not_fail_what_runs_there(
-    rig: Any, side: Make
+    rig: Rig, side: Make
 ) -> None:
     """It is a dead connection that nobody has noticed yet: the agent held nothing when it opened this one."""
     dead = side()
@@ -163,7 +164,7 @@ async def test_a_stream_whose_agent_has_gone_on_to_another_server_does_not_fail_
     assert rig.state() == "Running"
 
 
-async def test_what_is_held_of_a_workflow_that_is_gone_is_stopped(rig: Any, side: Make) -> None:
+async def test_what_is_held_of_a_workflow_that_is_gone_is_stopped(rig: Rig, side: Make) -> None:
     rig.workflow(state="Running")
     there = side("uid-w", "uid-never-was", start=False)
     rig.workflows.remove("d", "w")
@@ -174,7 +175,7 @@ async def test_what_is_held_of_a_workflow_that_is_gone_is_stopped(rig: Any, side
 
 @pytest.mark.parametrize("fault", [UnreachableError("away"), ConflictError(409, "Conflict", "c")])
 async def test_an_agent_whose_losses_cannot_be_stored_is_asked_to_come_again(
-    rig: Any, side: Make, fault: Exception
+    rig: Rig, side: Make, fault: Exception
 ) -> None:
     rig.workflow(state="Running")
     rig.api.faults = [fault] * 20
@@ -186,7 +187,7 @@ async def test_an_agent_whose_losses_cannot_be_stored_is_asked_to_come_again(
 
 
 async def test_an_agent_is_asked_to_come_again_when_what_it_said_is_old(
-    rig: Any, side: Make, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, side: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tink.server.dispatch.stream._ACCOUNT_SECONDS", 0.05)
     rig.workflow(state="Running")
@@ -196,7 +197,7 @@ async def test_an_agent_is_asked_to_come_again_when_what_it_said_is_old(
     assert (await asyncio.wait_for(there.task, 20)).code is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_a_stream_that_was_replaced_while_it_took_stock_decides_nothing(rig: Any, side: Make) -> None:
+async def test_a_stream_that_was_replaced_while_it_took_stock_decides_nothing(rig: Rig, side: Make) -> None:
     rig.workflow(state="Running")
     rig.workflow("v", state="Running")
     there = side(start=False)

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.unit.server.conftest import Rig
+from tests.waiting import until
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import UnreachableError
 from tink.server.dispatch.reboots import ELSEWHERE_GRACES, REPORT_PART, RebootWatch
@@ -387,7 +389,7 @@ async def test_without_the_api_it_is_tried_again(bench: Bench) -> None:
     assert bench.rebooted == ["w"]
 
 
-async def test_the_server_finds_it_out_and_says_so(rig: Any, started: Callable[..., Any]) -> None:
+async def test_the_server_finds_it_out_and_says_so(rig: Rig, started: Callable[..., Any]) -> None:
     await rig.start(reboot_grace=0.05)
     rig.machine()
     rig.workflow(state="Running")
@@ -401,12 +403,12 @@ async def test_the_server_finds_it_out_and_says_so(rig: Any, started: Callable[.
     await asyncio.sleep(0.1)
     assert rig.state() == "Running"
     await agent.channel.close()
-    await rig.until(lambda: rig.state() == "Succeeded")
-    await rig.until(lambda: "reboots the machine" in rig.seen[-1].message)
+    await until(lambda: rig.state() == "Succeeded")
+    await until(lambda: "reboots the machine" in rig.seen[-1].message)
     assert (rig.seen[-1].hardware, rig.seen[-1].workflow, rig.seen[-1].agent_id) == ("d/h", "d/w", "52:54:00:00:00:01")
 
 
-async def test_a_server_that_was_restarted_finds_it_again(rig: Any) -> None:
+async def test_a_server_that_was_restarted_finds_it_again(rig: Rig) -> None:
     rig.machine()
     rig.workflow(state="Running")
     actions = [{"id": "a0", "state": "Running", "rendered": {"name": "n", "reboots": True}}]
@@ -414,11 +416,11 @@ async def test_a_server_that_was_restarted_finds_it_again(rig: Any) -> None:
     held = rig.workflows.objects["d", "w"]
     await rig.start(reboot_grace=0.01)
     rig.workflows.put(held)  # what its informer lists
-    await rig.until(lambda: rig.state() == "Succeeded")
+    await until(lambda: rig.state() == "Succeeded")
 
 
 async def test_an_agent_that_moves_to_another_server_is_not_gone_before_it_has_left_that_one(
-    rig: Any, started: Callable[..., Any]
+    rig: Rig, started: Callable[..., Any]
 ) -> None:
     """Both have the same grace; the action takes many times as long."""
     grace = 0.3
@@ -451,6 +453,6 @@ async def test_an_agent_that_moves_to_another_server_is_not_gone_before_it_has_l
         await passes(grace * ELSEWHERE_GRACES * 2)
         assert rig.state() == "Running"
         await again.channel.close()
-        await rig.until(lambda: rig.state() == "Succeeded")
+        await until(lambda: rig.state() == "Succeeded")
     finally:
         await first.stop()

@@ -8,14 +8,16 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.unit.server.conftest import Rig
 from tests.unit.server.dispatch.side import Make
+from tests.waiting import until
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import UnreachableError
 
 # --- several servers ------------------------------------------------------------------------------------------------
 
 
-async def test_two_servers_with_a_stream_each_never_claim_one_workflow_twice(rig: Any, side: Make) -> None:
+async def test_two_servers_with_a_stream_each_never_claim_one_workflow_twice(rig: Rig, side: Make) -> None:
     servers = side(), side()
     await servers[0].calm()
     for name in ("a", "b", "c"):
@@ -25,14 +27,14 @@ async def test_two_servers_with_a_stream_each_never_claim_one_workflow_twice(rig
     assert rig.api.patches == 3, "one of two claims failed, and was made anew before it was sent"
 
 
-async def test_a_workflow_that_a_dead_stream_claimed_is_sent_by_the_living_one(rig: Any, side: Make) -> None:
+async def test_a_workflow_that_a_dead_stream_claimed_is_sent_by_the_living_one(rig: Rig, side: Make) -> None:
     alive = side()
     await alive.calm()
     rig.workflow(state="Scheduled")
     assert await alive.calm() == [("start", "uid-w")]
 
 
-async def test_a_second_claim_of_a_dead_stream_is_given_back_and_comes_after_the_first(rig: Any, side: Make) -> None:
+async def test_a_second_claim_of_a_dead_stream_is_given_back_and_comes_after_the_first(rig: Rig, side: Make) -> None:
     rig.workflow(state="Running")
     alive = side("uid-w")
     rig.workflow("second", state="Scheduled", created=1)
@@ -42,7 +44,7 @@ async def test_a_second_claim_of_a_dead_stream_is_given_back_and_comes_after_the
     assert await alive.calm() == [("start", "uid-second")]
 
 
-async def test_a_workflow_that_was_rejected_here_and_claimed_elsewhere_is_sent_again(rig: Any, side: Make) -> None:
+async def test_a_workflow_that_was_rejected_here_and_claimed_elsewhere_is_sent_again(rig: Rig, side: Make) -> None:
     rig.workflow()
     there = side()
     assert await there.calm() == [("start", "uid-w")]
@@ -54,7 +56,7 @@ async def test_a_workflow_that_was_rejected_here_and_claimed_elsewhere_is_sent_a
 
 @pytest.mark.parametrize("deleted", [False, True])
 async def test_a_claim_of_a_stream_that_ended_is_taken_back_also_if_it_was_cancelled_meanwhile(
-    rig: Any, side: Make, deleted: bool
+    rig: Rig, side: Make, deleted: bool
 ) -> None:
     """Of what nobody sent, nobody will ever report the end."""
     rig.workflow(dispatched=False)
@@ -75,7 +77,7 @@ async def test_a_claim_of_a_stream_that_ended_is_taken_back_also_if_it_was_cance
     assert rig.state() == ("Canceled" if deleted else "Pending")
 
 
-async def test_a_claim_that_another_stream_has_sent_is_not_taken_back(rig: Any, side: Make) -> None:
+async def test_a_claim_that_another_stream_has_sent_is_not_taken_back(rig: Rig, side: Make) -> None:
     rig.workflow()
     old, new = side(start=False), side(start=False)
     patch = rig.api.patch
@@ -97,7 +99,7 @@ async def test_a_claim_that_another_stream_has_sent_is_not_taken_back(rig: Any, 
     assert rig.state() == "Scheduled"
 
 
-async def test_a_claim_whose_answer_was_lost_is_sent_all_the_same(rig: Any, side: Make) -> None:
+async def test_a_claim_whose_answer_was_lost_is_sent_all_the_same(rig: Rig, side: Make) -> None:
     patch = rig.api.patch
 
     async def carried_out_and_lost(*arguments: Any, **options: Any) -> Raw:
@@ -111,13 +113,13 @@ async def test_a_claim_whose_answer_was_lost_is_sent_all_the_same(rig: Any, side
 
 
 async def test_an_api_that_is_away_is_asked_ever_more_rarely(
-    rig: Any, side: Make, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, side: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tink.server.dispatch.stream._FIRST_RETRY_SECONDS", 0.01)
     rig.workflow()
     rig.api.faults = [UnreachableError("away")] * 1000
     there = side()
-    await rig.until(lambda: rig.api.patches >= 2)
+    await until(lambda: rig.api.patches >= 2)
     await asyncio.sleep(0.3)
     assert rig.api.patches <= 9
     rig.api.faults.clear()
@@ -125,7 +127,7 @@ async def test_an_api_that_is_away_is_asked_ever_more_rarely(
     assert await there.calm() == [("start", "uid-w")]
 
 
-async def test_a_rejected_workflow_is_held_back_by_a_server_that_was_not_there(rig: Any, side: Make) -> None:
+async def test_a_rejected_workflow_is_held_back_by_a_server_that_was_not_there(rig: Rig, side: Make) -> None:
     rig.workflow(rejections=1, dispatchAfter="2027-01-15T08:00:30Z")
     rig.workflow("younger", created=1)
     there = side()

@@ -9,7 +9,9 @@ import grpc
 import pytest
 
 from proto import metadata
+from tests.unit.server.conftest import Rig
 from tests.unit.server.dispatch.side import OVER, Make, reboots
+from tests.waiting import until
 from tink.api.v1alpha2 import Raw
 from tink.server.agents.call_metadata import MAX_HELD, read_call_metadata
 from tink.workflow import events
@@ -18,7 +20,7 @@ from tink.workflow import events
 
 
 @pytest.mark.parametrize("state", ["Pending", "Scheduled"])
-async def test_a_workflow_that_times_out_while_it_is_sent_is_stopped(rig: Any, side: Make, state: str) -> None:
+async def test_a_workflow_that_times_out_while_it_is_sent_is_stopped(rig: Rig, side: Make, state: str) -> None:
     rig.workflow(state=state)
     there = side(start=False)
 
@@ -31,7 +33,7 @@ async def test_a_workflow_that_times_out_while_it_is_sent_is_stopped(rig: Any, s
     assert await there.calm() == [("start", "uid-w"), ("stop", "uid-w")]
 
 
-async def test_a_workflow_that_vanishes_while_it_is_sent_is_stopped(rig: Any, side: Make) -> None:
+async def test_a_workflow_that_vanishes_while_it_is_sent_is_stopped(rig: Rig, side: Make) -> None:
     rig.workflow()
     there = side(start=False)
 
@@ -47,7 +49,7 @@ async def test_a_workflow_that_vanishes_while_it_is_sent_is_stopped(rig: Any, si
 @pytest.mark.parametrize("says", [True, False])
 @pytest.mark.parametrize("state", ["Failed", "Running", "Cancelling", "Odd"])
 async def test_a_workflow_that_is_not_scheduled_any_more_is_not_sent_because_the_informer_is_behind(
-    rig: Any, side: Make, says: bool, state: str
+    rig: Rig, side: Make, says: bool, state: str
 ) -> None:
     rig.workflow(state="Scheduled")
     there = side(start=False, says=says)
@@ -58,7 +60,7 @@ async def test_a_workflow_that_is_not_scheduled_any_more_is_not_sent_because_the
 
 
 async def test_a_workflow_that_timed_out_before_the_agent_changed_servers_is_stopped_by_the_new_one(
-    rig: Any, side: Make
+    rig: Rig, side: Make
 ) -> None:
     rig.workflow(state="Failed", conditions=OVER)
     there = side("uid-w")
@@ -67,7 +69,7 @@ async def test_a_workflow_that_timed_out_before_the_agent_changed_servers_is_sto
     assert await there.calm() == [("stop", "uid-w")], "once is enough"
 
 
-async def test_a_workflow_that_timed_out_and_was_deleted_at_once_is_stopped(rig: Any, side: Make) -> None:
+async def test_a_workflow_that_timed_out_and_was_deleted_at_once_is_stopped(rig: Rig, side: Make) -> None:
     rig.workflow(state="Running")
     there = side("uid-w")
     await there.calm()
@@ -80,7 +82,7 @@ async def test_a_workflow_that_timed_out_and_was_deleted_at_once_is_stopped(rig:
 
 @pytest.mark.parametrize("report", [events.ActionStarted("a1"), events.ActionSucceeded("a0")])
 async def test_an_agent_that_still_reports_of_a_workflow_that_is_over_is_told_to_stop(
-    rig: Any, side: Make, report: Any
+    rig: Rig, side: Make, report: Any
 ) -> None:
     rig.workflow(state="Failed", conditions=OVER)
     there = side()
@@ -93,14 +95,14 @@ async def test_an_agent_that_still_reports_of_a_workflow_that_is_over_is_told_to
 
 
 async def test_an_agent_that_does_not_say_what_it_runs_is_told_to_stop_what_is_over_without_its_word(
-    rig: Any, side: Make
+    rig: Rig, side: Make
 ) -> None:
     """It may have been away when the time was up."""
     rig.workflow(state="Failed", conditions=OVER)
     assert await side(says=False).calm() == [("stop", "uid-w")]
 
 
-async def test_a_workflow_that_is_deleted_while_its_agent_holds_it_unheard_is_stopped(rig: Any, side: Make) -> None:
+async def test_a_workflow_that_is_deleted_while_its_agent_holds_it_unheard_is_stopped(rig: Rig, side: Make) -> None:
     """The claim was taken back, but the command had arrived."""
     rig.workflow(dispatchAfter="2027-01-15T08:00:30Z")
     there = side("uid-w")
@@ -109,7 +111,7 @@ async def test_a_workflow_that_is_deleted_while_its_agent_holds_it_unheard_is_st
     assert await there.calm() == [("stop", "uid-w")]
 
 
-async def test_a_workflow_that_is_deleted_after_its_agent_was_heard_of_it_is_stopped(rig: Any, side: Make) -> None:
+async def test_a_workflow_that_is_deleted_after_its_agent_was_heard_of_it_is_stopped(rig: Rig, side: Make) -> None:
     """This server's copy is behind: another one has sent it."""
     rig.workflow(dispatchAfter="2027-01-15T08:00:30Z")
     there = side()
@@ -120,7 +122,7 @@ async def test_a_workflow_that_is_deleted_after_its_agent_was_heard_of_it_is_sto
     assert await there.calm() == [("stop", "uid-w")]
 
 
-async def test_a_reboot_that_counts_as_done_is_not_stopped_when_its_agent_shows_up_again(rig: Any, side: Make) -> None:
+async def test_a_reboot_that_counts_as_done_is_not_stopped_when_its_agent_shows_up_again(rig: Rig, side: Make) -> None:
     rig.workflow(state="Running")
     reboots(rig)
     there = side("uid-w")
@@ -136,7 +138,7 @@ async def test_a_reboot_that_counts_as_done_is_not_stopped_when_its_agent_shows_
 
 @pytest.mark.parametrize("edit", [{"state": "Odd"}, {"actions": [{"id": "a0", "state": "Odd"}]}])
 async def test_a_status_edited_by_hand_is_named_once_and_holds_up_nobody(
-    rig: Any, side: Make, caplog: pytest.LogCaptureFixture, edit: Raw
+    rig: Rig, side: Make, caplog: pytest.LogCaptureFixture, edit: Raw
 ) -> None:
     rig.workflow()
     rig.set_state("w", **({"state": "Pending"} | edit))
@@ -158,7 +160,7 @@ async def test_a_status_edited_by_hand_is_named_once_and_holds_up_nobody(
 @pytest.mark.parametrize("rendered", ["text", {"env": 5}, {"env": {"A": 1}, "args": 5}, {"volumes": True}])
 @pytest.mark.parametrize("state", ["Pending", "Scheduled"])
 async def test_actions_that_no_message_can_be_made_of_are_named_and_hold_up_nobody(
-    rig: Any, side: Make, caplog: pytest.LogCaptureFixture, rendered: Any, state: str
+    rig: Rig, side: Make, caplog: pytest.LogCaptureFixture, rendered: Any, state: str
 ) -> None:
     rig.workflow(state=state, actions=[{"id": "a0", "rendered": rendered}])
     rig.workflow("good", created=1)
@@ -170,7 +172,7 @@ async def test_actions_that_no_message_can_be_made_of_are_named_and_hold_up_nobo
     assert rig.state() == state, "nobody claimed it"
 
 
-async def test_a_broken_workflow_that_goes_away_harms_nobody(rig: Any, side: Make) -> None:
+async def test_a_broken_workflow_that_goes_away_harms_nobody(rig: Rig, side: Make) -> None:
     rig.workflow(state="Running")
     there = side("uid-w")
     await there.calm()
@@ -194,7 +196,7 @@ def test_an_agent_that_holds_more_than_it_can_say_loses_nothing() -> None:
 # --- over the network ---------------------------------------------------------------------------------------------
 
 
-async def test_the_server_reads_what_an_agent_holds_from_its_call(rig: Any) -> None:
+async def test_the_server_reads_what_an_agent_holds_from_its_call(rig: Rig) -> None:
     await rig.start()
     rig.machine()
     rig.workflow(state="Running")
@@ -205,11 +207,11 @@ async def test_the_server_reads_what_an_agent_holds_from_its_call(rig: Any) -> N
     await faithful.channel.close()
     forgetful = rig.agent()
     await forgetful.accepted(holds=())
-    await rig.until(lambda: rig.state() == "Failed")
-    await rig.until(lambda: rig.seen[-1].message == "agent came back without workflow d/w, which is Failed")
+    await until(lambda: rig.state() == "Failed")
+    await until(lambda: rig.seen[-1].message == "agent came back without workflow d/w, which is Failed")
 
 
-async def test_an_agent_that_publishes_for_a_workflow_that_is_over_is_told_to_stop(rig: Any, started: Any) -> None:
+async def test_an_agent_that_publishes_for_a_workflow_that_is_over_is_told_to_stop(rig: Rig, started: Any) -> None:
     await rig.start()
     rig.machine()
     rig.workflow(state="Failed", conditions=OVER)
@@ -221,7 +223,7 @@ async def test_an_agent_that_publishes_for_a_workflow_that_is_over_is_told_to_st
 
 
 async def test_an_agent_that_publishes_everything_at_once_is_told_to_do_so_one_after_the_other(
-    rig: Any, started: Any
+    rig: Rig, started: Any
 ) -> None:
     await rig.start()
     rig.machine()
@@ -229,7 +231,7 @@ async def test_an_agent_that_publishes_everything_at_once_is_told_to_do_so_one_a
     rig.api.gate = asyncio.Event()
     agent = rig.agent()
     calls = [asyncio.ensure_future(agent.publish(started("a0"))) for _ in range(40)]
-    await rig.until(lambda: sum(call.done() for call in calls) == 24)
+    await until(lambda: sum(call.done() for call in calls) == 24)
     rig.api.gate.set()
     answers = await asyncio.gather(*calls, return_exceptions=True)
     refusals = [answer for answer in answers if isinstance(answer, grpc.aio.AioRpcError)]

@@ -1,6 +1,6 @@
 // Records what client-go sends as protobuf: one request for each kind, beside the same object as JSON.
 //
-// In a module that requires k8s.io/client-go v0.36.3: go run . > ../client_go.json
+// python -m tests.record client-go
 package main
 
 import (

@@ -1,6 +1,6 @@
 // Writes an OpenAPI 2 document (JSON, standard input) as protobuf, as a kube-apiserver does: base64, in JSON.
 //
-// In a module that requires github.com/google/gnostic-models v0.7.0: go run . <openapi.json >../gnostic.json
+// python -m tests.record gnostic
 package main
 
 import (

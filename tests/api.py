@@ -1,0 +1,27 @@
+"""The embedded API as tests of what speaks to it want it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+
+from tink.api.v1alpha2 import Raw
+from tink.apiserver import ApiServer
+from tink.kube.client import KubeClient
+from tink.kube.manifests import apply_object
+from tink.kube.resources import CRD
+
+
+@contextlib.asynccontextmanager
+async def serving(directory: Path, definitions: Iterable[Raw] = ()) -> AsyncIterator[tuple[ApiServer, KubeClient]]:
+    """A server with its state in a directory, and a client, once it has these CustomResourceDefinitions."""
+    async with contextlib.AsyncExitStack() as exits:
+        api = ApiServer(directory, port=0)
+        await api.start()
+        exits.push_async_callback(api.stop)
+        client = await KubeClient.connect(api.kubeconfig)
+        exits.push_async_callback(client.close)
+        for definition in definitions:
+            await apply_object(client, CRD, definition, "test")
+        yield api, client

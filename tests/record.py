@@ -1,0 +1,116 @@
+"""All recordings anew, or those that are named: what a real kube-apiserver, Kubernetes' own CEL and its libraries say.
+
+    python -m tests.record [SUBJECT...]
+
+Each subject has an empty kube-apiserver to itself (tests/peer.py), which is built at the first time; that and the Go
+programs take some minutes. Everything is written where the tests read it: `git diff` says what is new.
+
+Recorded otherwise: Sprig's calls (tests/interop/test_template_sprig.py compares with the real one each time), and what
+firmware sends (tests/unit/dhcp/firmware/record_firmware.py, of captures).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests import peer, recordings
+from tests.bench.bed import installed
+from tests.interop import test_conformance
+from tests.interop.resources import record as resources
+from tests.interop.webhooks import record as webhooks
+from tests.unit.apiserver.data import record_documents
+from tests.unit.apiserver.managed_fields import record as managed_fields
+from tests.unit.cel.oracle import record as cel
+from tests.unit.schema.data import record_definitions, record_validations
+
+TESTS = Path(__file__).parent
+APISERVER = TESTS / "unit" / "apiserver"
+PEER_MODULES = TESTS / "bench" / "peer"
+
+
+def by_tests(file: Path) -> Callable[[Path], None]:
+    """Tests that record when they are given a server to ask."""
+
+    def record(kubeconfig: Path) -> None:
+        command = [sys.executable, "-m", "pytest", "-q", "-W", "default", f"{file}::test_record"]
+        subprocess.run(command, env={**os.environ, "TINKEDGE_ORACLE": str(kubeconfig)}, check=True)
+
+    return record
+
+
+@contextlib.contextmanager
+def program(source: Path) -> Iterator[Path]:
+    """What this Go file makes, with Kubernetes' modules."""
+    go = installed("go")
+    if go is None:
+        raise SystemExit("go is needed to build the oracles")
+    with tempfile.TemporaryDirectory(prefix="oracle-") as directory:
+        for file in (source, PEER_MODULES / "go.mod", PEER_MODULES / "go.sum"):
+            shutil.copy(file, directory)
+        environment = {**os.environ, "GOFLAGS": "-mod=mod", "CGO_ENABLED": "0"}
+        subprocess.run([go, "build", "-o", "program", source.name], cwd=directory, env=environment, check=True)
+        yield Path(directory) / "program"
+
+
+def record_cel() -> None:
+    with program(Path(cel.__file__).with_name("main.go")) as oracle:
+        cel.record(oracle)
+
+
+def record_gnostic() -> None:
+    """google/gnostic's protobuf of an OpenAPI document."""
+    file = APISERVER / "data" / "gnostic.json"
+    document = json.dumps(json.loads(file.read_text())["document"])
+    _write(file, APISERVER / "data" / "gnostic" / "main.go", document)
+
+
+def record_client_go() -> None:
+    """What client-go sends as protobuf."""
+    _write(APISERVER / "data" / "client_go.json", APISERVER / "data" / "client_go" / "main.go")
+
+
+def _write(file: Path, source: Path, given: str = "") -> None:
+    with program(source) as oracle:
+        said = subprocess.run([oracle], input=given, capture_output=True, text=True, check=True).stdout
+    file.write_text(recordings.layout(json.loads(said)) + "\n")
+
+
+ASKED: dict[str, tuple[Callable[[Path], None], str]] = {
+    "admission": (by_tests(APISERVER / "admission" / "test_recorded.py"), "AlwaysAllow"),
+    "conformance": (test_conformance.record, "RBAC"),
+    "conversion": (by_tests(APISERVER / "admission" / "test_conversion.py"), "AlwaysAllow"),
+    "definitions": (record_definitions.record, "AlwaysAllow"),
+    "documents": (record_documents.record, "AlwaysAllow"),
+    "managed-fields": (managed_fields.record, "AlwaysAllow"),
+    "resources": (resources.record, "AlwaysAllow"),
+    "validations": (record_validations.record, "AlwaysAllow"),
+    "webhooks": (webhooks.record, "AlwaysAllow"),
+}
+"""Subject -> who records it of a kube-apiserver, and how that is to authorize."""
+COMPUTED = {"cel": record_cel, "client-go": record_client_go, "gnostic": record_gnostic}
+
+
+def main(subjects: list[str]) -> None:
+    """Record these, or all."""
+    for subject in subjects or sorted([*ASKED, *COMPUTED]):
+        print(f"{subject} ...", file=sys.stderr, flush=True)
+        if subject in COMPUTED:
+            COMPUTED[subject]()
+        elif subject in ASKED:
+            record, authorization = ASKED[subject]
+            with peer.running(authorization) as kubeconfig:
+                record(kubeconfig)
+        else:
+            raise SystemExit(f"there is no recording {subject}: {', '.join(sorted([*ASKED, *COMPUTED]))}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

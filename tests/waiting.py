@@ -1,0 +1,57 @@
+"""Waiting for what is to happen, instead of for a time: a busy machine is late, not wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+PATIENCE_SECONDS = 30.0
+"""No test is to be that slow; what takes longer hangs."""
+Why = str | Callable[[], object]
+"""What a test says when it has waited in vain, or what tells it then."""
+
+
+async def until(
+    holds: Callable[[], T | Awaitable[T | None] | None],
+    why: Why = "it did not happen",
+    *,
+    within: float = PATIENCE_SECONDS,
+    every: float = 0.005,
+) -> T:
+    """What `holds` gives, plain or to be awaited, as soon as it is true.
+
+    `within` and `every` are in seconds.
+    """
+    try:
+        async with asyncio.timeout(within):
+            while True:
+                held = holds()
+                value = await held if isinstance(held, Awaitable) else held
+                if value:
+                    return value
+                await asyncio.sleep(every)
+    except TimeoutError as error:
+        raise AssertionError(_told(why)) from error
+
+
+def wait_until(
+    holds: Callable[[], T | None],
+    why: Why = "it did not happen",
+    *,
+    within: float = PATIENCE_SECONDS,
+    every: float = 0.02,
+) -> T:
+    """`until` for tests that have no event loop."""
+    give_up = time.monotonic() + within
+    while not (value := holds()):
+        assert time.monotonic() < give_up, _told(why)
+        time.sleep(every)
+    return value
+
+
+def _told(why: Why) -> object:
+    return why if isinstance(why, str) else why()
