@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 _DETAILS = re.compile(
     r' in scheme "pkg/runtime/scheme\.go:\d+"'
@@ -12,6 +13,10 @@ _DETAILS = re.compile(
 )
 
 
-def without_details(text: str) -> str:
-    """Drop Go files and their lines, Go types, and keys of etcd from a message."""
-    return _DETAILS.sub("", text)
+def without_details(value: Any) -> Any:
+    """Drop Go files and their lines, Go types, and keys of etcd from the texts in a JSON value."""
+    if isinstance(value, dict):
+        return {key: without_details(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [without_details(item) for item in value]
+    return _DETAILS.sub("", value) if isinstance(value, str) else value

@@ -263,7 +263,6 @@ def symbolic(answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
     known = {str(v): f"<rv{rank}>" for versions in objects.values() for rank, v in enumerate(sorted(versions), 1)}
 
     def text(value: str) -> str:
-        value = without_details(value)
         value = _PATCHED.sub("Invalid value: <object>: ", value)
         value = _RANDOM.sub(r"\1<random>", _TIME.sub("<time>", value))
         value = _UID.sub("<uid>", value)
@@ -391,7 +390,9 @@ def load(file: Path) -> list[dict[str, Any]]:
 
 
 def answers_of(file: Path) -> dict[str, list[Any]]:
-    return recordings.read(HERE / "answers" / file.stem)
+    """Read what a real server answers, without what it tells of its insides."""
+    read: dict[str, list[Any]] = without_details(recordings.read(HERE / "answers" / file.stem))
+    return read
 
 
 async def play_all(player: Player, cases: list[dict[str, Any]]) -> dict[tuple[str, str], Any]:

@@ -24,10 +24,12 @@ class FieldError:
 
 
 def quote(value: object) -> str:
-    """Write a bad value into a message, as Go would, cut when it is very long."""
+    """Write a bad value into a message as Go would, cut when it is very long. Objects are written in their order."""
     if isinstance(value, str) and len(value) > golang.MAX_SHOWN:
         return golang.quote(value[: golang.MAX_SHOWN])[:-1] + '..."'
-    return golang.bad_value(value) if isinstance(value, str) else golang.cut(golang.bad_value(value))
+    if isinstance(value, str):
+        return golang.quote(value)
+    return golang.cut(golang.number(value) if isinstance(value, float) else golang.to_json(value))
 
 
 def required(field: str, detail: str = "") -> FieldError:
