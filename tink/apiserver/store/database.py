@@ -7,6 +7,8 @@ to nobody.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import sqlite3
 import zlib
@@ -61,6 +63,25 @@ def create_file(path: Path) -> None:
     Raises OSError.
     """
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+def lock(path: Path) -> int:
+    """Take the lock of a state, for as long as the descriptor that this gives is open.
+
+    Raises BlockingIOError when another process has it, OSError.
+    """
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
 
 
 def connect(path: Path) -> sqlite3.Connection:

@@ -19,8 +19,6 @@ A state that is not whole is refused before anything is served (`integrity`). On
 from __future__ import annotations
 
 import asyncio
-import errno
-import fcntl
 import logging
 import os
 import queue
@@ -362,15 +360,8 @@ class Store:
     def _lock_file(self) -> None:
         path = self._path.with_suffix(".lock")
         try:
-            try:
-                self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            except OSError as error:
-                if error.errno != errno.EROFS:
-                    raise
-                self._lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = database.lock(path)
         except BlockingIOError as error:
-            self._unlock_file()
             raise ApiServerError(f"{self._path}: another API server is using it; stop that one first") from error
         except OSError as error:
             raise ApiServerError(f"{path}: cannot be written: {error.strerror}") from error
