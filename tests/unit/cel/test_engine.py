@@ -160,9 +160,9 @@ def test_budget_error_is_not_absorbed_by_or():
 
 
 def test_declared_sizes_bound_the_estimate():
-    bounded = cel.estimate(cel.compile_expression("self.tags.all(t, t == 'a')", VARIABLES))
+    bounded = cel.compile_expression("self.tags.all(t, t == 'a')", VARIABLES).estimate()
     assert bounded.max < 100
-    unbounded = cel.estimate(cel.compile_expression("self.labels.all(k, self.labels[k] == 'a')", VARIABLES))
+    unbounded = cel.compile_expression("self.labels.all(k, self.labels[k] == 'a')", VARIABLES).estimate()
     assert unbounded.max > 1_000_000
 
 

@@ -86,7 +86,7 @@ def answered(case):
     except cel.CelError as error:
         heads = (line for line in str(error).split("\n") if not line.startswith(" | "))
         return {"c": [line.removeprefix(PREFIX) for line in heads]}
-    cost = cel.estimate(program)
+    cost = program.estimate()
     answer = {"t": text_of(program.type), "e": [cost.min, cost.max]}
     given = (("self", value), ("oldSelf", old))
     bindings = {name: CORPUS["values"][at] for name, at in given if at >= 0}
