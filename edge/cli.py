@@ -35,11 +35,11 @@ COMMANDS = {
 class LazyGroup(click.Group):
     """Lists its subcommands without importing them."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, _ctx: click.Context) -> list[str]:
         """The names, in the order of the table."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the subcommand; None if there is none of this name."""
         if cmd_name not in COMMANDS:
             return None
@@ -50,7 +50,7 @@ class LazyGroup(click.Group):
         command.context_settings.setdefault("show_default", True)
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list that `--help` ends with."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])

@@ -12,7 +12,7 @@ from typing import Protocol
 
 TOKEN_HEADER = "X-aws-ec2-metadata-token"  # noqa: S105 - the name of a header
 TTL_HEADER = "X-aws-ec2-metadata-token-ttl-seconds"
-MAX_TTL = 21_600
+MAX_TTL_SECONDS = 21_600
 """Seconds that a token is good for at most: six hours, as on EC2."""
 
 _LABEL = "tinkedge imds token"
@@ -39,8 +39,8 @@ def ttl(header: str | None) -> int:
     """The lifetime in seconds that a request for a token names in TTL_HEADER. Raises TtlError."""
     given = (header or "").strip()
     seconds = int(given) if _TTL.fullmatch(given) else 0
-    if not 1 <= seconds <= MAX_TTL:
-        raise TtlError(f"the header {TTL_HEADER} must say for how many seconds, from 1 to {MAX_TTL}")
+    if not 1 <= seconds <= MAX_TTL_SECONDS:
+        raise TtlError(f"the header {TTL_HEADER} must say for how many seconds, from 1 to {MAX_TTL_SECONDS}")
     return seconds
 
 

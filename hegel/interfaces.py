@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from tink.api.v1alpha2 import DHCP, Hardware
+from tink.mac import is_mac
 
-_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 _NO_RESERVATION = DHCP()
 
 
@@ -25,11 +24,11 @@ class Link:
 
 
 def links(hardware: Hardware) -> list[Link]:
-    """All interfaces. One whose MAC is none, as older schemas let in, is none here: `edge.inventory` has told of it."""
+    """All interfaces. One whose MAC is none, as older schemas let in, is none here: the inventory has logged it."""
     return [
         Link(number, mac, one.dhcp or _NO_RESERVATION, not one.disable_dhcp)
         for number, (mac, one) in enumerate(hardware.spec.network_interfaces.items())
-        if _MAC.fullmatch(mac)
+        if is_mac(mac)
     ]
 
 

@@ -133,7 +133,7 @@ ARCHITECTURES: dict[int, Architecture] = {
         Architecture(38, "UEFI LoongArch 32-bit HTTP"),
         Architecture(39, "UEFI LoongArch 64-bit", _efi("loong64")),
         Architecture(40, "UEFI LoongArch 64-bit HTTP", _efi("loong64")),
-        # The ROM of a Raspberry Pi runs its own firmware and nothing else: see edge.dhcp.boot.
+        # The ROM of a Raspberry Pi runs its own firmware and nothing else: see edge.dhcp.boot.choice.
         Architecture(41, "ARM rpiboot"),
     )
 }

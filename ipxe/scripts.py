@@ -1,7 +1,7 @@
 """The iPXE script of a machine, rendered from its Hardware: what iPXE is told to fetch and to start.
 
 `Scripts.compile` is asked once for each change of a Hardware and each address of ours that machines reach
-(`edge.boot_scripts`); HTTP and TFTP serve the text. The templates stand in `ipxe/templates`. What goes into them was
+(`edge.machines.scripts`); HTTP and TFTP serve the text. The templates stand in `ipxe/templates`. What goes in was
 written by whoever may write Hardware objects, so each value is checked against iPXE's own grammar (src/core/exec.c): a
 line break, or one of the words `&&`, `||`, `;`, `#...`, would end the command that it stands in, and a backslash at the
 end of a line would add the next line to it (src/image/script.c). `${...}` is left alone, for that is expanded after the
@@ -48,7 +48,7 @@ METADATA_SETTING = "tinkerbell-metadata-token"
 _TOKEN_BYTES = 80
 """The most that a token takes on the command line."""
 
-MAX_INLINE = 1 << 20
+MAX_INLINE_BYTES = 1 << 20
 """Bytes of an inline script."""
 
 MAX_SHOWN = 400
@@ -256,8 +256,10 @@ class Scripts:
         return Script(text=self._render_for("chain", plan, url=url), what="spec.ipxe.url")
 
     def _inline(self, plan: _Plan, hardware: Hardware, inline: str) -> Script:
-        if "\0" in inline or len(inline.encode()) > MAX_INLINE:
-            raise _error(hardware, "spec.ipxe.inline", f"has a NUL character or is longer than {MAX_INLINE} bytes")
+        if "\0" in inline or len(inline.encode()) > MAX_INLINE_BYTES:
+            raise _error(
+                hardware, "spec.ipxe.inline", f"has a NUL character or is longer than {MAX_INLINE_BYTES} bytes"
+            )
         script = inline.replace("\r\n", "\n").rstrip("\n")
         return Script(text=self._render_for("inline", plan, script=script), what="spec.ipxe.inline")
 

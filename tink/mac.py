@@ -13,3 +13,8 @@ _MAC = re.compile(PATTERN)
 def is_mac(text: str) -> bool:
     """Whether `text` is a MAC address in this form, and nothing else."""
     return _MAC.fullmatch(text) is not None
+
+
+def octets(mac: str) -> bytes:
+    """The six bytes of a MAC address in this form. Raises ValueError where it has other digits."""
+    return bytes.fromhex(mac.replace(":", ""))

@@ -1,1 +1,43 @@
-"""Kernels and initrds: fetched once from where an OSIE says they are, kept on disk, streamed while they arrive."""
+"""Kernels and initrds: fetched once from where an OSIE says they are, kept on disk, streamed while they arrive.
+
+`cache` is what others use; `fetch` gets files from their upstreams, `storage` keeps them.
+"""
+
+from edge.artifacts.artifact import Artifact, Source
+from edge.artifacts.cache import ArtifactCache
+from edge.artifacts.checksum import normalized
+from edge.artifacts.errors import (
+    ArtifactError,
+    BadUrlError,
+    ChecksumError,
+    NoRoomError,
+    NotFoundError,
+    RefusedUpstreamError,
+    StorageError,
+    UpstreamError,
+    UpstreamTimeoutError,
+)
+from edge.artifacts.fetch.upstream import Timeouts
+from edge.artifacts.metrics import CacheMetrics
+from edge.artifacts.progress import Progress
+from edge.artifacts.storage.store import DirectoryInUseError
+
+__all__ = [
+    "Artifact",
+    "ArtifactCache",
+    "ArtifactError",
+    "BadUrlError",
+    "CacheMetrics",
+    "ChecksumError",
+    "DirectoryInUseError",
+    "NoRoomError",
+    "NotFoundError",
+    "Progress",
+    "RefusedUpstreamError",
+    "Source",
+    "StorageError",
+    "Timeouts",
+    "UpstreamError",
+    "UpstreamTimeoutError",
+    "normalized",
+]

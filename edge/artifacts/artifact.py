@@ -12,7 +12,7 @@ from typing import Protocol
 from edge.artifacts.errors import StorageError
 from edge.artifacts.progress import Progress
 
-CHUNK = 1 << 18
+CHUNK_BYTES = 1 << 18
 """Bytes that `Artifact.chunks` reads at a time."""
 
 
@@ -87,7 +87,7 @@ class Artifact:
         while start < end:
             ready = min(await self.filled(start), end)
             while start < ready:
-                chunk = await asyncio.to_thread(os.pread, self.fd, min(CHUNK, ready - start), start)
+                chunk = await asyncio.to_thread(os.pread, self.fd, min(CHUNK_BYTES, ready - start), start)
                 if not chunk:
                     raise StorageError(self.url, f"the file ends at {start} of {self.size} bytes")
                 start += len(chunk)

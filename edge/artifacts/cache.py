@@ -38,41 +38,20 @@ from edge.artifacts.errors import (
     ArtifactError,
     BadUrlError,
     ChecksumError,
-    NoRoomError,
-    NotFoundError,
-    RefusedUpstreamError,
     StorageError,
     UpstreamError,
-    UpstreamTimeoutError,
     shown,
 )
-from edge.artifacts.flight import Flight, Services
-from edge.artifacts.giving_way import MAX_DOWNLOADS, Candidate, gives_way
+from edge.artifacts.fetch.flight import Flight, Services
+from edge.artifacts.fetch.preemption import MAX_DOWNLOADS, Candidate, preempted
+from edge.artifacts.fetch.upstream import Timeouts, Upstream
 from edge.artifacts.local import identity, open_file
 from edge.artifacts.metrics import Counts
 from edge.artifacts.progress import Progress
-from edge.artifacts.room import Allocator
-from edge.artifacts.store import Store, Stored
-from edge.artifacts.upstream import Timeouts, Upstream
+from edge.artifacts.storage.room import Allocator
+from edge.artifacts.storage.store import Store, Stored
 from tink.limits.once_per import OncePer
 from tink.net.outbound import Reach
-
-__all__ = [
-    "Artifact",
-    "ArtifactCache",
-    "ArtifactError",
-    "BadUrlError",
-    "ChecksumError",
-    "NoRoomError",
-    "NotFoundError",
-    "Progress",
-    "RefusedUpstreamError",
-    "Source",
-    "StorageError",
-    "Timeouts",
-    "UpstreamError",
-    "UpstreamTimeoutError",
-]
 
 log = logging.getLogger(__name__)
 
@@ -325,7 +304,7 @@ class ArtifactCache:
     def _make_way(self, url: str) -> None:
         """End one download, so that another may begin. Raises UpstreamError if all are at their end already."""
         now = self._clock()
-        flight = gives_way(
+        flight = preempted(
             (flight, Candidate(flight.url, flight.received, now - flight.started))
             for flight, task in self._tasks.items()
             if flight.under_way and not task.cancelling()

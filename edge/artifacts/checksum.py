@@ -17,13 +17,13 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from edge.artifacts.threads import in_thread
 
-MAX_SIDECAR = 1 << 16
+MAX_SIDECAR_BYTES = 1 << 16
 """Bytes of a checksum file that are looked at."""
 
 REMEMBERED = 1024
 """Files whose checksum `FileSums` keeps in mind."""
 
-_READ_SIZE = 1 << 20
+_READ_BYTES = 1 << 20
 
 _DIGITS = r"[0-9a-fA-F]{64}"
 _PLAIN = re.compile(rf"\\?({_DIGITS})(?:[ \t]+[*]?(.*))?")
@@ -79,7 +79,7 @@ def hash_file(fd: int, size: int) -> hashlib._Hash:
     """SHA-256 over the first `size` bytes of the file, or as many as it has. Blocks: about 1 s for a gigabyte."""
     digest = hashlib.sha256()
     offset = 0
-    while chunk := os.pread(fd, min(_READ_SIZE, size - offset), offset):
+    while chunk := os.pread(fd, min(_READ_BYTES, size - offset), offset):
         digest.update(chunk)
         offset += len(chunk)
     return digest

@@ -1,7 +1,7 @@
 """`tinkedge convert`: older and foreign resources to those of today, and a report of what could not come along.
 
-Reads with `tink.convert.sources` or `tink.convert.cluster`, converts with `tink.convert.run`, writes with
-`tink.convert.writer` or applies. Manifests go to standard output, all else to standard error.
+Reads with `tink.convert.documents.files` or `tink.convert.cluster`, converts with `tink.convert.run`, writes with
+`tink.convert.documents.writer` or applies. Manifests go to standard output, all else to standard error.
 """
 
 from __future__ import annotations
@@ -12,23 +12,34 @@ import gc
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import click
 
 from edge.commands.hosts import host_options, osies_by_architecture
 from edge.commands.metal3_options import empty_checksum_type
-from tink.convert.baremetalhost import ConversionSettings
-from tink.convert.documents import Document
-from tink.convert.report import Finding, Kind, Source
-from tink.convert.run import DEFAULT_NAMESPACE, TARGETS, TO_HARDWARE, Result, convert_documents
-from tink.convert.sources import read_all
-from tink.convert.table import report_json, summary, table
-from tink.convert.to_hardware import HostOptions
-from tink.convert.writer import file_name, json_text, to_json, to_yaml, write_whole, yaml_document
+from tink.convert.documents import (
+    DEFAULT_NAMESPACE,
+    Document,
+    file_name,
+    json_text,
+    read_all,
+    to_json,
+    to_yaml,
+    write_whole,
+    yaml_document,
+)
+from tink.convert.findings import Finding, Kind, Source
+from tink.convert.metal3 import ConversionSettings, HostOptions
+from tink.convert.registry import TARGETS, TO_HARDWARE
+from tink.convert.report import as_json, as_table, summary
+from tink.convert.run import Result, convert_documents
+
+if TYPE_CHECKING:
+    from tink.kube.client import KubeClient
 
 _PROGRESS_SECONDS = 0.2
 _STDOUT = Path("-")
@@ -204,35 +215,36 @@ def _not_written(place: str, error: OSError) -> Finding:
     return Finding(Kind.ERROR, Source(place, 0, "", "", ""), "", f"not written: {error.strerror or error}")
 
 
-async def _read(cluster: _Cluster, to: str | None, progress: _Progress) -> list[Document | Finding]:
-    from tink.convert.cluster import read_cluster
+@contextlib.asynccontextmanager
+async def _connected(cluster: _Cluster) -> AsyncIterator[KubeClient]:
+    """A client of the cluster. Raises ClickException for what goes wrong with it, then or later."""
     from tink.kube.client import ApiError, KubeClient, KubeConfigError
 
     try:
         client = await KubeClient.connect(cluster.kubeconfig, cluster.context)
         try:
-            return await read_cluster(client, cluster.namespace, metal3=to in TARGETS, seen=progress.say("read"))
+            yield client
         finally:
             await client.close()
     except (ApiError, KubeConfigError) as error:
         raise click.ClickException(str(error)) from error
+
+
+async def _read(cluster: _Cluster, to: str | None, progress: _Progress) -> list[Document | Finding]:
+    from tink.convert.cluster import read_cluster
+
+    async with _connected(cluster) as client:
+        return await read_cluster(client, cluster.namespace, metal3=to in TARGETS, seen=progress.say("read"))
 
 
 async def _apply(cluster: _Cluster, result: Result, progress: _Progress, *, force: bool) -> Result:
     """The result with a finding for each object that was refused."""
     from tink.convert.cluster import apply_all
-    from tink.kube.client import ApiError, KubeClient, KubeConfigError
 
-    try:
-        client = await KubeClient.connect(cluster.kubeconfig, cluster.context)
-        try:
-            applied = await apply_all(
-                client, result.converted, cluster.namespace, force=force, done=progress.say("applied")
-            )
-        finally:
-            await client.close()
-    except (ApiError, KubeConfigError) as error:
-        raise click.ClickException(str(error)) from error
+    async with _connected(cluster) as client:
+        applied = await apply_all(
+            client, result.converted, cluster.namespace, force=force, done=progress.say("applied")
+        )
     lost = len(result.converted) - applied.count
     return replace(result, findings=[*result.findings, *applied.refused], lost=lost)
 
@@ -241,7 +253,7 @@ def _tell(result: Result, report: str, file: Path | None, done: str) -> None:
     """The report: to its file, or to standard error, where a summary stands in any case."""
     terminal = file is None and sys.stderr.isatty()
     width = shutil.get_terminal_size().columns if terminal else 120
-    text = report_json(result) if report == "json" else "".join(f"{line}\n" for line in table(result.findings, width))
+    text = as_json(result) if report == "json" else "".join(f"{line}\n" for line in as_table(result.findings, width))
     if file is not None:
         try:
             if file == _STDOUT:

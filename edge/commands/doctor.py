@@ -1,4 +1,4 @@
-"""`tinkedge doctor`: see `edge.doctor`."""
+"""`tinkedge doctor`: see `edge.composition.doctor`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from edge import doctor as examine
-from edge.doctor import Finding
+from edge.composition import doctor as examine
+from edge.composition.doctor import Finding
 from edge.lab.build import default_cache
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tink.convert.accepted import object_name
+from tink.convert.constraints import object_name
 
 Command = Callable[..., None]
 

@@ -7,13 +7,13 @@ a Hardware's name takes a look at the API, for the MAC that the token speaks for
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
 
-_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+from tink.mac import is_mac
+
 _PATH = click.Path(path_type=Path)
 _CLOUD_INIT = """\
 # /etc/cloud/cloud.cfg.d/90_tinkedge.cfg: chmod 600, for whoever has these URLs has this machine's metadata.
@@ -81,7 +81,7 @@ def metadata_url(
 
     For the Hardware of this name, or the machine with this MAC. It takes the edge's key file, so run it on its host.
     """
-    from edge.metadata_tokens import MetadataTokens, token_keys
+    from edge.callers import MetadataTokens, token_keys
     from tink.files.key_file import KeyFileError
 
     mac = machine.lower().replace("-", ":")
@@ -91,7 +91,7 @@ def metadata_url(
         advice = "The edge makes it when it starts; give the same --data-dir, or --metadata-token-key."
         raise click.ClickException(f"{error}. {advice}") from error
     bases = [f"http://{address}:{http_port}" for address in _addresses(public_ip, interface)]
-    if not _MAC.fullmatch(mac):
+    if not is_mac(mac):
         import asyncio
 
         mac = asyncio.run(_mac(kubeconfig or data_dir / "kubeconfig", namespace, machine))
@@ -112,7 +112,7 @@ def _addresses(public_ip: str | None, interfaces: tuple[str, ...]) -> list[str]:
     """Those of the edge, found as the edge finds them. Raises click.UsageError."""
     import ipaddress
 
-    from edge.host import HostError, default_interface, interface_address
+    from edge.composition.host import HostError, default_interface, interface_address
 
     given = [public_ip] if public_ip is not None else []
     try:
@@ -141,7 +141,7 @@ async def _mac(kubeconfig: Path, namespace: str, name: str) -> str:
         message = f"Hardware {namespace}/{name} can't be read: {error}. With its MAC, no API is needed."
         raise click.ClickException(message) from error
     macs = hardware.get("spec", {}).get("networkInterfaces") or {}
-    mac = next((mac for mac in macs if _MAC.fullmatch(mac)), None)
+    mac = next((mac for mac in macs if is_mac(mac)), None)
     if mac is None:
         raise click.ClickException(f"Hardware {namespace}/{name}: spec.networkInterfaces has no MAC address")
     return str(mac)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edge.commands.hosts import host_options, osies_by_architecture
-from edge.logs import set_up
+from edge.composition.logs import set_up
 
 if TYPE_CHECKING:
     from tink.metal3.following import Follower
@@ -67,7 +67,7 @@ def metal3(
     """
     import uvloop
 
-    from tink.convert.to_hardware import HostOptions
+    from tink.convert.metal3 import HostOptions
     from tink.kube.client import ApiError, KubeConfigError
     from tink.kube.runtime import LeaderElectionConfig, pod_namespace
     from tink.metal3.following import Follower

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from edge.commands.metal3_options import empty_checksum_type
-from tink.convert.baremetalhost import ConversionSettings
+from tink.convert.metal3 import ConversionSettings
 from tink.kube.client import ApiError, KubeClient, KubeConfigError
 from tink.metal3.migration import plan, report
 from tink.metal3.migration.carry_out import Done, carry_out
@@ -23,8 +23,8 @@ from tink.metal3.migration.report import EXIT_CODES, Outcome
 from tink.metal3.migration.survey import Survey, survey
 
 _PHASES = tuple(phase.value for phase in Phase if phase is not Phase.SERVED)
-_DRAWN_EVERY = 0.2  # seconds, on a terminal
-_LOGGED_EVERY = 10.0  # seconds, elsewhere
+_DRAW_SECONDS = 0.2  # seconds, on a terminal
+_LOG_SECONDS = 10.0  # seconds, elsewhere
 
 
 @click.command("metal3-migrate")
@@ -146,7 +146,7 @@ class _Progress:
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
-        self._every = _DRAWN_EVERY if self._terminal else _LOGGED_EVERY
+        self._every = _DRAW_SECONDS if self._terminal else _LOG_SECONDS
         self._next = time.monotonic() + self._every
         self._drawn = False
 

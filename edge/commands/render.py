@@ -16,11 +16,10 @@ import yaml
 
 from tink.api import crds
 from tink.api.v1alpha2 import API_VERSION, Raw
-from tink.controller.reconcile import unusable
+from tink.controller import unusable
 from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError, load
 from tink.schema import Checker, compile_definition
-from tink.template.errors import TemplateError
-from tink.template.fields import render_actions
+from tink.template import TemplateError, render_actions
 
 
 @click.command()

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from edge.commands.options import run, serving
-from edge.settings import EDGE, Service
+from edge.commands.serve import run, serving
+from edge.composition.settings import EDGE, Service
 
 
 @click.command()

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from edge.commands.options import run, serving
-from edge.settings import ON_REQUEST, Service
+from edge.commands.serve import run, serving
+from edge.composition.settings import ON_REQUEST, Service
 
 _ALWAYS = frozenset(Service) - ON_REQUEST
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import re
 import sys
 import time
 from collections.abc import AsyncGenerator
@@ -18,16 +17,16 @@ from typing import TYPE_CHECKING
 import aiohttp
 import click
 
-from edge.admin_token import AdminTokenError, read, token_file
+from edge.composition.admin_token import AdminTokenError, read, token_file
 from edge.journey.events import JourneyEvent, Outcome
 from edge.journey.follow import Lost, follow
+from tink.mac import is_mac
 
 if TYPE_CHECKING:
     from edge.diagnose.listening import Heard, Listening, Timed
 
 _COLOUR = {Outcome.OK: "green", Outcome.INFO: None, Outcome.REFUSED: "yellow", Outcome.FAILED: "red"}
 _PATH = click.Path(path_type=Path)
-_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
 
 @click.command()
@@ -66,7 +65,7 @@ def watch(
     mac = mac.lower().replace("-", ":") if mac else None
     if not capture and (interface or write):
         raise click.UsageError("--interface and --write go with --capture")
-    if capture and (mac is None or not _MAC.fullmatch(mac)):
+    if capture and (mac is None or not is_mac(mac)):
         raise click.UsageError("--capture shows one machine: give its MAC, like 52:54:00:00:00:01")
     with contextlib.suppress(KeyboardInterrupt):
         if capture and mac is not None:
@@ -114,9 +113,9 @@ async def _watch(mac: str | None, edge: _Edge, history: bool, output: str) -> in
 
 
 async def _capture(mac: str, edge: _Edge, history: bool, output: str, interface: str | None, write: Path | None) -> int:
+    from edge.composition.host import HostError, default_interface
     from edge.diagnose.extra import DiagnoseError
     from edge.diagnose.listening import Listening, in_order
-    from edge.host import HostError, default_interface
 
     listening: Listening | None = None
     try:

@@ -1,6 +1,6 @@
 """What goes between the sockets and the decisions: a datagram that came, a datagram to send. Pure.
 
-`edge.dhcp.server` makes `Received` and sends `Reply`; `edge.dhcp.responder` makes one of the other.
+`edge.dhcp.sockets.port` makes `Received` and sends `Reply`; `edge.dhcp.responder` makes one of the other.
 """
 
 from __future__ import annotations

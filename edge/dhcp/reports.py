@@ -11,17 +11,15 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
-from edge.dhcp.boot import NO_BOOT, Boot
-from edge.dhcp.client import Client
-from edge.dhcp.codec import MessageType
+from edge.dhcp.boot import NO_BOOT, Boot, Client, Verdict
 from edge.dhcp.datagram import Received
-from edge.dhcp.netboot import Verdict
+from edge.dhcp.wire import MessageType
 from edge.journey.events import Note, NoteTaker, Outcome, Recorder, Step, Value
 from tink.limits.once_per import OncePer, Tally, times
 
 log = logging.getLogger(__name__)
 
-_INTERVAL: Final = 60.0  # seconds
+_INTERVAL_SECONDS: Final = 60.0
 _REPEATED_PER_INTERVAL: Final = 600
 _PACKETS_PER_INTERVAL: Final = 20
 
@@ -34,10 +32,10 @@ class Reports:
         self._record = record
         self.take: NoteTaker = take if take is not None else self._note
         self._clock = clock
-        self._machine_once = OncePer(_INTERVAL, _REPEATED_PER_INTERVAL)
-        self._machine_tally = Tally(_INTERVAL, _REPEATED_PER_INTERVAL)
-        self._packet_once = OncePer(_INTERVAL, _PACKETS_PER_INTERVAL)
-        self._withheld = Tally(_INTERVAL, _PACKETS_PER_INTERVAL)
+        self._machine_once = OncePer(_INTERVAL_SECONDS, _REPEATED_PER_INTERVAL)
+        self._machine_tally = Tally(_INTERVAL_SECONDS, _REPEATED_PER_INTERVAL)
+        self._packet_once = OncePer(_INTERVAL_SECONDS, _PACKETS_PER_INTERVAL)
+        self._withheld = Tally(_INTERVAL_SECONDS, _PACKETS_PER_INTERVAL)
 
     def _note(self, mac: str, note: Note) -> None:
         self._record(mac, note.step, note.outcome, note.message, **note.detail)
@@ -46,7 +44,7 @@ class Reports:
         """Tell `line` about a machine, each time."""
         self._record(mac, Step.DHCP, outcome, line, **detail)
 
-    def told(
+    def sent(
         self, mac: str, what: str, client: Client, verdict: Verdict, outcome: Outcome = Outcome.OK, **detail: Value
     ) -> None:
         """`what` was sent to `client`, with what the verdict gives it to boot."""
@@ -54,12 +52,12 @@ class Reports:
         line = f"{what} to {client.description}{verdict.words}"
         self._record(mac, Step.DHCP, outcome, line, **_facts(client, verdict.boot), **detail)
 
-    def leased(self, mac: str, kind: MessageType, client: Client, verdict: Verdict) -> None:
+    def leased(self, mac: str, message_type: MessageType, client: Client, verdict: Verdict) -> None:
         """An address was offered or acknowledged."""
         if verdict.refusal or not (verdict.boot.shared or verdict.boot is NO_BOOT):
-            self.told(mac, f"DHCP{kind.name}", client, verdict)
+            self.sent(mac, f"DHCP{message_type.name}", client, verdict)
         else:
-            self.take(mac, lease_note(kind, client, verdict.boot))
+            self.take(mac, lease_note(message_type, client, verdict.boot))
 
     def refused(self, mac: str, what: str, reason: str) -> None:
         """Nothing was answered; `what` is missing ("DHCP answer"), and `reason` says why. Once a minute."""
@@ -95,10 +93,10 @@ class Reports:
 
 
 @lru_cache(maxsize=1024)
-def lease_note(kind: MessageType, client: Client, boot: Boot) -> Note:
+def lease_note(message_type: MessageType, client: Client, boot: Boot) -> Note:
     """The step "an address was offered, or acknowledged": the same for all machines that are told the same."""
-    words = f", {boot.text}" if boot.text else ""
-    return Note(Step.DHCP, Outcome.OK, f"DHCP{kind.name} to {client.description}{words}", _facts(client, boot))
+    line = f"DHCP{message_type.name} to {client.description}{Verdict(boot).words}"
+    return Note(Step.DHCP, Outcome.OK, line, _facts(client, boot))
 
 
 def _facts(client: Client, boot: Boot) -> dict[str, Value]:

@@ -1,11 +1,12 @@
 """The DHCP server's decisions: a packet in, a reply or silence out. Pure: no sockets, no waiting, the clock is given.
 
-    bytes -> express: a layout that is known, a machine that is to be served?      -> Reply
-          -> codec.parse -> is it a client's, and of a link that we serve?
-                         -> leases (mode reservation) or proxy (modes proxy, auto-proxy)
-                            -> whose is it, what does it ask -> netboot: may it, and what -> assembly -> Reply
+    bytes -> fast_path: a layout that is known, a machine that is to be served? -> Reply
+          -> in full: wire.codec.parse -> is it a client's, and of a link that we serve?
+                -> replies.leases (mode reservation) or replies.proxy (modes proxy, auto-proxy):
+                   whose is it, what does it ask -> boot: may it, and what -> replies.assembly -> Reply
 
-Every answer, and every refusal with its reason, goes to the journey; `edge.dhcp.server` owns the sockets.
+The fast path gives what the full one would give, sooner; without it everything is answered in full. Every answer, and
+every refusal with its reason, goes to the journey; `edge.dhcp.sockets` owns the sockets.
 """
 
 from __future__ import annotations
@@ -13,34 +14,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from edge.dhcp import codec, options
 from edge.dhcp.boot import BootChoice
-from edge.dhcp.codec import MessageType
-from edge.dhcp.datagram import BROADCAST, CLIENT_PORT, PXE_PORT, SERVER_PORT, Received, Reply
-from edge.dhcp.declined import Declined
-from edge.dhcp.destinations import Destinations
-from edge.dhcp.express import Express
-from edge.dhcp.leases import Leases
-from edge.dhcp.netboot import Netboot
-from edge.dhcp.proxy import Learn, Proxy
-from edge.dhcp.quarantine import Quarantine
+from edge.dhcp.conflict import Declined, Quarantine
+from edge.dhcp.datagram import SERVER_PORT, Received, Reply
+from edge.dhcp.fast_path import FastPath
+from edge.dhcp.replies import Destinations, Learn, Leases, Proxy, Unregistered
 from edge.dhcp.reports import Reports
 from edge.dhcp.settings import DhcpSettings, SettingsError
-from edge.dhcp.unregistered import Unregistered
-from edge.inventory import Inventory
+from edge.dhcp.wire import Message, MessageType, codec, options
 from edge.journey.events import NoteTaker, Recorder
-from edge.policy import DhcpMode, NetbootPolicy
+from edge.machines import DhcpMode, Inventory, NetbootPolicy
 from ipxe.binaries import BootBinaries
-
-__all__ = [
-    "BROADCAST", "CLIENT_PORT", "PXE_PORT", "SERVER_PORT", "DhcpSettings", "Received", "Reply", "Responder",
-    "SettingsError",
-]  # fmt: skip
 
 _INFINIBAND: Final = 32
 _FROM_CLIENTS: Final = {
-    bytes((kind,)): kind
-    for kind in (
+    bytes((message_type,)): message_type
+    for message_type in (
         MessageType.DISCOVER,
         MessageType.REQUEST,
         MessageType.DECLINE,
@@ -48,16 +37,16 @@ _FROM_CLIENTS: Final = {
         MessageType.INFORM,
     )
 }
-_FROM_SERVERS: Final = {bytes((kind,)) for kind in (MessageType.OFFER, MessageType.ACK, MessageType.NAK)}
-
-
-def no_quick_answer(_packet: bytes) -> Reply | None:
-    """Where every packet is answered in full: on port 4011, and in the proxy modes."""
-    return None
+_FROM_SERVERS: Final = {
+    bytes((message_type,)) for message_type in (MessageType.OFFER, MessageType.ACK, MessageType.NAK)
+}
 
 
 class Responder:
-    """Answers DHCP for the machines of an inventory, in the mode that the policy has."""
+    """Answers DHCP for the machines of an inventory, in the mode that the policy has.
+
+    Whoever makes it subscribes `machine_changed` to the inventory.
+    """
 
     def __init__(
         self,
@@ -71,50 +60,57 @@ class Responder:
         take: NoteTaker | None = None,
         quarantine: Quarantine | None = None,
         learn: Learn = lambda _mac, _ip: None,
-        express: bool = True,
+        fast_path: bool = True,
     ) -> None:
         """`clock` gives seconds, of any epoch; it spaces repeated events and log lines. Raises SettingsError.
 
         `take` is the cheap way to record a prepared step (default: by `record`). `quarantine` may be shared with the
         responders of other networks (default: one of its own). `learn` is told in the proxy modes which address a
-        machine says it has. Without `express` every packet is answered in full, which changes nothing but the time.
+        machine says it has. Without `fast_path` every packet is answered in full, which changes nothing but the time.
         """
         if policy.mode is DhcpMode.OFF:
             raise SettingsError("DHCP: the mode is off, so there is nothing to answer")
         self.settings = settings
         self._reports = Reports(record, take, clock)
         unregistered = Unregistered(record, clock, settings.server_ip)
-        choice = BootChoice(binaries, settings.tftp_ip, settings.http_base_url)
-        netboot = Netboot(policy, choice)
-        self._express: Express | None = None
-        self.quick: Callable[[bytes], Reply | None] = no_quick_answer
-        """Answers a packet of port 67 that is plain, or gives None; the sockets ask it before `respond`."""
         destinations = Destinations(self._reports, clock)
+        choice = BootChoice(policy, binaries, settings.tftp_ip, settings.http_base_url)
+        self.fast_path: FastPath | None = None
+        """Answers what is plain, on port 67; None where everything is answered in full: in the proxy modes, too."""
         self.declined: Declined | None = None
-        """What machines declined, for `edge.dhcp.prober` to look into; None in the proxy modes, which give nothing."""
-        self._mode: Leases | Proxy
+        """What machines declined, for ARP probes to look into; None in the proxy modes, which give no address."""
+        self._replies: Leases | Proxy
         if policy.mode is DhcpMode.RESERVATION:
             quarantine = quarantine if quarantine is not None else Quarantine(clock)
             self.declined = declined = Declined(inventory, quarantine, self._reports, clock)
-            leases = Leases(
-                inventory, settings, policy, netboot, self._reports, unregistered, quarantine, declined, destinations
+            self._replies = leases = Leases(
+                inventory, settings, policy, choice, self._reports, unregistered, quarantine, declined, destinations
             )
-            self._mode = leases
-            if express:
-                self._express = Express(leases, policy, choice, quarantine, declined.given, destinations, self._reports)
-                self.quick = self._express.answer
+            if fast_path:
+                self.fast_path = FastPath(
+                    leases.reservations, policy, choice, quarantine, declined.acknowledged, destinations, self._reports
+                )
         else:
-            strangers = policy.mode is DhcpMode.AUTO_PROXY
-            self._mode = Proxy(
-                inventory, settings, netboot, self._reports, unregistered, learn, destinations, strangers=strangers
-            )  # fmt: skip
+            unknown = policy.mode is DhcpMode.AUTO_PROXY
+            self._replies = Proxy(
+                inventory, settings, choice, self._reports, unregistered, learn, destinations, unknown_clients=unknown
+            )
+
+    def machine_changed(self, mac: str) -> None:
+        """A Hardware with this MAC has come, changed or gone: what it is served is compiled while it is at hand."""
+        if isinstance(self._replies, Leases):
+            self._replies.compile(mac)
 
     def respond(self, packet: bytes, received: Received) -> Reply | None:
         """The answer to one UDP payload, or None for silence. Never raises on what a packet holds."""
-        reply = self.quick(packet) if received.port == SERVER_PORT else None
-        return reply if reply is not None else self._in_full(packet, received)
+        if self.fast_path is not None and received.port == SERVER_PORT:
+            reply = self.fast_path.answer(packet)
+            if reply is not None:
+                return reply
+        return self.respond_in_full(packet, received)
 
-    def _in_full(self, packet: bytes, received: Received) -> Reply | None:
+    def respond_in_full(self, packet: bytes, received: Received) -> Reply | None:
+        """The same, without the fast path, which learns from it."""
         try:
             message = codec.parse(packet)
         except codec.ParseError as error:
@@ -130,17 +126,17 @@ class Responder:
             self._reports.ignored(received, reason)
             return None
         value = message.options.get(options.MESSAGE_TYPE, b"")
-        kind = _FROM_CLIENTS.get(value)
-        if kind is None:
+        message_type = _FROM_CLIENTS.get(value)
+        if message_type is None:
             if value not in _FROM_SERVERS:
                 self._reports.ignored(received, "it has no message type (option 53) that a client sends")
             return None
-        reply = self._mode.answer(kind, message, received)
-        if reply is not None and self._express is not None and received.port == SERVER_PORT:
-            self._express.learn(kind, packet, message, reply)
+        reply = self._replies.answer(message_type, message, received)
+        if reply is not None and self.fast_path is not None and received.port == SERVER_PORT:
+            self.fast_path.learn(packet, message, message_type, reply)
         return reply
 
-    def _foreign_link(self, message: codec.Message, received: Received) -> None:
+    def _foreign_link(self, message: Message, received: Received) -> None:
         link = "InfiniBand" if message.htype == _INFINIBAND else f"hardware type {message.htype}"
         reason = (
             f"it is of a network interface that is not Ethernet ({link}, {len(message.chaddr)} bytes of address), "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from edge.dhcp import options
+from edge.dhcp.wire import options
 
 
 class SettingsError(ValueError):
@@ -31,7 +31,7 @@ class DhcpSettings:
     def __post_init__(self) -> None:
         addresses = [("server_ip", self.server_ip), ("tftp_ip", self.tftp_ip)]
         for field, value in (*addresses, *(("peers", peer) for peer in self.peers)):
-            if not options.is_ipv4(value) or not options.is_host_address(options.ipv4(value)):
+            if not options.is_host(value):
                 raise SettingsError(f"DHCP: {field} is {value!r}; it must be the IPv4 address of a host")
         url = urlsplit(self.http_base_url)
         if url.scheme not in ("http", "https") or not url.hostname or self.http_base_url.endswith("/"):

@@ -10,8 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from edge.dhcp import codec, options
-from edge.dhcp.codec import Message, MessageType
+from edge.dhcp.wire import Message, MessageType, codec, options
 from ipxe.binaries import architecture_name
 
 _SHOWN_BYTES = 100

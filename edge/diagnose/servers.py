@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from edge.dhcp import codec, options
-from edge.dhcp.codec import Message, MessageType
+from edge.dhcp.wire import Message, MessageType, codec, options
 from edge.diagnose import extra, headers, selection
 from edge.diagnose.capture import listen
 from edge.diagnose.extra import DiagnoseError

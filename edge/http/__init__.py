@@ -1,1 +1,7 @@
-"""HTTP: the server of booting machines (`edge.http.app`, port 7080) and that of operators (`edge.http.admin`, 7081)."""
+"""HTTP: what machines ask for in the course of a boot (`app`), and what operators do (`admin`)."""
+
+from edge.http.admin import AdminApp, admin_runner
+from edge.http.app import MachineApp, build_app, machine_runner
+from edge.http.metadata import MetadataSettings
+
+__all__ = ["AdminApp", "MachineApp", "MetadataSettings", "admin_runner", "build_app", "machine_runner"]

@@ -6,9 +6,9 @@
     /metrics                          Prometheus
     /healthz
 
-What names a machine is for those who have the token (`edge.admin_token`, `Authorization: Bearer`): loopback is open to
-every user of the host, and to every program that fetches what it is told to. Metrics are numbers without names. A
-browser that was led here by a name of somebody else's (DNS rebinding) is sent away.
+What names a machine is for those who have the token (`edge.composition.admin_token`, `Authorization: Bearer`): loopback
+is open to every user of the host, and to every program that fetches what it is told to. Metrics are numbers without
+names. A browser that was led here by a name of somebody else's (DNS rebinding) is sent away.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from edge.http.connections import BoundedServer, Limits, Runner, has_ended
 from edge.http.context import local_address, not_found, text
-from edge.inventory import Inventory, Machine
+from edge.http.transport.connections import BoundedServer, Limits, Runner, has_ended
 from edge.journey.events import JourneyEvent
 from edge.journey.metrics import JourneyMetrics
 from edge.journey.recorder import Journey, MachineSummary
 from edge.journey.subscription import Subscription
+from edge.machines import Inventory, Machine
 from tink.limits.once_per import OncePer
 
 log = logging.getLogger(__name__)

@@ -1,9 +1,9 @@
 """The HTTP server of booting machines (port 7080): scripts, boot programs, kernels, initrds, metadata, health.
 
-In the order of a boot: `edge.http.boot` (script, boot program), `edge.http.osie` (kernel, initrd), then, when the
-installed system comes up, `edge.http.metadata`. `edge.http.routes` says which path is whose, `edge.http.connections`
-what strangers may take. There are no directory listings and no redirects, and nothing here tells a machine about
-another one.
+In the order of a boot: `edge.http.boot.scripts` (script, boot program), `edge.http.boot.osie` (kernel, initrd), then,
+when the installed system comes up, `edge.http.metadata.full`. `edge.http.routes` says which path is whose,
+`edge.http.transport.connections` what strangers may take. There are no directory listings and no redirects, and nothing
+here tells a machine about another one.
 """
 
 from __future__ import annotations
@@ -14,31 +14,24 @@ from dataclasses import replace
 
 from aiohttp import web
 
-from edge.artifacts.cache import ArtifactCache
-from edge.callers import Callers
-from edge.http.addresses import ForwardedError, Networks, dotted
-from edge.http.asking import Asker, Asking
-from edge.http.body import BodySender
-from edge.http.boot import BootScripts
-from edge.http.compiled import not_to_keep
-from edge.http.connections import BoundedServer, Limits, Runner
+from edge.callers import Caller, Callers, ForwardedError, MetadataTokens, Networks, RequestCallers, dotted
+from edge.http.boot.osie import OsieDownloads
+from edge.http.boot.scripts import BootScripts
 from edge.http.context import Binaries, Context, not_found, text
-from edge.http.express import Ready
-from edge.http.metadata import MetadataService, MetadataSettings
-from edge.http.osie import OsieDownloads
+from edge.http.files.body import BodySender
+from edge.http.metadata import FastPath, MetadataCache, MetadataService, MetadataSettings
+from edge.http.metadata.responses import not_to_keep
 from edge.http.routes import Place, Route, route
-from edge.inventory import Inventory
+from edge.http.transport.connections import BoundedServer, Limits, Runner
+from edge.http.transport.fast_path import PreparedResponse
 from edge.journey.events import Recorder
-from edge.metadata_tokens import MetadataTokens
-from edge.osie_files import OsieFiles, OsieLookup
-from edge.policy import NetbootPolicy
-from ipxe.scripts import BootSettings, Scripts
+from edge.machines import Inventory, MachineScripts, NetbootPolicy, OsieFiles
 from tink.limits.once_per import OncePer
 
 SAY_AGAIN_SECONDS = 60.0
 """After which time the same refusal, or the same document for the same machine, is worth another line."""
 
-Answer = Callable[[web.Request, Route, Asker], Awaitable[web.StreamResponse]]
+Handler = Callable[[web.Request, Route, Caller], Awaitable[web.StreamResponse]]
 
 _METHODS = {Place.PHONE_HOME: ("POST",), Place.IMDS_TOKEN: ("PUT",)}
 _METADATA = frozenset({Place.EC2, Place.IMDS_TOKEN, Place.LEGACY, Place.NOCLOUD, Place.PHONE_HOME})
@@ -49,23 +42,34 @@ class MachineApp:
     """From a request to its handler."""
 
     def __init__(
-        self, context: Context, scripts: Scripts, sender: BodySender, agent_ca: bytes, metadata: MetadataSettings
+        self,
+        context: Context,
+        scripts: MachineScripts,
+        sender: BodySender,
+        agent_ca: bytes,
+        metadata: MetadataSettings,
+        *,
+        fast_path: bool,
     ) -> None:
         self._context = context
         self._agent_ca = agent_ca
         self._sender = sender
-        self._metadata = MetadataService(context, metadata)
-        osie = OsieDownloads(context, sender)
-        boot = BootScripts(context, scripts, osie.failure)
-        self._answers: dict[Place, Answer] = {
-            Place.SCRIPT: boot.answer,
+        self._osie = OsieDownloads(context, sender)
+        boot = BootScripts(context, scripts, self._osie.failure)
+        compiled = MetadataCache()
+        self._metadata = service = MetadataService(context, metadata, compiled)
+        self._fast_path: FastPath | None = None
+        if fast_path and not metadata.imds_required:  # a session token has to be looked at
+            self._fast_path = FastPath(context.inventory, context.callers, compiled, service.sent, context.clock)
+        self._handlers: dict[Place, Handler] = {
+            Place.SCRIPT: boot.script,
             Place.BINARY: boot.binary,
-            Place.OSIE: osie.answer,
-            Place.EC2: self._metadata.ec2,
-            Place.IMDS_TOKEN: self._metadata.session,
-            Place.LEGACY: self._metadata.legacy,
-            Place.NOCLOUD: self._metadata.nocloud,
-            Place.PHONE_HOME: self._metadata.phone_home,
+            Place.OSIE: self._osie.file,
+            Place.EC2: service.ec2,
+            Place.IMDS_TOKEN: service.session,
+            Place.LEGACY: service.legacy,
+            Place.NOCLOUD: service.nocloud,
+            Place.PHONE_HOME: service.phone_home,
         }
         self._for_anybody: dict[Place, Callable[[], web.Response]] = {
             Place.AGENT_CA: self._ca,
@@ -82,16 +86,27 @@ class MachineApp:
         """Break off the bodies that are being sent."""
         self._sender.close()
 
-    def table(self, address: str) -> Mapping[bytes, Ready] | None:
-        """What plain requests on connections from `address` get, for `edge.http.express`."""
-        return self._metadata.table(address)
+    def machine_changed(self, mac: str) -> None:
+        """Make anew what was made of a machine's Hardware: for the inventory, which calls it after each change."""
+        self._osie.machine_changed(mac)
+        self._metadata.machine_changed(mac)
+        self.callers_changed()
+
+    def callers_changed(self) -> None:
+        """Somebody may be at another address than a moment ago: for `edge.callers`, which calls it often."""
+        if self._fast_path is not None:
+            self._fast_path.forget_callers()
+
+    def responses(self, address: str) -> Mapping[bytes, PreparedResponse] | None:
+        """What plain requests on connections from `address` get on the fast path, by target."""
+        return self._fast_path.responses(address) if self._fast_path is not None else None
 
     @property
     def proxies(self) -> Networks:
         """From where connections bring the requests of many machines."""
-        return self._context.asking.proxies
+        return self._context.callers.proxies
 
-    async def answer(self, request: web.Request) -> web.StreamResponse:
+    async def handle(self, request: web.Request) -> web.StreamResponse:
         """Any request."""
         found = route(request.rel_url.raw_path)
         if found is None:
@@ -105,11 +120,11 @@ class MachineApp:
             return self._for_anybody[found.place]()
         of_metadata = found.place in _METADATA
         try:
-            asker = self._context.asking.asker(request, found.who if of_metadata else "")
+            caller = self._context.callers.caller(request, found.who if of_metadata else "")
         except ForwardedError as error:
             seen = dotted(request.remote or "")
             return self._context.refuse(400, str(error), seen=seen, why=f"a trusted proxy's request: {error}")
-        answer = await self._answers[found.place](request, found, asker)
+        answer = await self._handlers[found.place](request, found, caller)
         return not_to_keep(answer) if of_metadata and isinstance(answer, web.Response) else answer
 
     def _ca(self) -> web.Response:
@@ -129,30 +144,31 @@ def build_app(
     inventory: Inventory,
     callers: Callers,
     policy: NetbootPolicy,
-    osie: OsieLookup,
-    cache: ArtifactCache,
+    scripts: MachineScripts,
+    osie_files: OsieFiles,
     binaries: Binaries,
     record: Recorder,
-    settings: BootSettings,
     metadata: MetadataSettings,
+    agent_ca: bytes = b"",
     default_osie: tuple[str, str] | None = None,
     ready: Callable[[], str] = lambda: "",
     clock: Callable[[], float] = time.monotonic,
     sender: BodySender | None = None,
+    fast_path: bool = True,
 ) -> MachineApp:
-    """The application; `machine_runner` serves it. The cache must be started before, and stopped after it.
+    """The application; `machine_runner` serves it. The cache of `osie_files` must be started before, and stopped after.
 
-    `osie(namespace, name)` looks an OSIE up; `default_osie` is the namespace and name of the one that machines without
-    a Hardware may have; `ready()` gives why the edge can't serve yet, or an empty string; `clock` gives monotonic
-    seconds.
+    `inventory` is to call its `machine_changed`, and `callers` its `callers_changed`. `agent_ca` is what agents trust
+    the gRPC server by (PEM). `default_osie` is the namespace and name of the OSIE that machines without a Hardware may
+    have; `ready()` gives why the edge can't serve yet, or an empty string; `clock` gives monotonic seconds. Without
+    `fast_path` every request is answered in full, which changes nothing but the time.
     """
     tokens = MetadataTokens(metadata.keys, metadata.token_lifetime)
     context = Context(
         inventory=inventory,
-        asking=Asking(inventory, callers, tokens, metadata.rules),
+        callers=RequestCallers(inventory, callers, tokens, metadata.trusted),
         policy=policy,
-        osie=osie,
-        osie_files=OsieFiles(osie, cache),
+        osie_files=osie_files,
         default_osie=default_osie,
         binaries=binaries,
         record=record,
@@ -161,11 +177,11 @@ def build_app(
         said=OncePer(SAY_AGAIN_SECONDS, 16384),
         refusals=OncePer(SAY_AGAIN_SECONDS, 1024),
     )
-    return MachineApp(context, Scripts(settings), sender or BodySender(), settings.tls_ca, metadata)
+    return MachineApp(context, scripts, sender or BodySender(), agent_ca, metadata, fast_path=fast_path)
 
 
 def machine_runner(app: MachineApp, limits: Limits | None = None) -> web.BaseRunner:
     """A runner of the application, for any number of sites. Needs a running loop; `cleanup` takes a second at most."""
     limits = replace(limits or Limits(), proxies=app.proxies)
     # A body, above all: nobody can wait for all of a kernel.
-    return Runner(BoundedServer(app.answer, limits, app.clock, app.table), app.close)
+    return Runner(BoundedServer(app.handle, limits, app.clock, app.responses), app.close)

@@ -12,12 +12,9 @@ from typing import Protocol
 
 from aiohttp import web
 
-from edge.http.addresses import dotted
-from edge.http.asking import Asker, Asking
-from edge.inventory import Inventory
+from edge.callers import Caller, RequestCallers, dotted
 from edge.journey.events import Outcome, Recorder, Step, Value
-from edge.osie_files import OsieFiles, OsieLookup
-from edge.policy import NetbootPolicy
+from edge.machines import Inventory, NetbootPolicy, OsieFiles
 from tink.limits.once_per import OncePer
 
 log = logging.getLogger(__name__)
@@ -46,9 +43,8 @@ class Context:
     """
 
     inventory: Inventory
-    asking: Asking
+    callers: RequestCallers
     policy: NetbootPolicy
-    osie: OsieLookup
     osie_files: OsieFiles
     default_osie: tuple[str, str] | None
     binaries: Binaries
@@ -74,24 +70,24 @@ class Context:
             log.warning("%s: %d: %s", seen, status, why)
         return text(body, status=status)
 
-    def refuse_asker(self, asker: Asker, what: str, *, status: int = 0, step: Step = Step.METADATA) -> web.Response:
-        """The answer to somebody who is no machine and asked for `what`; `status` 0: as the asker has it.
+    def refuse_caller(self, caller: Caller, what: str, *, status: int = 0, step: Step = Step.METADATA) -> web.Response:
+        """The answer to somebody who is no machine and asked for `what`; `status` 0: as the caller has it.
 
         Where that is done from a machine's address, the step `step` of that machine says by whom.
         """
-        owner = asker.owner
-        if owner is not None and self.first_refusal("address", owner.mac, asker.mac, step):
-            message = f"{what} asked for from {asker.address} by {asker.mac}, which is no MAC of this machine"
-            self.record(owner.mac, step, Outcome.REFUSED, message, **asked_by(asker))
+        owner = caller.owner
+        if owner is not None and self.first_refusal("address", owner.mac, caller.mac, step):
+            message = f"{what} asked for from {caller.address} by {caller.mac}, which is no MAC of this machine"
+            self.record(owner.mac, step, Outcome.REFUSED, message, **asked_by(caller))
         return self.refuse(
-            status or asker.status, asker.reason, seen=asker.address, why=f"{what} asked for {asker.why}"
+            status or caller.status, caller.reason, seen=caller.address, why=f"{what} asked for {caller.why}"
         )
 
 
-def asked_by(asker: Asker) -> dict[str, Value]:
+def asked_by(caller: Caller) -> dict[str, Value]:
     """Who asked, for the detail of an event on the journey of a machine that is not the one."""
-    detail: dict[str, Value] = {"from": asker.address}
-    return detail if asker.mac is None else detail | {"from_mac": asker.mac}
+    detail: dict[str, Value] = {"from": caller.address}
+    return detail if caller.mac is None else detail | {"from_mac": caller.mac}
 
 
 def text(body: str, *, status: int = 200) -> web.Response:

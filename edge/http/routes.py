@@ -7,17 +7,15 @@ new segment, so that nothing can be reached by another spelling than its own.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import Enum, auto
 from urllib.parse import unquote
 
 from hegel.metadata import EC2_VERSIONS, NOCLOUD_FILES
+from tink.mac import is_mac
 
 MAX_PATH = 1024
 """Characters of a path that is looked at."""
-
-_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
 
 class Place(Enum):
@@ -38,7 +36,8 @@ class Place(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`who` is whom the path names, or empty: a MAC (lower case, colons), a name, or a token of `edge.metadata_tokens`,
+    """`who` is whom the path names, or empty: a MAC (lower case, colons), a name, or a token of
+    `edge.callers.metadata_tokens`,
     which is a secret. `name` is what is asked for there."""
 
     place: Place
@@ -93,4 +92,4 @@ def _metadata(segments: list[str], who: str) -> Route | None:
 def spelled(who: str) -> str:
     """A MAC in our spelling (lower case, colons) whatever the sender's; anything else as it is."""
     mac = who.lower().replace("-", ":")
-    return mac if _MAC.fullmatch(mac) else who
+    return mac if is_mac(mac) else who

@@ -10,8 +10,8 @@ write. The status does not say who changed it, so such a report is an entry besi
 
 from __future__ import annotations
 
-from edge.inventory import Inventory, Machine
 from edge.journey.events import MAX_MESSAGE, Outcome, Recorder, Step, Value
+from edge.machines import Inventory, Machine
 from tink.server import ActivityKind, AgentActivity
 
 _OUTCOME = {

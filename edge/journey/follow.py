@@ -11,7 +11,7 @@ import aiohttp
 
 from edge.journey.events import JourneyEvent, Outcome, Step
 
-_SILENCE = 120.0  # seconds; the stream has a heartbeat every few
+_SILENCE_SECONDS = 120.0  # seconds; the stream has a heartbeat every few
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,10 @@ class Lost:
 async def follow(admin_url: str, token: str, *, history: bool) -> AsyncGenerator[JourneyEvent | Lost, None]:
     """Events as they happen, after those that have happened already if `history`; ends when the edge ends the stream.
 
-    `admin_url` as `http://127.0.0.1:7081`; `token` is that of `edge.admin_token`. Raises aiohttp.ClientError,
-    TimeoutError. The stream is Server-Sent Events (HTML Living Standard, section 9.2).
+    `admin_url` as `http://127.0.0.1:7081`; `token` is that of `edge.composition.admin_token`. Raises
+    aiohttp.ClientError, TimeoutError. The stream is Server-Sent Events (HTML Living Standard, section 9.2).
     """
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=_SILENCE)
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=_SILENCE_SECONDS)
     headers = {"Authorization": f"Bearer {token}"}
     async with (
         aiohttp.ClientSession(timeout=timeout, headers=headers) as session,

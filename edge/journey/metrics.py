@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from edge.inventory import Inventory
 from edge.journey.recorder import Journey
+from edge.machines import Inventory
 
 
 class JourneyMetrics(Collector):

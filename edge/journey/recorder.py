@@ -83,8 +83,8 @@ class Journey:
 
     def record(self, mac: str, step: Step, outcome: Outcome, message: str, **detail: Value) -> None:
         """Take in one event (`edge.journey.events.Recorder`). Never raises, never blocks."""
-        told = Note(step, outcome, message, detail, kept_bytes=packed_bytes(message, detail))
-        self.note(mac, told, pack(told))
+        note = Note(step, outcome, message, detail, kept_bytes=packed_bytes(message, detail))
+        self.note(mac, note, pack(note))
 
     def note(self, mac: str, note: Note, entry: Entry | None = None) -> None:
         """Take in a prepared event (`edge.journey.events.NoteTaker`). Never raises, never blocks.

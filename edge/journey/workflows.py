@@ -1,8 +1,8 @@
 """Workflows as steps of a machine's journey: what the controller, the server and the agent wrote into the status.
 
 An informer of Workflows calls `on_change(new, old)`; the differences between the two objects become events of the
-machine that the Workflow's Hardware is (found in `edge.inventory`). Nothing is remembered here: an informer that hands
-in an unchanged object (a relist, a resync) causes no event.
+machine that the Workflow's Hardware is (found in `edge.machines.inventory`). Nothing is remembered here: an informer
+that hands in an unchanged object (a relist, a resync) causes no event.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from datetime import datetime
 
 from pydantic import ValidationError
 
-from edge.inventory import Inventory, Machine
 from edge.journey.events import Outcome, Step, Value
 from edge.journey.recorder import Journey
+from edge.machines import Inventory, Machine
 from tink.api.v1alpha2 import ActionState, ActionStatus, Raw, Workflow, WorkflowState
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from pathlib import Path
 from edge.lab.shell import CommandError, run
 
 _ROOT = Path(__file__).resolve().parents[2]
-_BUILD_TIMEOUT = 900.0  # seconds; a slow mirror is slow, but not for ever
+_BUILD_SECONDS = 900.0  # seconds; a slow mirror is slow, but not for ever
 
 _RECIPE = re.compile(r"(osie|build-\w+\.sh): ")
 
@@ -84,7 +84,7 @@ class Builder:
                     *("bash", self._deploy / "osie" / "build.sh", "--wheel", wheel, "--python", sys.executable),
                     *("--requirements", requirements, "--cache", self._cache / "osie-build", "--out", out),
                 ],
-                timeout=_BUILD_TIMEOUT,
+                timeout=_BUILD_SECONDS,
                 progress=self._progress,
             )
 
@@ -101,7 +101,7 @@ class Builder:
         command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
         # With what is installed here, hashes and all: nothing is fetched.
         alone = ["--no-index", "--no-deps", "--no-build-isolation"]
-        await run([*command, *alone, "-w", out, _ROOT], timeout=_BUILD_TIMEOUT)
+        await run([*command, *alone, "-w", out, _ROOT], timeout=_BUILD_SECONDS)
         return next(out.glob("*.whl"))
 
     async def _tiny(self) -> Path:
@@ -115,7 +115,7 @@ class Builder:
         async def build() -> None:
             script = self._deploy / "image" / recipe
             command: list[str | Path] = ["bash", script, "--cache", self._cache / "debs", out]
-            await run(command, timeout=_BUILD_TIMEOUT, progress=self._progress)
+            await run(command, timeout=_BUILD_SECONDS, progress=self._progress)
 
         await self._once(out, _digest(_files(self._deploy / "image")), f"disk image {name}", build)
         return out
@@ -125,7 +125,7 @@ class Builder:
         digest = _digest(_files(self._deploy / "actions"))
 
         async def build() -> None:
-            await run(["bash", self._deploy / "actions" / "build.sh", out], timeout=_BUILD_TIMEOUT)
+            await run(["bash", self._deploy / "actions" / "build.sh", out], timeout=_BUILD_SECONDS)
 
         await self._once(out, digest, "container images of the actions", build)
         return out, digest

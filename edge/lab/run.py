@@ -19,8 +19,8 @@ from textwrap import indent
 
 import aiohttp
 
-from edge import doctor
-from edge.admin_token import read, token_file
+from edge.composition import doctor
+from edge.composition.admin_token import read, token_file
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.journey.follow import follow
 from edge.lab.build import Builder, recipes

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-_GRACE = 5.0  # seconds
+_GRACE_SECONDS = 5.0  # seconds
 
 _Stream = int | IO[bytes]
 
@@ -102,14 +102,14 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     """End a command and all that it started: SIGTERM, for scripts that clear up, and after a grace SIGKILL."""
     _signal_session(process.pid, signal.SIGTERM)
     try:
-        async with asyncio.timeout(_GRACE):
+        async with asyncio.timeout(_GRACE_SECONDS):
             await process.wait()
     except TimeoutError:
         pass
     finally:
         _signal_session(process.pid, signal.SIGKILL)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_GRACE):
+            async with asyncio.timeout(_GRACE_SECONDS):
                 await process.communicate()  # its pipes, too, are closed then
         await process.wait()
 

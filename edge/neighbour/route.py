@@ -33,8 +33,8 @@ _ROUTE = struct.Struct("=BBBBBBBBI")  # rtmsg: family, lengths of destination an
 _ATTRIBUTE = struct.Struct("=HH")
 
 
-class Way(Enum):
-    """What kind of way it is."""
+class RouteKind(Enum):
+    """Where a route leads."""
 
     OWN = "this host's own address"
     LINK = "a host on a link of ours"
@@ -43,35 +43,35 @@ class Way(Enum):
     NONE = "none"
 
 
-_WAYS: Final = {  # RTN_UNICAST, RTN_LOCAL, RTN_BROADCAST, RTN_ANYCAST
-    1: Way.LINK,
-    2: Way.OWN,
-    3: Way.EVERYBODY,
-    4: Way.EVERYBODY,
+_KINDS: Final = {  # RTN_UNICAST, RTN_LOCAL, RTN_BROADCAST, RTN_ANYCAST
+    1: RouteKind.LINK,
+    2: RouteKind.OWN,
+    3: RouteKind.EVERYBODY,
+    4: RouteKind.EVERYBODY,
 }
 
 
 class Route(NamedTuple):
-    """The way, and the number of the interface that it begins with; 0: none."""
+    """What it is, and the number of the interface that it begins with; 0: none."""
 
-    way: Way
+    kind: RouteKind
     interface: int = 0
 
 
 def route_to(address: IPv4Address | IPv6Address) -> Route:
-    """The way to `address`. Raises OSError."""
+    """The route to `address`. Raises OSError."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE) as kernel:
         kernel.setblocking(False)  # the answer is there when `send` returns
-        kernel.send(request(address, 1))
-        return told(kernel.recv(65536))
+        kernel.send(route_request(address, 1))
+        return parse_route(kernel.recv(65536))
 
 
 def is_own(address: IPv4Address | IPv6Address) -> bool:
     """Whether packets to `address` would not leave this host, or would go to all of a link. Raises OSError."""
-    return route_to(address).way in (Way.OWN, Way.EVERYBODY)
+    return route_to(address).kind in (RouteKind.OWN, RouteKind.EVERYBODY)
 
 
-def request(address: IPv4Address | IPv6Address, sequence: int) -> bytes:
+def route_request(address: IPv4Address | IPv6Address, sequence: int) -> bytes:
     """The question."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     body = _ROUTE.pack(family, address.max_prefixlen, 0, 0, 0, 0, 0, 0, 0)
@@ -79,22 +79,22 @@ def request(address: IPv4Address | IPv6Address, sequence: int) -> bytes:
     return _HEADER.pack(_HEADER.size + len(body), _RTM_GETROUTE, _NLM_F_REQUEST, sequence, 0) + body
 
 
-def told(answer: bytes) -> Route:
+def parse_route(answer: bytes) -> Route:
     """What the kernel's answer says. Raises OSError."""
     kind = _HEADER.unpack_from(answer)[1]
     if kind == _NLMSG_ERROR:
         (code,) = struct.unpack_from("=i", answer, _HEADER.size)
         if -code in _NO_ROUTE:
-            return Route(Way.NONE)
+            return Route(RouteKind.NONE)
         raise OSError(-code, f"RTM_GETROUTE: {os.strerror(-code)}")
     if kind != _RTM_NEWROUTE:
         raise OSError(errno.EPROTO, "RTM_GETROUTE: the kernel answers something else")
     attributes = attributes_of(answer, _HEADER.size + _ROUTE.size)
     interface = int.from_bytes(attributes.get(_RTA_OIF, b""), sys.byteorder)
-    way = _WAYS.get(_ROUTE.unpack_from(answer, _HEADER.size)[7], Way.NONE)
-    if way is Way.LINK and (_RTA_GATEWAY in attributes or _RTA_VIA in attributes):
-        way = Way.ROUTER
-    return Route(way, interface)
+    to = _KINDS.get(_ROUTE.unpack_from(answer, _HEADER.size)[7], RouteKind.NONE)
+    if to is RouteKind.LINK and (_RTA_GATEWAY in attributes or _RTA_VIA in attributes):
+        to = RouteKind.ROUTER
+    return Route(to, interface)
 
 
 def attributes_of(message: bytes, at: int) -> dict[int, bytes]:

@@ -16,8 +16,7 @@ from collections.abc import Iterable
 from ipaddress import IPv4Address
 from typing import Final
 
-from edge.neighbour.route import Way, attributes_of, told
-from edge.neighbour.route import request as request_for_route
+from edge.neighbour.route import RouteKind, attributes_of, parse_route, route_request
 
 # linux/rtnetlink.h, linux/netlink.h, linux/neighbour.h, linux/if_arp.h, netdevice(7)
 _NLMSG_ERROR: Final = 2
@@ -84,13 +83,13 @@ class NeighbourTable:
     def on_link(self, ip: str) -> bool:
         """Whether what is sent to `ip` goes, by no router, to one of the interfaces, where ARP finds its owner."""
         address = _packed(ip)
-        answer = self._answer_to(request_for_route(IPv4Address(address), self._next())) if address is not None else None
+        answer = self._answer_to(route_request(IPv4Address(address), self._next())) if address is not None else None
         if answer is None:
             return False
         try:
-            route = told(answer)
+            route = parse_route(answer)
             name = socket.if_indextoname(route.interface)
-            return route.way is Way.LINK and name in self._interfaces and self._has_arp(name)
+            return route.kind is RouteKind.LINK and name in self._interfaces and self._has_arp(name)
         except OSError:
             return False  # it has gone at this moment
 

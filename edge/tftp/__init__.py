@@ -1,0 +1,6 @@
+"""The TFTP server: which file for whom (`files`), and how it gets there (`server`, `session`, `transfer`)."""
+
+from edge.tftp.files import BootFiles
+from edge.tftp.server import TftpServer, TftpServerError
+
+__all__ = ["BootFiles", "TftpServer", "TftpServerError"]

@@ -27,7 +27,7 @@ class Blocks(Protocol):
     def grow(self, filled: int) -> None:
         """The file's bytes before the offset `filled` are there now."""
 
-    def payloads(self, first: int, last: int, acked: int) -> list[Payload]:
+    def payloads(self, first: int, last: int, acked: int, /) -> list[Payload]:
         """The blocks from `first` to `last`, or fewer where the bytes or the file end.
 
         Those before `acked` have been acknowledged and will not be asked for again.
@@ -49,7 +49,7 @@ class OctetBlocks:
         """See Blocks."""
         self._there = self._blocks if filled >= len(self._content) else filled // self._size
 
-    def payloads(self, first: int, last: int, acked: int) -> list[Payload]:
+    def payloads(self, first: int, last: int, _acked: int, /) -> list[Payload]:
         """See Blocks."""
         size, content = self._size, self._content
         if last > self._there:
@@ -79,7 +79,7 @@ class NetasciiBlocks:
         """See Blocks."""
         self._there = min(filled, len(self._content))
 
-    def payloads(self, first: int, last: int, acked: int) -> list[Payload]:
+    def payloads(self, first: int, last: int, acked: int, /) -> list[Payload]:
         """See Blocks."""
         while self._first_kept < acked:
             self._kept.popleft()

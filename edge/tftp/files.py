@@ -25,14 +25,11 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edge.artifacts.cache import ArtifactError, Source
+from edge.artifacts import ArtifactError, Source
 from edge.callers import Callers
-from edge.inventory import Inventory, Machine
 from edge.journey.events import Step
-from edge.machine_scripts import MachineScripts
-from edge.neighbour.meeting import Meeting
-from edge.osie_files import Located, NoArtifactError, OsieFiles
-from edge.policy import NetbootPolicy
+from edge.machines import Inventory, Located, Machine, MachineScripts, NetbootPolicy, NoArtifactError, OsieFiles
+from edge.neighbour.resolution import AddressResolution
 from edge.tftp.mapped import Snapshots, TooLargeError, mapped, open_below
 from edge.tftp.packets import ErrorCode, printable
 from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest
@@ -90,14 +87,14 @@ class BootFiles:
         osie_files: OsieFiles | None = None,
         default_osie: tuple[str, str] | None = None,
         extra: Path | None = None,
-        meeting: Meeting | None = None,
+        resolution: AddressResolution | None = None,
     ) -> None:
         """`address` is ours on that network. Without `scripts`, `osie_files` or `extra` there are no such files.
 
         `default_osie`: namespace and name of the OSIE that machines without a Hardware may have. `extra`: the
-        operator's directory. `meeting`: where the neighbour table tells who asks, so that it can tell.
+        operator's directory. `resolution`: where the neighbour table tells who asks, so that it can tell.
         """
-        self._meeting = meeting
+        self._resolution = resolution
         self._binaries = binaries
         self._inventory = inventory
         self._callers = callers
@@ -109,21 +106,24 @@ class BootFiles:
         self._extra = extra
         self._snapshots = Snapshots()
         self._failures: dict[str, str] = {}
-        inventory.on_change(self._forget)
 
     def __call__(self, request: TftpRequest) -> Opened | Awaitable[Opened]:
         """The file that `request` names, or why there is none."""
         if (
-            self._meeting is not None
+            self._resolution is not None
             and _OF_ONE_MACHINE.search(request.name)
-            and self._meeting.is_due(request.client_ip)
+            and self._resolution.is_due(request.client_ip)
         ):
-            return self._after_meeting(request, self._meeting)
+            return self._after_resolution(request, self._resolution)
         return self._open(request)
 
-    async def _after_meeting(self, request: TftpRequest, meeting: Meeting) -> Opened:
+    def machine_changed(self, mac: str) -> None:
+        """What failed is worth another try: for the inventory, which calls it after each change."""
+        self._failures.pop(mac, None)
+
+    async def _after_resolution(self, request: TftpRequest, resolution: AddressResolution) -> Opened:
         """What is made for one machine is told to nobody of our link whose hardware address is not known."""
-        if not await meeting.meet(request.client_ip):
+        if not await resolution.resolve(request.client_ip):
             message = f"{printable(request.name)}: nobody answers ARP at {request.client_ip}"
             return Refusal(ErrorCode.ACCESS_VIOLATION, message)
         opened = self._open(request)
@@ -239,9 +239,6 @@ class BootFiles:
             del self._failures[next(iter(self._failures))]
         self._failures[mac] = message
         return Refusal(ErrorCode.NOT_FOUND, message, mac)
-
-    def _forget(self, mac: str) -> None:
-        self._failures.pop(mac, None)
 
     # --- the operator's files ---------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 MAX_SNAPSHOT_BYTES = 512 * 1024 * 1024
 """The largest file of an operator's that is copied into memory."""
 
-_CHUNK = 1 << 22
+_CHUNK_BYTES = 1 << 22
 
 # linux/fcntl.h; the fcntl module has them from Python 3.12 on.
 _F_ADD_SEALS = 1033
@@ -48,7 +48,7 @@ class Snapshot:
         copy = os.memfd_create("tftp", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             size = 0
-            while count := os.sendfile(copy, fd, size, _CHUNK):
+            while count := os.sendfile(copy, fd, size, _CHUNK_BYTES):
                 size += count
                 if size > MAX_SNAPSHOT_BYTES:
                     raise TooLargeError(f"larger than {MAX_SNAPSHOT_BYTES >> 20} MiB")

@@ -1,13 +1,13 @@
 """The TFTP server: requests on port 69, who gets an answer, and what is told of it.
 
     port 69 -> packets.parse_request -> open_file (who has it, may the machine have it) -> packets.negotiate
-            -> session.Session (transfer.ReadTransfer over a way.Way) until it has ended -> the journey
+            -> session.Session (transfer.ReadTransfer over a transport.UdpTransport) until it has ended -> the journey
 
 Each transfer has a port of its own (RFC 1350 section 4); with `single_port` all of them share port 69 and are told
 apart by the client's address and port, for networks whose firewalls know nothing of TFTP.
 
 Anybody can send requests in the name of others. So what has not been acknowledged yet is bounded in number and gives
-way to what comes later (`edge.tftp.crowd`), no request costs a task or a file for longer than it takes to see that
+way to what comes later (`edge.tftp.admission`), no request costs a task or a file for longer than it takes to see that
 nobody is there, and no address gets many packets that it has not asked for: an answer that is larger than its question
 goes to each so many times, and to all so many.
 """
@@ -24,16 +24,16 @@ from dataclasses import dataclass
 from edge.journey.events import Outcome, Recorder, Step
 from edge.listener import Listener, advice
 from edge.tftp import packets
+from edge.tftp.admission import MAX_HALF_OPEN, MAX_TRANSFERS_PER_CLIENT, ActiveTransfers
 from edge.tftp.blocks import Blocks, NetasciiBlocks, OctetBlocks
-from edge.tftp.crowd import MAX_HALF_OPEN, MAX_TRANSFERS_PER_CLIENT, Crowd
 from edge.tftp.packets import Agreed, ErrorCode, Garbage, Opcode, ReadRequest, RequestError, printable
 from edge.tftp.report import report
-from edge.tftp.session import Session, Turns, close
+from edge.tftp.session import Session, TransferScheduler, close
 from edge.tftp.source import Opened, OpenFile, Refusal, TftpFile, TftpRequest
-from edge.tftp.transfer import PATIENCE_WITH_STRANGERS, ReadTransfer
-from edge.tftp.way import (
+from edge.tftp.transfer import STRANGERS_PATIENCE_SECONDS, ReadTransfer
+from edge.tftp.transport import (
     Address,
-    Way,
+    UdpTransport,
     allow_fragments,
     asked_address,
     hear_addresses,
@@ -53,7 +53,7 @@ MAX_WAITING_OF_CLIENT = 8
 OPEN_SECONDS = 60.0
 """How long that may take."""
 
-UNPROVEN_SECONDS = PATIENCE_WITH_STRANGERS
+UNPROVEN_SECONDS = STRANGERS_PATIENCE_SECONDS
 UNPROVEN_FIRST_BLOCKS, UNPROVEN_FIRST_BLOCKS_IN_ALL = 16, 4096
 """First blocks that go to one address, and to all, in UNPROVEN_SECONDS, without options and before any of their
 transfers was acknowledged: 516 bytes for a request of twenty. An offer of options is no larger than its request."""
@@ -115,8 +115,8 @@ class TftpServer:
         self._single_port = single_port
         if max_transfers is None:
             max_transfers = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4, _MOST_TRANSFERS)
-        self._crowd = Crowd(max_transfers, max_half_open, max_transfers_per_client)
-        self._turns = Turns()
+        self._active = ActiveTransfers(max_transfers, max_half_open, max_transfers_per_client)
+        self._scheduler = TransferScheduler()
         self._listener: Listener[_Arrived] | None = None
         self._waiting: dict[Address, _Waiting] = {}
         # Of whom we know nothing there may be any number, and they are not to keep the machines' lines from us.
@@ -131,7 +131,7 @@ class TftpServer:
     @property
     def transfers(self) -> int:
         """How many transfers are under way."""
-        return len(self._crowd)
+        return len(self._active)
 
     async def start(self) -> None:
         """Open the socket and serve. Raises TftpServerError."""
@@ -160,7 +160,7 @@ class TftpServer:
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        for session in list(self._crowd):
+        for session in list(self._active):
             session.abandon("the server is stopping")
         if self._listener is not None:
             self._listener.stop()
@@ -188,7 +188,7 @@ class TftpServer:
             self._open(sock, request, client, local)
 
     def _of_a_transfer(self, sock: socket.socket, datagram: bytes, client: Address) -> None:
-        session = self._crowd.get(client)
+        session = self._active.get(client)
         if session is not None:
             session.receive(datagram)
         elif datagram[1] == Opcode.ACK and len(datagram) == 4 and self._due(client[0], "unknown transfer"):
@@ -202,10 +202,10 @@ class TftpServer:
                 return True
             waiting.task.cancel()
             del self._waiting[client]
-        session = self._crowd.get(client)
+        session = self._active.get(client)
         if session is not None:
-            session.turn()  # its end may have arrived just before, on another socket
-            session = self._crowd.get(client)
+            session.step()  # its end may have arrived just before, on another socket
+            session = self._active.get(client)
         if session is None:
             return False
         if session.request == request:
@@ -259,7 +259,7 @@ class TftpServer:
     def _opened(self, sock: socket.socket, request: ReadRequest, opened: Opened, client: Address, local: str) -> None:
         if isinstance(opened, Refusal):
             self._refuse(sock, client, opened)
-        elif not self._crowd.make_room(client[0], is_machine=opened.mac is not None):
+        elif not self._active.make_room(client[0], is_machine=opened.mac is not None):
             close(opened)
             self._make_wait(request, client)
         else:
@@ -284,9 +284,9 @@ class TftpServer:
             return
         now = self._now()
         transfer = ReadTransfer(_blocks(request, file, agreed), agreed, now, request_bytes=request.size_bytes)
-        way = Way(own or sock, client, agreed.block_bytes, None if own is not None else local)
-        session = Session(request, file, transfer, way, self._turns, self._ended, sock=own)
-        self._crowd.add(session)
+        transport = UdpTransport(own or sock, client, agreed.block_bytes, None if own is not None else local)
+        session = Session(request, file, transfer, transport, self._scheduler, self._ended, sock=own)
+        self._active.add(session)
         session.start()
 
     def _may_begin(self, agreed: Agreed, file: TftpFile, client: Address) -> bool:
@@ -343,7 +343,7 @@ class TftpServer:
             self._record(mac, Step.TFTP, Outcome.INFO, message, client_ip=client_ip)
 
     def _ended(self, session: Session) -> None:
-        self._crowd.remove(session)
+        self._active.remove(session)
         file, transfer, client_ip = session.file, session.transfer, session.client[0]
         if transfer.answered and not transfer.agreed.accepted:
             self._first_blocks[session.is_machine].give_back(client_ip)

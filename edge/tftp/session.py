@@ -1,7 +1,7 @@
-"""A transfer under way: `transfer.ReadTransfer` with its way to the client, its timer, and a file that may still come.
+"""A transfer under way: `transfer.ReadTransfer` with its transport, its timer, and a file that may still come.
 
     the client's packets  --+
-    the timer             --+--> transfer.ReadTransfer --> way.Way
+    the timer             --+--> transfer.ReadTransfer --> transport.UdpTransport
     more of the file      --+
 
 `edge.tftp.server` starts sessions and is told when one has ended. However it ends, its file is closed once.
@@ -22,7 +22,7 @@ from edge.tftp import packets
 from edge.tftp.packets import ErrorCode, Opcode, ReadRequest
 from edge.tftp.source import TftpFile
 from edge.tftp.transfer import Burst, ReadTransfer
-from edge.tftp.way import Address, Way, refused
+from edge.tftp.transport import Address, UdpTransport, refused
 
 log = logging.getLogger(__name__)
 
@@ -32,13 +32,13 @@ TURN_SECONDS = 0.0005
 FEW = 4
 """So many transfers, with a window each, can't take a turn's time: they need not stand in line."""
 
-_LARGEST_HEARD = 256  # an acknowledgement has 4 bytes, an ERROR a line of text
+_LARGEST_HEARD_BYTES = 256  # an acknowledgement has 4 bytes, an ERROR a line of text
 _PAUSE_SECONDS = 0.005  # until what the kernel had no room for is sent
 _LATE_COPY_SECONDS = 1.0
 _ANSWERS_TO_STRANGERS = 16
 
 
-class Turns:
+class TransferScheduler:
     """Shares out the event loop's turns: where many transfers have something to do they stand in line for it.
 
     A transfer's turn is one window at most. Without the line, those that the kernel names first would have it all: the
@@ -46,31 +46,31 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self.sharing = 0
+        self.active = 0
         """How many transfers there are."""
-        self._line: deque[Session] = deque()
+        self._queue: deque[Session] = deque()
 
-    def line_up(self, session: Session) -> None:
-        """Have its `turn` called, as soon as the others before it had theirs."""
-        if session.in_line:
+    def schedule(self, session: Session) -> None:
+        """Have its `step` called, as soon as the others before it had theirs."""
+        if session.scheduled:
             return
-        session.in_line = True
-        self._line.append(session)
-        if len(self._line) == 1:
+        session.scheduled = True
+        self._queue.append(session)
+        if len(self._queue) == 1:
             asyncio.get_running_loop().call_soon(self._next)
 
     def _next(self) -> None:
         """A turn of the event loop, as far as it is ours."""
         ends = time.perf_counter() + TURN_SECONDS
-        line = self._line
-        while line:
-            session = line[0]
-            session.in_line = False
-            session.turn()
-            line.popleft()
+        queue = self._queue
+        while queue:
+            session = queue[0]
+            session.scheduled = False
+            session.step()
+            queue.popleft()
             if time.perf_counter() > ends:
                 break
-        if line:
+        if queue:
             asyncio.get_running_loop().call_soon(self._next)
 
 
@@ -82,8 +82,8 @@ class Session:
         request: ReadRequest,
         file: TftpFile,
         transfer: ReadTransfer,
-        way: Way,
-        turns: Turns,
+        transport: UdpTransport,
+        scheduler: TransferScheduler,
         on_end: Callable[[Session], None],
         *,
         sock: socket.socket | None,
@@ -92,11 +92,11 @@ class Session:
         self.request = request
         self.file = file
         self.transfer = transfer
-        self.client = way.client
+        self.client = transport.client
         self.is_machine = file.mac is not None
         """Whether the client is known to be a registered machine."""
-        self._way = way
-        self._turns = turns
+        self._transport = transport
+        self._scheduler = scheduler
         self._on_end = on_end
         self._socket = sock
         self._loop = asyncio.get_running_loop()
@@ -109,12 +109,12 @@ class Session:
         self._grown = False  # more of the file is there
         self._answers_left = _ANSWERS_TO_STRANGERS
         self._let_go = False
-        self.in_line = False
-        """Whether it waits for its turn; kept by `Turns`."""
+        self.scheduled = False
+        """Whether it waits for its turn; kept by `TransferScheduler`."""
 
     def start(self) -> None:
         """Send the first packets."""
-        self._turns.sharing += 1
+        self._scheduler.active += 1
         if self._socket is not None:
             self._loop.add_reader(self._socket, self._readable, self._socket)
         self._send(self.transfer.start(self._loop.time()))
@@ -150,7 +150,7 @@ class Session:
     def abandon(self, reason: str) -> None:
         """End it from our side, and say so to the client."""
         with suppress(OSError):
-            self._way.send([packets.error(ErrorCode.UNDEFINED, reason), b""])
+            self._transport.send([packets.error(ErrorCode.UNDEFINED, reason), b""])
         self.drop()
 
     def drop(self) -> None:
@@ -158,7 +158,7 @@ class Session:
         if self._let_go:
             return
         self._let_go = True
-        self._turns.sharing -= 1
+        self._scheduler.active -= 1
         if self._timer is not None:
             self._timer.cancel()
         if self._follower is not None:
@@ -171,7 +171,7 @@ class Session:
 
     # --- what happens ------------------------------------------------------------------------------------------------
 
-    def turn(self) -> None:
+    def step(self) -> None:
         """Do what there is to do."""
         if self._let_go:
             return
@@ -199,10 +199,10 @@ class Session:
             datagram = self._take(sock)
             if datagram is None:
                 self._settle()
-            elif self._turns.sharing > FEW:
+            elif self._scheduler.active > FEW:
                 # It is taken before it is our turn, for the kernel would name this socket in each turn until it is.
                 self._heard = datagram
-                self._turns.line_up(self)
+                self._scheduler.schedule(self)
             else:
                 self.receive(datagram)
         except Exception as error:
@@ -211,7 +211,7 @@ class Session:
     def _take(self, sock: socket.socket) -> bytes | None:
         """The next packet of the client; None: there is none."""
         try:
-            datagram, sender = sock.recvfrom(_LARGEST_HEARD)
+            datagram, sender = sock.recvfrom(_LARGEST_HEARD_BYTES)
         except (BlockingIOError, InterruptedError):
             return None
         except OSError:
@@ -225,7 +225,7 @@ class Session:
     def _timed_out(self) -> None:
         self._timer, self._timer_at = None, math.inf
         self._due = True
-        self._turns.line_up(self)
+        self._scheduler.schedule(self)
 
     async def _follow(self, filled: Callable[[int], Awaitable[int]]) -> None:
         """Go on with the transfer as more of the file arrives here, until the client is the one to wait for."""
@@ -233,7 +233,7 @@ class Session:
             while self.transfer.starved and self._filled < self.file.size:
                 self._filled = await filled(self._filled)
                 self._grown = True
-                self._turns.line_up(self)
+                self._scheduler.schedule(self)
         except Exception as error:
             self._follower = None
             reason = f"{self.file.label} did not arrive: {error}"
@@ -270,7 +270,7 @@ class Session:
         if not burst:
             return
         try:
-            left = self._way.send(burst)
+            left = self._transport.send(burst)
         except OSError as error:
             if self._socket is not None and refused(self._socket, self.client):
                 self.transfer.unreachable(self._loop.time())

@@ -44,20 +44,20 @@ from edge.tftp import packets
 from edge.tftp.blocks import Blocks
 from edge.tftp.packets import Agreed, ErrorCode, Opcode
 
-FIRST_TIMEOUT: Final = 0.5
+FIRST_TIMEOUT_SECONDS: Final = 0.5
 """Seconds before the first retransmission, while the client's pace is not known. A local network answers in
 milliseconds, a busy ROM in some tenths of a second."""
-MIN_TIMEOUT: Final = 0.05
-MAX_TIMEOUT: Final = 8.0
-PATIENCE: Final = 30.0
+MIN_TIMEOUT_SECONDS: Final = 0.05
+MAX_TIMEOUT_SECONDS: Final = 8.0
+PATIENCE_SECONDS: Final = 30.0
 """Seconds of silence after which a client is given up."""
-PATIENCE_WITH_STRANGERS: Final = 8.0
+STRANGERS_PATIENCE_SECONDS: Final = 8.0
 """The same for one that has never answered: its address may be forged, and a real one asks again by itself."""
-MAX_PATIENCE: Final = 60.0
+MAX_PATIENCE_SECONDS: Final = 60.0
 """The same, however long a timeout the client wished for, or a file took to arrive."""
-SIGN_OF_LIFE_INTERVAL: Final = 1.0
+SIGN_OF_LIFE_SECONDS: Final = 1.0
 """Seconds between repetitions of the last block while the next is still arriving here."""
-OFFER_AGAIN_INTERVAL: Final = 10.0
+OFFER_AGAIN_SECONDS: Final = 10.0
 """The same where the first block is awaited and it is the OACK that is repeated: not soon, for atftp hangs up when it
 comes twice, and not late, for EDK2 gives up after 24 s of silence (6 times 4 s, PxeBcImpl.h)."""
 REWINDS: Final = 8
@@ -137,7 +137,7 @@ class ReadTransfer:
         # RFC 6298 section 2; seconds.
         self._round_trip: float | None = None
         self._variation = 0.0
-        self._timeout = FIRST_TIMEOUT if agreed.timeout is None else agreed.timeout
+        self._timeout = FIRST_TIMEOUT_SECONDS if agreed.timeout is None else agreed.timeout
 
     def start(self, now: float) -> Burst:
         """The first packets: the OACK where options were agreed on, else the first window."""
@@ -273,7 +273,7 @@ class ReadTransfer:
         self._last_progress = now
         self._retries = 0
         took = now - self._window_sent
-        if took < MIN_TIMEOUT / 8 and self._timeout == MIN_TIMEOUT:
+        if took < MIN_TIMEOUT_SECONDS / 8 and self._timeout == MIN_TIMEOUT_SECONDS:
             return  # the usual case: nothing would change
         # Karn: what may be the echo of a repetition is not timed; nor is a client that had to wait for the file.
         if self.agreed.timeout is None and self.acked > self._repeated and not self.starved:
@@ -285,7 +285,7 @@ class ReadTransfer:
         else:
             self._variation += (abs(self._round_trip - took) - self._variation) / 4
             self._round_trip += (took - self._round_trip) / 8
-        self._timeout = min(max(MIN_TIMEOUT, self._round_trip + 4 * self._variation), MAX_TIMEOUT)
+        self._timeout = min(max(MIN_TIMEOUT_SECONDS, self._round_trip + 4 * self._variation), MAX_TIMEOUT_SECONDS)
 
     def _meaning_of_error(self, code: int) -> Ending:
         if code == ErrorCode.UNKNOWN_TRANSFER and not self.answered:
@@ -359,18 +359,18 @@ class ReadTransfer:
     def _rearm(self, now: float) -> None:
         """A timeout that the client asked for is kept to (RFC 2349); ours doubles."""
         if self.starved:
-            self.deadline = now + (SIGN_OF_LIFE_INTERVAL if self._sent else OFFER_AGAIN_INTERVAL)
+            self.deadline = now + (SIGN_OF_LIFE_SECONDS if self._sent else OFFER_AGAIN_SECONDS)
         elif self._retries and self.agreed.timeout is None:
-            self.deadline = now + min(self._timeout * 2**self._retries, MAX_TIMEOUT)
+            self.deadline = now + min(self._timeout * 2**self._retries, MAX_TIMEOUT_SECONDS)
         else:
             self.deadline = now + self._timeout
 
     def _patience(self) -> float:
         if self.starved:
-            return MAX_PATIENCE
-        patience = PATIENCE if self.answered else PATIENCE_WITH_STRANGERS
+            return MAX_PATIENCE_SECONDS
+        patience = PATIENCE_SECONDS if self.answered else STRANGERS_PATIENCE_SECONDS
         if self.agreed.timeout is not None:
-            patience = min(max(patience, 3 * self.agreed.timeout), MAX_PATIENCE)
+            patience = min(max(patience, 3 * self.agreed.timeout), MAX_PATIENCE_SECONDS)
         return patience
 
     def _all_sent(self) -> bool:

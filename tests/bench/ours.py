@@ -20,24 +20,19 @@ from typing import Any
 import uvloop
 from aiohttp import web
 
-from edge.artifacts.cache import ArtifactCache, Source
-from edge.callers import Callers
-from edge.dhcp.responder import DhcpSettings, Responder
-from edge.dhcp.server import DhcpServer
-from edge.heap import settle
-from edge.http.app import build_app, machine_runner
-from edge.http.metadata import MetadataSettings
-from edge.inventory import Inventory
+from edge.artifacts import ArtifactCache, Source
+from edge.callers import Callers, token_keys
+from edge.composition.heap import settle
+from edge.composition.logs import set_up
+from edge.dhcp import DhcpServer, DhcpSettings, Responder
+from edge.http import MetadataSettings, build_app, machine_runner
 from edge.journey.recorder import Journey
-from edge.logs import set_up
-from edge.metadata_tokens import token_keys
+from edge.machines import Inventory, MachineScripts, NetbootPolicy, OsieFiles
 from edge.neighbour.changes import NeighbourChanges
 from edge.neighbour.table import NeighbourTable
-from edge.policy import NetbootPolicy
-from edge.tftp.files import BootFiles
-from edge.tftp.server import TftpServer
+from edge.tftp import BootFiles, TftpServer
 from ipxe.binaries import BootBinaries
-from ipxe.scripts import BootSettings
+from ipxe.scripts import BootSettings, Scripts
 from tests.bench.bed import CLIENTS, HTTP_PORT, NETMASK, SERVER_IP, machine_ip
 from tink.apiserver import ApiServer
 from tink.net.outbound import Reach
@@ -109,15 +104,16 @@ async def http(exit_stack: AsyncExitStack, journey: Journey, *, directory: str) 
         return {"metadata": {"name": name, "namespace": namespace}, "spec": {"kernelUrl": where, "initrdUrl": where}}
 
     machines_known = inventory(range(CLIENTS))
+    policy = NetbootPolicy()
+    scripts = Scripts(BootSettings(http_port=HTTP_PORT))
     app = build_app(
         inventory=machines_known,
         callers=Callers(machines_known),
-        policy=NetbootPolicy(),
-        osie=osie,
-        cache=cache,
+        policy=policy,
+        scripts=MachineScripts(machines_known, policy, osie, scripts, journey.record),
+        osie_files=OsieFiles(osie, cache),
         binaries=_binaries(directory),
         record=journey.record,
-        settings=BootSettings(http_port=HTTP_PORT),
         metadata=MetadataSettings(token_keys(Path(directory), None, create=True)),
     )
     machines = machine_runner(app)
@@ -137,17 +133,23 @@ async def metadata(exit_stack: AsyncExitStack, journey: Journey, *, directory: s
     exit_stack.callback(table.close)
     callers = Callers(known, neighbours=table)
     exit_stack.callback(NeighbourChanges(callers.changed).close)
+
+    def osie(_namespace: str, _name: str) -> dict[str, Any] | None:
+        return None
+
+    policy = NetbootPolicy()
+    scripts = Scripts(BootSettings(http_port=HTTP_PORT))
     app = build_app(
         inventory=known,
         callers=callers,
-        policy=NetbootPolicy(),
-        osie=lambda _namespace, _name: None,
-        cache=cache,
+        policy=policy,
+        scripts=MachineScripts(known, policy, osie, scripts, journey.record),
+        osie_files=OsieFiles(osie, cache),
         binaries=_binaries(directory),
         record=journey.record,
-        settings=BootSettings(http_port=HTTP_PORT),
         metadata=MetadataSettings(token_keys(Path(directory), None, create=True)),
     )
+    callers.on_change(app.callers_changed)
     machines = machine_runner(app)
     await machines.setup()
     exit_stack.push_async_callback(machines.cleanup)
@@ -166,9 +168,10 @@ async def tftp(exit_stack: AsyncExitStack, journey: Journey, *, directory: str, 
 async def dhcp(exit_stack: AsyncExitStack, journey: Journey, *, directory: str, first: int, count: int) -> None:
     """The DHCP server, with reservations for `count` machines from `first` on."""
     settings = DhcpSettings(SERVER_IP, SERVER_IP, _HTTP_URL)
-    # As in `edge.stack`: the responder is there first, and compiles each reservation when its Hardware comes.
+    # As in `edge.composition`: the responder is there first, and compiles each reservation when its Hardware comes.
     known, binaries = Inventory(), _binaries(directory)
     responder = Responder(known, settings, journey.record, time.monotonic, binaries, NetbootPolicy(), take=journey.note)
+    known.on_change(responder.machine_changed)
     for number in range(first, first + count):
         known.apply(machine(number))
     settle()

@@ -29,7 +29,7 @@ from typing import Any
 
 import aiohttp
 
-from edge.admin_token import read, token_file
+from edge.composition.admin_token import read, token_file
 from edge.journey.events import JourneyEvent
 from edge.journey.follow import follow
 from edge.lab.machine import Firmware, Machine, MachineSettings

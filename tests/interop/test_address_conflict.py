@@ -6,8 +6,7 @@ import asyncio
 import time
 from pathlib import Path
 
-from edge.conditions import ConditionWriter
-from edge.inventory import Inventory
+from edge.machines import ConditionWriter, Inventory
 from tink.api.crds import generate
 from tink.apiserver import ApiServer
 from tink.kube.cache import Informer

@@ -48,8 +48,8 @@ import asyncio, hashlib, json, sys
 from ipaddress import ip_network
 from pathlib import Path
 import uvloop
-from edge.artifacts import flight
-from edge.artifacts.cache import ArtifactCache, ArtifactError
+from edge.artifacts.fetch import flight
+from edge.artifacts import ArtifactCache, ArtifactError
 from tink.net.outbound import Reach
 
 flight.CHECKPOINT_BYTES = 1 << 20

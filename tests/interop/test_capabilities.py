@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.doctor import _CAPABILITIES
+from edge.composition.doctor import _CAPABILITIES
 from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces, Process, until
 
 ROOT = Path(__file__).resolve().parents[2]

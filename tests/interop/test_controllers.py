@@ -18,8 +18,7 @@ import yaml
 from tink.api.crds import generate
 from tink.api.v1alpha2 import FINALIZER, Raw
 from tink.apiserver import ApiServer
-from tink.controller.controller import WorkflowController
-from tink.controller.settings import ControllerSettings
+from tink.controller import ControllerSettings, WorkflowController
 from tink.kube.cache import Informer
 from tink.kube.client import ConflictError, KubeClient
 from tink.kube.manifests import apply_object

@@ -13,8 +13,8 @@ import pytest
 
 from edge.diagnose import fetch
 from edge.diagnose.extra import DiagnoseError
+from edge.tftp import TftpServer
 from edge.tftp.packets import ErrorCode
-from edge.tftp.server import TftpServer
 from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest
 
 Network = Any

@@ -15,20 +15,18 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
 
-from edge.artifacts.cache import ArtifactCache, Timeouts
-from edge.callers import Callers
-from edge.http.app import build_app, machine_runner
-from edge.http.metadata import MetadataSettings
-from edge.inventory import Inventory
+from edge.artifacts import ArtifactCache, Timeouts
+from edge.callers import Callers, token_keys
+from edge.http import MetadataSettings, build_app, machine_runner
 from edge.journey.recorder import Journey
-from edge.metadata_tokens import token_keys
-from edge.policy import NetbootPolicy
+from edge.machines import Inventory, MachineScripts, NetbootPolicy, OsieFiles
 from ipxe.binaries import BootBinaries
-from ipxe.scripts import BootSettings
+from ipxe.scripts import BootSettings, Scripts
 
 MAC = "52:54:00:00:00:01"
 KERNEL, INITRD = os.urandom(3_000_000), os.urandom(20_000_001)
@@ -73,16 +71,20 @@ async def edge(tmp_path: Path) -> AsyncIterator[Edge]:
     spec = {"networkInterfaces": {MAC: interface}, "osie": {"name": "lab"}, "instance": {"userdata": "#cloud-config\n"}}
     inventory.apply({"metadata": {"name": "m1", "namespace": "default"}, "spec": spec})
     urls = {"kernelUrl": (files / "vmlinuz").as_uri(), "initrdUrl": (files / "initrd").as_uri()}
-    osie = {"metadata": {"name": "lab", "namespace": "default"}, "spec": urls}
+    lab = {"metadata": {"name": "lab", "namespace": "default"}, "spec": urls}
+
+    def osie(_namespace: str, name: str) -> dict[str, Any] | None:
+        return lab if name == "lab" else None
+
+    policy, record = NetbootPolicy(), Journey(time.time).record
     app = build_app(
         inventory=inventory,
         callers=Callers(inventory),
-        policy=NetbootPolicy(),
-        osie=lambda _namespace, name: osie if name == "lab" else None,
-        cache=cache,
+        policy=policy,
+        scripts=MachineScripts(inventory, policy, osie, Scripts(BootSettings()), record),
+        osie_files=OsieFiles(osie, cache),
         binaries=BootBinaries(tmp_path / "boot"),
-        record=Journey(time.time).record,
-        settings=BootSettings(),
+        record=record,
         metadata=MetadataSettings(token_keys(tmp_path, None, create=True)),
     )
     runner = machine_runner(app)

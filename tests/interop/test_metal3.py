@@ -28,12 +28,12 @@ from tests.interop.metal3_site import (
 )
 from tink.api.metal3.crds import generate as generate_metal3
 from tink.api.v1alpha2 import API_VERSION, Raw
-from tink.convert.to_hardware import HOST_LABEL, REFUSED_ANNOTATION, HostOptions
+from tink.convert.metal3 import HOST_LABEL, REFUSED_ANNOTATION, SECURED_ANNOTATION, HostOptions
 from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.manifests import apply_object
 from tink.kube.resources import CRD, HARDWARE, HARDWARE_DATA, MACHINE, SECRET, WORKFLOW
 from tink.metal3.following import Follower
-from tink.metal3.ownership import MANAGER, SAFETY_MANAGER, SECURED_ANNOTATION
+from tink.metal3.ownership import MANAGER, SAFETY_MANAGER
 from tink.metal3.served import HOSTS
 from tink.metal3.settings import Metal3Settings
 

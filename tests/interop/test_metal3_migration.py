@@ -21,7 +21,7 @@ from tests.interop.rack import TINKEDGE, clean_environment
 from tests.interop.test_privileges import Grant
 from tink.api.metal3.crds import generate
 from tink.api.v1alpha2 import Raw
-from tink.convert.conversion_data import ANNOTATION
+from tink.convert.metal3.conversion_data import ANNOTATION
 from tink.kube.client import ApiError, KubeClient, UnreachableError
 from tink.kube.resources import CRD, HARDWARE_DATA, HOST_V1ALPHA1, HOST_V1BETA1
 from tink.metal3.definition import NAME

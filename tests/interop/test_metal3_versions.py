@@ -31,16 +31,15 @@ from tests.interop.host_site import (
 from tests.interop.rack import TINKEDGE, Process, clean_environment, until
 from tests.interop.test_privileges import free_port, grants
 from tink.api.metal3.crds import generate
-from tink.convert.baremetalhost import ConversionSettings
-from tink.convert.conversion_data import ANNOTATION
+from tink.convert.metal3 import ConversionSettings
+from tink.convert.metal3.conversion_data import ANNOTATION
 from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.resources import CRD, HOST_V1ALPHA1, HOST_V1BETA1, SECRET, ResourceType
 from tink.metal3 import webhook
 from tink.metal3.definition import NAME
 from tink.metal3.webhook import HostConversion
+from tink.webhooks import Webhooks, WebhookSettings
 from tink.webhooks.certificates import AUTHORITY_LIFE, renewed
-from tink.webhooks.server import Webhooks
-from tink.webhooks.settings import WebhookSettings
 
 __all__ = ["empty_site", "kubectl_there", "site"]
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from edge.neighbour.changes import NeighbourChanges
-from edge.neighbour.route import Way, route_to
+from edge.neighbour.route import RouteKind, route_to
 from edge.neighbour.table import NeighbourTable
 
 Network = Any
@@ -121,24 +121,24 @@ def test_on_link_is_what_goes_to_one_of_the_interfaces_by_no_router(network: Net
 
 
 def test_changes_of_the_table_are_told(network: Network) -> None:
-    told: list[str | None] = []
+    heard: list[str | None] = []
 
     async def hear() -> None:
-        changes = NeighbourChanges(told.append)
+        changes = NeighbourChanges(heard.append)
         neigh(network, "replace", IP, "lladdr", OTHER_MAC, "dev", "srv0", "nud", "stale")
         neigh(network, "replace", IP, "lladdr", "52:54:00:99:99:98", "dev", "srv0", "nud", "stale")
         neigh(network, "del", IP, "dev", "srv0")
         async with asyncio.timeout(10):
-            while len(told) < 3:
+            while len(heard) < 3:
                 await asyncio.sleep(0.01)
         changes.close()
 
     network.inside(network.server, lambda: asyncio.run(hear()))
-    assert set(told) == {IP}
+    assert set(heard) == {IP}
 
 
 def test_changes_that_were_missed_are_told_as_all(network: Network) -> None:
-    told: list[str | None] = []
+    heard: list[str | None] = []
     lines = "".join(
         f"neigh replace 10.77.6.{n} lladdr 52:54:00:00:{turn:02x}:{n:02x} dev srv0 nud stale\n"
         for turn in range(40)
@@ -146,10 +146,10 @@ def test_changes_that_were_missed_are_told_as_all(network: Network) -> None:
     )
 
     async def hear() -> None:
-        changes = NeighbourChanges(told.append)
+        changes = NeighbourChanges(heard.append)
         subprocess.run(["ip", "-n", network.server, "-batch", "-"], input=lines, text=True, check=True)  # we don't read
         async with asyncio.timeout(10):
-            while None not in told:
+            while None not in heard:
                 await asyncio.sleep(0.01)
         changes.close()
 
@@ -180,12 +180,12 @@ def test_way_to_an_address_is_told(network: Network) -> None:
     network.sysctl(network.server, "net.ipv4.ip_nonlocal_bind", "1")
     network.route(network.server, "198.51.100.0/24", "10.77.6.50")
     ways = {
-        Way.OWN: ("10.77.6.1", "10.77.6.77", "192.0.2.7", "127.0.0.1"),
-        Way.LINK: ("10.77.6.50", "10.77.6.200"),
-        Way.ROUTER: ("198.51.100.1",),
-        Way.EVERYBODY: ("10.77.6.255",),
-        Way.NONE: ("255.255.255.255", "203.0.113.1", "224.0.0.1"),
+        RouteKind.OWN: ("10.77.6.1", "10.77.6.77", "192.0.2.7", "127.0.0.1"),
+        RouteKind.LINK: ("10.77.6.50", "10.77.6.200"),
+        RouteKind.ROUTER: ("198.51.100.1",),
+        RouteKind.EVERYBODY: ("10.77.6.255",),
+        RouteKind.NONE: ("255.255.255.255", "203.0.113.1", "224.0.0.1"),
     }
     addresses = [address for found in ways.values() for address in found]
-    found = network.inside(network.server, lambda: {ip: route_to(ip_address(ip)).way for ip in addresses})
+    found = network.inside(network.server, lambda: {ip: route_to(ip_address(ip)).kind for ip in addresses})
     assert found == {address: way for way, those in ways.items() for address in those}

@@ -18,9 +18,9 @@ import orjson
 import pytest
 
 from tests.interop.go_templates import GO, MISSING, SOURCES, Outcome, build, outcomes
+from tink.golang.strconv import to_bytes
 from tink.template.engine import render
 from tink.template.errors import TemplateError
-from tink.template.strconv import to_bytes
 
 WRITTEN: dict[str, list[str]] = orjson.loads((SOURCES / "templates.json").read_bytes())
 """Templates, numbers, strings and formats written by hand, by what they are about."""

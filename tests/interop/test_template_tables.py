@@ -16,15 +16,15 @@ import orjson
 import pytest
 
 from tests.interop.go_templates import GO, MISSING, SOURCES, tables
-from tink.template import fmt
+from tink.golang import fmt
+from tink.golang.strconv import to_bytes
+from tink.golang.values import Value, type_name
 from tink.template.compile import compile_text
 from tink.template.errors import TemplateError
 from tink.template.functions import FUNCTIONS
 from tink.template.lexer import Kind, lex
 from tink.template.parser import parse
 from tink.template.signatures import ANY, INT, STRING, Function, Functions, table
-from tink.template.strconv import to_bytes
-from tink.template.values import Value, type_name
 
 pytestmark = pytest.mark.skipif(GO is None, reason=MISSING)
 

@@ -17,11 +17,9 @@ from typing import Any
 import pytest
 
 from edge.callers import Callers
-from edge.inventory import Inventory
 from edge.journey.events import Outcome, Step
-from edge.policy import NetbootPolicy
-from edge.tftp.files import BootFiles
-from edge.tftp.server import TftpServer
+from edge.machines import Inventory, NetbootPolicy
+from edge.tftp import BootFiles, TftpServer
 from edge.tftp.source import OpenFile, TftpFile
 from ipxe.binaries import BootBinaries
 
@@ -245,7 +243,7 @@ def test_clients_that_ask_again_while_the_file_arrives_are_not_confused(
 def test_client_that_dies_in_the_middle_is_noticed(
     network: Network, start: Start, tmp_path: Path, single_port: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edge.tftp.transfer.PATIENCE", 1.0)  # a single port hears nothing of ICMP
+    monkeypatch.setattr("edge.tftp.transfer.PATIENCE_SECONDS", 1.0)  # a single port hears nothing of ICMP
     arriving = Arriving(bytes(8 << 20), 1 << 20, 0.1)
     with network.serving(start(arriving, single_port=single_port), loop="uvloop"):
         command = network.as_client("busybox", "tftp", "-g", "-b", "1468", "-r", "initrd", "-l", "got", "10.77.6.1")

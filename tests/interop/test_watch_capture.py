@@ -21,8 +21,8 @@ from scapy.layers.dhcp import BOOTP
 from scapy.utils import rdpcap
 
 from edge.journey.events import Outcome, Step
+from edge.tftp import TftpServer
 from edge.tftp.packets import ErrorCode
-from edge.tftp.server import TftpServer
 from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest
 
 Network = Any

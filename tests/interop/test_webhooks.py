@@ -25,8 +25,8 @@ from tink.apiserver import ApiServer
 from tink.kube.client import ApiError, KubeClient, NotFoundError
 from tink.kube.manifests import apply_object
 from tink.kube.resources import CRD, HARDWARE
+from tink.webhooks import Webhooks
 from tink.webhooks.registration import CONFIGURATION, NAME, configuration
-from tink.webhooks.server import Webhooks
 
 DIRECTORY = Path(__file__).parent / "webhooks"
 RECORDED = json.loads((DIRECTORY / "answers.json").read_text())

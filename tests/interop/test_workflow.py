@@ -26,8 +26,7 @@ from tink.agent.settings import AgentSettings
 from tink.api.crds import generate
 from tink.api.v1alpha2 import API_VERSION, FINALIZER, Raw
 from tink.apiserver import ApiServer
-from tink.controller.controller import WorkflowController
-from tink.controller.settings import ControllerSettings
+from tink.controller import ControllerSettings, WorkflowController
 from tink.kube.cache import Informer
 from tink.kube.client import ConflictError, KubeClient, NotFoundError
 from tink.kube.resources import CRD, HARDWARE, TEMPLATE, WORKFLOW, ResourceType

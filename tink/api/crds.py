@@ -145,7 +145,7 @@ def to_yaml(definitions: list[dict[str, Any]]) -> str:
 class _Dumper(yaml.SafeDumper):
     """Never writes anchors: generated schemas share parts, and a reader should not have to follow them."""
 
-    def ignore_aliases(self, data: object) -> bool:
+    def ignore_aliases(self, _data: object) -> bool:
         return True
 
 

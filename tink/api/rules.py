@@ -8,9 +8,9 @@ One mistake gives one message. A field with a rule therefore has no `pattern` in
 quote the expression; a rule that compares fields holds for fields that are wrong by themselves. Where a field of a
 Template holds a template expression, nothing can be said before it is rendered, so nothing is.
 
-Bounds (`maxLength`, `maxItems`, `maxProperties`) are far above what machines need. They keep the estimated cost of the
-rules in the budget of Kubernetes, which counts the longest list of the longest strings (k8s.io/apiserver, pkg/cel), and
-what has no bound out of the API. CEL's `matches` is RE2: linear in its input.
+Bounds (`maxLength`, `maxItems`, `maxProperties`; `tink.api.bounds`) keep the estimated cost of the rules in the budget
+of Kubernetes, which counts the longest list of the longest strings (k8s.io/apiserver, pkg/cel). The regular expressions
+are those of `tink.api.patterns`; CEL's `matches` is RE2: linear in its input.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pydantic.config import JsonDict
+
+from tink.api import patterns
 
 Reason = Literal["FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired"]
 """FieldValueDuplicate is left out: with it, Kubernetes says "Duplicate value" and drops the message."""
@@ -59,37 +61,31 @@ def checked(*rules: Rule, **bounds: int) -> JsonDict:
     return extra
 
 
-_OCTET = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-_IPV4 = f"^({_OCTET}[.]){{3}}{_OCTET}$"
-_PART = "(255|254|252|248|240|224|192|128|0)"
-_NETMASK = f"^(255[.]255[.]255[.]{_PART}|255[.]255[.]{_PART}[.]0|255[.]{_PART}[.]0[.]0|{_PART}[.]0[.]0[.]0)$"
-_MAC = "^([0-9a-f]{2}:){5}[0-9a-f]{2}$"
-_LABEL = "[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
-_HOSTNAME = f"^{_LABEL}([.]{_LABEL})*$"
-
-LONGEST_ADDRESS = 64
-"""Characters of an address field. More than an IPv4 address has, so that the rule speaks and not the bound."""
-
-IPV4 = Rule(f"self.matches('{_IPV4}')", "must be an IPv4 address, such as 192.168.1.10")
+IPV4 = Rule(f"self.matches('{patterns.IPV4}')", "must be an IPv4 address, such as 192.168.1.10")
 NETMASK = Rule(
-    f"self.matches('{_NETMASK}')", "must be an IPv4 netmask: ones, then zeros, in dotted form, such as 255.255.255.0"
+    f"self.matches('{patterns.NETMASK}')",
+    "must be an IPv4 netmask: ones, then zeros, in dotted form, such as 255.255.255.0",
 )
 HOSTNAME = Rule(
-    f"self.matches('{_HOSTNAME}')",
+    f"self.matches('{patterns.HOSTNAME}')",
     "must be a host name (RFC 1123): letters, digits and '-', with dots between parts of at most 63 characters",
 )
 SERVER = Rule(
     # What looks like an address must be one: 10.0.0.256 is no name.
-    f"self.matches('^[0-9.]+$') ? self.matches('{_IPV4}') : self.matches('{_HOSTNAME}')",
+    f"self.matches('{patterns.LIKE_AN_ADDRESS}') "
+    f"? self.matches('{patterns.IPV4}') : self.matches('{patterns.HOSTNAME}')",
     "must be an IPv4 address or a host name, such as 192.168.1.1 or ntp.example.org",
 )
-VLAN = Rule("self.matches('^[1-9][0-9]{0,3}$') && int(self) <= 4094", 'must be a VLAN ID from 1 to 4094, such as "100"')
+VLAN = Rule(
+    f"self.matches('{patterns.VLAN}') && int(self) <= {patterns.MAX_VLAN}",
+    f'must be a VLAN ID from 1 to {patterns.MAX_VLAN}, such as "100"',
+)
 
 _SAME_IP = "self.exists(other, other != mac && has(self[other].dhcp) && has(self[other].dhcp.ip)"
 _SAME_IP = f"has(self[mac].dhcp) && has(self[mac].dhcp.ip) && {_SAME_IP} && self[other].dhcp.ip == self[mac].dhcp.ip)"
 
 MAC_KEYS = Rule(
-    f"self.all(mac, mac.matches('{_MAC}'))",
+    f"self.all(mac, mac.matches('{patterns.MAC}'))",
     "the keys must be MAC addresses in lower case with colons, such as 52:54:00:12:34:56",
 )
 # One list of all addresses, looked at from both ends: comparing each interface with each other one costs five times as
@@ -115,7 +111,8 @@ _SUBNET = (
 GATEWAY_IN_SUBNET = Rule(
     "!has(self.gateway) || !has(self.ip) || !has(self.netmask) || "
     f"{_SUBNET} || self.netmask == '255.255.255.255' || "
-    f"!self.ip.matches('{_IPV4}') || !self.gateway.matches('{_IPV4}') || !self.netmask.matches('{_NETMASK}')",
+    f"!self.ip.matches('{patterns.IPV4}') || !self.gateway.matches('{patterns.IPV4}') "
+    f"|| !self.netmask.matches('{patterns.NETMASK}')",
     "must be in the subnet that ip and netmask give",
     say="'must be in the subnet of ip ' + self.ip + ' with netmask ' + self.netmask + ', which ' + self.gateway + "
     "' is not'",
@@ -128,32 +125,29 @@ SOME_SCRIPT = Rule(
     reason="FieldValueRequired",
 )
 HTTP_URL = Rule(
-    r"self == '' || self.matches(r'^https?://[^\s/?#]+([/?#][^\s]*)?$')",
+    f"self == '' || self.matches(r'{patterns.HTTP_URL}')",
     "must be an http:// or https:// URL without spaces, such as http://192.168.1.1/script.ipxe",
 )
 ARTIFACT_URL = Rule(
-    r"self.matches(r'^(https?://[^\s/?#]+([/?#][^\s]*)?|file://(localhost)?/[^\s]+)$')",
+    f"self.matches(r'{patterns.ARTIFACT_URL}')",
     "must be an http://, https:// or file:/// URL without spaces, such as http://192.168.1.1/osie/vmlinuz",
 )
 KERNEL_PARAM = Rule(
-    r"!self.matches(r'[[:cntrl:]]|(^|\s)(&&|\|\||;)(\s|$)|(^|\s)#')",
+    f"!self.matches(r'{patterns.ENDS_IPXE_COMMAND}')",
     "must not hold a line break, another control character, or the words &&, ||, ; or #..., which end a command in "
     "iPXE",
 )
 DEVICE_PATH = Rule(
-    r"self.matches(r'^(/[^/\s]+)+/?$')", "must be an absolute Linux path without spaces, such as /dev/sda"
+    f"self.matches(r'{patterns.DEVICE_PATH}')", "must be an absolute Linux path without spaces, such as /dev/sda"
 )
-# Linux names partitions after their disk: sda1; after a digit with a p between, nvme0n1p1. udev's links have -part1,
-# and two directories of links name nothing but partitions.
 WHOLE_DISK = Rule(
-    "!self.matches('^/dev/((sd|hd|vd|xvd)[a-z]+[0-9]+|(cciss/|ida/|rd/)?[a-z]+[a-z0-9]*[0-9]p[0-9]+"
-    "|disk/by-[a-z]+/.*-part[0-9]+|mapper/.*-part[0-9]+|disk/by-part(uuid|label)/.*)/?$')",
+    f"!self.matches('{patterns.PARTITION}')",
     "must be a whole disk, not a partition: /dev/sda rather than /dev/sda1, /dev/nvme0n1 rather than /dev/nvme0n1p1, "
     "/dev/disk/by-id/NAME rather than /dev/disk/by-id/NAME-part1",
 )
 
 OBJECT_NAME = Rule(
-    "self == '' || self.matches('^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$')",
+    f"self == '' || self.matches('{patterns.OBJECT_NAME}')",
     "must be the name of an object: lower case letters, digits, '-' and '.'",
 )
 NAMES_HARDWARE = Rule(
@@ -174,11 +168,11 @@ ACTION_NAME = Rule(
     "must be the name itself: names of actions are not rendered, so that they are unique before and after",
 )
 IMAGE = Rule(
-    r"self.contains('{{') || !self.matches(r'\s')",
+    "self.contains('{{') || !self.matches(r'" + patterns.SPACE + "')",
     "must be an OCI image without spaces, such as registry.example.org/actions/image2disk:v1",
 )
 VOLUME = Rule(
-    r"self.contains('{{') || self.matches(r'^(/[^:]*|[^\W_][\w.-]*):/[^:]+(:[^:]*)?$')",
+    "self.contains('{{') || self.matches(r'" + patterns.VOLUME + "')",
     "must be SRC:TARGET or SRC:TARGET:OPTIONS, SRC an absolute path or the name of a volume, TARGET an absolute path "
     "in the container below /, such as /etc/data:/data:ro",
 )

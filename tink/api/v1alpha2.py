@@ -1,10 +1,10 @@
 """The four resources of `tinkerbell.org/v1alpha2`: Hardware, OSIE, Template, Workflow.
 
 These pydantic models are the only source of the schema: `tink.api.crds` generates the CustomResourceDefinitions
-from them, with the rules and bounds that `tink.api.rules` declares, and every component reads objects through them.
-Rules and bounds are the API server's affair: a model reads whatever an older schema let in, as far as it has a
-meaning. Objects that are written back to the API are patched as
-raw dictionaries, never dumped from a model, so that fields of a newer version survive (`DESIGN.md`, "Libraries").
+from them, with the rules of `tink.api.rules` and the bounds of `tink.api.bounds`, and every component reads objects
+through them. Rules and bounds are the API server's affair: a model reads whatever an older schema let in, as far as it
+has a meaning. Objects that are written back to the API are patched as raw dictionaries, never dumped from a model, so
+that fields of a newer version survive.
 
 Field names, defaults and patterns follow the final revision of the CRD refactor proposal with its slips mended:
 anchored address patterns, VLAN 1-4094, the stray quote of the hostname pattern. Every description is what
@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 from pydantic.config import JsonDict
 
-from tink.api import rules
+from tink.api import bounds, patterns, rules
 from tink.api.rules import checked
 from tink.api.schema import UNCHECKED
 
@@ -51,22 +51,14 @@ KERNEL_SHA256_ANNOTATION = "tinkerbell.org/kernel-sha256"
 INITRD_SHA256_ANNOTATION = "tinkerbell.org/initrd-sha256"
 """SHA-256 of an OSIE's initrd, in hex: what is fetched from `initrdUrl` must have it to be served."""
 
-_OCTET = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-IPV4_PATTERN = rf"^{_OCTET}(\.{_OCTET}){{3}}$"
-NETMASK_PATTERN = (
-    r"^(((255\.){3}(255|254|252|248|240|224|192|128|0))"
-    r"|((255\.){2}(255|254|252|248|240|224|192|128|0)\.0)"
-    r"|(255\.(255|254|252|248|240|224|192|128|0)(\.0){2})"
-    r"|((255|254|252|248|240|224|192|128|0)(\.0){3}))$"
-)
-HOSTNAME_PATTERN = (
+# Those of what is read are more lenient than those of `tink.api.patterns`, which the API enforces.
+_HOSTNAME_PATTERN = (
     r"^(([a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9\-]*[a-zA-Z0-9])\.)*([A-Za-z0-9]|[A-Za-z0-9][A-Za-z0-9\-]*[A-Za-z0-9])$"
 )
-VLAN_PATTERN = r"^([1-9][0-9]{0,2}|[1-3][0-9]{3}|40[0-8][0-9]|409[0-4])$"
-MAC_PATTERN = r"^([0-9a-f]{2}:){5}([0-9a-f]{2})$"
-DEVICE_PATTERN = r"^(/[^/ ]+)+$"
-URL_PATTERN = r"^(https?|file)://.+$"
-HTTP_URL_PATTERN = r"^https?://.+$"
+_VLAN_PATTERN = r"^([1-9][0-9]{0,2}|[1-3][0-9]{3}|40[0-8][0-9]|409[0-4])$"
+_DEVICE_PATTERN = r"^(/[^/ ]+)+$"
+_URL_PATTERN = r"^(https?|file)://.+$"
+_HTTP_URL_PATTERN = r"^https?://.+$"
 
 
 def _map_list(key: str) -> JsonDict:
@@ -113,7 +105,7 @@ class LocalObjectReference(Model):
 
     name: str = Field(
         default="",
-        json_schema_extra=checked(rules.OBJECT_NAME, maxLength=253),
+        json_schema_extra=checked(rules.OBJECT_NAME, maxLength=bounds.MAX_NAME_CHARACTERS),
         description="Name of the referent, in the namespace of this object.",
     )
 
@@ -143,18 +135,22 @@ class Condition(Model):
 
 IPv4 = Annotated[
     str,
-    StringConstraints(pattern=IPV4_PATTERN),
-    Field(json_schema_extra=checked(rules.IPV4, maxLength=rules.LONGEST_ADDRESS)),
+    StringConstraints(pattern=patterns.IPV4),
+    Field(json_schema_extra=checked(rules.IPV4, maxLength=bounds.MAX_ADDRESS_CHARACTERS)),
 ]
 HostOrIP = Annotated[
-    str, StringConstraints(pattern=HOSTNAME_PATTERN), Field(json_schema_extra=checked(rules.SERVER, maxLength=253))
+    str,
+    StringConstraints(pattern=_HOSTNAME_PATTERN),
+    Field(json_schema_extra=checked(rules.SERVER, maxLength=bounds.MAX_NAME_CHARACTERS)),
 ]
 StorageDevice = Annotated[
     str,
-    StringConstraints(pattern=DEVICE_PATTERN),
-    Field(json_schema_extra=checked(rules.DEVICE_PATH, rules.WHOLE_DISK, maxLength=255)),
+    StringConstraints(pattern=_DEVICE_PATTERN),
+    Field(json_schema_extra=checked(rules.DEVICE_PATH, rules.WHOLE_DISK, maxLength=bounds.MAX_DEVICE_PATH_CHARACTERS)),
 ]
-KernelParam = Annotated[str, Field(json_schema_extra=checked(rules.KERNEL_PARAM, maxLength=2048))]
+KernelParam = Annotated[
+    str, Field(json_schema_extra=checked(rules.KERNEL_PARAM, maxLength=bounds.MAX_KERNEL_PARAM_CHARACTERS))
+]
 
 
 class DHCP(Model):
@@ -165,9 +161,9 @@ class DHCP(Model):
     ip: IPv4 | None = Field(
         default=None, description="IPv4 address to serve. No two interfaces of the cluster may have the same."
     )
-    netmask: Annotated[str, StringConstraints(pattern=NETMASK_PATTERN)] | None = Field(
+    netmask: Annotated[str, StringConstraints(pattern=patterns.NETMASK)] | None = Field(
         default=None,
-        json_schema_extra=checked(rules.NETMASK, maxLength=rules.LONGEST_ADDRESS),
+        json_schema_extra=checked(rules.NETMASK, maxLength=bounds.MAX_ADDRESS_CHARACTERS),
         description="IPv4 netmask to serve.",
     )
     gateway: IPv4 | None = Field(
@@ -175,28 +171,30 @@ class DHCP(Model):
         description="Default gateway address to serve, in the subnet of ip and netmask (unless netmask is "
         "255.255.255.255).",
     )
-    hostname: Annotated[str, StringConstraints(pattern=HOSTNAME_PATTERN)] | None = Field(
-        default=None, json_schema_extra=checked(rules.HOSTNAME, maxLength=253), description="Host name to serve."
-    )
-    vlan_id: Annotated[str, StringConstraints(pattern=VLAN_PATTERN)] | None = Field(
+    hostname: Annotated[str, StringConstraints(pattern=_HOSTNAME_PATTERN)] | None = Field(
         default=None,
-        json_schema_extra=checked(rules.VLAN, maxLength=16),
+        json_schema_extra=checked(rules.HOSTNAME, maxLength=bounds.MAX_NAME_CHARACTERS),
+        description="Host name to serve.",
+    )
+    vlan_id: Annotated[str, StringConstraints(pattern=_VLAN_PATTERN)] | None = Field(
+        default=None,
+        json_schema_extra=checked(rules.VLAN, maxLength=bounds.MAX_VLAN_CHARACTERS),
         description='VLAN ID between 1 and 4094, as a string, e.g. "100".',
     )
     nameservers: list[HostOrIP] | None = Field(
         default=None,
-        json_schema_extra=checked(maxItems=32),
+        json_schema_extra=checked(maxItems=bounds.MAX_SERVERS),
         description="Nameservers to serve: IPs or host names. DHCP carries the IPs only.",
     )
     timeservers: list[HostOrIP] | None = Field(
         default=None,
-        json_schema_extra=checked(maxItems=32),
+        json_schema_extra=checked(maxItems=bounds.MAX_SERVERS),
         description="Timeservers to serve: IPs or host names. DHCP carries the IPs only.",
     )
     lease_time_seconds: int = Field(
         default=86400,
         ge=0,
-        le=4294967295,
+        le=bounds.MAX_LEASE_SECONDS,
         description="Lease time to serve, in seconds. Default: 24 hours. Maximum: that of RFC 2132 section 9.2.",
     )
 
@@ -219,11 +217,13 @@ class IPXE(Model):
     model_config = ConfigDict(json_schema_extra=checked(rules.SOME_SCRIPT))
 
     inline: str | None = Field(
-        default=None, json_schema_extra=checked(maxLength=1 << 20), description="An inline iPXE script."
-    )
-    url: Annotated[str, StringConstraints(pattern=HTTP_URL_PATTERN)] | None = Field(
         default=None,
-        json_schema_extra=checked(rules.HTTP_URL, maxLength=2048),
+        json_schema_extra=checked(maxLength=bounds.MAX_DATA_CHARACTERS),
+        description="An inline iPXE script.",
+    )
+    url: Annotated[str, StringConstraints(pattern=_HTTP_URL_PATTERN)] | None = Field(
+        default=None,
+        json_schema_extra=checked(rules.HTTP_URL, maxLength=bounds.MAX_URL_CHARACTERS),
         description="URL of a hosted iPXE script (http or https).",
     )
 
@@ -233,13 +233,13 @@ class Instance(Model):
 
     userdata: str | None = Field(
         default=None,
-        json_schema_extra=checked(maxLength=1 << 20),
+        json_schema_extra=checked(maxLength=bounds.MAX_DATA_CHARACTERS),
         description="Data with a structure understood by the producer and the consumer of the data, e.g. "
         "#cloud-config.",
     )
     vendordata: str | None = Field(
         default=None,
-        json_schema_extra=checked(maxLength=1 << 20),
+        json_schema_extra=checked(maxLength=bounds.MAX_DATA_CHARACTERS),
         description="Data with a structure understood by the producer and the consumer of the data.",
     )
 
@@ -250,7 +250,7 @@ class HardwareSpec(Model):
     network_interfaces: dict[str, NetworkInterface] = Field(
         default={},
         min_length=1,
-        json_schema_extra=checked(rules.MAC_KEYS, rules.UNIQUE_IPS, maxProperties=64),
+        json_schema_extra=checked(rules.MAC_KEYS, rules.UNIQUE_IPS, maxProperties=bounds.MAX_INTERFACES),
         description="Network interfaces by MAC address (lower case, colons). Defines the desired DHCP and netboot "
         "configuration of each. No two Hardware of the cluster may have the same MAC address.",
     )
@@ -263,7 +263,7 @@ class HardwareSpec(Model):
     )
     kernel_params: list[KernelParam] | None = Field(
         default=None,
-        json_schema_extra=checked(maxItems=256),
+        json_schema_extra=checked(maxItems=bounds.MAX_KERNEL_PARAMS),
         description="Parameters passed to the kernel when the OSIE is launched, joined with a space.",
     )
     instance: Instance | None = Field(
@@ -271,7 +271,7 @@ class HardwareSpec(Model):
     )
     storage_devices: list[StorageDevice] | None = Field(
         default=None,
-        json_schema_extra=checked(maxItems=256),
+        json_schema_extra=checked(maxItems=bounds.MAX_DISKS),
         description="Storage devices that will be available in the OSIE, as Linux paths without partitions, "
         "e.g. /dev/sda or /dev/nvme0n1.",
     )
@@ -300,7 +300,9 @@ class Hardware(Resource):
 # --- OSIE -------------------------------------------------------------------------------------------------------
 
 ArtifactURL = Annotated[
-    str, StringConstraints(pattern=URL_PATTERN), Field(json_schema_extra=checked(rules.ARTIFACT_URL, maxLength=2048))
+    str,
+    StringConstraints(pattern=_URL_PATTERN),
+    Field(json_schema_extra=checked(rules.ARTIFACT_URL, maxLength=bounds.MAX_URL_CHARACTERS)),
 ]
 
 
@@ -321,13 +323,13 @@ class OSIE(Resource):
 # --- Template ---------------------------------------------------------------------------------------------------
 
 
-Text = Annotated[str, Field(json_schema_extra=checked(maxLength=131072))]
-"""One argument, or the value of one variable: Linux takes 128 KiB (MAX_ARG_STRLEN)."""
-Volume = Annotated[str, Field(json_schema_extra=checked(rules.VOLUME, maxLength=512))]
+Text = Annotated[str, Field(json_schema_extra=checked(maxLength=bounds.MAX_TEXT_CHARACTERS))]
+"""One argument, or the value of one variable."""
+Volume = Annotated[str, Field(json_schema_extra=checked(rules.VOLUME, maxLength=bounds.MAX_VOLUME_CHARACTERS))]
 
 
 def _env() -> JsonDict:
-    return checked(rules.ENV_NAMES, maxProperties=256)
+    return checked(rules.ENV_NAMES, maxProperties=bounds.MAX_VARIABLES)
 
 
 class Action(Model):
@@ -336,20 +338,23 @@ class Action(Model):
     name: str = Field(
         default=...,
         min_length=1,
-        json_schema_extra=checked(rules.ACTION_NAME, maxLength=253),
+        json_schema_extra=checked(rules.ACTION_NAME, maxLength=bounds.MAX_NAME_CHARACTERS),
         description="Name of the action, unique within the Template. Not a template.",
     )
     image: str = Field(
-        default=..., min_length=1, json_schema_extra=checked(rules.IMAGE, maxLength=1024), description="An OCI image."
+        default=...,
+        min_length=1,
+        json_schema_extra=checked(rules.IMAGE, maxLength=bounds.MAX_IMAGE_CHARACTERS),
+        description="An OCI image.",
     )
     cmd: str | None = Field(
         default=None,
-        json_schema_extra=checked(maxLength=131072),
+        json_schema_extra=checked(maxLength=bounds.MAX_TEXT_CHARACTERS),
         description="Command to use when launching the image (its entrypoint).",
     )
     args: list[Text] | None = Field(
         default=None,
-        json_schema_extra=checked(maxItems=1024),
+        json_schema_extra=checked(maxItems=bounds.MAX_ARGS),
         description="Arguments passed to the container on launch.",
     )
     env: dict[str, Text] | None = Field(
@@ -357,13 +362,13 @@ class Action(Model):
     )
     volumes: list[Volume] | None = Field(
         default=None,
-        json_schema_extra=checked(maxItems=32),
+        json_schema_extra=checked(maxItems=bounds.MAX_VOLUMES),
         description="Volumes to mount into the container, as {SRC-VOLUME-NAME | SRC-HOST-DIR}:TGT-CONTAINER-DIR:OPTIONS"
         ", e.g. /etc/data:/data:ro.",
     )
     network_namespace: str | None = Field(
         default=None,
-        json_schema_extra=checked(maxLength=1024),
+        json_schema_extra=checked(maxLength=bounds.MAX_NETWORK_NAMESPACE_CHARACTERS),
         description='Network namespace to run the container in, e.g. "host".',
     )
     timeout: int | None = Field(
@@ -385,12 +390,12 @@ class TemplateSpec(Model):
     actions: list[Action] = Field(
         default=...,
         min_length=1,
-        json_schema_extra=_map_list("name") | checked(maxItems=128),
+        json_schema_extra=_map_list("name") | checked(maxItems=bounds.MAX_ACTIONS),
         description="Actions to be run on a target machine, one after the other in this order. Names are unique.",
     )
     volumes: list[Volume] | None = Field(
         default=None,
-        json_schema_extra=checked(maxItems=32),
+        json_schema_extra=checked(maxItems=bounds.MAX_VOLUMES),
         description="Volumes mounted on all actions. An action's own volume takes precedence.",
     )
     env: dict[str, Text] | None = Field(
@@ -480,7 +485,7 @@ class WorkflowSpec(Model):
     )
     template_params: dict[str, Text] | None = Field(
         default=None,
-        json_schema_extra=checked(maxProperties=256),
+        json_schema_extra=checked(maxProperties=bounds.MAX_TEMPLATE_PARAMS),
         description='Key-value pairs exposed to the Template as .Params, e.g. {"foo": "bar"} as .Params.foo. Can\'t be '
         "changed once the Workflow has left Pending.",
     )
@@ -557,3 +562,8 @@ class Workflow(Resource):
 
 Raw = dict[str, Any]
 """A Kubernetes object as it came from the API."""
+
+
+def as_mapping(value: Any) -> Raw:
+    """A part of an object that should be a mapping: an empty one for anything else."""
+    return value if isinstance(value, dict) else {}

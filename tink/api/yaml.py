@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import yaml
-from yaml._yaml import CParser
 
 from tink.api.v1alpha2 import Raw
 from tink.api.yaml_values import MAX_DEPTH, Document, YamlError, plain_scalar
@@ -35,7 +34,7 @@ _LONG = 32 * 1024
 _BREAK_TAG = re.compile("(?:^|[\n\r\x85\u2028\u2029\ufeff])%TAG")
 
 
-class Parser(CParser):
+class Parser(yaml.CBaseLoader):
     """libyaml's parser (and composer) without tags: the rules are applied to the events (and nodes).
 
     Raises yaml.YAMLError, ValueError.
@@ -79,7 +78,7 @@ def read(text: str | bytes, repeated: list[tuple[str, int]] | None = None) -> It
             elif isinstance(event, yaml.StreamEndEvent):
                 return
     except (yaml.YAMLError, ValueError) as error:
-        raise told(error, text) from error
+        raise as_yaml_error(error, text) from error
 
 
 def _document(parser: Parser, document: Document) -> Any:
@@ -100,7 +99,7 @@ def _decoded(raw: bytes) -> str:
     return raw.decode("utf-16") if wide else raw.removeprefix(codecs.BOM_UTF8).decode()
 
 
-def told(error: Exception, text: str | bytes = "") -> YamlError:
+def as_yaml_error(error: Exception, text: str | bytes = "") -> YamlError:
     """What is wrong with a text, and the line, counted from 1; 0 if unknown. `error` is one of `Parser` or `read`."""
     if isinstance(error, YamlError):
         return error

@@ -41,7 +41,7 @@ from tink.kube.runtime import (
     steady,
     while_leading,
 )
-from tink.template.fields import render_actions
+from tink.template import render_actions
 from tink.workflow.machine import UnknownActionError
 from tink.workflow.status import InvalidStatusError, state_of, status_of
 

@@ -35,7 +35,7 @@ from tink.api.v1alpha2 import (
 )
 from tink.controller.settings import ControllerSettings
 from tink.kube.objects import ObjectReference
-from tink.template.errors import TemplateError
+from tink.template import TemplateError
 from tink.workflow import events, machine
 from tink.workflow.status import (
     ConditionType,

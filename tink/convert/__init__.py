@@ -1,7 +1,10 @@
-"""Older and foreign resources to those of today: Tinkerbell's v1alpha1, v1alpha2's early revision, Metal3's hosts.
+"""Older and foreign resources to those of today: Tinkerbell's v1alpha1, v1alpha2's first revision, Metal3's hosts.
 
-The way of an object: `documents` reads it from a file and knows where it stood; `run` picks the converter by its
-apiVersion and kind; the converter (`hardware`, `template`, `workflow`, `early`, `to_hardware`, `baremetalhost`) reads
-it through `fields`, which notices what nobody looked at, and tells `report` what could not be carried over; `writer`
-makes YAML or JSON of the result. All of it is pure but for the opening of files: `edge.commands.convert` is the shell.
+The way of an object: `documents` reads it from a file (`cluster`: from a live API) and knows where it stood; `run` asks
+`registry` for the converter of its apiVersion and kind; the converter, in `v1alpha1`, `v1alpha2` or `metal3`, reads it
+through `fields`, which notices what nobody looked at, asks `constraints` what today's API takes, and tells `findings`
+what could not be carried over; `documents` makes YAML or JSON of the result, `report` a table of the findings. All of
+it is pure but for the opening of files and for `cluster`: `edge.commands.convert` is the shell.
+
+Doors: `documents`, `metal3`, `v1alpha1` and `v1alpha2` are entered by what their `__init__` exports.
 """

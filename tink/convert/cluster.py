@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tink.api.v1alpha2 import GROUP, Raw
-from tink.convert.documents import Document, checked
-from tink.convert.host_surroundings import secrets_to_read
-from tink.convert.report import Finding, Kind, Source
-from tink.convert.run import DEFAULT_NAMESPACE, Converted
+from tink.convert.documents import DEFAULT_NAMESPACE, Converted, Document, validated
+from tink.convert.findings import Finding, Kind, Source
+from tink.convert.metal3 import secrets_to_read
 from tink.kube import pager
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError, UnreachableError
 from tink.kube.resources import (
@@ -110,7 +109,7 @@ async def _network_secrets(client: KubeClient, found: Iterable[Document | Findin
 def _document(obj: Raw, number: int) -> Document | Finding:
     metadata = obj.get("metadata") or {}
     source = Source(CLUSTER, number, obj["kind"], metadata.get("namespace") or "", metadata.get("name") or "")
-    return checked(Document(source, obj))
+    return validated(Document(source, obj))
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 from tink.api.v1alpha2 import Raw
-from tink.convert.report import Findings
+from tink.convert.findings import Findings
 
 UNKNOWN = "there is no such field, and v1alpha2 has no place for it"
 
@@ -53,6 +53,11 @@ def says_nothing(value: Any) -> bool:
 def type_name(value: Any) -> str:
     """A JSON-like value's type in words: `a list`."""
     return "null" if value is None else _NAMES.get(type(value), type(value).__name__)
+
+
+def shown(text: str, longest: int = 100) -> str:
+    """A value in a message, in quotes: outsiders' texts may be long."""
+    return repr(text if len(text) <= longest else text[:longest] + "…")
 
 
 class Fields:
@@ -191,7 +196,7 @@ class Fields:
 
 
 Check = Callable[[str], str | None]
-"""Gives the reason why a value is refused; None if it is good (`tink.convert.accepted`)."""
+"""Gives the reason why a value is refused; None if it is good (`tink.convert.constraints`)."""
 
 
 def put_checked(findings: Findings, path: str, value: Any, check: Check, result: Raw, at: str, key: str) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 from tink.api.v1alpha2 import Raw
 from tink.convert.fields import Fields
-from tink.convert.report import Findings
+from tink.convert.findings import Findings
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 

@@ -1,108 +1,123 @@
-"""What a conversion could not carry over as it was: for each such field its place, and the reason.
-
-Converters write here and raise nothing for odd input; `tinkedge convert` shows the findings as a table or as JSON,
-and takes its exit code from them.
-"""
+"""The findings of a run for people, as a table, and for programs, as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import textwrap
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tink.convert.comments import Comment
+import orjson
 
+from tink.convert.findings import Finding, Kind, Source
+from tink.convert.run import Result
 
-class Kind(StrEnum):
-    """How bad a finding is."""
-
-    DROPPED = "dropped"
-    """The field is lost: the result has no place for it."""
-    CHANGED = "changed"
-    """The field was carried over in another form or with another meaning: have a look."""
-    ERROR = "error"
-    """The object could not be converted, or not read: it has no result, or none that an API server would take."""
+_INDEX = re.compile(r"\[[0-9]+\]")
+_MOST_ROWS = 200
+_ORDER = {Kind.ERROR: 0, Kind.DROPPED: 1, Kind.CHANGED: 2}
+_NARROWEST_REASON = 30
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where an object was read. What it does not say of itself (no kind, no name) is empty."""
-
-    file: str
-    """A path; "-" for standard input, "cluster" for a live cluster."""
-    document: int
-    """Which document of the file, from 1; 0 for the whole file."""
-    kind: str
-    namespace: str
-    name: str
-
-    @property
-    def label(self) -> str:
-        """What the object says it is: `Hardware default/node-1`."""
-        name = f"{self.namespace}/{self.name}" if self.namespace else self.name
-        return " ".join(part for part in (self.kind, name) if part)
-
-    def __str__(self) -> str:
-        """For a person: `rack.yaml, document 2: Hardware default/node-1`."""
-        place = f"{self.file}, document {self.document}" if self.document else self.file
-        return place + (f": {self.label}" if self.label else "")
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One field that did not come through as it was."""
+@dataclass(slots=True)
+class _Row:
+    """Findings of many objects that say the same: a rack of them has a row, not a screen."""
 
     kind: Kind
-    source: Source
     path: str
-    """As in `spec.metadata.instance.tags[0]`; empty for the whole object."""
     reason: str
+    first: Source
+    objects: int = 1
+    findings: int = 1
+
+    def where(self) -> str:
+        """One object in full; of several the first."""
+        if self.objects == 1:
+            return str(self.first)
+        return f"{self.objects} objects, the first {self.first.label or self.first}"
 
 
-class Findings:
-    """Collects the findings of one source object, and where its fields have gone."""
+def as_table(findings: Iterable[Finding], width: int) -> Iterator[str]:
+    """The lines of a table as wide as a terminal: errors first, then what was dropped, then what changed.
 
-    def __init__(self, source: Source, prefix: str = "") -> None:
-        """`prefix` is put before each path: `items[3]` for an object that stands in a List."""
-        self.source = source
-        self.moves: dict[str, str] = {}
-        """Path in the source -> path in the result, for the comments that stand at a field to follow it."""
-        self.comments: list[Comment] = []
-        """Comments that stood inside of a field's text, with their fields' paths in the result."""
-        self._prefix = prefix
-        self._found: list[Finding] = []
+    What is the same for many objects stands once.
+    """
+    rows = _rows(findings)
+    shown = rows[:_MOST_ROWS]
+    if not shown:
+        return
+    wheres = {id(row): row.where() for row in shown}
+    paths = max(len("FIELD"), *(len(_printable(row.path)) for row in shown))
+    paths = min(paths, max(20, width // 3))
+    yield f"{'':8}{'FIELD':{paths}}  REASON"
+    for row in shown:
+        indent = " " * (8 + paths + 2)
+        path = _printable(row.path) or "-"
+        start = f"{row.kind:8}{path:{paths}}  "
+        if len(path) > paths:
+            yield f"{row.kind:8}{path}"
+            start = indent
+        room = max(_NARROWEST_REASON, width - len(indent))
+        for line in (*textwrap.wrap(_printable(row.reason), room), *textwrap.wrap(f"({wheres[id(row)]})", room)):
+            yield f"{start}{line}"
+            start = indent
+    if len(rows) > len(shown):
+        yield f"... and {len(rows) - len(shown)} rows more: --report json has all of them"
 
-    def dropped(self, path: str, reason: str) -> None:
-        """The field is lost, and why."""
-        self._add(Kind.DROPPED, path, reason)
 
-    def changed(self, path: str, reason: str) -> None:
-        """The field came through in another form or meaning: which."""
-        self._add(Kind.CHANGED, path, reason)
+def summary(result: Result, done: str = "written") -> str:
+    """One line: what there is now, and at what price. `done` is what was done with the objects."""
+    counts = {kind: sum(finding.kind is kind for finding in result.findings) for kind in Kind}
+    prices = [
+        f"{_count(counts[Kind.ERROR], 'error')}",
+        f"{_count(counts[Kind.DROPPED], 'field')} dropped",
+        f"{counts[Kind.CHANGED]} changed",
+    ]
+    objects = _count(len(result.converted), "object")
+    if result.lost:
+        objects = f"{len(result.converted) - result.lost} of {len(result.converted)} objects"
+    return f"{objects} {done}; {', '.join(prices)}"
 
-    def error(self, path: str, reason: str) -> None:
-        """The object cannot be converted because of this field: what is wrong, and what to do."""
-        self._add(Kind.ERROR, path, reason)
 
-    def moved(self, path: str, to: str) -> None:
-        """Say where a field is in the first object of the result. No finding: it only keeps comments beside it."""
-        self.moves[path] = to
+def as_json(result: Result) -> str:
+    """All findings, one object each, in the order of the input."""
+    content = {
+        "objects": len(result.converted) - result.lost,
+        "findings": [
+            {
+                "finding": finding.kind,
+                "file": finding.source.file,
+                "document": finding.source.document,
+                "kind": finding.source.kind,
+                "namespace": finding.source.namespace,
+                "name": finding.source.name,
+                "path": finding.path,
+                "reason": finding.reason,
+            }
+            for finding in result.findings
+        ],
+    }
+    return orjson.dumps(content, option=orjson.OPT_INDENT_2).decode() + "\n"
 
-    @property
-    def failed(self) -> bool:
-        """Whether an error was found."""
-        return any(finding.kind is Kind.ERROR for finding in self._found)
 
-    def _add(self, kind: Kind, path: str, reason: str) -> None:
-        place = f"{self._prefix}.{path}" if self._prefix and path else self._prefix or path
-        self._found.append(Finding(kind, self.source, place, reason))
+def _rows(findings: Iterable[Finding]) -> list[_Row]:
+    rows: dict[tuple[Kind, str, str], _Row] = {}
+    for finding in findings:
+        path = _INDEX.sub("[]", finding.path)
+        row = rows.get((finding.kind, path, finding.reason))
+        if row is None:
+            rows[finding.kind, path, finding.reason] = _Row(finding.kind, finding.path, finding.reason, finding.source)
+            continue
+        row.findings += 1
+        row.path = path
+        if finding.source != row.first:
+            row.objects += 1
+    return sorted(rows.values(), key=lambda row: _ORDER[row.kind])
 
-    def __iter__(self) -> Iterator[Finding]:
-        """In the order in which they were found."""
-        return iter(self._found)
 
-    def __len__(self) -> int:
-        """How many there are."""
-        return len(self._found)
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _printable(text: str) -> str:
+    """What a file says of itself, or an API server, goes to a terminal: no control characters."""
+    return "".join(char if char.isprintable() else "?" for char in " ".join(text.splitlines()))

@@ -1,9 +1,9 @@
 """Which addresses a host's Hardware may have: those that no other Hardware has, of whatever namespace.
 
 Whoever may write hosts in one namespace could take over a machine of another, or switch it off: of two Hardware that
-claim one MAC or IPv4 address the edge serves neither (`edge.inventory`). The admission webhook refuses the second,
-where there is one; this does so by itself. What a Hardware has already stays, whoever wanted it first. Fed by the
-informer of Hardware, so it knows of those of the namespaces that are followed.
+claim one MAC or IPv4 address the edge serves neither (`edge.machines.inventory`). The admission webhook refuses the
+second, where there is one; this does so by itself. What a Hardware has already stays, whoever wanted it first. Fed by
+the informer of Hardware, so it knows of those of the namespaces that are followed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Set
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Index
 from tink.kube.objects import NamespacedName
-from tink.webhooks.claims import Claim, Claims, Conflict, Kind, claims_of
+from tink.webhooks import Claim, ClaimKind, Claims, Conflict, claims_of
 
 
 class Addresses:
@@ -45,7 +45,7 @@ class Addresses:
         conflicts = self._claims.conflicts(key, new, self._elapsed())
         taken = {conflict.claim for conflict in conflicts}
         self._waiting.set(key, taken)
-        if not any(kind is Kind.MAC for kind, _ in taken):
+        if not any(kind is ClaimKind.MAC for kind, _ in taken):
             free = {claim: path for claim, path in new.items() if claim not in taken}
             self._claims.admitted(key, free, self._elapsed())
         return conflicts

@@ -42,7 +42,7 @@ from tink.metal3.reconciler import HostReconciler, WaitingError
 from tink.metal3.reporter import Reporter
 from tink.metal3.settings import SAFETY_WORKERS, Metal3Settings
 from tink.metal3.writer import HardwareWriter
-from tink.webhooks.references import References
+from tink.webhooks import References
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +109,10 @@ class Metal3Controller:
         self._informers = [each for each in (hardware_data, hardware, workflows, hosts) if each is not None]
         for informer in (each for each in self._informers if each is not workflows):
             informer.add_event_handler(lambda new, _: self._changed([NamespacedName.of(new)]), self._gone)
+        self._index(hardware, workflows)
+
+    def _index(self, hardware: Informer, workflows: Informer) -> None:
+        """Have hosts looked at that wait for what another Hardware has, or a Workflow needs."""
         hardware.add_event_handler(
             lambda new, _: self._changed(self._addresses.apply(new)),
             lambda old: self._changed(self._addresses.remove(old)),

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from tink.api.v1alpha2 import Raw
-from tink.convert.host_safety import Refusal, refusals
+from tink.convert.metal3 import Refusal, refusals
 from tink.kube.cache import Informer
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE, ResourceType
 from tink.metal3.ownership import is_ours, netboots
-from tink.metal3.served import complete
 
 
 class Hosts:
@@ -31,8 +30,7 @@ class Hosts:
 
     def host(self, key: NamespacedName) -> Raw | None:
         """The host."""
-        host = self._hosts.get(*key)
-        return complete(host, self._hosts.resource) if host is not None else None
+        return self._hosts.get(*key)
 
     def hardware_data(self, key: NamespacedName) -> Raw | None:
         """Its HardwareData."""

@@ -11,18 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from tink.api.v1alpha2 import API_VERSION, Raw
-from tink.convert.to_hardware import HOST_LABEL, SECURED_ANNOTATION, label_of
-
-__all__ = [
-    "MANAGER",
-    "SAFETY_MANAGER",
-    "SECURED_ANNOTATION",
-    "is_ours",
-    "is_secured",
-    "netboots",
-    "released",
-    "secured",
-]
+from tink.convert.metal3 import HOST_LABEL, SECURED_ANNOTATION, label_of
 
 MANAGER = "tinkedge-metal3"
 SAFETY_MANAGER = "tinkedge-metal3-safety"

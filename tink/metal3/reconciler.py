@@ -1,4 +1,4 @@
-"""Brings the Hardware of one BareMetalHost in step with it: `tink.convert.to_hardware` says what it is to be.
+"""Brings the Hardware of one BareMetalHost in step with it: `tink.convert.metal3` says what it is to be.
 
 First of all comes safety: a host that must not netboot gets a Hardware that does not, and so does one that is gone.
 What can't be read, converted or written afterwards leaves the Hardware in that state. The other way, netboot is turned
@@ -14,9 +14,8 @@ import logging
 from dataclasses import replace
 
 from tink.api.v1alpha2 import Raw
-from tink.convert.host_surroundings import secrets_to_read
-from tink.convert.report import Findings, Source
-from tink.convert.to_hardware import convert, is_consumed_by_cluster_api
+from tink.convert.findings import Findings, Source
+from tink.convert.metal3 import convert_to_hardware, is_consumed_by_cluster_api, secrets_to_read
 from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName, ObjectReference
 from tink.kube.resources import HARDWARE, SECRET
@@ -27,9 +26,7 @@ from tink.metal3.ownership import is_ours, is_secured, netboots
 from tink.metal3.reporter import Reporter
 from tink.metal3.settings import Metal3Settings
 from tink.metal3.writer import HardwareWriter
-from tink.webhooks.claims import REMEMBERED_SECONDS
-from tink.webhooks.claims import Kind as AddressKind
-from tink.webhooks.references import References
+from tink.webhooks import REMEMBERED_SECONDS, ClaimKind, References
 
 log = logging.getLogger(__name__)
 
@@ -135,8 +132,8 @@ class HostReconciler:
         if not taken:
             self._reporter.clear(key, "AddressTaken")
             return None
-        without_ip(wanted, {each.claim[1] for each in taken if each.claim[0] is AddressKind.IP})
-        refused = any(each.claim[0] is AddressKind.MAC for each in taken)
+        without_ip(wanted, {each.claim[1] for each in taken if each.claim[0] is ClaimKind.IP})
+        refused = any(each.claim[0] is ClaimKind.MAC for each in taken)
         # Whose it is, only those learn who may see it.
         holders = [
             f"Hardware {each.holder.name}" if each.holder.namespace == key.namespace else "another Hardware"
@@ -178,7 +175,7 @@ class HostReconciler:
         findings = Findings(Source("cluster", 1, "BareMetalHost", *key))
         async with self._conversions.held(key.namespace):
             # A host, its inventory and its Secrets may have megabytes; nobody's safety must wait for them.
-            made = await asyncio.to_thread(convert, host, findings, lambda *what: found.get(what), options)
+            made = await asyncio.to_thread(convert_to_hardware, host, findings, lambda *what: found.get(what), options)
         self._reporter.report_findings(key, findings, converted=bool(made))
         return made
 

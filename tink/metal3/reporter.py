@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from tink.convert.report import Findings, Kind
-from tink.convert.to_hardware import bounded
+from tink.convert.findings import Findings, Kind
+from tink.convert.metal3 import bounded
 from tink.kube.objects import NamespacedName
 from tink.kube.runtime import Event, EventRecorder
 from tink.limits.log import LimitedLog

@@ -16,7 +16,7 @@ import orjson
 
 from tink.api.metal3 import V1ALPHA1, V1BETA1
 from tink.api.v1alpha2 import Raw
-from tink.convert.baremetalhost import ConversionSettings, convert
+from tink.convert.metal3 import ConversionSettings, convert_version
 
 API_VERSION = "apiextensions.k8s.io/v1"
 KIND = "ConversionReview"
@@ -70,7 +70,7 @@ def _request(body: bytes) -> Raw:
 def _converted(obj: Any, desired: str, settings: ConversionSettings) -> Any:
     if not isinstance(obj, dict):
         return obj
-    made = convert(obj, desired, settings)
+    made = convert_version(obj, desired, settings)
     # Seen with partial objects, as the API server makes them of managed fields (kubernetes issue 117356).
     return made if isinstance(made.get("metadata"), dict) else {**made, "metadata": {}}
 

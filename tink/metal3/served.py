@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError, KubeClient, NotFoundError
 from tink.kube.resources import HOST_V1ALPHA1, HOST_V1BETA1, ResourceType
 
@@ -35,8 +34,3 @@ async def served_hosts(client: KubeClient, namespace: str | None) -> ResourceTyp
     if failed is not None:
         raise failed
     return None
-
-
-def complete(obj: Raw, resource: ResourceType) -> Raw:
-    """An object of a list, with the type that lists leave out."""
-    return {"apiVersion": resource.api_version, "kind": resource.kind} | obj

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tink.convert.to_hardware import HostOptions
+from tink.convert.metal3 import HostOptions
 
 SAFETY_WORKERS = 2
 """Of all workers: those that do nothing but turn netboot off."""

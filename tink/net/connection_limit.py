@@ -5,7 +5,7 @@ refused while another only waits: one that has never asked anything goes first, 
 takes no more than its share of the places, except on loopback, where all clients have one address. What is in a request
 and what it costs is bounded by whoever answers it.
 
-`edge.http.connections` is the same for machines, on plain HTTP and by the ten thousand.
+`edge.http.transport.connections` is the same for machines, on plain HTTP and by the ten thousand.
 """
 
 from __future__ import annotations

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from tink.golang.fmt import text_of
+from tink.golang.strconv import byte_length, from_bytes, quote, to_bytes
+from tink.golang.values import CallError, Uint8, Value
 from tink.template import nodes
-from tink.template.errors import CallError, TemplateExecutionError, shortened
+from tink.template.errors import TemplateExecutionError, shortened
 from tink.template.execution import RUN, WRITE, Budget, Expression, Frame, Origin, Run, Statement
 from tink.template.expressions import ExpressionCompiler, last_visited
-from tink.template.fmt import text_of
 from tink.template.parser import parse
 from tink.template.signatures import Functions, text_size
-from tink.template.strconv import byte_length, from_bytes, quote, to_bytes
-from tink.template.values import Uint8, Value
 
 _CHEAP: Final = 64  # Printed values up to this length cost no more than the step that prints them.
 
@@ -248,7 +248,7 @@ class _StatementCompiler:
 
 
 def _text(text: str) -> Statement:
-    def write(frame: Frame, dot: Value) -> None:
+    def write(frame: Frame, _dot: Value) -> None:
         frame[WRITE](text)
 
     return write
@@ -266,11 +266,11 @@ def _if_else(condition: Expression, body: Statement, otherwise: Statement | None
     return choose
 
 
-def _raise_break(frame: Frame, dot: Value) -> None:
+def _raise_break(_frame: Frame, _dot: Value) -> None:
     raise _Break
 
 
-def _raise_continue(frame: Frame, dot: Value) -> None:
+def _raise_continue(_frame: Frame, _dot: Value) -> None:
     raise _Continue
 
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tink.api.v1alpha2 import Raw
+from tink.golang.strconv import INT64_MIN, UINT64_MAX
+from tink.golang.values import Struct, Value
 from tink.template.errors import TemplateError
-from tink.template.strconv import INT64_MIN, UINT64_MAX
-from tink.template.values import Struct, Value
 
 _DEEPEST: Final = 64
 

@@ -9,12 +9,12 @@ from collections import OrderedDict
 from threading import Lock
 from typing import Final
 
+from tink.golang.values import CallError, Value
 from tink.template.compile import Program, compile_text
-from tink.template.errors import CallError, TemplateExecutionError
+from tink.template.errors import TemplateExecutionError
 from tink.template.execution import Budget
 from tink.template.functions import FUNCTIONS
 from tink.template.sprig.conversions import deep_copy
-from tink.template.values import Value
 
 CACHED_CHARACTERS: Final = 1 << 20
 """How much template text the cache keeps; compiled, a character takes some 100 bytes."""

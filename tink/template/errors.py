@@ -34,10 +34,6 @@ class TemplateExecutionError(TemplateError):
     """The template is well-formed, but not for these values, or it exceeds a bound."""
 
 
-class CallError(Exception):
-    """Raised by a template function for arguments that it cannot take; the caller adds the place."""
-
-
 _LONGEST_SHOWN: Final = 200
 
 

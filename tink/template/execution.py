@@ -16,10 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tink.golang.values import Value
 from tink.template import nodes
 from tink.template.errors import TemplateExecutionError, place, shortened
 from tink.template.parser import FIRST_SLOT
-from tink.template.values import Value
 
 Frame = list[Any]
 Expression = Callable[[Frame, Value], Value]

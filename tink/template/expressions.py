@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tink.golang.values import CallError, Struct, Value, type_name
 from tink.template import nodes
-from tink.template.errors import CallError, shortened
+from tink.template.errors import shortened
 from tink.template.execution import Expression, Frame, Origin
 from tink.template.signatures import FREE, PYTHON_TYPES, SIZED, Function, Functions, Type, is_large, text_size
-from tink.template.values import Struct, Value, type_name
 
 PANICS = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
 """What a function must not raise, but if one does, only the template fails that calls it, as with a panic in Go."""
@@ -257,7 +257,7 @@ class ExpressionCompiler:
         """An argument for a parameter of this type."""
         if isinstance(node, nodes.Nil):
             if wanted is Type.MAP:
-                return lambda frame, dot: {}
+                return lambda _frame, _dot: {}
             if wanted is Type.ANY:
                 return constant(None)
             return self._fails(node, f"cannot assign nil to {wanted.value}")
@@ -314,7 +314,7 @@ class ExpressionCompiler:
     def _fails(self, node: nodes.Node, message: str) -> Expression:
         origin = self.origin
 
-        def fail(frame: Frame, dot: Value) -> Value:
+        def fail(frame: Frame, _dot: Value) -> Value:
             raise origin.error(frame, node, message)
 
         return fail
@@ -329,18 +329,18 @@ class ExpressionCompiler:
         return fail
 
 
-def _dot(frame: Frame, dot: Value) -> Value:
+def _dot(_frame: Frame, dot: Value) -> Value:
     return dot
 
 
 def constant(value: Value) -> Expression:
     """Always this value."""
-    return lambda frame, dot: value
+    return lambda _frame, _dot: value
 
 
 def variable(slot: int) -> Expression:
     """What a slot of the frame holds."""
-    return lambda frame, dot: frame[slot]
+    return lambda frame, _dot: frame[slot]
 
 
 def _two_arguments(

@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tink.api.v1alpha2 import Raw
+from tink.golang.strconv import byte_length
+from tink.golang.values import Value
 from tink.template import engine
 from tink.template.context import build_context, expected
 from tink.template.errors import TemplateError, TemplateSyntaxError
 from tink.template.execution import Budget
-from tink.template.strconv import byte_length
-from tink.template.values import Value
 
 LARGEST_RESULT: Final = 1 << 20
 """Bytes of all rendered actions together; they have to fit into the status of a Workflow, which Kubernetes bounds."""

@@ -12,12 +12,12 @@ import re
 from typing import Final
 from urllib.parse import quote_plus
 
-from tink.template import fmt, values
-from tink.template.errors import CallError, shortened
+from tink.golang import fmt, values
+from tink.golang.strconv import byte_length, from_bytes, to_bytes
+from tink.golang.values import CallError, Struct, Uint8, Value, type_name
+from tink.template.errors import shortened
 from tink.template.signatures import ANY, INT, STRING, Function, Functions, table
 from tink.template.sprig import SPRIG
-from tink.template.strconv import byte_length, from_bytes, to_bytes
-from tink.template.values import Struct, Uint8, Value, type_name
 
 _BASIC: Final = {values.BOOL, values.INT, values.UINT, values.FLOAT, values.COMPLEX, values.STRING}
 
@@ -29,7 +29,7 @@ def _not(value: Value) -> bool:
     return not value
 
 
-def _and_or(*arguments: Value) -> Value:
+def _and_or(*_arguments: Value) -> Value:
     """Never called: the compiler makes these, for they must not evaluate what they do not need."""
     raise CallError("and, or are no plain functions")
 
@@ -187,7 +187,7 @@ def _len(item: Value) -> int:
     raise CallError(f"len of type {type_name(item)}")
 
 
-def _call(function: Value, *arguments: Value) -> Value:
+def _call(function: Value, *_arguments: Value) -> Value:
     """Values are data, never functions: Go's complaint is all that is left of `call`."""
     if function is None:
         raise CallError("call of nil")

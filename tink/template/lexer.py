@@ -11,7 +11,7 @@ import re
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from tink.template.strconv import quote
+from tink.golang.strconv import quote
 
 
 class Kind(Enum):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tink.template.strconv import quote
+from tink.golang.strconv import quote
 
 
 @dataclass(slots=True)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Final
 
-from tink.template import nodes, strconv
+from tink.golang import strconv
+from tink.template import nodes
 from tink.template.errors import TemplateSyntaxError, place
 from tink.template.lexer import Kind, Token, lex
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from tink.template.values import Value
+from tink.golang.values import Value
 
 
 class Type(Enum):

@@ -13,3 +13,28 @@ The webhooks are advice, given where it is cheapest to take. What they guard hol
 an address that two Hardware claim, and the controller fails a Workflow whose Template does not parse. So a review that
 can't be held lets the write through (failurePolicy Ignore unless told otherwise), and reviewing never raises.
 """
+
+from tink.webhooks.admission import Admission
+from tink.webhooks.claims import REMEMBERED_SECONDS, Claim, ClaimKind, Claims, Conflict, claims_of
+from tink.webhooks.references import References
+from tink.webhooks.registration import Address, holds, unregister
+from tink.webhooks.server import SERVICE_PORT, Hook, Webhooks
+from tink.webhooks.settings import WebhookSettings
+
+__all__ = [
+    "REMEMBERED_SECONDS",
+    "SERVICE_PORT",
+    "Address",
+    "Admission",
+    "Claim",
+    "ClaimKind",
+    "Claims",
+    "Conflict",
+    "Hook",
+    "References",
+    "WebhookSettings",
+    "Webhooks",
+    "claims_of",
+    "holds",
+    "unregister",
+]

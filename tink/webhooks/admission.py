@@ -13,7 +13,7 @@ from aiohttp import web
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient, NotFoundError
-from tink.webhooks.registration import Address, configuration, register, remove
+from tink.webhooks.registration import Address, configuration, register, unregister
 from tink.webhooks.reviewer import Request, Reviewer, Verdict
 
 _READ_SECONDS = 30.0
@@ -57,7 +57,7 @@ class Admission:
 
     async def unregister(self, client: KubeClient) -> None:
         """Delete it: nobody waits for a review that can't be held. Raises ApiError."""
-        await remove(client)
+        await unregister(client)
 
     async def answer(self, request: web.Request) -> web.Response:
         """Review a write."""

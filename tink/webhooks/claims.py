@@ -3,7 +3,7 @@
 Fed by the informer of Hardware. An informer is a moment behind the API, so the index also remembers what was admitted
 just now: of two Hardware created at the same moment with the same address, the second to be reviewed is refused. That
 holds for one process; two controllers that each admit one of them at the same moment can't know of each other, and then
-the edge serves neither (`edge.inventory`).
+the edge serves neither (`edge.machines.inventory`).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ REMEMBERED_SECONDS = 5.0
 MOST_REMEMBERED = 10_000
 
 
-class Kind(StrEnum):
+class ClaimKind(StrEnum):
     """What must be unique."""
 
     MAC = "MAC address"
     IP = "IP address"
 
 
-Claim = tuple[Kind, str]
+Claim = tuple[ClaimKind, str]
 """An address in its canonical form."""
 
 
@@ -63,11 +63,11 @@ def claims_of(hardware: Any) -> dict[Claim, str]:
         return claims
     for mac, interface in interfaces.items():
         path = f"spec.networkInterfaces[{mac}]"
-        claims[(Kind.MAC, mac.lower())] = path
+        claims[(ClaimKind.MAC, mac.lower())] = path
         dhcp = interface.get("dhcp") if isinstance(interface, dict) else None
         ip = dhcp.get("ip") if isinstance(dhcp, dict) else None
         if isinstance(ip, str) and ip:
-            claims.setdefault((Kind.IP, ip), f"{path}.dhcp.ip")
+            claims.setdefault((ClaimKind.IP, ip), f"{path}.dhcp.ip")
     return claims
 
 

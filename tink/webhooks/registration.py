@@ -101,7 +101,7 @@ async def register(client: KubeClient, wanted: Raw) -> bool:
     return True
 
 
-async def remove(client: KubeClient) -> None:
+async def unregister(client: KubeClient) -> None:
     """Have the API server ask no more. Raises ApiError."""
     try:
         await client.delete(CONFIGURATION, NAME, None)

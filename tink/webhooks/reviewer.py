@@ -31,8 +31,7 @@ import orjson
 from tink.api.v1alpha2 import Raw
 from tink.kube.objects import NamespacedName, ObjectReference
 from tink.net.special_addresses import carried, parsed, special
-from tink.template.errors import TemplateError, TemplateSyntaxError
-from tink.template.fields import parse_fields
+from tink.template import TemplateError, TemplateSyntaxError, parse_fields
 from tink.webhooks.claims import Claims, Conflict, claims_of
 from tink.webhooks.references import References, ended, targets_of
 

@@ -20,15 +20,12 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import ARP, Ether
 
 from edge.callers import Callers
-from edge.dhcp.responder import DhcpSettings, Responder
-from edge.dhcp.server import DhcpServer
+from edge.dhcp import DhcpServer, DhcpSettings, Responder
 from edge.journey.events import Outcome
-from edge.machine_scripts import MachineScripts
-from edge.neighbour.meeting import Meeting
+from edge.machines import DhcpMode, MachineScripts, NetbootPolicy
+from edge.neighbour.resolution import AddressResolution
 from edge.neighbour.table import NeighbourTable
-from edge.policy import DhcpMode, NetbootPolicy
-from edge.tftp.files import BootFiles
-from edge.tftp.server import TftpServer
+from edge.tftp import BootFiles, TftpServer
 from ipxe.scripts import BootSettings, Scripts
 from tests.interop.conftest import in_namespace
 from tests.interop.dhcp.conftest import DhcpLab
@@ -67,12 +64,19 @@ class Rack:
         responder = Responder(
             inventory, settings, network.record, time.monotonic, binaries, policy, learn=callers.learn
         )  # fmt: skip
+        inventory.on_change(responder.machine_changed)
         osie = {"metadata": {"name": "lab"}, "spec": {"kernelUrl": "http://u/k", "initrdUrl": "http://u/i"}}
         scripts = MachineScripts(
             inventory, policy, lambda _namespace, _name: osie, Scripts(BootSettings()), network.record
         )
         files = BootFiles(
-            binaries, inventory, callers, policy, address=SERVER, scripts=scripts, meeting=Meeting(callers.is_hidden)
+            binaries,
+            inventory,
+            callers,
+            policy,
+            address=SERVER,
+            scripts=scripts,
+            resolution=AddressResolution(callers.is_hidden),
         )
         started = [DhcpServer(responder, "srv0"), TftpServer(files, network.record, host=SERVER, interface="srv0")]
         for server in started:

@@ -18,8 +18,8 @@ from scapy.layers.dhcp import BOOTP, DHCP
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import ARP, Ether
 
-from edge.dhcp.destinations import CLIENT_ANSWERS, RELAY_ANSWERS
-from edge.dhcp.quarantine import Quarantine
+from edge.dhcp import Quarantine
+from edge.dhcp.replies.destinations import CLIENT_ANSWERS, RELAY_ANSWERS
 from edge.journey.events import Outcome
 from tests.interop.conftest import in_namespace
 from tests.interop.dhcp.conftest import DhcpLab

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from edge.journey.events import Outcome
-from edge.tftp.server import TftpServer
+from edge.tftp import TftpServer
 from edge.tftp.source import TftpFile
 from tests.interop.conftest import in_namespace
 from tests.interop.dhcp.conftest import DhcpLab

@@ -11,13 +11,10 @@ from typing import Any
 
 import pytest
 
-from edge.dhcp.responder import DhcpSettings, Responder
-from edge.dhcp.server import DhcpServer
-from edge.inventory import Inventory
-from edge.policy import NetbootPolicy
+from edge.dhcp import DhcpServer, DhcpSettings, Responder
+from edge.machines import Inventory, NetbootPolicy
 from ipxe.binaries import BootBinaries
-
-Network = Any
+from tests.interop.conftest import Network
 
 SERVER_IP = "10.77.6.1"
 CLIENT_IP, CLIENT_MAC = "10.77.6.50", "52:54:00:cc:00:01"
@@ -68,7 +65,11 @@ class DhcpLab:
     def responder(self, address: str = SERVER_IP, **options: Any) -> Responder:
         settings = DhcpSettings(address, address, f"http://{address}:7080")
         record = self.network.record
-        return Responder(self.inventory, settings, record, time.monotonic, self.binaries, NetbootPolicy(), **options)
+        responder = Responder(
+            self.inventory, settings, record, time.monotonic, self.binaries, NetbootPolicy(), **options
+        )  # fmt: skip
+        self.inventory.on_change(responder.machine_changed)
+        return responder
 
     async def start(self, interface: str = "srv0", address: str = SERVER_IP, **options: Any) -> list[DhcpServer]:
         server = DhcpServer(self.responder(address, **options), interface)

@@ -17,10 +17,9 @@ import pytest
 from scapy.layers.dhcp import BOOTP, DHCP
 from scapy.packet import Packet
 
-from edge.dhcp.responder import Received, Reply, Responder
-
-Network = Any
-Lab = Any
+from edge.dhcp import Received, Reply, Responder
+from tests.interop.conftest import Network
+from tests.interop.dhcp.conftest import DhcpLab
 
 RELAY_IP = "10.77.6.2"
 CHADDR = bytes.fromhex("525400cc0001")
@@ -61,7 +60,7 @@ def flooding(command: list[str]) -> Iterator[None]:
 
 
 @pytest.fixture
-def ready(network: Network, dhcp: Lab) -> Lab:
+def ready(network: Network, dhcp: DhcpLab) -> DhcpLab:
     """The client's namespace has a relay's address."""
     network.add_address(network.client, "eth0", f"{RELAY_IP}/24")
     return dhcp
@@ -95,7 +94,7 @@ class Relay:
 
 
 @pytest.fixture
-def relay(network: Network, ready: Lab) -> Iterator[Relay]:
+def relay(network: Network, ready: DhcpLab) -> Iterator[Relay]:
     relay = Relay(network)
     yield relay
     relay.close()
@@ -125,7 +124,7 @@ GARBAGE = [
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_garbage_without_an_end_keeps_nobody_from_a_lease(
-    network: Network, ready: Lab, loop: str, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    network: Network, ready: DhcpLab, loop: str, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     with network.serving(ready.start, loop), flood(network, tmp_path / "packets", GARBAGE):
         assert ready.udhcpc("-T", "1", "-t", "8").returncode == 0
@@ -133,7 +132,7 @@ def test_garbage_without_an_end_keeps_nobody_from_a_lease(
 
 
 def test_machine_that_asks_without_an_end_keeps_nobody_waiting(
-    network: Network, ready: Lab, relay: Relay, tmp_path: Path
+    network: Network, ready: DhcpLab, relay: Relay, tmp_path: Path
 ) -> None:
     # It never takes an offer. Its packets are as good as any other's, so each is answered.
     ready.register("10.77.6.70", "52:54:00:cc:00:70", "lab-70")
@@ -149,7 +148,7 @@ def test_machine_that_asks_without_an_end_keeps_nobody_waiting(
 
 
 def test_forged_relays_that_nobody_answers_for_do_not_hold_up_the_true_ones(
-    network: Network, ready: Lab, relay: Relay, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    network: Network, ready: DhcpLab, relay: Relay, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     # The kernel keeps replies to them in the socket's send buffer while it asks for their hardware address.
     forged = [bytes(discover(giaddr=f"10.77.6.{host}", hops=1)) for host in range(100, 250)]
@@ -163,7 +162,7 @@ def test_forged_relays_that_nobody_answers_for_do_not_hold_up_the_true_ones(
 
 
 def test_relays_that_the_firewall_is_closed_to_are_told_at_a_bounded_rate(
-    network: Network, ready: Lab, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    network: Network, ready: DhcpLab, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     network.firewall(network.server, "OUTPUT", "-d", "192.0.2.0/24", "-j", "DROP")
     forged = [bytes(discover(giaddr=f"192.0.2.{host}", hops=1)) for host in range(1, 255)]
@@ -174,17 +173,17 @@ def test_relays_that_the_firewall_is_closed_to_are_told_at_a_bounded_rate(
 
 
 def test_fault_of_ours_on_every_packet_of_one_machine_is_told_at_a_bounded_rate(
-    network: Network, ready: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    network: Network, ready: DhcpLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    respond = Responder.respond
+    respond_in_full = Responder.respond_in_full
     faults = itertools.count()
 
     def fail(responder: Responder, packet: bytes, received: Received) -> Reply | None:
         if len(packet) > 28 and packet[28:34] != CHADDR:
             raise ZeroDivisionError(f"fault {next(faults)}")
-        return respond(responder, packet, received)
+        return respond_in_full(responder, packet, received)
 
-    monkeypatch.setattr(Responder, "respond", fail)
+    monkeypatch.setattr(Responder, "respond_in_full", fail)
     other = bytes(BOOTP(op=1, chaddr=b"\2" * 6) / DHCP(options=[("message-type", "discover"), "end"]))
     with network.serving(ready.start), flood(network, tmp_path / "packets", [other]):
         assert ready.udhcpc("-T", "1", "-t", "8").returncode == 0

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from scapy.layers.dhcp import BOOTP, DHCP
 
-from edge.dhcp import server as dhcp_server
-
-Network = Any
-Lab = Any
+from edge.dhcp import Reply
+from edge.dhcp.sockets.port import Port
+from tests.interop.conftest import Network
+from tests.interop.dhcp.conftest import DhcpLab
 
 RELAY_IP = "10.77.6.2"
 MACHINES = 150
@@ -53,19 +53,21 @@ def waiting(frames: socket.socket) -> list[bytes]:
 
 
 @pytest.fixture
-def burst(network: Network, dhcp: Lab, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[dict[int, str], int]]:
+def burst(
+    network: Network, dhcp: DhcpLab, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[dict[int, str], int]]:
     """All machines ask within one turn of the server; what each was offered, and how many calls went out together."""
     network.add_address(network.client, "eth0", f"{RELAY_IP}/24")
     for number in range(MACHINES):
         dhcp.register(f"10.77.6.{100 + number}", mac(number), f"m-{number}")
     groups: list[int] = []
-    send_group = dhcp_server._Port._send_group
+    send_group = Port._send_group
 
-    def counted(port: Any, group: list[Any]) -> None:
+    def counted(port: Port, group: list[Reply]) -> None:
         groups.append(len(group))
         send_group(port, group)
 
-    monkeypatch.setattr(dhcp_server._Port, "_send_group", counted)
+    monkeypatch.setattr(Port, "_send_group", counted)
 
     def ask(port: int, giaddr: str = "0.0.0.0", flags: int = 0) -> tuple[dict[int, str], int]:
         with network.inside(network.client, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as asker:
@@ -87,7 +89,7 @@ EXPECTED = {number: f"10.77.6.{100 + number}" for number in range(MACHINES)}
 
 
 def test_machines_behind_a_relay_each_get_their_own_offer_of_those_sent_together(
-    network: Network, dhcp: Lab, burst: Callable[..., Any]
+    network: Network, dhcp: DhcpLab, burst: Callable[..., Any]
 ) -> None:
     with network.serving(dhcp.start, "uvloop"):
         offered, most = burst(67, giaddr=RELAY_IP)
@@ -96,7 +98,7 @@ def test_machines_behind_a_relay_each_get_their_own_offer_of_those_sent_together
 
 
 def test_machines_that_want_broadcasts_each_get_their_own_offer_in_a_frame_of_its_own(
-    network: Network, dhcp: Lab, burst: Callable[..., Any]
+    network: Network, dhcp: DhcpLab, burst: Callable[..., Any]
 ) -> None:
     """Clients without an address read frames. A virtual network card passes on what is not yet taken apart as one."""
     with network.serving(dhcp.start, "uvloop"), network.inside(network.client, frames_of_eth0) as frames:
@@ -108,13 +110,13 @@ def test_machines_that_want_broadcasts_each_get_their_own_offer_in_a_frame_of_it
 
 def test_kernel_that_does_not_segment_sends_singly_and_says_so_once(
     network: Network,
-    dhcp: Lab,
+    dhcp: DhcpLab,
     burst: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    monkeypatch.setattr(dhcp_server, "_UDP_SEGMENT", 0x7FFF)  # such a control message is EINVAL
+    monkeypatch.setattr("edge.dhcp.sockets.port._UDP_SEGMENT", 0x7FFF)  # such a control message is EINVAL
     with network.serving(dhcp.start, "uvloop"):
         assert burst(67, giaddr=RELAY_IP)[0] == EXPECTED
         assert burst(67, giaddr=RELAY_IP)[0] == EXPECTED

@@ -7,23 +7,19 @@ import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from edge.dhcp.responder import DhcpSettings, Received, Reply, Responder
-from edge.dhcp.server import DhcpServer, DhcpServerError
-from edge.inventory import Inventory
+from edge.dhcp import DhcpServer, DhcpServerError, DhcpSettings, Received, Reply, Responder
 from edge.journey.events import Step
-from edge.policy import NetbootPolicy
+from edge.machines import Inventory, NetbootPolicy
 from ipxe.binaries import BootBinaries
-
-Network = Any
-Lab = Any
+from tests.interop.conftest import Network
+from tests.interop.dhcp.conftest import DhcpLab
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_udhcpc_gets_its_reservation(network: Network, dhcp: Lab, loop: str) -> None:
+def test_udhcpc_gets_its_reservation(network: Network, dhcp: DhcpLab, loop: str) -> None:
     with network.serving(dhcp.start, loop):
         done = dhcp.udhcpc("-O", "ntpsrv")
     assert done.returncode == 0, done.stderr
@@ -35,7 +31,7 @@ def test_udhcpc_gets_its_reservation(network: Network, dhcp: Lab, loop: str) -> 
 
 
 def test_dhclient_gets_its_reservation_moves_with_it_and_releases_it(
-    network: Network, dhcp: Lab, tmp_path: Path
+    network: Network, dhcp: DhcpLab, tmp_path: Path
 ) -> None:
     arguments = ["-v", "-lf", str(tmp_path / "leases"), "-pf", str(tmp_path / "pid"), "-sf", str(dhcp.script)]
     command = network.as_client("dhclient", "-1", "-d", *arguments, "eth0")
@@ -62,7 +58,7 @@ def test_dhclient_gets_its_reservation_moves_with_it_and_releases_it(
     assert network.messages()[-1] == f"DHCPRELEASE of 10.77.6.60, from {network.client_ip}"
 
 
-def test_unregistered_client_gets_no_answer_and_the_operator_a_manifest(network: Network, dhcp: Lab) -> None:
+def test_unregistered_client_gets_no_answer_and_the_operator_a_manifest(network: Network, dhcp: DhcpLab) -> None:
     dhcp.inventory.remove(dhcp.hardware())
     with network.serving(dhcp.start):
         done = dhcp.udhcpc("-t", "2", "-T", "1")
@@ -72,24 +68,24 @@ def test_unregistered_client_gets_no_answer_and_the_operator_a_manifest(network:
 
 
 def test_fault_of_ours_on_one_packet_does_not_end_the_service(
-    network: Network, dhcp: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    network: Network, dhcp: DhcpLab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    respond = Responder.respond
+    respond_in_full = Responder.respond_in_full
     faults = iter([ZeroDivisionError("first packet")])
 
     def fail_once(responder: Responder, packet: bytes, received: Received) -> Reply | None:
         for fault in faults:
             raise fault
-        return respond(responder, packet, received)
+        return respond_in_full(responder, packet, received)
 
-    monkeypatch.setattr(Responder, "respond", fail_once)
+    monkeypatch.setattr(Responder, "respond_in_full", fail_once)
     with network.serving(dhcp.start):
         done = dhcp.udhcpc("-T", "1")
     assert done.returncode == 0, done.stderr
     assert "DHCP on srv0 port 67: internal error on" in caplog.text
 
 
-def test_second_dhcp_server_on_the_host_is_told_which_port_is_taken(network: Network, dhcp: Lab) -> None:
+def test_second_dhcp_server_on_the_host_is_told_which_port_is_taken(network: Network, dhcp: DhcpLab) -> None:
     with (
         network.serving(dhcp.start),
         pytest.raises(DhcpServerError, match=r"UDP port 67 on srv0: another program has it"),
@@ -98,7 +94,7 @@ def test_second_dhcp_server_on_the_host_is_told_which_port_is_taken(network: Net
         pytest.fail("started")
 
 
-def test_missing_interface_is_named(network: Network, dhcp: Lab) -> None:
+def test_missing_interface_is_named(network: Network, dhcp: DhcpLab) -> None:
     with (
         pytest.raises(DhcpServerError, match=r"on nic9: there is no such interface .* name another with --interface"),
         network.serving(lambda: dhcp.start("nic9")),
@@ -106,7 +102,7 @@ def test_missing_interface_is_named(network: Network, dhcp: Lab) -> None:
         pytest.fail("started")
 
 
-def test_server_starts_again_right_after_it_stopped(network: Network, dhcp: Lab) -> None:
+def test_server_starts_again_right_after_it_stopped(network: Network, dhcp: DhcpLab) -> None:
     async def twice() -> Sequence[DhcpServer]:
         for server in await dhcp.start():
             await server.stop()

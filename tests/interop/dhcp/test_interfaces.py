@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import pytest
 from scapy.layers.dhcp import BOOTP, DHCP
 from scapy.layers.inet import IP
 from scapy.layers.l2 import Ether
 
-from edge.dhcp import server as dhcp_server
-from edge.dhcp.server import DhcpServer
+from edge.dhcp import DhcpServer
+from tests.interop.conftest import Network, Wire
+from tests.interop.dhcp.conftest import DhcpLab
 
-Network = Any
-Lab = Any
-OpenWire = Callable[..., Any]
+OpenWire = Callable[..., Wire]
 
 SECOND_IP = "10.77.7.1"
 
@@ -29,11 +27,11 @@ def second(network: Network) -> None:
 
 @pytest.fixture(autouse=True)
 def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dhcp_server, "_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("edge.dhcp.sockets.server._INTERFACE_CHECK_SECONDS", 0.1)
 
 
 @pytest.mark.usefixtures("second")
-def test_two_interfaces_are_served_side_by_side_each_as_itself(network: Network, dhcp: Lab, wire: OpenWire) -> None:
+def test_two_interfaces_are_served_side_by_side_each_as_itself(network: Network, dhcp: DhcpLab, wire: OpenWire) -> None:
     # The second interface's machine is known too; both servers know both machines.
     dhcp.register("10.77.7.60", "52:54:00:cc:00:07", "lab-7")
     network.set_mac(network.client, "eth1", "52:54:00:cc:00:07")
@@ -54,7 +52,9 @@ def test_two_interfaces_are_served_side_by_side_each_as_itself(network: Network,
         assert {packet[IP].src for packet in packets if BOOTP in packet and packet[BOOTP].op == 2} == {address}
 
 
-def test_second_address_of_the_interface_does_not_answer_instead(network: Network, dhcp: Lab, wire: OpenWire) -> None:
+def test_second_address_of_the_interface_does_not_answer_instead(
+    network: Network, dhcp: DhcpLab, wire: OpenWire
+) -> None:
     # The kernel would choose the first for a broadcast; clients compare with option 54.
     network.add_address(network.server, "srv0", "10.77.6.2/24")
     ears = wire()
@@ -73,7 +73,7 @@ def test_second_address_of_the_interface_does_not_answer_instead(network: Networ
     assert {packet[IP].src for packet in packets if BOOTP in packet and packet[BOOTP].op == 2} == {"10.77.6.2"}
 
 
-def test_interface_that_goes_down_and_up_is_served_again(network: Network, dhcp: Lab) -> None:
+def test_interface_that_goes_down_and_up_is_served_again(network: Network, dhcp: DhcpLab) -> None:
     with network.serving(dhcp.start):
         assert dhcp.udhcpc().returncode == 0
         network.bounce(network.server, "srv0")
@@ -82,7 +82,7 @@ def test_interface_that_goes_down_and_up_is_served_again(network: Network, dhcp:
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_interface_that_is_removed_and_made_anew_is_served_again(
-    network: Network, dhcp: Lab, caplog: pytest.LogCaptureFixture, loop: str
+    network: Network, dhcp: DhcpLab, caplog: pytest.LogCaptureFixture, loop: str
 ) -> None:
     caplog.set_level("INFO")
     with network.serving(dhcp.start, loop):
@@ -95,7 +95,7 @@ def test_interface_that_is_removed_and_made_anew_is_served_again(
     assert caplog.text.count("srv0 is gone") == 1
 
 
-def test_interface_that_is_replaced_between_two_looks_is_noticed(network: Network, dhcp: Lab) -> None:
+def test_interface_that_is_replaced_between_two_looks_is_noticed(network: Network, dhcp: DhcpLab) -> None:
     with network.serving(dhcp.start):
         network.remove_cable("srv0")
         network.cable("eth0", "srv0", f"{network.server_ip}/24", mac=network.client_mac)
@@ -103,7 +103,7 @@ def test_interface_that_is_replaced_between_two_looks_is_noticed(network: Networ
 
 
 def test_interface_that_comes_back_with_its_port_taken_is_tried_again(
-    network: Network, dhcp: Lab, caplog: pytest.LogCaptureFixture
+    network: Network, dhcp: DhcpLab, caplog: pytest.LogCaptureFixture
 ) -> None:
     with network.serving(dhcp.start):
         network.remove_cable("srv0")
@@ -119,7 +119,7 @@ def test_interface_that_comes_back_with_its_port_taken_is_tried_again(
 
 
 def test_address_that_comes_late_is_answered_from_when_it_is_there(
-    network: Network, dhcp: Lab, caplog: pytest.LogCaptureFixture
+    network: Network, dhcp: DhcpLab, caplog: pytest.LogCaptureFixture
 ) -> None:
     # At boot the service may be up before the interface is configured; and an address may move between two hosts.
     network.remove_address(network.server, "srv0", f"{network.server_ip}/24")
@@ -130,7 +130,7 @@ def test_address_that_comes_late_is_answered_from_when_it_is_there(
         assert dhcp.udhcpc("-B", "-T", "1").returncode == 0
 
 
-def test_other_servers_of_the_host_can_not_share_the_port(network: Network, dhcp: Lab) -> None:
+def test_other_servers_of_the_host_can_not_share_the_port(network: Network, dhcp: DhcpLab) -> None:
     """Not even with SO_REUSEADDR, which would take half of the clients without anybody being told."""
     with network.serving(dhcp.start):
         for address in ("0.0.0.0", network.server_ip, "127.0.0.1"):

@@ -18,9 +18,10 @@ from scapy.layers.inet import IP
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
-Network = Any
-Lab = Any
-OpenWire = Callable[..., Any]
+from tests.interop.conftest import Network, Wire
+from tests.interop.dhcp.conftest import DhcpLab
+
+OpenWire = Callable[..., Wire]
 
 UPSTREAM_IP, RELAY_IP = "10.77.8.1", "10.77.8.2"
 
@@ -28,7 +29,7 @@ UPSTREAM_IP, RELAY_IP = "10.77.8.1", "10.77.8.2"
 class Relayed:
     """The network's server namespace becomes the relay; the DHCP server is behind it, in a namespace of its own."""
 
-    def __init__(self, network: Network, dhcp: Lab) -> None:
+    def __init__(self, network: Network, dhcp: DhcpLab) -> None:
         self.network = network
         self.dhcp = dhcp
         self.far = network.another("far")
@@ -58,7 +59,7 @@ class Relayed:
 
 
 @pytest.fixture
-def relayed(network: Network, dhcp: Lab) -> Relayed:
+def relayed(network: Network, dhcp: DhcpLab) -> Relayed:
     return Relayed(network, dhcp)
 
 
@@ -130,7 +131,7 @@ def test_refusal_reaches_a_machine_behind_a_relay(relayed: Relayed, wire: OpenWi
     assert all(packet[BOOTP].flags.B and packet[IP].dst == "10.77.6.1" for packet in naks)
 
 
-def test_perfdhcp_gets_an_answer_to_everything(network: Network, dhcp: Lab) -> None:
+def test_perfdhcp_gets_an_answer_to_everything(network: Network, dhcp: DhcpLab) -> None:
     for number in range(100):
         dhcp.register(f"10.77.6.{100 + number}", f"00:0c:01:02:03:{4 + number:02x}", f"machine-{number}")
     network.add_address(network.client, "eth0", "10.77.6.2/24")

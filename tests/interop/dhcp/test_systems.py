@@ -10,18 +10,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from scapy.layers.dhcp import BOOTP, DHCP
 
-from edge.dhcp.quarantine import Quarantine
-from edge.inventory import Machine
+from edge.dhcp import Quarantine
 from edge.journey.events import Outcome
+from edge.machines import Machine
+from tests.interop.conftest import Network, Wire
+from tests.interop.dhcp.conftest import DhcpLab
 
-Network = Any
-Lab = Any
-OpenWire = Callable[..., Any]
+OpenWire = Callable[..., Wire]
 
 WRONG = "10.77.6.99"
 
@@ -33,7 +32,7 @@ def said(network: Network, word: str) -> Callable[[], bool]:
 # --- dhclient ---------------------------------------------------------------------------------------------------------
 
 
-def test_dhclient_renews_by_unicast(network: Network, dhcp: Lab) -> None:
+def test_dhclient_renews_by_unicast(network: Network, dhcp: DhcpLab) -> None:
     dhcp.register_lease(6)
     network.give_client_its_address()
     with network.serving(dhcp.start), dhcp.dhclient():
@@ -41,14 +40,14 @@ def test_dhclient_renews_by_unicast(network: Network, dhcp: Lab) -> None:
     assert said(network, "renewal")()
 
 
-def test_dhclient_with_the_address_of_another_network_is_told_and_recovers(network: Network, dhcp: Lab) -> None:
+def test_dhclient_with_the_address_of_another_network_is_told_and_recovers(network: Network, dhcp: DhcpLab) -> None:
     with network.serving(dhcp.start), dhcp.dhclient(had=WRONG):
         assert dhcp.learned("BOUND")["new_ip_address"] == network.client_ip
     words = [message.split()[0].rstrip(":") for message in network.messages()]
     assert words == ["DHCPNAK", "DHCPOFFER", "DHCPACK"]
 
 
-def test_dhclient_that_comes_back_with_its_address_needs_two_packets(network: Network, dhcp: Lab) -> None:
+def test_dhclient_that_comes_back_with_its_address_needs_two_packets(network: Network, dhcp: DhcpLab) -> None:
     with network.serving(dhcp.start), dhcp.dhclient(had=network.client_ip):
         dhcp.learned("REBOOT")
     assert [message.split()[0] for message in network.messages()] == ["DHCPACK"]
@@ -57,7 +56,7 @@ def test_dhclient_that_comes_back_with_its_address_needs_two_packets(network: Ne
 # --- udhcpc -----------------------------------------------------------------------------------------------------------
 
 
-def test_udhcpc_releases_when_it_is_told_to(network: Network, dhcp: Lab) -> None:
+def test_udhcpc_releases_when_it_is_told_to(network: Network, dhcp: DhcpLab) -> None:
     network.give_client_its_address()
     command = network.as_client("busybox", "udhcpc", "-i", "eth0", "-f", "-R", "-s", str(dhcp.script))
     with network.serving(dhcp.start):
@@ -67,7 +66,7 @@ def test_udhcpc_releases_when_it_is_told_to(network: Network, dhcp: Lab) -> None
         dhcp.wait(said(network, f"DHCPRELEASE of {network.client_ip}"), "the release was not heard")
 
 
-def test_address_that_another_host_has_is_declined_and_not_offered_again(network: Network, dhcp: Lab) -> None:
+def test_address_that_another_host_has_is_declined_and_not_offered_again(network: Network, dhcp: DhcpLab) -> None:
     # Another host on the segment has the machine's address; udhcpc -a asks by ARP before it takes one.
     changes: list[tuple[str, float | None]] = []
 
@@ -86,7 +85,7 @@ def test_address_that_another_host_has_is_declined_and_not_offered_again(network
     assert sum("DHCPOFFER" in message for message in network.messages()) == 1
 
 
-def test_address_is_offered_again_after_the_quarantine(network: Network, dhcp: Lab) -> None:
+def test_address_is_offered_again_after_the_quarantine(network: Network, dhcp: DhcpLab) -> None:
     network.add_address(network.server, "srv0", f"{network.client_ip}/24")
     quarantine = Quarantine(time.monotonic, 2.0)
     with network.serving(lambda: dhcp.start(quarantine=quarantine)):
@@ -126,7 +125,7 @@ def dhcpcd(network: Network, directory: Path) -> Iterator[Path]:
             network.run("ip", "address", "flush", "dev", "eth0")
 
 
-def test_dhcpcd_gets_its_reservation_and_comes_back_with_it(network: Network, dhcp: Lab, tmp_path: Path) -> None:
+def test_dhcpcd_gets_its_reservation_and_comes_back_with_it(network: Network, dhcp: DhcpLab, tmp_path: Path) -> None:
     home = tmp_path / "dhcpcd"
     with network.serving(dhcp.start):
         with dhcpcd(network, home) as log:
@@ -138,7 +137,7 @@ def test_dhcpcd_gets_its_reservation_and_comes_back_with_it(network: Network, dh
         assert [message.split()[0] for message in network.messages()][:1] == ["DHCPACK"]
 
 
-def test_dhcpcd_with_an_old_address_is_told_at_once(network: Network, dhcp: Lab, tmp_path: Path) -> None:
+def test_dhcpcd_with_an_old_address_is_told_at_once(network: Network, dhcp: DhcpLab, tmp_path: Path) -> None:
     # A server that were silent, and said no DHCPNAK, would cost it five seconds.
     home = tmp_path / "dhcpcd"
     with network.serving(dhcp.start):
@@ -182,7 +181,7 @@ def networkd(network: Network, directory: Path) -> Iterator[Path]:
             process.terminate()
 
 
-def test_networkd_gets_its_reservation_and_releases_it(network: Network, dhcp: Lab, tmp_path: Path) -> None:
+def test_networkd_gets_its_reservation_and_releases_it(network: Network, dhcp: DhcpLab, tmp_path: Path) -> None:
     # Its client identifier is no MAC (RFC 4361); the machine is known by chaddr all the same.
     with network.serving(dhcp.start):
         with networkd(network, tmp_path) as log:
@@ -200,7 +199,7 @@ def test_networkd_gets_its_reservation_and_releases_it(network: Network, dhcp: L
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_inform_is_answered_where_it_came_from(network: Network, dhcp: Lab, loop: str) -> None:
+def test_inform_is_answered_where_it_came_from(network: Network, dhcp: DhcpLab, loop: str) -> None:
     network.add_address(network.client, "eth0", "10.77.6.77/24")
     with network.serving(dhcp.start, loop):
         client = network.inside(network.client, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))

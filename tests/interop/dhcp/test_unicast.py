@@ -16,11 +16,11 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
-from edge.dhcp.link import Link, NoLinkError
+from edge.dhcp.sockets.link import Link, NoLinkError
+from tests.interop.conftest import Network, Wire
+from tests.interop.dhcp.conftest import DhcpLab
 
-Network = Any
-Lab = Any
-OpenWire = Callable[..., Any]
+OpenWire = Callable[..., Wire]
 
 EVERYBODY = "ff:ff:ff:ff:ff:ff"
 
@@ -42,7 +42,7 @@ def checksums_are_right(packet: Packet) -> bool:
     return bytes(rebuilt) == bytes(packet)
 
 
-def test_client_without_an_address_is_answered_by_unicast(network: Network, dhcp: Lab, wire: OpenWire) -> None:
+def test_client_without_an_address_is_answered_by_unicast(network: Network, dhcp: DhcpLab, wire: OpenWire) -> None:
     ears = wire()
     with network.serving(dhcp.start):
         assert dhcp.udhcpc().returncode == 0
@@ -53,7 +53,7 @@ def test_client_without_an_address_is_answered_by_unicast(network: Network, dhcp
         assert checksums_are_right(packet)
 
 
-def test_client_that_asks_for_broadcast_gets_it(network: Network, dhcp: Lab, wire: OpenWire) -> None:
+def test_client_that_asks_for_broadcast_gets_it(network: Network, dhcp: DhcpLab, wire: OpenWire) -> None:
     ears = wire()
     with network.serving(dhcp.start):
         assert dhcp.udhcpc("-B").returncode == 0
@@ -62,7 +62,7 @@ def test_client_that_asks_for_broadcast_gets_it(network: Network, dhcp: Lab, wir
     assert {packet[IP].src for packet in (offer, ack)} == {network.server_ip}
 
 
-def test_renewal_is_answered_where_the_client_is(network: Network, dhcp: Lab, wire: OpenWire) -> None:
+def test_renewal_is_answered_where_the_client_is(network: Network, dhcp: DhcpLab, wire: OpenWire) -> None:
     network.give_client_its_address()
     ears = wire()
     with network.serving(dhcp.start):
@@ -80,7 +80,7 @@ def test_renewal_is_answered_where_the_client_is(network: Network, dhcp: Lab, wi
 
 
 def test_server_without_the_privilege_broadcasts_and_says_so_once(
-    network: Network, dhcp: Lab, wire: OpenWire, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    network: Network, dhcp: DhcpLab, wire: OpenWire, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ears = wire()
 
@@ -95,7 +95,7 @@ def test_server_without_the_privilege_broadcasts_and_says_so_once(
     assert caplog.text.count("answered by broadcast, for CAP_NET_RAW is missing") == 1
 
 
-def test_reply_too_long_for_a_frame_is_broadcast(network: Network, dhcp: Lab, wire: OpenWire) -> None:
+def test_reply_too_long_for_a_frame_is_broadcast(network: Network, dhcp: DhcpLab, wire: OpenWire) -> None:
     # The kernel fragments what it sends itself. udhcpc's own packets have 328 bytes.
     network.mtu(network.server, "srv0", 332)
     dhcp.inventory.remove(dhcp.hardware())
@@ -107,7 +107,9 @@ def test_reply_too_long_for_a_frame_is_broadcast(network: Network, dhcp: Lab, wi
     assert [(packet.dst, bool(packet[IP].frag)) for packet in pieces] == [(EVERYBODY, False), (EVERYBODY, True)]
 
 
-def test_frame_comes_from_the_address_that_the_interface_has_now(network: Network, dhcp: Lab, wire: OpenWire) -> None:
+def test_frame_comes_from_the_address_that_the_interface_has_now(
+    network: Network, dhcp: DhcpLab, wire: OpenWire
+) -> None:
     ears = wire()
     with network.serving(dhcp.start):
         assert dhcp.udhcpc().returncode == 0
@@ -131,12 +133,12 @@ def test_link_needs_a_privilege(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr("edge.dhcp.link.socket.socket", refuse)
+    monkeypatch.setattr("edge.dhcp.sockets.link.socket.socket", refuse)
     with pytest.raises(NoLinkError, match="CAP_NET_RAW is missing"):
         Link("lo", bytes(4), 67, 0.0)
 
 
-def test_link_hears_nothing(network: Network, dhcp: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_link_hears_nothing(network: Network, dhcp: DhcpLab, monkeypatch: pytest.MonkeyPatch) -> None:
     # Its receive buffer would fill with every frame of the network.
     links = []
     opened = Link.__init__

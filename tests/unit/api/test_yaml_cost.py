@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from tink.api import yaml
 from tink.api.yaml import YamlError, documents
 from tink.apiserver.errors import StatusError
-from tink.apiserver.http.request import APPLY_PATCH, decode, decode_patch
-from tink.convert import network_data
+from tink.apiserver.requests import APPLY_PATCH, decode, decode_patch
 from tink.convert.documents import read
+from tink.convert.metal3 import network_data
 
 CPU_S = 4.0
 """Processor time, under tracemalloc and on a slow machine; without either the dearest text takes a tenth of it."""

@@ -15,16 +15,14 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from edge.artifacts.artifact import Artifact, Source
-from edge.artifacts.cache import ArtifactCache, Timeouts
-from edge.artifacts.progress import Progress
+from edge.artifacts import Artifact, ArtifactCache, Progress, Source, Timeouts
 from tink.net.outbound import Reach
 
 THIS_HOST = Reach(allowed=(ip_network("127.0.0.0/8"), ip_network("::1/128")))
 """The upstreams of these tests are on loopback."""
 
 Make = Callable[..., ArtifactCache]
-Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+UpstreamResponse = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 CHANGED = 1_700_000_000.0
 """When the upstream's file was last modified."""
@@ -50,7 +48,7 @@ class Upstream:
     def __init__(self) -> None:
         self.content = bytes(range(256)) * 4096  # 1 MiB
         self.mode = ""
-        self.answers: list[Answer] = []
+        self.answers: list[UpstreamResponse] = []
         self.etag = '"v1"'
         self.modified = 0.0
         self.ranges = True
@@ -136,7 +134,7 @@ class Upstream:
                 break
             await asyncio.sleep(0.005)
 
-    def breaks_after(self, count: int) -> Answer:
+    def breaks_after(self, count: int) -> UpstreamResponse:
         """An answer of which `count` bytes come, then the connection breaks."""
 
         async def answer(request: web.Request) -> web.StreamResponse:

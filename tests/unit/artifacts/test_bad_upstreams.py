@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from edge.artifacts.cache import ArtifactCache, ArtifactError, NotFoundError, Source, UpstreamError
+from edge.artifacts import ArtifactCache, ArtifactError, NotFoundError, Source, UpstreamError
 from edge.artifacts.errors import KINDS, WrongContentError, foreign, shown
 
 Fetch = Callable[..., Awaitable[tuple[Source, bytes]]]

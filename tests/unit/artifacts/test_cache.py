@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from edge.artifacts.cache import (
+from edge.artifacts import (
     Artifact,
     ArtifactCache,
     ArtifactError,
     BadUrlError,
+    DirectoryInUseError,
     NotFoundError,
     Source,
     StorageError,
@@ -23,7 +24,6 @@ from edge.artifacts.cache import (
     UpstreamTimeoutError,
 )
 from edge.artifacts.errors import shown
-from edge.artifacts.store import DirectoryInUseError
 
 Fetch = Callable[..., Awaitable[tuple[Source, bytes]]]
 Read = Callable[[Artifact], Awaitable[bytes]]

@@ -16,10 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge.artifacts import checksum
-from edge.artifacts.cache import Artifact, ArtifactCache, ChecksumError, Source, UpstreamError
-from edge.artifacts.checksum import FileSums, from_sidecar, normalized, sidecar_url
-from edge.artifacts.download import TAIL
+from edge.artifacts import Artifact, ArtifactCache, ChecksumError, Source, UpstreamError, checksum, normalized
+from edge.artifacts.checksum import FileSums, from_sidecar, sidecar_url
+from edge.artifacts.fetch.download import TAIL_BYTES
 
 Fetch = Callable[..., Awaitable[tuple[Source, bytes]]]
 Read = Callable[[Artifact], Awaitable[bytes]]
@@ -117,7 +116,7 @@ async def test_wrong_kernel_reaches_no_machine_whole_and_is_not_kept(
     cache: ArtifactCache, upstream: Any, files: Files
 ) -> None:
     artifact = await cache.open(upstream.url, sha256=HEX)
-    withheld = len(upstream.content) - TAIL
+    withheld = len(upstream.content) - TAIL_BYTES
     with artifact:
         while await artifact.filled(withheld - 1) < withheld:
             pass
@@ -144,7 +143,7 @@ async def test_no_machine_gets_the_end_before_all_is_there(cache: ArtifactCache,
     artifact = await cache.open(upstream.url, sha256=digest(upstream.content))
     while await artifact.filled(half - 2) < half:
         pass
-    waiting = asyncio.create_task(artifact.filled(len(upstream.content) - TAIL))
+    waiting = asyncio.create_task(artifact.filled(len(upstream.content) - TAIL_BYTES))
     upstream.gate.set()
     assert await waiting == len(upstream.content)
     artifact.close()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from edge.artifacts.cache import ArtifactError, Source, StorageError
+from edge.artifacts import ArtifactError, Source, StorageError
 
 Fetch = Callable[..., Awaitable[tuple[Source, bytes]]]
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge.artifacts import room as room_module
-from edge.artifacts.cache import ArtifactCache, NoRoomError, Source, StorageError
-from edge.artifacts.eviction import FLOOR, Occupant, Room, ShortageError, leaving
+from edge.artifacts import ArtifactCache, NoRoomError, Source, StorageError
+from edge.artifacts.storage import room as room_module
+from edge.artifacts.storage.eviction import FLOOR_BYTES, Occupant, Room, ShortageError, leaving
 
 Fetch = Callable[..., Awaitable[tuple[Source, bytes]]]
 Files = Callable[[], list[str]]
@@ -48,7 +48,7 @@ def test_file_larger_than_the_cache_says_so_and_throws_nothing_out() -> None:
 
 
 def test_disk_keeps_a_floor_without_any_budget() -> None:
-    assert Room(budget=None, used=0, free=0, disk=1 << 50).floor == FLOOR
+    assert Room(budget=None, used=0, free=0, disk=1 << 50).floor == FLOOR_BYTES
     room = Room(budget=None, used=90, free=60, disk=1000)
     assert leaving(occupants(30, 60), 10, room) == []
     assert leaving(occupants(30, 60), 11, room) == ["0"]
@@ -174,7 +174,7 @@ async def test_kernel_larger_than_the_cache_is_refused_before_anything_goes(
 async def test_length_that_the_upstream_did_not_say_is_bounded_too(
     start_cache: Any, upstream: Any, fetch: Fetch, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room_module, "STEP", 100_000)
+    monkeypatch.setattr(room_module, "STEP_BYTES", 100_000)
     cache = await start_cache(budget=MIB + 200_000)
     await fetch(cache, url(upstream, "a"))
     upstream.mode = "chunked"

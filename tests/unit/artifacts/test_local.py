@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from edge.artifacts.errors import ArtifactError, BadUrlError
+from edge.artifacts import ArtifactError, BadUrlError
 from edge.artifacts.local import open_file
 
 SECRET = b"what only root may read"

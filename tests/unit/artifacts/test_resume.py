@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from edge.artifacts import flight
-from edge.artifacts.cache import Artifact, ArtifactCache, NotFoundError, Source, UpstreamError, UpstreamTimeoutError
-from edge.artifacts.download import Download
-from edge.artifacts.upstream import strong_validator
+from edge.artifacts import Artifact, ArtifactCache, NotFoundError, Source, UpstreamError, UpstreamTimeoutError
+from edge.artifacts.fetch import flight
+from edge.artifacts.fetch.download import Download
+from edge.artifacts.fetch.upstream import strong_validator
 
 Fetch = Callable[..., Awaitable[tuple[Source, bytes]]]
 Read = Callable[[Artifact], Awaitable[bytes]]
@@ -140,7 +140,7 @@ async def test_tries_without_progress_end_and_what_is_there_is_kept_for_the_next
 async def test_upstream_that_brings_something_each_time_is_asked_on_and_on(
     start_cache: Any, upstream: Any, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flight, "PROGRESS", 100_000)
+    monkeypatch.setattr(flight, "PROGRESS_BYTES", 100_000)
     cache = await start_cache({"retries": 1})
     upstream.answers = [upstream.breaks_after(100_000) for _ in range(8)]
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
@@ -149,7 +149,7 @@ async def test_upstream_that_brings_something_each_time_is_asked_on_and_on(
 async def test_download_has_an_end_however_often_it_goes_on(
     start_cache: Any, upstream: Any, clock: Any, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flight, "PROGRESS", 1)
+    monkeypatch.setattr(flight, "PROGRESS_BYTES", 1)
     cache = await start_cache({"retries": 1, "total": 100.0})
 
     async def crumb(request: web.Request) -> web.StreamResponse:
@@ -167,14 +167,14 @@ async def test_connection_that_breaks_after_the_last_byte_is_no_failure(
     start_cache: Any, upstream: Any, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = await start_cache({"retries": 0})
-    read = flight.Answer._read
+    read = flight.UpstreamResponse._read
 
     async def late(answer: Any, received: int) -> bytes:
         if received == len(upstream.content):
             raise UpstreamError(upstream.url, "broke")
         return await read(answer, received)
 
-    monkeypatch.setattr(flight.Answer, "_read", late)
+    monkeypatch.setattr(flight.UpstreamResponse, "_read", late)
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
     assert (await fetch(cache, upstream.url))[0] is Source.CACHE
 
@@ -307,7 +307,7 @@ def test_only_a_strong_validator_goes_into_if_range(etag: str, modified: str, da
 def test_download_of_which_all_has_come_is_not_noted_as_unfinished(tmp_path: Path) -> None:
     """There would be no byte left to ask for, and upstreams answer 416 then."""
     fd = os.open(tmp_path / "part", os.O_RDWR | os.O_CREAT)
-    download = Download("u", "", "v", tmp_path / "part", fd, clock=lambda: 0.0)
+    download = Download("u", "", "v", tmp_path / "part", fd)
     download.size, download.validator = 6, '"v"'
     assert download.unfinished() is None
     download.write(b"ker")

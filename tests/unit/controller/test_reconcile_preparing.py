@@ -23,7 +23,7 @@ from tests.unit.controller.outcomes import (
 from tink.api.v1alpha2 import FINALIZER, Raw, WorkflowStatus
 from tink.controller.reconcile import MAX_OBJECT_BYTES, Outcome, action_id, reconcile, refused
 from tink.kube.objects import ObjectReference
-from tink.template.errors import TemplateError
+from tink.template import TemplateError
 
 
 def test_a_new_workflow_is_rendered_and_becomes_pending(

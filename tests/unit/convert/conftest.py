@@ -13,7 +13,7 @@ import pytest
 from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw
 from tink.convert.documents import Document, read
-from tink.convert.report import Finding
+from tink.convert.findings import Finding
 from tink.convert.run import Result, convert_documents
 from tink.schema.outcome import Outcome
 from tink.schema.structural.compiler import compile_schema

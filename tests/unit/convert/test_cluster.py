@@ -18,9 +18,8 @@ from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw
 from tink.apiserver.server import ApiServer
 from tink.convert.cluster import apply_all, read_cluster
-from tink.convert.documents import Document
-from tink.convert.report import Finding
-from tink.convert.run import Converted
+from tink.convert.documents import Converted, Document
+from tink.convert.findings import Finding
 from tink.kube import pager
 from tink.kube.client import ApiError, KubeClient, NotFoundError, UnreachableError
 from tink.kube.resources import CRD, HARDWARE, SECRET, ResourceType

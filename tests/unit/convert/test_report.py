@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tink.convert.documents import Converted
 from tink.convert.fields import Fields, join
-from tink.convert.report import Findings, Kind, Source
-from tink.convert.run import Converted, Result
-from tink.convert.table import report_json, summary, table
+from tink.convert.findings import Findings, Kind, Source
+from tink.convert.report import as_json, as_table, summary
+from tink.convert.run import Result
 
 SOURCE = Source("rack.yaml", 2, "Hardware", "lab", "node-1")
 
@@ -117,7 +118,7 @@ def some(index: int) -> Findings:
 
 
 def test_same_loss_of_a_thousand_machines_is_one_row() -> None:
-    lines = list(table(result(*(some(index) for index in range(1000))).findings, 100))
+    lines = list(as_table(result(*(some(index) for index in range(1000))).findings, 100))
     text = "\n".join(lines)
     assert text.count("dhcp.arch") == 1
     assert "1000 objects, the first Hardware lab/node-0" in text
@@ -128,7 +129,7 @@ def test_same_loss_of_a_thousand_machines_is_one_row() -> None:
 def test_error_comes_first_and_says_where() -> None:
     findings = some(0)
     findings.error("spec.y", "broken " * 30 + "\x1b[31m")
-    lines = list(table(result(findings).findings, 60))
+    lines = list(as_table(result(findings).findings, 60))
     assert lines[1].startswith("error   spec.y")
     assert "(rack.yaml, document 1: Hardware lab/node-0)" in " ".join(" ".join(lines).split())
     assert all(line.isprintable() for line in lines), "an outsider's text moves no cursor"
@@ -137,27 +138,27 @@ def test_error_comes_first_and_says_where() -> None:
 def test_lone_finding_has_its_whole_path() -> None:
     findings = Findings(SOURCE, "items[3]")
     findings.dropped("spec.disks[2].device", "no place")
-    (_, row, *_) = table(findings, 100)
+    (_, row, *_) = as_table(findings, 100)
     assert "items[3].spec.disks[2].device" in row
 
 
 def test_lines_of_an_api_servers_message_stay_words() -> None:
     findings = Findings(SOURCE)
     findings.error("", "conflicts:\n- .spec.a\n- .spec.b")
-    assert "conflicts: - .spec.a - .spec.b" in "".join(table(findings, 100))
+    assert "conflicts: - .spec.a - .spec.b" in "".join(as_table(findings, 100))
 
 
 def test_table_of_many_different_losses_ends() -> None:
     findings = Findings(SOURCE)
     for index in range(1000):
         findings.dropped(f"spec.f{index}" * 10, "no place")
-    lines = list(table(findings, 80))
+    lines = list(as_table(findings, 80))
     assert lines[-1] == "... and 800 rows more: --report json has all of them"
-    assert list(table([], 80)) == []
+    assert list(as_table([], 80)) == []
 
 
 def test_json_has_every_finding_with_all_that_a_program_needs() -> None:
-    found = json.loads(report_json(result(some(0), some(1))))
+    found = json.loads(as_json(result(some(0), some(1))))
     assert found["objects"] == 3
     assert len(found["findings"]) == 6
     assert found["findings"][1] == {
@@ -184,4 +185,4 @@ def test_summary_counts() -> None:
 def test_what_was_not_applied_is_not_counted_as_done() -> None:
     some = Result([Converted({})] * 3, [], lost=1)
     assert summary(some, "applied").startswith("2 of 3 objects applied; ")
-    assert json.loads(report_json(some))["objects"] == 2
+    assert json.loads(as_json(some))["objects"] == 2

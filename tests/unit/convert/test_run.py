@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tink.api.v1alpha2 import Raw
-from tink.convert import run
-from tink.convert.baremetalhost import ConversionSettings
-from tink.convert.report import Finding, Findings, Kind, Source
+from tink.convert import registry
+from tink.convert.findings import Finding, Findings, Kind, Source
+from tink.convert.metal3 import ConversionSettings
 from tink.convert.run import Result
 
 Converting = Callable[..., Result]
@@ -32,22 +32,28 @@ def said(result: Result) -> list[tuple[str, str]]:
     return [(str(each.kind), each.path) for each in result.findings]
 
 
+TEMPLATE = ("tinkerbell.org/v1alpha1", "Template")
+HOST = ("hardware", "BareMetalHost")
+
+
 @pytest.fixture
-def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Converters that only say who they are."""
-    made: dict[str, Any] = {}
+def converters(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], Any]:
+    """Converters that only say who they are, where the real ones would need more of their objects."""
 
     def convert(name: str) -> Callable[..., Any]:
         return lambda obj, *_: [{"apiVersion": "v1", "kind": name, "metadata": obj["metadata"]}]
 
-    for name in ("template", "workflow", "to_hardware"):
-        made[f"tink.convert.{name}"] = SimpleNamespace(convert=convert(name))
-    real = run.importlib.import_module
-    monkeypatch.setattr(run.importlib, "import_module", lambda name: made.get(name) or real(name))
+    made: dict[tuple[str, str], Any] = {
+        TEMPLATE: convert("template"),
+        ("tinkerbell.org/v1alpha1", "Workflow"): convert("workflow"),
+        HOST: convert("to_hardware"),
+    }
+    monkeypatch.setattr(registry, "_CONVERTERS", ChainMap(made, registry._CONVERTERS))
+    monkeypatch.setattr(registry, "_HOST_CONVERTERS", ChainMap(made, registry._HOST_CONVERTERS))
     return made
 
 
-@pytest.mark.usefixtures("modules")
+@pytest.mark.usefixtures("converters")
 @pytest.mark.parametrize(
     ("source", "to", "made"),
     [
@@ -95,11 +101,13 @@ def test_unknown_kind_is_an_error_and_the_rest_is_converted(converting: Converti
     assert source["kind"] in finding.reason
 
 
-def test_fault_of_a_converter_costs_its_object_alone(converting: Converting, modules: dict[str, Any]) -> None:
+def test_fault_of_a_converter_costs_its_object_alone(
+    converting: Converting, converters: dict[tuple[str, str], Any]
+) -> None:
     def broken(*_: Any) -> list[Raw]:
         raise KeyError("x")
 
-    modules["tink.convert.template"].convert = broken
+    converters[TEMPLATE] = broken
     result = converting(obj("tinkerbell.org/v1alpha1", "Template"), HARDWARE)
     assert [each["kind"] for each in result.objects] == ["Hardware"]
     assert said(result) == [("error", "")]
@@ -107,15 +115,16 @@ def test_fault_of_a_converter_costs_its_object_alone(converting: Converting, mod
 
 
 def test_hosts_find_their_hardware_data_and_secrets_in_the_input(
-    converting: Converting, modules: dict[str, Any]
+    converting: Converting, converters: dict[tuple[str, str], Any]
 ) -> None:
     found: list[Any] = []
 
-    def convert(host: Raw, _: Findings, lookup: run.Lookup, _hosts: Any) -> list[Raw]:
+    def convert(_host: Raw, _: Findings, context: registry.Context) -> list[Raw]:
+        lookup = context.lookup
         found.append((lookup("HardwareData", "", "a"), lookup("Secret", "default", "a"), lookup("Secret", "x", "a")))
         return []
 
-    modules["tink.convert.to_hardware"].convert = convert
+    converters[HOST] = convert
     secret, details = obj("v1", "Secret"), obj("metal3.io/v1alpha1", "HardwareData")
     converting(obj("metal3.io/v1alpha1", "BareMetalHost"), details, secret, to="hardware")
     assert found == [(details, secret, None)]
@@ -132,9 +141,7 @@ def test_same_object_twice_is_one_and_another_of_its_name_is_an_error(converting
     assert "in.yaml, document 1" in finding.reason
 
 
-def test_what_was_converted_is_not_changed_by_converting_it_again(
-    converting: Converting, modules: dict[str, Any]
-) -> None:
+def test_what_was_converted_is_not_changed_by_converting_it_again(converting: Converting) -> None:
     osie = {"baseURL": "http://a", "kernel": "k", "initrd": "i"}
     booting = {**HARDWARE, "metadata": {"name": "b"}, "spec": {"interfaces": [
         {"dhcp": {"mac": "52:54:00:12:34:57"}, "netboot": {"allowPXE": True, "osie": osie}}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,13 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scapy.layers.dhcp import BOOTP, DHCP
 
-from edge.dhcp import codec
-from edge.dhcp.codec import MessageType
-from edge.policy import DhcpMode
-
-Edge = Any
-Wire = Any
-Hardware = Callable[..., dict[str, Any]]
+from edge.dhcp.wire import MessageType, codec
+from edge.machines import DhcpMode
+from tests.unit.dhcp.harness import Edge, MakeEdge, MakeHardware, Wire
 
 MAC = "52:54:00:12:34:56"
 CHADDR = bytes.fromhex("525400123456")
@@ -25,7 +20,7 @@ FIXTURES = [HealthCheck.function_scoped_fixture]
 
 
 @pytest.fixture(params=list(DhcpMode)[:3])
-def any_edge(request: pytest.FixtureRequest, make_edge: Callable[..., Edge], make_hardware: Hardware) -> Edge:
+def any_edge(request: pytest.FixtureRequest, make_edge: MakeEdge, make_hardware: MakeHardware) -> Edge:
     return make_edge(make_hardware("lab-1", MAC, "10.77.0.58"), mode=request.param)
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from edge.dhcp import options
-from edge.dhcp.codec import MessageType
+from edge.dhcp.wire import MessageType, options
+from tests.unit.dhcp.harness import MakeEdge, Wire
 from tink.convert.documents import read
 from tink.convert.run import convert_documents
 
@@ -46,11 +45,11 @@ def hardware(version: str, state: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("version", ["v1alpha1", "v1beta1"])
 @pytest.mark.parametrize("state", ["available", "provisioned"])
-@pytest.mark.parametrize("express", [True, False])
+@pytest.mark.parametrize("fast_path", [True, False])
 def test_host_is_offered_its_address_and_a_boot_program_only_while_it_is_free(
-    make_edge: Callable[..., Any], captured: dict[str, bytes], wire: Any, version: str, state: str, express: bool
+    make_edge: MakeEdge, captured: dict[str, bytes], wire: Wire, version: str, state: str, fast_path: bool
 ) -> None:
-    edge = make_edge(hardware(version, state), express=express)
+    edge = make_edge(hardware(version, state), fast_path=fast_path)
     reply = edge.send(captured["edk2_pxe_discover"])
     message = wire.read(reply)
     assert wire.kind(reply) is MessageType.OFFER

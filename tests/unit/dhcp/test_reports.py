@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from edge.dhcp import options
-from edge.dhcp.settings import DhcpSettings, SettingsError
+from edge.dhcp import DhcpSettings, SettingsError
+from edge.dhcp.wire import options
 from edge.journey.events import Note, Outcome, Step
-from edge.policy import DhcpMode
-
-Edge = Any
-Wire = Any
-Hardware = Callable[..., dict[str, Any]]
-MakeEdge = Callable[..., Edge]
+from edge.machines import DhcpMode
+from tests.unit.dhcp.harness import Edge, MakeEdge, MakeHardware, Wire
 
 MAC = "52:54:00:12:34:56"
 OTHER = {54: b"\x0a\x4d\0\2"}
@@ -40,12 +35,11 @@ def test_lease_is_told_with_the_client_and_what_it_boots(edge: Edge, captured: d
 
 
 def test_same_step_of_many_machines_is_one_note(
-    make_edge: MakeEdge, make_hardware: Hardware, captured: dict[str, bytes]
+    make_edge: MakeEdge, make_hardware: MakeHardware, captured: dict[str, bytes]
 ) -> None:
     edge = make_edge(*(make_hardware(f"m{n}", f"52:54:00:00:00:0{n}", f"10.77.0.{n + 1}") for n in range(1, 6)))
     taken: list[tuple[str, Note]] = []
-    express = edge.responder._express
-    express._take = edge.responder._reports.take = lambda mac, note: taken.append((mac, note))
+    edge.responder.fast_path._take = edge.responder._reports.take = lambda mac, note: taken.append((mac, note))
     for number in range(1, 6):
         packet = captured["edk2_pxe_discover"]
         edge.send(packet[:28] + bytes((0x52, 0x54, 0, 0, 0, number)) + packet[34:])
@@ -54,7 +48,7 @@ def test_same_step_of_many_machines_is_one_note(
 
 
 def test_refused_netboot_gives_an_address_and_says_why(
-    make_edge: MakeEdge, make_hardware: Hardware, wire: Wire, captured: dict[str, bytes]
+    make_edge: MakeEdge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes]
 ) -> None:
     edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58", disableNetboot=True))
     for name in ("edk2_pxe_discover", "ipxe_bios_discover", "edk2_http_discover"):
@@ -68,10 +62,10 @@ def test_refused_netboot_gives_an_address_and_says_why(
 
 
 def test_machine_netboots_while_it_has_work_and_no_longer(
-    make_edge: MakeEdge, make_hardware: Hardware, wire: Wire, captured: dict[str, bytes]
+    make_edge: MakeEdge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes]
 ) -> None:
     work = {("default", "lab-1")}
-    edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58"), has_work=lambda *name: name in work)
+    edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58"), has_pending=lambda *name: name in work)
     for _ in range(2):
         assert wire.read(edge.send(captured["edk2_pxe_discover"])).file == b"snponly.efi"
     work.clear()
@@ -109,7 +103,7 @@ def test_machine_that_takes_another_servers_offer_is_reported_once_a_minute(
 
 
 def test_offer_of_a_peer_of_ours_is_no_news(
-    make_edge: MakeEdge, make_hardware: Hardware, wire: Wire, captured: dict[str, bytes]
+    make_edge: MakeEdge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes]
 ) -> None:
     edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58"), peers=frozenset({"10.77.0.2"}))
     assert edge.send(wire.altered(captured["edk2_pxe_request"], options=OTHER)) is None
@@ -118,7 +112,7 @@ def test_offer_of_a_peer_of_ours_is_no_news(
 
 
 def test_machine_whose_dhcp_is_another_servers_business_is_not_reported(
-    make_edge: MakeEdge, make_hardware: Hardware, wire: Wire, captured: dict[str, bytes]
+    make_edge: MakeEdge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes]
 ) -> None:
     edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58", disableDhcp=True))
     edge.send(wire.altered(captured["edk2_pxe_request"], options=OTHER))
@@ -149,8 +143,8 @@ def test_a_flood_of_invented_machines_fills_neither_log_nor_memory(
     for number in range(2000):
         edge.send(packet[:28] + b"\x02\0" + number.to_bytes(4, "big") + packet[34:])
     assert len(edge.events) == 600
-    assert edge.responder._mode.reservations == {}
-    assert edge.responder._express._known == {}
+    assert edge.responder._replies.reservations == {}
+    assert edge.responder.fast_path._known == {}
 
 
 def test_replies_of_servers_our_own_among_them_are_passed_over_in_silence(

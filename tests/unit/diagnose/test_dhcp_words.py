@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge.dhcp import codec
-from edge.dhcp.codec import Message
+from edge.dhcp.wire import Message, codec
 from edge.diagnose.dhcp_words import describe
 
 MAC = bytes.fromhex("525400cc0001")

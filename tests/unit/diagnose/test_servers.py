@@ -7,7 +7,7 @@ from scapy.layers.dhcp import BOOTP, DHCP
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import ARP, Ether
 
-from edge.dhcp import codec, options
+from edge.dhcp.wire import codec, options
 from edge.diagnose.servers import Offer, _read, discover
 
 MAC = bytes.fromhex("02aabbccddee")

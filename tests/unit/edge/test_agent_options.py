@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 import pytest
+from tink.server.auth import AgentAuth
 
-from edge.commands.options import serving, settings
-from edge.serving import _boot_settings
-from edge.settings import EDGE, Service, StackSettings
-from tink.server import AgentAuth
+from edge.commands.serve import serving, settings
+from edge.composition.serving import _boot_settings
+from edge.composition.settings import EDGE, Service, StackSettings
 
 ALL = frozenset(Service)
 SERVER = frozenset({Service.SERVER})
@@ -34,7 +34,7 @@ def test_addresses_are_asked_for_and_nothing_is_encrypted_unless_told() -> None:
     for services in (ALL, SERVER, EDGE):
         server = told(services).server
         assert (server.agent_auth, server.tokens, server.tls) == (AgentAuth.ADDRESS, None, None)
-        boot = _boot_settings(told(services))
+        boot = _boot_settings(told(services), None)
         assert (boot.token, boot.tinkerbell_tls, boot.tls_ca) == (None, False, b"")
 
 
@@ -43,7 +43,7 @@ def test_edge_and_server_in_one_process_make_their_key(tmp_path: Path) -> None:
     tokens = made.server.tokens
     assert tokens is not None
     assert (tokens.key, tokens.lifetime, tokens.create) == (tmp_path / "agent-token.key", 600, True)
-    boot = _boot_settings(made)
+    boot = _boot_settings(made, None)
     assert boot.token is not None
     assert boot.token("52:54:00:00:00:01").startswith("v1.525400000001.")
 

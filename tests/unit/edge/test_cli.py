@@ -16,10 +16,10 @@ import yaml
 from click.testing import CliRunner, Result
 
 from edge.cli import COMMANDS, main
-from edge.commands import options
-from edge.host import Network
-from edge.policy import DhcpMode, NetbootWhen
-from edge.settings import EDGE, LOOPBACK, ON_REQUEST, EdgeSettings, Service, StackSettings
+from edge.commands.serve import settings
+from edge.composition.host import Network
+from edge.composition.settings import EDGE, LOOPBACK, ON_REQUEST, EdgeSettings, Service, StackSettings
+from edge.machines import DhcpMode, NetbootWhen
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 HEAVY = ("aiohttp", "cryptography", "grpc", "jinja2", "kubernetes_asyncio", "orjson", "pydantic", "rich", "uvloop")
@@ -44,7 +44,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, StackSettings]:
     seen: dict[str, StackSettings] = {}
 
     def serve(services: frozenset[Service], given: dict[str, Any]) -> None:
-        seen["settings"] = options.settings(services, given)
+        seen["settings"] = settings(services, given)
 
     for module in ("up", "services"):
         monkeypatch.setattr(f"edge.commands.{module}.run", serve)

@@ -9,9 +9,9 @@ from typing import Any
 import click
 import pytest
 
-from edge.commands.options import serving, settings
-from edge.serving import _boot_settings, _metadata_settings
-from edge.settings import EDGE, Service, StackSettings
+from edge.commands.serve import serving, settings
+from edge.composition.serving import _boot_settings, _metadata_settings
+from edge.composition.settings import EDGE, Service, StackSettings
 from tink.api.v1alpha2 import Raw
 from tink.files.key_file import KeyFileError
 
@@ -38,7 +38,7 @@ def told(*words: str) -> StackSettings:
 def test_nobody_is_believed_and_no_token_handed_out_unless_told(tmp_path: Path) -> None:
     made = told("--data-dir", str(tmp_path))
     metadata = _metadata_settings(made, read)
-    assert (metadata.rules.proxies, metadata.rules.nat) == ((), ())
+    assert (metadata.trusted.proxies, metadata.trusted.nat) == ((), ())
     assert (metadata.token_lifetime, metadata.imds_required) == (0, False)
     assert _boot_settings(made, metadata).metadata_token is None
     assert stat.S_IMODE((tmp_path / "metadata-token.key").stat().st_mode) == 0o600
@@ -56,8 +56,8 @@ def test_what_is_told_is_done(tmp_path: Path) -> None:
     words += ["--imds-tokens", "required", "--metadata-tokens", "--metadata-token-lifetime", "60"]
     made = told(*words)
     metadata = _metadata_settings(made, read)
-    assert [str(each) for each in metadata.rules.proxies] == ["10.0.0.1/32", "2001:db8::/32"]
-    assert [str(each) for each in metadata.rules.nat] == ["10.9.0.0/16"]
+    assert [str(each) for each in metadata.trusted.proxies] == ["10.0.0.1/32", "2001:db8::/32"]
+    assert [str(each) for each in metadata.trusted.nat] == ["10.9.0.0/16"]
     assert metadata.imds_required
     token = _boot_settings(made, metadata).metadata_token
     assert token is not None
@@ -78,3 +78,8 @@ def test_edges_that_share_a_key_file_do_not_make_it(tmp_path: Path) -> None:
     (tmp_path / "shared").write_text("a" * 64)
     _metadata_settings(made, read)
     assert [each.name for each in tmp_path.iterdir()] == ["shared"]
+
+
+def test_fast_path_is_taken_unless_told() -> None:
+    assert told().edge.fast_path
+    assert not told("--no-fast-path").edge.fast_path

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge import doctor
+from edge.composition import doctor
 from tink.files.data_directory import DataDirectoryError, claim, disk_refuses, problems
 
 NOBODY = pwd.getpwnam("nobody").pw_uid

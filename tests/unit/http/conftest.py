@@ -22,18 +22,15 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from yarl import URL
 
-from edge.artifacts.cache import ArtifactCache, Timeouts
-from edge.callers import UNSEEN, Callers, Neighbours
-from edge.http.app import build_app, machine_runner
-from edge.http.body import BodySender
-from edge.http.connections import Limits
-from edge.http.metadata import MetadataSettings
-from edge.inventory import Inventory
+from edge.artifacts import ArtifactCache, Timeouts
+from edge.callers import UNSEEN, Callers, Neighbours, token_keys
+from edge.http import MetadataSettings, build_app, machine_runner
+from edge.http.files.body import BodySender
+from edge.http.transport.connections import Limits
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
-from edge.metadata_tokens import token_keys
-from edge.policy import DhcpMode, NetbootPolicy
-from ipxe.scripts import BootSettings
+from edge.machines import DhcpMode, Inventory, MachineScripts, NetbootPolicy, OsieFiles
+from ipxe.scripts import BootSettings, Scripts
 from tink.files.key_file import KeyFile
 from tink.kube.client import NotFoundError
 from tink.net.outbound import Reach
@@ -186,6 +183,7 @@ async def serving(
     limits: Limits | None = None,
     neighbours: Neighbours = UNSEEN,
     idle_seconds: float = 0.6,
+    fast_path: bool = True,
     **metadata: Any,
 ) -> AsyncIterator[Rack]:
     """`idle_seconds`: after which a machine that takes nothing is given up; `metadata`: settings of the metadata
@@ -212,20 +210,29 @@ async def serving(
     rack = Rack("", 0, inventory, callers, Journey(time.time), upstream, {}, {}, keys)
     rack.osies["default", "lab"] = {"metadata": {"name": "lab", "namespace": "default"}, "spec": osie_spec}
     rack.binaries["snponly.efi"] = Binary(b"MZ" + bytes(1000), '"b1"')
+
+    def osie(namespace: str, name: str) -> dict[str, Any] | None:
+        return rack.osies.get((namespace, name))
+
+    policy, record = NetbootPolicy(mode), rack.journey.record
+    scripts = MachineScripts(inventory, policy, osie, Scripts(BootSettings()), record, default_osie)
     app = build_app(
         inventory=inventory,
         callers=callers,
-        policy=NetbootPolicy(mode),
-        osie=lambda namespace, name: rack.osies.get((namespace, name)),
-        cache=cache,
+        policy=policy,
+        scripts=scripts,
+        osie_files=OsieFiles(osie, cache),
         binaries=rack.binaries,
-        record=rack.journey.record,
-        settings=BootSettings(),
+        record=record,
         metadata=MetadataSettings(keys, rack.read_secret, **metadata),
         default_osie=default_osie,
         ready=lambda: rack.problem,
         sender=BodySender(threads=2, idle_seconds=idle_seconds),
+        fast_path=fast_path,
     )
+    inventory.on_change(scripts.machine_changed)
+    inventory.on_change(app.machine_changed)
+    callers.on_change(app.callers_changed)
     rack.runner = runner = machine_runner(app, limits)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -14,11 +14,12 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Gauge
 
-from edge.http.admin import LIMITS, MAX_STREAMS, AdminApp, admin_runner
-from edge.http.connections import Limits
-from edge.inventory import Inventory
+from edge.http import AdminApp, admin_runner
+from edge.http.admin import LIMITS, MAX_STREAMS
+from edge.http.transport.connections import Limits
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
+from edge.machines import Inventory
 
 MAC = "52:54:00:00:00:01"
 STRANGER = "02:00:00:00:00:09"
@@ -50,12 +51,12 @@ async def desk() -> AsyncIterator[Desk]:
             "spec": {"networkInterfaces": {f"52:54:00:00:00:0{number}": interface}},
         }
         inventory.apply(hardware)
-    async with asking(journey, inventory, heartbeat_seconds=0.05) as client:
+    async with admin_client(journey, inventory, heartbeat_seconds=0.05) as client:
         yield Desk(client, journey, inventory)
 
 
 @asynccontextmanager
-async def asking(
+async def admin_client(
     journey: Journey, inventory: Inventory, limits: Limits = LIMITS, **settings: Any
 ) -> AsyncIterator[aiohttp.ClientSession]:
     """The server on loopback, and a client that has the token."""
@@ -194,7 +195,7 @@ async def test_many_machines_are_one_document(desk: Desk, monkeypatch: pytest.Mo
 
 
 async def test_no_machines_are_an_empty_list() -> None:
-    async with asking(Journey(lambda: 0.0), Inventory()) as client:
+    async with admin_client(Journey(lambda: 0.0), Inventory()) as client:
         assert await (await client.get("/api/v1/machines")).json() == []
 
 
@@ -203,7 +204,7 @@ async def test_metrics_of_other_servers_are_shown_beside_the_journey() -> None:
     Gauge("tftp_transfers", "In progress.", registry=registry).set(3)
     journey = Journey(lambda: 0.0)
     journey.record(MAC, Step.DHCP, Outcome.OK, "offer")
-    async with asking(journey, Inventory(), registry=registry) as client:
+    async with admin_client(journey, Inventory(), registry=registry) as client:
         shown = (await (await client.get("/metrics")).text()).splitlines()
     assert "tftp_transfers 3.0" in shown
     assert f"tinkedge_journey_kept_bytes {float(journey.kept_bytes)}" in shown
@@ -300,7 +301,7 @@ async def test_only_what_there_is_and_only_to_be_read(desk: Desk) -> None:
 async def test_idle_connections_of_a_stranger_keep_no_operator_out() -> None:
     """Loopback is one address for all users of the host, so a share for each does not help: the idle ones go."""
     journey = Journey(lambda: 0.0)
-    async with asking(journey, Inventory(), Limits(connections=16, per_address=8)) as client:
+    async with admin_client(journey, Inventory(), Limits(connections=16, per_address=8)) as client:
         stream = await client.get("/api/v1/events")
         assert await sse(stream, 1) == [": journey"]
         port = stream.url.port

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edge.journey.events import Outcome, Step
-from edge.policy import DhcpMode
+from edge.machines import DhcpMode
 
 MAC, IP = "52:54:00:00:00:01", "127.0.0.5"
 OTHER_MAC, OTHER_IP = "52:54:00:00:00:02", "127.0.0.6"

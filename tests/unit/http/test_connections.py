@@ -12,8 +12,10 @@ from unittest import mock
 
 import pytest
 
-from edge.http import body, metadata
-from edge.http.connections import Limits
+from edge.http.files import body
+from edge.http.metadata import full
+from edge.http.transport import connections
+from edge.http.transport.connections import Limits
 
 MAC, IP = "52:54:00:00:00:01", "127.0.0.5"
 STRANGER = "127.0.0.99"
@@ -116,12 +118,12 @@ async def test_connection_that_is_used_is_not_closed_for_a_new_one(
 
 async def test_connection_that_was_reset_before_anybody_looked_takes_no_place(other_rack: OtherRack) -> None:
     async with other_rack() as rack:
-        lane = rack.runner.server()
+        connection = rack.runner.server()
         transport = mock.create_autospec(asyncio.Transport)
         transport.get_extra_info.return_value = None  # nobody is at the other end
-        lane.connection_made(transport)
+        connection.connection_made(transport)
         transport.abort.assert_called_once_with()
-        lane.connection_lost(None)
+        connection.connection_lost(None)
 
 
 async def test_connection_that_was_used_last_is_closed_last(other_rack: OtherRack) -> None:
@@ -247,7 +249,7 @@ async def test_what_is_no_http_is_answered_in_one_line_and_logged_once(
 async def test_body_that_is_not_what_its_headers_say_is_given_up_in_time(
     rack: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, pause: float
 ) -> None:
-    monkeypatch.setattr(metadata, "PHONE_HOME_SECONDS", 0.3)
+    monkeypatch.setattr(full, "PHONE_HOME_SECONDS", 0.3)
     rack.register()
     connection = await connect(rack, IP)
     form = b"Content-Type: application/x-www-form-urlencoded\r\n"
@@ -339,6 +341,16 @@ async def test_client_that_closes_its_side_after_the_request_gets_its_answers_an
     assert answer.count(b" 200 OK\r\n") == answers
     if request_bytes == KERNEL:
         assert answer.endswith(rack.upstream.content)
+
+
+async def test_client_that_closes_its_side_gets_the_end_where_aiohttp_shows_no_requests(
+    rack: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_SHOWS_REQUESTS", False)
+    for request in (KERNEL, HEALTH[:-2], FORM + b"Content-Length: 12\r\n\r\nhost"):
+        async with asyncio.timeout(20):
+            await talk(rack, request, half_close=True)
+    assert (await talk(rack, HEALTH.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))).endswith(b"ok\n")
 
 
 async def test_client_that_closes_its_side_gets_an_answer_that_takes_its_time(rack: Any) -> None:

@@ -16,7 +16,7 @@ import uvloop
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge.http.connections import Limits
+from edge.http.transport.connections import Limits
 
 IP = "127.0.0.5"
 SECONDS = 3.0

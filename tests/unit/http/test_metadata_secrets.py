@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from edge import secret_documents
 from edge.journey.events import Outcome, Step
-from edge.secret_documents import SecretDocuments
+from edge.machines import SecretDocuments, secret_documents
 from hegel.secret import SecretReference, SecretUnusableError
 from tink.kube.client import ApiError, NotFoundError, UnreachableError
 

@@ -12,9 +12,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from edge.http import body, osie
+from edge.http.boot import osie
+from edge.http.files import body
 from edge.journey.events import Outcome, Step
-from edge.policy import DhcpMode
+from edge.machines import DhcpMode
 
 MAC, IP = "52:54:00:00:00:01", "127.0.0.5"
 KERNEL = "/osie/lab/kernel"

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from edge.http.addresses import dotted
+from edge.callers import dotted
 from edge.http.context import size_text
-from edge.http.ranges import ChangedError, NotModifiedError, Span, UnsatisfiableError, select, span
+from edge.http.files.ranges import ChangedError, NotModifiedError, Span, UnsatisfiableError, select, span
 from edge.http.routes import Place, Route, route
 
 MAC = "52:54:00:00:00:01"

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from edge.artifacts.cache import Artifact, Source, StorageError
-from edge.http import sendfile
-from edge.http.body import BodySender
-from edge.http.sendfile import FileEndsError, IdleError, Part, SendThread, StoppedError
+from edge.artifacts import Artifact, Source, StorageError
+from edge.http.files import sendfile
+from edge.http.files.body import BodySender
+from edge.http.files.sendfile import FileEndsError, IdleError, Part, SendThread, StoppedError
 
 CONTENT = os.urandom(1 << 20)
 
@@ -165,7 +165,7 @@ async def test_stop_gives_everything_up_and_what_comes_later_too(thread: SendThr
 
 
 async def test_fast_machines_take_turns(thread: SendThread, file: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sendfile, "PIECE", 10_000)
+    monkeypatch.setattr(sendfile, "PIECE_BYTES", 10_000)
     turns: list[int] = []
     real = os.sendfile
 

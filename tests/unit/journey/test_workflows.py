@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from edge.inventory import Inventory
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
 from edge.journey.workflows import WorkflowJourney
+from edge.machines import Inventory
 
 MAC = "52:54:00:00:00:01"
 OTHER = "52:54:00:00:00:02"

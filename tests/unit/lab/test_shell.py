@@ -82,7 +82,7 @@ async def test_interrupted_build_may_clear_up_and_leaves_no_process(tmp_path: Pa
 
 
 async def test_command_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge.lab.shell._GRACE", 0.2)
+    monkeypatch.setattr("edge.lab.shell._GRACE_SECONDS", 0.2)
     script = f"trap '' TERM; echo $$ >{tmp_path}/pid; while :; do sleep 0.05; done"
     task = asyncio.create_task(run(["sh", "-c", script]))
     pid = await pid_in(tmp_path / "pid")

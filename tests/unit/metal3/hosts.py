@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from tink.convert.conversion_data import ANNOTATION
+from tink.convert.metal3.conversion_data import ANNOTATION
 
 Raw = dict[str, Any]
 

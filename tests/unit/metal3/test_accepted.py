@@ -14,7 +14,7 @@ from tests.unit.apiserver.conftest import CRDS, Client
 from tests.unit.metal3.hosts import V1ALPHA1, V1BETA1, Raw, copied, full, hardware, view, with_auto
 from tink.api.metal3.crds import generate
 from tink.apiserver import ApiServer
-from tink.convert.baremetalhost import ConversionSettings, convert
+from tink.convert.metal3 import ConversionSettings, convert_version
 from tink.schema.outcome import Outcome
 from tink.schema.structural.compiler import compile_schema
 
@@ -74,11 +74,11 @@ def valid(version: str, count: int) -> Iterator[Raw]:
 
 def test_converted_hosts_are_valid_and_nothing_of_them_is_pruned() -> None:
     for host in valid(V1ALPHA1, 400):
-        shown = stored(convert(host, V1BETA1, SETTINGS))
-        assert stored(convert(shown, V1ALPHA1, SETTINGS)) == host
+        shown = stored(convert_version(host, V1BETA1, SETTINGS))
+        assert stored(convert_version(shown, V1ALPHA1, SETTINGS)) == host
     for host in valid(V1BETA1, 400):
-        kept = stored(convert(host, V1ALPHA1, SETTINGS))
-        assert view(stored(convert(kept, V1BETA1, SETTINGS))) == with_auto(host)
+        kept = stored(convert_version(host, V1ALPHA1, SETTINGS))
+        assert view(stored(convert_version(kept, V1BETA1, SETTINGS))) == with_auto(host)
 
 
 @pytest.fixture

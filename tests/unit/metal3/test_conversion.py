@@ -11,8 +11,8 @@ import pytest
 
 from tests.unit.metal3.hosts import HINT_NAMES, V1ALPHA1, V1BETA1, Raw, copied, full, hardware, view
 from tink.api.metal3.crds import generate
-from tink.convert.baremetalhost import ConversionSettings, convert, wrongly_md5
-from tink.convert.conversion_data import ANNOTATION
+from tink.convert.metal3 import ConversionSettings, convert_version, wrongly_md5
+from tink.convert.metal3.conversion_data import ANNOTATION
 
 MD5 = ConversionSettings()
 AUTO = ConversionSettings(empty_checksum_type="auto")
@@ -20,11 +20,11 @@ Path = tuple[str | int, ...]
 
 
 def up(host: Raw, settings: ConversionSettings = MD5) -> Raw:
-    return convert(host, V1BETA1, settings)
+    return convert_version(host, V1BETA1, settings)
 
 
 def down(host: Raw, settings: ConversionSettings = MD5) -> Raw:
-    return convert(host, V1ALPHA1, settings)
+    return convert_version(host, V1ALPHA1, settings)
 
 
 def old(spec: Any = None, status: Any = None) -> Raw:
@@ -389,9 +389,9 @@ def test_new_host_does_not_get_the_hardware_of_the_one_it_was_copied_from() -> N
 
 def test_other_versions_and_kinds_of_request_are_left_alone() -> None:
     for host, desired in ((old({"online": True}), V1ALPHA1), (new({}), V1BETA1), (new({}), "metal3.io/v1")):
-        assert convert(host, desired, MD5) is host
+        assert convert_version(host, desired, MD5) is host
     other = {"apiVersion": "metal3.io/v1", "kind": "BareMetalHost"}
-    assert convert(other, V1ALPHA1, MD5) is other
+    assert convert_version(other, V1ALPHA1, MD5) is other
 
 
 def test_nothing_is_kept_of_the_hardware_beyond_the_budget() -> None:

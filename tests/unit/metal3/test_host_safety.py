@@ -11,9 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tink.api.v1alpha2 import Raw
-from tink.convert.host_safety import refusals
-from tink.convert.report import Findings, Source
-from tink.convert.to_hardware import REFUSED_ANNOTATION, HostOptions, convert
+from tink.convert.findings import Findings, Source
+from tink.convert.metal3 import REFUSED_ANNOTATION, HostOptions, convert_to_hardware, refusals
 
 MAC = "52:54:00:00:00:01"
 SOURCE = Source("in.yaml", 1, "BareMetalHost", "metal3", "n0")
@@ -33,7 +32,9 @@ def free(version: str = "v1alpha1") -> Raw:
 
 
 def hardware(host: Raw, options: HostOptions = ALL) -> Raw | None:
-    made = convert(host, Findings(SOURCE), lambda kind, *_: DATA if kind == "HardwareData" else None, options)
+    made = convert_to_hardware(
+        host, Findings(SOURCE), lambda kind, *_: DATA if kind == "HardwareData" else None, options
+    )
     return made[0] if made else None
 
 
@@ -219,7 +220,7 @@ def test_odd_host_is_converted_or_refused_and_netboots_only_if_all_it_says_is_kn
         put(*path, value=copy.deepcopy(value))(host)
     before = copy.deepcopy(host)
     findings = Findings(SOURCE)
-    made = convert(host, findings, lambda kind, *_: secret if kind == "Secret" else DATA, ALL)
+    made = convert_to_hardware(host, findings, lambda kind, *_: secret if kind == "Secret" else DATA, ALL)
     assert host == before, "a converter changes nothing in what it reads"
     assert made or findings.failed
     if made and any(each.get("disableNetboot") is not True for each in made[0]["spec"]["networkInterfaces"].values()):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.metal3.hosts import V1ALPHA1, hosts
 from tink.api.metal3.crds import generate
-from tink.convert.baremetalhost import ConversionSettings
+from tink.convert.metal3 import ConversionSettings
 from tink.kube.objects import NamespacedName
 from tink.metal3 import definition
 from tink.metal3.definition import Definition
@@ -20,7 +20,7 @@ from tink.metal3.migration.compare import Trip, differences
 from tink.metal3.migration.plan import MigrationSettings, Phase, Plan
 from tink.metal3.migration.report import Outcome
 from tink.metal3.migration.survey import MOST_KEPT, Survey
-from tink.webhooks.registration import Address
+from tink.webhooks import Address
 
 WEBHOOK = definition.conversion(Address("/convert", url="https://h"), b"pem")
 

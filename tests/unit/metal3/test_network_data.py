@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tink.api.v1alpha2 import Raw
-from tink.convert.network_data import parsed, served
-from tink.convert.report import Findings, Source
+from tink.convert.findings import Findings, Source
+from tink.convert.metal3.network_data import parsed, served
 
 ONE, TWO = "52:54:00:aa:00:01", "52:54:00:aa:00:02"
 DEFAULT = {"network": "0.0.0.0", "netmask": "0.0.0.0", "gateway": "10.0.0.1"}

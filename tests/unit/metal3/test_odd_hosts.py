@@ -14,19 +14,19 @@ from hypothesis import settings as within
 from hypothesis import strategies as st
 
 from tests.unit.metal3.hosts import HINT_NAMES, V1ALPHA1, V1BETA1, Raw, copied, full, hardware, view
-from tink.convert.baremetalhost import ConversionSettings, convert, wrongly_md5
-from tink.convert.conversion_data import ANNOTATION, ANNOTATIONS_LIMIT
+from tink.convert.metal3 import ConversionSettings, convert_version, wrongly_md5
+from tink.convert.metal3.conversion_data import ANNOTATION, MAX_ANNOTATIONS_BYTES
 
 SETTINGS = ConversionSettings()
 BUDGET = SETTINGS.annotations_budget
 
 
 def up(host: Raw, settings: ConversionSettings = SETTINGS) -> Raw:
-    return convert(host, V1BETA1, settings)
+    return convert_version(host, V1BETA1, settings)
 
 
 def down(host: Raw, settings: ConversionSettings = SETTINGS) -> Raw:
-    return convert(host, V1ALPHA1, settings)
+    return convert_version(host, V1ALPHA1, settings)
 
 
 def annotated(text: Any, **parts: Any) -> Raw:
@@ -65,11 +65,11 @@ def test_no_object_is_too_odd(version: str, parts: Raw, kept: Any) -> None:
         host["metadata"] = {"annotations": {ANNOTATION: orjson.dumps(kept).decode()}}
     before = copy.deepcopy(host)
     for desired in (V1ALPHA1, V1BETA1):
-        made = convert(host, desired, SETTINGS)
+        made = convert_version(host, desired, SETTINGS)
         assert made["apiVersion"] == desired
         assert made["kind"] == "BareMetalHost"
         orjson.dumps(made)
-        convert(made, version, SETTINGS)
+        convert_version(made, version, SETTINGS)
     wrongly_md5(host)
     assert str(host) == str(before)
 
@@ -109,8 +109,8 @@ def test_oddness_in_one_place_comes_back_as_it_was(path: str, junk: Any) -> None
 
 @pytest.mark.parametrize("host", [None, [], "x", 5, {}, {"apiVersion": 5}, {"apiVersion": ["metal3.io/v1alpha1"]}])
 def test_what_is_no_host_is_given_back(host: Any) -> None:
-    assert convert(host, V1BETA1, SETTINGS) is host
-    assert convert(host, V1ALPHA1, SETTINGS) is host
+    assert convert_version(host, V1BETA1, SETTINGS) is host
+    assert convert_version(host, V1ALPHA1, SETTINGS) is host
 
 
 @pytest.mark.parametrize("value", [float("nan"), 2**70, "\ud800", {1: 2}, b"x", object()])
@@ -265,7 +265,7 @@ def test_annotations_stay_within_what_kubernetes_takes(disks: int) -> None:
 
 def fill(host: Raw, spare: int) -> Raw:
     """Other annotations that leave so many bytes."""
-    host["metadata"]["annotations"] = {"fill": "é" * ((ANNOTATIONS_LIMIT - spare - 4) // 2)}
+    host["metadata"]["annotations"] = {"fill": "é" * ((MAX_ANNOTATIONS_BYTES - spare - 4) // 2)}
     return host
 
 
@@ -280,7 +280,7 @@ def test_budget_is_counted_to_the_byte_with_all_annotations() -> None:
 def test_budget_above_the_limit_is_the_limit() -> None:
     host = full(V1ALPHA1)
     host["status"]["hardware"] = hardware(800)
-    assert size(up(host, ConversionSettings(annotations_budget=10**9))) <= ANNOTATIONS_LIMIT
+    assert size(up(host, ConversionSettings(annotations_budget=10**9))) <= MAX_ANNOTATIONS_BYTES
 
 
 def test_less_is_kept_the_less_room_there_is() -> None:
@@ -294,7 +294,7 @@ def test_less_is_kept_the_less_room_there_is() -> None:
     del expected["status"]["hardware"]
     for spare, all_but_hardware in ((20_000, True), (5_000, False)):
         shown = up(fill(host, spare))
-        assert size(shown) <= ANNOTATIONS_LIMIT
+        assert size(shown) <= MAX_ANNOTATIONS_BYTES
         spec = json.loads(shown["metadata"]["annotations"][ANNOTATION])["spec"]
         assert ("description" in spec) is all_but_hardware, "then without what the way back does not read"
         assert {**down(shown), "metadata": expected["metadata"]} == expected

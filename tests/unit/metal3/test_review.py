@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.metal3.hosts import V1ALPHA1, V1BETA1, hosts
-from tink.convert.baremetalhost import ConversionSettings, convert
-from tink.convert.conversion_data import ANNOTATION
+from tink.convert.metal3 import ConversionSettings, convert_version
+from tink.convert.metal3.conversion_data import ANNOTATION
 from tink.metal3.review import ReviewError, answer
 
 SETTINGS = ConversionSettings()
@@ -54,7 +54,7 @@ def test_list_comes_back_as_many_as_it_was_in_its_order_each_as_asked_for_whatev
                 assert new["metadata"].get(field) == old["metadata"].get(field)
             assert new["metadata"]["labels"] == {"a": "b"}
             assert new["kind"] == "BareMetalHost"
-            assert new == (old if old["apiVersion"] == desired else convert(old, desired, SETTINGS))
+            assert new == (old if old["apiVersion"] == desired else convert_version(old, desired, SETTINGS))
 
 
 def test_hosts_keep_their_meaning_through_two_reviews() -> None:

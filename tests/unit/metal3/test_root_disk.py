@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tink.api.v1alpha2 import Raw
-from tink.convert.root_disk import choose
+from tink.convert.metal3.root_disk import choose
 
 GIB = 1 << 30
 SSD: Raw = {

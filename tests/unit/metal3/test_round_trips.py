@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from tests.unit.metal3.hosts import V1ALPHA1, V1BETA1, Hosts, Raw, hosts, view, with_auto
-from tink.convert.baremetalhost import ConversionSettings, convert
-from tink.convert.conversion_data import ANNOTATION
+from tink.convert.metal3 import ConversionSettings, convert_version
+from tink.convert.metal3.conversion_data import ANNOTATION
 
 MANY = 20_000
 EDITED = 8000
@@ -17,11 +17,11 @@ SETTINGS = ConversionSettings()
 
 
 def up(host: Raw, settings: ConversionSettings = SETTINGS) -> Raw:
-    return convert(host, V1BETA1, settings)
+    return convert_version(host, V1BETA1, settings)
 
 
 def down(host: Raw, settings: ConversionSettings = SETTINGS) -> Raw:
-    return convert(host, V1ALPHA1, settings)
+    return convert_version(host, V1ALPHA1, settings)
 
 
 def has_root_volume(host: Raw) -> bool:

@@ -8,8 +8,8 @@ import pytest
 
 from tink.api.v1alpha2 import Raw
 from tink.convert.fields import Fields
-from tink.convert.report import Findings, Source
-from tink.convert.rufio import machine
+from tink.convert.findings import Findings, Source
+from tink.convert.metal3.rufio import machine
 
 METADATA = {"name": "n0", "namespace": "metal3", "labels": {"a": "b"}}
 

@@ -17,9 +17,15 @@ from hegel.secret import SecretReference
 from tink.api.crds import generate
 from tink.api.metal3.crds import generate as generate_metal3
 from tink.api.v1alpha2 import Hardware, Raw
-from tink.convert.host_surroundings import secrets_to_read
-from tink.convert.report import Findings, Source
-from tink.convert.to_hardware import HOST_LABEL, REFUSED_ANNOTATION, HostOptions, convert, label_of
+from tink.convert.findings import Findings, Source
+from tink.convert.metal3 import (
+    HOST_LABEL,
+    REFUSED_ANNOTATION,
+    HostOptions,
+    convert_to_hardware,
+    label_of,
+    secrets_to_read,
+)
 from tink.schema.outcome import Outcome
 from tink.schema.structural.compiler import compile_schema
 from tink.schema.validations import compile_rules
@@ -81,7 +87,7 @@ class Result:
         known = {(each["kind"], each["metadata"]["namespace"], each["metadata"]["name"]): each for each in others}
         before = copy.deepcopy(obj)
         findings = Findings(Source("in.yaml", 1, "BareMetalHost", "m", "n0"))
-        self.made = convert(obj, findings, lambda *what: known.get(what), HostOptions(**options))
+        self.made = convert_to_hardware(obj, findings, lambda *what: known.get(what), HostOptions(**options))
         assert obj == before
         self.findings = [(str(each.kind), each.path) for each in findings]
         self.reasons = {each.path: each.reason for each in findings}

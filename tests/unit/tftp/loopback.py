@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from edge.journey.events import JourneyEvent, Outcome, Step
-from edge.tftp.server import TftpServer
+from edge.tftp import TftpServer
 from edge.tftp.source import OpenFile, TftpFile
 
 Address = tuple[str, int]

@@ -15,16 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge.artifacts.cache import Artifact, ArtifactError, NotFoundError, Source
+from edge.artifacts import Artifact, ArtifactError, NotFoundError, Source
 from edge.callers import Callers
-from edge.inventory import Inventory
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
-from edge.machine_scripts import MachineScripts
-from edge.osie_files import OsieFiles
-from edge.policy import DhcpMode, NetbootPolicy
-from edge.tftp import mapped, packets
-from edge.tftp.files import MAX_FAILURES, BootFiles, mac_of
+from edge.machines import DhcpMode, Inventory, MachineScripts, NetbootPolicy, OsieFiles
+from edge.tftp import BootFiles, mapped, packets
+from edge.tftp.files import MAX_FAILURES, mac_of
 from edge.tftp.packets import ErrorCode
 from edge.tftp.source import Refusal, TftpFile, TftpRequest
 from ipxe.binaries import BootBinaries
@@ -81,7 +78,7 @@ class Cache:
 
 
 @dataclass
-class Shelf:
+class Edge:
     files: BootFiles
     inventory: Inventory
     journey: Journey
@@ -107,7 +104,7 @@ class Shelf:
         return bytes(answer.content).decode()
 
 
-def make_shelf(path: Path, mode: DhcpMode = DhcpMode.RESERVATION, **how: Any) -> Shelf:
+def make_edge(path: Path, mode: DhcpMode = DhcpMode.RESERVATION, **how: Any) -> Edge:
     (path / "secret").write_text("secret")
     directory, extra = path / "ipxe", path / "tftp"
     directory.mkdir()
@@ -127,32 +124,35 @@ def make_shelf(path: Path, mode: DhcpMode = DhcpMode.RESERVATION, **how: Any) ->
         }
     }
     default_osie = how.get("default_osie")
+    scripts = MachineScripts(
+        inventory,
+        policy,
+        lambda namespace, name: osies.get((namespace, name)),
+        Scripts(BootSettings()),
+        journey.record,
+        default_osie,
+    )
     files = BootFiles(
         BootBinaries(directory),
         inventory,
         Callers(inventory),
         policy,
         address="10.0.0.1",
-        scripts=MachineScripts(
-            inventory,
-            policy,
-            lambda namespace, name: osies.get((namespace, name)),
-            Scripts(BootSettings()),
-            journey.record,
-            default_osie,
-        ),
+        scripts=scripts,
         osie_files=OsieFiles(lambda namespace, name: osies.get((namespace, name)), cache),  # type: ignore[arg-type]
         default_osie=default_osie,
         extra=how.get("extra", extra),
     )
-    return Shelf(files, inventory, journey, cache, extra, osies)
+    inventory.on_change(scripts.machine_changed)
+    inventory.on_change(files.machine_changed)
+    return Edge(files, inventory, journey, cache, extra, osies)
 
 
 @pytest.fixture
-async def shelf(tmp_path: Path) -> AsyncIterator[Shelf]:
-    shelf = make_shelf(tmp_path)
-    yield shelf
-    for artifact in shelf.cache.opened:
+async def edge(tmp_path: Path) -> AsyncIterator[Edge]:
+    edge = make_edge(tmp_path)
+    yield edge
+    for artifact in edge.cache.opened:
         artifact.close()
 
 
@@ -174,12 +174,12 @@ async def shelf(tmp_path: Path) -> AsyncIterator[Shelf]:
         f"/{MAC.upper()}/snponly.efi",
     ],
 )
-async def test_machine_gets_its_binary_however_its_rom_writes_the_name(shelf: Shelf, name: str) -> None:
-    assert await shelf.get(name) == TftpFile(b"snponly", "snponly.efi", MAC)
+async def test_machine_gets_its_binary_however_its_rom_writes_the_name(edge: Edge, name: str) -> None:
+    assert await edge.get(name) == TftpFile(b"snponly", "snponly.efi", MAC)
 
 
-async def test_unknown_client_gets_the_binary_and_has_no_journey(shelf: Shelf) -> None:
-    assert await shelf.get("snponly.efi", STRANGER_IP) == TftpFile(b"snponly", "snponly.efi", None)
+async def test_unknown_client_gets_the_binary_and_has_no_journey(edge: Edge) -> None:
+    assert await edge.get("snponly.efi", STRANGER_IP) == TftpFile(b"snponly", "snponly.efi", None)
 
 
 @pytest.mark.parametrize(
@@ -194,13 +194,13 @@ async def test_unknown_client_gets_the_binary_and_has_no_journey(shelf: Shelf) -
         (f"{PI}/start4.elf", LOCKED_IP),
     ],
 )
-async def test_machine_that_may_not_netboot_gets_nothing_and_reads_why(shelf: Shelf, name: str, client: str) -> None:
-    (shelf.extra / "start4.elf").write_bytes(b"firmware")
-    answer = await shelf.refused(name, client)
+async def test_machine_that_may_not_netboot_gets_nothing_and_reads_why(edge: Edge, name: str, client: str) -> None:
+    (edge.extra / "start4.elf").write_bytes(b"firmware")
+    answer = await edge.refused(name, client)
     assert answer.code is ErrorCode.ACCESS_VIOLATION
     assert "disableNetboot is true" in answer.message
     assert answer.mac == LOCKED
-    assert shelf.cache.asked == []
+    assert edge.cache.asked == []
 
 
 SAYS = ["snponly.efi", "auto.ipxe", "why.ipxe", "osie/lab/kernel", "nope.efi", "config.txt", "pxelinux.cfg/default"]
@@ -209,9 +209,9 @@ SAYS = ["snponly.efi", "auto.ipxe", "why.ipxe", "osie/lab/kernel", "nope.efi", "
 @pytest.mark.parametrize("name", SAYS)
 @pytest.mark.parametrize("client", [STRANGER_IP, IP])
 async def test_mac_in_the_name_tells_the_asker_nothing_of_the_machine_that_has_it(
-    shelf: Shelf, name: str, client: str
+    edge: Edge, name: str, client: str
 ) -> None:
-    answers = [await shelf.get(f"{mac}/{name}", client) for mac in (LOCKED, OTHER, "02:00:00:00:00:77")]
+    answers = [await edge.get(f"{mac}/{name}", client) for mac in (LOCKED, OTHER, "02:00:00:00:00:77")]
     as_if_unknown = answers[-1]
     for answer, mac in zip(answers, (LOCKED, OTHER, "02:00:00:00:00:77"), strict=True):
         assert type(answer) is type(as_if_unknown)
@@ -221,35 +221,35 @@ async def test_mac_in_the_name_tells_the_asker_nothing_of_the_machine_that_has_i
             assert "lab-" not in answer.message
             assert "disable" not in answer.message
             assert answer.about in ((None, mac) if mac != "02:00:00:00:00:77" else (None,))
-    assert shelf.cache.asked == []
+    assert edge.cache.asked == []
 
 
 @pytest.mark.parametrize("name", ["auto.ipxe", "why.ipxe", "osie/lab/kernel"])
-async def test_machine_hears_that_another_asked_for_what_is_made_for_it(shelf: Shelf, name: str) -> None:
+async def test_machine_hears_that_another_asked_for_what_is_made_for_it(edge: Edge, name: str) -> None:
     for client in (OTHER_IP, STRANGER_IP):
-        assert (await shelf.refused(f"{MAC}/{name}", client)).about == MAC
-    assert (await shelf.refused(f"02:00:00:00:00:77/{name}", OTHER_IP)).about is None
+        assert (await edge.refused(f"{MAC}/{name}", client)).about == MAC
+    assert (await edge.refused(f"02:00:00:00:00:77/{name}", OTHER_IP)).about is None
 
 
-async def test_machines_own_directory_is_served_to_no_other(shelf: Shelf) -> None:
-    own = shelf.extra / "52-54-00-12-34-56"
+async def test_machines_own_directory_is_served_to_no_other(edge: Edge) -> None:
+    own = edge.extra / "52-54-00-12-34-56"
     own.mkdir()
     (own / "config.txt").write_bytes(b"mine")
-    assert await shelf.text("52-54-00-12-34-56/config.txt") == "mine"
-    assert (await shelf.refused("52-54-00-12-34-56/config.txt", OTHER_IP)).code is ErrorCode.NOT_FOUND
-    (shelf.extra / "config.txt").write_bytes(b"everybody's")
-    assert await shelf.text("52-54-00-12-34-56/config.txt", OTHER_IP) == "everybody's"
+    assert await edge.text("52-54-00-12-34-56/config.txt") == "mine"
+    assert (await edge.refused("52-54-00-12-34-56/config.txt", OTHER_IP)).code is ErrorCode.NOT_FOUND
+    (edge.extra / "config.txt").write_bytes(b"everybody's")
+    assert await edge.text("52-54-00-12-34-56/config.txt", OTHER_IP) == "everybody's"
 
 
 @pytest.mark.parametrize("character", ["\x1f", "\n", "\x1b", "\x7f", "\udc80", "\u2028"])
-async def test_characters_that_can_not_be_shown_reach_no_screen(shelf: Shelf, character: str) -> None:
+async def test_characters_that_can_not_be_shown_reach_no_screen(edge: Edge, character: str) -> None:
     for name in (f"osie/{character}/kernel", f"osie/a{character}reboot/initrd", f"{character}", f"{MAC}/{character}x"):
-        answer = await shelf.refused(name)
+        answer = await edge.refused(name)
         assert (answer.code, answer.mac) == (ErrorCode.NOT_FOUND, MAC)
         assert character not in answer.message
         assert packets.error(answer.code, answer.message)[4:-1].isascii()
         assert character not in packets.error(answer.code, answer.message)[4:-1].decode()
-    shown = await shelf.text("why.ipxe")
+    shown = await edge.text("why.ipxe")
     assert character == "\n" or character not in shown
     assert "\nreboot" not in shown
 
@@ -261,13 +261,13 @@ def test_error_packet_is_fit_for_a_screen_whatever_its_message() -> None:
 async def test_failures_of_machines_that_nobody_registered_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shelf = make_shelf(tmp_path, DhcpMode.AUTO_PROXY, default_osie=("default", "lab"))
-    shelf.osies.clear()
+    edge = make_edge(tmp_path, DhcpMode.AUTO_PROXY, default_osie=("default", "lab"))
+    edge.osies.clear()
     monkeypatch.setattr(Callers, "machine", lambda self, ip: None)
     monkeypatch.setattr(Callers, "mac", lambda self, ip: ip)
     for number in range(MAX_FAILURES + 10):
-        await shelf.refused("osie/lab/kernel", f"10.9.{number >> 8}.{number & 255}")
-    assert len(shelf.files._failures) == MAX_FAILURES
+        await edge.refused("osie/lab/kernel", f"10.9.{number >> 8}.{number & 255}")
+    assert len(edge.files._failures) == MAX_FAILURES
 
 
 @pytest.mark.parametrize(
@@ -277,15 +277,15 @@ async def test_failures_of_machines_that_nobody_registered_are_bounded(
         f"{PI}/../secret", "x\0/secret",
     ],
 )  # fmt: skip
-async def test_names_that_climb_out_are_access_violations(shelf: Shelf, name: str) -> None:
-    assert (await shelf.refused(name)).code is ErrorCode.ACCESS_VIOLATION
+async def test_names_that_climb_out_are_access_violations(edge: Edge, name: str) -> None:
+    assert (await edge.refused(name)).code is ErrorCode.ACCESS_VIOLATION
 
 
 @pytest.mark.parametrize(
     "name", ["nope.efi", "/etc/passwd", "notes.txt", "boot/snponly.efi", "x/y/snponly.efi", "/", ".", "a/" * 40 + "b"]
 )
-async def test_names_of_nothing_are_not_found(shelf: Shelf, name: str) -> None:
-    answer = await shelf.refused(name)
+async def test_names_of_nothing_are_not_found(edge: Edge, name: str) -> None:
+    answer = await edge.refused(name)
     assert (answer.code, answer.mac, answer.expected) == (ErrorCode.NOT_FOUND, MAC, False)
 
 
@@ -296,8 +296,8 @@ async def test_names_of_nothing_are_not_found(shelf: Shelf, name: str) -> None:
         "grub.cfg-01-52-54-00-12-34-56", "boot.scr.uimg", f"{MAC}/pxelinux.cfg/default",
     ],
 )  # fmt: skip
-async def test_habits_of_boot_loaders_are_expected_misses(shelf: Shelf, name: str) -> None:
-    answer = await shelf.refused(name)
+async def test_habits_of_boot_loaders_are_expected_misses(edge: Edge, name: str) -> None:
+    answer = await edge.refused(name)
     assert (answer.code, answer.expected) == (ErrorCode.NOT_FOUND, True)
 
 
@@ -305,38 +305,38 @@ async def test_habits_of_boot_loaders_are_expected_misses(shelf: Shelf, name: st
 
 
 @pytest.mark.parametrize("name", ["autoexec.ipxe", "/autoexec.ipxe", f"{MAC}/autoexec.ipxe"])
-async def test_new_ipxe_is_shown_the_way_to_its_script(shelf: Shelf, name: str) -> None:
-    text = await shelf.text(name)
+async def test_new_ipxe_is_shown_the_way_to_its_script(edge: Edge, name: str) -> None:
+    text = await edge.text(name)
     assert text.startswith("#!ipxe\n")
     assert f"chain --replace http://10.0.0.1:7080/ipxe/script/{MAC}/auto.ipxe ||" in text
 
 
-async def test_new_ipxe_of_a_stranger_goes_on_as_it_was_built_to(shelf: Shelf) -> None:
-    answer = await shelf.refused("autoexec.ipxe", STRANGER_IP)
+async def test_new_ipxe_of_a_stranger_goes_on_as_it_was_built_to(edge: Edge) -> None:
+    answer = await edge.refused("autoexec.ipxe", STRANGER_IP)
     assert (answer.code, answer.expected) == (ErrorCode.NOT_FOUND, True)
 
 
 @pytest.mark.parametrize("name", ["auto.ipxe", f"{MAC}/auto.ipxe", "52-54-00-12-34-56/auto.ipxe"])
-async def test_ipxe_without_http_gets_its_script_with_tftp_urls(shelf: Shelf, name: str) -> None:
-    assert f"\nkernel tftp://10.0.0.1/{MAC}/osie/lab/kernel " in await shelf.text(name)
-    ((step, outcome, message),) = ((e.step, e.outcome, e.message) for e in shelf.journey.events(MAC))
+async def test_ipxe_without_http_gets_its_script_with_tftp_urls(edge: Edge, name: str) -> None:
+    assert f"\nkernel tftp://10.0.0.1/{MAC}/osie/lab/kernel " in await edge.text(name)
+    ((step, outcome, message),) = ((e.step, e.outcome, e.message) for e in edge.journey.events(MAC))
     assert (step, outcome, message) == (Step.SCRIPT, Outcome.OK, "script sent: OSIE default/lab")
 
 
-async def test_script_follows_the_hardware(shelf: Shelf) -> None:
-    assert " quiet " not in await shelf.text("auto.ipxe")
+async def test_script_follows_the_hardware(edge: Edge) -> None:
+    assert " quiet " not in await edge.text("auto.ipxe")
     changed = hardware("lab-1", MAC, IP)
     changed["spec"]["kernelParams"] = ["quiet"]
-    shelf.inventory.apply(changed)
-    assert " quiet " in await shelf.text("auto.ipxe")
+    edge.inventory.apply(changed)
+    assert " quiet " in await edge.text("auto.ipxe")
 
 
 @pytest.mark.parametrize("name", ["auto.ipxe", "why.ipxe", "osie/lab/kernel"])
 @pytest.mark.parametrize("client", [OTHER_IP, STRANGER_IP])
-async def test_what_is_made_for_a_machine_is_served_to_no_other(shelf: Shelf, name: str, client: str) -> None:
-    answer = await shelf.refused(f"{MAC}/{name}", client)
+async def test_what_is_made_for_a_machine_is_served_to_no_other(edge: Edge, name: str, client: str) -> None:
+    answer = await edge.refused(f"{MAC}/{name}", client)
     assert answer.code is ErrorCode.ACCESS_VIOLATION
-    assert shelf.cache.asked == []
+    assert edge.cache.asked == []
 
 
 # --- kernels and initrds ---------------------------------------------------------------------------------------------
@@ -350,183 +350,183 @@ async def test_what_is_made_for_a_machine_is_served_to_no_other(shelf: Shelf, na
         ("/osie//lab/kernel", "http://u/k", Step.KERNEL),
     ],
 )
-async def test_kernel_and_initrd_come_from_the_cache(shelf: Shelf, name: str, url: str, step: Step) -> None:
-    file = await shelf.get(name)
+async def test_kernel_and_initrd_come_from_the_cache(edge: Edge, name: str, url: str, step: Step) -> None:
+    file = await edge.get(name)
     assert isinstance(file, TftpFile)
     assert (bytes(file.content), file.step, file.mac) == (KERNEL, step, MAC)
-    assert shelf.cache.asked == [url]
+    assert edge.cache.asked == [url]
     assert file.filled is not None
     assert await file.filled(0) == len(KERNEL)
     file.close()
-    assert shelf.cache.opened[0].fd == -1
+    assert edge.cache.opened[0].fd == -1
     assert bytes(file.content) == KERNEL
 
 
-async def test_file_that_is_still_arriving_is_served_while_it_does(shelf: Shelf) -> None:
-    shelf.cache.put(bytes(9000))
-    shelf.cache.arrived.clear()
-    file = await shelf.get("osie/lab/kernel")
+async def test_file_that_is_still_arriving_is_served_while_it_does(edge: Edge) -> None:
+    edge.cache.put(bytes(9000))
+    edge.cache.arrived.clear()
+    file = await edge.get("osie/lab/kernel")
     assert isinstance(file, TftpFile)
     assert file.size == 9000
     assert file.filled is not None
     waiting = asyncio.ensure_future(file.filled(0))
     await asyncio.sleep(0)
     assert not waiting.done()
-    shelf.cache.arrived.set()
+    edge.cache.arrived.set()
     assert await waiting == 9000
 
 
-async def test_file_that_is_shorter_than_it_will_be_is_waited_for_not_mapped(shelf: Shelf) -> None:
-    shelf.cache.put(b"half", size=8)
-    shelf.cache.arrived.clear()
-    asked = asyncio.ensure_future(shelf.get("osie/lab/kernel"))
+async def test_file_that_is_shorter_than_it_will_be_is_waited_for_not_mapped(edge: Edge) -> None:
+    edge.cache.put(b"half", size=8)
+    edge.cache.arrived.clear()
+    asked = asyncio.ensure_future(edge.get("osie/lab/kernel"))
     await asyncio.sleep(0.01)
     assert not asked.done()
-    shelf.cache.put(b"halfhalf")
-    shelf.cache.arrived.set()
+    edge.cache.put(b"halfhalf")
+    edge.cache.arrived.set()
     file = await asked
     assert isinstance(file, TftpFile)
     assert bytes(file.content) == b"halfhalf"
 
 
-async def test_file_that_stays_short_is_refused_and_never_touched(shelf: Shelf) -> None:
-    shelf.cache.put(b"half", size=1 << 20)
-    answer = await shelf.refused("osie/lab/kernel")
+async def test_file_that_stays_short_is_refused_and_never_touched(edge: Edge) -> None:
+    edge.cache.put(b"half", size=1 << 20)
+    answer = await edge.refused("osie/lab/kernel")
     assert "OSIE default/lab: kernelUrl" in answer.message
-    assert shelf.cache.opened[0].fd == -1
+    assert edge.cache.opened[0].fd == -1
 
 
-async def test_operators_file_may_be_cut_short_while_it_is_sent(shelf: Shelf) -> None:
-    shelf.cache.source = Source.FILE
-    shelf.cache.put(bytes(1 << 20))
-    file = await shelf.get("osie/lab/kernel")
-    other = await shelf.get("osie/lab/kernel")
+async def test_operators_file_may_be_cut_short_while_it_is_sent(edge: Edge) -> None:
+    edge.cache.source = Source.FILE
+    edge.cache.put(bytes(1 << 20))
+    file = await edge.get("osie/lab/kernel")
+    other = await edge.get("osie/lab/kernel")
     assert isinstance(file, TftpFile)
     assert isinstance(other, TftpFile)
-    os.truncate(shelf.cache.path, 0)
+    os.truncate(edge.cache.path, 0)
     assert bytes(file.content) == bytes(1 << 20)  # a mapping of the file itself would end this process
     assert memoryview(file.content).obj is memoryview(other.content).obj, "one copy for all"
 
 
-async def test_upstream_that_fails_is_named_on_the_machines_screen(shelf: Shelf) -> None:
-    shelf.cache.error = NotFoundError("http://u/k", "404 Not Found")
-    answer = await shelf.refused("osie/lab/kernel")
+async def test_upstream_that_fails_is_named_on_the_machines_screen(edge: Edge) -> None:
+    edge.cache.error = NotFoundError("http://u/k", "404 Not Found")
+    answer = await edge.refused("osie/lab/kernel")
     assert (answer.code, answer.mac) == (ErrorCode.NOT_FOUND, MAC)
     assert "OSIE default/lab: kernelUrl http://u/k: 404 Not Found" in answer.message
-    assert "echo OSIE default/lab: kernelUrl http://u/k: 404 Not Found" in await shelf.text("why.ipxe")
-    shelf.cache.error = None
-    await shelf.get("osie/lab/kernel")
-    assert "404" not in await shelf.text(f"{MAC}/why.ipxe")
+    assert "echo OSIE default/lab: kernelUrl http://u/k: 404 Not Found" in await edge.text("why.ipxe")
+    edge.cache.error = None
+    await edge.get("osie/lab/kernel")
+    assert "404" not in await edge.text(f"{MAC}/why.ipxe")
 
 
-async def test_osie_that_does_not_exist_is_named(shelf: Shelf) -> None:
-    answer = await shelf.refused("osie/gone/kernel")
+async def test_osie_that_does_not_exist_is_named(edge: Edge) -> None:
+    answer = await edge.refused("osie/gone/kernel")
     assert answer.message == "OSIE default/gone does not exist"
-    assert "OSIE default/gone does not exist" in await shelf.text("why.ipxe")
+    assert "OSIE default/gone does not exist" in await edge.text("why.ipxe")
 
 
 async def test_stranger_in_auto_proxy_gets_the_default_osie_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shelf = make_shelf(tmp_path, DhcpMode.AUTO_PROXY, default_osie=("default", "lab"))
+    edge = make_edge(tmp_path, DhcpMode.AUTO_PROXY, default_osie=("default", "lab"))
     monkeypatch.setattr(Callers, "mac", lambda self, ip: "02:00:00:00:00:01" if ip == STRANGER_IP else None)
     monkeypatch.setattr(Callers, "machine", lambda self, ip: None)
-    assert "worker_id=02:00:00:00:00:01" in await shelf.text("02:00:00:00:00:01/auto.ipxe", STRANGER_IP)
-    file = await shelf.get("02:00:00:00:00:01/osie/lab/kernel", STRANGER_IP)
+    assert "worker_id=02:00:00:00:00:01" in await edge.text("02:00:00:00:00:01/auto.ipxe", STRANGER_IP)
+    file = await edge.get("02:00:00:00:00:01/osie/lab/kernel", STRANGER_IP)
     assert isinstance(file, TftpFile)
     file.close()
-    shelf.osies["default", "secret"] = shelf.osies["default", "lab"]
-    assert (await shelf.refused("osie/secret/kernel", STRANGER_IP)).code is ErrorCode.ACCESS_VIOLATION
-    assert (await shelf.refused("02:00:00:00:00:02/auto.ipxe", STRANGER_IP)).code is ErrorCode.ACCESS_VIOLATION
+    edge.osies["default", "secret"] = edge.osies["default", "lab"]
+    assert (await edge.refused("osie/secret/kernel", STRANGER_IP)).code is ErrorCode.ACCESS_VIOLATION
+    assert (await edge.refused("02:00:00:00:00:02/auto.ipxe", STRANGER_IP)).code is ErrorCode.ACCESS_VIOLATION
     # Nobody knows who this is: there is no script to make.
-    assert (await shelf.refused("auto.ipxe", "10.9.9.8")).code is ErrorCode.ACCESS_VIOLATION
-    assert (await shelf.refused("osie/lab/kernel", "10.9.9.8")).code is ErrorCode.ACCESS_VIOLATION
+    assert (await edge.refused("auto.ipxe", "10.9.9.8")).code is ErrorCode.ACCESS_VIOLATION
+    assert (await edge.refused("osie/lab/kernel", "10.9.9.8")).code is ErrorCode.ACCESS_VIOLATION
 
 
 # --- the operator's files --------------------------------------------------------------------------------------------
 
 
-async def test_raspberry_pi_gets_the_common_firmware_or_its_own(shelf: Shelf) -> None:
-    (shelf.extra / "start4.elf").write_bytes(b"common")
-    (shelf.extra / "overlays").mkdir()
-    (shelf.extra / "overlays" / "a.dtbo").write_bytes(b"overlay")
-    assert await shelf.text(f"{PI}/start4.elf") == "common"
-    assert await shelf.text("dc-a6-32-00-00-01/start4.elf") == "common"
-    assert await shelf.text(f"{PI}/overlays/a.dtbo") == "overlay"
-    (shelf.extra / PI).mkdir()
-    (shelf.extra / PI / "start4.elf").write_bytes(b"own")
-    assert await shelf.text(f"{PI}/start4.elf") == "own"
-    assert (await shelf.refused(f"{PI}/overlays/a.dtbo")).expected
+async def test_raspberry_pi_gets_the_common_firmware_or_its_own(edge: Edge) -> None:
+    (edge.extra / "start4.elf").write_bytes(b"common")
+    (edge.extra / "overlays").mkdir()
+    (edge.extra / "overlays" / "a.dtbo").write_bytes(b"overlay")
+    assert await edge.text(f"{PI}/start4.elf") == "common"
+    assert await edge.text("dc-a6-32-00-00-01/start4.elf") == "common"
+    assert await edge.text(f"{PI}/overlays/a.dtbo") == "overlay"
+    (edge.extra / PI).mkdir()
+    (edge.extra / PI / "start4.elf").write_bytes(b"own")
+    assert await edge.text(f"{PI}/start4.elf") == "own"
+    assert (await edge.refused(f"{PI}/overlays/a.dtbo")).expected
 
 
 async def test_raspberry_pi_is_told_where_its_firmware_would_be(tmp_path: Path) -> None:
-    shelf = make_shelf(tmp_path, extra=None)
-    answer = await shelf.refused(f"{PI}/start4.elf")
+    edge = make_edge(tmp_path, extra=None)
+    answer = await edge.refused(f"{PI}/start4.elf")
     assert (answer.expected, "--tftp-dir" in answer.message) == (False, True)
 
 
-async def test_stranger_gets_none_of_the_operators_files(shelf: Shelf) -> None:
-    (shelf.extra / "config.txt").write_bytes(b"x")
-    assert (await shelf.refused("config.txt", STRANGER_IP)).code is ErrorCode.NOT_FOUND
+async def test_stranger_gets_none_of_the_operators_files(edge: Edge) -> None:
+    (edge.extra / "config.txt").write_bytes(b"x")
+    assert (await edge.refused("config.txt", STRANGER_IP)).code is ErrorCode.NOT_FOUND
 
 
-async def test_links_may_lead_around_inside_but_never_out(shelf: Shelf, tmp_path: Path) -> None:
-    (shelf.extra / "v1").mkdir()
-    (shelf.extra / "v1" / "start4.elf").write_bytes(b"inside")
-    (shelf.extra / PI).symlink_to("v1")
-    (shelf.extra / "out").symlink_to(tmp_path)
-    (shelf.extra / "file").symlink_to(tmp_path / "secret")
-    (shelf.extra / "up").symlink_to("../secret")
-    (shelf.extra / "self").symlink_to("self")
-    (shelf.extra / "whole").symlink_to(".")
-    assert await shelf.text(f"{PI}/start4.elf") == "inside"
-    assert await shelf.text("whole/whole/v1/start4.elf") == "inside"
+async def test_links_may_lead_around_inside_but_never_out(edge: Edge, tmp_path: Path) -> None:
+    (edge.extra / "v1").mkdir()
+    (edge.extra / "v1" / "start4.elf").write_bytes(b"inside")
+    (edge.extra / PI).symlink_to("v1")
+    (edge.extra / "out").symlink_to(tmp_path)
+    (edge.extra / "file").symlink_to(tmp_path / "secret")
+    (edge.extra / "up").symlink_to("../secret")
+    (edge.extra / "self").symlink_to("self")
+    (edge.extra / "whole").symlink_to(".")
+    assert await edge.text(f"{PI}/start4.elf") == "inside"
+    assert await edge.text("whole/whole/v1/start4.elf") == "inside"
     for name in ("out/secret", "file", "up", "self", "out/tftp/../secret", "whole"):
-        assert isinstance(await shelf.get(name), Refusal)
+        assert isinstance(await edge.get(name), Refusal)
 
 
-async def test_only_regular_files_are_opened(shelf: Shelf) -> None:
-    os.mkfifo(shelf.extra / "pipe")
-    (shelf.extra / "directory").mkdir()
+async def test_only_regular_files_are_opened(edge: Edge) -> None:
+    os.mkfifo(edge.extra / "pipe")
+    (edge.extra / "directory").mkdir()
     for name in ("pipe", "directory", "directory/", "pipe/x"):
-        assert (await asyncio.wait_for(shelf.refused(name), 20)).code is ErrorCode.NOT_FOUND
+        assert (await asyncio.wait_for(edge.refused(name), 20)).code is ErrorCode.NOT_FOUND
 
 
 async def test_directory_that_is_swapped_for_a_link_out_leads_nowhere(
-    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    edge: Edge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (shelf.extra / "d").mkdir()
-    (shelf.extra / "d" / "secret").write_bytes(b"mine")
+    (edge.extra / "d").mkdir()
+    (edge.extra / "d" / "secret").write_bytes(b"mine")
     real = os.path.realpath
 
     def swapped(path: Any, **how: Any) -> str:
         found = real(path, **how)
         if found.endswith("/d/secret"):
-            (shelf.extra / "d").rename(shelf.extra / "e")
-            (shelf.extra / "d").symlink_to(tmp_path)
+            (edge.extra / "d").rename(edge.extra / "e")
+            (edge.extra / "d").symlink_to(tmp_path)
         return found
 
     monkeypatch.setattr(os.path, "realpath", swapped)
-    assert isinstance(await shelf.get("d/secret"), Refusal)
+    assert isinstance(await edge.get("d/secret"), Refusal)
 
 
-async def test_file_may_change_between_two_transfers_and_during_one(shelf: Shelf) -> None:
-    path = shelf.extra / "config.txt"
+async def test_file_may_change_between_two_transfers_and_during_one(edge: Edge) -> None:
+    path = edge.extra / "config.txt"
     path.write_bytes(b"old" * 10000)
-    old = await shelf.get("config.txt")
+    old = await edge.get("config.txt")
     path.write_bytes(b"new")
     assert isinstance(old, TftpFile)
     assert bytes(old.content) == b"old" * 10000
-    assert await shelf.text("config.txt") == "new"
+    assert await edge.text("config.txt") == "new"
     path.write_bytes(b"")
-    assert await shelf.text("config.txt") == ""
+    assert await edge.text("config.txt") == ""
 
 
-async def test_file_that_is_too_large_for_memory_is_refused(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_file_that_is_too_large_for_memory_is_refused(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mapped, "MAX_SNAPSHOT_BYTES", 1 << 20)
-    with (shelf.extra / "big").open("wb") as file:
+    with (edge.extra / "big").open("wb") as file:
         file.truncate((1 << 20) + 1)
-    assert "larger than 1 MiB" in (await shelf.refused("big")).message
+    assert "larger than 1 MiB" in (await edge.refused("big")).message
 
 
 # --- any name --------------------------------------------------------------------------------------------------------
@@ -541,11 +541,11 @@ _SEGMENTS = st.one_of(
 
 @given(st.one_of(st.text(max_size=200), st.lists(_SEGMENTS, max_size=8).map("/".join)))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
-async def test_no_name_raises_or_reaches_another_file(shelf: Shelf, name: str) -> None:
-    out = shelf.extra / "out"
+async def test_no_name_raises_or_reaches_another_file(edge: Edge, name: str) -> None:
+    out = edge.extra / "out"
     if not out.is_symlink():
-        out.symlink_to(shelf.extra.parent)
-    answer = await shelf.get(name)
+        out.symlink_to(edge.extra.parent)
+    answer = await edge.get(name)
     if isinstance(answer, TftpFile):
         assert bytes(answer.content) in (b"snponly", KERNEL) or bytes(answer.content).startswith(b"#!ipxe")
         answer.close()

@@ -13,7 +13,7 @@ import pytest
 import tftpy
 
 from edge.journey.events import Outcome, Step
-from edge.tftp.server import TftpServer, TftpServerError
+from edge.tftp import TftpServer, TftpServerError
 from edge.tftp.source import TftpFile
 from tests.unit.tftp.loopback import CONTENT, MAC, Loopback, ack, download, receive, rrq, serving, udp
 
@@ -328,12 +328,12 @@ async def test_file_is_closed_once_however_often_its_transfer_is_ended(client: s
     async with loopback.serving() as server:
         client.sendto(rrq(), loopback.address)
         await receive(client)
-        [session] = server._crowd
+        [session] = server._active
         session.drop()
         session.drop()
-        session.turn()
+        session.step()
         assert closed == [True]
-        assert server._turns.sharing == 0
+        assert server._scheduler.active == 0
 
 
 async def test_file_whose_closing_fails_does_not_end_the_service(

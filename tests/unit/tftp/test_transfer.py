@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from edge.tftp.blocks import OctetBlocks
 from edge.tftp.packets import Agreed
 from edge.tftp.transfer import (
-    MAX_PATIENCE,
-    MAX_TIMEOUT,
-    MIN_TIMEOUT,
-    OFFER_AGAIN_INTERVAL,
-    PATIENCE,
-    PATIENCE_WITH_STRANGERS,
+    MAX_PATIENCE_SECONDS,
+    MAX_TIMEOUT_SECONDS,
+    MIN_TIMEOUT_SECONDS,
+    OFFER_AGAIN_SECONDS,
+    PATIENCE_SECONDS,
+    STRANGERS_PATIENCE_SECONDS,
     UNPROVEN_FACTOR,
     Ending,
     ReadTransfer,
@@ -278,7 +278,7 @@ def test_stranger_is_asked_again_ever_more_slowly_and_soon_given_up() -> None:
     transfer = of(bytes(9000))
     transfer.start(0.0)
     assert waits(transfer, 0.0) == [0.5, 1.0, 2.0, 4.0, 8.0]
-    assert sum([0.5, 1.0, 2.0, 4.0, 8.0]) >= PATIENCE_WITH_STRANGERS
+    assert sum([0.5, 1.0, 2.0, 4.0, 8.0]) >= STRANGERS_PATIENCE_SECONDS
     assert ending(transfer) is Ending.SILENT
 
 
@@ -321,8 +321,8 @@ def test_client_that_was_heard_is_waited_for_longer() -> None:
     transfer.receive(ack(1), 0.5)
     found = waits(transfer, 0.5)
     assert found[:4] == [1.5, 3.0, 6.0, 8.0]  # its pace is 0.5 s, give or take 0.25
-    assert max(found) == MAX_TIMEOUT
-    assert sum(found[:-1]) < PATIENCE <= sum(found)
+    assert max(found) == MAX_TIMEOUT_SECONDS
+    assert sum(found[:-1]) < PATIENCE_SECONDS <= sum(found)
     assert transfer.ended is not None
     assert transfer.ended.detail.endswith(" s at block 1 of 18")
 
@@ -334,7 +334,7 @@ def test_loss_is_mended_in_the_clients_own_pace() -> None:
     for block in range(1, 50):
         now += 0.002
         transfer.receive(ack(block), now)
-    assert transfer.deadline - now == pytest.approx(MIN_TIMEOUT)
+    assert transfer.deadline - now == pytest.approx(MIN_TIMEOUT_SECONDS)
     for block in range(50, 90):
         now += 0.3
         transfer.receive(ack(block), now)
@@ -385,7 +385,7 @@ def test_timeout_that_the_client_asked_for_is_kept_to() -> None:
     assert transfer.deadline == 3.001
     found = waits(transfer, 0.001)
     assert set(found) == {3.0}
-    assert len(found) == pytest.approx(PATIENCE / 3.0, abs=1)
+    assert len(found) == pytest.approx(PATIENCE_SECONDS / 3.0, abs=1)
 
 
 def test_client_with_a_long_timeout_is_asked_three_times() -> None:
@@ -400,7 +400,7 @@ def test_timeout_that_the_client_asked_for_keeps_no_transfer_for_ever(timeout: f
     transfer.start(0.0)
     assert transfer.deadline == timeout
     found = waits(transfer, 0.0)
-    assert sum(found) <= max(MAX_PATIENCE, timeout)
+    assert sum(found) <= max(MAX_PATIENCE_SECONDS, timeout)
     assert ending(transfer) is Ending.SILENT
 
 
@@ -459,7 +459,7 @@ def test_file_that_is_still_arriving_is_sent_as_far_as_it_is_there() -> None:
     assert numbers(transfer.arrived(512 * 5, 3.0)) == [3, 4]
     assert not transfer.starved
     assert transfer.arrived(512 * 6, 3.01) == []  # the client is the one to wait for
-    assert transfer.deadline == 3.0 + MIN_TIMEOUT
+    assert transfer.deadline == 3.0 + MIN_TIMEOUT_SECONDS
     assert numbers(transfer.receive(ack(4), 4.0)) == [5, 6]
     assert packets_of(transfer.arrived(len(content), 5.0)) == [b"\0\3\0\7" + content[-7:]]
     transfer.receive(ack(7), 6.0)
@@ -495,7 +495,7 @@ def test_client_that_waits_for_the_first_bytes_is_offered_the_options_again_but_
     transfer = of(bytes(5000), WINDOW_4, filled=0)
     offer = packets_of(transfer.start(0.0))
     transfer.receive(ack(0), 0.0)
-    assert transfer.deadline == OFFER_AGAIN_INTERVAL  # atftp takes a second one for an error
+    assert transfer.deadline == OFFER_AGAIN_SECONDS  # atftp takes a second one for an error
     assert packets_of(transfer.expire(10.0)) == offer
     assert transfer.receive(ack(0), 10.1) == []
     assert numbers(transfer.arrived(5000, 11.0)) == [1, 2, 3, 4]
@@ -520,7 +520,7 @@ def test_client_of_which_nothing_is_heard_while_the_file_arrives_is_given_up() -
     transfer.receive(ack(1), 0.0)
     found = waits(transfer, 0.0)
     assert set(found) == {1.0}
-    assert len(found) == MAX_PATIENCE
+    assert len(found) == MAX_PATIENCE_SECONDS
 
 
 def test_time_that_the_file_took_is_not_the_clients() -> None:
@@ -529,11 +529,11 @@ def test_time_that_the_file_took_is_not_the_clients() -> None:
     transfer.receive(ack(1), 0.001)
     transfer.arrived(50_000, 29.0)
     assert transfer.ended is None
-    assert transfer.deadline - 29.0 == pytest.approx(MIN_TIMEOUT)
+    assert transfer.deadline - 29.0 == pytest.approx(MIN_TIMEOUT_SECONDS)
     transfer.expire(31.0)
     assert transfer.ended is None
     transfer.receive(ack(2), 31.001)
-    assert transfer.deadline - 31.001 == pytest.approx(MIN_TIMEOUT)
+    assert transfer.deadline - 31.001 == pytest.approx(MIN_TIMEOUT_SECONDS)
 
 
 def test_file_that_will_never_come_is_an_error_with_its_reason() -> None:
@@ -562,7 +562,7 @@ def test_request_without_options_that_comes_again_while_nothing_is_there_is_pass
 def test_request_for_a_file_of_which_nothing_comes_is_forgotten() -> None:
     transfer = of(bytes(5000), filled=0)
     transfer.start(0.0)
-    assert sum(waits(transfer, 0.0)) == MAX_PATIENCE
+    assert sum(waits(transfer, 0.0)) == MAX_PATIENCE_SECONDS
     assert ending(transfer) is Ending.SILENT
 
 

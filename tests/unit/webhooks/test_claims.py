@@ -10,7 +10,7 @@ import pytest
 from tests.unit.webhooks.world import World, hardware, said
 from tink.kube.client import UnreachableError
 from tink.kube.objects import ObjectReference
-from tink.webhooks.claims import MOST_REMEMBERED, REMEMBERED_SECONDS, Claims, Kind, claims_of
+from tink.webhooks.claims import MOST_REMEMBERED, REMEMBERED_SECONDS, ClaimKind, Claims, claims_of
 from tink.webhooks.references import References
 
 
@@ -113,7 +113,7 @@ async def test_write_without_a_conflict_costs_no_call_however_many_machines_ther
 def test_admitted_but_never_stored_addresses_do_not_fill_the_memory() -> None:
     claims = Claims()
     for number in range(MOST_REMEMBERED + 10):
-        claims.admitted(("d", "h"), {(Kind.MAC, str(number)): "f"}, 0.0)
+        claims.admitted(("d", "h"), {(ClaimKind.MAC, str(number)): "f"}, 0.0)
     assert len(claims._arrivals) == MOST_REMEMBERED
     claims.conflicts(("d", "x"), {}, REMEMBERED_SECONDS + 1)
     assert not claims._arrivals
@@ -124,7 +124,7 @@ def test_nothing_is_left_of_machines_that_are_gone() -> None:
     for machine in (hardware("a", ("m1", "1.1.1.1"), osie="o"), hardware("a", ("m2", "1.1.1.1"), osie="p")):
         claims.apply(machine)
         references.apply(machine)
-    assert set(claims._holders) == {(Kind.MAC, "m2"), (Kind.IP, "1.1.1.1")}
+    assert set(claims._holders) == {(ClaimKind.MAC, "m2"), (ClaimKind.IP, "1.1.1.1")}
     assert not references.referrers(ObjectReference("OSIE", "d", "o"))
     claims.remove(machine)
     references.remove(machine)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.webhooks.fake_api import FakeApi
-from tink.webhooks.registration import Address, configuration, register, remove
+from tink.webhooks.registration import Address, configuration, register, unregister
 from tink.webhooks.settings import WebhookSettings
 
 
@@ -26,8 +26,8 @@ async def test_registration_writes_only_what_differs_and_bears_defaults_of_the_s
     api.objects["tinkedge"]["webhooks"].pop()
     assert await register(api, wanted)
     assert api.objects["tinkedge"]["webhooks"] == wanted["webhooks"]
-    await remove(api)
-    await remove(api)
+    await unregister(api)
+    await unregister(api)
     assert not api.objects
 
 

@@ -12,15 +12,15 @@ from tests.unit.workflow.world import (
     EVENTS,
     EXECUTORS,
     GONE,
-    TOLDS,
+    VIEWS,
     Agent,
     State,
     Step,
     Stream,
     state_of,
     stored,
-    told_after,
     uid,
+    view_after,
 )
 from tink.agent.connection.transport import reorderable
 from tink.agent.executor import Executor
@@ -110,19 +110,19 @@ def rebooted_by_its_action(state: State) -> State:
 
 
 def connected(state: State, index: int, ages: tuple[int, ...]) -> State:
-    """WorkflowServer._open: a new stream takes the place of the older. Stream._not_held."""
+    """AgentStreams._open: a new stream takes the place of the older. CommandStream._not_held."""
     older = state.servers[index]
     if older is not None:
         state = ended(state, index, older)
     if not state.agent.says:
-        return with_stream(state, index, Stream(TOLDS.put(AgentView()), True, ages))
+        return with_stream(state, index, Stream(VIEWS.put(AgentView()), True, ages))
     holds = held(state.agent)
     under_way = (
         workflow
         for workflow, (versions, age) in enumerate(zip(state.api, ages, strict=True))
         if uid(workflow) not in holds and state_of(versions[-1 - age]) in ("Running", "Cancelling")
     )
-    return with_stream(state, index, Stream(TOLDS.put(AgentView(says=True)), True, ages, holds, tuple(under_way)))
+    return with_stream(state, index, Stream(VIEWS.put(AgentView(says=True)), True, ages, holds, tuple(under_way)))
 
 
 def held(agent: Agent) -> tuple[str, ...]:
@@ -173,12 +173,12 @@ def stored_event(state: State, event: int, age: int) -> State:
         return state
     stream = state.servers[live]
     assert stream is not None
-    told = stream.told
+    view = stream.view
     if isinstance(happened, events.ActionStarted | events.ActionSucceeded):
-        told = told_after(told, "heard", workflow)
+        view = view_after(view, "heard", workflow)
     # What the server has read or written it sees, too. WorkflowIndex.refresh.
     lag = 0 if after != versions else min(stream.lag[workflow], age)
-    return with_stream(state, live, stream._replace(told=told, lag=replaced(stream.lag, workflow, lag)))
+    return with_stream(state, live, stream._replace(view=view, lag=replaced(stream.lag, workflow, lag)))
 
 
 def published(state: State, age: int) -> State:
@@ -205,7 +205,7 @@ def of_network(state: State) -> Iterator[Step]:
         lost = given(spent, stream.claimed) if stream.claimed >= 0 else spent
         yield "the server crashes", with_stream(lost, live, None)
         if stream.claimed >= 0:
-            # What was written is not taken back: nobody knows that it did not arrive. Stream._dispatch.
+            # What was written is not taken back: nobody knows that it did not arrive. CommandStream._dispatch.
             broken = with_stream(lost, live, stream._replace(claimed=-1, claim="", given=False))
             yield (
                 f"w{stream.claimed} arrives as the stream breaks",

@@ -33,7 +33,7 @@ from tests.unit.workflow.world import (
     LATE,
     NOW,
     OBJECTS,
-    TOLDS,
+    VIEWS,
     State,
     Step,
     Stream,
@@ -114,12 +114,12 @@ def fair_decision(state: State, live: int, stream: Stream, now: float) -> tuple[
         return f"server hears {stream.holds}", accounted(state, live, stream, (0,) * len(state.api))
     if stream.claimed >= 0:
         return f"server sends w{stream.claimed}", commanded(state, live, stream, "start", stream.claimed)
-    known = TOLDS.see(stream.told)
+    known = VIEWS.see(stream.view)
     for workflow, versions in enumerate(state.api):
         if versions[-1] == GONE and knows_of(known, workflow):
             return f"server hears that w{workflow} is gone", forgotten(state, live, stream, workflow)
-    move, told = look(tuple(v[-1] for v in state.api), stream.told, now)
-    after = moved(state, live, stream._replace(told=told), move)
+    move, view = look(tuple(v[-1] for v in state.api), stream.view, now)
+    after = moved(state, live, stream._replace(view=view), move)
     if after is not None:
         return f"server: {describe(move)}", after
     for workflow, versions in enumerate(state.api):

@@ -13,7 +13,7 @@ from tests.unit.workflow.world import (
     LATE,
     NOW,
     OBJECTS,
-    TOLDS,
+    VIEWS,
     State,
     Step,
     Stream,
@@ -23,8 +23,8 @@ from tests.unit.workflow.world import (
     state_of,
     stored,
     stored_once,
-    told_after,
     uid,
+    view_after,
 )
 from tink.server.dispatch.decision import AgentView, Claim, GiveBack, Recall, Start, Stop
 from tink.workflow import events, guards, status
@@ -92,7 +92,7 @@ def of_server(state: State, index: int, stream: Stream) -> Iterator[Step]:
     if stream.claimed >= 0:
         yield f"server {index} sends w{stream.claimed}", commanded(state, index, stream, "start", stream.claimed)
         return
-    known = TOLDS.see(stream.told)
+    known = VIEWS.see(stream.view)
     for workflow, versions in enumerate(state.api):
         if versions[-1] == GONE and knows_of(known, workflow):
             yield f"server {index} hears that w{workflow} is gone", forgotten(state, index, stream, workflow)
@@ -100,8 +100,8 @@ def of_server(state: State, index: int, stream: Stream) -> Iterator[Step]:
     for ages in all_ages(state, stream):
         seen = tuple(versions[-1 - age] for versions, age in zip(state.api, ages, strict=True))
         for now, when in CLOCKS:
-            move, told = look(seen, stream.told, now)
-            after = moved(state, index, stream._replace(told=told, lag=ages), move)
+            move, view = look(seen, stream.view, now)
+            after = moved(state, index, stream._replace(view=view, lag=ages), move)
             if after is not None and after not in seen_before:
                 seen_before.add(after)
                 yield f"server {index}, {ages} behind{when}: {describe(move)}", after
@@ -152,14 +152,14 @@ def all_ages(state: State, stream: Stream) -> Iterator[tuple[int, ...]]:
 
 
 def accounted(state: State, index: int, stream: Stream, ages: tuple[int, ...]) -> State:
-    """Stream._account."""
+    """CommandStream._account."""
     holds = stream.holds or ()
-    told = stream.told
+    view = stream.view
     for held_uid in holds:
-        told = told_after(told, "heard", world.number(held_uid))
+        view = view_after(view, "heard", world.number(held_uid))
     for workflow, (versions, age) in enumerate(zip(state.api, ages, strict=True)):
         if versions[-1 - age] == GONE and uid(workflow) in holds:
-            told = told_after(told, "orphan", workflow)
+            view = view_after(view, "orphan", workflow)
         if workflow in stream.missing:
             after = stored(versions, age, events.AgentLost())
             state = spoken(state, workflow, after, "AgentLost")
@@ -168,7 +168,7 @@ def accounted(state: State, index: int, stream: Stream, ages: tuple[int, ...]) -
                 raise ViolationError(f"w{workflow} failed, although its machine did what its last action wanted")
             state = with_versions(state, workflow, after)
             ages = replaced(ages, workflow, 0)
-    return with_stream(state, index, stream._replace(told=told, lag=ages, holds=None, missing=()))
+    return with_stream(state, index, stream._replace(view=view, lag=ages, holds=None, missing=()))
 
 
 def spoken(state: State, workflow: int, after: tuple[int, ...], why: str) -> State:
@@ -189,12 +189,12 @@ def knows_of(known: AgentView, workflow: int) -> bool:
 
 
 def moved(state: State, index: int, stream: Stream, move: object) -> State | None:
-    """After one turn of Stream.run; None if there was nothing to do."""
+    """After one turn of CommandStream.run; None if there was nothing to do."""
     match move:
         case Stop(stopped_uid):
             return commanded(state, index, stream, "stop", world.number(stopped_uid))
         case Start(workflow):
-            # The claim's maker may have sent it. Stream._send_again.
+            # The claim's maker may have sent it. CommandStream._send_again.
             claimed = claim(state, index, stream, workflow, events.Reclaimed())
             return claimed and given(claimed, world.number(workflow["metadata"]["uid"]))
         case GiveBack(workflow):
@@ -207,13 +207,13 @@ def moved(state: State, index: int, stream: Stream, move: object) -> State | Non
             return ended(state, index, stream)
         case _:  # it may have learnt something
             before = state.servers[index]
-            return with_stream(state, index, stream) if before is None or before.told != stream.told else None
+            return with_stream(state, index, stream) if before is None or before.view != stream.view else None
 
 
 def claim(
     state: State, index: int, stream: Stream, workflow: world.Raw, event: events.Dispatched | events.Reclaimed
 ) -> State | None:
-    """Stream._dispatch and _send_again, to where the claim is stored."""
+    """CommandStream._dispatch and _send_again, to where the claim is stored."""
     number = world.number(workflow["metadata"]["uid"])
     after = stored_once(state.api[number], age_of(state.api[number], workflow), event)
     if after is None:
@@ -237,12 +237,12 @@ def age_of(versions: tuple[int, ...], workflow: world.Raw) -> int:
 
 
 def commanded(state: State, index: int, stream: Stream, kind: str, workflow: int) -> State:
-    """Stream._carry_out, to where it has written the command."""
-    told = told_after(stream.told, kind, workflow)
+    """CommandStream._carry_out, to where it has written the command."""
+    view = view_after(stream.view, kind, workflow)
     wire = (*stream.wire, (kind, workflow)) if stream.live else ()
     if kind == "start":
         state = given(state, workflow)
-    return with_stream(state, index, stream._replace(told=told, wire=wire, claimed=-1, claim="", given=False))
+    return with_stream(state, index, stream._replace(view=view, wire=wire, claimed=-1, claim="", given=False))
 
 
 def given(state: State, workflow: int) -> State:
@@ -253,8 +253,8 @@ def given(state: State, workflow: int) -> State:
 def forgotten(state: State, index: int, stream: Stream, workflow: int) -> State:
     """Stream.gone. WorkflowServer._workflow_gone has taken it out of the index before, so no older version is seen."""
     last = next((version for version in reversed(state.api[workflow]) if version != GONE), GONE)
-    told = told_after(stream.told, "gone", workflow, last)
-    return with_stream(state, index, stream._replace(told=told, lag=replaced(stream.lag, workflow, 0)))
+    view = view_after(stream.view, "gone", workflow, last)
+    return with_stream(state, index, stream._replace(view=view, lag=replaced(stream.lag, workflow, 0)))
 
 
 def ended(state: State, index: int, stream: Stream) -> State:

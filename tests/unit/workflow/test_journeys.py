@@ -22,8 +22,8 @@ from tink.agent import model as agent_model
 from tink.agent.executor import Executor, Publish, RunAction, StopAction
 from tink.api.v1alpha2 import Raw
 from tink.apiserver.patch import merge
+from tink.controller import ControllerSettings
 from tink.controller.reconcile import Outcome, reconcile
-from tink.controller.settings import ControllerSettings
 from tink.server.dispatch.decision import AgentView, Claim, GiveBack, Recall, Start, Stop, next_move
 from tink.server.events import ServerEvent, _settled, rejection_delay
 from tink.workflow import events, guards, machine
@@ -96,7 +96,7 @@ class Stream:
     """One server's stream to a machine; the agent has the other end while it is `open`."""
 
     def __init__(self, *, says: bool) -> None:
-        self.told = AgentView(says=says)
+        self.view = AgentView(says=says)
         self.open = True
         self.seen = False  # the server has said that the agent is here, while it reboots its machine
         self.wire: list[agent_model.Command] = []
@@ -233,18 +233,18 @@ class Journeys(RuleBasedStateMachine):
         self._turn(which, at)
 
     def _turn(self, which: int, at: int) -> bool:
-        """One turn of Stream.run."""
+        """One turn of CommandStream.run."""
         stream = self.streams.get((which, at))
         if stream is None:
             return False
         views = [self.api.of(f"server {which}", uid) for uid in self.api.versions]
         mine = [w for w in views if w is not None and w["spec"]["hardwareRef"]["name"] == f"h{at}"]
-        stream.told.see(mine)
-        move = next_move(mine, stream.told, self.api.now, LONGEST)
+        stream.view.see(mine)
+        move = next_move(mine, stream.view, self.api.now, LONGEST)
         match move:
             case Stop(uid):
-                stream.told.orphans.pop(uid, None)
-                stream.told.stopped.add(uid)
+                stream.view.orphans.pop(uid, None)
+                stream.view.stopped.add(uid)
                 stream.wire.append(agent_model.StopWorkflow(uid))
             case Start(workflow):
                 claimed = self._write(workflow, events.Reclaimed())
@@ -269,7 +269,7 @@ class Journeys(RuleBasedStateMachine):
 
     def _send(self, stream: Stream, workflow: Raw) -> None:
         uid = workflow["metadata"]["uid"]
-        stream.told.sent(workflow, self.api.now)
+        stream.view.sent(workflow, self.api.now)
         actions = tuple(
             agent_model.Action(a["id"], a["rendered"]["name"], a["rendered"]["image"])
             for a in workflow["status"]["actions"]
@@ -306,7 +306,7 @@ class Journeys(RuleBasedStateMachine):
         for (server, _), stream in self.streams.items():
             at_work = isinstance(happened, events.ActionStarted | events.ActionSucceeded)
             if server == which and at_work and self._machine_of(event.workflow_id) == _:
-                stream.told.runs([event.workflow_id])
+                stream.view.runs([event.workflow_id])
 
     def _machine_of(self, uid: str) -> int:
         first = self.api.versions[uid][0]
@@ -337,16 +337,16 @@ class Journeys(RuleBasedStateMachine):
             self._account(which, at, agent.held_workflows())
 
     def _account(self, which: int, at: int, holds: set[str]) -> None:
-        """Stream._account."""
-        told = self.streams[which, at].told
-        told.runs(holds)
+        """CommandStream._account."""
+        view = self.streams[which, at].view
+        view.runs(holds)
         for uid in self.api.versions:
             workflow = self.api.of(f"server {which}", uid)
             if self._machine_of(uid) != at:
                 continue
             if workflow is None:
                 if uid in holds:
-                    told.orphans[uid] = f"d/{uid}"
+                    view.orphans[uid] = f"d/{uid}"
             elif uid not in holds and state_of(workflow) in ("Running", "Cancelling"):
                 self._take(which, uid, events.AgentLost())
 
@@ -508,7 +508,7 @@ class Journeys(RuleBasedStateMachine):
         for versions in self.api.versions.values():
             last = versions[-2] if versions[-1] is None else None
             if last is not None:
-                self.streams[0, at].told.forget(last)
+                self.streams[0, at].view.forget(last)
 
 
 def _render(template: Raw, _hardware: Raw, _params: object) -> list[Raw]:

@@ -32,9 +32,9 @@ from tink.agent import model as agent_model
 from tink.agent.executor import Effect, EndWorkflow, Executor, Publish, RunAction, StopAction
 from tink.api.v1alpha2 import Raw
 from tink.apiserver.patch import merge
+from tink.controller import ControllerSettings
 from tink.controller import reconcile as controller
-from tink.controller.settings import ControllerSettings
-from tink.server.dispatch import decision as dispatch
+from tink.server.dispatch import decision
 from tink.server.dispatch.decision import AgentView
 from tink.server.events import ServerEvent, _settled
 from tink.workflow import events, machine, status
@@ -62,8 +62,8 @@ class ViolationError(AssertionError):
 # --- values that are compared by number -------------------------------------------------------------------
 
 
-class Shelf:
-    """Values by number, equal ones by the same; what is taken down is a copy."""
+class Interned:
+    """Values by number, equal ones by the same; what is taken is a copy."""
 
     def __init__(self) -> None:
         self._values: list[Any] = []
@@ -101,7 +101,7 @@ def frozen(value: Any) -> Any:
     return value
 
 
-OBJECTS, TOLDS, EXECUTORS, EVENTS = Shelf(), Shelf(), Shelf(), Shelf()
+OBJECTS, VIEWS, EXECUTORS, EVENTS = Interned(), Interned(), Interned(), Interned()
 event_number = cache(EVENTS.put)
 
 
@@ -111,7 +111,7 @@ event_number = cache(EVENTS.put)
 class Stream(NamedTuple):
     """What one server knows of the agent. `live`: the agent still listens; `wire` is on its way to it."""
 
-    told: int
+    view: int
     live: bool
     lag: tuple[int, ...]  # by how many versions of each Workflow the server may be behind at most
     holds: tuple[str, ...] | None = None  # what the agent said, until the conclusions are drawn
@@ -290,16 +290,16 @@ def controlled(versions: tuple[int, ...], age: int, now: float) -> tuple[tuple[i
     return tuple(written)
 
 
-# --- the server: Stream.run, EventStore -------------------------------------------------------------------
+# --- the server: CommandStream.run, EventStore -------------------------------------------------------------------
 
 
 @cache
-def look(seen: tuple[int, ...], told: int, now: float) -> tuple[dispatch.Move, int]:
-    """What a stream does next, and what it has been told by then. Stream.run."""
-    knows: AgentView = TOLDS.take(told)
+def look(seen: tuple[int, ...], view: int, now: float) -> tuple[decision.Move, int]:
+    """What a stream does next, and its view of the agent by then. CommandStream.run."""
+    knows: AgentView = VIEWS.take(view)
     workflows = [obj_of((version,)) for version in seen if version != GONE]
     knows.see(workflows)
-    return dispatch.next_move(workflows, knows, now, LONGEST), TOLDS.put(knows)
+    return decision.next_move(workflows, knows, now, LONGEST), VIEWS.put(knows)
 
 
 @cache
@@ -353,23 +353,23 @@ def stored_once(versions: tuple[int, ...], age: int, event: events.Event) -> tup
 
 
 @cache
-def told_after(told: int, what: str, workflow: int, last: int = GONE) -> int:
+def view_after(view: int, what: str, workflow: int, last: int = GONE) -> int:
     """What a stream knows after it has sent a command, or heard of a Workflow; `last`: as it was before it went."""
-    knows: AgentView = TOLDS.take(told)
+    knows: AgentView = VIEWS.take(view)
     match what:
-        case "start":  # Stream._send
+        case "start":  # CommandStream._send
             knows.sent({"metadata": {"uid": uid(workflow)}}, NOW)
-        case "stop":  # Stream._carry_out
+        case "stop":  # CommandStream._carry_out
             knows.orphans.pop(uid(workflow), None)
             knows.stopped.add(uid(workflow))
         case "heard":  # Stream.heard
             knows.runs([uid(workflow)])
-        case "orphan":  # Stream._account
+        case "orphan":  # CommandStream._account
             knows.orphans[uid(workflow)] = f"default/w{workflow}"
         case "gone":  # Stream.gone
             metadata = {"uid": uid(workflow), "name": f"w{workflow}"}
             knows.forget(OBJECTS.see(last) if last != GONE else {"metadata": metadata, "status": {"state": "Canceled"}})
-    return TOLDS.put(knows)
+    return VIEWS.put(knows)
 
 
 # --- the agent: Agent._carry_out -------------------------------------------------------------------

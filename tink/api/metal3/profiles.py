@@ -6,9 +6,7 @@ getHardwareProfileName and updateRootDeviceHints of its host controller): a host
 
 from __future__ import annotations
 
-from typing import Any
-
-from tink.api.v1alpha2 import Raw
+from tink.api.v1alpha2 import Raw, as_mapping
 
 EMPTY = "empty"
 """The profile that says nothing: what every host of v1beta1 has."""
@@ -31,12 +29,12 @@ def effective_profile(host: Raw) -> str:
 
     May be a name that nobody knows.
     """
-    spec = _mapping(host.get("spec"))
-    for part in (_mapping(host.get("status")), spec):
+    spec = as_mapping(host.get("spec"))
+    for part in (as_mapping(host.get("status")), spec):
         name = part.get("hardwareProfile")
         if isinstance(name, str) and name:
             return name
-    address = _mapping(spec.get("bmc")).get("address")
+    address = as_mapping(spec.get("bmc")).get("address")
     return _LIBVIRT if isinstance(address, str) and address.startswith("libvirt") else _UNKNOWN
 
 
@@ -52,9 +50,5 @@ def profile_hints(host: Raw) -> Raw | None:
 
 def has_root_volume(host: Raw) -> bool:
     """Whether a software RAID volume of a host, of either version, is its root device."""
-    volumes = _mapping(_mapping(host.get("spec")).get("raid")).get("softwareRAIDVolumes")
-    return isinstance(volumes, list) and any(_mapping(volume).get("rootVolume") is True for volume in volumes)
-
-
-def _mapping(value: Any) -> Raw:
-    return value if isinstance(value, dict) else {}
+    volumes = as_mapping(as_mapping(host.get("spec")).get("raid")).get("softwareRAIDVolumes")
+    return isinstance(volumes, list) and any(as_mapping(volume).get("rootVolume") is True for volume in volumes)

@@ -37,7 +37,3 @@ class Index(Generic[K, V]):
     def keys(self, value: V) -> Collection[K]:
         """The keys that have a value, those first that have had it for longest."""
         return self._keys.get(value, {}).keys()
-
-    def values(self, key: K) -> frozenset[V]:
-        """The values that a key has."""
-        return self._values.get(key, frozenset())

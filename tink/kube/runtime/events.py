@@ -21,6 +21,7 @@ from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError, ConflictError, KubeClient
 from tink.kube.resources import EVENT, ResourceType
 from tink.kube.runtime.fairness import FairQueue
+from tink.limits.once_per import OncePer
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ class EventRecorder:
         self._wakeup = asyncio.Event()
         self._running = False
         self._dropped = 0
-        self._complained_at: float | None = None
+        self._complaint = OncePer(_COMPLAINT_SECONDS, 1)
 
     def event(self, obj: Raw, resource: ResourceType, event: Event) -> None:
         """Have it written some time; `obj` is a `resource`."""
@@ -148,7 +149,5 @@ class EventRecorder:
 
     def _drop(self, why: str) -> None:
         self._dropped += 1
-        now = self._clock()
-        if self._complained_at is None or now - self._complained_at >= _COMPLAINT_SECONDS:
-            self._complained_at = now
+        if self._complaint.due("", self._clock()):
             log.warning("Events are not written, %d so far: %s", self._dropped, why)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tink.api.metal3 import V1ALPHA1, V1BETA1
 from tink.api.v1alpha2 import Raw
-from tink.convert.baremetalhost import convert
+from tink.convert.metal3 import convert_version
 from tink.kube import pager
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError, UnreachableError
 from tink.kube.objects import NamespacedName
@@ -125,7 +125,7 @@ async def _give_details(client: KubeClient, survey: Survey, settings: MigrationS
     namespace, name = at
     resource = HOST_V1ALPHA1 if OLD in survey.served else HOST_V1BETA1
     try:
-        host = convert(await client.get(resource, name, namespace), V1ALPHA1, settings.conversion)
+        host = convert_version(await client.get(resource, name, namespace), V1ALPHA1, settings.conversion)
     except NotFoundError:
         return False
     hardware = (host.get("status") or {}).get("hardware")

@@ -11,7 +11,7 @@ import orjson
 
 from tink.api.metal3 import V1ALPHA1, V1BETA1
 from tink.api.v1alpha2 import Raw
-from tink.convert.baremetalhost import ConversionSettings, convert, wrongly_md5
+from tink.convert.metal3 import ConversionSettings, convert_version, wrongly_md5
 
 HARDWARE_PATH = "status.hardware"
 _MOST_A_HOST = 20
@@ -44,8 +44,8 @@ class Trip:
     @classmethod
     def of(cls, host: Raw, settings: ConversionSettings) -> Trip:
         """Convert it both ways."""
-        up = convert(host, V1BETA1, settings)
-        return cls(host, up, convert(up, V1ALPHA1, settings))
+        up = convert_version(host, V1BETA1, settings)
+        return cls(host, up, convert_version(up, V1ALPHA1, settings))
 
     def differences(self, settings: ConversionSettings) -> list[Difference]:
         """What is not as it was, and which images v1beta1 misreads."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from tink.convert.baremetalhost import ConversionSettings
+from tink.convert.metal3 import ConversionSettings
 from tink.metal3.definition import HARDWARE_DATA_NAME, NAME, NEW, OLD, Definition
 from tink.metal3.migration.survey import Survey, names
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from tink.api.metal3 import V1ALPHA1
 from tink.api.v1alpha2 import Raw
-from tink.convert.baremetalhost import ConversionSettings, convert
+from tink.convert.metal3 import ConversionSettings, convert_version
 from tink.kube import pager
 from tink.kube.client import ApiError, KubeClient, NotFoundError, UnreachableError
 from tink.kube.objects import NamespacedName
@@ -114,7 +114,7 @@ async def _hosts(
         async for host in pager.each_list_item(client, HOST_V1ALPHA1 if served else HOST_V1BETA1):
             found.hosts += 1
             progress("hosts read", found.hosts, 0)
-            old = convert(host, V1ALPHA1, settings)
+            old = convert_version(host, V1ALPHA1, settings)
             _look_for_details(found, details, old)
             if served:
                 trip = Trip.of(old, settings)
@@ -159,7 +159,7 @@ async def _compare(
 
 
 def _is(host: Raw, was: _Seen, settings: ConversionSettings) -> bool:
-    return digest(state(host)) == was.up and digest(state(convert(host, V1ALPHA1, settings))) == was.back
+    return digest(state(host)) == was.up and digest(state(convert_version(host, V1ALPHA1, settings))) == was.back
 
 
 async def _look_closer(client: KubeClient, settings: ConversionSettings, at: NamespacedName) -> list[Difference]:
@@ -179,7 +179,7 @@ async def _look_closer(client: KubeClient, settings: ConversionSettings, at: Nam
         state(new),
         "v1beta1 as it is served: another webhook or setting converts, or its schema lacks the field",
     )
-    back = convert(new, V1ALPHA1, settings)
+    back = convert_version(new, V1ALPHA1, settings)
     return found or differences(
         {"metadata": {"name": name, "namespace": namespace}, **state(trip.back)},
         state(back),

@@ -52,8 +52,8 @@ _ACCOUNT_SECONDS = 5.0
 _UNDER_WAY = (WorkflowState.RUNNING, WorkflowState.CANCELLING)
 
 
-class Records(Protocol):
-    """What the stream needs of the API."""
+class StatusWriter(Protocol):
+    """What the stream has written to the API: `tink.server.events.EventStore`."""
 
     async def claim(self, workflow: Raw) -> Raw | None:
         """Make a Pending Workflow Scheduled; None if it can't be had now."""
@@ -90,7 +90,7 @@ class CommandStream:
         *,
         holds: frozenset[str] | None,
         workflows: WorkflowIndex,
-        records: Records,
+        writer: StatusWriter,
         spawn: Spawn,
         sent: Callable[[CommandStream, Start | Stop], None],
         lost: Callable[[CommandStream, Raw], None],
@@ -102,7 +102,7 @@ class CommandStream:
         self.key = key
         self._holds = holds
         self._workflows = workflows
-        self._records = records
+        self._writer = writer
         self._spawn = spawn
         self._sent = sent
         self._lost = lost
@@ -164,7 +164,7 @@ class CommandStream:
             case Start(workflow):
                 await self._pause_unless(await self._send_again(workflow, write))
             case GiveBack(workflow):
-                await self._pause_unless(await self._records.give_back(workflow))
+                await self._pause_unless(await self._writer.give_back(workflow))
             case Claim(workflow):
                 await self._pause_unless(await self._dispatch(workflow, write))
             case Recall(workflow):
@@ -230,7 +230,7 @@ class CommandStream:
     async def _lose(self, workflow: Raw) -> None:
         """The agent does not hold a Workflow that was under way."""
         try:
-            if await self._records.take(workflow, events.AgentLost()):
+            if await self._writer.take(workflow, events.AgentLost()):
                 self._lost(self, self._workflows.get(uid_of(workflow)) or workflow)
         except WorkflowGoneError:
             return
@@ -245,7 +245,7 @@ class CommandStream:
         if command is None:
             return True
         # The claim outlives the stream: a call that is cancelled half-way may have been carried out all the same.
-        claim = asyncio.ensure_future(self._records.claim(workflow))
+        claim = asyncio.ensure_future(self._writer.claim(workflow))
         sent = False
         try:
             claimed = await asyncio.shield(claim)
@@ -263,7 +263,7 @@ class CommandStream:
         claimed = await claim
         if claimed is not None:
             log.info("Workflow %s: agent %s went before it could be sent", name_of(claimed), self.agent_id)
-            await self._records.take_back(claimed, before)
+            await self._writer.take_back(claimed, before)
 
     async def _send_again(self, workflow: Raw, write: Write) -> bool:
         """Send what somebody else claimed, perhaps for this agent's stream of a while ago; False: not now.
@@ -273,7 +273,7 @@ class CommandStream:
         command = self._command(workflow)
         if command is None:
             return True
-        claimed = await self._records.reclaim(workflow)
+        claimed = await self._writer.reclaim(workflow)
         if claimed is None:
             return False
         if self._ending is None:

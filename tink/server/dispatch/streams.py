@@ -166,7 +166,7 @@ class AgentStreams:
             key,
             holds=holds,
             workflows=self._workflows,
-            records=self._events,
+            writer=self._events,
             spawn=self._spawn,
             sent=self._sent,
             lost=self._lost,

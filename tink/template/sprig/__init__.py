@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from tink.template import fmt
-from tink.template.errors import CallError
+from tink.golang import fmt
+from tink.golang.values import CallError, Value, kind, type_name
 from tink.template.signatures import ANY, BOOL, STRING, Function, Functions, table
 from tink.template.sprig.conversions import deep_equal
 from tink.template.sprig.durations import DURATIONS
@@ -24,7 +24,6 @@ from tink.template.sprig.paths import PATHS
 from tink.template.sprig.regexes import REGEXES
 from tink.template.sprig.text import TEXT
 from tink.template.sprig.versions import VERSIONS
-from tink.template.values import Value, kind, type_name
 
 
 def _default(fallback: Value, *given: Value) -> Value:

@@ -7,11 +7,10 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from tink.template import fmt, strconv
-from tink.template.errors import CallError
+from tink.golang import fmt, strconv
+from tink.golang.strconv import from_bytes
+from tink.golang.values import NIL, CallError, Struct, Uint8, Value, kind
 from tink.template.signatures import STRING, Function, Type
-from tink.template.strconv import from_bytes
-from tink.template.values import NIL, Struct, Uint8, Value, kind
 
 Spend = Callable[[int], None]
 """Takes steps from the budget of the running template; ends it when there are none left."""

@@ -6,10 +6,10 @@ import re
 from decimal import Decimal
 from typing import Final
 
-from tink.template import strconv
+from tink.golang import strconv
+from tink.golang.values import Value
 from tink.template.signatures import ANY, Function, Functions, table
 from tink.template.sprig.conversions import wrap64
-from tink.template.values import Value
 
 _SECOND: Final = 10**9
 _UNITS: Final = {

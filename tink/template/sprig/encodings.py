@@ -12,12 +12,11 @@ import re
 import zlib
 from typing import Final
 
-from tink.template import fmt, strconv
-from tink.template.errors import CallError
+from tink.golang import fmt, strconv
+from tink.golang.strconv import from_bytes, to_bytes
+from tink.golang.values import CallError, Struct, Uint8, Value
 from tink.template.signatures import ANY, INT, STRING, Function, Functions, table
 from tink.template.sprig.conversions import Spend, aliases, on_text
-from tink.template.strconv import from_bytes, to_bytes
-from tink.template.values import Struct, Uint8, Value
 
 # --- JSON -------------------------------------------------------------------------------------------------------
 

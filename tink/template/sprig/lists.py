@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tink.template.errors import CallError
+from tink.golang.values import NIL, CallError, Value, kind
 from tink.template.signatures import ANY, INT, Function, Functions, table
 from tink.template.sprig.conversions import (
     NIL_POINTER,
@@ -17,7 +17,6 @@ from tink.template.sprig.conversions import (
     texts_of,
     to_int,
 )
-from tink.template.values import NIL, Value, kind
 
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from tink.template import fmt
-from tink.template.errors import CallError
+from tink.golang import fmt
+from tink.golang.values import CallError, Value, type_name
 from tink.template.signatures import ANY, MAP, STRING, Function, Functions, table
 from tink.template.sprig.conversions import Spend, aliases, deep_copy, text_of
-from tink.template.values import Value, type_name
 
 Mapping = dict[str, Value]
 

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Final
 
-from tink.template import strconv
-from tink.template.errors import CallError
+from tink.golang import strconv
+from tink.golang.values import CallError, Value
 from tink.template.signatures import ANY, FLOAT, INT, STRING, Function, Functions, table
 from tink.template.sprig.conversions import aliases, bounded, text_of, to_float, to_int, wrap64
-from tink.template.values import Value
 
 
 def _div(one: Value, other: Value) -> int:

@@ -6,12 +6,11 @@ import re
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
-from tink.template import strconv
-from tink.template.errors import CallError
+from tink.golang import strconv
+from tink.golang.strconv import from_bytes, to_bytes
+from tink.golang.values import NIL, CallError, Value, kind
 from tink.template.signatures import MAP, Function, Functions, table
 from tink.template.sprig.conversions import NIL_POINTER, aliases, on_text
-from tink.template.strconv import from_bytes, to_bytes
-from tink.template.values import NIL, Value, kind
 
 # --- paths ------------------------------------------------------------------------------------------------------
 

@@ -12,12 +12,11 @@ from typing import Any, Final
 
 import re2
 
-from tink.template import fmt, strconv
-from tink.template.errors import CallError
+from tink.golang import fmt, strconv
+from tink.golang.strconv import from_bytes, to_bytes
+from tink.golang.values import CallError, Value
 from tink.template.signatures import INT, STRING, Function, Functions, Type, table
 from tink.template.sprig.conversions import Spend
-from tink.template.strconv import from_bytes, to_bytes
-from tink.template.values import Value
 
 _REGEX_MEMORY: Final = 1 << 17  # Bounds the compiled pattern, and so the time for each character of the subject.
 _MOST_MATCHES: Final = 10_000
@@ -146,7 +145,7 @@ def _regex_replace_literal(spend: Spend, pattern: str, text: str, replacement: s
     _charge(spend, pattern, text, replacement)
     raw, found = _matches(pattern, text)
     literal = to_bytes(replacement)
-    return _replaced(raw, found, lambda match: literal)
+    return _replaced(raw, found, lambda _match: literal)
 
 
 def _replaced(raw: bytes, found: list[Any], replacement: Callable[[Any], bytes]) -> str:

@@ -7,13 +7,12 @@ import unicodedata
 from collections.abc import Callable
 from typing import Final
 
-from tink.template import strconv
-from tink.template.errors import CallError
+from tink.golang import strconv
+from tink.golang.strconv import from_bytes, to_bytes
+from tink.golang.values import CallError, Value
 from tink.template.signatures import ANY, INT, STRING, Function, Functions, table
 from tink.template.sprig.conversions import bounded, by_bytes, joined, on_text, text_of, texts_of
 from tink.template.sprig.words import camel_case, kebab_case, snake_case
-from tink.template.strconv import from_bytes, to_bytes
-from tink.template.values import Value
 
 GO_SPACE: Final = (
     "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004"

@@ -10,12 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from tink.template import strconv
-from tink.template.errors import CallError
+from tink.golang import strconv
+from tink.golang.strconv import byte_length
+from tink.golang.values import CallError, Struct
 from tink.template.signatures import STRING, Function, Functions, table
 from tink.template.sprig.conversions import Spend
-from tink.template.strconv import byte_length
-from tink.template.values import Struct
 
 _LONGEST_VERSION: Final = 256
 _LONGEST_CONSTRAINT: Final = 512

@@ -56,7 +56,7 @@ def files(tmp_path: Path, certify: Any, authority: Any) -> Files:
 
 
 async def ending(channel: grpc.aio.Channel, agent_id: str = MAC) -> tuple[grpc.StatusCode, str]:
-    """How a stream ends; OK with no words if it was accepted."""
+    """How a stream ends; OK with no words if it was constraints."""
     async with channel:
         stub: Any = pb_grpc.WorkflowServiceStub(channel)
         call = stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=agent_id), timeout=5)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.metadata_tokens import MetadataTokens
+from edge.callers import MetadataTokens
 from proto import metadata
 from proto import workflow_pb2 as pb
 from tink.files.key_file import KeyFile

@@ -41,7 +41,7 @@ class Side:
             KEY,
             holds=holds,
             workflows=self.index,
-            records=self.store,
+            writer=self.store,
             spawn=lambda work: self.background.add(asyncio.ensure_future(work)),
             sent=lambda _, move: self.sent.append(move),
             lost=lambda _, workflow: self.lost.append(workflow["status"]["state"]),

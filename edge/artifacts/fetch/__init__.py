@@ -1,0 +1,1 @@
+"""How an artifact comes from its upstream."""

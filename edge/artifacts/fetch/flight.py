@@ -1,0 +1,385 @@
+"""One flight to an upstream: a question, and the download that may follow from it, for all who ask meanwhile.
+
+The order of things, from `Flight.run`:
+
+    pick up     what an earlier download of the same file left on disk, if there is any
+    ask         for the rest of that; or whether the stored file is still the right one; or for the file
+    take in     the body, chunk by chunk: written and hashed in a thread, then readers are told. Every now and then what
+                is there is fsynced and noted in a journal (`Store.checkpoint`), for a restart to go on from
+    go on       when the upstream breaks off, from where it did: by Range where the upstream can, else by asking for all
+                again and comparing what we have. Readers wait meanwhile and notice nothing
+    keep        if the checksum is right: the file becomes the artifact of its URL
+
+Whoever reads is given bytes as they arrive, so a download never takes another version's bytes after those of the first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from edge.artifacts.checksum import from_sidecar, hash_file, sidecar_url
+from edge.artifacts.errors import (
+    ArtifactError,
+    ChangedError,
+    ChecksumError,
+    StorageError,
+    UpstreamError,
+    UpstreamTimeoutError,
+    WrongContentError,
+    shown,
+)
+from edge.artifacts.fetch.download import Download
+from edge.artifacts.fetch.upstream import Known, RangeError, Timeouts, Upstream, UpstreamResponse
+from edge.artifacts.metrics import Counts
+from edge.artifacts.storage.room import Allocator
+from edge.artifacts.storage.store import Store, Stored, Unfinished
+from edge.artifacts.threads import in_thread
+
+log = logging.getLogger(__name__)
+
+CHECKPOINT_BYTES = 32 << 20
+CHECKPOINT_SECONDS = 2.0
+"""What a crash may cost: so many bytes, or what came in so many seconds."""
+
+PROGRESS_BYTES = 1 << 20
+"""Bytes that an upstream must bring before it breaks off for that not to count as another vain try."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What flights use together. `writers` take what must not wait, `syncers` what waits for the disk."""
+
+    store: Store
+    upstream: Upstream
+    room: Allocator
+    timeouts: Timeouts
+    writers: Executor
+    syncers: Executor
+    counts: Counts
+    clock: Callable[[], float]
+    new_version: Callable[[], str]
+
+
+class Flight:
+    """For `url`, with the checksum `pin` if the OSIE has one. `stored` is what is there already.
+
+    `answered` gives the download that has begun, or None: serve what is stored. Its exception is set by whoever calls
+    `run`, who knows what else there is to serve. Whoever cancels `run` may say why (`why_cancelled`).
+    """
+
+    def __init__(self, url: str, pin: str, stored: Stored | None, services: Services) -> None:
+        self.url = url
+        self.pin = pin
+        self.stored = stored
+        self.answered: asyncio.Future[Download | None] = asyncio.get_running_loop().create_future()
+        self.download: Download | None = None
+        self.started = services.clock()
+        self.under_way = False
+        self.why_cancelled = "the edge is stopping"
+        self._services = services
+        self._ranges = True
+        self._deadline = services.clock() + services.timeouts.total
+        self._hashing: asyncio.Future[None] | None = None
+        self._sidecar: asyncio.Task[str] | None = None
+        self._checkpoint: asyncio.Task[None] | None = None
+        self._checkpointed = (0, services.clock())
+
+    @property
+    def received(self) -> int:
+        """Bytes that it has brought."""
+        return self.download.written - self.download.resumed if self.download is not None else 0
+
+    def fail(self, error: ArtifactError) -> None:
+        """Tell those who still wait for the answer; there may be none."""
+        if not self.answered.done():
+            self.answered.set_exception(error)
+            self.answered.exception()  # seen: whoever asked may have gone, and nobody is to be told then
+
+    async def run(self) -> Stored | None:
+        """Fly. Gives what was stored in the end, or None if the upstream says that nothing has changed.
+
+        Raises ArtifactError, after readers were told.
+        """
+        self.under_way = True
+        try:
+            await self._pick_up()
+            download = await self._take_all()
+            if download is None:
+                await self._end(None)
+                return None
+            return await self._keep(download)
+        except ArtifactError as error:
+            await self._end(error)
+            raise
+        except OSError as error:
+            failure = StorageError(self.url, f"can't be written to the cache: {error.strerror}")
+            await self._end(failure)
+            raise failure from error
+        finally:
+            if self.download is not None and not self.download.ended:  # cancelled
+                await self._end(UpstreamError(self.url, self.why_cancelled))
+
+    # --- asking ---
+
+    async def _pick_up(self) -> None:
+        """Open what an earlier download left, if it is what its journal says."""
+        services = self._services
+        unfinished = services.store.take_unfinished(self.url, self.pin)
+        if unfinished is None:
+            return
+        part = services.store.location(unfinished)
+        try:
+            fd = services.store.reopen(unfinished)
+        except OSError:
+            services.store.discard(part)
+            return
+        self.download = Download(self.url, self.pin, unfinished.version, part, fd)
+        digest = await in_thread(services.writers, hash_file, fd, unfinished.received)
+        if digest.hexdigest() != unfinished.sha256:
+            log.warning("artifact cache: what is there of %s is damaged; it is fetched anew", shown(self.url))
+            self._drop_download()
+        else:
+            self.download.go_on_from(unfinished, digest)
+
+    async def _take_all(self) -> Download | None:
+        """Ask until all bytes are there; None if the stored ones are still right. Raises ArtifactError."""
+        vain, pause, before = 0, self._services.timeouts.pause, 0
+        while True:
+            try:
+                return await self._attempt()
+            except RangeError:
+                self._ranges = False
+                continue
+            except (ChangedError, WrongContentError):
+                raise
+            except UpstreamError as error:
+                download = self.download
+                if download is None or not self.answered.done():
+                    raise
+                if download.written - before >= PROGRESS_BYTES:
+                    vain, pause = 0, self._services.timeouts.pause
+                before = download.written
+                if vain == self._services.timeouts.retries:
+                    raise
+                log.info("artifact cache: asking again in %.3g s, from byte %d on: %s", pause, download.written, error)
+            await asyncio.sleep(pause)
+            vain, pause = vain + 1, pause * 2
+
+    async def _attempt(self) -> Download | None:
+        """One request, and its body up to the end. None if the stored file is still the right one."""
+        seconds = self._seconds_left()
+        if seconds <= 0:
+            raise UpstreamTimeoutError(self.url, f"not there within {self._services.timeouts.total:g} s")
+        await self._hashed()
+        async with self._services.upstream.get(self.url, self._known(), seconds=seconds) as answer:
+            if answer.not_modified:
+                self._services.counts.revalidations += 1
+                return None
+            await answer.first()
+            if self.download is not None and not self.answered.done() and answer.start == 0:
+                self._drop_download()  # nobody has read of it, and all comes again
+            download = await self._begin(answer) if self.download is None else self.download
+            if not self.answered.done():
+                await self._ready(download)
+            await self._take_in(download, answer)
+        return download
+
+    def _known(self) -> Known:
+        download, stored = self.download, self.stored
+        if download is not None and (unfinished := download.unfinished()) is not None and self._ranges:
+            return Known(
+                etag=unfinished.etag,
+                last_modified=unfinished.last_modified,
+                validator=unfinished.validator,
+                offset=unfinished.received,
+                size=unfinished.size,
+            )
+        if stored is not None and not self.answered.done():
+            return Known(etag=stored.etag, last_modified=stored.last_modified)
+        return Known()
+
+    def _seconds_left(self) -> float:
+        return self._deadline - self._services.clock()
+
+    # --- taking in ---
+
+    async def _begin(self, answer: UpstreamResponse) -> Download:
+        services = self._services
+        version = services.new_version()
+        part = services.store.part_path(self.url, version, self.pin)
+        fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self.download = Download(self.url, self.pin, version, part, fd)
+        self.download.describe(answer)
+        return self.download
+
+    async def _ready(self, download: Download) -> None:
+        """Nothing stands in the way any more: let machines read."""
+        await self._services.room.allocate(download)
+        self._services.counts.downloads += 1
+        self._checkpointed = (download.written, self._services.clock())
+        if not self.pin:
+            self._sidecar = asyncio.create_task(self._read_sidecar(download))
+        self.answered.set_result(download)
+
+    async def _take_in(self, download: Download, answer: UpstreamResponse) -> None:
+        """Write the body. What of it is there already must be the same."""
+        async with aclosing(answer.body(self._services.clock)) as body:
+            if answer.start < download.written:
+                await self._add(download, await self._skip(download, answer, body))
+            elif download.written:
+                self._services.counts.resumptions += 1
+            async for chunk in body:
+                self._services.counts.fetched_bytes += len(chunk)
+                await self._add(download, chunk)
+
+    async def _add(self, download: Download, chunk: bytes) -> None:
+        if not chunk:
+            return
+        await self._services.room.extend(download, len(chunk))
+        await in_thread(self._services.writers, download.write, chunk)
+        download.tell()
+        await self._hashed()
+        self._checkpoint_if_due(download)
+        # While the next chunk comes and is written.
+        loop = asyncio.get_running_loop()
+        self._hashing = loop.run_in_executor(self._services.writers, download.hash, chunk)
+
+    async def _hashed(self) -> None:
+        """Wait for the chunk that is being hashed."""
+        if self._hashing is not None:
+            await asyncio.wait([self._hashing])
+            self._hashing.result()
+
+    async def _skip(self, download: Download, answer: UpstreamResponse, body: AsyncIterator[bytes]) -> bytes:
+        """An upstream that can't go on in the middle sends all again: read up to where we are, and see that it is the
+        same. Gives what came beyond. Raises ChangedError.
+        """
+        if answer.size != download.size:
+            raise ChangedError(self.url, f"has {answer.size} bytes now; it had {download.size} when it broke off")
+        ahead, again = download.written, hashlib.sha256()
+        async for chunk in body:
+            self._services.counts.fetched_bytes += len(chunk)
+            known, beyond = chunk[:ahead], chunk[ahead:]
+            await in_thread(self._services.writers, again.update, known)
+            ahead -= len(known)
+            if not ahead:
+                if again.digest() != download.digest().digest():
+                    break
+                # What we have is how the new version begins too, so its rest fits, whatever the upstream calls it.
+                download.describe(answer)
+                return beyond
+        raise ChangedError(self.url, "became another file while it was being fetched")
+
+    # --- keeping ---
+
+    async def _keep(self, download: Download) -> Stored:
+        """Make the whole file the artifact, if it is the right one. Raises ChecksumError, OSError."""
+        services = self._services
+        await self._hashed()
+        sha256 = download.digest().hexdigest()
+        await self._check(sha256)
+        download.release()
+        await self._checkpoint_done()
+        stored = Stored(
+            url=self.url,
+            blob=download.part.with_suffix(".blob").name,
+            size=download.written,
+            etag=download.etag,
+            last_modified=download.last_modified,
+            sha256=sha256,
+            pin=self.pin,
+        )
+        await in_thread(services.syncers, services.store.commit, stored, download.part, download.fd)
+        services.store.adopt(stored, download.part)
+        download.end(None)
+        return stored
+
+    async def _check(self, sha256: str) -> None:
+        """Compare with the OSIE's checksum, else with that beside the file. Raises ChecksumError."""
+        expected, source = self.pin, "the OSIE says"
+        if not expected and self._sidecar is not None:
+            expected, source = await self._sidecar, f"{shown(sidecar_url(self.url))} says"
+        if expected and expected != sha256:
+            raise ChecksumError(self.url, f"wrong SHA-256: {source} {expected}, but what came has {sha256}")
+
+    async def _read_sidecar(self, download: Download) -> str:
+        """The checksum beside the file; empty if there is none that can be used: then the file is taken without."""
+        expected = ""
+        try:
+            content = await self._services.upstream.sidecar(self.url)
+            if content:
+                expected = from_sidecar(content, self.url)
+        except (UpstreamError, ValueError) as error:
+            log.warning("artifact cache: %s is passed over: %s", shown(sidecar_url(self.url)), error)
+        if not expected:
+            download.release()
+        return expected
+
+    async def _end(self, failure: ArtifactError | None) -> None:
+        """Let the download go: put it by if it can be gone on with, and tell readers. Does nothing twice."""
+        if self._sidecar is not None:
+            self._sidecar.cancel()
+            await asyncio.wait([self._sidecar])
+        await self._hashed()
+        await self._checkpoint_done()
+        download = self.download
+        if download is None or download.ended:
+            return
+        try:
+            if not await self._put_by(download, failure):
+                self._services.store.discard(download.part)
+        finally:
+            download.end(failure)
+
+    async def _put_by(self, download: Download, failure: ArtifactError | None) -> bool:
+        """Keep what is there, if a later flight can go on with it."""
+        if not isinstance(failure, UpstreamError) or isinstance(failure, (ChangedError, WrongContentError)):
+            return False
+        unfinished = download.unfinished()
+        if unfinished is None:
+            return False
+        try:
+            await in_thread(self._services.syncers, self._services.store.checkpoint, unfinished, download.fd)
+        except OSError as error:
+            log.warning("artifact cache: %s can't be kept to be gone on with: %s", shown(self.url), error.strerror)
+            return False
+        self._services.store.put_by(unfinished)
+        return True
+
+    def _drop_download(self) -> None:
+        """Start over with another file; nobody has read of this one."""
+        download, self.download = self.download, None
+        if download is not None:
+            self._services.store.discard(download.part)
+            download.end(None)
+
+    # --- checkpoints ---
+
+    def _checkpoint_if_due(self, download: Download) -> None:
+        at, time = self._checkpointed
+        more, seconds = download.hashed - at, self._services.clock() - time
+        if more < CHECKPOINT_BYTES and seconds < CHECKPOINT_SECONDS:
+            return
+        if self._checkpoint is not None and not self._checkpoint.done():
+            return
+        unfinished = download.unfinished()
+        if unfinished is not None:
+            self._checkpointed = (download.hashed, self._services.clock())
+            self._checkpoint = asyncio.create_task(self._write_checkpoint(unfinished, download.fd))
+
+    async def _write_checkpoint(self, unfinished: Unfinished, fd: int) -> None:
+        try:
+            await in_thread(self._services.syncers, self._services.store.checkpoint, unfinished, fd)
+        except OSError as error:
+            log.warning("artifact cache: how far %s is can't be noted: %s", shown(self.url), error.strerror)
+
+    async def _checkpoint_done(self) -> None:
+        if self._checkpoint is not None:
+            await asyncio.wait([self._checkpoint])

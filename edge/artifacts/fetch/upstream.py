@@ -1,0 +1,335 @@
+"""Asking an upstream HTTP server for an artifact: one GET, its errors in our words, and bounded in time and memory.
+
+Used by `edge.artifacts.fetch.flight` alone. What aiohttp raises becomes one of `edge.artifacts.errors`, so that a
+machine's screen, the log and the journey say the same thing about the same trouble.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from email.utils import parsedate_to_datetime
+
+import aiohttp
+
+from edge.artifacts.checksum import MAX_SIDECAR_BYTES, sidecar_url
+from edge.artifacts.errors import (
+    ArtifactError,
+    BadUrlError,
+    NotFoundError,
+    RefusedUpstreamError,
+    UpstreamError,
+    UpstreamTimeoutError,
+    WrongContentError,
+    foreign,
+)
+from tink.net.outbound import Reach, RefusedAddressError, WastefulAnswerError, refusal, session
+
+READ_BYTES = 1 << 20
+"""Bytes that are read, and written to disk, in one go; a download holds a few times as many in memory."""
+
+MAX_REDIRECTS = 5
+
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
+_STRONG = re.compile(r'"[^"]*"')
+_SURE_AFTER = timedelta(seconds=60)
+"""A file that was changed less than this before it was sent may change again within the same second, and its
+Last-Modified would not tell (RFC 9110 section 8.8.2.2)."""
+
+_WASTEFUL = "no usable answer: most of what the upstream sends is no file, but headers and the like"
+
+_PAGE = re.compile(rb"(?:\xef\xbb\xbf)?\s*<")
+_SURELY_PAGE = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype html|html)[\s>]", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long an upstream is waited for: seconds, unless said otherwise.
+
+    `connect` for the connection; `silence` while an answer or bytes are expected; `total` for a download with all that
+    it takes. `patience` is how long a machine waits for the answer whether a file that is on disk is still the right
+    one, before it gets that. Less than `slowest` bytes a second over `slow_window` of waiting is as good as silence.
+    `sidecar` for the file with the checksum. A download that breaks off is gone on with `retries` times without any
+    progress, the first time after `pause`, then after twice as long each time.
+    """
+
+    connect: float = 5.0
+    silence: float = 30.0
+    total: float = 3600.0
+    patience: float = 3.0
+    slowest: float = 1024.0
+    slow_window: float = 60.0
+    sidecar: float = 10.0
+    retries: int = 4
+    pause: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is here already: the version of a whole file (`offset` 0), or the start of one up to `offset`.
+
+    `validator` goes into If-Range (RFC 9110 section 13.1.5); `size` is what the whole must have.
+    """
+
+    etag: str = ""
+    last_modified: str = ""
+    validator: str = ""
+    offset: int = 0
+    size: int | None = None
+
+
+class RangeError(UpstreamError):
+    """The upstream can't go on where a download broke off, or we can't be sure that it does: all must come again."""
+
+
+class UpstreamResponse:
+    """An upstream's answer: its headers, and its body, which can be read once.
+
+    `start` is the offset of the body's first byte, `size` that of the whole file (None: not said).
+    """
+
+    def __init__(self, url: str, response: aiohttp.ClientResponse, timeouts: Timeouts) -> None:
+        headers = response.headers
+        self._url = url
+        self._response = response
+        self._timeouts = timeouts
+        self._first = b""
+        self.not_modified = response.status == 304
+        self.etag = headers.get("ETag", "")
+        self.last_modified = headers.get("Last-Modified", "")
+        self.validator = strong_validator(self.etag, self.last_modified, headers.get("Date", ""))
+        self.start = 0
+        self.size = self._length = response.content_length
+        if response.status == 206 and (span := _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))):
+            self.start, self.size = int(span[1]), int(span[3])
+
+    async def first(self) -> None:
+        """Wait for the body's first bytes, and look whether they can be a kernel's. Raises UpstreamError."""
+        self._first = await self._read(0)
+        if self.start:
+            return
+        if not self._first:
+            raise WrongContentError(self._url, "an empty file")
+        kind = self._response.content_type
+        if _SURELY_PAGE.match(self._first) or (kind in _PAGE_TYPES and _PAGE.match(self._first)):
+            raise WrongContentError(self._url, f"the upstream answered with a web page ({foreign(kind)}), not a file")
+
+    async def body(self, clock: Callable[[], float] = time.monotonic) -> AsyncGenerator[bytes, None]:
+        """The bytes, as they arrive. Raises UpstreamError if they stop before the end, or trickle.
+
+        `clock` gives seconds.
+        """
+        received, waited, of_window = 0, 0.0, 0
+        chunk, self._first = self._first, b""
+        while received != self._length:
+            if not chunk:
+                asked = clock()
+                chunk = await self._read(received)
+                waited += clock() - asked
+                if not chunk:
+                    break
+            received += len(chunk)
+            of_window += len(chunk)
+            yield chunk
+            chunk = b""
+            if waited > self._timeouts.slow_window:
+                if of_window < self._timeouts.slowest * waited:
+                    raise UpstreamTimeoutError(self._url, f"too slow: {of_window} bytes in {waited:.0f} s")
+                waited, of_window = 0.0, 0
+        if self._length is not None and received != self._length:
+            raise UpstreamError(self._url, f"sent {received} bytes, having announced {self._length}")
+
+    async def _read(self, received: int) -> bytes:
+        try:
+            return await self._response.content.read(READ_BYTES)
+        except WastefulAnswerError as error:
+            raise WrongContentError(self._url, _WASTEFUL) from error
+        except aiohttp.SocketTimeoutError as error:
+            raise UpstreamTimeoutError(self._url, f"stopped sending after {received} bytes") from error
+        except TimeoutError as error:
+            raise UpstreamTimeoutError(self._url, f"too slow: only {received} bytes when time was up") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise UpstreamError(self._url, f"connection broke after {received} bytes") from error
+
+
+_PAGE_TYPES = ("text/html", "application/xhtml+xml")
+
+
+class Upstream:
+    """An HTTP client for artifacts."""
+
+    def __init__(self, timeouts: Timeouts, reach: Reach) -> None:
+        """`reach` says which addresses are never connected to, whatever a URL, a name or a redirect says."""
+        self._timeouts = timeouts
+        self._session = session(
+            reach,
+            trust_env=True,  # HTTP_PROXY, HTTPS_PROXY and NO_PROXY, as other programs of this host go by
+            # Bytes are kept as they are named: an upstream that compresses on the fly would change size and checksum.
+            auto_decompress=False,
+            headers={"Accept-Encoding": "identity", "User-Agent": "tinkedge"},
+            read_bufsize=READ_BYTES,
+        )
+
+    async def close(self) -> None:
+        """Close idle connections."""
+        await self._session.close()
+
+    @asynccontextmanager
+    async def get(self, url: str, known: Known, *, seconds: float | None = None) -> AsyncIterator[UpstreamResponse]:
+        """Ask for `url`, unless it still is the version that is `known`, or for what is missing of that.
+
+        `seconds`: for all of it. Raises NotFoundError, UpstreamTimeoutError, UpstreamError, BadUrlError; RangeError if
+        it has to be asked for from the start.
+        """
+        timeouts = self._timeouts
+        limits = aiohttp.ClientTimeout(
+            total=timeouts.total if seconds is None else seconds,
+            sock_connect=timeouts.connect,
+            sock_read=timeouts.silence,
+        )
+        headers = _conditions(known)
+        try:
+            response = await self._session.get(url, headers=headers, max_redirects=MAX_REDIRECTS, timeout=limits)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise self._translated(url, error) from error
+        async with response:
+            _check(url, response, known)
+            answer = UpstreamResponse(url, response, timeouts)
+            if response.status == 206:
+                _check_range(url, response, answer, known)
+            yield answer
+
+    async def sidecar(self, url: str) -> bytes:
+        """The file with the checksum of `url`; empty if there is none (any 4xx: some upstreams answer 403 to all that
+        they don't have). Raises UpstreamError if the upstream can't say.
+        """
+        try:
+            async with asyncio.timeout(self._timeouts.sidecar):
+                async with self._session.get(sidecar_url(url), max_redirects=MAX_REDIRECTS) as response:
+                    if 400 <= response.status < 500:
+                        return b""
+                    if response.status != 200:
+                        raise UpstreamError(url, f"its checksum file: {response.status}")
+                    return await _read_all(response, MAX_SIDECAR_BYTES)
+        except TimeoutError as error:
+            raise UpstreamTimeoutError(url, "its checksum file does not come") from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise UpstreamError(url, f"its checksum file: {type(error).__name__}") from error
+
+    def _translated(self, url: str, error: Exception) -> ArtifactError:
+        """What an operator should read about a request that got no answer.
+
+        Never the library's own text: it may have the URL with its secrets.
+        """
+        if isinstance(error, WastefulAnswerError):
+            return WrongContentError(url, _WASTEFUL)
+        if (refused := refusal(error)) is not None:
+            return RefusedUpstreamError(url, _advice(refused))
+        if isinstance(error, aiohttp.ConnectionTimeoutError):
+            return UpstreamTimeoutError(url, f"no connection within {self._timeouts.connect:g} s")
+        if isinstance(error, TimeoutError):
+            return UpstreamTimeoutError(url, f"no answer within {self._timeouts.silence:g} s")
+        if isinstance(error, aiohttp.TooManyRedirects):
+            return UpstreamError(url, f"more than {MAX_REDIRECTS} redirects")
+        if isinstance(error, (aiohttp.InvalidUrlRedirectClientError, aiohttp.NonHttpUrlRedirectClientError)):
+            return UpstreamError(url, "redirects to what is not an http or https URL")
+        if isinstance(error, (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError)):
+            return BadUrlError(url, "not an http or https URL that can be fetched")
+        if isinstance(error, aiohttp.ClientConnectorDNSError):
+            return UpstreamError(url, f"host name {error.host} can't be resolved")
+        if isinstance(error, aiohttp.ClientConnectorCertificateError):
+            return UpstreamError(url, "its TLS certificate is not trusted by this host")
+        if isinstance(error, aiohttp.ClientSSLError):
+            return UpstreamError(url, "no TLS connection: it does not speak TLS, or not a version of it that we do")
+        if isinstance(error, aiohttp.ClientConnectorError):
+            number = error.os_error.errno
+            return UpstreamError(url, f"no connection: {os.strerror(number) if number else error.os_error}")
+        if isinstance(error, aiohttp.ClientResponseError):
+            return UpstreamError(url, f"no usable answer: {foreign(' '.join(error.message.split()))}")
+        if isinstance(error, aiohttp.ServerDisconnectedError):
+            return UpstreamError(url, "no usable answer: it closed the connection")
+        if isinstance(error, (aiohttp.ClientError, OSError)):
+            number = error.errno if isinstance(error, OSError) else None
+            return UpstreamError(url, f"no usable answer: {os.strerror(number) if number else type(error).__name__}")
+        return BadUrlError(url, f"can't be fetched: {type(error).__name__}")
+
+
+def _advice(refused: RefusedAddressError) -> str:
+    if not refused.allowable:
+        return str(refused)
+    return (
+        f"{refused}, from which nothing is fetched; the edge's operator may allow that with "
+        f"--allow-upstream {refused.allowable}, or put the file into --osie-dir"
+    )
+
+
+def strong_validator(etag: str, last_modified: str, date: str) -> str:
+    """What may go into If-Range (RFC 9110 sections 8.8.1, 8.8.2.2, 13.1.5); empty if nothing may."""
+    if etag:
+        return etag if _STRONG.fullmatch(etag) else ""
+    try:
+        sure = parsedate_to_datetime(date) - parsedate_to_datetime(last_modified) >= _SURE_AFTER
+    except (TypeError, ValueError):  # no date, or one with and one without a time zone
+        return ""
+    return last_modified if sure else ""
+
+
+def _conditions(known: Known) -> dict[str, str]:
+    if known.offset:
+        return {"Range": f"bytes={known.offset}-", "If-Range": known.validator}
+    conditions = {}
+    if known.etag:
+        conditions["If-None-Match"] = known.etag
+    if known.last_modified:
+        conditions["If-Modified-Since"] = known.last_modified
+    return conditions
+
+
+def _check(url: str, response: aiohttp.ClientResponse, known: Known) -> None:
+    if response.status in (404, 410):
+        raise NotFoundError(url, _status(response))
+    if response.status == 304 and not known.offset and (known.etag or known.last_modified):
+        return
+    if response.status == 416 and known.offset:
+        raise RangeError(url, _status(response))
+    if response.status != 200 and not (response.status == 206 and known.offset):
+        raise UpstreamError(url, _status(response))
+    encoding = response.headers.get("Content-Encoding", "identity")
+    if encoding != "identity":
+        raise WrongContentError(url, f"sent Content-Encoding {foreign(encoding)} though identity was asked for")
+    if response.content_length == 0:
+        raise WrongContentError(url, "an empty file")
+
+
+def _check_range(url: str, response: aiohttp.ClientResponse, answer: UpstreamResponse, known: Known) -> None:
+    """Whether a 206 goes on with what we have (RFC 9110 sections 14.4, 15.3.7). Raises RangeError."""
+    span = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+    if span is None:
+        raise RangeError(url, "sent a part of the file, and not which")
+    first, last, size = (int(number) for number in span.groups())
+    if (first, last) != (known.offset, size - 1) or response.content_length not in (None, size - first):
+        raise RangeError(url, f"sent bytes {first}-{last} of {size} when all from {known.offset} on were asked for")
+    if size != known.size:
+        raise RangeError(url, f"the file has {size} bytes now, not {known.size}")
+    # There are upstreams that answer a range whatever If-Range says.
+    if (answer.etag and answer.etag != known.etag) or (
+        not answer.etag and answer.last_modified and answer.last_modified != known.last_modified
+    ):
+        raise RangeError(url, "the file has changed")
+
+
+async def _read_all(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    content = b""
+    while len(content) < limit and (chunk := await response.content.read(limit - len(content))):
+        content += chunk
+    return content
+
+
+def _status(response: aiohttp.ClientResponse) -> str:
+    return f"{response.status} {foreign(response.reason or '')}".rstrip()

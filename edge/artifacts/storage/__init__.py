@@ -1,0 +1,1 @@
+"""The directory of artifacts, and what goes when there is no room."""

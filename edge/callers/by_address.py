@@ -1,0 +1,229 @@
+"""Who is calling: from the address of a packet or connection to the machine.
+
+Where this edge gives out the addresses, a machine is at the address that its Hardware reserves, and nowhere else. Where
+another DHCP server does, three things tell, the first that says anything wins:
+
+1. the kernel's neighbour table, for machines on a link of ours (`edge.neighbour.table`): it can't be told lies by
+   DHCP, so that a machine that asks for an address in another one's name does not get that one's metadata;
+2. what the machine's own DHCP conversation with the other server said (`learn`), for machines behind a relay;
+3. the address that its Hardware gives, for then the other server is likely to give the same one, unless the machine
+   is known to be elsewhere.
+
+In every mode a second address on a machine is not enough to become the one whose address that is: whoever is on a link
+of ours must have the MAC of one of its cards, as the kernel knows it. Behind a router there is nothing to be known but
+the address. TFTP, HTTP and the metadata service all ask here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from typing import Final, NamedTuple, Protocol
+
+from edge.callers.addresses import Networks, inside
+from edge.machines import DhcpMode, Inventory, Machine
+
+MAX_MACHINES = 131_072
+"""Registered machines whose addresses are remembered."""
+MAX_STRANGERS = 4096
+"""And others: in a pool of their own, so that a flood of made-up MACs pushes nobody out who is registered."""
+LEARNT_SECONDS = 86_400.0
+"""How long what DHCP said is believed: the other server may give the address to somebody whom we don't hear."""
+NEIGHBOUR_SECONDS = 1.0
+"""How long it is believed what the kernel said, unless it says before that it has changed."""
+_MAX_NEIGHBOURS = 4096
+
+
+class Neighbours(Protocol):
+    """Who is on our links, as the kernel knows it: `edge.neighbour.table`."""
+
+    def mac(self, ip: str) -> str | None:
+        """The MAC that answers for an IPv4 address; None: it does not know one."""
+
+    def on_link(self, ip: str) -> bool:
+        """Whether whoever is at the address is on a link of ours, so that there is a MAC to be known."""
+
+
+class _Unseen:
+    """Nobody's neighbours can be known."""
+
+    def mac(self, _ip: str) -> str | None:
+        return None
+
+    def on_link(self, _ip: str) -> bool:
+        return False
+
+
+UNSEEN: Final = _Unseen()
+
+_HIDDEN: Final = ""
+"""On a link of ours, but the kernel does not know the MAC at this moment."""
+
+
+class _Known(NamedTuple):
+    what: str
+    since: float
+
+
+_Neighbour = tuple[str | None, float]
+"""A MAC, or None on no link of ours; and since when."""
+
+
+class Callers:
+    """Knows machines by where they call from.
+
+    `connected`: the kernel has sent something to that address and heard an answer (TCP's handshake), so it knows who is
+    there, if anybody on our links is. Of a datagram, or of what a trusted proxy says, it may not know yet; then the
+    address is believed.
+    """
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        mode: DhcpMode = DhcpMode.RESERVATION,
+        neighbours: Neighbours = UNSEEN,
+        clock: Callable[[], float] = time.monotonic,
+        by_address: Networks = (),
+    ) -> None:
+        """`clock` gives seconds, of any epoch. In the networks `by_address`, MACs on our links tell nothing.
+
+        `gives_addresses`: whether it is here that machines get them.
+        """
+        self._inventory = inventory
+        self.gives_addresses = mode is DhcpMode.RESERVATION
+        self._neighbours = neighbours
+        self._clock = clock
+        self._by_address = by_address
+        self._machines = _Addresses(MAX_MACHINES)
+        self._strangers = _Addresses(MAX_STRANGERS)
+        self._neighbour_of: dict[str, _Neighbour] = {}
+        self._handlers: list[Callable[[], None]] = []
+
+    def machine(self, ip: str, *, connected: bool = False) -> Machine | None:
+        """The machine that calls from this IPv4 address; None if no Hardware is known to be there."""
+        if not self.gives_addresses:
+            mac = self.mac(ip, connected=connected)
+            return self._inventory.by_mac(mac) if mac is not None else None
+        machine = self._inventory.by_ip(ip)
+        if machine is None:
+            return None
+        mac = self._neighbour(ip)
+        if mac == machine.mac or mac is None or (mac == _HIDDEN and not connected) or self._has(machine, mac):
+            return machine
+        return None
+
+    def mac(self, ip: str, *, connected: bool = False) -> str | None:
+        """The MAC of whoever calls from this address, registered or not; None if it is not known."""
+        neighbour = self._neighbour(ip)
+        if neighbour == _HIDDEN and connected:
+            return None
+        machine = self._inventory.by_ip(ip)
+        if self.gives_addresses:
+            if machine is not None and (not neighbour or self._has(machine, neighbour)):
+                return machine.mac
+            return neighbour or None
+        now = self._clock()
+        mac = neighbour or self._machines.mac(ip, now) or self._strangers.mac(ip, now)
+        if mac is None and machine is not None and not self._machines.knows(machine.mac, now):
+            return machine.mac
+        return mac
+
+    def is_hidden(self, ip: str) -> bool:
+        """Whether a machine on a link of ours has this address, and the kernel does not know now which."""
+        return self._neighbour(ip) == _HIDDEN
+
+    def stranger(self, ip: str, macs: Collection[str]) -> str | None:
+        """Who else than the machine with these MACs is at an address on a link of ours, for people; None: nobody else.
+
+        On a connection from there, as with `connected`. A `tink.server.agents.auth.OtherHost`.
+        """
+        mac = self._neighbour(ip)
+        if mac is None or mac in macs:
+            return None
+        return mac or "somebody whose MAC the kernel does not know now"
+
+    def learn(self, mac: str, ip: str) -> None:
+        """Take note that the machine with this MAC has this address, as its DHCP conversation says.
+
+        A MAC has one address and an address one MAC; what was said last counts.
+        """
+        if self.gives_addresses:
+            return
+        now = self._clock()
+        registered = bool(self._inventory.claimants(mac))
+        pool, other = (self._machines, self._strangers) if registered else (self._strangers, self._machines)
+        if pool.mac(ip, now) != mac:
+            self._notify()
+        other.forget(mac, ip)
+        pool.put(mac, ip, now)
+
+    def changed(self, ip: str | None) -> None:
+        """Ask the kernel again who is at this address; None: at any (`edge.neighbour.changes`)."""
+        if ip is None:
+            self._neighbour_of.clear()
+        else:
+            self._neighbour_of.pop(ip, None)
+        self._notify()
+
+    def on_change(self, handler: Callable[[], None]) -> None:
+        """Call `handler()` when somebody may be at another address than a moment ago; often, so it must be quick."""
+        self._handlers.append(handler)
+
+    def _notify(self) -> None:
+        for handler in self._handlers:
+            handler()
+
+    def _has(self, machine: Machine, mac: str) -> bool:
+        """Whether a card of the machine's Hardware has this MAC: a bond, or a host with two cards, answers with any."""
+        return any(mac == one.mac for one in self._inventory.by_name(machine.name, machine.namespace))
+
+    def _neighbour(self, ip: str) -> str | None:
+        """The MAC at this address on a link of ours; _HIDDEN: not known now; None: it is on none."""
+        now = self._clock()
+        known = self._neighbour_of.get(ip)
+        if known is not None and 0 <= now - known[1] < NEIGHBOUR_SECONDS:
+            return known[0]
+        mac = None
+        if not inside(ip, self._by_address):
+            mac = self._neighbours.mac(ip)
+            if mac is None and self._neighbours.on_link(ip):
+                self._neighbour_of.pop(ip, None)
+                return _HIDDEN  # not for a second: the kernel is about to know it
+        self._neighbour_of.pop(ip, None)
+        if len(self._neighbour_of) >= _MAX_NEIGHBOURS:
+            del self._neighbour_of[next(iter(self._neighbour_of))]
+        self._neighbour_of[ip] = mac, now
+        return mac
+
+
+class _Addresses:
+    """Pairs of MAC and address, each in one pair only; at most `capacity`, those heard last."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._by_mac: dict[str, _Known] = {}  # in the order of time
+        self._by_ip: dict[str, str] = {}
+
+    def put(self, mac: str, ip: str, now: float) -> None:
+        self.forget(mac, ip)
+        if len(self._by_mac) >= self._capacity:
+            self.forget(next(iter(self._by_mac)), "")
+        self._by_mac[mac] = _Known(ip, now)
+        self._by_ip[ip] = mac
+
+    def forget(self, mac: str, ip: str) -> None:
+        """Let there be no pair with either."""
+        old = self._by_mac.pop(mac, None)
+        if old is not None:
+            del self._by_ip[old.what]
+        other = self._by_ip.pop(ip, None)
+        if other is not None:
+            del self._by_mac[other]
+
+    def mac(self, ip: str, now: float) -> str | None:
+        mac = self._by_ip.get(ip)
+        return mac if mac is not None and self.knows(mac, now) else None
+
+    def knows(self, mac: str, now: float) -> bool:
+        known = self._by_mac.get(mac)
+        return known is not None and 0 <= now - known.since < LEARNT_SECONDS

@@ -1,0 +1,71 @@
+"""Tokens in URLs of the metadata service: who is asking, where NAT hides the address.
+
+    M1.525400000001.0.<HMAC-SHA256, base64url>
+
+The MAC of one of the machine's interfaces, the Unix second from which on the token is worth nothing (0: never), and a
+signature over both. `tinkedge metadata-url` prints the URL for an operator, who puts it into the machine's image; with
+`--metadata-tokens` the OSIE gets it on its kernel command line. `edge.callers.by_request` takes it from the path of a
+request. A token is all that it takes to read a machine's secrets, so none is ever logged.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tink.files.key_file import KeyFile
+from tink.mac import is_mac
+
+PREFIX = "M1."
+"""What each token begins with, and no MAC address or name of a Hardware does: those are in lower case."""
+
+TOKEN_CHARACTERS = 72
+"""The most that a token has."""
+
+KEY_FILE = "metadata-token.key"
+"""Its name in the data directory."""
+
+_LABEL = "tinkedge metadata token"
+_TOKEN = re.compile(r"(M1\.([0-9a-f]{12})\.(0|[1-9][0-9]{0,11}))\.([A-Za-z0-9_-]{43})", re.ASCII)
+
+
+class MetadataTokenError(ValueError):
+    """A token is worth nothing; the message says why, and never what the token is."""
+
+
+class MetadataTokens:
+    """Makes tokens and reads them."""
+
+    def __init__(self, keys: KeyFile, lifetime: float = 0.0, clock: Callable[[], float] = time.time) -> None:
+        """`lifetime` of new tokens in seconds, 0: for ever; `clock` gives Unix seconds."""
+        self._keys = keys
+        self._lifetime = lifetime
+        self._clock = clock
+
+    def mint(self, mac: str) -> str:
+        """A token for the machine with the interface `mac` (lower case, colons). Raises ValueError."""
+        if not is_mac(mac):
+            raise ValueError(f"{mac[:64]!r} is no MAC address in lower case with colons")
+        expires = int(self._clock() + self._lifetime) if self._lifetime else 0
+        claims = f"{PREFIX}{mac.replace(':', '')}.{expires}"
+        return f"{claims}.{self._keys.sign(_LABEL, claims)}"
+
+    def mac(self, token: str) -> str:
+        """The MAC (lower case, colons) that a token speaks for. Raises MetadataTokenError."""
+        match = _TOKEN.fullmatch(token)
+        if match is None:
+            raise MetadataTokenError("it is no whole token")
+        claims, digits, expires, signature = match.groups()
+        if not self._keys.signed(_LABEL, claims, signature):
+            raise MetadataTokenError("it is not signed with a key of this edge (see --metadata-token-key)")
+        if expires != "0" and self._clock() >= int(expires):
+            ended = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(expires)))
+            raise MetadataTokenError(f"it ended at {ended}; 'tinkedge metadata-url' makes a new one")
+        return ":".join(digits[at : at + 2] for at in range(0, 12, 2))
+
+
+def token_keys(data_dir: Path, key: Path | None, *, create: bool) -> KeyFile:
+    """The keys in `key`, or in the data directory; only there one is made (if `create`). Raises KeyFileError."""
+    return KeyFile(key or data_dir / KEY_FILE, "metadata token key", create=create and key is None)

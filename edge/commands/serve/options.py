@@ -1,0 +1,304 @@
+"""The options of the commands that serve, by the services that each of them runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from edge.commands.metal3_options import empty_checksum_type
+from edge.commands.serve.parameter_types import Interface, Ipv4, NetworkList, Osie, Size
+from edge.composition.settings import Service
+from edge.machines import DhcpMode, NetbootWhen
+from tink.server import DEFAULT_LIFETIME_SECONDS, AgentAuth
+
+Command = Callable[..., None]
+
+_PATH = click.Path(path_type=Path)
+_DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
+_PORT = click.IntRange(1, 65535)
+
+_DATA_DIR = click.option(
+    "--data-dir", type=_PATH, default=Path("/var/lib/tinkedge"), help="Database, keys and cache of kernels and initrds."
+)
+
+_NETWORK = (
+    click.option(
+        "--interface",
+        type=Interface(),
+        multiple=True,
+        help="An interface that faces machines, and its address if not the first: eth1, eth1=10.0.0.1, eth1.100. "
+        "Repeatable. Default: of the default route.",
+    ),
+    click.option(
+        "--public-ip", type=Ipv4(), default=None, help="The address of the only interface, as machines reach it."
+    ),
+)
+_KNOWN_BY_ADDRESS = click.option(
+    "--known-by-address",
+    type=NetworkList(),
+    default="",
+    help="Networks where an address alone says which machine has it, though others could take it: where a router "
+    "answers ARP for machines, or bridges have MACs that no Hardware names.",
+)
+
+_AGENTS = (
+    click.option(
+        "--agent-auth",
+        type=click.Choice([auth.value for auth in AgentAuth]),
+        default=AgentAuth.ADDRESS.value,
+        help="Who may speak for a machine. address: connections from an IP of its Hardware. token: agents with the "
+        "token of their iPXE script. mtls: agents with a certificate in the machine's name. none: anybody.",
+    ),
+    click.option(
+        "--agent-token-key",
+        type=_PATH,
+        default=None,
+        help="File with the keys that sign tokens, the newest first. Default: DATA_DIR/agent-token.key, which is made.",
+    ),
+    click.option(
+        "--agent-token-lifetime",
+        type=click.FloatRange(60, 10 * 365 * 86_400),
+        default=DEFAULT_LIFETIME_SECONDS,
+        help="Seconds that a token is good for. A connected agent gets a new one in time.",
+    ),
+    click.option(
+        "--grpc-tls-ca",
+        type=_PATH,
+        default=None,
+        help="Certificates (PEM) that agents are to trust the gRPC server by. Default: the last of --grpc-tls-cert.",
+    ),
+)
+_WEBHOOK_ADDRESS = (
+    click.option("--webhook-url", default="", help="https://HOST:PORT where a cluster's API reaches the webhooks."),
+    click.option(
+        "--webhook-service", default="", help="NAMESPACE/NAME[:PORT] of the Service in front of the webhooks."
+    ),
+    click.option(
+        "--webhook-port",
+        type=click.IntRange(0, 65535),
+        default=0,
+        help="Where the webhooks listen. 0: any free port on loopback, 9443 with a URL or a Service.",
+    ),
+)
+_OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
+    Service.APISERVER: (
+        click.option("--api-port", type=_PORT, default=6443, help="Port of the embedded API, on loopback."),
+    ),
+    Service.DHCP: (
+        click.option(
+            "--dhcp-mode",
+            type=click.Choice([mode.value for mode in DhcpMode]),
+            default=DhcpMode.RESERVATION.value,
+            help="reservation: addresses and boot files for machines with a Hardware. proxy: boot files only, beside "
+            "another DHCP server. auto-proxy: for machines without a Hardware, too. off: no DHCP.",
+        ),
+        click.option(
+            "--netboot-when",
+            type=click.Choice([when.value for when in NetbootWhen]),
+            default=NetbootWhen.ALLOWED.value,
+            help="allowed: whenever the Hardware allows it. workflow: only while the machine has a Workflow that has "
+            "not ended.",
+        ),
+        click.option(
+            "--decline-quarantine",
+            type=click.FloatRange(0, 86400),
+            default=600.0,
+            help="Seconds for which an address is not offered after its machine found somebody else there.",
+        ),
+        click.option(
+            "--default-osie",
+            type=Osie(),
+            default=None,
+            help="What machines without a Hardware netboot in auto-proxy mode. Default: they are told how to register.",
+        ),
+        click.option(
+            "--tftp-dir",
+            type=_DIRECTORY,
+            default=None,
+            help="More files to serve over TFTP, such as the firmware of Raspberry Pis.",
+        ),
+        click.option(
+            "--tftp-single-port", is_flag=True, help="Send TFTP files from port 69, for firewalls and NAT in between."
+        ),
+    ),
+    Service.HTTP: (
+        click.option("--ipxe-dir", type=_PATH, default=Path("/usr/lib/ipxe"), help="Directory of the iPXE binaries."),
+        click.option(
+            "--osie-dir",
+            type=_DIRECTORY,
+            default=None,
+            help="OSIEs may name files below it as file://. Default: DATA_DIR/osie.",
+        ),
+        click.option(
+            "--cache-size",
+            type=Size(),
+            default=None,
+            help="Disk for kernels and initrds, such as 20GB. Default: what the disk has room for.",
+        ),
+        click.option(
+            "--allow-upstream",
+            type=NetworkList(),
+            multiple=True,
+            help="Networks that OSIEs may name though they are this host's own, loopback or link-local, such as "
+            "10.0.0.1/32. Repeatable.",
+        ),
+        click.option("--http-port", type=_PORT, default=7080, help="Port of scripts, kernels and metadata."),
+        click.option(
+            "--insecure-registry", multiple=True, help="Registry that agents speak to over plain HTTP. Repeatable."
+        ),
+        click.option("--grpc-authority", default="", help="Where agents find the gRPC server. Default: this host."),
+        click.option(
+            "--router-advertisements",
+            is_flag=True,
+            help="Tell IPv6 router solicitations that there is no router: iPXE boots 13 s sooner where none answers.",
+        ),
+        click.option(
+            "--trusted-proxies",
+            type=NetworkList(),
+            default="",
+            help="HTTP proxies in front of the edge: where a request comes from is what their X-Forwarded-For says.",
+        ),
+        click.option(
+            "--metadata-nat",
+            type=NetworkList(),
+            default="",
+            help="Addresses that NAT gives to machines: whoever comes from there gets the metadata of the MAC in the "
+            "path, /machine/MAC/... or /nocloud/MAC/...",
+        ),
+        click.option(
+            "--metadata-tokens",
+            is_flag=True,
+            help="Give each machine's OSIE a signed URL of its metadata on the kernel command line: "
+            "tinkerbell_metadata=URL.",
+        ),
+        click.option(
+            "--metadata-token-key",
+            type=_PATH,
+            default=None,
+            help="File with the keys that sign such URLs, the newest first, the same for all edges. Default: "
+            "DATA_DIR/metadata-token.key, which is made.",
+        ),
+        click.option(
+            "--metadata-token-lifetime",
+            type=click.FloatRange(0, 10 * 365 * 86_400),
+            default=0.0,
+            help="Seconds that such a URL is good for; 0: for ever.",
+        ),
+        click.option(
+            "--imds-tokens",
+            type=click.Choice(["optional", "required"]),
+            default="optional",
+            help="Whether metadata is for requests with a session token only (IMDSv2: PUT /latest/api/token). Signed "
+            "URLs need none.",
+        ),
+    ),
+    "fast path": (
+        click.option(
+            "--fast-path/--no-fast-path",
+            default=True,
+            help="Answer plain DHCP packets and metadata requests from prepared answers. Without it each is answered "
+            "in full: the same bytes, in more time.",
+        ),
+    ),
+    Service.ADMIN: (
+        click.option("--admin-address", default="127.0.0.1", help="Where operators' HTTP listens."),
+        click.option("--admin-port", type=_PORT, default=7081, help="Port of operators' HTTP: journeys and metrics."),
+        click.option(
+            "--admin-token-file",
+            type=_PATH,
+            default=None,
+            help="File with the tokens that operators' HTTP accepts, one a line, the newest first. Default: "
+            "DATA_DIR/admin-token, which is made. Metrics need none.",
+        ),
+    ),
+    Service.CONTROLLER: (
+        click.option("--scheduled-timeout", default=300.0, help="Seconds a Workflow may be Scheduled."),
+        click.option("--cancelling-timeout", default=300.0, help="Seconds a Workflow may be Cancelling."),
+        click.option("--action-timeout", default=0.0, help="Seconds an action may take that gives no timeout; 0: any."),
+        click.option(
+            "--reference-timeout", default=60.0, help="Seconds a Workflow waits for its Hardware and Template."
+        ),
+        click.option(
+            "--leader-elect/--no-leader-elect",
+            default=None,
+            help="Of several replicas one works, agreed by a Lease. Default: not with the embedded API.",
+        ),
+        click.option(
+            "--lease-namespace", default="", help="Where the Lease is. Default: this pod's namespace, or default."
+        ),
+    ),
+    Service.WEBHOOKS: (
+        click.option(
+            "--webhook-failure-policy",
+            type=click.Choice(["Ignore", "Fail"]),
+            default="Ignore",
+            help="What becomes of writes while no webhook answers: Ignore lets them in.",
+        ),
+    ),
+    Service.CONVERSION: (empty_checksum_type,),
+    Service.SERVER: (
+        click.option("--grpc-port", type=_PORT, default=42113, help="Port of the gRPC server for agents."),
+        click.option(
+            "--reboot-grace",
+            type=click.FloatRange(min=0, min_open=True),
+            default=30.0,
+            help="Seconds an agent is gone before a last action that reboots its machine has succeeded.",
+        ),
+        click.option(
+            "--grpc-tls-cert",
+            type=_PATH,
+            default=None,
+            help="The gRPC server's certificate (PEM), and those that lead to its authority. Default: no TLS.",
+        ),
+        click.option("--grpc-tls-key", type=_PATH, default=None, help="Its private key (PEM)."),
+        click.option(
+            "--grpc-client-ca",
+            type=_PATH,
+            default=None,
+            help="The authority (PEM) of the certificates that all clients of the gRPC server must show then.",
+        ),
+        click.option(
+            "--grpc-connections-per-address",
+            type=click.IntRange(min=1),
+            default=None,
+            help="Connections, and calls at once, that one address may have: more for many agents behind one (NAT, a "
+            "Service). Default: 512, or fewer where there are few files.",
+        ),
+    ),
+    "client": (
+        click.option("--kubeconfig", type=_PATH, default=None, help="The cluster's. Default: see above."),
+        click.option("--manifests", type=_PATH, default=None, help="Directory of manifests to apply at the start."),
+    ),
+    "process": (
+        click.option(
+            "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", help="Verbosity."
+        ),
+        click.option(
+            "--log-format", type=click.Choice(["text", "json"]), default="text", help="Lines for people or programs."
+        ),
+    ),
+}
+
+
+def serving(*groups: Service | str) -> Callable[[Command], Command]:
+    """A decorator that gives a command the options of these services."""
+
+    def decorate(command: Command) -> Command:
+        options = [option for group in groups for option in _OPTIONS.get(group, ())]
+        if {Service.APISERVER, Service.HTTP} & set(groups):
+            options = [_DATA_DIR, *options]
+        if {Service.DHCP, Service.TFTP, Service.HTTP, Service.SERVER} & set(groups):
+            options = [*_NETWORK, *options]
+        if {Service.DHCP, Service.HTTP} & set(groups):
+            options = [*options, *_OPTIONS["fast path"]]
+        if {Service.HTTP, Service.SERVER} & set(groups):
+            options = [*options, _KNOWN_BY_ADDRESS, *_AGENTS]
+        if {Service.WEBHOOKS, Service.CONVERSION} & set(groups):
+            options = [*options, *_WEBHOOK_ADDRESS]
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate

@@ -1,0 +1,100 @@
+"""The process of a command that serves: from its options to its exit status."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import resource
+import signal
+import sys
+from typing import Any
+
+from edge.artifacts import DirectoryInUseError
+from edge.commands.serve.stack_settings import settings
+from edge.composition.heap import settle
+from edge.composition.logs import set_up
+from edge.composition.serving import ServingError
+from edge.composition.settings import Service, StackSettings
+from edge.composition.stack import Stack, StackError
+from edge.dhcp import DhcpServerError, SettingsError
+from edge.neighbour.router_advertisement import RouterAdvertiserError
+from edge.tftp import TftpServerError
+from ipxe.binaries import BinariesError
+from tink.apiserver import ApiServerError
+from tink.files.data_directory import DataDirectoryError
+from tink.files.key_file import KeyFileError
+from tink.kube.client import ApiError, KubeConfigError
+from tink.kube.manifests import ManifestError
+from tink.server import TlsError
+
+log = logging.getLogger(__name__)
+
+_EXPECTED = (
+    StackError,
+    ApiError,
+    ApiServerError,
+    BinariesError,
+    DataDirectoryError,
+    DhcpServerError,
+    DirectoryInUseError,
+    KeyFileError,
+    KubeConfigError,
+    ManifestError,
+    RouterAdvertiserError,
+    ServingError,
+    SettingsError,
+    TftpServerError,
+    TlsError,
+    OSError,
+)
+"""The parts' own errors: they say what is wrong and what to do, so a trace would only hide that."""
+
+
+def run(services: frozenset[Service], options: dict[str, Any]) -> None:
+    """Run these services until SIGTERM or SIGINT, and exit the process: 0 then, 1 if they can't start or end."""
+    import uvloop
+
+    set_up(options["log_level"], options["log_format"])
+    os.umask(0o077)  # what is kept is for its owner alone; nothing that runs here writes for others
+    # Every transfer and connection is a file; the usual soft limit, 1,024, is less than a rack needs.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    gc.set_threshold(50_000, 20, 100)  # taking in 100,000 machines makes many objects and no garbage
+    sys.exit(uvloop.run(_run(settings(services, options))))
+
+
+async def _run(stack_settings: StackSettings) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    stack = Stack(stack_settings)
+    try:
+        await _until(stop, stack)
+    except _EXPECTED as error:
+        log.error("%s", error)
+        log.debug("where", exc_info=True)
+        return 1
+    except Exception:
+        log.exception("this should not have happened; please report it")
+        return 1
+    return 0
+
+
+async def _until(stop: asyncio.Event, stack: Stack) -> None:
+    starting = asyncio.ensure_future(stack.start())
+    stopped = asyncio.ensure_future(stop.wait())
+    await asyncio.wait([starting, stopped], return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait([starting])
+        return
+    starting.result()
+    settle()
+    try:
+        await stack.run(stop)
+    finally:
+        await stack.stop()
+        log.info("stopped")

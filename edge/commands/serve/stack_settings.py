@@ -1,0 +1,118 @@
+"""From the options of a command to the settings of the stack (`edge.composition.settings`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edge.composition.host import HostError, Network, default_interface, interface_address
+from edge.composition.settings import EDGE, LOOPBACK, EdgeSettings, Service, StackSettings
+from edge.machines import DhcpMode, NetbootWhen
+from tink.controller import ControllerSettings
+from tink.convert.metal3 import ConversionSettings
+from tink.server import AgentAuth, ServerSettings, TlsFiles, TokenSettings
+from tink.webhooks import WebhookSettings
+
+_EDGE = (
+    *("dhcp_mode", "netboot_when", "decline_quarantine", "default_osie", "tftp_dir", "tftp_single_port"),
+    *("ipxe_dir", "osie_dir", "cache_size", "allow_upstream", "http_port", "insecure_registry", "grpc_authority"),
+    *("router_advertisements", "admin_address", "admin_port", "admin_token_file", "trusted_proxies", "metadata_nat"),
+    *("imds_tokens", "known_by_address", "metadata_tokens", "metadata_token_key", "metadata_token_lifetime"),
+    "fast_path",
+)
+_AGENT_OPTIONS = (
+    *("agent_auth", "agent_token_key", "agent_token_lifetime"),
+    *("grpc_tls_ca", "grpc_tls_cert", "grpc_tls_key", "grpc_client_ca", "grpc_connections_per_address", "reboot_grace"),
+)
+_WEBHOOKS = ("url", "service", "port", "failure_policy")
+_CONTROLLER_TIMES = ("scheduled_timeout", "cancelling_timeout", "action_timeout", "reference_timeout")
+
+
+def settings(services: frozenset[Service], options: dict[str, Any]) -> StackSettings:
+    """From the options to what the stack takes. Raises click.UsageError."""
+    given = dict(options)
+    for name in ("log_level", "log_format"):
+        given.pop(name, None)
+    interfaces, public_ip = given.pop("interface", ()), given.pop("public_ip", None)
+    networks = _networks(interfaces, public_ip) if services & (EDGE | {Service.SERVER}) else (LOOPBACK,)
+    edge = {name: given.pop(name) for name in _EDGE if name in given}
+    controller = {name: given.pop(name) for name in _CONTROLLER_TIMES if name in given}
+    if not controller.get("action_timeout"):
+        controller["action_timeout"] = None
+    webhooks = {name: given.pop(f"webhook_{name}") for name in _WEBHOOKS if f"webhook_{name}" in given}
+    conversion = {name: given.pop(name) for name in ("empty_checksum_type",) if name in given}
+    agents = {name: given.pop(name) for name in _AGENT_OPTIONS if name in given}
+    elect = given.pop("leader_elect", None)
+    try:
+        return StackSettings(
+            leader_elect=(Service.APISERVER not in services) if elect is None else elect,
+            services=services,
+            networks=networks,
+            edge=_edge(edge),
+            controller=ControllerSettings(**controller),
+            webhooks=WebhookSettings(**webhooks),
+            conversion=ConversionSettings(**conversion),
+            server=_server(services, given.get("data_dir"), agents),
+            **given,
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _networks(interfaces: tuple[tuple[str, str], ...], public_ip: str | None) -> tuple[Network, ...]:
+    """The networks that face machines. Raises click.UsageError."""
+    if public_ip is not None and len(interfaces) > 1:
+        raise click.UsageError("--public-ip is for a single interface: write --interface NAME=IP for each")
+    try:
+        wanted = interfaces or ((default_interface(), ""),)
+        found = tuple(Network(name, address or public_ip or interface_address(name)) for name, address in wanted)
+    except HostError as error:
+        raise click.UsageError(str(error)) from error
+    for field in ("interface", "address"):
+        values = [getattr(network, field) for network in found]
+        if len(set(values)) < len(values):
+            raise click.UsageError(f"--interface: an {field} is given twice: {', '.join(values)}")
+    return found
+
+
+def _server(services: frozenset[Service], data_dir: Path | None, given: dict[str, Any]) -> ServerSettings:
+    """What edge and server have to agree on about agents, and the server's own. Raises click.UsageError, ValueError."""
+    if not given:
+        return ServerSettings()
+    auth, tokens, tls = AgentAuth(given["agent_auth"]), None, None
+    if auth is AgentAuth.TOKEN:
+        file, together = given["agent_token_key"], {Service.HTTP, Service.SERVER} <= services
+        create = file is None
+        if file is None:
+            if data_dir is None or not together:
+                raise click.UsageError("--agent-token-key: edge and server run apart; give both the same file")
+            file = data_dir / "agent-token.key"
+        tokens = TokenSettings(file, given["agent_token_lifetime"], create=create)
+    certificate, key, client_ca = (given.get(f"grpc_{name}") for name in ("tls_cert", "tls_key", "client_ca"))
+    if (certificate is None) != (key is None) or (client_ca is not None and certificate is None):
+        raise click.UsageError("--grpc-tls-cert and --grpc-tls-key go together, and --grpc-client-ca needs both")
+    if certificate is not None and key is not None:
+        tls = TlsFiles(certificate, key, client_ca)
+    if auth is AgentAuth.MTLS and Service.SERVER not in services:
+        auth = AgentAuth.ADDRESS  # an edge has nothing to do with certificates of agents
+    more = {"reboot_grace": given["reboot_grace"]} if "reboot_grace" in given else {}
+    share = given.get("grpc_connections_per_address")
+    if share is not None:
+        more |= {"connections_per_address": share, "calls_per_address": share}
+    return ServerSettings(agent_auth=auth, tokens=tokens, tls=tls, tls_ca=given.get("grpc_tls_ca"), **more)
+
+
+def _edge(given: dict[str, Any]) -> EdgeSettings:
+    if "dhcp_mode" in given:
+        given["dhcp_mode"] = DhcpMode(given["dhcp_mode"])
+        given["netboot_when"] = NetbootWhen(given["netboot_when"])
+    if given.get("default_osie") is not None and given["dhcp_mode"] is not DhcpMode.AUTO_PROXY:
+        raise click.UsageError("--default-osie is for --dhcp-mode auto-proxy: in other modes a Hardware names the OSIE")
+    if "imds_tokens" in given:
+        given["imds_required"] = given.pop("imds_tokens") == "required"
+    if "allow_upstream" in given:
+        given["allowed_upstreams"] = tuple(network for each in given.pop("allow_upstream") for network in each)
+    renamed = {"cache_size": "cache_bytes", "insecure_registry": "insecure_registries"}
+    return EdgeSettings(**{renamed.get(name, name): value for name, value in given.items()})

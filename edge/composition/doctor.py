@@ -1,0 +1,351 @@
+"""What would keep this host from serving machines, or from running the lab, and how to mend it.
+
+`tinkedge doctor` prints all findings; the lab asks for its own before it begins. Nothing here changes anything, and
+nothing but `probe` sends anything.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import random
+import re
+import shutil
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge.composition.host import HostError, default_interface, interface_address
+from tink.files.data_directory import disk_refuses, problems, user_name
+
+_CAPABILITIES = {"CAP_NET_BIND_SERVICE": 10, "CAP_NET_ADMIN": 12, "CAP_NET_RAW": 13, "CAP_SYS_ADMIN": 21}
+
+# Program -> the Debian package that has it. deploy/setup.sh installs the same packages.
+LAB_PROGRAMS = {
+    "qemu-system-x86_64": "qemu-system-x86",
+    "ip": "iproute2",
+    "docker-registry": "docker-registry",
+    "skopeo": "skopeo",
+    "umoci": "umoci",
+    "mmdebstrap": "mmdebstrap",
+    "mksquashfs": "squashfs-tools",
+    "cpio": "cpio",
+    "depmod": "kmod",
+    "busybox": "busybox-static",
+    "zstd": "zstd",
+    "syslinux": "syslinux",
+    "mcopy": "mtools",
+    "mkfs.vfat": "dosfstools",
+    "sgdisk": "gdisk",
+    "mke2fs": "e2fsprogs",
+}
+LAB_FILES = {
+    "/usr/share/OVMF/OVMF_CODE_4M.fd": "ovmf",
+    "/usr/lib/ipxe/snponly.efi": "ipxe",
+    "/usr/lib/ipxe/qemu/pxe-virtio.rom": "ipxe-qemu",
+    "/usr/lib/systemd/boot/efi/systemd-bootx64.efi": "systemd-boot-efi",
+    "/usr/lib/syslinux/mbr/gptmbr.bin": "syslinux-common",
+}
+_LAB_DISK_MB = 4000
+_PROGRAM = ("tinkedge", "edge.cli")
+_BOOT_PROGRAMS = ("undionly.kpxe", "snponly.efi")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at: `ok`, what was seen, and, where it is not ok, how to mend it."""
+
+    name: str
+    ok: bool
+    seen: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A port that a service listens on. `name` is what --disable calls the service."""
+
+    service: str
+    kind: socket.SocketKind
+    number: int
+    name: str
+    loopback: bool = False
+
+
+PORTS = (
+    Port("DHCP", socket.SOCK_DGRAM, 67, "dhcp"),
+    Port("PXE boot server", socket.SOCK_DGRAM, 4011, "dhcp"),
+    Port("TFTP", socket.SOCK_DGRAM, 69, "tftp"),
+    Port("HTTP", socket.SOCK_STREAM, 7080, "http"),
+    Port("gRPC", socket.SOCK_STREAM, 42113, "server"),
+    Port("embedded API", socket.SOCK_STREAM, 6443, "apiserver", loopback=True),
+    Port("admin HTTP", socket.SOCK_STREAM, 7081, "admin", loopback=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Network:
+    """The machines' interface and this host's address on it."""
+
+    interface: str
+    address: str
+
+
+def kubectl() -> str | None:
+    """The path of kubectl: the one on PATH, else the one that `make` unpacked beside this Python; None if none is."""
+    return shutil.which("kubectl") or shutil.which("kubectl", path=Path(sys.executable).parent)
+
+
+def serving(interfaces: Sequence[str], ipxe_dir: Path) -> Iterator[Finding]:
+    """What `tinkedge up` needs. Interfaces as `--interface` takes them (`NAME[=IP]`); none: the default route's."""
+    yield _capabilities("serving", ("CAP_NET_BIND_SERVICE", "CAP_NET_RAW"))
+    networks: list[_Network] = []
+    for interface in interfaces or [""]:
+        try:
+            network = _network(interface)
+        except HostError as error:
+            remedy = "give the machines' interface with --interface"
+            yield Finding("interface", ok=False, seen=str(error), remedy=remedy)
+        else:
+            networks.append(network)
+            yield Finding("interface", ok=True, seen=f"{network.interface} has {network.address}")
+    for port in PORTS:
+        if port.loopback or not networks:
+            yield _port(port, None)
+        else:
+            yield from (_port(port, network) for network in networks)
+    yield _ipxe(ipxe_dir)
+
+
+def data_directory(directory: Path) -> Iterator[Finding]:
+    """Whether others on this host can look into it, and whether its disk can be written."""
+    name = f"data directory {directory}"
+    try:
+        owner = directory.stat().st_uid
+        # Root may ask for tinkedge, which runs as another user.
+        found = problems(directory, None if os.geteuid() else owner)
+    except FileNotFoundError:
+        yield Finding(name, ok=True, seen="not there; the first start makes it")
+        return
+    except OSError as error:
+        remedy = "run this as the user that runs tinkedge, or give its --data-dir"
+        yield Finding(name, ok=False, seen=error.strerror or str(error), remedy=remedy)
+        return
+    for problem in found:
+        yield Finding(name, ok=False, seen=problem.seen, remedy=problem.remedy)
+    if not found:
+        yield Finding(name, ok=True, seen=f"for {user_name(owner)} alone")
+    refuses = disk_refuses(directory)
+    free = shutil.disk_usage(directory).free // 10**6
+    remedy = "until that is mended, what is stored is served, and nothing can be changed"
+    yield Finding("data directory's disk", not refuses, refuses or f"{free} MB free", remedy)
+
+
+def probe(interfaces: Sequence[str], ipxe_dir: Path) -> Iterator[Finding]:
+    """What can only be seen by asking: who else answers DHCP, and whether our TFTP serves, each as a machine sees it.
+
+    Takes some seconds. Sends DHCPDISCOVERs of a machine that there is not, and reads a boot program by TFTP.
+    """
+    for interface in interfaces or [""]:
+        try:
+            network = _network(interface)
+        except HostError:
+            continue  # `serving` has told
+        yield from _other_servers(network)
+        yield _tftp(network, ipxe_dir)
+
+
+def lab(cache: Path) -> Iterator[Finding]:
+    """What `tinkedge lab` needs besides."""
+    yield _capabilities("namespaces", ("CAP_SYS_ADMIN", "CAP_NET_ADMIN"))
+    missing = {package for program, package in LAB_PROGRAMS.items() if shutil.which(program) is None}
+    missing |= {package for path, package in LAB_FILES.items() if not _readable(Path(path))}
+    packages = " ".join(sorted(missing))
+    yield Finding(
+        "lab packages",
+        not missing,
+        f"missing: {packages}" if missing else "all installed",
+        f"as root: apt-get install --no-install-recommends {packages}",
+    )
+    yield Finding(
+        "kubectl",
+        kubectl() is not None,
+        kubectl() or "not on PATH",
+        "`make run` unpacks one into .venv/bin; or put any kubectl on PATH",
+    )
+    yield Finding(
+        "tap devices",
+        Path("/dev/net/tun").exists(),
+        "/dev/net/tun is there" if Path("/dev/net/tun").exists() else "/dev/net/tun is missing",
+        "modprobe tun",
+    )
+    yield _disk(cache)
+
+
+def _capabilities(name: str, wanted: tuple[str, ...]) -> Finding:
+    effective = 0
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            effective = int(line.split()[1], 16)
+    missing = [capability for capability in wanted if not effective >> _CAPABILITIES[capability] & 1]
+    seen = f"missing: {', '.join(missing)}" if missing else f"{', '.join(wanted)} held"
+    return Finding(f"privilege for {name}", not missing, seen, "run it as root, or give it these capabilities")
+
+
+def _network(interface: str) -> _Network:
+    name, _, address = interface.partition("=")
+    name = name or default_interface()
+    return _Network(name, address or interface_address(name))
+
+
+def _port(port: Port, network: _Network | None) -> Finding:
+    """Whether the service could listen there: tried as the service does it, on its interface or address alone."""
+    where = f" on {network.interface}" if network is not None else ""
+    name = f"port {port.number}/{'udp' if port.kind is socket.SOCK_DGRAM else 'tcp'} ({port.service}){where}"
+    with socket.socket(socket.AF_INET, port.kind) as probe:
+        if port.kind is socket.SOCK_STREAM:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        address = "127.0.0.1" if port.loopback else ""
+        try:
+            if network is not None and not port.loopback:
+                if port.kind is socket.SOCK_DGRAM:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, network.interface.encode() + b"\0")
+                else:
+                    address = network.address
+            probe.bind((address, port.number))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                remedy = (
+                    "see which addresses there are: ip -brief address"
+                    if error.errno == errno.EADDRNOTAVAIL
+                    else "run it as root, or with CAP_NET_BIND_SERVICE and CAP_NET_RAW"
+                )
+                return Finding(name, ok=False, seen=os.strerror(error.errno or 0), remedy=remedy)
+            holders = list(_holders(port))
+            if holders and all(holder.ours for holder in holders):
+                return Finding(name, ok=True, seen=f"tinkedge serves here, process {holders[0].pid}")
+            named = ", ".join(f"{holder.name} (process {holder.pid})" for holder in holders)
+            look = named or f"another program, named by: ss -lnp 'sport = :{port.number}'"
+            remedy = f"stop what has it: {look}; or start without the service: --disable {port.name}"
+            return Finding(name, ok=False, seen=os.strerror(error.errno), remedy=remedy)
+    return Finding(name, ok=True, seen="free")
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """A process with a port open."""
+
+    pid: int
+    name: str
+    ours: bool
+
+
+def _holders(port: Port) -> Iterator[_Holder]:
+    """Who has the port open, on whatever address; of processes that this user may look into (proc(5))."""
+    is_udp = port.kind is socket.SOCK_DGRAM
+    # gRPC listens on IPv4 addresses with IPv6 sockets, too.
+    tables = [Path("/proc/net") / ("udp" if is_udp else "tcp"), Path("/proc/net") / ("udp6" if is_udp else "tcp6")]
+    lines = [line.split() for table in tables if table.exists() for line in table.read_text().splitlines()[1:]]
+    state = "07" if is_udp else "0A"  # what an unconnected UDP socket is in, and LISTEN
+    inodes = {line[9] for line in lines if line[1].endswith(f":{port.number:04X}") and line[3] == state}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if inodes.isdisjoint(_sockets(process)):
+                continue
+            words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            name = (process / "comm").read_text().strip()
+        except OSError:
+            continue  # ended meanwhile, or another user's
+        yield _Holder(int(process.name), name, any(Path(word).name in _PROGRAM for word in words[:3]))
+
+
+def _sockets(process: Path) -> Iterator[str]:
+    """The inodes of a process's sockets. Raises OSError."""
+    for descriptor in (process / "fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile, as that of this very directory is
+            found = re.fullmatch(r"socket:\[(\d+)\]", str(descriptor.readlink()))
+            if found is not None:
+                yield found[1]
+
+
+def _other_servers(network: _Network) -> Iterator[Finding]:
+    # Here and not above: what needs the extra `diagnose` is loaded by those who ask for it.
+    from edge.diagnose import servers
+    from edge.diagnose.extra import DiagnoseError
+
+    name = f"other DHCP servers on {network.interface}"
+    try:
+        offers = servers.find(network.interface, servers.LISTEN_SECONDS, random.SystemRandom())
+    except DiagnoseError as error:
+        yield Finding(name, ok=False, seen="not looked for", remedy=str(error))
+        return
+    others = [offer for offer in offers if offer.server != network.address]
+    for offer in others:
+        gives = f"an address ({offer.address})" if offer.address else "no address"
+        yield Finding(
+            name,
+            ok=False,
+            seen=f"{offer.server} ({offer.mac}) offers {gives} and {offer.boots or 'nothing'} to boot",
+            remedy="machines take the first answer: stop it, or leave addresses to it with --dhcp-mode proxy",
+        )
+    if not others:
+        yield Finding(name, ok=True, seen=f"none answered within {servers.LISTEN_SECONDS:g} s")
+
+
+def _tftp(network: _Network, ipxe_dir: Path) -> Finding:
+    """Fetch a boot program from our own TFTP server, where one runs."""
+    from edge.diagnose import fetch
+    from edge.diagnose.extra import DiagnoseError, MissingExtraError
+
+    name = f"TFTP from {network.address}"
+    port = next(port for port in PORTS if port.name == "tftp")
+    if not any(_holders(port)):
+        return Finding(name, ok=True, seen="not tried: it does not run here now")
+    file = next((ipxe_dir / name for name in _BOOT_PROGRAMS if _readable(ipxe_dir / name)), None)
+    if file is None:
+        return Finding(name, ok=True, seen="not tried: there is no boot program to ask for")
+    try:
+        got = fetch.fetch(network.address, file.name, port.number)
+    except MissingExtraError as error:
+        return Finding(name, ok=False, seen="not tried", remedy=str(error))
+    except DiagnoseError as error:
+        return Finding(name, ok=False, seen=str(error), remedy="see its log, and whether a firewall is in between")
+    content = file.read_bytes()
+    if got.sha256 != hashlib.sha256(content).hexdigest():
+        seen = f"{file.name} is not the file in {ipxe_dir}: {got.size} bytes instead of {len(content)}"
+        return Finding(
+            name, ok=False, seen=seen, remedy="restart tinkedge if the file is new; else see who has the port"
+        )
+    return Finding(name, ok=True, seen=f"{file.name}, {got.size} bytes in {got.seconds:.2f} s, as it should be")
+
+
+def _ipxe(directory: Path) -> Finding:
+    found = [name for name in _BOOT_PROGRAMS if _readable(directory / name)]
+    return Finding(
+        "iPXE binaries",
+        len(found) == len(_BOOT_PROGRAMS),
+        f"{directory}: {', '.join(found) or 'neither undionly.kpxe nor snponly.efi'}",
+        "apt-get install ipxe, or give another directory with --ipxe-dir",
+    )
+
+
+def _readable(path: Path) -> bool:
+    # Unlike Path.exists(), no error where a directory on the way is closed to this user.
+    return os.access(path, os.R_OK)
+
+
+def _disk(cache: Path) -> Finding:
+    directory = cache
+    while directory != directory.parent and not _readable(directory):
+        directory = directory.parent
+    free = shutil.disk_usage(directory).free // 10**6
+    return Finding(
+        "disk space",
+        free >= _LAB_DISK_MB,
+        f"{free} MB free for {cache}",
+        f"the lab builds and keeps up to {_LAB_DISK_MB} MB: free some, or give another --cache-dir",
+    )

@@ -1,0 +1,99 @@
+"""What an operator can set: which services run, and how. `tinkedge up --help` explains each setting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from edge.callers import Networks
+from edge.composition.host import Network
+from edge.machines import DhcpMode, NetbootWhen
+from tink.controller import ControllerSettings
+from tink.convert.metal3 import ConversionSettings
+from tink.server import ServerSettings
+from tink.webhooks import WebhookSettings
+
+
+class Service(StrEnum):
+    """What a process of the stack can serve."""
+
+    APISERVER = "apiserver"
+    CONTROLLER = "controller"
+    WEBHOOKS = "webhooks"
+    CONVERSION = "conversion"
+    SERVER = "server"
+    DHCP = "dhcp"
+    TFTP = "tftp"
+    HTTP = "http"
+    ADMIN = "admin"
+
+
+ON_REQUEST = frozenset({Service.CONVERSION})
+"""For those who have Metal3's hosts: `tinkedge up` serves it only with --metal3."""
+
+EDGE = frozenset({Service.DHCP, Service.TFTP, Service.HTTP, Service.ADMIN})
+
+LOOPBACK = Network("lo", "127.0.0.1")
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeSettings:
+    """How machines are served.
+
+    `default_osie` is a namespace and a name; `cache_bytes` None: what the disk has room for; `allowed_upstreams` are
+    networks that OSIEs may name though they are special or this host's; `decline_quarantine` is in
+    seconds; `grpc_authority` empty: the address of ours that the machine reached, and `grpc_port`;
+    `metadata_token_lifetime` in seconds, 0: for ever. Without `fast_path`, DHCP and metadata are answered in full.
+    """
+
+    dhcp_mode: DhcpMode = DhcpMode.RESERVATION
+    netboot_when: NetbootWhen = NetbootWhen.ALLOWED
+    decline_quarantine: float = 600.0
+    default_osie: tuple[str, str] | None = None
+    ipxe_dir: Path = Path("/usr/lib/ipxe")
+    osie_dir: Path | None = None
+    tftp_dir: Path | None = None
+    tftp_single_port: bool = False
+    cache_bytes: int | None = None
+    allowed_upstreams: Networks = ()
+    http_port: int = 7080
+    admin_address: str = "127.0.0.1"
+    admin_port: int = 7081
+    admin_token_file: Path | None = None
+    grpc_authority: str = ""
+    insecure_registries: tuple[str, ...] = ()
+    router_advertisements: bool = False
+    trusted_proxies: Networks = ()
+    metadata_nat: Networks = ()
+    known_by_address: Networks = ()
+    metadata_tokens: bool = False
+    metadata_token_key: Path | None = None
+    metadata_token_lifetime: float = 0.0
+    imds_required: bool = False
+    fast_path: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StackSettings:
+    """Everything. `networks` are those that face machines; what machines talk to listens there and nowhere else.
+
+    `kubeconfig` None: the embedded API if it is one of `services`, else the service account of this pod.
+    """
+
+    services: frozenset[Service]
+    networks: tuple[Network, ...] = (LOOPBACK,)
+    data_dir: Path = Path("/var/lib/tinkedge")
+    kubeconfig: Path | None = None
+    manifests: Path | None = None
+    grpc_port: int = 42113
+    api_port: int = 6443
+    edge: EdgeSettings = field(default_factory=EdgeSettings)
+    controller: ControllerSettings = field(default_factory=ControllerSettings)
+    webhooks: WebhookSettings = field(default_factory=WebhookSettings)
+    conversion: ConversionSettings = field(default_factory=ConversionSettings)
+    server: ServerSettings = field(default_factory=ServerSettings)
+    leader_elect: bool = False
+    """Whether of several replicas of the controller one works, agreed by a Lease."""
+    lease_namespace: str = ""
+    """Where the Lease is; empty: this pod's namespace."""

@@ -1,0 +1,355 @@
+"""The composition root: puts the parts of the stack together, starts them in order and stops them in reverse.
+
+    API (embedded, or the operator's) -> client -> informers -> webhooks -> manifests
+                                                            -> inventory -> journey
+                                                            -> controller, gRPC server
+                                                            -> DHCP, TFTP, HTTP, router advertisements, admin HTTP
+
+`tinkedge up` runs all of it in one process; `tinkedge edge`, `controller`, `server` and `apiserver` run a part. Nothing
+else in the program knows which parts run together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from edge.callers import UNSEEN, Callers, Neighbours
+from edge.composition.serving import Serving, tcp_advice
+from edge.composition.settings import EDGE, Service, StackSettings
+from edge.journey.agents import AgentJourney
+from edge.journey.recorder import Journey
+from edge.journey.workflows import WorkflowJourney
+from edge.machines import ConditionWriter, DhcpMode, Inventory, PendingWorkflows
+from edge.neighbour.changes import NeighbourChanges
+from edge.neighbour.table import NeighbourTable
+from tink.api.crds import generate
+from tink.api.v1alpha2 import Raw
+from tink.apiserver import ApiServer
+from tink.controller import WorkflowController
+from tink.files.data_directory import claim
+from tink.kube.cache import Informer, ObjectCompressor
+from tink.kube.client import ApiError, KubeClient, KubeConfigError
+from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError, apply, load, resource_type
+from tink.kube.resources import CRD, HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW, ResourceType
+from tink.kube.runtime import LeaderElectionConfig, LeaderElector, pod_namespace
+from tink.metal3.webhook import HostConversion
+from tink.server import WorkflowServer
+from tink.webhooks import SERVICE_PORT, Admission, Hook, Webhooks, unregister
+
+log = logging.getLogger(__name__)
+
+Manifests = list[tuple[Path, Raw]]
+"""Objects, each with the file that it came from."""
+
+_HOOKS = frozenset({Service.WEBHOOKS, Service.CONVERSION})
+
+_SYNC_SECONDS = 30.0  # seconds without a further object of a list; an API that answers lists thousands in far less
+
+
+class StackError(Exception):
+    """The stack can't start, or a part of it ended; the message says which and why."""
+
+
+class Stack:
+    """Started once, stopped once."""
+
+    def __init__(self, settings: StackSettings) -> None:
+        self._settings = settings
+        self._exit = AsyncExitStack()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ended = asyncio.Event()
+        self._failure: str | None = None
+        self._not_ready = "starting"
+        self._api: ApiServer | None = None
+        # One packed copy of each Hardware, for the informer and the inventory alike.
+        self._compressor = ObjectCompressor()
+        self.inventory = Inventory(self._compressor)
+        self.journey = Journey(time.time)
+        self._pending = PendingWorkflows()
+
+    async def start(self) -> None:
+        """Start every service of the settings; ready when it returns. Raises StackError or the part's own error."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+        self._not_ready = ""
+        log.info("ready: %s", ", ".join(sorted(self._settings.services)))
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set. Raises StackError if a part ends by itself."""
+        waiting = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(self._ended.wait())]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+        if self._failure is not None:
+            raise StackError(self._failure)
+
+    async def stop(self) -> None:
+        """Stop everything, the newest part first."""
+        self._not_ready = "stopping"
+        await self._exit.aclose()
+
+    # --- the parts, in the order of their starting ----------------------------------------------------------------
+
+    async def _start(self) -> None:
+        settings = self._settings
+        if settings.services & {Service.APISERVER, Service.HTTP}:
+            claim(settings.data_dir)
+        kubeconfig = settings.kubeconfig
+        if Service.APISERVER in settings.services:
+            kubeconfig = await self._start_api()
+        client = await _connect(kubeconfig)
+        self._exit.push_async_callback(client.close)
+        if Service.APISERVER in settings.services:
+            await self._apply(client, [(Path("tinkedge"), definition) for definition in generate()])
+        manifests = load(settings.manifests) if settings.manifests is not None else []
+        # Definitions first, for the informers; the rest when the webhooks can review it.
+        await self._apply(client, [(file, obj) for file, obj in manifests if resource_type(obj) is CRD])
+        await self._start_services(client, [(file, obj) for file, obj in manifests if resource_type(obj) is not CRD])
+
+    async def _apply(self, client: KubeClient, manifests: Manifests) -> Manifests:
+        """Apply them and give those that were. What the embedded API can't store because of its disk is said.
+
+        Raises ManifestError.
+        """
+        applied = []
+        for file, obj in manifests:
+            try:
+                await apply(client, [(file, obj)])
+            except ManifestError as error:
+                if self._api is None or not self._api.refusal:
+                    raise
+                log.error("not applied, and not tried again before the next start: %s", error)
+            else:
+                applied.append((file, obj))
+        return applied
+
+    async def _start_api(self) -> Path:
+        api = self._api = ApiServer(self._settings.data_dir, port=self._settings.api_port)
+        await api.start()
+        self._exit.push_async_callback(api.stop)
+        log.info("embedded API on %s, kubeconfig %s", api.url, api.kubeconfig)
+        return api.kubeconfig
+
+    async def _start_services(self, client: KubeClient, manifests: Manifests) -> None:
+        wanted = self._settings.services
+        needed: dict[ResourceType, frozenset[Service]] = {
+            HARDWARE: EDGE | {Service.CONTROLLER, Service.SERVER, Service.WEBHOOKS},
+            OSIE: frozenset({Service.HTTP, Service.TFTP}),
+            TEMPLATE: frozenset({Service.CONTROLLER, Service.WEBHOOKS}),
+            WORKFLOW: EDGE | {Service.CONTROLLER, Service.SERVER, Service.WEBHOOKS},
+        }
+        if not self._reviews():
+            wanted -= _HOOKS
+        informers = {
+            resource: Informer(client, resource, compressor=self._compressor if resource is HARDWARE else None)
+            for resource, users in needed.items()
+            if users & wanted
+        }
+        serving, conditions = None, ConditionWriter(client)
+        callers = self._callers()
+        if wanted & EDGE:
+            self._follow(informers[HARDWARE], informers[WORKFLOW], conditions)
+            serving = Serving(
+                self._settings,
+                self._exit,
+                inventory=self.inventory,
+                callers=callers,
+                workflows=self._pending,
+                journey=self.journey,
+                osie=informers[OSIE].get if OSIE in informers else lambda _namespace, _name: None,
+                declined=conditions.changed,
+                not_ready=lambda: self._not_ready,
+                read_secret=lambda namespace, name: client.get(SECRET, name, namespace),
+            )
+        if Service.CONTROLLER in wanted:
+            controller = WorkflowController(
+                client,
+                workflows=informers[WORKFLOW],
+                hardware=informers[HARDWARE],
+                templates=informers[TEMPLATE],
+                settings=self._settings.controller,
+                elector=self._elector(client),
+            )
+            self._spawn(controller.run(), "controller")
+        if Service.SERVER in wanted:
+            await self._start_server(client, informers, callers)
+        for resource, informer in informers.items():
+            self._spawn(informer.run(), f"informer of {resource.plural}")
+        await self._synced(informers)
+        await self._start_webhooks(client, informers)
+        await self._apply_manifests(client, manifests, informers)
+        # Machines are heard when it is known which there are: a moment earlier, each would be told that it is unknown.
+        if serving is not None:
+            await serving.start()
+            self._spawn(serving.run(), "edge")
+            self._spawn(conditions.run(), "conditions")
+
+    def _elector(self, client: KubeClient) -> LeaderElector | None:
+        """Who decides which of several controllers works; None where there is one only."""
+        if not self._settings.leader_elect:
+            return None
+        namespace = self._settings.lease_namespace or pod_namespace()
+        return LeaderElector(client, LeaderElectionConfig("tinkedge-controller", namespace))
+
+    def _follow(self, hardware: Informer, workflows: Informer, conditions: ConditionWriter) -> None:
+        """Let everything at the edge that depends on them hear of Hardware and Workflows."""
+        self._exit.callback(self.journey.flush)
+        hardware.add_event_handler(lambda new, _: self.inventory.apply(new), self.inventory.remove)
+        hardware.add_event_handler(conditions.apply, conditions.remove)
+        journey = WorkflowJourney(self.journey, self.inventory)
+        workflows.add_event_handler(journey.on_change, journey.on_delete)
+        workflows.add_event_handler(self._pending.apply, self._pending.remove)
+
+    def _reviews(self) -> bool:
+        """Whether the API can reach our webhooks: the embedded one can, a cluster's must be told where they are."""
+        wanted, webhooks = self._settings.services, self._settings.webhooks
+        return bool(wanted & _HOOKS and (Service.APISERVER in wanted or webhooks.url or webhooks.service))
+
+    async def _start_webhooks(self, client: KubeClient, informers: dict[ResourceType, Informer]) -> None:
+        services, reached = self._settings.services, self._reviews()
+        if Service.CONVERSION in services and not reached:
+            raise StackError(
+                "the cluster can't reach the conversion webhook: give --webhook-service or --webhook-url, where it does"
+            )
+        hooks: list[Hook] = []
+        if Service.WEBHOOKS in services and reached:
+            hooks.append(
+                Admission(
+                    client,
+                    hardware=informers[HARDWARE],
+                    templates=informers[TEMPLATE],
+                    workflows=informers[WORKFLOW],
+                    failure_policy=self._settings.webhooks.failure_policy,
+                )
+            )
+        elif Service.APISERVER in services:
+            # Of an earlier run that did not end well: nobody answers there now.
+            with suppress(ApiError):
+                await unregister(client)
+        elif Service.WEBHOOKS in services:
+            log.info("writes are not reviewed: the cluster can't reach this; see --webhook-service, --webhook-url")
+        if Service.CONVERSION in services:
+            hooks.append(HostConversion(self._settings.conversion, install=Service.APISERVER in services))
+        if hooks:
+            await self._serve(Webhooks(client, hooks, self._settings.webhooks))
+
+    async def _serve(self, webhooks: Webhooks) -> None:
+        self._exit.push_async_callback(webhooks.stop)
+        try:
+            await webhooks.start()
+        except OSError as error:
+            port = self._settings.webhooks.port or SERVICE_PORT
+            raise StackError(
+                f"the webhooks can't listen on port {port}: {tcp_advice(error, port, '--webhook-port')}"
+            ) from error
+        self._spawn(webhooks.run(), "webhooks")
+
+    async def _apply_manifests(
+        self, client: KubeClient, manifests: Manifests, informers: dict[ResourceType, Informer]
+    ) -> None:
+        """Apply them, and wait until the informers know what was applied."""
+        applied = await self._apply(client, manifests)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SYNC_SECONDS):
+                for _, obj in applied:
+                    informer = informers.get(resource_type(obj) or CRD)
+                    place = obj["metadata"].get("namespace") or DEFAULT_NAMESPACE, obj["metadata"]["name"]
+                    while informer is not None and informer.get(*place) is None:  # noqa: ASYNC110 - for milliseconds
+                        await asyncio.sleep(0.01)
+
+    def _callers(self) -> Callers:
+        """Who calls, and who is on our links. Raises OSError where only the kernel can tell, and does not."""
+        edge = self._settings.edge
+        neighbours: Neighbours = UNSEEN
+        if self._settings.services & (EDGE | {Service.SERVER}):
+            try:
+                neighbours = table = NeighbourTable([network.interface for network in self._settings.networks])
+                self._exit.callback(table.close)
+            except OSError as error:
+                if edge.dhcp_mode is not DhcpMode.RESERVATION:
+                    raise
+                log.warning(
+                    "the kernel does not tell of its neighbours: machines are known by address alone: %s", error
+                )
+        callers = Callers(self.inventory, edge.dhcp_mode, neighbours, by_address=edge.known_by_address)
+        if neighbours is not UNSEEN:
+            self._exit.callback(NeighbourChanges(callers.changed).close)
+        return callers
+
+    async def _start_server(
+        self, client: KubeClient, informers: dict[ResourceType, Informer], callers: Callers
+    ) -> None:
+        agents = AgentJourney(self.journey.record, self.inventory)
+        server = WorkflowServer(
+            client,
+            workflows=informers[WORKFLOW],
+            hardware=informers[HARDWARE],
+            addresses=[f"{network.address}:{self._settings.grpc_port}" for network in self._settings.networks],
+            settings=self._settings.server,
+            observe=agents.observe,
+            other_host=callers.stranger,
+        )
+        try:
+            await server.start()
+        except OSError as error:
+            port = self._settings.grpc_port
+            raise StackError(
+                f"{error} 'ss -ltnp sport = :{port}' names it; stop it, or choose another port with --grpc-port"
+            ) from error
+        self._exit.push_async_callback(server.stop)
+
+    # --- how a part is started and watched ------------------------------------------------------------------------
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+        async def cancel() -> None:
+            task.cancel()
+            await asyncio.wait([task], timeout=10)
+
+        self._exit.push_async_callback(cancel)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        self._failure = f"{task.get_name()} ended: {error!r}" if error is not None else f"{task.get_name()} ended"
+        log.error("%s", self._failure, exc_info=error)
+        self._ended.set()
+
+    async def _synced(self, informers: dict[ResourceType, Informer]) -> None:
+        for resource, informer in informers.items():
+            listed = -1
+            while not informer.has_synced:
+                if len(informer) == listed:
+                    raise StackError(
+                        f"the API has not listed {resource.plural}.{resource.group} within {_SYNC_SECONDS:.0f} s. "
+                        "Are the CRDs installed (tinkedge crds | kubectl apply -f -)? See the log."
+                    )
+                listed = len(informer)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_SYNC_SECONDS):
+                        await informer.wait_for_cache_sync()
+
+
+async def _connect(kubeconfig: Path | None) -> KubeClient:
+    try:
+        return await KubeClient.connect(kubeconfig)
+    except KubeConfigError as error:
+        if kubeconfig is not None:
+            raise
+        raise StackError(f"{error} Outside of a cluster, give --kubeconfig FILE.") from error

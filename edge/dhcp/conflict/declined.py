@@ -1,0 +1,196 @@
+"""What becomes of a DHCPDECLINE: a machine says that another host has its address. Pure; the clock is given.
+
+Anybody can say so in its name. So nobody's word is taken where ARP can tell (RFC 5227):
+
+    DHCPDECLINE -> on our link: who answers an ARP probe for the address?
+                     another host               -> quarantine
+                     the machine itself, nobody -> nothing; the machine goes on to be served
+                -> through a relay, or on an interface without ARP, where nobody can probe:
+                     we gave the machine its address a moment ago   -> a short quarantine
+                     otherwise                                      -> nothing
+
+`edge.dhcp.sockets.prober` sends the ARP probes and hands in what is heard; without one nobody can probe. It is asked by
+`wake` to call `step`, and `wait` says when again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from edge.dhcp.conflict.quarantine import Quarantine
+from edge.dhcp.reports import Reports
+from edge.dhcp.wire import options
+from edge.dhcp.wire.arp import Claim
+from edge.journey.events import Outcome
+from edge.machines import Inventory, Machine
+from tink.limits.once_per import Tally, times
+from tink.mac import octets
+
+log = logging.getLogger(__name__)
+
+PROBES: Final = 3  # RFC 5227 section 1.1, PROBE_NUM
+PROBE_SECONDS: Final = 0.4
+"""Between probes. Shorter than the RFC's second or two: who declined asks anew after ten (RFC 2131 section 3.1)."""
+ANSWER_SECONDS: Final = 0.8
+"""How long an answer to the last probe is waited for."""
+MAX_PROBED: Final = 64
+"""Addresses that are probed at a time: some 100 probes a second."""
+UNSEEN_SECONDS: Final = 60.0
+"""The longest quarantine where nobody can probe."""
+ACKNOWLEDGED_SECONDS: Final = 60.0
+"""So long ago, or up to twice as long, an address was given whose DHCPDECLINE counts where nobody can probe."""
+
+
+class Acknowledged:
+    """Machines whose address was acknowledged (DHCPACK) not long ago, by the six bytes of their MAC."""
+
+    def __init__(self) -> None:
+        self.lately: set[bytes] = set()
+        """To be added to, with each DHCPACK of a new lease."""
+        self._before: set[bytes] = set()
+        self._since = float("-inf")
+
+    def __contains__(self, chaddr: bytes) -> bool:
+        return chaddr in self.lately or chaddr in self._before
+
+    def pass_time(self, now: float) -> None:
+        """To be called every few seconds, so that what is old is forgotten."""
+        if not 0 <= now - self._since < ACKNOWLEDGED_SECONDS:
+            self.lately, self._before = set(), self.lately
+            self._since = now
+
+
+@dataclass(slots=True)
+class _Probing:
+    """An address that is being probed."""
+
+    machine: Machine
+    source: str
+    probes_left: int = PROBES
+    due: float = 0.0
+    own: bool = False
+    """Whether the machine itself was heard there."""
+
+
+class Declined:
+    """Judges DHCPDECLINEs of one network."""
+
+    def __init__(
+        self, inventory: Inventory, quarantine: Quarantine, reports: Reports, clock: Callable[[], float]
+    ) -> None:
+        """`clock` gives seconds of any epoch."""
+        self.acknowledged = Acknowledged()
+        self.wake: Callable[[], None] | None = None
+        """Set by who can probe; called when there is something to probe."""
+        self.is_on_link: Callable[[bytes], bool] = lambda _address: False
+        """Set by who can probe: whether the address is of its link, whoever passed the packet on."""
+        self._inventory = inventory
+        self._quarantine = quarantine
+        self._reports = reports
+        self._clock = clock
+        self._probing: dict[bytes, _Probing] = {}  # by address
+        self._full = Tally(60.0, 1)
+
+    def heard(self, machine: Machine, address: bytes, source: str, *, relayed: bool) -> None:
+        """The machine's DHCPDECLINE of its address came from `source`, by a way that it can take."""
+        if self.wake is None or (relayed and not self.is_on_link(address)):
+            self._unseen(machine, source)
+        elif address in self._probing:
+            return
+        elif len(self._probing) >= MAX_PROBED:
+            held_back = self._full.due("", self._clock())
+            if held_back is not None:
+                log.warning(
+                    "DHCPDECLINEs of more than %d addresses at once: that of %s by %s is not looked into%s",
+                    MAX_PROBED, options.dotted(address), machine.mac, times(held_back),
+                )  # fmt: skip
+        else:
+            self._probing[address] = _Probing(machine, source, due=self._clock())
+            self.wake()
+
+    def disbelieved(self, machine: Machine, source: str, why: str) -> None:
+        """A DHCPDECLINE in the machine's name came by a way that the machine can't take."""
+        self._reports.tallied(machine.mac, f"DHCPDECLINE {why}", f"a DHCPDECLINE from {source} is not believed: {why}")
+
+    def pass_time(self) -> None:
+        """To be called every few seconds."""
+        self.acknowledged.pass_time(self._clock())
+
+    # --- for who probes ---------------------------------------------------------------------------------------------
+
+    @property
+    def wait(self) -> float | None:
+        """Seconds after which `step` is to be called; None: there is nothing to probe."""
+        due = min((probing.due for probing in self._probing.values()), default=None)
+        return None if due is None else max(due - self._clock(), 0.0)
+
+    def step(self) -> list[bytes]:
+        """The addresses to send a probe for now. Ends what has been probed for long enough."""
+        now = self._clock()
+        due = [(address, probing) for address, probing in self._probing.items() if probing.due <= now]
+        probes = []
+        for address, probing in due:
+            if probing.probes_left:
+                probing.probes_left -= 1
+                probing.due = now + (PROBE_SECONDS if probing.probes_left else ANSWER_SECONDS)
+                probes.append(address)
+            else:
+                del self._probing[address]
+                self._nobody(probing)
+        return probes
+
+    def claimed(self, claim: Claim) -> None:
+        """Somebody on the link said in ARP that an address is theirs."""
+        probing = self._probing.get(claim.address)
+        if probing is None:
+            return
+        if self._is_of(probing.machine, claim.hardware):
+            probing.own = True  # another host may have it, too
+            return
+        del self._probing[claim.address]
+        self._conflict(probing.machine, f"another host, {claim.hardware.hex(':')}, already uses {probing.machine.ip}")
+
+    def is_ours(self, address: bytes) -> None:
+        """The address turns out to be one of this host's own, for which no probe is answered."""
+        probing = self._probing.pop(address, None)
+        if probing is not None:
+            self._conflict(probing.machine, f"this host itself uses {probing.machine.ip}")
+
+    def probe_failed(self, address: bytes) -> None:
+        """The probe could not be sent."""
+        probing = self._probing.pop(address, None)
+        if probing is not None:
+            self._unseen(probing.machine, probing.source)
+
+    # --- verdicts ---------------------------------------------------------------------------------------------------
+
+    def _is_of(self, machine: Machine, hardware: bytes) -> bool:
+        """Whether that is the machine, by this interface or, as Linux answers ARP, by another of its own."""
+        mac = hardware.hex(":")
+        other = self._inventory.by_mac(mac)
+        return mac == machine.mac or (
+            other is not None and (other.namespace, other.name) == (machine.namespace, machine.name)
+        )
+
+    def _nobody(self, probing: _Probing) -> None:
+        machine = probing.machine
+        who = "only the machine itself answers" if probing.own else "nobody answers"
+        line = f"DHCPDECLINE of {machine.ip}, but {who} ARP there: it is offered as before"
+        self._reports.tallied(machine.mac, line, line, address=machine.ip or "")
+
+    def _unseen(self, machine: Machine, source: str) -> None:
+        if octets(machine.mac) not in self.acknowledged:
+            self.disbelieved(machine, source, "this server has given the machine no address in the last minute")
+            return
+        what = f"another host already uses {machine.ip}, says a packet from {source}, where nobody can look by ARP"
+        self._conflict(machine, what, UNSEEN_SECONDS)
+
+    def _conflict(self, machine: Machine, what: str, most_seconds: float = float("inf")) -> None:
+        seconds = min(self._quarantine.seconds, most_seconds)
+        self._quarantine.begin(machine, seconds)
+        pause = f"; it is not offered for {seconds:.0f} s" if seconds > 0 else ""
+        text = f"DHCPDECLINE: {what}{pause}. Find that host and stop it, or change the Hardware's dhcp.ip"
+        self._reports.once(machine.mac, Outcome.FAILED, text, address=machine.ip or "")

@@ -1,0 +1,370 @@
+"""Reservation mode: each machine that has a Hardware gets the address that it reserves, and what it boots.
+
+Whose packet it is, is told by the MAC in `chaddr` and nothing else, for ROM, iPXE and operating system each send
+another client identifier. Leases are not stored: the reservation is the lease, so a restart forgets nothing and several
+edges may answer alike. What a client may ask is RFC 2131 section 4.3; the states are those of its table 4:
+
+    SELECTING    54 is us, 50 is the address            ACK, or NAK for another address
+    INIT-REBOOT  50 is the address, no 54               ACK, or NAK
+    RENEWING     ciaddr is the address, neither option  ACK to that address, or NAK
+    REBINDING    the same, broadcast or by a relay      the same
+
+A reservation is compiled when its Hardware comes or changes, while that is at hand; what was there before this server
+is compiled when its machine is first heard.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+from edge.dhcp.boot import BootChoice, Client, ClientKind, Verdict, identify
+from edge.dhcp.conflict import Declined, Quarantine
+from edge.dhcp.datagram import BROADCAST, CLIENT_PORT, NO_SOURCE, PXE_PORT, SERVER_PORT, Received, Reply
+from edge.dhcp.replies.assembly import TooSmallError, assemble, echo_client_identifier, first_options
+from edge.dhcp.replies.boot_server import boot_server_reply
+from edge.dhcp.replies.destinations import Destinations
+from edge.dhcp.replies.reservation import Compiler, Reservation
+from edge.dhcp.replies.unregistered import Unregistered
+from edge.dhcp.reports import Reports
+from edge.dhcp.settings import DhcpSettings
+from edge.dhcp.wire import Message, MessageType, codec, options
+from edge.dhcp.wire.relay_agent import RelayAgent, relay_agent_of
+from edge.journey.events import Outcome
+from edge.machines import Inventory, NetbootPolicy
+from tink.mac import octets
+
+log = logging.getLogger(__name__)
+
+_NO_ANSWER = "DHCP answer"
+
+
+class Leases:
+    """Answers for the machines of an inventory, as their DHCP server."""
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        settings: DhcpSettings,
+        policy: NetbootPolicy,
+        choice: BootChoice,
+        reports: Reports,
+        unregistered: Unregistered,
+        quarantine: Quarantine,
+        declined: Declined,
+        destinations: Destinations,
+    ) -> None:
+        self.reservations: dict[bytes, Reservation] = {}
+        """By the six bytes of the MAC; those that are compiled already."""
+        self._inventory = inventory
+        self._choice = choice
+        self._reports = reports
+        self._unregistered = unregistered
+        self._quarantine = quarantine
+        self._declined = declined
+        self._destinations = destinations
+        self._compiler = Compiler(settings.server_ip, policy)
+        self._server_id = options.ipv4(settings.server_ip)
+        self._peers = frozenset(map(options.ipv4, settings.peers))
+
+    def compile(self, mac: str) -> Reservation | None:
+        """The reservation of the machine with this MAC, made anew; None if there is no such machine."""
+        chaddr = octets(mac)
+        machine = self._inventory.by_mac(mac)
+        self._quarantine.follow(mac, machine)
+        if machine is None:
+            self.reservations.pop(chaddr, None)
+            return None
+        is_sole = machine.ip is None or self._inventory.by_ip(machine.ip) is not None
+        reservation = self._compiler.compile(machine, is_sole=is_sole)
+        self.reservations[chaddr] = reservation
+        return reservation
+
+    def answer(self, message_type: MessageType, message: Message, received: Received) -> Reply | None:
+        """The answer to a client's message, or None for silence."""
+        reservation = self.reservations.get(message.chaddr) or self.compile(message.chaddr.hex(":"))
+        if reservation is None:
+            self._report_unknown(message_type, message)
+            return None
+        if received.port == PXE_PORT:
+            return self._boot_server(reservation, message, received) if message_type is MessageType.REQUEST else None
+        if message_type is MessageType.DECLINE:
+            self._decline(reservation, message, received)
+            return None
+        if message_type is MessageType.RELEASE:
+            self._release(reservation, message, received)
+            return None
+        if any(message.giaddr) and not self._destinations.relay(message.giaddr, reservation.network):
+            return None
+        if message_type is MessageType.DISCOVER:
+            return self._discover(reservation, message)
+        if message_type is MessageType.REQUEST:
+            return self._request(reservation, message)
+        return self._inform(reservation, message, received)
+
+    # --- what a client may ask --------------------------------------------------------------------------------------
+
+    def _discover(self, reservation: Reservation, message: Message) -> Reply | None:
+        """Section 4.3.1."""
+        if not self._is_served(reservation) or self._is_quarantined(reservation):
+            return None
+        return self._lease(MessageType.OFFER, reservation, message, relay_agent_of(message))
+
+    def _request(self, reservation: Reservation, message: Message) -> Reply | None:
+        """Section 4.3.2."""
+        agent = relay_agent_of(message)
+        requested = message.options.get(options.REQUESTED_ADDRESS)
+        server_id = message.options.get(options.SERVER_IDENTIFIER)
+        if server_id is not None and not self._is_us(server_id, agent):
+            self._has_chosen_another(reservation, server_id)
+            return None
+        if not self._is_served(reservation):
+            return None
+        asked = requested if requested is not None else message.ciaddr
+        if len(asked) != 4 or not any(asked):
+            log.debug("%s asks for no address (option 50, ciaddr); not answered", reservation.machine.mac)
+            return None
+        if asked != reservation.yiaddr:
+            return self._nak(reservation, message, agent, options.dotted(asked))
+        renewing = requested is None  # it has the address and uses it: whatever others say, it is not to lose it
+        if not renewing:
+            if self._is_quarantined(reservation):
+                return None
+            self._declined.acknowledged.lately.add(message.chaddr)
+        return self._lease(MessageType.ACK, reservation, message, agent, renewing=renewing)
+
+    def _inform(self, reservation: Reservation, message: Message, received: Received) -> Reply | None:
+        """Section 4.3.5: the client has an address from elsewhere; it gets the rest, and no lease.
+
+        "The server SHOULD check the network address in a DHCPINFORM message for consistency": what we know of the
+        machine's network is of no use elsewhere, and the answer goes to whatever address the client says it has.
+        """
+        if not self._is_served(reservation):
+            return None
+        address = _informed(message, received)
+        if not any(message.giaddr) and address != BROADCAST:
+            wanted = options.ipv4(address)
+            if wanted != reservation.yiaddr and not reservation.network.holds(wanted):
+                line = f"DHCPINFORM for {address}, which is not of this machine's network: not answered"
+                self._reports.tallied(reservation.machine.mac, "DHCPINFORM", f"{line}; it came from {received.source}")
+                return None
+            if not self._destinations.client(address):
+                return None
+        client, agent = identify(message), relay_agent_of(message)
+        verdict = self._choice.verdict(reservation.machine, reservation.machine.mac, client)
+        payload = self._assemble(MessageType.ACK, reservation, message, agent, client, verdict, leased=False)
+        if payload is None:
+            return None
+        self._reports.sent(reservation.machine.mac, "DHCPACK (inform)", client, verdict, Outcome.INFO)
+        if agent.giaddr:
+            return Reply(payload, options.dotted(agent.giaddr), SERVER_PORT)
+        return Reply(payload, address, CLIENT_PORT)
+
+    def _release(self, reservation: Reservation, message: Message, received: Received) -> None:
+        """Section 4.3.4. The reservation stays; there is nothing to take back, but something to tell.
+
+        It comes from the address that is released (section 4.4.4), from another one of a machine that has several, or
+        through a relay of the machine's network; not from elsewhere.
+        """
+        machine, network, agent = reservation.machine, reservation.network, relay_agent_of(message)
+        # systemd-networkd names no server, though section 4.4.4 wants it.
+        is_ours = not reservation.unserved and self._is_for_us(message, or_nobody=True)
+        if not is_ours or message.ciaddr != reservation.yiaddr:
+            return
+        by = ""
+        if agent.giaddr:
+            is_near = network.has_link(agent.link)
+        elif received.source in (machine.ip, NO_SOURCE):
+            is_near = True
+        else:
+            is_near = network.holds(options.ipv4(received.source))
+            by = f", from {received.source}"
+        if is_near:
+            line = f"DHCPRELEASE of {machine.ip}{by}"
+            self._reports.once(machine.mac, Outcome.INFO, line, address=machine.ip or "")
+        else:
+            log.debug("a DHCPRELEASE of %s from %s is not the machine's own", machine.mac, received.source)
+
+    def _decline(self, reservation: Reservation, message: Message, received: Received) -> None:
+        """Section 4.3.3: the client found somebody else at the address. The operator has to find out who.
+
+        It is listened to only of the address that we gave the machine, only if it names us, and only from where the
+        machine can be. It has no address, so it broadcasts on its link from none (sections 4.1 and 4.4.4), which no
+        router passes on and no kernel takes for a packet to a single address; or its relay passes that on.
+        """
+        machine = reservation.machine
+        requested = message.options.get(options.REQUESTED_ADDRESS)
+        if reservation.unserved or requested != reservation.yiaddr or not self._is_for_us(message):
+            log.debug("a DHCPDECLINE of %s that is not about its reservation is ignored", machine.mac)
+            return
+        agent = relay_agent_of(message)
+        if agent.giaddr and not reservation.network.has_link(agent.link):
+            why = f"its relay {options.dotted(agent.giaddr)} is not of this machine's network"
+            self._declined.disbelieved(machine, received.source, why)
+        elif not agent.giaddr and received.source != NO_SOURCE:
+            why = "a machine declines by a broadcast on its link, or through its relay"
+            self._declined.disbelieved(machine, received.source, why)
+        else:
+            self._declined.heard(machine, reservation.yiaddr, received.source, relayed=bool(agent.giaddr))
+
+    def _boot_server(self, reservation: Reservation, message: Message, received: Received) -> Reply | None:
+        """A request on port 4011: the client has its address and asks for its boot file only."""
+        client, machine = identify(message), reservation.machine
+        if client.kind is ClientKind.OPERATING_SYSTEM or not self._is_for_us(message, or_nobody=True):
+            return None
+        if not self._is_served(reservation):
+            return None
+        if not self._destinations.client(received.source):
+            return None
+        verdict = self._choice.verdict(machine, machine.mac, client)
+        return boot_server_reply(self._reports, machine.mac, message, received, client, verdict, self._server_id)
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def _lease(
+        self,
+        message_type: MessageType,
+        reservation: Reservation,
+        message: Message,
+        agent: RelayAgent,
+        *,
+        renewing: bool = False,
+    ) -> Reply | None:
+        client, machine = identify(message), reservation.machine
+        verdict = self._choice.verdict(machine, machine.mac, client)
+        payload = self._assemble(message_type, reservation, message, agent, client, verdict, leased=True)
+        if payload is None:
+            return None
+        if renewing:
+            line = f"DHCPACK {machine.ip} (renewal)"
+            self._reports.sent(machine.mac, line, client, verdict, Outcome.INFO, address=machine.ip or "")
+        else:
+            self._reports.leased(machine.mac, message_type, client, verdict)
+        # RFC 2131 section 4.1.
+        if agent.giaddr:
+            self._check_link(reservation, agent)
+            return Reply(payload, options.dotted(agent.giaddr), SERVER_PORT)
+        if message.ciaddr == reservation.yiaddr:
+            return Reply(payload, options.dotted(message.ciaddr), CLIENT_PORT)
+        if message.flags & codec.BROADCAST_FLAG:
+            return Reply(payload, BROADCAST, CLIENT_PORT)
+        return Reply(payload, options.dotted(reservation.yiaddr), CLIENT_PORT, message.chaddr)
+
+    def _nak(self, reservation: Reservation, message: Message, agent: RelayAgent, asked: str) -> Reply:
+        """Section 4.3.2: so that a client with an old address asks anew at once instead of using it.
+
+        Broadcast, for the client may have no working address; a relay is told by the flag to broadcast it, too.
+        """
+        machine = reservation.machine
+        flags = message.flags | codec.BROADCAST_FLAG if agent.giaddr else message.flags
+        payload = codec.finish(
+            [
+                codec.header(message, flags=flags),
+                first_options(MessageType.NAK, agent.server_id or self._server_id),
+                options.option(options.MESSAGE, options.text(f"{asked} is not reserved for this machine")),
+                echo_client_identifier(message),
+                agent.echo,
+            ]
+        )
+        line = f"DHCPNAK: it asked for {asked}, reserved for it is {machine.ip}"
+        self._reports.step(machine.mac, Outcome.INFO, line, address=machine.ip or "")
+        if agent.giaddr:
+            return Reply(payload, options.dotted(agent.giaddr), SERVER_PORT)
+        return Reply(payload, BROADCAST, CLIENT_PORT)
+
+    def _assemble(
+        self,
+        message_type: MessageType,
+        reservation: Reservation,
+        message: Message,
+        agent: RelayAgent,
+        client: Client,
+        verdict: Verdict,
+        *,
+        leased: bool,
+    ) -> bytes | None:
+        """The reply, within the size that the client takes; None where even the least is too large, which is told."""
+        network = reservation.network
+        plan = network.plan(message.options.get(options.PARAMETER_REQUEST_LIST))
+        try:
+            return assemble(
+                message,
+                message_type,
+                agent.server_id or self._server_id,  # a relay may want to be the server itself (RFC 5107)
+                verdict.boot,
+                yiaddr=reservation.yiaddr if leased else codec.NO_ADDRESS,
+                ciaddr=codec.NO_ADDRESS if message_type is MessageType.OFFER else message.ciaddr,
+                lease=network.lease if leased else b"",
+                network=plan.before + (reservation.hostname if plan.names_host else b"") + plan.behind,
+                fewer=partial(network.fewer, plan, reservation.hostname),
+                vlan=reservation.vlan if client.kind is ClientKind.IPXE else b"",
+                relay=agent.echo,
+            )
+        except TooSmallError as error:
+            self._reports.refused(reservation.machine.mac, _NO_ANSWER, str(error))
+            return None
+
+    # --- whom, and what the operator hears ----------------------------------------------------------------------
+
+    def _is_for_us(self, message: Message, *, or_nobody: bool = False) -> bool:
+        """Whether option 54 names us; or, with `or_nobody`, is missing."""
+        server_id = message.options.get(options.SERVER_IDENTIFIER)
+        return or_nobody if server_id is None else self._is_us(server_id, relay_agent_of(message))
+
+    def _is_us(self, server_id: bytes, agent: RelayAgent) -> bool:
+        """Whether `server_id` is ours, or that of the relay which we were asked to give instead."""
+        return server_id == self._server_id or (server_id == agent.server_id and server_id != b"")
+
+    def _is_served(self, reservation: Reservation) -> bool:
+        if reservation.unserved:
+            self._reports.refused(reservation.machine.mac, _NO_ANSWER, reservation.unserved)
+        return not reservation.unserved
+
+    def _is_quarantined(self, reservation: Reservation) -> bool:
+        machine = reservation.machine
+        if not self._quarantine.holds(machine.mac):
+            return False
+        reason = (
+            f"{machine.ip} is in quarantine, because another host was found there (DHCPDECLINE). "
+            "Find that host and stop it, or change the Hardware's dhcp.ip"
+        )
+        self._reports.refused(machine.mac, _NO_ANSWER, reason)
+        return True
+
+    def _has_chosen_another(self, reservation: Reservation, server_id: bytes) -> None:
+        if len(server_id) != 4 or server_id in self._peers or reservation.unserved:
+            return
+        server = options.dotted(server_id)
+        line = (
+            f"took the offer of another DHCP server, {server}: it may not boot from here. Stop that server's answers "
+            "to this machine, or run the edge beside it (--dhcp-mode proxy)"
+        )
+        self._reports.once(reservation.machine.mac, Outcome.FAILED, line, server=server)
+
+    def _check_link(self, reservation: Reservation, agent: RelayAgent) -> None:
+        if reservation.network.has_link(agent.link):
+            return
+        machine, link = reservation.machine, options.dotted(agent.link)
+        line = (
+            f"asked through a relay of another network ({link}) than that of its address {machine.ip}: with it, it may "
+            "reach nothing. Check its switch port, and the Hardware's dhcp.ip and dhcp.netmask"
+        )
+        self._reports.once(machine.mac, Outcome.FAILED, line, relay=options.dotted(agent.giaddr))
+
+    def _report_unknown(self, message_type: MessageType, message: Message) -> None:
+        mac = message.chaddr.hex(":")
+        claimants = self._inventory.claimants(mac)
+        if not claimants:
+            self._unregistered.heard(mac, message_type, message, identify(message))
+            return
+        names = ", ".join(sorted(f"{machine.namespace}/{machine.name}" for machine in claimants))
+        reason = f"MAC {mac} is claimed by several Hardware, so none is served: {names}"
+        self._reports.refused(mac, _NO_ANSWER, reason)
+
+
+def _informed(message: Message, received: Received) -> str:
+    """Where a client that sent a DHCPINFORM says it is, or was heard; the broadcast address if neither is a host's."""
+    for address in (options.dotted(message.ciaddr), received.source):
+        if options.is_host(address):
+            return address
+    return BROADCAST

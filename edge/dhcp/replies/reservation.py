@@ -1,0 +1,262 @@
+"""A machine's DHCP reservation, compiled: everything of its replies that can be known before it asks.
+
+Made from a Hardware's `spec.networkInterfaces[mac].dhcp` when the Hardware changes. What is the same for many machines
+(mask, router, servers, lease) is one `Network` that they share, so that a hundred thousand reservations stay small and
+what is compiled per kind of client (`Network.plan`) is compiled once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+from weakref import WeakValueDictionary
+
+from edge.dhcp.wire import options
+from edge.machines import Machine, NetbootPolicy
+from tink.api.v1alpha2 import DHCP
+
+log = logging.getLogger(__name__)
+
+MAX_ADDRESSES: Final = 63
+"""Addresses in one option of at most 255 bytes; PXE clients read only the first instance of an option."""
+
+ADDRESSES_FOR_SMALL_CLIENTS: Final = 2
+DEFAULT_LEASE_SECONDS: Final = 86400
+
+_INDISPENSABLE = (options.SUBNET_MASK, options.ROUTER, options.DOMAIN_NAME_SERVER)
+"""Served whether asked for or not: the Raspberry Pi's ROM asks for no mask, and can't do without."""
+
+_USUAL_ORDER = (
+    options.SUBNET_MASK,
+    options.ROUTER,
+    options.DOMAIN_NAME_SERVER,
+    options.HOST_NAME,
+    options.DOMAIN_NAME,
+    options.BROADCAST_ADDRESS,
+    options.NTP_SERVERS,
+)
+_LINKS_REMEMBERED = 64
+_NO_LINKS: Final = frozenset({b"", bytes(4)})
+
+
+class Plan(NamedTuple):
+    """The order in which a client is told of its network: encoded options that stand before and behind its host name.
+
+    `codes` is the same order, with the host name's own code; what comes last is what is spared first.
+    """
+
+    before: bytes
+    names_host: bool
+    behind: bytes
+    codes: list[int]
+
+
+class Network:
+    """What machines of one subnet with the same settings are told alike."""
+
+    __slots__ = ("__weakref__", "_options", "_subnet", "lease", "links")
+
+    def __init__(self, encoded: dict[int, bytes], lease: bytes, subnet: tuple[int, int] | None) -> None:
+        """`encoded` are whole options by code, `lease` options 51, 58 and 59, `subnet` its number and mask."""
+        self._options = encoded
+        self._subnet = subnet
+        self.lease = lease
+        self.links: set[bytes] = set(_NO_LINKS)
+        """Addresses of relays that were found to be on this subnet; the first two stand for no relay."""
+
+    def plan(self, requested: bytes | None) -> Plan:
+        """What a client gets that sent this parameter request list (option 55), None for none.
+
+        RFC 2132 section 9.8: in the client's order, but with the mask before the router (section 3.3). What it does not
+        ask for is left out, but for what nobody can do without.
+        """
+        have = self._options.keys() | {options.HOST_NAME}
+        wanted = _USUAL_ORDER if requested is None else (*dict.fromkeys(requested), *_INDISPENSABLE)
+        codes = list(filter(have.__contains__, dict.fromkeys((options.SUBNET_MASK, *wanted))))
+        names_host = options.HOST_NAME in codes
+        at = codes.index(options.HOST_NAME) if names_host else len(codes)
+        encoded = self._options.__getitem__
+        return Plan(b"".join(map(encoded, codes[:at])), names_host, b"".join(map(encoded, codes[at + 1 :])), codes)
+
+    def fewer(self, plan: Plan, hostname: bytes) -> Iterator[bytes]:
+        """The options of `plan` with one less each time; last, what nobody can spare, in its shortest form."""
+        encoded = self._options | {options.HOST_NAME: hostname}
+        codes = list(plan.codes)
+        for code in reversed(plan.codes):
+            if code not in _INDISPENSABLE:
+                codes.remove(code)
+                yield b"".join(encoded[code] for code in codes)
+        few = encoded.get(options.DOMAIN_NAME_SERVER, b"")[2:][: 4 * ADDRESSES_FOR_SMALL_CLIENTS]
+        yield (
+            encoded.get(options.SUBNET_MASK, b"")
+            + encoded.get(options.ROUTER, b"")
+            + (options.option(options.DOMAIN_NAME_SERVER, few) if few else b"")
+        )
+
+    def has_link(self, link: bytes) -> bool:
+        """Whether `link`, an address of the client's link, is of this subnet; yes where that is unknown."""
+        if link in self.links:
+            return True
+        if self._subnet is not None:
+            number, mask = self._subnet
+            if int.from_bytes(link, "big") & mask != number:
+                return False
+        if len(self.links) >= _LINKS_REMEMBERED:  # a subnet has one relay or two; anybody can invent others
+            self.links -= self.links - _NO_LINKS
+        self.links.add(link)
+        return True
+
+    def holds(self, address: bytes) -> bool:
+        """Whether `address` is known to be of this subnet."""
+        if self._subnet is None or len(address) != 4:
+            return False
+        number, mask = self._subnet
+        return int.from_bytes(address, "big") & mask == number
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """What one machine is served.
+
+    `unserved` says in one line why the machine gets no answer at all; empty: it is served. `may_netboot` is what the
+    policy says as long as no Workflow has a say in it. `hostname` is option 12 and `vlan` option 43 for iPXE, both
+    encoded and empty where there is none. What the fast path needs of the machine is here, for with 100,000 of them
+    each object that is looked at is one that has to be fetched from memory.
+    """
+
+    machine: Machine
+    mac: str
+    unserved: str
+    may_netboot: bool
+    yiaddr: bytes
+    hostname: bytes
+    vlan: bytes
+    network: Network
+
+
+_NOWHERE = Network({}, b"", None)
+
+
+class Compiler:
+    """Makes reservations for the machines of one server, and has them share what is equal."""
+
+    def __init__(self, server_ip: str, policy: NetbootPolicy) -> None:
+        self._server_ip = server_ip
+        self._policy = policy
+        self._networks: WeakValueDictionary[tuple[object, ...], Network] = WeakValueDictionary()
+        self._vlans: dict[str, bytes] = {}
+
+    def compile(self, machine: Machine, *, is_sole: bool) -> Reservation:
+        """The reservation of `machine`. What is wrong with the Hardware is logged here, once per change.
+
+        `is_sole` is false where another machine claims the same address.
+        """
+        where = f"Hardware {machine.namespace}/{machine.name}: spec.networkInterfaces[{machine.mac}]"
+        if machine.disable_dhcp:
+            return _unserved(machine, f"{where}.disableDhcp is true")
+        if machine.ip is None:
+            return _unserved(machine, f"{where}.dhcp.ip is not set")
+        if not is_sole:
+            return _unserved(machine, f"IP {machine.ip} is claimed by several Hardware, so none is served")
+        yiaddr = options.ipv4(machine.ip)
+        if not options.is_host_address(yiaddr) or machine.ip == self._server_ip:
+            whose = "this server's own address" if machine.ip == self._server_ip else "no address of a host"
+            log.error("%s.dhcp.ip: %s is %s; the machine gets no DHCP answer", where, machine.ip, whose)
+            return _unserved(machine, f"{where}.dhcp.ip: {machine.ip} is {whose}")
+        dhcp = machine.interface.dhcp or DHCP()
+        hostname, domain = _names(dhcp.hostname, where)
+        return Reservation(
+            machine,
+            machine.mac,
+            unserved="",
+            may_netboot=self._policy.decide(machine).allowed,
+            yiaddr=yiaddr,
+            hostname=hostname,
+            vlan=self._vlan(dhcp.vlan_id),
+            network=self._network(dhcp, yiaddr, domain, where),
+        )
+
+    def _network(self, dhcp: DHCP, yiaddr: bytes, domain: bytes, where: str) -> Network:
+        mask = options.ipv4(dhcp.netmask) if dhcp.netmask is not None else b""
+        mask_number = int.from_bytes(mask, "big")
+        subnet = int.from_bytes(yiaddr, "big") & mask_number
+        nameservers = _addresses(dhcp.nameservers, f"{where}.dhcp.nameservers")
+        timeservers = _addresses(dhcp.timeservers, f"{where}.dhcp.timeservers")
+        router = options.ipv4(dhcp.gateway) if dhcp.gateway is not None else b""
+        seconds = _lease_seconds(dhcp.lease_time_seconds, where)
+        key = (mask, subnet, router, nameservers, timeservers, domain, seconds)
+        network = self._networks.get(key)
+        if network is None:
+            values = {
+                options.SUBNET_MASK: mask,
+                options.ROUTER: router,
+                options.DOMAIN_NAME_SERVER: nameservers,
+                options.DOMAIN_NAME: domain,
+                options.BROADCAST_ADDRESS: (subnet | ~mask_number & 0xFFFFFFFF).to_bytes(4, "big") if mask else b"",
+                options.NTP_SERVERS: timeservers,
+            }
+            encoded = {code: options.option(code, value) for code, value in values.items() if value}
+            network = Network(encoded, _lease(seconds), (subnet, mask_number) if mask else None)
+            self._networks[key] = network
+        return network
+
+    def _vlan(self, vlan_id: str | None) -> bytes:
+        if vlan_id is None:
+            return b""
+        if vlan_id not in self._vlans:  # at most 4094
+            inner = options.encapsulated({options.VLAN_ID: options.text(vlan_id)})
+            self._vlans[vlan_id] = options.option(options.VENDOR_SPECIFIC, inner)
+        return self._vlans[vlan_id]
+
+
+def _unserved(machine: Machine, reason: str) -> Reservation:
+    return Reservation(machine, machine.mac, reason, False, b"", b"", b"", _NOWHERE)
+
+
+def _names(hostname: str | None, where: str) -> tuple[bytes, bytes]:
+    """Option 12, whole, and the value of option 15.
+
+    The host's name goes out as the operator wrote it, for RFC 2132 section 3.14 allows one with its domain, and clients
+    set it as it comes; what stands behind its first dot is the domain that resolvers search in (section 3.17).
+    """
+    if hostname is None:
+        return b"", b""
+    name = options.text(hostname)
+    if len(name) > 255:
+        log.warning("%s.dhcp.hostname is left out: %d bytes, DHCP can carry 255", where, len(name))
+        return b"", b""
+    return options.option(options.HOST_NAME, name), name.partition(b".")[2]
+
+
+def _lease_seconds(seconds: int, where: str) -> int:
+    if seconds == 0:
+        log.warning(
+            "%s.dhcp.leaseTimeSeconds is 0, a lease that ends before it begins; %d is served instead",
+            where,
+            DEFAULT_LEASE_SECONDS,
+        )
+        return DEFAULT_LEASE_SECONDS
+    return seconds
+
+
+def _lease(seconds: int) -> bytes:
+    """Options 51, 58 (half) and 59 (seven eighths): RFC 2131 section 4.4.5."""
+    times = {options.LEASE_TIME: seconds}
+    if seconds != options.INFINITE_LEASE:  # of which there is nothing to renew
+        times |= {options.RENEWAL_TIME: seconds // 2, options.REBINDING_TIME: seconds * 7 // 8}
+    return b"".join(options.option(code, time.to_bytes(4, "big")) for code, time in times.items())
+
+
+def _addresses(servers: list[str] | None, field: str) -> bytes:
+    """Those of `servers` that DHCP can carry, encoded: options 6 and 42 hold addresses, never names."""
+    addresses = []
+    for server in servers or ():
+        try:
+            addresses.append(options.ipv4(server))
+        except options.OptionError:
+            log.warning("%s: %s is left out of DHCP replies: not an IPv4 address", field, server)
+    if len(addresses) > MAX_ADDRESSES:
+        log.warning("%s: only the first %d of %d are served", field, MAX_ADDRESSES, len(addresses))
+    return b"".join(addresses[:MAX_ADDRESSES])

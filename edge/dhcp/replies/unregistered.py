@@ -1,0 +1,72 @@
+"""Machines that nobody registered: shown to the operator with what to do about it.
+
+A machine without a Hardware gets silence on the wire, for another DHCP server may own it; but for `auto-proxy`, which
+has it boot. Its operator finds a journey entry that carries a Hardware manifest to fill in and apply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from edge.dhcp.boot.client import Client
+from edge.dhcp.wire import options
+from edge.dhcp.wire.codec import Message, MessageType
+from edge.journey.events import Outcome, Recorder, Step
+from tink.api.v1alpha2 import API_VERSION
+from tink.limits.once_per import OncePer
+
+INTERVAL_SECONDS = 60.0
+MACHINES_PER_INTERVAL = 600
+"""A rack that is powered on is heard in full within its ROMs' four tries; a flood of invented MACs stops here."""
+
+
+def hardware_manifest(mac: str, server_ip: str) -> str:
+    """A Hardware manifest for `mac`, ready to be completed and given to `kubectl apply -f -`.
+
+    The address is left to the operator: it is commented out, so that applying it unread gives no machine a wrong one.
+    The MAC is quoted, because YAML 1.1 reads an unquoted one of digits as a number in base 60.
+    """
+    name = "machine-" + mac.replace(":", "-")
+    network = server_ip.rpartition(".")[0]
+    return f"""\
+apiVersion: {API_VERSION}
+kind: Hardware
+metadata:
+  name: {name}
+spec:
+  networkInterfaces:
+    "{mac}":
+      dhcp:
+        hostname: {name}
+        # ip: {network}.50  # a free address of the machine's network; without it the machine gets no answer
+        # netmask: 255.255.255.0
+        # gateway: {network}.1
+  # osie:
+  #   name: the OSIE to netboot
+  # storageDevices:
+  #   - /dev/sda
+"""
+
+
+class Unregistered:
+    """Reports machines without a Hardware, each at most once a minute."""
+
+    def __init__(self, record: Recorder, clock: Callable[[], float], server_ip: str) -> None:
+        self._record = record
+        self._clock = clock
+        self._server_ip = server_ip
+        self._once = OncePer(INTERVAL_SECONDS, MACHINES_PER_INTERVAL)
+
+    def heard(self, mac: str, message_type: MessageType, message: Message, client: Client, answer: str = "") -> None:
+        """Take note of `message`, which `mac` sent, and of what it was told to boot, if it was."""
+        if not self._once.due(mac, self._clock()):
+            return
+        relay = options.dotted(message.giaddr) if any(message.giaddr) else ""
+        where = f" through relay {relay}" if relay else ""
+        text = f"seen, not registered: DHCP{message_type.name} from {client.description}{where}"
+        if answer:
+            text += f", told to boot: {answer}"
+        detail = {"client": client.description, "manifest": hardware_manifest(mac, self._server_ip)}
+        if relay:
+            detail["relay"] = relay
+        self._record(mac, Step.SEEN, Outcome.INFO, text, **detail)

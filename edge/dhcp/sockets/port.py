@@ -1,0 +1,254 @@
+"""One UDP port of the DHCP server on one interface: what it hears goes to the responder, the replies leave together.
+
+A port has two sockets. One hears what is sent to everybody and broadcasts, the other has this server's address: what it
+sends comes from the address that option 54 names, whichever others the interface has, for clients compare. That they
+are two also keeps apart what must not wait for each other: a reply to an address on this link that nobody answers ARP
+for lies in its socket's send buffer for seconds, and forged relay addresses could fill it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import struct
+from collections import defaultdict
+
+from edge.dhcp.datagram import BROADCAST, SERVER_PORT, Received, Reply
+from edge.dhcp.responder import Responder
+from edge.dhcp.sockets.link import Link, NoLinkError
+from edge.dhcp.sockets.recvmmsg import ReceiveBuffers
+from edge.dhcp.wire import codec, options
+from edge.listener import Listener, advice
+from tink.limits.once_per import OncePer
+
+log = logging.getLogger(__name__)
+
+# A whole row of racks that is switched on at once waits here and not in the clients' timeouts.
+_RECEIVE_BUFFER_BYTES = 4 * 1024 * 1024
+# Room for the replies of a turn, many times over; what lies here for ARP is lost anyhow.
+_SEND_BUFFER_BYTES = 1024 * 1024
+_REPLACED_SECONDS = 0.1
+
+# linux/in.h, asm-generic/socket.h; those that the socket module does not name, or not before Python 3.12.
+_IP_PKTINFO = getattr(socket, "IP_PKTINFO", 8)
+_IP_FREEBIND = 15
+_SO_RCVBUFFORCE = 33
+
+_SOL_UDP = 17
+_UDP_SEGMENT = 103  # linux/udp.h
+_NO_SEGMENTS = {errno.EINVAL, errno.EIO, errno.EMSGSIZE, errno.ENOPROTOOPT, errno.EOPNOTSUPP}
+_MOST_SEGMENTS = 64  # UDP_MAX_SEGMENTS of kernels before 6.9; later ones take twice as many
+_MOST_BYTES = 65507  # of a UDP payload, which is what the kernel is given to take apart
+
+
+class DhcpServerError(Exception):
+    """The server can't start; says which port and what to do."""
+
+
+class Port:
+    """One UDP port of one interface."""
+
+    def __init__(self, interface: str, number: int, address: str, responder: Responder) -> None:
+        self._interface = interface
+        self._number = number
+        self._address = address
+        self._fast_path = responder.fast_path if number == SERVER_PORT else None
+        self._respond_in_full = responder.respond_in_full
+        self._loop = asyncio.get_running_loop()
+        self._once = OncePer(10.0, 20)
+        self._replaced_once = OncePer(_REPLACED_SECONDS, 1)
+        packet_info = struct.pack("=I4s4s", 0, options.ipv4(address), bytes(4))
+        self._from_us = [(socket.IPPROTO_IP, _IP_PKTINFO, packet_info)]
+        self._buffers = ReceiveBuffers(codec.MAX_PACKET_BYTES + 1)
+        self._listeners: list[Listener[list[bytes]]] = []
+        self._link: Link | None = None
+        self._replies: list[Reply] = []
+        self._segments = True
+
+    def open(self) -> None:
+        """Open the sockets and serve. Raises DhcpServerError."""
+        try:
+            # The first without SO_REUSEADDR: with it another DHCP server of this host would not be noticed, and half of
+            # the clients would be its.
+            self._broadcast_socket = self._open_socket("0.0.0.0")  # noqa: S104 - the device is the bound
+            self._listen(self._broadcast_socket)
+            self._unicast_socket = self._open_unicast_socket()
+            self._listen(self._unicast_socket)
+        except OSError as error:
+            self.close()
+            what = f"DHCP can't open UDP port {self._number} on {self._interface}"
+            raise DhcpServerError(advice(what, error, port=self._number, disable="dhcp")) from error
+        if self._number == SERVER_PORT:
+            self._link = self._open_link()
+
+    def close(self) -> None:
+        """Close the sockets."""
+        for listener in self._listeners:
+            listener.stop()
+        self._listeners.clear()
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    def _open_socket(self, address: str, *, shared: bool = False) -> socket.socket:
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self._interface.encode() + b"\0")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+            try:
+                sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _RECEIVE_BUFFER_BYTES)
+            except PermissionError:  # without CAP_NET_ADMIN, as much as net.core.rmem_max lets everybody have
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+            if shared:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                sock.bind((address, self._number))
+            except OSError as error:
+                if error.errno != errno.EADDRNOTAVAIL:
+                    raise
+                # Not yet, or, an address that moves between hosts, not here now: answers begin when it comes.
+                log.warning("DHCP: %s is no address of this host yet; nothing is answered until it is", address)
+                sock.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
+                sock.bind((address, self._number))
+        except OSError:
+            sock.close()
+            raise
+        return sock
+
+    def _open_unicast_socket(self) -> socket.socket:
+        """The socket with our address. The port may be shared only while this one is bound, beside the first."""
+        others = [listener.socket for listener in self._listeners]
+        for sock in others:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            return self._open_socket(self._address, shared=True)
+        finally:
+            for sock in others:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+
+    def _listen(self, sock: socket.socket) -> None:
+        what = f"DHCP on {self._interface} port {self._number}"
+        receive, answer = self._buffers.receive, self._answer
+        listener: Listener[list[bytes]] = Listener(sock, what, receive, answer, per_turn=1, after_turn=self._send_all)
+        listener.start()
+        self._listeners.append(listener)
+
+    def _open_link(self) -> Link | None:
+        try:
+            return Link(self._interface, options.ipv4(self._address), self._number, self._loop.time())
+        except NoLinkError as error:
+            log.warning(
+                "DHCP on %s: clients without an address are answered by broadcast, for %s", self._interface, error
+            )
+            return None
+
+    def _answer(self, _sock: socket.socket, packets: list[bytes]) -> None:
+        fast_path, replies = self._fast_path, self._replies
+        for number, packet in enumerate(packets):
+            try:
+                reply = fast_path.answer(packet) if fast_path is not None else None
+                if reply is None:
+                    received = Received(*self._buffers.source(number), self._number)
+                    reply = self._respond_in_full(packet, received)
+            except Exception:
+                if self._once.due("fault", self._loop.time()):
+                    what = f"DHCP on {self._interface} port {self._number}"
+                    log.exception("%s: internal error on %s", what, packet.hex())
+                continue
+            if reply is not None:
+                replies.append(reply)
+
+    def _send_all(self) -> None:
+        """Send the replies of a turn, those of one size to one relay with one system call.
+
+        Clients get theirs singly. They read frames, for they have no address yet; and where a virtual network card
+        segments UDP, frames are passed on to them that hold several replies.
+        """
+        replies = self._replies
+        if not replies:
+            return
+        self._replies = []
+        if len(replies) == 1 or not self._segments:
+            for reply in replies:
+                self._try_to_send(reply)
+            return
+        alike: defaultdict[tuple[int, str], list[Reply]] = defaultdict(list)
+        for reply in replies:
+            if reply.port == SERVER_PORT:
+                alike[len(reply.payload), reply.address].append(reply)
+            else:
+                self._try_to_send(reply)
+        for (size, _), group in alike.items():
+            most = min(_MOST_SEGMENTS, _MOST_BYTES // size)
+            for at in range(0, len(group), most):
+                self._send_group(group[at : at + most])
+
+    def _send_group(self, group: list[Reply]) -> None:
+        """Send replies of one size to one relay. The kernel takes them apart, or they go singly."""
+        payload, address, port, _ = group[0]
+        refused = False
+        if len(group) > 1:
+            segment = (_SOL_UDP, _UDP_SEGMENT, struct.pack("=H", len(payload)))
+            payloads = [reply.payload for reply in group]
+            try:
+                self._unicast_socket.sendmsg(payloads, [segment], 0, (address, port))
+            except OSError as error:
+                refused = error.errno in _NO_SEGMENTS  # or they can't be sent at all, which is said below
+            else:
+                return
+        sent = [self._try_to_send(reply) for reply in group]
+        if refused and all(sent) and self._segments:
+            self._segments = False
+            log.info("DHCP on %s: this kernel or interface does not segment UDP; replies go singly", self._interface)
+
+    def _try_to_send(self, reply: Reply) -> bool:
+        """Whether it was sent."""
+        try:
+            self._send(reply)
+        except OSError as error:
+            # A full send buffer, a relay without a route, an interface that went down: the client asks again.
+            if self._once.due((error.errno, reply.address), self._loop.time()):
+                hint = f"; is {self._address} an address of {self._interface}?" if error.errno == errno.EINVAL else ""
+                log.warning(
+                    "DHCP: reply to %s port %d was not sent: %s%s", reply.address, reply.port, error.strerror, hint
+                )
+            return False
+        return True
+
+    def _send(self, reply: Reply) -> None:
+        payload, address, port, ethernet = reply
+        if ethernet:
+            if self._link is not None and self._link.send(payload, ethernet, address, port, self._loop.time()):
+                return
+            address = BROADCAST
+        if address == BROADCAST:
+            self._broadcast_socket.sendmsg([payload], self._from_us, 0, (address, port))
+            return
+        try:
+            self._unicast_socket.sendto(payload, (address, port))
+        except BlockingIOError:
+            if not self._replaced_once.due("", self._loop.time()):
+                raise
+            self._replace_unicast_socket()
+            self._unicast_socket.sendto(payload, (address, port))
+
+    def _replace_unicast_socket(self) -> None:
+        """Go on with another socket than the one whose send buffer is full of replies that wait for ARP.
+
+        They are given up by the kernel after three seconds; relays that exist are not to wait as long. The kernel
+        bounds what may wait in all: for each neighbour, and the number of neighbours.
+        """
+        worn = self._listeners[-1]
+        self._unicast_socket = self._open_unicast_socket()
+        self._listen(self._unicast_socket)
+        # New packets come to the new socket; what the other has heard already is answered in its next turns.
+        self._loop.call_later(_REPLACED_SECONDS, self._retire, worn)
+
+    def _retire(self, worn: Listener[list[bytes]]) -> None:
+        if worn in self._listeners:
+            self._listeners.remove(worn)
+            worn.stop()

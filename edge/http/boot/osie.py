@@ -1,0 +1,206 @@
+"""Kernels and initrds: `/osie/<name>/{kernel,initrd}`, from the URLs that the OSIE object names, through the cache.
+
+The machine is known by its address, and may ask for the OSIEs of its own namespace; where machines without a Hardware
+are served (auto-proxy), those may have the default OSIE and nothing else. Whatever goes wrong with the upstream is told
+three times: to the machine (iPXE shows the status), to the log and to the journey, which also shows how far a file has
+come that the machine still waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from edge.artifacts import Artifact, ArtifactError, NotFoundError, StorageError, UpstreamTimeoutError
+from edge.callers import Caller
+from edge.http.context import Context, size_text, text
+from edge.http.files.body import BodySender, MachineGoneError
+from edge.http.files.ranges import Span
+from edge.http.files.response_head import requested
+from edge.http.routes import Route
+from edge.journey.events import Outcome, Step, Value
+from edge.machines import Located, NoArtifactError
+
+FIRST_PROGRESS_SECONDS, PROGRESS_SECONDS = 0.5, 5.0
+"""When a machine's journey first shows how far the file has come that it waits for, and how often from then on."""
+
+MAX_FAILURES = 4096
+"""How many machines' last failures are kept for their screens."""
+
+_STEP = {"kernel": Step.KERNEL, "initrd": Step.INITRD}
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Which file, for whom. `mac` is empty where the asking machine has no Hardware and is not known otherwise."""
+
+    mac: str
+    part: str
+    located: Located
+    started: float
+
+    @property
+    def what(self) -> str:
+        return f"{self.part} of OSIE {self.located.full_name}"
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.located.url).hostname or "this host"
+
+
+class OsieDownloads:
+    """The handler of both files."""
+
+    def __init__(self, context: Context, sender: BodySender) -> None:
+        self._context = context
+        self._sender = sender
+        self._failures: dict[str, str] = {}
+
+    def failure(self, mac: str) -> str:
+        """Why the file that this machine asked for last did not come; empty if it did."""
+        return self._failures.get(mac, "")
+
+    def machine_changed(self, mac: str) -> None:
+        """What failed is worth another try."""
+        self._failures.pop(mac, None)
+
+    async def file(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
+        """GET, HEAD."""
+        machine, mac = caller.machine, caller.mac or ""
+        refusal = self._refusal(caller, route)
+        if refusal is not None:
+            return refusal
+        namespace = machine.namespace if machine is not None else (self._context.default_osie or ("", ""))[0]
+        try:
+            located = self._context.osie_files.locate(namespace, route.who, route.name)
+        except NoArtifactError as error:
+            return self._failed(mac, route.name, str(error), status=404)
+        wanted = _Wanted(mac, route.name, located, self._context.clock())
+        try:
+            async with self._waiting(wanted):
+                artifact = await self._context.osie_files.open(located)
+        except ArtifactError as error:
+            return self._failed(mac, route.name, _explained(located, error), status=_status(error))
+        with artifact:
+            return await self._send(request, wanted, artifact)
+
+    # --- who may have it ---
+
+    def _refusal(self, caller: Caller, route: Route) -> web.Response | None:
+        machine = caller.machine
+        decision = self._context.policy.decide(machine)
+        if machine is None:
+            default = self._context.default_osie
+            if decision.allowed and default is not None and default[1] == route.who:
+                return None
+            status = caller.status if caller.status == HTTPStatus.SERVICE_UNAVAILABLE else 403
+            what = f"{route.name} of OSIE {route.who}"
+            return self._context.refuse_caller(caller, what, status=status, step=_STEP[route.name])
+        if decision.allowed:
+            return None
+        if self._context.first("osie", machine.mac, route.name, decision.reason):
+            self._context.record(machine.mac, _STEP[route.name], Outcome.REFUSED, f"no {route.name}: {decision.reason}")
+        return text(f"no netboot: {decision.reason}", status=403)
+
+    # --- what is told ---
+
+    def _failed(self, mac: str, part: str, message: str, *, status: int) -> web.Response:
+        self._say_failed(mac, part, message)
+        return text(message, status=status)
+
+    def _say_failed(self, mac: str, part: str, message: str) -> None:
+        if mac:
+            if mac not in self._failures and len(self._failures) >= MAX_FAILURES:
+                del self._failures[next(iter(self._failures))]
+            self._failures[mac] = message
+        self._say(mac, part, Outcome.FAILED, message)
+
+    def _say(self, mac: str, part: str, outcome: Outcome, message: str, **detail: Value) -> None:
+        if mac:
+            self._context.record(mac, _STEP[part], outcome, message, **detail)
+
+    @asynccontextmanager
+    async def _waiting(self, wanted: _Wanted, artifact: Artifact | None = None) -> AsyncIterator[None]:
+        """Tell, while this lasts, how far the file has come from its upstream; nothing of one that is here."""
+        if artifact is not None and artifact.progress is None:
+            yield
+            return
+        telling = asyncio.create_task(self._tell(wanted, artifact))
+        try:
+            yield
+        finally:
+            telling.cancel()
+
+    async def _tell(self, wanted: _Wanted, artifact: Artifact | None) -> None:
+        await asyncio.sleep(FIRST_PROGRESS_SECONDS if artifact is not None else PROGRESS_SECONDS)
+        while True:
+            progress = artifact.progress if artifact is not None else None
+            if progress is None:
+                seconds = self._context.clock() - wanted.started
+                message = f"{wanted.what}: waiting for {wanted.host} for {seconds:.0f} s"
+            elif progress.received != progress.size:
+                far = size_text(progress.received)
+                whole = f" of {size_text(progress.size)}" if progress.size is not None else ""
+                message = f"{wanted.what} is being fetched from {wanted.host}: {far}{whole}"
+            else:
+                return  # what is slow now is the machine
+            self._say(wanted.mac, wanted.part, Outcome.INFO, message)
+            await asyncio.sleep(PROGRESS_SECONDS)
+
+    # --- the file ---
+
+    async def _send(self, request: web.Request, wanted: _Wanted, artifact: Artifact) -> web.StreamResponse:
+        headers = {"Content-Type": "application/octet-stream", "ETag": f'"{artifact.version}"'}
+        part = requested(request, headers, artifact.size)
+        if isinstance(part, web.Response):
+            return part
+        response = web.StreamResponse(status=206 if part.partial else 200, headers=headers)
+        response.content_length = part.length
+        if request.method == "HEAD":
+            await response.prepare(request)
+            return response
+        async with self._waiting(wanted, artifact):
+            sent = await self._send_body(request, response, wanted, artifact, part)
+        if not sent and request.transport is not None:
+            # The promised length can't be kept any more; only a broken connection tells the machine so.
+            request.transport.abort()
+        return response
+
+    async def _send_body(
+        self, request: web.Request, response: web.StreamResponse, wanted: _Wanted, artifact: Artifact, part: Span
+    ) -> bool:
+        """Whether the machine has got it all. Says in the journey how it went."""
+        try:
+            await self._sender.send(request, response, artifact, part.start)
+        except MachineGoneError as gone:
+            message = f"{wanted.what} broken off after {size_text(gone.sent)} of {size_text(part.length)}: {gone}"
+            self._say(wanted.mac, wanted.part, Outcome.FAILED, message, size_bytes=gone.sent)
+            return False
+        except ArtifactError as error:
+            self._say_failed(wanted.mac, wanted.part, _explained(wanted.located, error))
+            return False
+        self._failures.pop(wanted.mac, None)
+        seconds = self._context.clock() - wanted.started
+        which = f" (bytes from {part.start})" if part.partial else ""
+        message = f"{wanted.what} sent{which}: {size_text(part.length)} in {seconds:.1f} s ({artifact.source.value})"
+        detail = {"size_bytes": part.length, "duration_seconds": round(seconds, 3)}
+        self._say(wanted.mac, wanted.part, Outcome.OK, message, source=artifact.source.value, **detail)
+        return True
+
+
+def _explained(located: Located, error: ArtifactError) -> str:
+    return f"OSIE {located.full_name}: {located.field} {error}"
+
+
+def _status(error: ArtifactError) -> int:
+    if isinstance(error, NotFoundError):
+        return 404
+    if isinstance(error, UpstreamTimeoutError):
+        return 504
+    return 500 if isinstance(error, StorageError) else 502

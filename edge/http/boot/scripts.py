@@ -1,0 +1,125 @@
+"""Scripts and boot programs over HTTP: the step of the boot between DHCP and the kernel.
+
+A script is served to its own machine only: the request must come from the address where the machine is known to be
+(`edge.callers.by_request`). Whoever may not netboot gets a script that says why. All that a script names is on the
+address of ours that the machine has reached.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from http import HTTPStatus
+
+from aiohttp import web
+
+from edge.callers import Caller
+from edge.http.context import Context, asked_by, client_name, local_address, size_text, text
+from edge.http.files.response_head import requested
+from edge.http.routes import Route
+from edge.journey.events import Outcome, Step
+from edge.machines import Machine, MachineScripts
+from ipxe.scripts import Origin
+from tink.mac import is_mac
+
+log = logging.getLogger(__name__)
+
+NO_FAILURE = "the edge has the files of the OSIE, but the connection to this machine broke"
+
+AUTOEXEC = "autoexec.ipxe"
+"""What iPXE of 2022 and later asks for where it was loaded from, before its own DHCP."""
+
+
+class BootScripts:
+    """The handler of scripts, and of boot programs."""
+
+    def __init__(self, context: Context, scripts: MachineScripts, failure: Callable[[str], str]) -> None:
+        """`failure(mac)` says what went wrong last with a machine's kernel or initrd; empty if nothing did."""
+        self._context = context
+        self._failure = failure
+        self._scripts = scripts
+
+    async def script(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
+        """GET /ipxe/script/<mac>/auto.ipxe; with `?failed`, why the kernel or initrd did not come."""
+        mac, seen = route.who, caller.address
+        machine = self._context.inventory.by_mac(mac)
+        # Of one that nobody registered: as far as is known.
+        if not caller.is_from(machine) if machine is not None else caller.mac not in (None, mac):
+            return self._wrong_address(mac, machine, caller)
+        if machine is None:
+            decision = self._context.policy.decide(None)
+            if not is_mac(mac):
+                return self._context.refuse(404, "not found", seen=seen, why=f"script asked for {mac[:80]}, no MAC")
+            if not decision.allowed:
+                if self._context.first_refusal("unknown", seen):
+                    log.warning("%s: script asked for %s: %s, or more than one", seen, mac, decision.reason)
+                return _script(self._scripts.why(mac, decision.reason))
+        if "failed" in request.query:
+            # Never the boot script itself: it would ask again, and run in itself for ever.
+            return _script(self._scripts.why(mac, self._failure(mac) or NO_FAILURE))
+        return _script(self._scripts.script(mac, Origin(local_address(request)), client=client_name(request)))
+
+    async def binary(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
+        """GET /ipxe/binary/[<mac>/]<name>: a boot program, to a machine that may netboot."""
+        context, seen = self._context, caller.address
+        machine, is_stranger = self._booted(route, caller)
+        mac = machine.mac if machine is not None else caller.mac
+        to, by = (f" to {seen}", asked_by(caller)) if is_stranger else ("", {})
+        first = context.first_refusal if is_stranger else context.first
+        decision = context.policy.decide(machine)
+        if not decision.allowed:
+            why = f"boot program {route.name} asked for by {route.who or seen}: {decision.reason}"
+            if machine is not None and first("binary", machine.mac, decision.reason, to):
+                context.record(
+                    machine.mac, Step.BINARY, Outcome.REFUSED, f"no boot program{to}: {decision.reason}", **by
+                )
+            # What a Hardware says is told to its own machine only.
+            return context.refuse(
+                403, "no netboot" if is_stranger else f"no netboot: {decision.reason}", seen=seen, why=why
+            )
+        if route.name == AUTOEXEC and mac is not None:
+            return _script(self._scripts.autoexec(mac, Origin(local_address(request))))
+        found = context.binaries.get(route.name)
+        if found is None:
+            if mac is not None and first("no binary", mac, to):
+                message = f"there is no boot program {route.name[:80]}"
+                context.record(mac, Step.BINARY, Outcome.FAILED, f"{message}{to and f', asked for by {seen}'}", **by)
+            return text(f"there is no boot program {route.name}", status=404)
+        # UEFI HTTP Boot compares the whole header: a charset parameter would break it (EDK2 HttpBootSupport.c).
+        media_type = "application/efi" if route.name.endswith(".efi") else "application/octet-stream"
+        headers = {"Content-Type": media_type, "ETag": found.etag, "Accept-Ranges": "bytes"}
+        part = requested(request, headers, len(found.content))
+        if isinstance(part, web.Response):
+            return part
+        if request.method == "GET" and mac is not None:
+            message = f"boot program {route.name} sent over HTTP{to}: {size_text(part.length)}"
+            context.record(mac, Step.BINARY, Outcome.OK, message, size_bytes=part.length, **by)
+        body = found.content[part.start : part.end]
+        return web.Response(body=body, status=206 if part.partial else 200, headers=headers)
+
+    def _booted(self, route: Route, caller: Caller) -> tuple[Machine | None, bool]:
+        """Which machine a boot program is for, and whether it is somebody else who asks, as far as can be told."""
+        named, own = self._context.inventory.by_mac(route.who) if route.who else None, caller.machine
+        if named is None or caller.mac == named.mac:
+            return named or own, False
+        return named, own is None or (named.namespace, named.name) != (own.namespace, own.name)
+
+    def _wrong_address(self, mac: str, machine: Machine | None, caller: Caller) -> web.Response:
+        if caller.status == HTTPStatus.SERVICE_UNAVAILABLE:
+            return self._context.refuse_caller(caller, "script", step=Step.SCRIPT)
+        seen = caller.address
+        if machine is not None and self._context.first_refusal("script address", mac, seen, caller.mac):
+            if caller.owner is not None and caller.owner.mac == mac:
+                reason = f" by {caller.mac}, which is no MAC of this machine"
+            elif machine.ip is not None:
+                reason = f", but its address is {machine.ip}"
+            else:
+                reason = ", but its Hardware reserves no address"
+            message = f"script asked for from {seen}{reason}"
+            self._context.record(mac, Step.SCRIPT, Outcome.REFUSED, message, **asked_by(caller))
+        return text("this script is served to its own machine only", status=403)
+
+
+def _script(script: str) -> web.Response:
+    # It may have a secret of this machine in it.
+    return web.Response(text=script, content_type="text/plain", headers={"Cache-Control": "no-store"})

@@ -1,0 +1,197 @@
+"""Metadata over HTTP, in full: what `hegel.metadata` has compiled for the machine that asks.
+
+Who asks is known before (`edge.callers`); here is what they get: the EC2 tree, the NoCloud files, the old `/metadata`,
+session tokens (`hegel.imds`), documents that stand in Secrets, and what becomes of cloud-init's report. Plain requests
+of machines that are known by their address are answered by `edge.http.metadata.fast_path`, without coming here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import parse_qs
+
+from aiohttp import web
+
+from edge.callers import FORWARDED, TRUST_NOBODY, Caller, TrustedNetworks
+from edge.http.context import Context, client_name, text
+from edge.http.metadata.compiled import Compiled, MetadataCache
+from edge.http.metadata.responses import JSON, NOCLOUD, TEXT, document, missing
+from edge.http.routes import Route
+from edge.journey.events import Outcome, Step
+from edge.machines import Machine, ReadSecret, SecretDocuments, no_api
+from hegel.imds import TOKEN_HEADER, TTL_HEADER, SessionTokenError, TtlError, check, mint, ttl
+from hegel.secret import SecretUnusableError
+from tink.files.key_file import KeyFile
+
+PHONE_HOME_SECONDS = 10.0
+MAX_FORM_FIELDS = 32
+
+_DOCUMENTS = ("instance-id", "user-data", "vendor-data", "network-config", "metadata")
+"""What gets a journey entry of its own; all else that a crawl reads is one entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataSettings:
+    """`keys` sign tokens, those in paths and those of sessions; `token_lifetime` of the former in seconds, 0: for ever.
+
+    `imds_required`: whoever has no token in the path needs one of a session. `read_secret` is the Kubernetes API's.
+    """
+
+    keys: KeyFile
+    read_secret: ReadSecret = no_api
+    trusted: TrustedNetworks = TRUST_NOBODY
+    token_lifetime: float = 0.0
+    imds_required: bool = False
+
+
+class MetadataService:
+    """The handlers of metadata."""
+
+    def __init__(
+        self,
+        context: Context,
+        settings: MetadataSettings,
+        cache: MetadataCache,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`clock` gives Unix seconds."""
+        self._context = context
+        self._settings = settings
+        self._cache = cache
+        self._clock = clock
+        self._secrets = SecretDocuments(settings.read_secret, context.clock)
+        self._crawled: dict[str, str] = {}  # the datasource whose user-data a machine was given last, by MAC
+
+    def machine_changed(self, mac: str) -> None:
+        """Make its documents anew; of one that is gone, forget everything."""
+        self._cache.forget(mac)
+        if not self._context.inventory.claimants(mac):
+            self._crawled.pop(mac, None)
+
+    async def ec2(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
+        """GET /2009-04-04/... and /latest/...."""
+        machine = self._admitted(request, caller)
+        if isinstance(machine, web.Response):
+            return machine
+        compiled = self._cache.of(machine)
+        if route.name in compiled.tree.secrets:
+            return await self._secret(request, machine, compiled, route.name, "")
+        body = compiled.tree.ec2.get(route.name)
+        if body is None:
+            return missing(machine.name, route.name)
+        return self._document(request, machine, route.name.rpartition("/")[2], "", body)
+
+    async def nocloud(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
+        """GET /nocloud/<who>/<file>."""
+        machine = self._admitted(request, caller)
+        if isinstance(machine, web.Response):
+            return machine
+        compiled = self._cache.of(machine)
+        if route.name in compiled.tree.secrets:
+            return await self._secret(request, machine, compiled, route.name, NOCLOUD)
+        return self._document(request, machine, route.name, NOCLOUD, compiled.tree.nocloud[route.name])
+
+    async def legacy(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
+        """GET /metadata: what actions of Tinkerbell's first years read."""
+        machine = self._admitted(request, caller)
+        if isinstance(machine, web.Response):
+            return machine
+        return self._document(request, machine, route.name, "", self._cache.of(machine).tree.legacy, JSON)
+
+    async def session(self, request: web.Request, _route: Route, caller: Caller) -> web.StreamResponse:
+        """PUT /latest/api/token: a session token of this machine."""
+        if caller.machine is None:
+            return self._context.refuse_caller(caller, "a session token")
+        if FORWARDED in request.headers and not caller.proxied:
+            # As on EC2: an open proxy on the machine must not fetch tokens for whoever uses it.
+            return text(f"no session token for a request with {FORWARDED}", status=403)
+        try:
+            seconds = ttl(request.headers.get(TTL_HEADER))
+        except TtlError as error:
+            return text(str(error), status=400)
+        token = mint(self._settings.keys, _identity(caller.machine), int(self._clock()) + seconds)
+        return web.Response(text=token, content_type="text/plain", headers={TTL_HEADER: str(seconds)})
+
+    async def phone_home(self, request: web.Request, _route: Route, caller: Caller) -> web.StreamResponse:
+        """POST /phone-home/<who>: cloud-init's module phone_home says that it has finished."""
+        machine = caller.machine
+        if machine is None:
+            return self._context.refuse_caller(caller, "a place for a report")
+        if request.content_type != "application/x-www-form-urlencoded":
+            return text("the report must be a form: application/x-www-form-urlencoded", status=415)
+        try:
+            async with asyncio.timeout(PHONE_HOME_SECONDS):
+                form = parse_qs((await request.read()).decode(errors="replace"), max_num_fields=MAX_FORM_FIELDS)
+        except TimeoutError:
+            return text(f"the report did not arrive within {PHONE_HOME_SECONDS:g} s", status=408)
+        except ValueError:
+            return text(f"the report has more than {MAX_FORM_FIELDS} fields", status=400)
+        hostname = form.get("hostname", [machine.name])[0][:253]
+        detail = {"hostname": hostname, "instance_id": form.get("instance_id", [""])[0][:253]}
+        if self._context.first("phone home", machine.mac, detail["instance_id"]):
+            message = f"cloud-init finished on {hostname}"
+            if detail["instance_id"]:
+                message += f", instance {detail['instance_id']}"
+            # The report does not say where cloud-init had its metadata from.
+            datasource = self._crawled.pop(machine.mac, "")
+            if datasource:
+                message += f", datasource {datasource}"
+                detail["datasource"] = datasource
+            self._context.record(machine.mac, Step.METADATA, Outcome.OK, message, **detail)
+        return text("thank you")
+
+    def sent(self, machine: Machine, name: str, how: str, client: str) -> None:
+        """One journey entry for each document and crawl, not for each of its requests."""
+        document = name if name in _DOCUMENTS else "meta-data"
+        if document == "user-data":
+            self._crawled[machine.mac] = "NoCloud" if how == NOCLOUD else "Ec2"
+        if self._context.first("metadata", machine.mac, document, how):
+            outcome = Outcome.INFO if document == "meta-data" else Outcome.OK
+            self._context.record(machine.mac, Step.METADATA, outcome, f"{document} to {client}{how}", document=document)
+
+    def _admitted(self, request: web.Request, caller: Caller) -> Machine | web.Response:
+        """The machine that asks; not if it shows a session token that is not its own, or none where it must."""
+        machine = caller.machine
+        if machine is None:
+            return self._context.refuse_caller(caller, "metadata")
+        shown = request.headers.getall(TOKEN_HEADER, [])
+        if not shown and (caller.signed or not self._settings.imds_required):
+            return machine
+        try:
+            if not shown:
+                raise SessionTokenError("a session token is needed: PUT /latest/api/token gives one")
+            for token in shown:
+                check(self._settings.keys, token, _identity(machine), self._clock())
+        except SessionTokenError as error:
+            return self._context.refuse(401, str(error), seen=caller.address, why=f"metadata asked for, but {error}")
+        return machine
+
+    async def _secret(
+        self, request: web.Request, machine: Machine, compiled: Compiled, name: str, how: str
+    ) -> web.Response:
+        """A document that stands in a Secret. Where it can't be had, the machine must ask again, and not go without."""
+        try:
+            body = await self._secrets.document(machine.namespace, compiled.tree.secrets[name])
+        except SecretUnusableError as error:
+            if self._context.first("secret", machine.mac, name, str(error)):
+                message = f"no {name}: {error}"
+                self._context.record(machine.mac, Step.METADATA, Outcome.FAILED, message, document=name)
+            response = text(f"there is no {name} yet: {error}", status=503)
+            response.headers["Retry-After"] = "10"
+            return response
+        return self._document(request, machine, name, how, body)
+
+    def _document(
+        self, request: web.Request, machine: Machine, name: str, how: str, body: bytes, content_type: str = TEXT
+    ) -> web.Response:
+        if request.method == "GET":
+            self.sent(machine, name, how, client_name(request))
+        return document(body, content_type)
+
+
+def _identity(machine: Machine) -> str:
+    """Whose a session token is: all interfaces of a Hardware are one machine."""
+    return f"{machine.namespace}/{machine.name}"

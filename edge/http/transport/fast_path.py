@@ -1,0 +1,250 @@
+"""The fast path of connections: plain requests, answered with prepared responses and without aiohttp.
+
+cloud-init makes a connection for each of the dozen documents that it reads, sends a request in one segment, and closes
+when it has the answer. aiohttp's parser, request, response and two tasks are most of what that would cost. So every
+connection begins in a `FastPathConnection`: what is plain is looked up in what is prepared for that address (by
+`edge.http.metadata.fast_path`) and written at once. With the first segment that holds anything else the connection
+becomes aiohttp's, and stays so.
+
+    GET <a target that is prepared> HTTP/1.1, and a known head  -> the response, and the next request
+    anything else; half a request; too much at once             -> aiohttp (`edge.http.transport.connections`)
+
+Plain is no judgement of ours on HTTP: a head is known when aiohttp's own parser has taken it, and nothing is in it that
+an answer could depend on. So no request gets another answer here than there, but for the date.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from aiohttp import HttpVersion11, hdrs, web
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.helpers import rfc822_formatted_time
+from aiohttp.http import SERVER_SOFTWARE, HttpProcessingError, HttpRequestParser
+
+from edge.http.context import agent_name
+
+log = logging.getLogger(__name__)
+
+MAX_AT_ONCE_BYTES: Final = 64 * 1024
+"""Bytes of bodies that are written for requests that come together: aiohttp takes its time for more."""
+MAX_HEADS: Final = 256
+MAX_HEAD_BYTES: Final = 1024
+"""Known heads, and bytes of one: they differ by client, hardly by machine."""
+_COPIED_BYTES: Final = 16 * 1024
+"""A larger body is not copied for each machine that takes its time."""
+
+_END: Final = b"\r\n\r\n"
+_HARMLESS: Final = frozenset(
+    name.lower()
+    for name in (
+        hdrs.ACCEPT,
+        hdrs.ACCEPT_CHARSET,
+        hdrs.ACCEPT_ENCODING,  # nothing is compressed on this port
+        hdrs.ACCEPT_LANGUAGE,
+        hdrs.CACHE_CONTROL,
+        hdrs.CONNECTION,  # what it asks for is seen by what the parser makes of it
+        hdrs.HOST,
+        hdrs.PRAGMA,
+        hdrs.USER_AGENT,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedResponse:
+    """An answer that can be sent as it stands: everything before the Date, and the body.
+
+    `on_sent` is called with the client's name, `Cloud-Init/22.4.2`, each time that it is sent; it must be quick.
+    """
+
+    head: bytes
+    body: bytes
+    on_sent: Callable[[str], None] | None = None
+
+    @staticmethod
+    def of(response: web.Response, on_sent: Callable[[str], None] | None = None) -> PreparedResponse:
+        """The same bytes as aiohttp makes of `response`, whose body must be bytes, or none. Raises TypeError."""
+        body = response.body or b""
+        if not isinstance(body, bytes):
+            raise TypeError(f"a body of {type(body).__name__} can't be sent as it stands")
+        headers = [*response.headers.items(), (hdrs.CONTENT_LENGTH, str(len(body)))]
+        if body and hdrs.CONTENT_TYPE not in response.headers:
+            headers.append((hdrs.CONTENT_TYPE, "application/octet-stream"))
+        return PreparedResponse(_head(response.status, response.reason or "", tuple(headers)), body, on_sent)
+
+
+@functools.lru_cache(maxsize=1024)
+def _head(status: int, reason: str, headers: tuple[tuple[str, str], ...]) -> bytes:
+    """Most answers of all machines share theirs."""
+    lines = [f"HTTP/1.1 {status} {reason}", *(f"{name}: {value}" for name, value in headers)]
+    return "\r\n".join([*lines, f"{hdrs.DATE}: "]).encode()
+
+
+ResponseLookup = Callable[[str], Mapping[bytes, PreparedResponse] | None]
+"""`responses(address)`: what plain requests from there get, by target of the request line; None: nothing is plain."""
+
+
+class KnownHeads:
+    """The heads that are known: ` HTTP/1.1`, the header lines and the empty line, byte for byte."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, limits: Mapping[str, Any]) -> None:
+        """`limits` are those of aiohttp's parser."""
+        self._loop = loop
+        self._limits = limits
+        self._clients: dict[bytes, str] = {}
+
+    def client(self, head: bytes) -> str | None:
+        """The name of the client, if this head is harmless; None if it is not, or can't be told."""
+        client = self._clients.get(head)
+        return client if client is not None else self._learn(head)
+
+    def _learn(self, head: bytes) -> str | None:
+        if len(head) > MAX_HEAD_BYTES or (client := self._judge(head)) is None:
+            return None
+        if len(self._clients) >= MAX_HEADS:
+            del self._clients[next(iter(self._clients))]
+        self._clients[head] = client
+        return client
+
+    def _judge(self, head: bytes) -> str | None:
+        # A parser of its own for each: what an earlier head did to it must not matter.
+        parser = HttpRequestParser(BaseProtocol(self._loop), self._loop, 2**16, **self._limits)
+        try:
+            messages, upgraded, tail = parser.feed_data(b"GET /" + head)
+        except HttpProcessingError:
+            return None
+        if len(messages) != 1 or upgraded or tail:
+            return None
+        message = messages[0][0]
+        asks_for_more = message.should_close or message.upgrade or message.chunked or message.compression
+        if asks_for_more or message.version != HttpVersion11 or message.path != "/":
+            return None
+        if not all(name.lower() in _HARMLESS for name in message.headers):
+            return None
+        return agent_name(message.headers.get(hdrs.USER_AGENT, ""))
+
+
+class ConnectionServer(Protocol):
+    """What a connection needs of whoever counts connections: `edge.http.transport.connections`."""
+
+    responses: ResponseLookup
+    heads: KnownHeads
+
+    def admit(self, connection: FastPathConnection) -> bool:
+        """Whether a new connection may stay."""
+
+    def idle(self, connection: FastPathConnection) -> None:
+        """It has been answered, and is idle from now on."""
+
+    def release(self, connection: FastPathConnection) -> None:
+        """It has ended."""
+
+    def handler(self, connection: FastPathConnection) -> asyncio.Protocol:
+        """aiohttp's protocol for the rest of this connection."""
+
+
+class FastPathConnection(asyncio.Protocol):
+    """A connection. It remains the name of the connection when aiohttp has taken over.
+
+    `address` is the peer's. `unread` and `since` are the server's: bytes that were in its buffer when it was looked at
+    last, and since when it is idle (seconds of the loop's clock). `on_fast_path`: aiohttp has not taken over.
+    """
+
+    __slots__ = ("_paused", "_server", "address", "on_fast_path", "since", "transport", "unread")
+
+    def __init__(self, server: ConnectionServer) -> None:
+        self._server = server
+        self._paused = False
+        self.address = ""
+        self.on_fast_path = True
+        self.since = 0.0
+        self.unread = 0
+        self.transport: asyncio.Transport
+
+    def connection_made(self, transport: Any) -> None:
+        """It begins."""
+        self.transport = transport
+        if not self._server.admit(self):
+            transport.abort()
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        """It has ended, before aiohttp took over."""
+        self._server.release(self)
+
+    def pause_writing(self) -> None:
+        """The machine does not take its answers as fast as it asks."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """It has taken them."""
+        self._paused = False
+
+    def data_received(self, data: bytes) -> None:
+        """Answer `data` if it is plain requests and nothing else, or leave all of it to aiohttp."""
+        try:
+            answers = self._plain(data)
+            for response, client in answers:
+                self._send(response)
+                if response.on_sent is not None:
+                    response.on_sent(client)
+        except Exception:
+            log.exception("an answer from a table failed")
+            self.transport.abort()
+            return
+        if answers:
+            self._server.idle(self)
+        else:
+            self._hand_over(data)
+
+    def _plain(self, data: bytes) -> list[tuple[PreparedResponse, str]]:
+        """The answers to all requests in `data`, and who asks; none if one of them is not plain.
+
+        All or none, for aiohttp does not answer a good request either if what comes with it can't be read.
+        """
+        found: list[tuple[PreparedResponse, str]] = []
+        prepared = self._server.responses(self.address)
+        if prepared is None or self._paused:
+            return found
+        start = size = 0
+        while start < len(data):
+            space = data.find(b" ", start + 4)
+            end = data.find(_END, space) + 4
+            if space < 0 or end < 4 or not data.startswith(b"GET ", start):
+                return []
+            response = prepared.get(data[start + 4 : space])
+            if response is None or (client := self._server.heads.client(data[space:end])) is None:
+                return []
+            found.append((response, client))
+            size += len(response.body)
+            if size > MAX_AT_ONCE_BYTES and len(found) > 1:
+                return []
+            start = end
+        return found
+
+    def _send(self, response: PreparedResponse) -> None:
+        if len(response.body) < _COPIED_BYTES:
+            self.transport.write(b"".join((response.head, _rest_of_head(rfc822_formatted_time()), response.body)))
+        else:
+            self.transport.write(response.head + _rest_of_head(rfc822_formatted_time()))
+            self.transport.write(response.body)
+
+    def _hand_over(self, data: bytes) -> None:
+        self.on_fast_path = False
+        handler = self._server.handler(self)
+        self.transport.set_protocol(handler)
+        handler.connection_made(self.transport)
+        if self._paused:
+            handler.pause_writing()
+        handler.data_received(data)
+
+
+@functools.lru_cache(maxsize=2)
+def _rest_of_head(date: str) -> bytes:
+    """From the value of the Date on: aiohttp writes it and the Server last."""
+    return f"{date}\r\n{hdrs.SERVER}: {SERVER_SOFTWARE}\r\n\r\n".encode()

@@ -1,0 +1,34 @@
+"""What a machine is, and what it may have.
+
+Which machines there are: `inventory`; whether one may netboot: `policy`, which asks `pending_workflows`. What is one's
+own: its script (`scripts`), the files of its OSIE (`osie_files`), its documents that stand in Secrets
+(`secret_documents`). What is shown on its Hardware: `conditions`.
+"""
+
+from edge.machines.conditions import ConditionWriter
+from edge.machines.inventory import Inventory, Machine
+from edge.machines.osie_files import Located, NoArtifactError, OsieFiles, OsieLookup
+from edge.machines.pending_workflows import PendingWorkflows
+from edge.machines.policy import ALLOWED, Decision, DhcpMode, NetbootPolicy, NetbootWhen
+from edge.machines.scripts import MachineScripts
+from edge.machines.secret_documents import ReadSecret, SecretDocuments, no_api
+
+__all__ = [
+    "ALLOWED",
+    "ConditionWriter",
+    "Decision",
+    "DhcpMode",
+    "Inventory",
+    "Located",
+    "Machine",
+    "MachineScripts",
+    "NetbootPolicy",
+    "NetbootWhen",
+    "NoArtifactError",
+    "OsieFiles",
+    "OsieLookup",
+    "PendingWorkflows",
+    "ReadSecret",
+    "SecretDocuments",
+    "no_api",
+]

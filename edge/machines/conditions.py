@@ -1,0 +1,243 @@
+"""Shows on a Hardware that its machine declined its address: the condition `AddressConflict` of the status.
+
+DHCP's quarantine (`edge.dhcp.conflict`) says what has begun and ended; `ConditionWriter` compares that with what the
+API has, and patches the status where they differ. DHCP never waits for it: what is to be looked at waits in a queue, at
+most once for each Hardware, and what is written is what is true when its turn comes.
+
+Several edges may serve the same machines, and a process may die in the middle of a quarantine. So the end of the
+quarantine stands in the condition's message, and each edge treats the others' by it: one that is not over is left
+alone, one that should have been ended a while ago is ended by whoever notices.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from edge.machines.inventory import Machine
+from tink.api.v1alpha2 import ConditionStatus, Raw
+from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
+from tink.kube.objects import NamespacedName
+from tink.kube.resources import HARDWARE
+from tink.kube.runtime import DONE, Controller, Result
+from tink.limits.once_per import OncePer
+from tink.workflow.status import parse_timestamp
+
+log = logging.getLogger(__name__)
+
+ADDRESS_CONFLICT = "AddressConflict"
+DECLINED = "DeclinedByClient"
+ENDED = "QuarantineEnded"
+
+MAX_CONFLICTS = 4096
+"""Hardware whose conflicts are known at a time; of more there is a log line only."""
+ATTEMPTS = 10
+"""Tries to write one condition, with delays that grow to a minute."""
+GRACE_SECONDS = 60.0
+"""How long after its end a condition that another process has set may stay, before it is ended from here."""
+
+_UNTIL = re.compile(r"not offered until (\S+Z)")
+_ADDRESS = re.compile(r"(\S+) is used by another host")
+
+Condition = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Declined:
+    mac: str
+    address: str
+    until: float
+
+    def __str__(self) -> str:
+        until = datetime.fromtimestamp(self.until, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        return f"{self.address} is used by another host: {self.mac} declined it; it is not offered until {until}"
+
+
+class ConditionWriter:
+    """Belongs to one event loop. Without `run`, nothing is written."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        clock: Callable[[], float] = time.time,
+        *,
+        retry_first: float = 0.5,
+        retry_longest: float = 60.0,
+    ) -> None:
+        """`clock` gives seconds since the epoch."""
+        self._client = client
+        self._clock = clock
+        self._controller = Controller(
+            "Hardware",
+            self._reconcile,
+            retry_first=retry_first,
+            retry_longest=retry_longest,
+            on_error=lambda *_: True,  # said when it is given up
+        )
+        self._queue = self._controller.queue
+        self._declined: dict[NamespacedName, dict[str, _Declined]] = {}
+        """What this process knows of, by Hardware and MAC."""
+        self._written: dict[NamespacedName, str] = {}
+        """The messages of the conditions that this process has set and not ended."""
+        self._dropped_once = OncePer(60.0, 1)
+
+    # --- what DHCP says: never waits ------------------------------------------------------------------------------
+
+    def changed(self, machine: Machine, address: str, until: float | None) -> None:
+        """Take note of a quarantine that has begun, and ends at `until` (epoch), or, with None, that has ended."""
+        if until is not None:
+            self.conflict(machine, address, until)
+        else:
+            self.cleared(machine)
+
+    def conflict(self, machine: Machine, address: str, until: float) -> None:
+        """The machine has declined `address`, which is not offered until `until` (epoch)."""
+        key = NamespacedName(machine.namespace, machine.name)
+        if key not in self._declined and len(self._declined) >= MAX_CONFLICTS:
+            if self._dropped_once.due("", self._clock()):
+                log.warning("more than %d Hardware have address conflicts: not all show it", MAX_CONFLICTS)
+            return
+        self._declined.setdefault(key, {})[machine.mac] = _Declined(machine.mac, address, until)
+        self._queue.add(key)
+
+    def cleared(self, machine: Machine) -> None:
+        """The quarantine of the machine's address has ended."""
+        key = NamespacedName(machine.namespace, machine.name)
+        declined = self._declined.get(key)
+        if declined is None or declined.pop(machine.mac, None) is None:
+            return
+        if not declined:
+            del self._declined[key]
+        self._queue.add(key)
+
+    # --- what the informer of Hardware says ---------------------------------------------------------------------
+
+    def apply(self, new: Raw, _old: Raw | None = None) -> None:
+        """Take in a Hardware that was added or changed: its condition may be one that somebody must end."""
+        key, current = NamespacedName.of(new), _condition(new)
+        until = _until(current) if current.get("status") == ConditionStatus.TRUE else None
+        if until is not None and key not in self._declined:
+            self._queue.add_after(key, until + GRACE_SECONDS - self._clock())
+
+    def remove(self, old: Raw) -> None:
+        """Forget a Hardware that is gone."""
+        self._forget(NamespacedName.of(old))
+
+    # --- writing ------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Write for ever."""
+        try:
+            await self._controller.run()
+        finally:
+            self._queue.shut_down()
+
+    async def _reconcile(self, key: NamespacedName) -> Result:
+        try:
+            await self._write(key)
+        except ApiError as error:
+            if self._may_try_again(key, error):
+                raise
+            self._complain(key, error)
+        except Exception:
+            # A mistake of ours about one Hardware must not keep the others from being written.
+            log.exception("Hardware %s: its condition %s is not written", key, ADDRESS_CONFLICT)
+        return DONE
+
+    async def _write(self, key: NamespacedName) -> None:
+        try:
+            hardware = await self._client.get(HARDWARE, key.name, key.namespace)
+        except NotFoundError:
+            self._forget(key)
+            return
+        wanted = self._wanted(key, _condition(hardware))
+        if wanted is not None:
+            patch = _patch(hardware, wanted)
+            await self._client.patch(HARDWARE, key.name, key.namespace, patch, subresource="status")
+        if wanted is not None and wanted["status"] == ConditionStatus.TRUE:
+            self._written[key] = wanted["message"]
+        elif key not in self._declined:
+            self._written.pop(key, None)
+
+    def _wanted(self, key: NamespacedName, current: Condition) -> Condition | None:
+        """The condition to write; None if the one that is there may stay."""
+        now, is_true = self._clock(), current.get("status") == ConditionStatus.TRUE
+        message, until = str(current.get("message", "")), _until(current)
+        if declined := self._still_declined(key, now):
+            end = max(one.until for one in declined)
+            self._queue.add_after(key, end + GRACE_SECONDS - now)
+            wanted = _made(ConditionStatus.TRUE, DECLINED, "; ".join(map(str, declined)))
+            if is_true and message != self._written.get(key) and until is not None and until >= int(end):
+                known = set(_ADDRESS.findall(message)) >= {one.address for one in declined}
+                return None if known else wanted  # another edge may say the same, for as long or longer
+            return wanted if current != wanted else None
+        if not is_true or until is None:
+            return None  # by hand, if it is true: no edge leaves the time out
+        if until > now and message != self._written.get(key):
+            self._queue.add_after(key, until + GRACE_SECONDS - now)
+            return None
+        addresses = ", ".join(dict.fromkeys(_ADDRESS.findall(message)))
+        return _made(ConditionStatus.FALSE, ENDED, f"the quarantine of {addresses} is over")
+
+    def _still_declined(self, key: NamespacedName, now: float) -> list[_Declined]:
+        """What this process knows of, without what is long over and was not said to have ended."""
+        declined = {m: one for m, one in self._declined.get(key, {}).items() if one.until + GRACE_SECONDS > now}
+        if declined:
+            self._declined[key] = declined
+        else:
+            self._declined.pop(key, None)
+        return list(declined.values())
+
+    def _may_try_again(self, key: NamespacedName, error: ApiError) -> bool:
+        lasting = 400 <= error.status < 500 and not isinstance(error, ConflictError) and error.status != 429
+        return not lasting and self._queue.num_requeues(key) + 1 < ATTEMPTS
+
+    def _complain(self, key: NamespacedName, error: ApiError) -> None:
+        advice = ""
+        if error.status == 403:
+            advice = "; allow the edge to get hardware and to patch hardware/status"
+        elif error.status == 404:
+            advice = "; if its definition is an older one, 'tinkedge crds | kubectl apply -f -' mends that"
+        log.warning("Hardware %s: its condition %s is not written: %s%s", key, ADDRESS_CONFLICT, error, advice)
+
+    def _forget(self, key: NamespacedName) -> None:
+        self._declined.pop(key, None)
+        self._written.pop(key, None)
+
+
+def _conditions(hardware: Raw) -> list[Any]:
+    status = hardware.get("status")
+    conditions = status.get("conditions") if isinstance(status, dict) else None
+    return conditions if isinstance(conditions, list) else []
+
+
+def _condition(hardware: Raw) -> Condition:
+    """The condition AddressConflict; empty if there is none."""
+    for condition in _conditions(hardware):
+        if isinstance(condition, dict) and condition.get("type") == ADDRESS_CONFLICT:
+            return condition
+    return {}
+
+
+def _until(condition: Mapping[str, Any]) -> float | None:
+    """When the last of its quarantines ends, as the message says."""
+    ends = [parse_timestamp(end) for end in _UNTIL.findall(str(condition.get("message", "")))]
+    return max((end for end in ends if end is not None), default=None)
+
+
+def _made(status: ConditionStatus, reason: str, message: str) -> Condition:
+    return {"type": ADDRESS_CONFLICT, "status": status.value, "reason": reason, "message": message}
+
+
+def _patch(hardware: Raw, condition: Condition) -> Raw:
+    """The merge patch that sets `condition` and keeps all others, if nobody has changed the Hardware meanwhile."""
+    conditions, current = _conditions(hardware), _condition(hardware)
+    kept = [condition if one is current else one for one in conditions]
+    if not current:
+        kept.append(condition)
+    return {"metadata": {"resourceVersion": hardware["metadata"]["resourceVersion"]}, "status": {"conditions": kept}}

@@ -1,0 +1,229 @@
+"""Hardware indexed by MAC and by IPv4 address: how every server at the edge recognises a machine.
+
+Fed by an informer of Hardware objects (`tink.kube`), one event at a time; read synchronously by DHCP, TFTP, HTTP and
+the metadata service. A look-up is a dictionary access, whatever the number of machines.
+
+A site may have 100,000 of them. What every packet needs of a machine is at hand; its Hardware is kept packed, and read
+when somebody compiles an answer from it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import orjson
+from pydantic import ValidationError
+
+from tink.api.v1alpha2 import Hardware, NetworkInterface, Raw
+from tink.kube.cache import ObjectCompressor
+from tink.kube.objects import NamespacedName
+from tink.mac import is_mac
+
+log = logging.getLogger(__name__)
+
+_AT_HAND = 64
+"""Hardware that is kept as it was read: a machine that boots asks for several answers that are compiled from it."""
+
+_SERVED_METADATA = ("name", "namespace", "labels", "annotations")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Machine:
+    """One network interface of one Hardware, as it was when the machine was looked up.
+
+    `mac` is lower case with colons; `ip` is the reserved IPv4 address in dotted form, or None where none is given.
+    """
+
+    mac: str
+    ip: str | None
+    namespace: str
+    name: str
+    disable_dhcp: bool
+    disable_netboot: bool
+    _packed: bytes = field(repr=False)
+    _read: Callable[[bytes], Hardware] = field(repr=False)
+
+    @property
+    def hardware(self) -> Hardware:
+        """The whole Hardware. It may have to be read first (50 us): for compiling answers, not for each packet."""
+        return self._read(self._packed)
+
+    @property
+    def interface(self) -> NetworkInterface:
+        """What the Hardware says of this interface; as with `hardware`, not for each packet."""
+        return self.hardware.spec.network_interfaces[self.mac]
+
+
+ChangeHandler = Callable[[str], None]
+"""Called with the MAC of a machine that appeared, changed or went."""
+
+_Index = dict[str, Machine | tuple[Machine, ...]]
+"""By MAC or address: one machine, or all that claim it."""
+
+
+class Inventory:
+    """The machines this edge knows."""
+
+    def __init__(self, compressor: ObjectCompressor | None = None) -> None:
+        """`compressor` is that of the informer that feeds this, so that there is one copy of each Hardware."""
+        self._by_object: dict[NamespacedName, tuple[Machine, ...]] = {}
+        self._digests: dict[NamespacedName, int] = {}
+        self._by_mac: _Index = {}
+        self._by_ip: _Index = {}
+        self._handlers: list[ChangeHandler] = []
+        self._compressor = compressor or ObjectCompressor()
+        self._at_hand: dict[bytes, Hardware] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_mac)
+
+    def on_change(self, handler: ChangeHandler) -> None:
+        """Call `handler(mac)` after every change of what `by_mac(mac)` answers, or `by_ip` for its address."""
+        self._handlers.append(handler)
+
+    def by_mac(self, mac: str) -> Machine | None:
+        """The machine with this MAC (lower case, colons); None if none has it, or more than one claims it."""
+        found = self._by_mac.get(mac)
+        return found if isinstance(found, Machine) else None
+
+    def claimants(self, mac: str) -> tuple[Machine, ...]:
+        """All machines whose Hardware claims this MAC: more than one is an operator's mistake."""
+        return _all(self._by_mac, mac)
+
+    def by_ip(self, ip: str) -> Machine | None:
+        """The machine with this reserved IPv4 address; None if none has it, or more than one claims it."""
+        found = self._by_ip.get(ip)
+        return found if isinstance(found, Machine) else None
+
+    def claimants_of_ip(self, ip: str) -> tuple[Machine, ...]:
+        """All machines whose Hardware reserves this IPv4 address: more than one is an operator's mistake."""
+        return _all(self._by_ip, ip)
+
+    def by_name(self, name: str, namespace: str = "default") -> tuple[Machine, ...]:
+        """All network interfaces of a Hardware, in the order of the object; empty if there is none of that name."""
+        return self._by_object.get(NamespacedName(namespace, name), ())
+
+    def machines(self) -> list[Machine]:
+        """Every machine, interface by interface."""
+        return [machine for machines in self._by_object.values() for machine in machines]
+
+    def apply(self, obj: Raw) -> None:
+        """Take in a Hardware that was added or changed. One that can't be read is logged, and its machines go.
+
+        A change that no answer depends on (the status, say) is no change here.
+        """
+        key = NamespacedName.of(obj)
+        served = _served(obj)
+        digest = hash(orjson.dumps(served))
+        if self._digests.get(key) == digest:
+            return
+        self._digests[key] = digest
+        try:
+            hardware = Hardware.model_validate(served)
+        except ValidationError as error:
+            problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            log.error("Hardware %s/%s is ignored: %s", *key, problems)
+            self._replace(key, ())
+            return
+        packed = self._compressor.compress(obj)
+        self._lay_out(packed, hardware)
+        self._replace(key, tuple(self._machines(key, hardware, packed)))
+
+    def remove(self, obj: Raw) -> None:
+        """Forget a Hardware that was deleted."""
+        key = NamespacedName.of(obj)
+        self._digests.pop(key, None)
+        self._replace(key, ())
+
+    # --- the indexes --------------------------------------------------------------------------------------------
+
+    def _replace(self, key: NamespacedName, new: tuple[Machine, ...]) -> None:
+        old = self._by_object.pop(key, ())
+        if new:
+            self._by_object[key] = new
+        addresses = {machine.ip for machine in (*old, *new) if machine.ip is not None}
+        # Whose address was claimed by several, or is from now on, is served otherwise without a change of its own.
+        rivals = [machine for ip in addresses for machine in _all(self._by_ip, ip)]
+        for machine in old:
+            _discard(self._by_mac, machine.mac, machine)
+            if machine.ip is not None:
+                _discard(self._by_ip, machine.ip, machine)
+        for machine in new:
+            _add(self._by_mac, "MAC", machine.mac, machine)
+            if machine.ip is not None:
+                _add(self._by_ip, "IP", machine.ip, machine)
+        self._notify(machine.mac for machine in (*old, *new, *rivals))
+
+    def _notify(self, macs: Iterable[str]) -> None:
+        for mac in dict.fromkeys(macs):
+            for handler in self._handlers:
+                try:
+                    handler(mac)
+                except Exception:
+                    # What can't be made of one machine's Hardware must not keep the others from being served.
+                    log.exception("a handler failed for the machine %s", mac)
+
+    # --- reading Hardware ---------------------------------------------------------------------------------------
+
+    def _machines(self, key: NamespacedName, hardware: Hardware, packed: bytes) -> Iterable[Machine]:
+        namespace, name = key
+        read = self._read
+        for mac, interface in hardware.spec.network_interfaces.items():
+            if not is_mac(mac):
+                log.error(
+                    "Hardware %s/%s: spec.networkInterfaces[%s] is ignored: not a MAC address in lower case with "
+                    "colons, such as 52:54:00:12:34:56",
+                    namespace,
+                    name,
+                    mac,
+                )
+                continue
+            ip = interface.dhcp.ip if interface.dhcp is not None else None
+            disabled = interface.disable_dhcp, interface.disable_netboot
+            yield Machine(mac, ip, namespace, name, *disabled, packed, read)
+
+    def _read(self, packed: bytes) -> Hardware:
+        hardware = self._at_hand.get(packed)
+        if hardware is None:
+            hardware = Hardware.model_validate(_served(self._compressor.decompress(packed)))
+            self._lay_out(packed, hardware)
+        return hardware
+
+    def _lay_out(self, packed: bytes, hardware: Hardware) -> None:
+        self._at_hand[packed] = hardware
+        if len(self._at_hand) > _AT_HAND:
+            del self._at_hand[next(iter(self._at_hand))]
+
+
+def _served(obj: Raw) -> Raw:
+    """What of a Hardware answers are made of."""
+    metadata = obj["metadata"]
+    served = {"metadata": {name: metadata[name] for name in _SERVED_METADATA if name in metadata}}
+    return served | {"spec": obj["spec"]} if "spec" in obj else served
+
+
+def _all(index: _Index, value: str) -> tuple[Machine, ...]:
+    found = index.get(value, ())
+    return (found,) if isinstance(found, Machine) else found
+
+
+def _add(index: _Index, what: str, value: str, machine: Machine) -> None:
+    claimants = (*_all(index, value), machine)
+    if len(claimants) == 1:
+        index[value] = machine
+        return
+    index[value] = claimants
+    names = ", ".join(sorted(f"{m.namespace}/{m.name}" for m in claimants))
+    log.error("%s %s is claimed by several Hardware, so none is served: %s", what, value, names)
+
+
+def _discard(index: _Index, value: str, machine: Machine) -> None:
+    rest = tuple(m for m in _all(index, value) if m is not machine)
+    if len(rest) > 1:
+        index[value] = rest
+    elif rest:
+        index[value] = rest[0]
+    else:
+        del index[value]

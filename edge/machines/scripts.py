@@ -1,0 +1,113 @@
+"""The script of each machine: asked by HTTP and by TFTP alike, for a machine that is known to be the one that asks.
+
+    policy -> the Hardware's script, or that of the default OSIE -> does the OSIE exist -> text, and the journey
+           -> otherwise a script that shows the reason and goes on to the next boot device
+
+Scripts are rendered by `ipxe.scripts` when a machine first asks after a change of its Hardware, for each address of
+ours that it asks at, and kept for a while: machines of one rack boot together, and retry. What an agent's token adds is
+made for each sending, and not kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edge.journey.events import Outcome, Recorder, Step
+from edge.machines.inventory import Inventory, Machine
+from edge.machines.osie_files import OsieLookup
+from edge.machines.policy import NetbootPolicy
+from ipxe.scripts import Origin, Script, ScriptError, Scripts
+
+MAX_KEPT = 4096
+"""Machines whose scripts are kept: some 3 kB each."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """A script, or the problem of the Hardware that there is none for."""
+
+    script: Script | None
+    problem: str = ""
+
+
+class MachineScripts:
+    """Scripts by machine and address of ours."""
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        policy: NetbootPolicy,
+        osie: OsieLookup,
+        scripts: Scripts,
+        record: Recorder,
+        default_osie: tuple[str, str] | None = None,
+    ) -> None:
+        """`default_osie`: namespace and name of what machines without a Hardware boot, where they may."""
+        self._inventory = inventory
+        self._policy = policy
+        self._osie = osie
+        self._scripts = scripts
+        self._record = record
+        self._default_osie = default_osie
+        self._compiled: dict[str, dict[Origin, _Compiled]] = {}
+
+    def script(self, mac: str, origin: Origin, *, client: str) -> str:
+        """What the machine `mac` runs; recorded on its journey. `client` is its program's name, for people."""
+        machine = self._inventory.by_mac(mac)
+        decision = self._policy.decide(machine)
+        if not decision.allowed:
+            return self._reason(mac, Outcome.REFUSED, decision.reason, client)
+        compiled = self._default(mac, origin) if machine is None else self._compile(machine, origin)
+        script = compiled.script
+        if script is None:
+            outcome = Outcome.REFUSED if machine is None else Outcome.FAILED
+            return self._reason(mac, outcome, compiled.problem, client)
+        if script.osie is not None and self._osie(*script.osie) is None:
+            who = f"Hardware {machine.name}" if machine is not None else "--default-osie"
+            reason = f"OSIE {'/'.join(script.osie)}, which {who} names, does not exist"
+            return self._reason(mac, Outcome.FAILED, reason, client)
+        self._record(mac, Step.SCRIPT, Outcome.OK, f"script sent: {script.what}", client=client)
+        return script.text if machine is None else self._scripts.to_send(mac, script)
+
+    def why(self, mac: str, reason: str) -> str:
+        """A script that shows `reason`; not recorded, for what it is about has been."""
+        return self._scripts.reason(mac, reason)
+
+    def autoexec(self, mac: str, origin: Origin) -> str:
+        """What a new iPXE runs before anything else: the way to `script`."""
+        return self._scripts.autoexec(mac, origin)
+
+    def _reason(self, mac: str, outcome: Outcome, reason: str, client: str) -> str:
+        first, _, _ = reason.partition("\n")
+        self._record(mac, Step.SCRIPT, outcome, f"no boot: {first}", client=client, reason=first)
+        return self._scripts.reason(mac, reason)
+
+    def _compile(self, machine: Machine, origin: Origin) -> _Compiled:
+        of_machine = self._compiled.get(machine.mac)
+        if of_machine is None:
+            if len(self._compiled) >= MAX_KEPT:
+                del self._compiled[next(iter(self._compiled))]
+            of_machine = self._compiled[machine.mac] = {}
+        compiled = of_machine.get(origin)
+        if compiled is None:
+            try:
+                compiled = _Compiled(self._scripts.compile(machine.mac, machine.hardware, origin))
+            except ScriptError as error:
+                compiled = _Compiled(None, str(error))
+            of_machine[origin] = compiled
+        return compiled
+
+    def _default(self, mac: str, origin: Origin) -> _Compiled:
+        """For a machine that is seen and not registered, where such machines may netboot."""
+        if self._default_osie is not None:
+            return _Compiled(self._scripts.unregistered(mac, self._default_osie, origin))
+        return _Compiled(
+            None,
+            f"{mac} is seen, not registered, and there is no --default-osie for such machines.\n"
+            f"Apply a Hardware with {mac} under spec.networkInterfaces:\n"
+            f"'tinkedge watch {mac}' on the edge's host shows one to copy.",
+        )
+
+    def machine_changed(self, mac: str) -> None:
+        """Compile its script anew: for the inventory, which calls it after each change."""
+        self._compiled.pop(mac, None)

@@ -1,0 +1,174 @@
+"""How a transfer's packets get to its client: a socket, the client's address, and as few system calls as possible.
+
+`edge.tftp.session` hands over what `edge.tftp.transfer` wants sent. A window of equal blocks goes to the kernel as one
+datagram that it cuts into packets itself (UDP_SEGMENT, man 7 udp): with 64 blocks of an Ethernet's size that halves the
+processor time. Where the kernel can't, or the path does not take it, the packets go one by one.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+import struct
+from typing import Final
+
+from edge.tftp import packets
+from edge.tftp.transfer import Burst
+
+log = logging.getLogger(__name__)
+
+Address = tuple[str, int]
+"""IPv4 address in dotted form and port."""
+
+Ancillary = list[tuple[int, int, bytes]]
+
+MIN_SEGMENTED: Final = 3
+"""From how many packets on the kernel is asked to cut them: two cost as much either way (measured)."""
+_MIN_SEGMENTED_BUFFERS: Final = 2 * MIN_SEGMENTED
+MAX_SEGMENTS: Final = 64
+"""UDP_MAX_SEGMENTS of older kernels; newer ones take 128."""
+_MAX_DATAGRAM_BYTES: Final = 65507  # what UDP over IPv4 can carry
+_HEADERS_BYTES: Final = 20 + 8 + 4  # IPv4, UDP, TFTP
+
+# linux/in.h and linux/udp.h; the socket module does not name them all.
+_IP_PKTINFO = getattr(socket, "IP_PKTINFO", 8)
+_IP_MTU_DISCOVER = 10
+_IP_RECVERR = 11
+_IP_MTU = 14
+_IP_PMTUDISC_DONT = 0
+_SOL_UDP = 17
+_UDP_SEGMENT = 103
+
+_NOT_SEGMENTED = frozenset(
+    {
+        errno.EINVAL,  # a block is larger than the path's packets, or the kernel has another limit
+        errno.EIO,  # the interface does no checksums, which cutting needs on older kernels
+        errno.EMSGSIZE,
+        errno.ENOPROTOOPT,
+        errno.EOPNOTSUPP,
+    }
+)
+_REFUSED = struct.pack("=I", errno.ECONNREFUSED)
+_NO_ROOM = frozenset({errno.EAGAIN, errno.ENOBUFS})
+
+
+class UdpTransport:
+    """To one client, over a socket that is its own or shared with others."""
+
+    def __init__(self, sock: socket.socket, client: Address, block_bytes: int, local: str | None = None) -> None:
+        """`local` is the address of ours to send from where the socket has none of its own."""
+        self.client = client
+        self._socket = sock
+        self._ancillary: Ancillary = [] if local is None else [_from_address(local)]
+        packet_bytes = block_bytes + 4
+        self._segmented = [*self._ancillary, (_SOL_UDP, _UDP_SEGMENT, struct.pack("=H", packet_bytes))]
+        self._per_call = 2 * min(MAX_SEGMENTS, _MAX_DATAGRAM_BYTES // packet_bytes)
+
+    def send(self, burst: Burst) -> int:
+        """Send the packets, of which all but the last are as long as a block; gives how many there was no room for.
+
+        Raises OSError: what ICMP said of earlier packets, or what is wrong with the path.
+        """
+        count = len(burst)
+        if count < _MIN_SEGMENTED_BUFFERS or self._per_call < _MIN_SEGMENTED_BUFFERS:
+            return self._send_each(burst)
+        for at in range(0, count, self._per_call):
+            try:
+                self._socket.sendmsg(burst[at : at + self._per_call], self._segmented, 0, self.client)
+            except OSError as error:
+                if error.errno in _NO_ROOM:
+                    return (count - at) // 2
+                if error.errno not in _NOT_SEGMENTED:
+                    raise
+                log.debug("TFTP to %s: the kernel does not cut windows (%s)", self.client[0], error.strerror)
+                self._per_call = 0
+                return self._send_each(burst[at:])
+        return 0
+
+    def _send_each(self, burst: Burst) -> int:
+        count, at = len(burst), 0
+        try:
+            if count == 2:
+                self._socket.sendmsg(burst, self._ancillary, 0, self.client)
+                return 0
+            for at in range(0, count, 2):
+                self._socket.sendmsg(burst[at : at + 2], self._ancillary, 0, self.client)
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                return (count - at) // 2
+            raise
+        return 0
+
+
+def own_socket(local: str, interface: str | None) -> socket.socket:
+    """A socket on a new port of the address that a client asked: the transfer's identity (RFC 1350 section 4).
+
+    It is not connected, so that strangers can be told that they are wrong here; it hears what ICMP says. Raises
+    OSError.
+    """
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        sock.setblocking(False)
+        if interface is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
+        sock.setsockopt(socket.IPPROTO_IP, _IP_RECVERR, 1)
+        allow_fragments(sock)
+        # From the address that was asked, which routing alone would not see to on a host with several: clients drop
+        # answers of others.
+        sock.bind((local, 0))
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def allow_fragments(sock: socket.socket) -> None:
+    """No don't-fragment bit: on a path with a smaller MTU behind a router, blocks are to arrive in pieces and not be
+    lost, for PXE ROMs know nothing of path MTU discovery. It also keeps the kernel from believing what ICMP says of it.
+    """
+    sock.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DONT)
+
+
+def refused(sock: socket.socket, client: Address) -> bool:
+    """Whether ICMP said that nobody listens at `client`; takes all that it said, of others too.
+
+    A host or a network that can't be reached is no such word: that may pass (RFC 1122 section 4.2.3.9).
+    """
+    found = False
+    while True:
+        try:
+            _, ancillary, _, where = sock.recvmsg(0, 128, socket.MSG_ERRQUEUE)
+        except OSError:
+            return found
+        for _, _, value in ancillary:  # struct sock_extended_err begins with the error's number
+            found = found or (where == client and value[:4] == _REFUSED)
+
+
+def max_block_bytes(client: Address, local: str, interface: str | None) -> int:
+    """The largest block that goes to the client in one packet; not below RFC 1350's. Raises OSError."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        if interface is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
+        sock.bind((local, 0))
+        sock.connect(client)
+        mtu = sock.getsockopt(socket.IPPROTO_IP, _IP_MTU)
+    return max(mtu - _HEADERS_BYTES, packets.DEFAULT_BLOCK_BYTES)
+
+
+def hear_addresses(sock: socket.socket) -> None:
+    """Have the socket tell to which address of ours a datagram was sent; see `asked_address`."""
+    sock.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
+
+
+def asked_address(ancillary: list[tuple[int, int, bytes]]) -> str | None:
+    """Our address that a datagram was sent to (IP_PKTINFO, man 7 ip); None: it was a broadcast."""
+    for level, kind, value in ancillary:
+        if level == socket.IPPROTO_IP and kind == _IP_PKTINFO and len(value) >= 12:
+            ours, written = value[4:8], value[8:12]
+            return socket.inet_ntoa(ours) if ours == written else None
+    return "0.0.0.0"  # noqa: S104 - the kernel chooses
+
+
+def _from_address(local: str) -> tuple[int, int, bytes]:
+    return (socket.IPPROTO_IP, _IP_PKTINFO, struct.pack("=i4s4s", 0, socket.inet_aton(local), bytes(4)))

@@ -1,0 +1,282 @@
+"""Log lines: for people, and for collectors that read a JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from edge.composition import logs
+from edge.composition.logs import StreamWriter, set_up
+from edge.journey.events import Outcome, Step
+from edge.journey.recorder import Journey
+
+log = logging.getLogger("test.logs")
+
+_SWITCHES = ("_srcfile", "logThreads", "logProcesses", "logMultiprocessing")
+
+
+@pytest.fixture(autouse=True)
+def _root_is_as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    before = (root.handlers[:], root.level)
+    switches = {name: getattr(logging, name) for name in _SWITCHES}
+    yield
+    for handler in root.handlers:
+        if isinstance(handler, StreamWriter):
+            handler.close()
+    root.handlers[:], level = before
+    root.setLevel(level)
+    for name, value in switches.items():
+        setattr(logging, name, value)
+
+
+def written() -> None:
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    written()
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return [json.loads(line) for line in captured.err.splitlines()]
+
+
+def test_json_has_one_object_a_line_whatever_was_logged(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up("info", "json")
+    log.info("two\nlines and a \udcff of a file's name, for %s", {"a": 1})
+    try:
+        raise ValueError("wrong\ud800")
+    except ValueError:
+        log.exception("failed")
+    first, second = lines(capsys)
+    assert first["message"] == "two\nlines and a \\udcff of a file's name, for {'a': 1}"
+    assert (first["level"], first["logger"]) == ("info", "test.logs")
+    assert first["time"].endswith("Z")
+    assert "exception" not in first
+    assert second["exception"].startswith("Traceback")
+    assert "wrong\\ud800" in second["exception"]
+
+
+def test_text_names_level_and_logger_and_debug_is_quiet_unless_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up("info", "text")
+    log.debug("hidden")
+    log.warning("shown")
+    set_up("debug", "text")
+    log.debug("now shown")
+    written()
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split(" ", 2)[2] for line in said] == [
+        "WARNING test.logs: shown",
+        "DEBUG   test.logs: now shown",
+    ]
+
+
+def test_strangers_words_forge_no_line_and_steer_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up("info", "text")
+    log.warning("asked for %s", "x\n2026-01-31 12:00:00,123 ERROR   edge: forged\x1b[2J\u2028\udc80é")
+    written()
+    assert (
+        capsys.readouterr()
+        .err.splitlines()[0]
+        .endswith(r"asked for x\n2026-01-31 12:00:00,123 ERROR   edge: forged\x1b[2J\u2028\udc80é")
+    )
+
+
+def test_one_line_is_written_once_however_often_logging_is_set_up(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up("info", "json")
+    set_up("info", "json")
+    log.info("once")
+    assert len(lines(capsys)) == 1
+    set_up("info", "json")
+    log.info("twice")
+    assert len(lines(capsys)) == 1
+    give_up = time.monotonic() + 20
+    while sum(thread.name == "log" for thread in threading.enumerate()) > 1:
+        assert time.monotonic() < give_up, "the threads of earlier set-ups have not ended"
+        time.sleep(0.01)
+
+
+def test_access_logs_of_libraries_stay_out(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up("debug", "json")
+    logging.getLogger("aiohttp.access").info("GET /")
+    assert lines(capsys) == []
+
+
+def test_json_has_the_facts_of_a_journey_as_fields_and_none_replaces_the_time(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    set_up("info", "json")
+    journey = Journey(time.time)
+    journey.record("52:54:00:00:00:01", Step.KERNEL, Outcome.OK, "sent", size_bytes=5, boot="\udcff")
+    log.info("x", extra={"fields": {"time": "never", "level": "high", "place": {"unit": 3, "free": None}}})
+    first, second = lines(capsys)
+    assert (first["mac"], first["step"], first["outcome"]) == ("52:54:00:00:00:01", "kernel", "ok")
+    assert first["detail"] == {"size_bytes": 5, "boot": "\\udcff"}
+    assert first["message"] == "52:54:00:00:00:01 kernel ok: sent"
+    assert second["time"] != "never"
+    assert (second["level"], second["place"]) == ("info", {"unit": 3, "free": None})
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_time_of_each_line_is_its_own(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    set_up("info", form)
+    times = [1_700_000_000.03125, 1_700_000_000.9990234375, 1_700_003_600.5, 1_700_000_000.25]
+    for moment in times:
+        record = log.makeRecord(log.name, logging.INFO, "", 0, "x", (), None)
+        record.created, record.msecs = moment, int(moment % 1 * 1000)
+        log.handle(record)
+    written()
+    said = capsys.readouterr().err.splitlines()
+    if form == "json":
+        expected = [datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] for moment in times]
+        assert [json.loads(line)["time"] for line in said] == [f"{moment}Z" for moment in expected]
+    else:
+        expected = [datetime.fromtimestamp(moment).strftime("%Y-%m-%d %H:%M:%S,%f")[:-3] for moment in times]  # noqa: DTZ006
+        assert [line[:23] for line in said] == expected
+
+
+# --- the writer ----------------------------------------------------------------------------------------------------
+
+
+class Pipe:
+    """A standard error that nobody reads until `read_all`."""
+
+    def __init__(self, **bounds: int) -> None:
+        self._read_end, write_end = os.pipe()
+        self._stream = os.fdopen(write_end, "w")
+        self.handler = StreamWriter(self._stream, **bounds)
+        self.log = logging.Logger("pipe")  # noqa: LOG001 - it goes with the test
+        self.log.addHandler(self.handler)
+        self._read = b""
+        self._reader: threading.Thread | None = None
+
+    def start_reading(self) -> None:
+        self._reader = threading.Thread(target=self._read_everything, daemon=True)
+        self._reader.start()
+
+    def read_all(self) -> list[str]:
+        if self._reader is None:
+            self.start_reading()
+        self.handler.close()
+        self._stream.close()
+        assert self._reader is not None
+        self._reader.join(5)
+        os.close(self._read_end)
+        return self._read.decode().splitlines()
+
+    def _read_everything(self) -> None:
+        while piece := os.read(self._read_end, 65_536):
+            self._read += piece
+
+
+def test_lines_of_many_batches_are_whole_and_in_order() -> None:
+    pipe = Pipe()
+    pipe.start_reading()
+    for number in range(5_000):
+        pipe.log.info("%d %s", number, "x" * 50)
+    assert pipe.read_all() == [f"{number} {'x' * 50}" for number in range(5_000)]
+
+
+def test_reader_of_standard_error_that_has_stopped_holds_nobody_up_and_fills_no_memory() -> None:
+    pipe = Pipe(max_waiting_bytes=200_000)
+    start = time.monotonic()
+    for number in range(20_000):
+        pipe.log.info("%d %s", number, "x" * 90)
+    assert time.monotonic() - start < 20
+    waiting = pipe.handler._taken_bytes - pipe.handler._written_bytes
+    assert waiting < 200_000 + 200
+    pipe.start_reading()
+    pipe.handler.flush()
+    pipe.log.info("again")
+    pipe.log.info("and again")
+    said = pipe.read_all()
+    assert said[-2:] == ["again", "and again"]
+    lost = re.fullmatch(r"(\d+) log lines are missing here: standard error was not read fast enough", said[-3])
+    assert lost is not None
+    assert len(said) - 3 + int(lost[1]) == 20_000
+    assert [int(line.split()[0]) for line in said[:-3]] == list(range(len(said) - 3))
+
+
+def test_errors_wait_for_a_blocked_standard_error_once_and_not_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_ERROR_SECONDS", 0.5)
+    pipe = Pipe()
+    pipe.log.info("x" * 200_000)
+    start = time.monotonic()
+    for _ in range(50):
+        pipe.log.error("broken")
+    assert time.monotonic() - start < 15
+    pipe.start_reading()
+    pipe.handler.flush()
+    pipe.log.error("broken")  # standard error is read again, so this one is waited for
+    assert pipe.handler._written_bytes == pipe.handler._taken_bytes
+    assert pipe.read_all().count("broken") == 51
+
+
+def test_after_an_error_the_program_may_end_as_it_likes() -> None:
+    said = _program("for n in range(100): log.info('%d', n)\nlog.error('the end')\nos._exit(3)", status=3)
+    assert [line.rpartition(" ")[2] for line in said] == [*map(str, range(100)), "end"]
+
+
+def test_everything_is_written_when_the_program_ends() -> None:
+    said = _program("for n in range(3000): log.info('%d', n)")
+    assert [line.rpartition(" ")[2] for line in said] == list(map(str, range(3000)))
+
+
+def test_program_ends_though_nobody_reads_its_log() -> None:
+    code = (
+        "import logging; from edge.composition.logs import set_up\nset_up('info', 'text')\nlogging.info('x' * 500_000)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
+    try:
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def test_terminal_that_another_program_made_non_blocking_loses_no_line() -> None:
+    pipe = Pipe()
+    os.set_blocking(pipe.handler._descriptor, False)
+    for number in range(3_000):
+        pipe.log.info("%d %s", number, "x" * 90)
+    assert len(pipe.read_all()) == 3_000
+
+
+def test_closed_standard_error_is_survived() -> None:
+    pipe = Pipe()
+    os.close(pipe._read_end)
+    pipe.log.error("to nobody")
+    pipe.log.error("nor this")
+    assert pipe.handler._written_within(2)
+    pipe.handler.close()
+    pipe._stream.close()
+
+
+def test_record_costs_no_walk_up_the_stack(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up("info", "text")
+    seen: list[logging.LogRecord] = []
+    log.addFilter(lambda record: not seen.append(record))  # type: ignore[func-returns-value]
+    log.info("x")
+    log.filters.clear()
+    assert (seen[0].funcName, seen[0].thread, seen[0].process) == ("(unknown function)", None, None)
+
+
+def _program(code: str, status: int = 0) -> list[str]:
+    start = "import logging, os; from edge.composition.logs import set_up\nset_up('info', 'text')\n"
+    program = f"{start}log = logging.getLogger('x')\n{code}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == status
+    return done.stderr.splitlines()

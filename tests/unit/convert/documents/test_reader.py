@@ -1,0 +1,320 @@
+"""Reading: every document that can be read is read, and one that can't is named with its line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.api import reference_yaml
+from tink.api import yaml as kubernetes_yaml
+from tink.api.yaml import MAX_BYTES, YamlError
+from tink.convert.documents import Document, compose, read, value
+from tink.convert.findings import Finding, Kind
+
+GOOD = "apiVersion: v1\nkind: Good\nmetadata: {name: %s}\n"
+
+
+def found(text: str | bytes, file: str = "in.yaml") -> list[Document | Finding]:
+    return list(read(file, text.encode() if isinstance(text, str) else text))
+
+
+def names(text: str | bytes, file: str = "in.yaml") -> list[str]:
+    """Names of what was read, and `document path: reason` of what was not."""
+    return [
+        each.obj["metadata"]["name"]
+        if isinstance(each, Document)
+        else f"{each.source.document} {each.path}: {each.reason}".replace(" : ", ": ")
+        for each in found(text, file)
+    ]
+
+
+def error(text: str | bytes, file: str = "in.yaml") -> Finding:
+    (finding,) = found(text, file)
+    assert isinstance(finding, Finding)
+    assert finding.kind is Kind.ERROR
+    return finding
+
+
+# --- streams
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        "{a}---\n{b}",
+        "---\n{a}---\n{b}",
+        "# head\n---\n{a}---\n{b}",
+        "%YAML 1.1\n---\n{a}...\n%YAML 1.1\n# and\n---\n{b}",
+        "--- # first\n{a}--- # second\n{b}...\n",
+        "{a}---\n---\n# nothing\n---\n{b}---\n",
+        "\ufeff{a}---\n{b}",
+        "{a}--- {{apiVersion: v1, kind: K, metadata: {{name: b}}}}\n",
+    ],
+)
+def test_every_way_to_part_documents_gives_them_all(stream: str) -> None:
+    assert names(stream.format(a=GOOD % "a", b=GOOD % "b")) == ["a", "b"]
+    crlf = stream.format(a=GOOD % "a", b=GOOD % "b").replace("\n", "\r\n")
+    assert names(crlf) == ["a", "b"]
+
+
+def test_documents_are_counted_as_a_person_would() -> None:
+    text = "# head\n---\n" + GOOD % "a" + "---\n\n---\n" + GOOD % "b" + "...\n---\n" + GOOD % "c" + "---\n" + GOOD % "d"
+    assert [(each.obj["metadata"]["name"], each.source.document) for each in found(text)] == [  # type: ignore[union-attr]
+        ("a", 1),
+        ("b", 3),
+        ("c", 4),
+        ("d", 5),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("broken", "line", "word"),
+    [
+        ("a: [\n", 0, "expected"),
+        ("a: 1\nb: 2\n\ta: 3\n", 3, ""),
+        ("a: 1\na: 2\n", 2, "given twice"),
+        ("x: y\na: *nobody\n", 2, "undefined alias"),
+        ("a: 1\nb: &a\n- *a\n", 3, "contains itself"),
+        ("a: .inf\n", 1, "JSON"),
+        ("a: 1e999\n", 1, "too large"),
+        ("a: !!python/object/apply:os.system [ls]\n", 1, "tag"),
+        ("a: !!int x\n", 1, "tag"),
+        ("{[a]: b}\n", 1, "key"),
+        ("a: {<<: 1}\n", 1, "<<"),
+        ("a: \x01\n", 0, ""),
+        ("a: '\n", 0, ""),
+        ("a: " + "[" * 101 + "]" * 101 + "\n", 0, "deeper"),
+        (
+            '{"apiVersion": "v1", "kind": "K", "metadata": {"name": "a"}, "x": ' + "[" * 200 + "]" * 200 + "}\n",
+            0,
+            "deeper",
+        ),
+        ("[" * 200_000 + "\n", 0, "deeper"),
+        ("".join("- " * i + "a:\n" for i in range(1, 99)), 0, ""),
+    ],
+)
+def test_broken_document_is_named_with_its_line_and_its_neighbours_are_read(broken: str, line: int, word: str) -> None:
+    text = GOOD % "a" + "---\n" + broken + "---\n" + GOOD % "b"
+    first, finding, last = found(text)
+    assert isinstance(finding, Finding)
+    assert (finding.kind, finding.source.document, finding.source.file) == (Kind.ERROR, 2, "in.yaml")
+    assert word in finding.reason
+    if line:
+        assert f"line {4 + line}: " in finding.reason
+    assert [each.obj["metadata"]["name"] for each in (first, last)] == ["a", "b"]  # type: ignore[union-attr]
+
+
+def test_document_that_is_not_utf8_is_named_with_its_line() -> None:
+    content = (GOOD % "a" + "---\n").encode() + b"a: b\nc: \xff\n---\n" + (GOOD % "b").encode()
+    assert names(content) == ["a", "2: line 6: not UTF-8 (byte 0xff)", "b"]
+
+
+@pytest.mark.parametrize("code", ["utf-16", "utf-8-sig"])
+def test_file_that_powershell_wrote_is_read(code: str) -> None:
+    assert names((GOOD % "a" + "---\n" + GOOD % "b").encode(code)) == ["a", "b"]
+
+
+def test_half_a_file_of_utf16_is_an_error_and_not_a_crash() -> None:
+    assert "UTF-16" in error((GOOD % "a").encode("utf-16")[:-1]).reason
+
+
+def test_control_character_is_named_with_its_line() -> None:
+    assert "line 3: " in error("a: \xa0\nb: c\nd: e\0f\n").reason
+
+
+@pytest.mark.parametrize("name", ['"../../x"', "a/b", "UPPER", '"a\\nb"', "é", "-a", "l" * 254, "a/status"])
+def test_name_that_no_api_server_takes_is_an_error(name: str) -> None:
+    finding = error(GOOD % name)
+    assert (finding.path, "no API server takes" in finding.reason) == ("metadata.name", True)
+    assert len(finding.reason) < 250
+
+
+def test_namespace_that_no_api_server_takes_is_an_error() -> None:
+    assert error("{apiVersion: v1, kind: K, metadata: {name: a, namespace: a.b}}").path == "metadata.namespace"
+
+
+def test_name_that_yaml_takes_for_a_number_is_to_be_put_in_quotes() -> None:
+    assert "put it in quotes" in error(GOOD % "012").reason
+
+
+def test_few_bytes_of_aliases_do_not_fill_memory() -> None:
+    pairs = zip("abcdefgh", "bcdefghi", strict=True)
+    bomb = "a: &a [0,0,0,0,0,0,0,0,0]\n" + "\n".join(f"{b}: &{b} [{','.join(['*' + a] * 9)}]" for a, b in pairs)
+    assert "values" in error(bomb).reason
+    merged = "a: &a {x: 1}\n" + "".join(f"{b}: &{b} {{p: *{a}, q: *{a}}}\n" for a, b in zip("abc", "bcd", strict=True))
+    assert "apiVersion" in error(merged).path, "a few aliases are fine"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"), [("- a\n", "a list"), ("x\n", "a string"), ("7\n", "a number"), ("yes\n", "a boolean")]
+)
+def test_document_that_is_no_object_is_named(text: str, kind: str) -> None:
+    assert error(text).reason == f"must be a Kubernetes object, is {kind}"
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("kind: K\nmetadata: {name: a}\n", "apiVersion"),
+        ("apiVersion: 1\nkind: K\nmetadata: {name: a}\n", "apiVersion"),
+        ("apiVersion: v1\nmetadata: {name: a}\n", "kind"),
+        ("apiVersion: v1\nkind: ''\nmetadata: {name: a}\n", "kind"),
+        ("apiVersion: v1\nkind: K\n", "metadata"),
+        ("apiVersion: v1\nkind: K\nmetadata: []\n", "metadata"),
+        ("apiVersion: v1\nkind: K\nmetadata: {}\n", "metadata.name"),
+        ("apiVersion: v1\nkind: K\nmetadata: {name: 7}\n", "metadata.name"),
+        ("apiVersion: v1\nkind: K\nmetadata: {name: a, namespace: 7}\n", "metadata.namespace"),
+    ],
+)
+def test_object_that_lacks_what_every_object_has_is_named_with_the_field(text: str, path: str) -> None:
+    finding = error(text)
+    assert (finding.path, finding.source.document) == (path, 1)
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# only a comment\n", "---\n", "null\n", "---\n...\n---\n"])
+def test_nothing_is_nothing(text: str) -> None:
+    assert found(text) == []
+
+
+# --- JSON and Lists
+
+
+def obj(name: str, **more: Any) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Good", "metadata": {"name": name}, **more}
+
+
+def test_json_is_read_alone_in_a_row_and_with_tabs() -> None:
+    assert names(json.dumps(obj("a")), "in.json") == ["a"]
+    assert names(json.dumps(obj("a"), indent="\t") + "\n" + json.dumps(obj("b"))) == ["a", "b"]
+    assert names("{apiVersion: v1, kind: K, metadata: {name: a}}\n---\n" + GOOD % "b") == ["a", "b"]
+
+
+@pytest.mark.parametrize("broken", ['{"a": ', '{"a": NaN}', '{"a": "\\ud800"}', "{" + '"a": {' * 100_000])
+def test_broken_json_is_named_with_its_line_and_the_next_object_is_read(broken: str) -> None:
+    found = names(f"{json.dumps(obj('a'))}\n{broken}\n{json.dumps(obj('b'))}", "in.json")
+    assert (found[0], found[-1]) == ("a", "b")
+    assert "not JSON: line " in found[1]
+
+
+def test_key_given_twice_in_json_is_an_error_as_it_is_in_yaml() -> None:
+    twice = '{"apiVersion": "v1", "kind": "K", "metadata": {"name": "a", "labels": {"x": "1", "x": "2"}}}'
+    assert "line 1: in the value that begins there, key 'x' is given twice" in error(twice, "in.json").reason
+    assert "key 'x' is given twice" in error(twice, "in.yaml").reason
+
+
+def test_list_is_taken_apart_and_its_items_say_where_they_stood() -> None:
+    inner = {"apiVersion": "v1", "kind": "List", "items": [obj("b"), 5]}
+    outer = {
+        "apiVersion": "v1",
+        "kind": "List",
+        "metadata": {"resourceVersion": ""},
+        "items": [obj("a"), inner, {}, obj("c")],
+    }
+    found = list(read("in.json", orjson.dumps(outer)))
+    places = [(each.prefix if isinstance(each, Document) else each.path) for each in found]
+    assert places == ["items[0]", "items[1].items[0]", "items[1].items[1]", "items[2].apiVersion", "items[3]"]
+    assert {each.source.document for each in found} == {1}
+
+
+def test_list_as_the_api_answers_it_gives_its_items_their_kind() -> None:
+    items = "[{metadata: {name: a}}, {kind: Other, metadata: {name: b}}]"
+    one, two = found(f"apiVersion: tinkerbell.org/v1alpha1\nkind: HardwareList\nitems: {items}")
+    assert isinstance(one, Document)
+    assert isinstance(two, Document)
+    assert (one.obj["apiVersion"], one.obj["kind"]) == ("tinkerbell.org/v1alpha1", "Hardware")
+    assert two.obj["kind"] == "Other"
+
+
+@pytest.mark.parametrize("items", ["", "items: null", "items: []"])
+def test_empty_list_is_empty(items: str) -> None:
+    assert found(f"apiVersion: v1\nkind: List\n{items}\n") == []
+
+
+def test_lists_in_lists_do_not_go_on_for_ever() -> None:
+    nested: Any = obj("a")
+    for _ in range(150):
+        nested = {"apiVersion": "v1", "kind": "List", "items": [nested]}
+    assert "deeper" in error(json.dumps(nested), "in.json").reason
+
+
+# --- size
+
+
+def test_object_that_no_api_server_takes_is_named_with_its_largest_field() -> None:
+    text = GOOD % "big" + "spec:\n  small: x\n  data: |\n    " + "x" * 10_000_000 + "\n"
+    finding = error(text)
+    assert (finding.path, finding.source.name) == ("spec.data", "big")
+    assert str(MAX_BYTES) in finding.reason
+
+
+def test_list_may_be_larger_than_an_object() -> None:
+    items = [obj(f"n{index}", data="x" * 1_000_000) for index in range(5)] + [obj("big", data=["x" * 2_000_000] * 2)]
+    content = orjson.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    found = list(read("in.json", content))
+    assert [isinstance(each, Document) for each in found] == [True] * 5 + [False]
+    assert isinstance(found[-1], Finding)
+    assert found[-1].path == "items[5].data[0]"
+
+
+# --- the same as kubectl
+
+
+def of_text(text: str) -> Any:
+    try:
+        return list(kubernetes_yaml.read(text))
+    except YamlError:
+        return YamlError
+
+
+def of_nodes(text: str) -> Any:
+    try:
+        return [value(node, len(text)) for node in compose(text)]
+    except YamlError:
+        return YamlError
+
+
+def theirs(text: str) -> Any:
+    try:
+        return reference_yaml.documents(text)
+    except reference_yaml.RefusedError:
+        return YamlError
+
+
+_PIECES = st.sampled_from(
+    ["a", "b: ", "- ", "? ", "\n", "  ", " ", ": ", "[", "]", "{", "}", ", ", "'", '"', "|\n", ">-\n", "&x ", "*x",
+     "<<: ", "1", "0x1F", "0o7", "1e3", "yes", "~", "null", "52:54:00:12:34:56", "2001-01-01", ".5", "+", "-", "0", "_",
+     "!!str ", "!!int ", "# c\n", "---\n", "...\n", "\t", "é", "08", "0b1", "=", "\\"]
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["{<<: *x, b: own}", "{b: own, <<: *x}", "{<<: [*x, {b: late, c: 3}], b: own}"])
+def test_merged_key_does_not_replace_the_own_one(text: str) -> None:
+    text = f"d: &x {{b: merged, c: 2}}\ne: {text}\n"
+    assert of_text(text)[0]["e"] == {"b": "own", "c": 2}
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(_PIECES, max_size=14).map("".join))
+def test_values_are_those_that_kubectl_reads(text: str) -> None:
+    expected = theirs(text)
+    found = of_text(text)
+    nodes = of_nodes(text)
+    if nodes is not YamlError and found is not YamlError:
+        assert repr(nodes) == repr(found), "with a look at the places of fields in between"
+    if found is YamlError or expected is YamlError or "!!" in text:
+        return  # what is refused may differ (collections as keys, tags); nothing may raise anything else
+    assert repr(found) == repr(expected)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=60))
+def test_no_bytes_bring_the_reader_down(content: bytes) -> None:
+    for each in read("in.yaml", content):
+        assert isinstance(each, Document | Finding)
+    for each in read("in.json", b"{" + content):
+        assert isinstance(each, Document | Finding)

@@ -1,0 +1,517 @@
+"""Templates of v1alpha1: the corpora as users have them, equality with the old renderer, and each field's fate."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.convert.v1alpha1 import old_renderer
+from tink.api.v1alpha2 import Raw, Template, Workflow
+from tink.convert.documents import Document, read, to_yaml
+from tink.convert.findings import Findings, Source
+from tink.convert.run import Result, convert_documents
+from tink.convert.v1alpha1 import template
+from tink.template import engine
+from tink.template.errors import TemplateError
+from tink.template.fields import parse_fields, render_actions
+
+CORPORA = Path(__file__).parent.parent / "corpora"
+ALL = sorted(path.relative_to(CORPORA) for path in CORPORA.glob("[et]*/*.in.yaml"))
+RENDERED = [path for path in ALL if path.parts[0] == "templates" and not path.name.startswith("refused")]
+SOURCE = Source("in.yaml", 1, "Template", "", "t")
+HARDWARE = {
+    "apiVersion": "tinkerbell.org/v1alpha1",
+    "kind": "Hardware",
+    "metadata": {"name": "n1"},
+    "spec": {
+        "disks": [{"device": "/dev/nvme0n1"}, {"device": "/dev/sdb"}],
+        "userData": "ud",
+        "interfaces": [
+            {
+                "dhcp": {
+                    "mac": "52:54:00:00:00:01",
+                    "hostname": "n1",
+                    "ip": {"address": "10.0.0.5", "netmask": "255.255.254.0", "gateway": "10.0.0.1"},
+                    "name_servers": ["1.1.1.1", "9.9.9.9"],
+                },
+                "netboot": {"allowPXE": True, "allowWorkflow": True},
+            }
+        ],
+    },
+}
+
+Refused = Callable[[Raw], list[str]]
+
+
+def run(path: Path) -> Result:
+    return convert_documents(read(path.name, (CORPORA / path).read_bytes()))
+
+
+def with_data(data: Any, name: str = "t") -> Raw:
+    return {
+        "apiVersion": "tinkerbell.org/v1alpha1",
+        "kind": "Template",
+        "metadata": {"name": name},
+        "spec": {"data": data},
+    }
+
+
+def convert(data: Any) -> tuple[Raw | None, list[tuple[str, str]], dict[str, str]]:
+    """The spec of the result, (kind, path) of the findings, and their reasons by path."""
+    findings = Findings(SOURCE)
+    result = template.convert_template(with_data(data), findings)
+    assert bool(result) is not findings.failed
+    found = [(str(each.kind), each.path.removeprefix("spec.data.tasks[0].")) for each in findings]
+    reasons: dict[str, str] = {}
+    for each in findings:
+        reasons[each.path] = f"{reasons.get(each.path, '')}{each.reason}\n"
+    return result[0]["spec"] if result else None, found, reasons
+
+
+def task(actions: str, more: str = "") -> str:
+    """A text with one task."""
+    more = textwrap.indent(textwrap.dedent(more), "  ")
+    return f"name: t\ntasks:\n- name: t\n  worker: '{{{{.device_1}}}}'\n{more}\n  actions:\n" + textwrap.indent(
+        textwrap.dedent(actions), "  "
+    )
+
+
+def action(more: str = "", head: str = "- {name: a, image: i:1}") -> str:
+    if more:
+        head = "- name: a\n  image: i:1\n" + textwrap.indent(textwrap.dedent(more), "  ")
+    return task(head)
+
+
+# --- the corpora
+
+
+@pytest.mark.parametrize("path", ALL, ids=str)
+def test_corpus_gives_the_result_and_the_report_that_are_checked_in(path: Path) -> None:
+    result = run(path)
+    base = str(CORPORA / path).removesuffix(".in.yaml")
+    assert "".join(to_yaml(result.converted)) == Path(f"{base}.out.yaml").read_text()
+    report = "".join(f"{each.kind} {each.source} {each.path}: {each.reason}\n" for each in result.findings)
+    assert report == Path(f"{base}.report.txt").read_text()
+
+
+@pytest.mark.parametrize("path", ALL, ids=str)
+def test_api_takes_what_a_corpus_gives_and_converting_it_again_changes_nothing(path: Path, refused: Refused) -> None:
+    result = run(path)
+    for obj in result.objects:
+        assert refused(obj) == [], obj["metadata"]
+        if obj["kind"] == "Template":
+            Template.model_validate(obj)
+            assert parse_fields(obj) == []
+        if obj["kind"] == "Workflow":
+            Workflow.model_validate(obj)
+    again = convert_documents(Document(SOURCE, obj) for obj in result.objects)
+    assert (again.objects, again.findings) == (result.objects, [])
+
+
+def normalized(actions: list[Raw]) -> list[Raw]:
+    return [
+        {
+            "name": each["name"],
+            "image": each["image"],
+            "args": each.get("args", []),
+            "env": each.get("env", {}),
+            "volumes": sorted(each.get("volumes", [])),
+            "timeout": each.get("timeout", 0),
+        }
+        for each in actions
+    ]
+
+
+def without_blank_lines(actions: list[Raw]) -> list[Raw]:
+    """Blank lines at the end of a block of text, of which the report tells, do not count."""
+    return [{**each, "env": {name: text.rstrip("\n") for name, text in each["env"].items()}} for each in actions]
+
+
+@pytest.mark.parametrize("path", RENDERED, ids=str)
+def test_machine_runs_the_same_actions_as_before_the_conversion(path: Path) -> None:
+    old: dict[tuple[str, str], Raw] = {}
+    for document in read(path.name, (CORPORA / path).read_bytes()):
+        assert isinstance(document, Document)
+        old[document.obj["kind"], document.obj["metadata"]["name"]] = document.obj
+    new = {(obj["kind"], obj["metadata"]["name"]): obj for obj in run(path).objects}
+    compared = 0
+    for (kind, name), obj in new.items():
+        if kind != "Workflow":
+            continue
+        compared += 1
+        hardware, used = obj["spec"]["hardwareRef"]["name"], obj["spec"]["templateRef"]["name"]
+        was = old_renderer.render(
+            old["Template", used], old["Hardware", hardware], old["Workflow", name]["spec"]["hardwareMap"]
+        )
+        # A volume of the action takes the place of the task's at the same path; a worker's engine refused both.
+        for each in was:
+            own = [volume for volume in each["volumes"] if volume.endswith(":/dev:ro") or volume == "/dev:/dev:ro"]
+            if own:
+                each["volumes"].remove("/dev:/dev")
+        now = render_actions(new["Template", used], new["Hardware", hardware], obj["spec"]["templateParams"])
+        assert without_blank_lines(normalized(now)) == without_blank_lines(was)
+    assert compared == 1
+
+
+# --- equality with the old renderer, for any text
+
+PARAMS = {"device_1": "52:54:00:00:00:01", "word": "standard", "empty": "", "list-1": "x"}
+VALUES = st.sampled_from(
+    [
+        "{{ .word }}",
+        "{{- .word }}",
+        "{{.word -}}",
+        "{{ index .Hardware.Disks 0 }}",
+        "{{ formatPartition ( index $.Hardware.Disks 1 ) 2 }}",
+        "{{ (index .Hardware.Interfaces 0).DHCP.IP.Address }}",
+        "{{ netmaskToCIDR (index $.Hardware.Interfaces 0).DHCP.IP.Netmask }}",
+        "{{ (index .Hardware.Interfaces 0).DHCP.MAC }}",
+        '{{ index . "list-1" }}',
+        '{{ .word | contains "and" }}',
+        '{{ hasPrefix "stan" .word }}{{ not (hasSuffix `x` .word) }}',
+        "{{ (index .hardware.spec.disks 1).device }}",
+        "{{ .Hardware.UserData | upper }}",
+        "{{ with .word }}{{ . }}{{ $.word }}{{ end }}",
+        "{{ range $i, $d := .Hardware.Disks }}{{ if $i }},{{ end }}{{ $d }}{{ end }}",
+        "{{ range .hardware.spec.disks }}{{ .device }}{{ end }}",
+        "{{ range (index .Hardware.Interfaces 0).DHCP.NameServers }}{{ . }} {{ end }}",
+        "{{ $n := index .Hardware.Interfaces 0 }}{{ $n.DHCP.Hostname }}{{ $n.DHCP.MAC }}",
+        "{{ range .Hardware.Interfaces }}{{ .DHCP.IP.Gateway }}{{ end }}",
+        "{{/* nothing */}}",
+        "{{ $outer }}",
+        "{{ printf `%s-%d` $outer $count }}",
+        "plain",
+        "0600",
+        "a: b",
+        "a #b",
+    ]
+)
+CONDITIONS = st.sampled_from(["if .word", "if .empty", 'if eq .word "x"', "if .Hardware.Interfaces"])
+BLOCKS = CONDITIONS | st.sampled_from(["with .empty", "range .Hardware.Disks"])
+SPACE = st.sampled_from(["", " ", "  "])
+
+
+@st.composite
+def inline(draw: st.DrawFn) -> str:
+    """What may stand in one line."""
+    parts = []
+    for _ in range(draw(st.integers(1, 3))):
+        value = draw(VALUES)
+        if draw(st.booleans()):
+            gaps = [draw(SPACE) for _ in range(4)]
+            dash = draw(st.sampled_from(["", "-"]))
+            value = (
+                f"{{{{{dash} {draw(CONDITIONS)} }}}}{gaps[0]}{value}{gaps[1]}"
+                f"{{{{ else }}}}{gaps[2]}other{gaps[3]}{{{{ end }}}}"
+            )
+        parts.append(value)
+    return draw(SPACE).join(parts)
+
+
+@st.composite
+def field(draw: st.DrawFn) -> str:
+    """A scalar at the indentation of eight: plain, quoted, or a block."""
+    style = draw(st.sampled_from(["", "'", '"', "|", "|-", ">"]))
+    if not style:
+        text = draw(inline().filter(lambda text: ": " not in text and " #" not in text))
+        return f"x{text}" if draw(st.booleans()) else text
+    if style in "'\"":
+        text = draw(inline())
+        if style == '"':
+            text = text.replace('"', "`")
+            start = draw(st.sampled_from(["", "a\\n  ", "\\t"]))
+            return f'"{start}{text}"'
+        return f"'{text}'"
+    lines = [f"          first {draw(inline())}"]
+    for _ in range(draw(st.integers(0, 3))):
+        indent = " " * (10 + draw(st.sampled_from([0, 2, 4])))
+        if style == "|" and draw(st.booleans()):
+            left, right = draw(st.sampled_from(["{{ ", "{{- "])), draw(st.sampled_from([" }}", " -}}"]))
+            lines += [f"{indent}{left}{draw(BLOCKS)}{right}", f"{indent}inner", f"{indent}{left}end }}}}"]
+        else:
+            lines.append(f"{indent}{draw(inline())}")
+    return "\n".join([style, *lines])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(field(), min_size=1, max_size=3))
+def test_no_text_renders_otherwise_after_the_conversion(fields: list[str]) -> None:
+    """Either it is refused with a reason, or each field comes out as the old controller made it."""
+    env = "\n".join(f"        V{number}: {text}" for number, text in enumerate(fields))
+    data = (
+        "{{ $count := len .Hardware.Disks }}\n{{- $outer := printf `%s%d` .word $count }}\n"
+        "name: t\ntasks:\n  - name: t\n    worker: x\n    actions:\n    - name: a\n      image: i\n"
+        f"      environment:\n{env}\n"
+    )
+    old = with_data(data)
+    try:
+        was = old_renderer.render(old, HARDWARE, PARAMS)
+    except Exception:
+        return
+    result = convert_documents([Document(SOURCE, HARDWARE), Document(SOURCE, old)])
+    if any(each.kind == "error" for each in result.findings):
+        return
+    hardware, new = result.objects
+    now = normalized(render_actions(new, hardware, PARAMS))
+    for finding in result.findings:
+        if "may stay" in finding.reason:
+            name = finding.path.rpartition(".")[2]
+            for (each,) in (now, was):
+                assert name in each["env"]
+                folded = finding.reason.startswith("line breaks")
+                each["env"][name] = "".join(each["env"][name].split()) if folded else each["env"][name].strip(" \n")
+    assert now == was
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(alphabet=" \n-:#{}|>'\"[]ab.$/*&!%`\\", max_size=80) | st.text(max_size=40))
+def test_no_text_crashes_the_conversion(text: str) -> None:
+    convert(text)
+    convert(task(f"- name: a\n  image: {text}"))
+    convert(text + "\n" + action())
+
+
+# --- fields
+
+
+def test_nothing_is_said_of_a_template_that_comes_through_whole() -> None:
+    spec, found, _ = convert(action("timeout: 90\ncommand: [a, b]\nvolumes: ['/a:/b:ro', data:/c]"))
+    assert found == []
+    assert spec == {
+        "actions": [
+            {"name": "a", "image": "i:1", "args": ["a", "b"], "volumes": ["/a:/b:ro", "data:/c"], "timeout": 90}
+        ]
+    }
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ("0600", "0600"),
+        ("true", "true"),
+        ("1e3", "1e3"),
+        ("~", ""),
+        ("", ""),
+        ("!!str 0x1F", "0x1F"),
+        ("y", "y"),
+        ("2020-01-01", "2020-01-01"),
+        ("'~'", "~"),
+        (".5", ".5"),
+        ('"\\x7b{ no }}"', '{{ "{{" }} no }}'),
+    ],
+)
+def test_values_of_variables_stay_as_they_were_written(written: str, text: str) -> None:
+    spec, found, _ = convert(action(f"environment:\n  A: {written}"))
+    assert found == []
+    assert spec
+    assert spec["actions"][0]["env"] == {"A": text}
+
+
+def test_environment_and_volumes_of_the_task_are_the_templates_own() -> None:
+    spec, _, _ = convert(task("- {name: a, image: i}", "environment: {A: 1}\nvolumes: ['/dev:/dev']"))
+    assert spec == {"actions": [{"name": "a", "image": "i"}], "volumes": ["/dev:/dev"], "env": {"A": "1"}}
+
+
+def test_command_follows_the_entrypoint_of_the_image_as_it_did() -> None:
+    """`cmd` would replace the entrypoint: waitdaemon would reboot the machine instead of starting what does."""
+    spec, _, _ = convert(action("command: [reboot]"))
+    assert spec
+    assert spec["actions"][0] == {"name": "a", "image": "i:1", "args": ["reboot"]}
+
+
+@pytest.mark.parametrize(
+    ("more", "kind", "path"),
+    [
+        ("pid: host", "dropped", "actions[0].pid"),
+        ("namespaces: {pid: host}", "dropped", "actions[0].namespaces.pid"),
+        ("namespaces: {ipc: host}", "dropped", "actions[0].namespaces.ipc"),
+        ("on-timeout: [a]", "dropped", "actions[0].on-timeout"),
+        ("on-failure: [a]", "dropped", "actions[0].on-failure"),
+        ("retries: 3", "dropped", "actions[0].retries"),
+        ("timeout: soon", "dropped", "actions[0].timeout"),
+        ("timeout: -1", "dropped", "actions[0].timeout"),
+        ("timeout: '{{ .t }}'", "dropped", "actions[0].timeout"),
+        ("volumes: [/dev]", "dropped", "actions[0].volumes[0]"),
+        ("volumes: [{a: b}]", "dropped", "actions[0].volumes[0]"),
+        ("environment: A", "error", "actions[0].environment"),
+        ("volumes: {{ .v }}", "error", "actions[0].volumes"),
+        ("command: reboot", "error", "actions[0].command"),
+        ("command: [{a: b}]", "error", "actions[0].command"),
+        ("environment: {A: [b]}", "error", "actions[0].environment.A"),
+        ("environment: {'A=B': c}", "error", 'actions[0].environment["A=B"]'),
+        ("environment: {'': c}", "error", 'actions[0].environment[""]'),
+        ("environment: {A: '{{ .x | env }}'}", "error", "actions[0].environment.A"),
+        ("environment: {A: '{{ $x }}'}", "error", "actions[0].environment.A"),
+        (f"command: [{'a' * 131073}]", "error", "actions[0].command[0]"),
+        (f"volumes: [{', '.join(f'/a:/b{i}' for i in range(33))}]", "error", "actions[0].volumes"),
+    ],
+)
+def test_what_has_no_place_is_said_with_its_path(more: str, kind: str, path: str) -> None:
+    _, found, _ = convert(action(more))
+    assert found == [(kind, path)]
+
+
+@pytest.mark.parametrize(
+    ("data", "path", "reason"),
+    [
+        (None, "spec.data", "is empty"),
+        (" \n", "spec.data", "is empty"),
+        (7, "spec.data", "is a number"),
+        ("- a", "spec.data", "is a list"),
+        ("a: [", "spec.data", "line 1: not YAML"),
+        ("a: b\na: {{ .x }}\n", "spec.data", "line 2: not YAML: key 'a' is given twice"),
+        ("a: {{ .x\n", "spec.data", "line 2: no Go template: unclosed action"),
+        ("name: t", "spec.data.tasks", "no task"),
+        ("a: {{ if .x }}a\nb: b{{ end }}", "spec.data", "line 1: {{ if }} reaches over more than one field"),
+        ("a: |\n  b\n  {{ if .x -}}\nc: d", "spec.data", "reaches over"),
+        ("a: |\n  b {{ .x -}}\nc: d", "spec.data", "line 2: the dash in -}} joins this with the field below"),
+        ("{{ $d := .x }}\n{{ $d = .y }}\na: b", "spec.data", "line 2: $d is set anew"),
+        ("a: b # {{ if .x }}\nc: d # {{ end }}", "spec.data", "line 1: control flow begins or ends in a comment"),
+        ("tasks: [{name: a}, {name: b}]", "spec.data.tasks", "2 tasks (a, b)"),
+        ("tasks: [{name: a, actions: []}]", "spec.data.tasks[0].actions", "at least one action"),
+        (action(head="- {name: a}"), "spec.data.tasks[0].actions[0].image", "must have an image"),
+        (action(head="- {name: a, image: a b}"), "spec.data.tasks[0].actions[0].image", "without spaces"),
+        (action(head="- {image: a}"), "spec.data.tasks[0].actions[0].name", "must have a name"),
+        (action(head="- {name: '{{ .x }}', image: a}"), "spec.data.tasks[0].actions[0].name", "write it out"),
+        (action(head="- {name: a, image: a}\n- {name: a, image: b}"), "spec.data.tasks[0].actions[1].name", "too: a"),
+        (
+            action(head="".join(f"- {{name: a{i}, image: a}}\n" for i in range(129))),
+            "spec.data.tasks[0].actions",
+            "128",
+        ),
+        ("x" * ((1 << 20) + 1), "spec.data", "longer than"),
+        ("{{.a}}" * 70_000, "spec.data", "tokens"),
+    ],
+)
+def test_error_names_the_place_and_the_template_has_no_result(data: Any, path: str, reason: str) -> None:
+    spec, _, reasons = convert(data)
+    assert spec is None
+    assert reason in reasons[path]
+
+
+def test_line_of_an_error_is_that_of_the_text_although_an_expression_has_several() -> None:
+    _, _, reasons = convert("name: t\n{{/* a\ncomment */}}\ntasks: {{ .a\n}}\nx: [\n")
+    assert reasons["spec.data"].startswith("line 7: not YAML")
+
+
+def test_name_of_an_action_that_depends_on_nothing_is_rendered() -> None:
+    spec, found, _ = convert(action(head="- {name: '{{ \"os\" | upper }} x', image: i}"))
+    assert spec
+    assert (spec["actions"][0]["name"], found) == ("OS x", [])
+
+
+@pytest.mark.parametrize(
+    ("name", "image", "reboots"),
+    [
+        ("a", "quay.io/tinkerbell/actions/kexec:latest", True),
+        ("a", "127.0.0.1/embedded/reboot", True),
+        ("a", "ghcr.io/x/waitdaemon@sha256:00", True),
+        ("kexec-debian", "i", True),
+        ("Reboot into it", "i", True),
+        ("a", "kexecutor", False),
+        ("norebooting", "reboot.example.org/a", False),
+    ],
+)
+def test_last_action_that_restarts_the_machine_is_marked_so_and_said(name: str, image: str, reboots: bool) -> None:
+    spec, found, _ = convert(action(head=f"- {{name: '{name}', image: '{image}'}}"))
+    assert spec
+    assert spec["actions"][0].get("reboots", False) is reboots
+    assert found == ([("changed", "actions[0]")] if reboots else [])
+
+
+def test_restart_that_is_not_the_last_action_is_not_marked() -> None:
+    spec, found, _ = convert(action(head="- {name: a, image: reboot}\n- {name: b, image: c}"))
+    assert spec
+    assert (spec["actions"][0], found) == ({"name": "a", "image": "reboot"}, [])
+
+
+def test_what_stands_above_the_task_is_told_and_nothing_lost_in_silence() -> None:
+    text = "version: '0.2'\nid: x\nextra: 1\nglobal_timeout: 60\n" + action().replace("name: t\n", "name: other\n", 1)
+    _, found, reasons = convert(text)
+    assert found == [
+        ("changed", "spec.data.name"),
+        ("changed", "spec.data.global_timeout"),
+        ("dropped", "spec.data.version"),
+        ("dropped", "spec.data.id"),
+        ("dropped", "spec.data.extra"),
+    ]
+    assert "spec.timeout: 60" in reasons["spec.data.global_timeout"]
+
+
+def test_variable_is_what_it_was_last_set_to_above_the_field() -> None:
+    data = "{{ $a := .x }}\n{{ $a := .y }}\n" + action("environment:\n  A: {{ $a }}") + "\n{{ $a := .z }}\n"
+    spec, found, _ = convert(data)
+    assert found == []
+    assert spec
+    assert spec["actions"][0]["env"] == {"A": "{{ $a := .Params.y }}{{ $a }}"}
+
+
+def test_quotes_that_were_for_yaml_are_no_part_of_the_value() -> None:
+    more = "command: ['{{ .x | quote }}', {{ .x | quote }}, {{ squote .x }}, a {{ .x | quote }}, {{ .x | quote -}} ]"
+    spec, found, _ = convert(action(more))
+    assert found == []
+    assert spec
+    quoted, plain = "{{ .Params.x | quote }}", "{{ .Params.x }}"
+    assert spec["actions"][0]["args"] == [quoted, plain, plain, f"a {quoted}", plain]
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ('"{{ .x }} \\x7b{ no }}"', '{{ .Params.x }} {{ "{{" }} no }}'),
+        ("a{{/* nothing */}}b", "ab"),
+        ("a {{- /* nothing */ -}} b", "ab"),
+        ("{{ .x -}} b", "{{ .Params.x }}b"),
+    ],
+)
+def test_what_stands_beside_an_expression_stays(written: str, text: str) -> None:
+    spec, _, _ = convert(action(f"environment:\n  A: {written}"))
+    assert spec
+    assert spec["actions"][0]["env"] == {"A": text}
+
+
+@pytest.mark.parametrize("silent", ["{{/* nothing */}}", "{{ $y := .x }}"])
+def test_spaces_in_an_arm_are_told_also_beside_what_prints_nothing(silent: str) -> None:
+    arms = "{{ if .x }}{{ .x }} {{ else }}other{{ end }}"
+    for written in (f"x{arms}{silent}{silent}", f"{silent}{{{{ if .x }}}} a{{{{ end }}}}x"):
+        _, found, reasons = convert(action(f"environment:\n  A: {written}"))
+        assert [kind for kind, _ in found] == ["changed"], written
+        assert "may stay" in "".join(reasons.values())
+
+
+def test_function_for_netmasks_that_templates_use_is_there() -> None:
+    assert engine.render('{{ netmaskToPrefixLength "255.255.254.0" }}', {}) == "23"
+    assert engine.render('{{ netmaskToPrefixLength "255.0.255.0" }}', {}) == "0"
+    assert engine.render('{{ netmaskToPrefixLength "0.0.0.0" }}', {}) == "0"
+    with pytest.raises(TemplateError, match="invalid netmask"):
+        engine.render('{{ netmaskToPrefixLength "x" }}', {})
+
+
+def test_comments_in_the_text_are_told_of_with_their_lines() -> None:
+    _, found, reasons = convert("# one\n" + action("# two\n# {{ .x }}\ntimeout: 5 # three"))
+    assert found == [("changed", "spec.data")]
+    assert reasons["spec.data"].startswith("4 comments (lines 1, 10, 11, 12 of the text)")
+    _, _, reasons = convert(action("# {{ .x }}\n# why\ntimeout: 5") + "# x\n" * 30)
+    assert "27, 28, 29 ... of the text" in reasons["spec.data"]
+
+
+def test_large_text_takes_no_more_than_seconds() -> None:
+    """What would cost the square of its size if each expression were looked for among all others."""
+    line = "          {{ if contains `a` .x }}{{ $d }}{{ end }}\n"
+    data = "{{ $d := .y }}\n" + action("environment:\n  A: |\n" + line * 1000)
+    spec, _, _ = convert(data)
+    assert spec is not None
+    many = "".join(f"  V{i}: '{{{{ $d }}}}{{{{ contains `a` .x }}}}'\n" for i in range(400))
+    _, found, _ = convert("{{ $d := .y }}\n" * 200 + action("environment:\n" + many))
+    assert ("error", "actions[0].environment") in found
+
+
+def test_old_renderer_fails_where_ours_would() -> None:
+    with pytest.raises(TemplateError):
+        old_renderer.render(with_data("a: {{ .missing }}"), HARDWARE, {})

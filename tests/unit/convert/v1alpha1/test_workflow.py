@@ -1,0 +1,137 @@
+"""Workflows of v1alpha1: what waits is ordered anew, what has begun or ended is left out, and said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tink.api.v1alpha2 import Raw, Workflow
+from tink.convert.findings import Findings, Source
+from tink.convert.run import Result
+from tink.convert.v1alpha1 import workflow
+
+SOURCE = Source("in.yaml", 1, "Workflow", "", "w")
+SPEC = {"templateRef": "t", "hardwareRef": "h", "hardwareMap": {"device_1": "52:54:00:00:00:01"}}
+
+Refused = Callable[[Raw], list[str]]
+Converting = Callable[..., Result]
+
+
+def order(spec: Any = None, **more: Any) -> Raw:
+    metadata = {"name": "w", "namespace": "lab"}
+    return {
+        "apiVersion": "tinkerbell.org/v1alpha1",
+        "kind": "Workflow",
+        "metadata": metadata,
+        "spec": spec or SPEC,
+        **more,
+    }
+
+
+def convert(obj: Raw) -> tuple[list[Raw], list[tuple[str, str]]]:
+    findings = Findings(SOURCE)
+    result = workflow.convert_workflow(obj, findings, lambda *_: None)
+    return result, [(str(each.kind), each.path) for each in findings]
+
+
+def test_waiting_workflow_refers_to_the_same_objects_with_the_same_parameters(refused: Refused) -> None:
+    (made,), found = convert(order())
+    assert made == {
+        "apiVersion": "tinkerbell.org/v1alpha2",
+        "kind": "Workflow",
+        "metadata": {"name": "w", "namespace": "lab"},
+        "spec": {
+            "hardwareRef": {"name": "h"},
+            "templateRef": {"name": "t"},
+            "templateParams": {"device_1": "52:54:00:00:00:01"},
+        },
+    }
+    assert found == refused(made) == []
+    Workflow.model_validate(made)
+
+
+@pytest.mark.parametrize(
+    "state", ["SUCCESS", "STATE_FAILED", "TIMEOUT", "RUNNING", "STATE_RUNNING", "PREPARING", "POST", 7]
+)
+def test_machine_is_not_installed_a_second_time(state: Any) -> None:
+    assert convert(order(status={"state": state})) == ([], [("dropped", "")])
+
+
+@pytest.mark.parametrize("status", [{"state": "PENDING"}, {"state": "STATE_PENDING", "globalTimeout": 0}])
+def test_status_of_a_waiting_workflow_is_left_behind(status: Raw) -> None:
+    (made,), found = convert(order(status=status))
+    assert "status" not in made
+    assert found == [("changed", "status")]
+
+
+@pytest.mark.parametrize("status", [None, {}, {"state": ""}, {"tasks": []}])
+def test_empty_status_is_not_worth_a_word(status: Any) -> None:
+    result, found = convert(order(status=status))
+    assert len(result) == 1
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "path"),
+    [
+        ({"hardwareRef": ""}, "error", "spec.hardwareRef"),
+        ({"hardwareRef": "No Name"}, "error", "spec.hardwareRef"),
+        ({"templateRef": None}, "error", "spec.templateRef"),
+        ({"disabled": True}, "error", "spec.disabled"),
+        ({"bootOptions": {"toggleAllowNetboot": True}}, "dropped", "spec.bootOptions.toggleAllowNetboot"),
+        ({"bootOptions": {"bootMode": "isoboot"}}, "dropped", "spec.bootOptions.bootMode"),
+        ({"bootOptions": {"isoURL": "http://a"}}, "dropped", "spec.bootOptions.isoURL"),
+        (
+            {"bootOptions": {"custombootConfig": {"postActions": [{"powerAction": "off"}]}}},
+            "dropped",
+            "spec.bootOptions.custombootConfig",
+        ),
+        ({"bootOptions": {"other": 1}}, "dropped", "spec.bootOptions.other"),
+        ({"priority": 1}, "dropped", "spec.priority"),
+        ({"hardwareMap": {"n": 3}}, "changed", "spec.hardwareMap.n"),
+        ({"hardwareMap": {str(n): "" for n in range(257)}}, "error", "spec.hardwareMap"),
+        ({"hardwareMap": {"n": "x" * 131073}}, "error", "spec.hardwareMap.n"),
+    ],
+)
+def test_what_does_not_come_along_is_said_with_its_path(change: Raw, kind: str, path: str) -> None:
+    result, found = convert(order({**SPEC, **change}))
+    assert found == [(kind, path)]
+    assert bool(result) is (kind != "error")
+
+
+def test_what_says_no_is_not_worth_a_word() -> None:
+    result, found = convert(order({**SPEC, "disabled": False, "bootOptions": {"toggleAllowNetboot": False}}))
+    assert len(result) == 1
+    assert found == []
+
+
+def test_time_that_the_template_gives_is_the_workflows_now(converting: Converting) -> None:
+    data = "global_timeout: 1800\ntasks: [{name: t, worker: '{{.device_1}}', actions: [{name: a, image: i}]}]"
+    template = {
+        "apiVersion": "tinkerbell.org/v1alpha1",
+        "kind": "Template",
+        "metadata": {"name": "t", "namespace": "lab"},
+        "spec": {"data": data},
+    }
+    made = converting(order(), template).objects
+    assert made[0]["spec"]["timeout"] == 1800
+    elsewhere = {**template, "metadata": {"name": "t"}}
+    assert "timeout" not in converting(order(), elsewhere).objects[0]["spec"]
+
+
+def test_time_that_the_old_controller_noted_counts() -> None:
+    (made,), _ = convert(order(status={"state": "PENDING", "globalTimeout": 600}))
+    assert made["spec"]["timeout"] == 600
+
+
+@pytest.mark.parametrize("data", [None, 3, "a: [", "global_timeout: soon", "- x", "global_timeout: 0", "{{"])
+def test_template_that_gives_no_time_harms_no_workflow(converting: Converting, data: Any) -> None:
+    template = {
+        "apiVersion": "tinkerbell.org/v1alpha1",
+        "kind": "Template",
+        "metadata": {"name": "t", "namespace": "lab"},
+        "spec": {"data": data},
+    }
+    assert "timeout" not in converting(order(), template).objects[0]["spec"]

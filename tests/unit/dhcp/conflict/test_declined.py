@@ -1,0 +1,235 @@
+"""A DHCPDECLINE is looked into before anybody loses an address: anybody can send one in a machine's name."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scapy.layers.l2 import ARP, Ether
+
+from edge.dhcp.conflict import declined
+from edge.dhcp.conflict.declined import MAX_PROBED, PROBES, UNSEEN_SECONDS
+from edge.dhcp.wire import MessageType, arp
+from edge.journey.events import Outcome
+from tests.unit.dhcp.harness import Edge, MakeEdge, MakeHardware, Wire
+
+MAC, OTHER_NIC, SQUATTER = "52:54:00:12:34:56", "52:54:00:12:34:66", "02:00:00:00:00:99"
+OURS, RELAY, OTHERS_RELAY = b"\x0a\x4d\0\1", b"\x0a\x4d\0\2", b"\x0a\x63\0\2"
+ADDRESS = b"\x0a\x4d\0\x3a"
+QUARANTINED = (MAC, "10.77.0.58")
+
+
+@pytest.fixture
+def blind(make_edge: MakeEdge, make_hardware: MakeHardware) -> Edge:
+    """An edge that can't send ARP probes."""
+    return make_edge(make_hardware("lab-1", MAC, "10.77.0.58"), looks=False)
+
+
+# --- on the link ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hosts", [(), (MAC,), (MAC, MAC)])
+def test_where_nobody_or_only_the_machine_answers_it_is_served_as_before(
+    edge: Edge, captured: dict[str, bytes], decline: bytes, hosts: tuple[str, ...]
+) -> None:
+    begun = edge.now
+    edge.send(decline)
+    assert edge.send(captured["edk2_pxe_discover"]) is not None, "it is looked into: until then nothing is known"
+    assert edge.look(*hosts) == PROBES
+    assert edge.now - begun == pytest.approx(2 * declined.PROBE_SECONDS + declined.ANSWER_SECONDS)
+    assert edge.quarantined == []
+    assert edge.send(captured["edk2_pxe_discover"]) is not None
+    told = [event for event in edge.events if "DECLINE" in event.message]
+    assert [event.outcome for event in told] == [Outcome.INFO]
+    assert ("only the machine itself answers" if hosts else "nobody answers") in told[0].message
+
+
+@pytest.mark.parametrize("hosts", [(SQUATTER,), (MAC, SQUATTER), (SQUATTER, MAC)])
+def test_where_another_host_answers_there_is_a_conflict(edge: Edge, decline: bytes, hosts: tuple[str, ...]) -> None:
+    edge.send(decline)
+    edge.look(*hosts)
+    assert [entry[:2] for entry in edge.quarantined] == [QUARANTINED]
+    assert SQUATTER in edge.events[-1].message
+
+
+def test_another_interface_of_the_same_machine_is_no_other_host(
+    make_edge: MakeEdge, make_hardware: MakeHardware, decline: bytes
+) -> None:
+    # Linux answers ARP for each of its addresses on each of its interfaces.
+    obj = make_hardware("lab-1", MAC, "10.77.0.58")
+    obj["spec"]["networkInterfaces"][OTHER_NIC] = {"dhcp": {"ip": "10.77.0.59"}}
+    edge = make_edge(obj)
+    edge.send(decline)
+    edge.look(OTHER_NIC)
+    assert edge.quarantined == []
+
+
+def test_address_of_this_host_is_a_conflict_that_no_probe_finds(edge: Edge, decline: bytes) -> None:
+    edge.send(decline)
+    (address,) = edge.responder.declined.step()
+    edge.responder.declined.is_ours(address)
+    assert [entry[:2] for entry in edge.quarantined] == [QUARANTINED]
+    assert "this host itself" in edge.events[-1].message
+    assert edge.responder.declined.wait is None
+
+
+def test_one_address_is_looked_at_once_at_a_time_and_not_too_many_together(
+    make_edge: MakeEdge,
+    make_hardware: MakeHardware,
+    wire: Wire,
+    decline: bytes,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    count = MAX_PROBED + 10
+    macs = [f"52:54:00:aa:00:{number:02x}" for number in range(count)]
+    edge = make_edge(*(make_hardware(f"m{n}", mac, f"10.77.0.{100 + n}") for n, mac in enumerate(macs)))
+    for _ in range(20):
+        for number, mac in enumerate(macs):
+            chaddr, address = bytes.fromhex(mac.replace(":", "")), bytes((10, 77, 0, 100 + number))
+            edge.send(wire.altered(decline, chaddr=chaddr, options={50: address}))
+    assert edge.look() == PROBES * MAX_PROBED
+    assert caplog.text.count("is not looked into") == 1
+    assert edge.send(decline) is None
+
+
+@pytest.mark.parametrize("source", ["10.77.0.58", "10.99.0.9", "192.0.2.1"])
+def test_unicast_decline_is_not_believed_and_told_once_a_minute_with_how_often(
+    edge: Edge, captured: dict[str, bytes], decline: bytes, source: str
+) -> None:
+    for _ in range(50):
+        edge.send(decline, source=source)
+    assert edge.look(SQUATTER) == 0
+    edge.now += 60
+    edge.send(decline, source=source)
+    first, second = edge.messages()
+    assert first.startswith(f"a DHCPDECLINE from {source} is not believed: ")
+    assert second.endswith("(49 more times since this was last said)")
+    assert edge.quarantined == []
+
+
+# --- where nobody can look --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("relay", [RELAY, bytes(4)], ids=["behind a relay", "on a link without ARP"])
+@pytest.mark.parametrize("fast_path", [False, True], ids=["in full", "known packets"])
+def test_where_nobody_can_look_only_who_was_given_the_address_just_now_is_believed_and_for_a_minute(
+    blind: Edge, wire: Wire, captured: dict[str, bytes], decline: bytes, relay: bytes, fast_path: bool
+) -> None:
+    decline = wire.altered(decline, giaddr=relay)
+    for _ in range(3):
+        blind.send(decline, source="10.77.0.2")
+        blind.send(decline)
+    assert blind.quarantined == []
+    discover, request = (wire.altered(captured[f"edk2_pxe_{name}"], giaddr=relay) for name in ("discover", "request"))
+    for _ in range(2 if fast_path else 1):
+        assert wire.kind(blind.send(request)) is MessageType.ACK
+    blind.send(decline)
+    assert blind.quarantined == [(*QUARANTINED, blind.now + UNSEEN_SECONDS)]
+    assert blind.send(discover) is None
+    blind.now += UNSEEN_SECONDS
+    assert blind.send(discover) is not None
+
+
+def test_address_that_was_given_long_ago_is_not_declined_where_nobody_can_look(
+    blind: Edge, captured: dict[str, bytes], decline: bytes
+) -> None:
+    blind.send(captured["edk2_pxe_request"])
+    for _ in range(3):
+        blind.responder.declined.pass_time()
+        blind.now += declined.ACKNOWLEDGED_SECONDS
+    blind.send(decline)
+    assert blind.quarantined == []
+
+
+def test_word_of_a_relay_is_not_taken_where_one_can_look(
+    edge: Edge, wire: Wire, captured: dict[str, bytes], decline: bytes
+) -> None:
+    edge.responder.declined.is_on_link = lambda address: address == ADDRESS
+    edge.send(captured["edk2_pxe_request"])
+    edge.send(wire.altered(decline, giaddr=RELAY), source="10.99.0.9")
+    assert edge.look(MAC) == PROBES
+    assert edge.quarantined == []
+
+
+def test_relay_of_another_network_has_no_say_in_it(
+    edge: Edge, wire: Wire, captured: dict[str, bytes], decline: bytes
+) -> None:
+    edge.send(wire.altered(captured["edk2_pxe_request"], giaddr=OTHERS_RELAY))
+    edge.send(wire.altered(decline, giaddr=OTHERS_RELAY), source="10.99.0.2")
+    assert edge.quarantined == []
+    assert "its relay 10.99.0.2 is not of this machine's network" in edge.messages()[-1]
+
+
+def test_probe_that_can_not_be_sent_leaves_the_machines_word(
+    edge: Edge, captured: dict[str, bytes], decline: bytes
+) -> None:
+    edge.send(captured["edk2_pxe_request"])
+    edge.send(decline)
+    (address,) = edge.responder.declined.step()
+    edge.responder.declined.probe_failed(address)
+    assert edge.quarantined == [(*QUARANTINED, edge.now + UNSEEN_SECONDS)]
+
+
+# --- who has the address keeps it -------------------------------------------------------------------------------------
+
+
+def test_lease_is_renewed_in_quarantine_and_nothing_else_is(
+    edge: Edge, wire: Wire, captured: dict[str, bytes], decline: bytes
+) -> None:
+    edge.send(decline)
+    edge.look(SQUATTER)
+    renewal = wire.altered(captured["plain_discover"], options={53: b"\3"}, ciaddr=ADDRESS)
+    for source in ("10.77.0.58", "0.0.0.0"):
+        assert wire.kind(edge.send(renewal, source=source)) is MessageType.ACK
+    reboot = wire.altered(captured["plain_discover"], options={53: b"\3", 50: ADDRESS})
+    assert edge.send(reboot) is None
+    assert edge.send(captured["edk2_pxe_discover"]) is None
+
+
+# --- DHCPRELEASE ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "giaddr", "ciaddr", "told"),
+    [
+        ("10.77.0.58", bytes(4), ADDRESS, True),
+        ("0.0.0.0", bytes(4), ADDRESS, True),
+        ("10.77.0.2", RELAY, ADDRESS, True),
+        ("10.99.0.9", bytes(4), ADDRESS, False),
+        ("10.77.0.58", bytes(4), b"\x0a\x4d\0\x63", False),
+        ("10.99.0.2", OTHERS_RELAY, ADDRESS, False),
+    ],
+)
+def test_release_is_told_only_of_the_machines_own_address_and_from_where_it_can_be(
+    edge: Edge, wire: Wire, captured: dict[str, bytes], source: str, giaddr: bytes, ciaddr: bytes, told: bool
+) -> None:
+    packet = wire.altered(captured["plain_discover"], options={53: b"\7"}, ciaddr=ciaddr, giaddr=giaddr)
+    edge.send(packet, source=source)
+    assert edge.messages() == (["DHCPRELEASE of 10.77.0.58"] if told else [])
+
+
+# --- ARP --------------------------------------------------------------------------------------------------------------
+
+
+def test_probe_is_that_of_rfc_5227_and_claims_nothing() -> None:
+    frame = arp.probe(bytes.fromhex("525400000001"), ADDRESS)
+    packet = Ether(frame)
+    assert (packet.dst, packet.src, packet.type) == ("ff:ff:ff:ff:ff:ff", "52:54:00:00:00:01", 0x0806)
+    found = packet[ARP]
+    assert (found.op, found.hwsrc, found.psrc, found.hwdst, found.pdst) == (
+        1, "52:54:00:00:00:01", "0.0.0.0", "00:00:00:00:00:00", "10.77.0.58",
+    )  # fmt: skip
+    assert arp.claim(frame) is None
+
+
+@pytest.mark.parametrize("op", [1, 2])
+def test_any_arp_packet_of_a_host_says_where_it_is(op: int) -> None:
+    packet = Ether(src=SQUATTER) / ARP(op=op, hwsrc=SQUATTER, psrc="10.77.0.58", pdst="10.77.0.1")
+    assert arp.claim(bytes(packet)) == (ADDRESS, bytes.fromhex(SQUATTER.replace(":", "")))
+    assert arp.claim(bytes(packet)[:41]) is None
+    assert arp.claim(bytes(packet).replace(b"\x08\x06", b"\x08\x00", 1)) is None
+
+
+@given(st.binary(max_size=80))
+def test_no_frame_is_too_odd(frame: bytes) -> None:
+    arp.claim(frame)

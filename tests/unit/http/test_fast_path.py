@@ -1,0 +1,500 @@
+"""The fast path: the same bytes as aiohttp's, whatever is asked; and nobody who floods it keeps others waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import statistics
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, suppress
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from aiohttp import web
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edge.callers import TrustedNetworks
+from edge.http.transport import fast_path
+from edge.http.transport.connections import BoundedServer, Limits
+from edge.http.transport.fast_path import MAX_HEAD_BYTES, MAX_HEADS, KnownHeads, PreparedResponse
+from edge.journey.events import Step
+
+OtherRack = Callable[..., AbstractAsyncContextManager[Any]]
+
+IP, STRANGER = "127.0.0.5", "127.0.0.99"
+ID = b"/2009-04-04/meta-data/instance-id"
+USER_DATA = b"/2009-04-04/user-data"
+HEAD = (
+    b" HTTP/1.1\r\nHost: 10.0.0.1:7080\r\nUser-Agent: Cloud-Init/22.4.2\r\nAccept-Encoding: gzip, deflate\r\n"
+    b"Accept: */*\r\nConnection: keep-alive\r\n\r\n"
+)
+LAST = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+"""Whatever comes before it, this ends the conversation."""
+
+
+def get(target: bytes, *lines: bytes) -> bytes:
+    return b"\r\n".join([b"GET " + target + b" HTTP/1.1", b"Host: x", *lines]) + b"\r\n\r\n"
+
+
+PLAIN = b"GET " + ID + HEAD
+
+
+class Edges:
+    """Two edges with the same machine, in a thread of their own: one with the fast path, one without."""
+
+    def __init__(self, open_rack: Callable[..., Any], tmp_path: Path) -> None:
+        self._open_rack = open_rack
+        self._places = tmp_path / "fast", tmp_path / "slow"
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: uvloop.run(self._serve()))
+        self._thread.start()
+        assert self._ready.wait(20)
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        limits = Limits(idle=0.4, unread=0.8)
+        for place in self._places:
+            place.mkdir()
+        racks = [self._open_rack(place, limits=limits, fast_path=place is self._places[0]) for place in self._places]
+        async with racks[0] as fast, racks[1] as slow:
+            for rack in (fast, slow):
+                rack.register(instance={"userdata": "#cloud-config\n" + "#" * 3000})
+            self.fast, self.slow = fast, slow
+            self._ready.set()
+            await self._stop.wait()
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(20)
+
+    def both(self, parts: list[bytes], ip: str = IP, *, half_close: bool = False) -> tuple[bytes, bytes]:
+        """What both answer to the same parts, each a segment of its own."""
+        fast, slow = (_said(rack.port, parts, ip, half_close) for rack in (self.fast, self.slow))
+        return fast, slow
+
+
+def _said(port: int, parts: list[bytes], ip: str, half_close: bool = False) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), 5, (ip, 0)) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        answer = b""
+        try:
+            for part in parts:
+                sock.sendall(part)
+            if half_close:
+                sock.shutdown(socket.SHUT_WR)
+            while more := sock.recv(65536):
+                answer += more
+        except ConnectionError:
+            pass
+        return re.sub(rb"\r\nDate: [^\r]+", b"\r\nDate: now", answer)
+
+
+@pytest.fixture
+def edges(other_rack: Any, tmp_path: Path) -> Iterator[Edges]:
+    found = Edges(other_rack.func, tmp_path)
+    yield found
+    found.stop()
+
+
+TARGETS = [
+    ID,
+    USER_DATA,
+    b"/2009-04-04/meta-data/",
+    b"/2009-04-04/meta-data",
+    b"/2009-04-04/",
+    b"/2009-04-04",
+    b"/latest/meta-data/local-ipv4",
+    b"/latest/vendor-data",
+    b"/2021-03-23/meta-data/instance-id",
+    b"/2018-09-24/meta-data/instance-id",
+    b"/2016-09-02/meta-data/instance-id",
+    b"/2009-04-04/meta-data/none",
+    b"/nocloud/m1/user-data",
+    b"/nocloud/52:54:00:00:00:01/meta-data",
+    b"/nocloud/m2/user-data",
+    b"/metadata",
+    b"/2009-04-04/meta-data/instance%2did",
+    b"//2009-04-04/meta-data/instance-id",
+    b"/2009-04-04/meta-data/instance-id/",
+    b"/2009-04-04/meta-data/instance-id?x=1",
+    b"/2009-04-04/meta-data/instance-id#x",
+    b"http://h" + ID,
+    b"/healthz",
+    b"/",
+    b"*",
+]
+CORPUS = [
+    *[b"GET " + target + HEAD for target in TARGETS],
+    get(ID, b"User-Agent: "),
+    get(ID, b"Connection: close"),
+    get(ID, b"Connection: keep-alive, Upgrade", b"Upgrade: h2c"),
+    get(ID, b"Content-Length: 0"),
+    get(ID, b"Content-Length: 5") + b"abcde",
+    get(ID, b"Transfer-Encoding: chunked") + b"3\r\nabc\r\n0\r\n\r\n",
+    get(ID, b"Expect: 100-continue"),
+    get(ID, b"Range: bytes=0-2"),
+    get(ID, b"If-None-Match: *"),
+    get(ID, b"X-Forwarded-For: 127.0.0.6"),
+    get(ID, b"X-aws-ec2-metadata-token: x"),
+    get(ID, b"Host: y"),
+    get(ID, b"Accept: a", b" b"),
+    get(ID, b"Accept : a"),
+    get(ID, b"Acc\x00ept: a"),
+    get(ID, b"Accept: \x00"),
+    get(ID, b"Accept: " + b"a" * 5000),
+    get(ID, *[b"Accept: a"] * 70),
+    get(ID, *[b"Accept: " + b"a" * 4000] * 25),
+    b"GET " + ID + b" HTTP/1.1\r\n\r\n",
+    b"GET " + ID + b" HTTP/1.0\r\n\r\n",
+    b"GET " + ID + b" HTTP/1.2\r\nHost: x\r\n\r\n",
+    b"GET " + ID + b" HTTP/2.0\r\nHost: x\r\n\r\n",
+    b"GET " + ID + b"\r\n\r\n",
+    b"GET " + ID + b" http/1.1\r\nHost: x\r\n\r\n",
+    b"GET  " + ID + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET " + ID + b"  HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET\t" + ID + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"get " + ID + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"HEAD " + ID + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"PUT /latest/api/token HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"BREW " + ID + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    PLAIN.replace(b"\r\n", b"\n"),
+    b"GET " + ID + b" HTTP/1.1\nHost: x\r\n\r\n",
+    b"\r\n" + PLAIN,
+    PLAIN * 3,
+    PLAIN + b"\x00\xff garbage\r\n\r\n",
+    PLAIN + get(b"/healthz") + PLAIN,
+    PLAIN + b"GET " + USER_DATA + HEAD + b"HEAD " + ID + HEAD + PLAIN,
+    PLAIN + get(ID, b"Content-Length: 3") + b"abc" + PLAIN,
+    b"GET " + USER_DATA + HEAD + PLAIN * 100,
+]
+
+
+def test_every_answer_is_what_aiohttp_would_say(edges: Edges) -> None:
+    for request in CORPUS:
+        for ip in (IP, STRANGER):
+            fast, slow = edges.both([request + LAST], ip)
+            assert fast == slow, (request, ip)
+            assert fast.startswith(b"HTTP/1."), request
+
+
+def test_who_closes_its_side_after_a_request_is_answered_as_by_aiohttp(edges: Edges) -> None:
+    for request in CORPUS:
+        fast, slow = edges.both([request], half_close=True)
+        assert fast == slow, request
+        assert fast.startswith(b"HTTP/1.") or not request.startswith(PLAIN), request
+
+
+def test_request_that_comes_byte_by_byte_is_answered_the_same(edges: Edges) -> None:
+    sent = PLAIN + b"GET " + USER_DATA + HEAD + LAST
+    fast, slow = edges.both([bytes([byte]) for byte in sent])
+    assert fast == slow
+    assert fast.count(b"HTTP/1.1 200 ") == 3
+    for cut in range(1, len(sent), 7):
+        assert edges.both([sent[:cut], sent[cut:]])[0] == slow
+
+
+LINES = st.sampled_from(
+    b"Host: x|Host: y|Accept: */*|Accept:|User-Agent: a b|User-Agent: \xff|Connection: keep-alive|Connection: close|"
+    b"Connection: x|Content-Length: 0|Content-Length: 4|Transfer-Encoding: chunked|Expect: 100-continue|Upgrade: x|"
+    b" fold|Range: bytes=0-1|If-Match: *|X-Forwarded-For: 127.0.0.6|Cache-Control: no-cache|: x|nonsense|Accept : x|"
+    b"X:\x00".split(b"|")
+)
+REQUESTS = st.builds(
+    lambda method, target, version, lines, end, body: (
+        method + b" " + target + b" " + version + b"".join(b"\r\n" + line for line in lines) + end + body
+    ),
+    st.sampled_from(b"GET GET GET GET GET HEAD get POST".split()),
+    st.one_of(st.sampled_from(TARGETS), st.binary(max_size=20)),
+    st.sampled_from([b"HTTP/1.1", b"HTTP/1.1", b"HTTP/1.1", b"HTTP/1.0", b"HTTP/1.10", b""]),
+    st.lists(LINES, max_size=4),
+    st.sampled_from([b"\r\n\r\n", b"\r\n\r\n", b"\r\n\r\n", b"\n\n", b"\r\n", b"\r\n\n"]),
+    st.sampled_from([b"", b"", b"abcd", b"0\r\n\r\n", b"\r\n", b"\x00"]),
+)
+CONVERSATIONS = st.lists(st.one_of(st.just(PLAIN), REQUESTS), min_size=1, max_size=4)
+
+
+def test_no_conversation_tells_that_there_is_a_lane(edges: Edges) -> None:
+    @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @given(CONVERSATIONS)
+    def check(requests: list[bytes]) -> None:
+        fast, slow = edges.both([b"".join(requests) + LAST])
+        assert fast == slow
+
+    check()
+
+
+# --- answers that are ready ---
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        lambda: web.Response(body=b"m1", content_type="text/plain", charset="utf-8"),
+        lambda: web.Response(body=b"", content_type="text/plain"),
+        lambda: web.Response(text="not found\n", status=404, headers={"Cache-Control": "no-store"}),
+        lambda: web.Response(body=b"b" * 40_000),
+        lambda: web.Response(),
+    ],
+)
+async def test_ready_answer_is_the_one_aiohttp_sends(response: Callable[[], web.Response]) -> None:
+    async def answer(_request: web.Request) -> web.Response:
+        return response()
+
+    said = []
+    for prepared in ({b"/": PreparedResponse.of(response())}, None):
+        loop = asyncio.get_running_loop()
+        server = BoundedServer(answer, Limits(), loop.time, {"": prepared, "127.0.0.1": prepared}.get)
+        listening = await loop.create_server(server, "127.0.0.1", 0)
+        port = listening.sockets[0].getsockname()[1]
+        request = get(b"/") + get(b"/", b"Connection: close")
+        try:
+            said.append(await asyncio.to_thread(_said, port, [request], "127.0.0.1"))
+        finally:  # uvloop waits for what is open, for ever
+            listening.close()
+            await server.shutdown(1)
+    assert said[0] == said[1]
+    assert said[0].count(b"HTTP/1.1 ") == 2
+
+
+def test_answer_that_is_no_bytes_is_not_taken_for_ready() -> None:
+    with pytest.raises(TypeError):
+        PreparedResponse.of(web.Response(body=bytearray(b"x")))
+
+
+async def test_plain_request_needs_no_aiohttp_and_is_on_the_journey(rack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rack.register()
+    monkeypatch.setattr(rack.runner.server, "handler", None)  # whoever goes there breaks
+    reader, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0))
+    for _ in range(3):
+        writer.write(PLAIN)
+        assert b"200 OK" in await reader.readuntil(b"m1")
+    writer.close()
+    await writer.wait_closed()
+    lines = [message for step, _, message in rack.lines() if step is Step.METADATA]
+    assert lines == ["instance-id to Cloud-Init/22.4.2"]
+
+
+async def test_change_of_the_hardware_is_seen_on_an_open_connection(rack: Any) -> None:
+    rack.register()
+    reader, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0))
+    writer.write(PLAIN)
+    await reader.readuntil(b"\r\n\r\nm1")
+    rack.register(instance={"userdata": "changed"})
+    writer.write(b"GET " + USER_DATA + HEAD)
+    await asyncio.wait_for(reader.readuntil(b"\r\n\r\nchanged"), 20)
+    writer.close()
+    await writer.wait_closed()
+
+
+# --- heads ---
+
+
+async def test_heads_that_are_kept_are_few_and_short() -> None:
+    heads = KnownHeads(asyncio.get_running_loop(), {})
+    for number in range(3 * MAX_HEADS):
+        assert heads.client(b" HTTP/1.1\r\nHost: x\r\nUser-Agent: %d x\r\n\r\n" % number) == str(number)
+    assert len(heads._clients) == MAX_HEADS
+    assert heads.client(b" HTTP/1.1\r\nUser-Agent: " + b"a" * MAX_HEAD_BYTES + b"\r\n\r\n") is None
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b" HTTP/1.0\r\nHost: h\r\n\r\n",
+        b" HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n",
+        b" HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n",
+        b" HTTP/1.1\r\nHost: h\r\nX-Anything: x\r\n\r\n",
+        b" HTTP/1.1\r\nHost: h\r\nHost : x\r\n\r\n",
+        b" x HTTP/1.1\r\nHost: h\r\n\r\n",
+        b"x HTTP/1.1\r\nHost: h\r\n\r\n",
+        b" HTTP/1.1\r\nHost: h\r\nAccept: x",
+        b" HTTP/1.1\r\nHost: h\r\n\r\nGET / HTTP/1.1\r\nHost: h\r\n\r\n",
+    ],
+)
+async def test_head_that_could_change_an_answer_is_left_to_aiohttp(head: bytes) -> None:
+    heads = KnownHeads(asyncio.get_running_loop(), {})
+    assert heads.client(b" HTTP/1.1\r\nHost: h\r\n\r\n") is not None
+    assert heads.client(head) is None
+    assert heads.client(head) is None
+
+
+# --- floods ---
+
+
+async def _waits(rack: Any, seconds: float) -> float:
+    """How long a machine waits for one document meanwhile, each asked for on a connection of its own.
+
+    The median: any one of them may meet a moment when the machine that tests has no time."""
+    loop = asyncio.get_running_loop()
+    took, end = [], loop.time() + seconds
+    while loop.time() < end:
+        began = loop.time()
+        reader, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=("127.0.0.6", 0))
+        writer.write(PLAIN)
+        await asyncio.wait_for(reader.readuntil(b"\r\n\r\nm2"), 20)
+        writer.close()
+        took.append(loop.time() - began)
+        await asyncio.sleep(0.01)
+    return statistics.median(took)
+
+
+FLOODS = {
+    "requests whose answers nobody reads": b"GET " + USER_DATA + HEAD,
+    "small requests": PLAIN,
+    "requests of changing clients": b"",
+    "garbage": b"\x00\xff\r\n\r\n",
+    "unknown methods": b"BREW / HTTP/1.1\r\n\r\n",
+    "endless heads": b"GET / HTTP/1.1\r\nAccept: " + b"a" * 100_000,
+}
+
+
+@pytest.mark.parametrize("what", list(FLOODS))
+async def test_flood_keeps_no_other_machine_waiting_and_takes_no_memory(other_rack: OtherRack, what: str) -> None:
+    async with other_rack(limits=Limits(per_address=4)) as rack:
+        rack.register(instance={"userdata": "u" * 60_000})
+        rack.register("m2", "52:54:00:00:00:02", "127.0.0.6")
+        stop = threading.Event()
+        threads = [threading.Thread(target=_flood, args=(rack.port, FLOODS[what], stop)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        try:
+            assert await _waits(rack, 0.7) < 1.0
+            for connection in rack.runner.server._open:
+                assert connection.transport.get_write_buffer_size() < 512 * 1024
+        finally:
+            stop.set()
+            for thread in threads:
+                await asyncio.to_thread(thread.join)
+
+
+def _flood(port: int, request: bytes, stop: threading.Event) -> None:
+    number = 0
+    while not stop.wait(0.001):
+        number += 1
+        many = request * 50 or get(ID, b"User-Agent: %d" % number) * 50
+        try:
+            with socket.create_connection(("127.0.0.1", port), 1, (IP, 0)) as sock:
+                sock.settimeout(0.1)
+                for _ in range(20):
+                    sock.sendall(many)
+        except OSError:
+            continue
+
+
+@pytest.mark.parametrize("count", [20, 2000])  # in one segment, which is plain to its end, and in many
+async def test_answers_that_nobody_reads_do_not_pile_up(other_rack: OtherRack, count: int) -> None:
+    async with other_rack() as rack:
+        rack.register(instance={"userdata": "u" * 30_000})
+        reader, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0), limit=2**20)
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write((b"GET " + USER_DATA + HEAD) * count)
+        await asyncio.sleep(0.4)
+        (connection,) = rack.runner.server._open
+        assert connection.transport.get_write_buffer_size() < 4 * fast_path.MAX_AT_ONCE_BYTES
+        assert not connection.on_fast_path
+        reader._transport.resume_reading()  # type: ignore[attr-defined]
+        for _ in range(count):
+            await asyncio.wait_for(reader.readuntil(b"\r\n\r\n" + b"u" * 30_000), 20)
+        writer.close()
+        await writer.wait_closed()
+
+
+# --- what connections promise, in the connection ---
+
+
+async def test_lane_that_is_idle_is_closed_in_time_and_one_in_use_is_not(other_rack: OtherRack) -> None:
+    async with other_rack(limits=Limits(idle=0.7)) as rack:
+        rack.register()
+        loop = asyncio.get_running_loop()
+        idle, other = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0))
+        used, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0))
+        began = loop.time()
+        closing = asyncio.create_task(idle.read())
+        async with asyncio.timeout(20):
+            while not closing.done() or loop.time() < began + 1:
+                writer.write(PLAIN)
+                await used.readuntil(b"\r\n\r\nm1")
+                await asyncio.sleep(0.02)
+            assert await closing == b""
+            assert await used.read() == b""
+        other.close()
+        writer.close()
+
+
+async def test_machine_that_goes_at_once_leaves_no_line_in_the_log(rack: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def hit_and_run() -> None:
+        for _ in range(100):
+            with socket.create_connection(("127.0.0.1", rack.port), 1, (IP, 0)) as sock:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                sock.sendall(b"BREW / HTTP/1.1\r\n\r\n")
+
+    await asyncio.to_thread(hit_and_run)
+    async with asyncio.timeout(20):
+        while rack.runner.server._open:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.01)
+    assert "Traceback" not in caplog.text
+    assert len(caplog.records) <= 1
+
+
+async def _open(rack: Any, count: int) -> None:
+    """Return when the server has looked at all connections, and `count` of them are left."""
+    async with asyncio.timeout(20):
+        while len(rack.runner.server._open) != count:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
+    assert len(rack.runner.server._open) == count
+
+
+async def test_flood_from_one_address_leaves_a_lane_its_own_places_only(other_rack: OtherRack) -> None:
+    async with other_rack(limits=Limits(per_address=2)) as rack:
+        rack.register()
+        streams = [await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0)) for _ in range(5)]
+        await _open(rack, 2)
+        streams[-1][1].write(PLAIN)
+        await asyncio.wait_for(streams[-1][0].readuntil(b"\r\n\r\nm1"), 20)
+        for _, writer in streams:
+            writer.close()
+
+
+async def test_proxy_has_as_many_connections_as_it_needs(other_rack: OtherRack) -> None:
+    async with other_rack(
+        limits=Limits(per_address=2), trusted=TrustedNetworks(proxies=(ip_network("127.0.0.5/32"),))
+    ) as rack:
+        streams = [await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0)) for _ in range(5)]
+        await _open(rack, 5)
+        for _, writer in streams:
+            writer.close()
+
+
+async def test_stop_ends_lanes_too(rack: Any) -> None:
+    rack.register()
+    reader, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0))
+    writer.write(PLAIN)
+    await reader.readuntil(b"\r\n\r\nm1")
+    async with asyncio.timeout(20):
+        await rack.runner.cleanup()
+        assert await reader.read() == b""
+    writer.close()
+
+
+async def test_table_that_fails_is_in_the_log_and_harms_nobody_else(
+    rack: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rack.register()
+    monkeypatch.setattr(rack.runner.server, "responses", lambda _: 1 / 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", rack.port, local_addr=(IP, 0))
+    writer.write(PLAIN)
+    with suppress(ConnectionResetError):
+        assert await asyncio.wait_for(reader.read(), 20) == b""
+    writer.close()
+    assert "an answer from a table failed" in caplog.text
+    monkeypatch.undo()
+    assert (await rack.ask("/healthz")).status == 200

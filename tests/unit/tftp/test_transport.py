@@ -1,0 +1,118 @@
+"""How bursts go to the kernel, over a socket that can be full, old or broken."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from typing import cast
+
+import pytest
+
+from edge.tftp.transfer import Burst
+from edge.tftp.transport import UdpTransport
+
+CLIENT = ("10.0.0.1", 4000)
+
+
+class Kernel:
+    """Takes what `sendmsg` gets; `refuse` maps the number of a call to the error that it gives."""
+
+    def __init__(self, refuse: dict[int, int] | None = None, segments: bool = True) -> None:
+        self.calls: list[int] = []
+        self.packets: list[bytes] = []
+        self.ancillary: list[object] = []
+        self._refuse = refuse or {}
+        self._segments = segments
+        self._number = 0
+
+    def sendmsg(self, buffers: Burst, ancillary: list[object], flags: int, address: tuple[str, int]) -> None:
+        assert (flags, address) == (0, CLIENT)
+        number, self._number = self._number, self._number + 1
+        code = self._refuse.get(number)
+        if len(buffers) > 2 and not self._segments:
+            code = errno.EINVAL
+        if code is not None:
+            raise OSError(code, os.strerror(code))
+        self.calls.append(len(buffers) // 2)
+        self.packets += [bytes(buffers[at]) + bytes(buffers[at + 1]) for at in range(0, len(buffers), 2)]
+        self.ancillary = ancillary
+
+
+def burst_of(count: int) -> Burst:
+    return [part for number in range(count) for part in (b"%04d" % number, memoryview(b"x" * 10))]
+
+
+def transport(kernel: Kernel, block_bytes: int = 1468, local: str | None = None) -> UdpTransport:
+    return UdpTransport(cast(socket.socket, kernel), CLIENT, block_bytes, local)
+
+
+@pytest.mark.parametrize(
+    ("block_bytes", "count", "calls"),
+    [
+        (1468, 1, [1]),
+        (1468, 2, [1, 1]),  # not worth it
+        (1468, 3, [3]),
+        (1468, 44, [44]),
+        (1468, 64, [44, 20]),  # a datagram holds 44
+        (8, 64, [64]),
+        (512, 64, [64]),
+        (8968, 16, [7, 7, 2]),  # jumbo frames
+        (16000, 8, [4, 4]),
+        (20000, 6, [3, 3]),
+        (30000, 4, [1] * 4),
+    ],
+)
+def test_window_goes_out_in_as_few_system_calls_as_the_kernel_allows(
+    block_bytes: int, count: int, calls: list[int]
+) -> None:
+    kernel = Kernel()
+    assert transport(kernel, block_bytes).send(burst_of(count)) == 0
+    assert kernel.calls == calls
+    assert kernel.packets == [b"%04d" % number + b"x" * 10 for number in range(count)]
+
+
+def test_kernel_is_told_the_length_of_a_packet_and_the_address_to_send_from() -> None:
+    kernel = Kernel()
+    transport(kernel, 1468).send(burst_of(1))
+    assert kernel.ancillary == []
+    transport(kernel, 1468).send(burst_of(4))
+    assert kernel.ancillary == [(socket.SOL_UDP, 103, struct.pack("=H", 1472))]
+    from_address = (socket.IPPROTO_IP, 8, bytes(4) + bytes((10, 0, 0, 9)) + bytes(4))
+    transport(kernel, 1468, "10.0.0.9").send(burst_of(1))
+    assert kernel.ancillary == [from_address]
+    transport(kernel, 1468, "10.0.0.9").send(burst_of(4))
+    assert kernel.ancillary == [from_address, (socket.SOL_UDP, 103, struct.pack("=H", 1472))]
+
+
+def test_kernel_that_does_not_cut_windows_is_asked_once() -> None:
+    kernel = Kernel(segments=False)
+    to_client = transport(kernel)
+    assert to_client.send(burst_of(5)) == 0
+    assert to_client.send(burst_of(5)) == 0
+    assert kernel.calls == [1] * 10
+    assert kernel._number == 11
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EIO, errno.EMSGSIZE, errno.EOPNOTSUPP, errno.ENOPROTOOPT])
+def test_way_that_became_narrow_in_the_middle_of_a_window_loses_nothing(code: int) -> None:
+    kernel = Kernel({1: code})
+    assert transport(kernel).send(burst_of(64)) == 0
+    assert kernel.calls == [44] + [1] * 20
+    assert kernel.packets == [b"%04d" % number + b"x" * 10 for number in range(64)]
+
+
+@pytest.mark.parametrize("code", [errno.EAGAIN, errno.ENOBUFS])
+def test_packets_that_there_was_no_room_for_are_counted(code: int) -> None:
+    assert transport(Kernel({0: code})).send(burst_of(1)) == 1
+    assert transport(Kernel({0: code})).send(burst_of(64)) == 64
+    assert transport(Kernel({1: code})).send(burst_of(64)) == 20
+    assert transport(Kernel({1: code})).send(burst_of(2)) == 1
+    assert transport(Kernel({3: code}, segments=False)).send(burst_of(5)) == 3
+
+
+def test_other_errors_are_the_callers() -> None:
+    for count in (1, 2, 64):
+        with pytest.raises(ConnectionRefusedError):
+            transport(Kernel({0: errno.ECONNREFUSED})).send(burst_of(count))

@@ -1,0 +1,37 @@
+"""How much v1alpha2 takes of everything: the models carry it into the schema, converters ask before they write.
+
+Far above what machines need: bounds keep the estimated cost of the CEL rules in the budget of Kubernetes, and what has
+no bound out of the API.
+"""
+
+from __future__ import annotations
+
+MAX_ADDRESS_CHARACTERS = 64
+"""More than an IPv4 address has, so that the rule speaks and not the bound."""
+MAX_NAME_CHARACTERS = 253
+"""Names of objects and hosts (RFC 1123), and of actions."""
+MAX_VLAN_CHARACTERS = 16
+MAX_URL_CHARACTERS = 2048
+MAX_KERNEL_PARAM_CHARACTERS = 2048
+MAX_DEVICE_PATH_CHARACTERS = 255
+MAX_DATA_CHARACTERS = 1 << 20
+"""User-data, vendor-data and scripts."""
+MAX_TEXT_CHARACTERS = 131072
+"""One argument, or the value of one variable: Linux takes 128 KiB (MAX_ARG_STRLEN)."""
+MAX_VOLUME_CHARACTERS = 512
+MAX_IMAGE_CHARACTERS = 1024
+MAX_NETWORK_NAMESPACE_CHARACTERS = 1024
+
+MAX_INTERFACES = 64
+MAX_SERVERS = 32
+MAX_KERNEL_PARAMS = 256
+MAX_DISKS = 256
+MAX_ACTIONS = 128
+MAX_ARGS = 1024
+MAX_VOLUMES = 32
+MAX_VARIABLES = 256
+MAX_TEMPLATE_PARAMS = 256
+
+MAX_LEASE_SECONDS = 4294967295
+"""RFC 2132 section 9.2; it means for ever."""
+MAX_TIMEOUT_SECONDS = 2**63 - 1

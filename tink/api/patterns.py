@@ -1,0 +1,49 @@
+r"""What texts in v1alpha2 look like: regular expressions that the CEL rules, the models and the converters share.
+
+They are RE2's, as CEL's `matches` and pydantic take them; `compiled` gives them to Python.
+"""
+
+from __future__ import annotations
+
+import re
+
+_OCTET = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_PART = "(255|254|252|248|240|224|192|128|0)"
+_LABEL = "[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
+
+IPV4 = f"^({_OCTET}[.]){{3}}{_OCTET}$"
+NETMASK = f"^(255[.]255[.]255[.]{_PART}|255[.]255[.]{_PART}[.]0|255[.]{_PART}[.]0[.]0|{_PART}[.]0[.]0[.]0)$"
+MAC = "^([0-9a-f]{2}:){5}[0-9a-f]{2}$"
+"""As `tink.mac` has it; clusters hold definitions with this text."""
+HOSTNAME = f"^{_LABEL}([.]{_LABEL})*$"
+LIKE_AN_ADDRESS = "^[0-9.]+$"
+VLAN = "^[1-9][0-9]{0,3}$"
+MAX_VLAN = 4094
+HTTP_URL = r"^https?://[^\s/?#]+([/?#][^\s]*)?$"
+ARTIFACT_URL = r"^(https?://[^\s/?#]+([/?#][^\s]*)?|file://(localhost)?/[^\s]+)$"
+ENDS_IPXE_COMMAND = r"[[:cntrl:]]|(^|\s)(&&|\|\||;)(\s|$)|(^|\s)#"
+DEVICE_PATH = r"^(/[^/\s]+)+/?$"
+PARTITION = (
+    "^/dev/((sd|hd|vd|xvd)[a-z]+[0-9]+|(cciss/|ida/|rd/)?[a-z]+[a-z0-9]*[0-9]p[0-9]+"
+    "|disk/by-[a-z]+/.*-part[0-9]+|mapper/.*-part[0-9]+|disk/by-part(uuid|label)/.*)/?$"
+)
+"""Linux names partitions after their disk: sda1; after a digit with a p between, nvme0n1p1. udev's links have -part1,
+and two directories of links name nothing but partitions."""
+OBJECT_NAME = "^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"
+SPACE = r"\s"
+VOLUME = r"^(/[^:]*|[^\W_][\w.-]*):/[^:]+(:[^:]*)?$"
+
+_SPACES = r"\t\n\f\r "
+_DIFFERS = re.compile(r"\[[^\]]*\]|\\s|\$")
+
+
+def compiled(pattern: str) -> re.Pattern[str]:
+    r"""One of these for Python, whose `\s` knows a vertical tab and whose `$` a newline that RE2's do not."""
+    pattern = pattern.replace("[[:cntrl:]]", r"[\x00-\x1f\x7f]")
+    return re.compile(_DIFFERS.sub(_as_python, pattern), re.ASCII)
+
+
+def _as_python(found: re.Match[str]) -> str:
+    if found[0].startswith("["):
+        return found[0].replace(r"\s", _SPACES)
+    return r"\Z" if found[0] == "$" else f"[{_SPACES}]"

@@ -1,0 +1,284 @@
+"""OpenStack's network_data.json, as Metal3's networkData Secrets hold it, to what DHCP serves to each interface.
+
+The document lists links (interfaces, bonds, VLANs), networks (an address on a link, with its routes) and services (name
+servers). DHCP serves an interface one IPv4 address with one gateway, so what goes beyond that is reported: IPv6, a
+second network on a link, routes but the default one. An address of a bond is served to the member that netboots, one of
+a VLAN with that VLAN's ID, where the interface below has none of its own.
+
+Format: OpenStack Nova, "Network Data" schema (doc/api_schemas/network_data.json). Cluster API's Metal3 provider writes
+it as YAML.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from contextlib import suppress
+from typing import Any
+
+from tink.api import bounds
+from tink.api.v1alpha2 import Raw
+from tink.api.yaml import YamlError, documents
+from tink.convert import constraints
+from tink.convert.fields import Fields
+from tink.convert.findings import Findings
+
+_TOO_LARGE = "is larger than 256 KiB, which no machine's network takes"
+_DHCP_TYPES = ("ipv4_dhcp", "ipv4")
+_MOST_LINKS = 256
+MAX_BYTES = 256 << 10
+"""Of a document, and of what its aliases make of it: that of a machine with `_MOST_LINKS` links has a third of it."""
+
+
+def parsed(text: str) -> Any:
+    """The document, which may be JSON or YAML. Raises ValueError, whose text quotes nothing of it."""
+    if len(text) > MAX_BYTES:
+        raise ValueError(_TOO_LARGE)
+    with suppress(ValueError, RecursionError):
+        return json.loads(text)
+    try:
+        found = list(documents(text))
+    except (YamlError, RecursionError):
+        raise ValueError("is neither JSON nor YAML") from None
+    if len(found) > 1:
+        raise ValueError("must be one document of JSON or YAML")
+    if len(json.dumps(found)) > MAX_BYTES:
+        raise ValueError(_TOO_LARGE)
+    return found[0] if found else None
+
+
+def served(document: Any, path: str, boot_mac: str, findings: Findings) -> dict[str, Raw]:
+    """What DHCP is to serve, by MAC address, in the order of the document; {} for interfaces without an address.
+
+    `path` is where the document stands, for the findings; `boot_mac` the interface that netboots, or "".
+    """
+    return _Network(Fields(document, findings, path), boot_mac, findings).result()
+
+
+class _Link:
+    """One entry of `links`."""
+
+    def __init__(self, fields: Fields) -> None:
+        self.path = fields.path
+        self.id = fields.text("id") or ""
+        self.kind = fields.text("type") or "phy"
+        self.mac = constraints.canonical_mac(fields.text("ethernet_mac_address") or "")
+        self.members = [member for _, member in fields.texts("bond_links")][:_MOST_LINKS]
+        self.below = fields.text("vlan_link") or ""
+        self.vlan = fields.take("vlan_id")
+        self.vlan_mac = constraints.canonical_mac(fields.text("vlan_mac_address") or "")
+        if self.kind == "bond":
+            for key in ("bond_mode", "bond_miimon", "bond_xmit_hash_policy"):
+                fields.drop(key, "DHCP does not set up bonds: user-data can")
+        fields.drop("mtu", "v1alpha2 serves no MTU")
+        fields.ignore("name", "vif_id", "bond_mode", "bond_miimon", "bond_xmit_hash_policy")
+        fields.rest("it has no place in what DHCP serves")
+
+
+class _Network:
+    def __init__(self, top: Fields, boot_mac: str, findings: Findings) -> None:
+        self._top = top
+        self._boot_mac = boot_mac
+        self._findings = findings
+        self._links: dict[str, _Link] = {}
+        self._served: dict[str, Raw] = {}
+        self._addresses: set[str] = set()
+
+    def result(self) -> dict[str, Raw]:
+        for fields in self._top.each("links")[:_MOST_LINKS]:
+            link = _Link(fields)
+            self._links[link.id] = link
+            if link.kind not in ("bond", "vlan") and link.mac:
+                if refusal := constraints.mac(link.mac):
+                    self._findings.dropped(f"{link.path}.ethernet_mac_address", refusal)
+                else:
+                    self._served.setdefault(link.mac, {})
+        networks = self._top.each("networks")[:_MOST_LINKS]
+        # What is untagged, and leads to the outside, comes before what is not.
+        for network in sorted(networks, key=self._rank):
+            self._network(network)
+        servers, clocks = self._services(self._top)
+        for dhcp in self._served.values():
+            if "ip" in dhcp:
+                _add(dhcp, "nameservers", servers)
+                _add(dhcp, "timeservers", clocks)
+        self._top.rest("it has no place in what DHCP serves")
+        return self._served
+
+    def _rank(self, network: Fields) -> tuple[bool, bool]:
+        link = network.peek("link")
+        tagged = isinstance(link, str) and link in self._links and self._links[link].kind == "vlan"
+        routes = network.peek("routes")
+        leads_out = bool(network.peek("gateway")) or any(
+            isinstance(route, dict) and _is_default(route.get("network"), route.get("netmask"))
+            for route in (routes if isinstance(routes, list) else [])
+        )
+        return tagged, not leads_out
+
+    def _network(self, network: Fields) -> None:
+        kind = network.text("type") or "ipv4"
+        address = network.text("ip_address") or ""
+        link = network.text("link") or ""
+        if "6" in kind or ":" in address:
+            self._findings.dropped(network.path, constraints.IPV4_ONLY)
+            return
+        if kind not in _DHCP_TYPES:
+            self._findings.dropped(network.at("type"), f"must be ipv4 or ipv4_dhcp, is {kind[:60]!r}")
+            return
+        network.ignore("id", "network_id")
+        target = self._target(link)
+        if isinstance(target, str):
+            self._findings.dropped(network.path, target)
+            return
+        mac, vlan, says = target
+        dhcp = self._served.setdefault(mac, {})
+        if "ip" in dhcp or dhcp.get("vlanId", vlan) != vlan:
+            self._findings.dropped(network.path, f"DHCP serves one address to {mac}, and another network's is taken")
+            return
+        if address and self._address(network, address, dhcp):
+            if vlan:
+                dhcp["vlanId"] = vlan
+            if says:
+                self._findings.changed(network.path, f"{says} {mac}")
+        self._routes(network, dhcp)
+        servers, clocks = self._services(network)
+        servers = [
+            *[server for path, server in network.texts("dns_nameservers") if self._server(path, server)],
+            *servers,
+        ]
+        if "ip" in dhcp:
+            _add(dhcp, "nameservers", servers)
+            _add(dhcp, "timeservers", clocks)
+        network.rest("it has no place in what DHCP serves")
+
+    def _target(self, name: str) -> tuple[str, str, str] | str:
+        """MAC address, VLAN ID and what is to be said about it; or why DHCP can't serve the link."""
+        link = self._links.get(name)
+        if link is None:
+            return f"there is no link {name[:60]!r}" if name else "it names no link"
+        if link.kind == "vlan":
+            return self._of_vlan(link)
+        if link.kind == "bond":
+            mac = self._member(link)
+            return (mac, "", "the bond's address is served to") if mac else "none of the bond's links has a MAC address"
+        if link.mac not in self._served:
+            return f"its link {name[:60]!r} has no MAC address"
+        return link.mac, "", ""
+
+    def _of_vlan(self, link: _Link) -> tuple[str, str, str] | str:
+        below = self._links.get(link.below)
+        vlan = str(link.vlan)
+        if below is None or below.kind == "vlan":
+            return f"its VLAN stands on no link: vlan_link is {link.below[:60]!r}"
+        if refusal := constraints.vlan(vlan):
+            return f"its VLAN's vlan_id {refusal}"
+        mac = self._member(below) if below.kind == "bond" else below.mac
+        if mac not in self._served:
+            return "the link of its VLAN has no MAC address"
+        if link.vlan_mac and link.vlan_mac != mac:
+            return "its VLAN has a MAC address of its own, which does not netboot"
+        if "ip" in self._served[mac]:
+            return f"it is tagged, and DHCP serves the untagged address of {mac}: user-data can set up VLANs"
+        return mac, vlan, f"DHCP serves it in VLAN {vlan} to"
+
+    def _member(self, bond: _Link) -> str:
+        """The interface of a bond that gets its address: the one that netboots, else the one with the bond's MAC."""
+        macs = [self._links[name].mac for name in bond.members if name in self._links]
+        macs = [mac for mac in macs if mac in self._served]
+        for mac in (self._boot_mac, bond.mac):
+            if mac and mac in macs:
+                return mac
+        return macs[0] if macs else ""
+
+    def _address(self, network: Fields, address: str, dhcp: Raw) -> bool:
+        """Put address and netmask, which may stand in one text or be a number of bits."""
+        address, _, bits = address.partition("/")
+        said = network.take("netmask")
+        netmask = _dotted(bits if said in (None, "") else said)
+        if refusal := constraints.ipv4(address) or constraints.unicast(address):
+            self._findings.dropped(network.at("ip_address"), refusal)
+            return False
+        if address in self._addresses:
+            self._findings.dropped(network.at("ip_address"), "another interface has it too: each needs its own")
+            return False
+        self._addresses.add(address)
+        dhcp["ip"] = address
+        if netmask is None or (netmask and constraints.netmask(netmask)):
+            self._findings.dropped(network.at("netmask"), "must be a netmask, such as 255.255.255.0")
+        elif netmask:
+            dhcp["netmask"] = netmask
+        return True
+
+    def _routes(self, network: Fields, dhcp: Raw) -> None:
+        gateways = [(network.at("gateway"), network.text("gateway"))]
+        for route in network.each("routes"):
+            to, netmask, gateway = (route.take(key) for key in ("network", "netmask", "gateway"))
+            servers, clocks = self._services(route)
+            if "ip" in dhcp:
+                _add(dhcp, "nameservers", servers)
+                _add(dhcp, "timeservers", clocks)
+            route.rest("it has no place in what DHCP serves")
+            if not _is_default(to, netmask):
+                self._findings.dropped(route.path, "v1alpha2 serves no routes but the gateway: user-data can add them")
+            elif isinstance(gateway, str):
+                gateways.append((route.at("gateway"), gateway))
+        for path, gateway in gateways:
+            if gateway:
+                self._gateway(path, gateway, dhcp)
+
+    def _gateway(self, path: str, gateway: str, dhcp: Raw) -> None:
+        if refusal := constraints.ipv4(gateway):
+            self._findings.dropped(path, refusal)
+        elif "ip" not in dhcp:
+            self._findings.dropped(path, "there is no address that it could be the gateway of")
+        elif dhcp.get("gateway", gateway) != gateway:
+            self._findings.dropped(path, f"DHCP serves one gateway, and {dhcp['gateway']} is taken")
+        elif "netmask" in dhcp and (refusal := constraints.gateway_of(dhcp["ip"], dhcp["netmask"], gateway)):
+            self._findings.dropped(path, refusal)
+        else:
+            dhcp["gateway"] = gateway
+
+    def _services(self, fields: Fields) -> tuple[list[str], list[str]]:
+        """Name servers and time servers."""
+        found: dict[str, list[str]] = {"dns": [], "ntp": []}
+        for service in fields.each("services"):
+            kind, address = service.text("type") or "", service.text("address") or ""
+            service.rest("it has no place in what DHCP serves")
+            if kind not in found:
+                self._findings.dropped(service.path, f"v1alpha2 serves no {kind[:60]!r}, only dns and ntp")
+            elif self._server(service.at("address"), address):
+                found[kind].append(address)
+        return found["dns"], found["ntp"]
+
+    def _server(self, path: str, server: str) -> bool:
+        refusal = constraints.IPV4_ONLY if ":" in server else constraints.server(server)
+        if refusal:
+            self._findings.dropped(path, refusal)
+        return not refusal
+
+
+def _add(dhcp: Raw, key: str, servers: list[str]) -> None:
+    there = dhcp.get(key, [])
+    there = [*there, *(server for server in dict.fromkeys(servers) if server not in there)][: bounds.MAX_SERVERS]
+    if there:
+        dhcp[key] = there
+
+
+def _is_default(network: Any, netmask: Any) -> bool:
+    return network in ("0.0.0.0/0", "default") or (network == "0.0.0.0" and netmask in ("0.0.0.0", "0", 0, None))  # noqa: S104 - a route
+
+
+def _dotted(netmask: Any) -> str | None:
+    """A netmask in dotted form, from that or from a number of bits; empty if there is none, None if it is none."""
+    if netmask == "":
+        return ""
+    if isinstance(netmask, int) and not isinstance(netmask, bool):
+        netmask = str(netmask)
+    if not isinstance(netmask, str):
+        return None
+    bits: str = netmask.removeprefix("/")
+    if not bits.isascii() or not bits.isdigit():
+        return bits
+    if len(bits) > 2 or not 0 < int(bits) <= 32:
+        return None
+    return str(ipaddress.IPv4Network(f"0.0.0.0/{bits}").netmask)

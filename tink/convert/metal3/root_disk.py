@@ -1,0 +1,179 @@
+"""Which disk Metal3's root device hints mean: the one that all of them fit, or none.
+
+The comparisons are those that the baremetal-operator asks Ironic for (pkg/provisioner/ironic/devicehints) and Ironic
+makes (ironic-lib, utils.match_root_device_hints): texts without regard to case, `s==` for most, `<in>` for model and
+vendor, GiB for sizes. But where Ironic takes the first disk that fits, here there must be one only: what is installed
+on a disk destroys what was there, so nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from tink.api import bounds
+from tink.api.v1alpha2 import Raw
+from tink.convert import constraints
+from tink.convert.fields import type_name
+
+_GIB = 1 << 30
+_LONGEST_HINT = 1024
+"""Characters. What a disk says of itself has some 40; each disk's is compared with it."""
+_DEVICE = re.compile(r"[\w#+.:=@\\/-]*", re.ASCII)
+"""What names of devices are made of (systemd, udev's `udev_replace_chars`; other characters it writes as \\xNN).
+Templates put them into scripts, and whoever writes a host need not be who may run those."""
+_OLD_NAMES = {"deviceName": "devicePath", "model": "modelContains", "vendor": "vendorContains"}
+PATH = "devicePath"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """`devices` starts with the root disk and is empty if that is not known; then `problem` says why."""
+
+    devices: tuple[str, ...] = ()
+    problem: str = ""
+    left_out: tuple[tuple[int, str], ...] = ()
+    """Other disks that v1alpha2 would not take: their place in the inventory, and the reason."""
+
+
+def choose(hints: Raw, disks: Any, *, verified: bool = False) -> Choice:
+    """The storage devices of a machine, the root disk first.
+
+    `hints` are root device hints of either version; `disks` is `storage` of HardwareData, or None if nobody has looked.
+    With `verified`, a path is taken only if a disk has it: for hints that nobody has written down.
+    """
+    wanted = {_OLD_NAMES.get(name, name): value for name, value in hints.items() if value not in (None, "")}
+    wanted = {name: value for name, value in wanted.items() if name != "minSizeGigabytes" or value != 0}
+    for name, value in wanted.items():
+        if problem := _unfit(name, value):
+            return Choice(problem=problem)
+    if disks is not None and not isinstance(disks, list):
+        return Choice(problem=f"the inventory's storage must be a list, is {type_name(disks)}")
+    found = disks or []
+    if any(not isinstance(disk, dict) for disk in found):
+        return Choice(problem="the inventory's storage has entries that are no objects: inspect the host again")
+    if not found:
+        return _unseen(wanted, verified)
+    asked = [(_MATCH[name], _asked(name, value)) for name, value in wanted.items()]
+    fitting = [place for place, disk in enumerate(found) if all(matches(disk, value) for matches, value in asked)]
+    if len(fitting) != 1:
+        return Choice(problem=_ambiguous(wanted, found, fitting))
+    root = wanted.get(PATH) or found[fitting[0]].get("name")
+    if problem := _not_a_device(root):
+        return Choice(problem=f"the root disk's name {problem}")
+    return _with_others(root, found, fitting[0])
+
+
+def _unseen(wanted: Raw, verified: bool) -> Choice:
+    """Nobody has looked at the disks: a path is all that can be taken as it is."""
+    if set(wanted) != {PATH} or verified:
+        return Choice(problem="there is no HardwareData with the host's disks to choose from")
+    if problem := _not_a_device(wanted[PATH]):
+        return Choice(problem=f"the path {problem}")
+    return Choice((wanted[PATH],))
+
+
+def _with_others(root: str, disks: list[Raw], place: int) -> Choice:
+    devices: list[str] = [root]
+    left_out: list[tuple[int, str]] = []
+    for number, disk in enumerate(disks):
+        name: Any = disk.get("name")
+        if number == place or name in devices:
+            continue
+        if problem := _not_a_device(name):
+            left_out.append((number, problem))
+        elif len(devices) == bounds.MAX_DISKS:
+            left_out.append((number, f"v1alpha2 takes {bounds.MAX_DISKS} disks of a machine"))
+        else:
+            devices.append(name)
+    return Choice(tuple(devices), left_out=tuple(left_out))
+
+
+def _ambiguous(wanted: Raw, disks: list[Raw], fitting: list[int]) -> str:
+    if not wanted:
+        return f"there are no hints, and the host has {len(disks)} disks: say which"
+    names = ", ".join(str(disks[place].get("name"))[:80] for place in fitting[:4])
+    more = ", …" if len(fitting) > 4 else ""
+    return f"{len(fitting)} disks fit: {names}{more}" if fitting else f"none of the host's {len(disks)} disks fits"
+
+
+def _unfit(name: str, value: Any) -> str:
+    kind = _KINDS.get(name)
+    if kind is None:
+        return f"{name[:80]} is no hint that can be compared"
+    if kind is bool:
+        return "" if isinstance(value, bool) else f"{name} must be true or false, is {type_name(value)}"
+    if not isinstance(value, kind) or isinstance(value, bool):
+        wanted = "a string" if kind is str else "a number"
+        return f"{name} must be {wanted}, is {type_name(value)}"
+    if isinstance(value, str) and len(value) > _LONGEST_HINT:
+        return f"{name} has {len(value)} characters; the most that are compared are {_LONGEST_HINT}"
+    return ""
+
+
+def _asked(name: str, value: Any) -> Any:
+    """What disks are compared with: the same for all of them."""
+    return _normal(value) if _KINDS[name] is str and name != PATH else value
+
+
+def _not_a_device(name: Any) -> str:
+    """Why v1alpha2 would not take a device's name; empty if it does."""
+    if not isinstance(name, str):
+        return f"must be a string, is {type_name(name)}"
+    refusal = constraints.disk(name)
+    if not refusal and not _DEVICE.fullmatch(name):
+        refusal = "names of devices are made of letters, digits and #+-.:=@_"
+    return f"{name[:80]!r} is refused: {refusal}" if refusal else ""
+
+
+def _normal(value: Any) -> str | None:
+    """A text as Ironic compares it; None for what is no text."""
+    return unquote(value.strip().lower()) if isinstance(value, str) and value else None
+
+
+def _exactly(key: str) -> Callable[[Raw, Any], bool]:
+    return lambda disk, value: _normal(disk.get(key)) == value
+
+
+def _within(key: str) -> Callable[[Raw, Any], bool]:
+    def matches(disk: Raw, value: Any) -> bool:
+        text = _normal(disk.get(key))
+        return text is not None and value is not None and value in text
+
+    return matches
+
+
+def _path(disk: Raw, value: Any) -> bool:
+    names = disk.get("alternateNames")
+    return value in [disk.get("name"), *(names if isinstance(names, list) else [])]
+
+
+def _size(disk: Raw, value: Any) -> bool:
+    size = disk.get("sizeBytes")
+    return isinstance(size, int) and not isinstance(size, bool) and size >= value * _GIB
+
+
+def _rotational(disk: Raw, value: Any) -> bool:
+    # False is left out where the inventory is written.
+    rotational = disk.get("rotational")
+    if rotational is None:
+        rotational = disk.get("type") == "HDD"
+    return rotational is value
+
+
+_MATCH: dict[str, Callable[[Raw, Any], bool]] = {
+    PATH: _path,
+    "hctl": _exactly("hctl"),
+    "modelContains": _within("model"),
+    "vendorContains": _within("vendor"),
+    "serialNumber": _exactly("serialNumber"),
+    "minSizeGigabytes": _size,
+    "wwn": _exactly("wwn"),
+    "wwnWithExtension": _exactly("wwnWithExtension"),
+    "wwnVendorExtension": _exactly("wwnVendorExtension"),
+    "rotational": _rotational,
+}
+_KINDS: dict[str, type] = dict.fromkeys(_MATCH, str) | {"minSizeGigabytes": int, "rotational": bool}

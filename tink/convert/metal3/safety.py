@@ -1,0 +1,184 @@
+"""Whether a machine of Metal3's may be netbooted by somebody else, and if not, why: the one place that decides it.
+
+An OSIE on a machine that runs a workload ends the workload, and the Workflow in it may overwrite the disk. So a host
+netboots only if everything it says is known to be harmless: it is managed, it is powered on by intent, nobody uses it,
+and Metal3 says that it is available. A field of an odd type, a state that is not known, and a host that says nothing
+at all are treated like a host that is in use.
+
+The names are those of the baremetal-operator (apis/metal3.io/v1alpha1/baremetalhost_types.go).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tink.api.metal3 import V1ALPHA1, V1BETA1
+from tink.api.v1alpha2 import Raw, as_mapping
+from tink.convert.fields import join, says_nothing, type_name
+
+PAUSED = "baremetalhost.metal3.io/paused"
+DETACHED = "baremetalhost.metal3.io/detached"
+SAVED_STATUS = "baremetalhost.metal3.io/status"
+"""The status of a host that was moved from another cluster; the operator takes it over."""
+
+_POWER = {V1ALPHA1: "online", V1BETA1: "poweredOn"}
+_FREE = ("available", "ready")
+"""Nothing is installed, and nothing is being done. `ready` is the older name."""
+_UNMANAGED = ("", "unmanaged")
+"""No operator has looked at the host, or it has no management controller to ask: nobody knows what runs on it."""
+_HARMLESS_OPERATION = ("", "OK", "discovered", "error", "delayed")
+_IN_USE = {
+    "provisioned": "it runs what Metal3 has installed",
+    "externally provisioned": "it runs what somebody else has installed",
+    "deleting": "Metal3 is giving it up",
+    "powering off before delete": "Metal3 is giving it up",
+}
+_REGISTRATION_ERROR = "provisioned registration error"
+_LONGEST_WORD = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One reason against netbooting a host, and the field that gives it."""
+
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+def refusals(host: Raw, *, unmanaged: bool = False) -> list[Refusal]:
+    """Everything that speaks against netbooting a BareMetalHost of either version; empty if it may netboot.
+
+    `unmanaged` says that hosts without a state belong to whoever asks: no baremetal-operator looks after them. Then
+    they may netboot unless they ask Metal3 for an installation, which may have happened long ago.
+    """
+    return [*_of_metadata(host), *_of_spec(host), *_of_status(host), *_of_state(host, unmanaged)]
+
+
+def _of_metadata(host: Raw) -> list[Refusal]:
+    metadata = host.get("metadata")
+    if not isinstance(metadata, dict):
+        return [_odd("metadata", metadata, "an object")]
+    found = []
+    if metadata.get("deletionTimestamp") is not None:
+        found.append(Refusal("metadata.deletionTimestamp", "the host is being deleted"))
+    annotations = metadata.get("annotations")
+    if annotations is not None and not isinstance(annotations, dict):
+        return [*found, _odd("metadata.annotations", annotations, "an object")]
+    # Their presence counts, whatever they say: so it does for the operator.
+    for name, what in ((PAUSED, "paused: Metal3 must not touch it"), (DETACHED, "detached: Metal3 has let it go")):
+        if name in (annotations or {}):
+            found.append(Refusal(join("metadata.annotations", name), f"the host is {what}"))
+    return found
+
+
+def _of_spec(host: Raw) -> list[Refusal]:
+    spec = host.get("spec")
+    if not isinstance(spec, dict):
+        return [_odd("spec", spec, "an object")]
+    found = []
+    wanted = _POWER.get(_text(host.get("apiVersion")))
+    if wanted is None:
+        found.append(Refusal("apiVersion", f"must be {V1ALPHA1} or {V1BETA1}"))
+    for name in _POWER.values():
+        if (name in spec or name == wanted) and spec.get(name) is not True:
+            off = spec.get(name) is False
+            why = "the host is to be powered off" if off else f"must be true or false, is {type_name(spec.get(name))}"
+            found.append(Refusal(f"spec.{name}", why))
+    external = spec.get("externallyProvisioned")
+    if external is not None and external is not False:
+        found.append(Refusal("spec.externallyProvisioned", "it runs what somebody else has installed"))
+    consumer = spec.get("consumerRef")
+    if consumer is not None and not (isinstance(consumer, dict) and says_nothing(consumer)):
+        found.append(Refusal("spec.consumerRef", f"the host is in use by {consumer_name(consumer)}"))
+    return found
+
+
+def _of_status(host: Raw) -> list[Refusal]:
+    status = host.get("status")
+    if status is None:
+        return []
+    if not isinstance(status, dict):
+        return [_odd("status", status, "an object")]
+    found = []
+    operation = status.get("operationalStatus")
+    if operation is not None and operation not in _HARMLESS_OPERATION:
+        found.append(Refusal("status.operationalStatus", f"is {_short(operation)}"))
+    if status.get("errorType") == _REGISTRATION_ERROR:
+        found.append(
+            Refusal("status.errorType", "it runs what Metal3 has installed, and Metal3 has lost touch with it")
+        )
+    provisioning = status.get("provisioning")
+    if provisioning is None:
+        return found
+    if not isinstance(provisioning, dict):
+        return [*found, _odd("status.provisioning", provisioning, "an object")]
+    # Absent ones are written as empty ones.
+    for name, key in (("image", "url"), ("customDeploy", "method")):
+        value = provisioning.get(name)
+        if value is not None and not (isinstance(value, dict) and says_nothing(value.get(key))):
+            found.append(Refusal(f"status.provisioning.{name}", "it runs what Metal3 has installed"))
+    return found
+
+
+def _of_state(host: Raw, unmanaged: bool) -> list[Refusal]:
+    path = "status.provisioning.state"
+    state = provisioning_state(host)
+    if state in _FREE:
+        return []
+    if not isinstance(state, str):
+        return [_odd(path, state, "a string")]
+    if state not in _UNMANAGED:
+        why = _IN_USE.get(state, "only hosts that are available netboot")
+        return [Refusal(path, f"is {_short(state)}: {why}")]
+    if not unmanaged:
+        return [Refusal(path, "nothing says that the machine is free: Metal3 has given no state" + _hint(state))]
+    return _of_unmanaged(host)
+
+
+def _of_unmanaged(host: Raw) -> list[Refusal]:
+    """What a host without a state says about an installation that it had, or is to get."""
+    spec, metadata = as_mapping(host.get("spec")), as_mapping(host.get("metadata"))
+    found = [
+        Refusal(f"spec.{name}", "without a state, nothing says that Metal3 has not installed it: take it out if so")
+        for name in ("image", "customDeploy")
+        if not says_nothing(spec.get(name))
+    ]
+    if SAVED_STATUS in as_mapping(metadata.get("annotations")):
+        path = join("metadata.annotations", SAVED_STATUS)
+        found.append(Refusal(path, "the host's state stands here, and Metal3 has not taken it over yet"))
+    return found
+
+
+def _hint(state: str) -> str:
+    return ", the host is unmanaged" if state else ""
+
+
+def provisioning_state(host: Raw) -> Any:
+    """What Metal3 says of the host; empty if it says nothing."""
+    state = as_mapping(as_mapping(host.get("status")).get("provisioning")).get("state")
+    return "" if state is None else state
+
+
+def consumer_name(consumer: Any) -> str:
+    """Who uses a host, for people."""
+    if not isinstance(consumer, dict):
+        return "somebody"
+    words = (consumer.get("kind"), consumer.get("name"))
+    return _short(" ".join(word for word in words if isinstance(word, str) and word) or "somebody")
+
+
+def _odd(path: str, value: Any, wanted: str) -> Refusal:
+    return Refusal(path, f"must be {wanted}, is {type_name(value)}: nothing is known of the machine")
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else type_name(value)
+    return text if len(text) <= _LONGEST_WORD else text[:_LONGEST_WORD] + "…"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

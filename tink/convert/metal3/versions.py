@@ -1,0 +1,274 @@
+"""Metal3's BareMetalHost from v1alpha1 to v1beta1 and back, without losing anything: the conversion webhook's core.
+
+v1alpha1 -> v1beta1: fields get their new names, the hardware profile becomes the root device hints that it stood for,
+an empty checksum type becomes what that meant, and hardware profile and hardware details go. The whole of the old
+object is kept in an annotation (`tink.convert.metal3.conversion_data`).
+
+v1beta1 -> v1alpha1: for every field that v1beta1 has, the object itself is the truth: what users changed or removed
+stays so. From the annotation comes only what v1beta1 has no field for (profile, hardware details), and which values
+the way up had made up: they go, if the object means the same without them. An object without the annotation was made
+in v1beta1, or lost it: then its profile is `empty`, or the controller would choose a root device by itself.
+
+Pure: no lookups, no clock, no validation, and no exception for any object: one that fails would break every list,
+deletion and migration of all hosts. The result shares unchanged parts with its source, which stays as it was.
+
+Design: the proposal "BareMetalHost API v1beta1" of Metal3. Fields that the target version doesn't know are carried
+over as they are, but for those that have the name of another field there: the API prunes them anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from pydantic import ValidationError
+
+from tink.api.metal3 import V1ALPHA1, V1BETA1
+from tink.api.metal3.hardwaredata import HardwareDetails
+from tink.api.metal3.profiles import EMPTY, has_root_volume, profile_hints
+from tink.api.v1alpha2 import Raw, as_mapping
+from tink.convert.metal3.conversion_data import MAX_ANNOTATIONS_BYTES, keep, restore
+
+KIND = "BareMetalHost"
+
+_HINTS = {"deviceName": "devicePath", "model": "modelContains", "vendor": "vendorContains"}
+_SPEC = {"online": "poweredOn"}
+_AUTO = "auto"
+_PROFILE = "hardwareProfile"
+_HARDWARE = "hardware"
+_ROOT_HINTS = "rootDeviceHints"
+_CHECKSUM_TYPE = "checksumType"
+
+_IMAGES = (("spec", "image"), ("status", "provisioning", "image"), ("status", "lastAttemptedImage"))
+_MD5_DIGITS = 32
+_HEX: Final = frozenset("0123456789abcdefABCDEF")
+
+
+@dataclass(frozen=True, slots=True)
+class ConversionSettings:
+    """How hosts are converted.
+
+    `empty_checksum_type` is what v1alpha1 means by an image without a checksum type: md5 as the proposal has it, auto
+    for hosts of a baremetal-operator that detects it. `annotations_budget`: bytes of annotations above which hardware
+    details are not kept in v1beta1; HardwareData has them too.
+    """
+
+    empty_checksum_type: Literal["md5", "auto"] = "md5"
+    annotations_budget: int = 200 << 10
+
+
+def convert_version(obj: Raw, desired: str, settings: ConversionSettings) -> Raw:
+    """Give a BareMetalHost in the version `desired` (`metal3.io/v1beta1`).
+
+    An object that is of that version already, or of any but these two, is given back as it is.
+    """
+    version = obj.get("apiVersion") if isinstance(obj, dict) else None
+    if (version, desired) == (V1ALPHA1, V1BETA1):
+        return _up(obj, settings)
+    if (version, desired) == (V1BETA1, V1ALPHA1):
+        return _down(obj, settings)
+    return obj
+
+
+def wrongly_md5(host: Raw) -> list[str]:
+    """The paths of images of a v1alpha1 host whose checksum type is empty and whose checksum can't be MD5.
+
+    With `empty_checksum_type` md5 they would be converted to images that can't be deployed.
+    """
+    images = {".".join(path): _at(host, path) for path in _IMAGES}
+    return [path for path, image in images.items() if image is not None and _is_wrongly_md5(image)]
+
+
+def _is_wrongly_md5(image: Raw) -> bool:
+    checksum = image.get("checksum")
+    if image.get(_CHECKSUM_TYPE) or not isinstance(checksum, str) or not _HEX.issuperset(checksum):
+        return False  # it has a type, or the checksum is a URL
+    return len(checksum) not in (0, _MD5_DIGITS)
+
+
+# --- What is the same in both directions: names, in all places of hints and images --------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Renaming:
+    """The new names of fields, and what to write for a checksum type that the source left to its default."""
+
+    spec_names: Mapping[str, str]
+    hint_names: Mapping[str, str]
+    empty_checksum_type: str
+
+    def host(self, obj: Raw) -> Raw:
+        """A host with the new names in all places, and types for all checksums. Mappings on the way are new ones."""
+        host: Raw = _changed(obj, {"spec": self._spec, "status": self._status})
+        return host
+
+    def hints(self, value: Any) -> Any:
+        return _renamed(value, self.hint_names)
+
+    def _spec(self, value: Any) -> Any:
+        places = {_ROOT_HINTS: self.hints, "raid": self._raid, "image": self._image}
+        return _changed(_renamed(value, self.spec_names), places)
+
+    def _status(self, value: Any) -> Any:
+        return _changed(value, {"provisioning": self._provisioning, "lastAttemptedImage": self._image})
+
+    def _provisioning(self, value: Any) -> Any:
+        return _changed(value, {_ROOT_HINTS: self.hints, "raid": self._raid, "image": self._image})
+
+    def _raid(self, value: Any) -> Any:
+        # The disks of hardware RAID are names, not hints.
+        return _changed(value, {"softwareRAIDVolumes": _each(_each_in("physicalDisks", self.hints))})
+
+    def _image(self, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        given = value.get(_CHECKSUM_TYPE) not in (None, "")
+        return dict(value) if given else {**value, _CHECKSUM_TYPE: self.empty_checksum_type}
+
+
+_DOWN = _Renaming({new: old for old, new in _SPEC.items()}, {new: old for old, new in _HINTS.items()}, _AUTO)
+
+
+def _changed(value: Any, changes: Mapping[str, Callable[[Any], Any]]) -> Any:
+    """A mapping with some of its fields changed, if they are there; anything else as it is."""
+    if not isinstance(value, dict):
+        return value
+    return {key: changes[key](item) if key in changes else item for key, item in value.items()}
+
+
+def _renamed(value: Any, names: Mapping[str, str]) -> Any:
+    """A mapping with other names for some of its fields; anything else as it is."""
+    if not isinstance(value, dict):
+        return value
+    taken = names.values()
+    return {names.get(key, key): item for key, item in value.items() if key not in taken}
+
+
+def _each(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: [change(item) for item in value] if isinstance(value, list) else value
+
+
+def _each_in(field: str, change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: _changed(value, {field: _each(change)})
+
+
+def _without(value: Any, *fields: str) -> Any:
+    """A copy of a mapping without some of its fields; anything else as it is."""
+    if not isinstance(value, dict):
+        return value
+    return {key: item for key, item in value.items() if key not in fields}
+
+
+def _at(obj: Any, path: tuple[str, ...]) -> Raw | None:
+    """The mapping at a path; None if there is none."""
+    for field in path:
+        obj = as_mapping(obj).get(field)
+    return obj if isinstance(obj, dict) else None
+
+
+# --- Up: v1alpha1 -> v1beta1 --------------------------------------------------------------------------------------
+
+
+def _up(old: Raw, settings: ConversionSettings) -> Raw:
+    renaming = _Renaming(_SPEC, _HINTS, settings.empty_checksum_type)
+    host = renaming.host(old)
+    host["apiVersion"] = V1BETA1
+    if "spec" in host:
+        host["spec"] = spec = _without(host["spec"], _PROFILE)
+        if isinstance(spec, dict) and spec.get(_ROOT_HINTS) is None and (hints := profile_hints(old)):
+            spec[_ROOT_HINTS] = renaming.hints(hints)
+    if "status" in host:
+        host["status"] = _without(host["status"], _PROFILE, _HARDWARE)
+    keep(host, old, _forms(old, settings.annotations_budget))
+    return host
+
+
+def _forms(old: Raw, budget: int) -> Iterator[tuple[Raw, int]]:
+    """What to keep of a v1alpha1 host, the fullest first, and how many bytes the annotations may have with it."""
+    whole = _without(old, "metadata")
+    yield whole, min(budget, MAX_ANNOTATIONS_BYTES)
+    yield _changed(whole, {"status": lambda status: _without(status, _HARDWARE)}), MAX_ANNOTATIONS_BYTES
+    yield _essence(whole), MAX_ANNOTATIONS_BYTES
+
+
+def _essence(whole: Raw) -> Raw:
+    """What the way down can't do without, but for hardware details."""
+    spec, status = as_mapping(whole.get("spec")), as_mapping(whole.get("status"))
+    wanted = {field: spec[field] for field in (_PROFILE, _ROOT_HINTS, "bmc", "image") if field in spec}
+    observed: Raw = {field: status[field] for field in (_PROFILE, "lastAttemptedImage") if field in status}
+    if (image := _at(status, ("provisioning", "image"))) is not None:
+        observed["provisioning"] = {"image": image}
+    return {"apiVersion": V1ALPHA1, "kind": KIND, "spec": wanted, "status": observed}
+
+
+# --- Down: v1beta1 -> v1alpha1 ------------------------------------------------------------------------------------
+
+
+def _down(obj: Raw, settings: ConversionSettings) -> Raw:
+    host = _DOWN.host(obj)
+    host["apiVersion"] = V1ALPHA1
+    old = restore(host, V1ALPHA1, KIND)
+    for part, *fields in (("spec", _PROFILE), ("status", _PROFILE, _HARDWARE)):
+        if part not in host:
+            continue
+        host[part] = there = _without(host[part], *fields)
+        # A host without a status is a new one, whatever was copied into its annotations: nothing was observed of it.
+        if old is not None and isinstance(there, dict):
+            was = as_mapping(old.get(part))
+            there.update({field: was[field] for field in fields if field in was and _is_valid(field, was[field])})
+    if old is not None:
+        _settle_hints(host, old)
+        _settle_checksum_types(host, old, settings.empty_checksum_type)
+    elif isinstance(host.get("spec"), dict):
+        host["spec"][_PROFILE] = EMPTY
+    return host
+
+
+def _is_valid(field: str, value: Any) -> bool:
+    """Whether the API would take a profile or hardware details. It never sees those that users write into annotations:
+    the controller would, and could read no host at all, or not write this one.
+    """
+    if value is None:
+        return True
+    if field == _PROFILE:
+        return isinstance(value, str)
+    try:
+        HardwareDetails.model_validate(value, strict=True)
+    except ValidationError:
+        return False
+    return True
+
+
+def _settle_hints(host: Raw, old: Raw) -> None:
+    """Take away hints that stand for the profile alone, and the profile's if the user wants none."""
+    spec = host.get("spec")
+    if not isinstance(spec, dict):
+        return
+    hints, by_itself = spec.get(_ROOT_HINTS), profile_hints(host)
+    if hints is None:
+        if by_itself is not None:
+            spec[_PROFILE] = EMPTY
+            if _PROFILE in as_mapping(host.get("status")):
+                host["status"][_PROFILE] = EMPTY  # the controller believes this one first
+        return
+    before = as_mapping(old.get("spec"))
+    made_up = before.get(_ROOT_HINTS) is None and hints == profile_hints(old)
+    # After a change of the BMC's address the profile may be another one: then the hints are all that says what was
+    # shown. With a root volume there may be no hints, and the user, who added the volume, never wrote any.
+    if made_up and (hints == by_itself or has_root_volume(host)):
+        del spec[_ROOT_HINTS]
+        if _ROOT_HINTS in before:
+            spec[_ROOT_HINTS] = None
+
+
+def _settle_checksum_types(host: Raw, old: Raw, empty_checksum_type: str) -> None:
+    """Empty again what was empty, if it is still the type of the same checksum."""
+    for path in _IMAGES:
+        image, before = _at(host, path), _at(old, path)
+        if image is None or before is None or before.get(_CHECKSUM_TYPE) not in (None, ""):
+            continue
+        if image.get(_CHECKSUM_TYPE) == empty_checksum_type and image.get("checksum") == before.get("checksum"):
+            del image[_CHECKSUM_TYPE]
+            if _CHECKSUM_TYPE in before:
+                image[_CHECKSUM_TYPE] = before[_CHECKSUM_TYPE]

@@ -1,0 +1,26 @@
+"""Tinkerbell's v1alpha1 to v1alpha2: Hardware, Template and Workflow.
+
+`hardware` and `interfaces` do Hardware. A Template is a text of YAML with Go expressions in it: `expression_spans`
+finds them, `template_text` reads the YAML around them, `expressions` rewrites each, by the tables of `data_paths`, and
+`template` puts the fields in their new places. `workflow` orders anew what has not begun yet.
+"""
+
+from __future__ import annotations
+
+from tink.api.v1alpha2 import Raw
+from tink.convert.findings import Findings
+from tink.convert.v1alpha1.hardware import convert_hardware
+from tink.convert.v1alpha1.workflow import convert_workflow
+
+API_VERSION = "tinkerbell.org/v1alpha1"
+
+
+def convert_template(obj: Raw, findings: Findings) -> list[Raw]:
+    """The Template; nothing if there is an error."""
+    # Here, because the template engine takes 0.1 s to load, and a rack of Hardware has no Templates.
+    from tink.convert.v1alpha1.template import convert_template
+
+    return convert_template(obj, findings)
+
+
+__all__ = ["API_VERSION", "convert_hardware", "convert_template", "convert_workflow"]

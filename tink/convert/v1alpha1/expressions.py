@@ -1,0 +1,363 @@
+"""Go template expressions of v1alpha1 to v1alpha2: rewritten where the data has moved, and left alone elsewhere.
+
+A field's text is parsed with the parser of `tink.template`; the tree is walked with what dot and each variable are (a
+`Shape` of `data_paths`, where that is not what it was), and each mended place is an edit of the text by the positions
+of its tokens. All that is not edited stays as it was written.
+
+`contains`, `hasPrefix` and `hasSuffix` change the order of their operands. The controllers that people run took them
+from Sprig, which has the part first; v1alpha2 has the text first, as Go's strings package and the Tink of before Sprig.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tink.convert.v1alpha1.data_paths import FIRST_MAC, GONE_ROOTS, LOWEST, PARAMS, ROOT, Shape
+from tink.template import TemplateSyntaxError, nodes
+from tink.template.functions import FUNCTIONS
+from tink.template.lexer import Kind, lex
+from tink.template.parser import FIRST_SLOT, parse
+
+_PART_FIRST = ("contains", "hasPrefix", "hasSuffix")
+_RENAMED = {"netmaskToCIDR": "netmaskToPrefixLength"}
+"""EKS Anywhere's name for it."""
+_TRUTH = ("and", "or", "not", "len", "empty")
+_SWAPPED = (
+    "{name}: v1alpha1's Sprig took the part before the text, v1alpha2 takes the text first: the two were exchanged. If "
+    "this template was written for a Tink without Sprig (contains TEXT PART), exchange them again"
+)
+_LONGEST_EXCERPT = 120
+
+
+@dataclass(slots=True)
+class Rewritten:
+    """A text with today's expressions."""
+
+    text: str
+    notices: list[str] = field(default_factory=list)
+    """What has another meaning now, or may have."""
+    errors: list[str] = field(default_factory=list)
+    """What could not be rewritten; then `text` is of no use."""
+
+
+def rewrite(text: str) -> Rewritten:
+    """A field's text of a v1alpha1 Template for v1alpha2. Raises nothing: what is wrong is in `errors`."""
+    if "{{" not in text:
+        return Rewritten(text)
+    try:
+        trees = parse(text, _AnyName(), "the expression")
+    except TemplateSyntaxError as error:
+        return Rewritten(text, errors=[str(error).removeprefix("template: ")])
+    return _Rewriting(text, trees).result()
+
+
+class _AnyName:
+    """Functions of any name: which of them there are is asked where they are called."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Edit:
+    start: int
+    end: int
+    text: Callable[[], str]
+
+
+class _Rewriting:
+    def __init__(self, text: str, trees: dict[str | None, nodes.Tree]) -> None:
+        self._text = text
+        self._trees = trees
+        self._tokens = lex(text)
+        self._at = {token.position: index for index, token in enumerate(self._tokens)}
+        self._edits: list[_Edit] = []
+        self._starts: list[int] = []
+        self._result = Rewritten(text)
+        self._variables: dict[int, Shape | None] = {FIRST_SLOT: ROOT}
+        self._invoked: dict[str, Shape | None] = {}
+
+    def result(self) -> Rewritten:
+        self._list(self._trees[None].body, ROOT)
+        for name in self._trees:
+            if name is not None and name not in self._invoked:
+                self._list(self._trees[name].body, None)
+        if not self._result.errors:
+            self._edits.sort(key=lambda edit: (edit.start, -edit.end))
+            self._starts = [edit.start for edit in self._edits]
+            self._result.text = self._edited(0, len(self._text))
+        return self._result
+
+    def _error(self, start: int, end: int, message: str) -> None:
+        excerpt = self._text[start:end]
+        if len(excerpt) > _LONGEST_EXCERPT:
+            excerpt = excerpt[:_LONGEST_EXCERPT] + "…"
+        message = f"{excerpt}: {message}"
+        if message not in self._result.errors:
+            self._result.errors.append(message)
+
+    def _notice(self, message: str) -> None:
+        if message not in self._result.notices:
+            self._result.notices.append(message)
+
+    # --- edits
+
+    def _replace(self, start: int, end: int, text: str) -> None:
+        if self._text[start:end] != text:
+            self._edits.append(_Edit(start, end, lambda: text))
+
+    def _edited(self, start: int, end: int) -> str:
+        """A part of the text with its edits; those inside of a larger edit are that one's affair."""
+        parts: list[str] = []
+        at = start
+        for index in range(bisect_left(self._starts, start), bisect_left(self._starts, end)):
+            edit = self._edits[index]
+            if edit.start >= at and edit.end <= end:
+                parts += [self._text[at : edit.start], edit.text()]
+                at = edit.end
+        return "".join([*parts, self._text[at:end]])
+
+    # --- statements
+
+    def _list(self, body: list[nodes.Statement], dot: Shape | None) -> None:
+        for node in body:
+            match node:
+                case nodes.Action():
+                    shape = self._pipe(node.pipe, dot)
+                    if not node.pipe.variables:
+                        self._check_whole(node.pipe, shape)
+                case nodes.Branch():
+                    for is_with, pipe, inner in node.arms:
+                        shape = self._pipe(pipe, dot)
+                        if not is_with:
+                            self._check_whole(pipe, shape, truth=True)
+                        self._list(inner, shape if is_with else dot)
+                    self._list(node.otherwise or [], dot)
+                case nodes.Range():
+                    self._list(node.body, self._range(node, dot))
+                    self._list(node.otherwise or [], dot)
+                case nodes.Invoke():
+                    self._invoke(node, dot)
+                case _:
+                    pass
+
+    def _range(self, node: nodes.Range, dot: Shape | None) -> Shape | None:
+        """What dot is in the body."""
+        shape = self._pipe(node.pipe, dot)
+        element = shape.element if shape is not None else None
+        variables = [variable.slot for variable in node.pipe.variables if variable.slot is not None]
+        for slot in variables:
+            self._variables[slot] = None
+        if variables:
+            self._variables[variables[-1]] = element
+        if shape is not None and shape.indexed is not None:
+            self._notice("the interfaces come in the order of their MAC addresses in v1alpha2")
+            if len(variables) > 1:
+                self._whole_error(node.pipe, "v1alpha2's interfaces have no numbers, but MAC addresses")
+        elif shape is not None and shape.whole:
+            self._whole_error(node.pipe, shape.whole)
+        return element
+
+    def _invoke(self, node: nodes.Invoke, dot: Shape | None) -> None:
+        shape = self._pipe(node.pipe, dot) if node.pipe is not None else None
+        tree = self._trees.get(node.name)
+        if tree is None:
+            return
+        if node.name in self._invoked:
+            if self._invoked[node.name] is not shape:
+                self._error(node.position, node.position, f'template "{node.name}" is used with different data')
+            return
+        self._invoked[node.name] = shape
+        outside = self._variables
+        self._variables = {FIRST_SLOT: shape}
+        self._list(tree.body, shape)
+        self._variables = outside
+
+    # --- pipelines
+
+    def _pipe(self, pipe: nodes.Pipe, dot: Shape | None) -> Shape | None:
+        shape: Shape | None = None
+        for index, command in enumerate(pipe.commands):
+            shape = self._command(command, dot, shape, pipe.commands[0] if index else None)
+        for variable in pipe.variables:
+            if variable.slot is not None:
+                self._variables[variable.slot] = shape
+        return shape
+
+    def _command(
+        self, command: nodes.Command, dot: Shape | None, piped: Shape | None, first: nodes.Command | None
+    ) -> Shape | None:
+        """`first` begins the pipeline that this command ends; None if it is itself the first."""
+        function = command.operands[0]
+        if not isinstance(function, nodes.Identifier):
+            return self._operand(function, dot)
+        arguments = command.operands[1:]
+        shapes = [self._operand(argument, dot) for argument in arguments]
+        self._function(function)
+        if function.name in _PART_FIRST:
+            self._swap(function, first)
+        if function.name == "index":
+            return self._index(arguments, shapes, dot)
+        for argument, shape in zip(arguments, shapes, strict=True):
+            self._check_whole(argument, shape, truth=function.name in _TRUTH)
+        if first is not None:
+            self._check_whole(first, piped, truth=function.name in _TRUTH)
+        return None
+
+    def _function(self, node: nodes.Identifier) -> None:
+        end = node.position + len(node.name)
+        name = _RENAMED.get(node.name, node.name)
+        if name not in FUNCTIONS:
+            self._error(node.position, end, "v1alpha2 has no such function")
+        self._replace(node.position, end, name)
+
+    def _index(self, arguments: list[nodes.Operand], shapes: list[Shape | None], dot: Shape | None) -> Shape | None:
+        if not arguments or shapes[0] is None:
+            return None
+        base, shape = arguments[0], shapes[0]
+        key = arguments[1] if len(arguments) > 1 else None
+        if shape is ROOT:
+            self._index_root(base, key)
+            return None
+        if shape.indexed is None:
+            self._check_whole(base, shape)
+            return shape.element
+        if not isinstance(key, nodes.Number) or key.integer != 0:
+            self._whole_error(base, "v1alpha2 has the interfaces by MAC address: only index 0 can be carried over")
+        else:
+            self._notice(LOWEST)
+            self._replace(key.position, key.position + len(key.text), self._rooted(FIRST_MAC, dot))
+        return shape.indexed
+
+    def _index_root(self, base: nodes.Operand, key: nodes.Operand | None) -> None:
+        """`index . "device-1"`: how keys are reached that are no names."""
+        if isinstance(key, nodes.String) and key.text not in ROOT.steps and key.text not in GONE_ROOTS:
+            end = base.position + len(str(base))
+            self._replace(end, end, f".{PARAMS}" if str(base) != "." else PARAMS)
+        else:
+            self._check_whole(base, ROOT)
+
+    # --- operands
+
+    def _operand(self, node: nodes.Operand, dot: Shape | None) -> Shape | None:
+        match node:
+            case nodes.Dot():
+                return dot
+            case nodes.Field():
+                start = self._at[node.position] - (1 if len(node.names) > 1 else 0)
+                return self._path(node.names, dot, start, start, dot)
+            case nodes.Variable():
+                shape = self._variables.get(node.slot) if node.slot is not None else None
+                start = self._at[node.position]
+                return self._path(node.names, shape, start, start - 1, dot) if node.names else shape
+            case nodes.Chain():
+                shape = self._operand(node.base, dot)
+                start = self._at[node.position]
+                return self._path(node.names, shape, start, self._opening(start - 1), dot)
+            case nodes.Pipe():
+                return self._pipe(node, dot)
+            case nodes.Identifier():
+                self._function(node)
+                return None
+            case _:
+                return None
+
+    def _opening(self, closing: int) -> int:
+        """The index of the token that begins what ends with a parenthesis, or with a function's name."""
+        depth = 0
+        for index in range(closing, -1, -1):
+            kind = self._tokens[index].kind
+            depth += (kind is Kind.RIGHT_PAREN) - (kind is Kind.LEFT_PAREN)
+            if not depth:
+                return index
+        return closing
+
+    def _path(self, names: list[str], shape: Shape | None, first: int, base: int, dot: Shape | None) -> Shape | None:
+        """Follow names from a shape; rewrite them. Their tokens begin at the index `first`, all of the operand at
+        `base`."""
+        tokens = self._tokens[first : first + len(names)]
+        start, end = tokens[0].position, tokens[-1].position + len(tokens[-1].text)
+        now: list[str] = []
+        for index, name in enumerate(names):
+            if shape is None:
+                now += names[index:]
+                break
+            if shape is ROOT and name not in ROOT.steps:
+                if name in GONE_ROOTS:
+                    self._error(start, end, GONE_ROOTS[name])
+                now += [PARAMS, *names[index:]]
+                shape = None
+                break
+            step = shape.steps.get(name)
+            if step is None:
+                if shape.gone:
+                    self._error(self._tokens[base].position, end, shape.gone)
+                now += names[index:]
+                shape = None
+                break
+            if step.notice:
+                self._notice(step.notice)
+            if step.instead:
+                rest = "".join(f".{each}" for each in names[index + 1 :])
+                self._replace(self._tokens[base].position, end, self._rooted(step.instead, dot) + rest)
+                return None
+            now += step.name.split(".") if step.name else []
+            shape = step.to
+        written = "".join(f".{name}" for name in now)
+        self._replace(start, end, written or ("." if base == first else ""))
+        return shape
+
+    def _rooted(self, expression: str, dot: Shape | None) -> str:
+        return expression.replace("{root}", "" if dot is ROOT else "$")
+
+    def _check_whole(self, node: nodes.Node, shape: Shape | None, *, truth: bool = False) -> None:
+        """Report an old form of which only the fields mean what they meant.
+
+        `truth`: it is only asked whether there is any, which a list that is a map now answers alike.
+        """
+        if shape is not None and shape.whole and not (truth and shape.indexed is not None):
+            self._whole_error(node, shape.whole)
+
+    def _whole_error(self, node: nodes.Node, reason: str) -> None:
+        self._result.errors.append(f"{node}: {reason}")
+
+    # --- contains, hasPrefix, hasSuffix
+
+    def _swap(self, function: nodes.Identifier, first: nodes.Command | None) -> None:
+        self._notice(_SWAPPED.format(name=function.name))
+        index = self._at[function.position]
+        spans = self._spans(index + 1)
+        if first is None and len(spans) == 2:
+            (start, middle), (after, end) = spans
+            between = self._text[middle:after]
+            self._edits.append(
+                _Edit(start, end, lambda: self._edited(after, end) + between + self._edited(start, middle))
+            )
+        elif first is not None and len(spans) == 1:
+            # TEXT | contains PART -> contains (TEXT) PART
+            begin = first.position
+            pipe = next(at for at in range(index, -1, -1) if self._tokens[at].kind is Kind.PIPE)
+            stop = self._tokens[pipe].position
+            after = function.position + len(function.name)
+            self._edits.append(_Edit(begin, after, lambda: f"{function.name} ({self._edited(begin, stop).rstrip()})"))
+        else:
+            self._error(function.position, function.position + len(function.name), "takes a part and a text")
+
+    def _spans(self, index: int) -> list[tuple[int, int]]:
+        """From where to where each operand goes that follows a function's name."""
+        spans: list[tuple[int, int]] = []
+        depth = 0
+        fresh = True
+        for token in self._tokens[index:]:
+            if not depth and token.kind in (Kind.PIPE, Kind.RIGHT_DELIM, Kind.RIGHT_PAREN):
+                break
+            depth += (token.kind is Kind.LEFT_PAREN) - (token.kind is Kind.RIGHT_PAREN)
+            if token.kind is Kind.SPACE and not depth:
+                fresh = True
+                continue
+            end = token.position + len(token.text)
+            spans = [*spans, (token.position, end)] if fresh else [*spans[:-1], (spans[-1][0], end)]
+            fresh = False
+        return spans

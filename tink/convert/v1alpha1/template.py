@@ -1,0 +1,370 @@
+"""Templates of v1alpha1, a text of YAML with expressions, to v1alpha2's typed actions.
+
+`template_text` reads the text, `expressions` rewrites what is in its fields; here the fields get their new places. What
+they did is what the Tink controller, server and workers did with them (tinkerbell/tinkerbell, tink/):
+
+- A task is the Template now. Its volumes and environment go to the Template's own, which actions take precedence over
+  as they did over the task's.
+- `command` followed the image's entrypoint, as `args` do; v1alpha2's `cmd` would replace the entrypoint.
+- `worker` named the machine; the Workflow's hardwareRef does.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+from tink.api import bounds, rules
+from tink.api.v1alpha2 import API_VERSION, Raw
+from tink.api.yaml import plain_scalar
+from tink.convert import constraints
+from tink.convert.documents import END
+from tink.convert.fields import Fields, says_nothing, type_name
+from tink.convert.findings import Findings
+from tink.convert.metadata import carried
+from tink.convert.v1alpha1.expressions import rewrite
+from tink.convert.v1alpha1.template_text import Content, read
+from tink.template import TemplateError, engine
+
+DATA = "spec.data"
+_FORMAT_VERSION = "0.1"
+_PARAM = re.compile(r"\{\{-?\s*\.(?:Params\.)?\w+\s*-?\}\}\Z", re.ASCII)
+_NEW_NAMES = {"environment": ".env", "command": ".args"}
+_SHARED_NAME = re.compile(r"^(spec(?:\.actions\[[0-9]+\])?)\.(environment|command)(?=[.\[]|\Z)")
+_NAMESPACES = re.compile(r"(?<=\])\.namespaces(?:\.network)?\Z")
+_MOST_LINES = 20
+_RESTARTS = re.compile(r"(?:^|[^a-z])(?:kexec|reboot)(?:[^a-z]|\Z)")
+_WAITS = "waitdaemon"
+"""An image that starts the one in $IMAGE when the agent has reported."""
+_REACTION = "v1alpha2 has no reactions to failures: let the action itself clean up"
+
+
+def convert_template(obj: Raw, findings: Findings) -> list[Raw]:
+    """The Template; nothing if there is an error."""
+    return _Conversion(obj, findings).result()
+
+
+def global_timeout(obj: Raw) -> int | None:
+    """Seconds that a v1alpha1 Template gives the whole of a Workflow; None if it says nothing that can be read."""
+    spec = obj.get("spec")
+    data = spec.get("data") if isinstance(spec, dict) else None
+    found = read(data).value if isinstance(data, str) else None
+    seconds = _seconds(found.get("global_timeout")) if isinstance(found, dict) else None
+    return seconds or None
+
+
+class _Conversion:
+    """The conversion of one Template."""
+
+    def __init__(self, obj: Raw, findings: Findings) -> None:
+        self._top = Fields(obj, findings)
+        self._findings = findings
+        self._content = Content(None)
+        self._places: dict[str, str] = {}
+        """Path in the text -> path in the result, where `_place` does not know it."""
+
+    def result(self) -> list[Raw]:
+        top = self._top
+        top.ignore("apiVersion", "kind")
+        metadata = carried(top, self._findings)
+        spec = top.fields("spec")
+        data = spec.take("data")
+        spec.rest()
+        if not says_nothing(top.take("status")):
+            self._findings.changed("status", "it is written by services, not by users: v1alpha2's have their own")
+        top.rest()
+        result = self._text(data, metadata) if self._is_text(data) else {}
+        if self._findings.failed:
+            return []
+        self._findings.moved(DATA, "spec")
+        return [{"apiVersion": API_VERSION, "kind": "Template", "metadata": metadata, "spec": result}]
+
+    def _is_text(self, data: Any) -> bool:
+        if isinstance(data, str) and data.strip():
+            return True
+        what = "empty" if says_nothing(data) or isinstance(data, str) else type_name(data)
+        self._findings.error(DATA, f"must be a text with the Template's tasks, is {what}")
+        return False
+
+    def _text(self, data: str, metadata: Raw) -> Raw:
+        self._content = read(data)
+        for problem in self._content.problems:
+            self._findings.error(DATA, str(problem))
+        if self._findings.failed:
+            return {}
+        if not isinstance(self._content.value, dict):
+            self._findings.error(DATA, f"must have a list of tasks, is {type_name(self._content.value)}")
+            return {}
+        result = self._workflow(Fields(self._content.value, self._findings, DATA), metadata)
+        self._comments()
+        return result
+
+    def _comments(self) -> None:
+        """Comments of the text stand at their fields from now on, where the result is written as YAML."""
+        comments = self._content.comments
+        if not comments:
+            return
+        for each in comments:
+            paths = tuple(self._places.get(path) or _place(path) for path in each.paths) or ("spec",)
+            self._findings.comments.append(replace(each, paths=paths))
+        lines = ", ".join(str(each.line) for each in comments[:_MOST_LINES]) + (
+            " ..." if comments[_MOST_LINES:] else ""
+        )
+        count = "1 comment (line" if len(comments) == 1 else f"{len(comments)} comments (lines"
+        self._findings.changed(
+            DATA,
+            f"{count} {lines} of the text): in YAML they stand at their fields now; JSON and an API server have "
+            "no place for them",
+        )
+
+    # --- the text's own levels
+
+    def _workflow(self, body: Fields, metadata: Raw) -> Raw:
+        if body.peek("version") == _FORMAT_VERSION:
+            body.ignore("version")
+        self._name(body, metadata["name"])
+        seconds = _seconds(body.peek("global_timeout"))
+        if seconds is None:
+            body.drop("global_timeout", "must be a number of seconds")
+        elif seconds:
+            self._findings.changed(
+                body.at("global_timeout"),
+                f"it belongs to the Workflow in v1alpha2, as spec.timeout: {seconds}. Workflows that are converted "
+                "together with this Template get it",
+            )
+        body.ignore("global_timeout")
+        tasks = body.each("tasks") if self._is(body, "tasks", list, "a list") else []
+        body.rest()
+        if len(tasks) != 1:
+            names = ", ".join(str(task.peek("name") or "?") for task in tasks)
+            self._findings.error(
+                body.at("tasks"),
+                f"there are {len(tasks)} tasks ({names}): v1alpha2's Template is for one machine, make one of each"
+                if tasks
+                else "there is no task",
+            )
+            return {}
+        return self._task(tasks[0], {metadata["name"], body.peek("name")})
+
+    def _name(self, body: Fields, name: str) -> None:
+        if body.peek("name") == name:
+            body.ignore("name")
+        elif body.peek("name") is not None:
+            self._findings.changed(body.at("name"), f"the Template's only name is metadata.name, {name}")
+            body.ignore("name")
+
+    def _task(self, task: Fields, names: set[Any]) -> Raw:
+        name = task.take("name")
+        if name is not None and name not in names:
+            self._findings.changed(task.at("name"), "the Template itself is the task now: the name did not come along")
+        worker = task.take("worker")
+        if worker is not None and not (isinstance(worker, str) and _PARAM.match(worker.strip())):
+            self._findings.changed(
+                task.at("worker"), f"{worker}: the Workflow's hardwareRef decides which machine it runs on"
+            )
+        result: Raw = {"actions": []}
+        actions = task.each("actions") if self._is(task, "actions", list, "a list") else []
+        for index, action in enumerate(actions):
+            result["actions"].append(self._action(action, last=index == len(actions) - 1))
+        self._unique(actions)
+        if not actions:
+            self._findings.error(task.at("actions"), "there must be at least one action")
+        self._bound(task.at("actions"), bounds.MAX_ACTIONS, len(actions))
+        self._shared(task, result)
+        task.rest()
+        return result
+
+    def _unique(self, actions: list[Fields]) -> None:
+        seen: set[Any] = set()
+        for action in actions:
+            name = action.peek("name")
+            if name in seen:
+                self._findings.error(action.at("name"), f"another action has this name, too: {name}")
+            seen.add(name)
+
+    def _shared(self, fields: Fields, result: Raw) -> None:
+        """What tasks and actions have alike."""
+        if volumes := self._volumes(fields):
+            result["volumes"] = volumes
+        if env := self._env(fields):
+            result["env"] = env
+
+    # --- actions
+
+    def _action(self, action: Fields, *, last: bool) -> Raw:
+        result: Raw = {"name": self._action_name(action), "image": self._image(action)}
+        if command := self._command(action):
+            result["args"] = command
+        self._shared(action, result)
+        self._timeout(action, result)
+        namespaces = action.fields("namespaces")
+        network = namespaces.peek("network")
+        if text := self._text_of(namespaces, "network", bounds.MAX_NETWORK_NAMESPACE_CHARACTERS):
+            result["networkNamespace"] = text
+        elif network is None:
+            namespaces.ignore("network")
+        namespaces.drop("pid", constraints.NO_PID_NAMESPACE)
+        namespaces.rest()
+        action.drop("pid", constraints.NO_PID_NAMESPACE)
+        for key in ("on-timeout", "on-failure"):
+            action.drop(key, _REACTION)
+        action.rest()
+        if last and _restarts(result):
+            result["reboots"] = True
+            self._findings.changed(
+                action.path,
+                "the last action seems to restart the machine: reboots: true was set, so that the Workflow succeeds "
+                "though nobody reports its end. Take it out if the action does not",
+            )
+        return result
+
+    def _action_name(self, action: Fields) -> str:
+        """The name, which is no template any more; what does not depend on any data is rendered."""
+        at, name = action.at("name"), action.take("name")
+        if not isinstance(name, str) or not name:
+            self._findings.error(at, "an action must have a name")
+            return ""
+        if "{{" in name:
+            try:
+                name = engine.render(rewrite(name).text, {}, at)
+            except TemplateError:
+                self._findings.error(at, f"{name}: names of actions are not rendered in v1alpha2: write it out")
+                return ""
+        if not name or len(name) > bounds.MAX_NAME_CHARACTERS or "{{" in name:
+            self._findings.error(at, f"must have 1 to {bounds.MAX_NAME_CHARACTERS} characters and no {{{{")
+        return name
+
+    def _image(self, action: Fields) -> str:
+        image = self._text_of(action, "image", bounds.MAX_IMAGE_CHARACTERS)
+        if not image:
+            self._findings.error(action.at("image"), "an action must have an image")
+        elif refusal := constraints.image(image):
+            self._findings.error(action.at("image"), refusal)
+        return image
+
+    def _command(self, action: Fields) -> list[str]:
+        """`command`: the arguments of the image's entrypoint."""
+        at, command = action.at("command"), action.take("command")
+        if command is None:
+            return []
+        if not isinstance(command, list) or not all(isinstance(part, str | None) for part in command):
+            self._findings.error(at, "must be a list of texts")
+            return []
+        self._bound(at, bounds.MAX_ARGS, len(command))
+        return [
+            self._rendered(f"{at}[{index}]", part or "", bounds.MAX_TEXT_CHARACTERS)
+            for index, part in enumerate(command)
+        ]
+
+    def _timeout(self, action: Fields, result: Raw) -> None:
+        timeout = action.peek("timeout")
+        if timeout is None:
+            action.ignore("timeout")
+            return
+        seconds = _seconds(timeout)
+        if seconds is not None:
+            action.ignore("timeout")
+            result["timeout"] = seconds
+        else:
+            action.drop("timeout", "must be a number of seconds; v1alpha2 does not render it")
+
+    # --- texts
+
+    def _volumes(self, fields: Fields) -> list[str]:
+        found: list[str] = []
+        if not self._is(fields, "volumes", list, "a list"):
+            return found
+        for at, volume in fields.texts("volumes"):
+            into = _place(fields.at("volumes").removeprefix(f"{DATA}."))
+            if refusal := constraints.volume(volume):
+                self._findings.dropped(at, refusal)
+                self._places[at.removeprefix(f"{DATA}.")] = into
+            else:
+                self._places[at.removeprefix(f"{DATA}.")] = f"{into}[{len(found)}]"
+                found.append(self._rendered(at, volume, bounds.MAX_VOLUME_CHARACTERS))
+        self._bound(fields.at("volumes"), bounds.MAX_VOLUMES, len(found))
+        return found
+
+    def _env(self, fields: Fields) -> dict[str, str]:
+        found: dict[str, str] = {}
+        if not self._is(fields, "environment", dict, "an object"):
+            return found
+        for at, name, text in fields.mapping("environment"):
+            if text is not None and not isinstance(text, str):
+                self._findings.error(at, f"must be a text, is {type_name(text)}")
+                continue
+            new = self._rendered(at, name, bounds.MAX_TEXT_CHARACTERS)
+            if not new or ("=" in new and "{{" not in new):
+                self._findings.error(at, rules.ENV_NAMES.message)
+            found[new] = self._rendered(at, text or "", bounds.MAX_TEXT_CHARACTERS)
+        self._bound(fields.at("environment"), bounds.MAX_VARIABLES, len(found))
+        return found
+
+    def _is(self, fields: Fields, key: str, kind: type, name: str) -> bool:
+        """Whether a field is of its type, or absent. Else it is an error: nobody wants a machine to run without it."""
+        value = fields.peek(key)
+        if value is None or isinstance(value, kind):
+            return True
+        self._findings.error(fields.at(key), f"must be {name}, is {type_name(value)}")
+        fields.ignore(key)
+        return False
+
+    def _text_of(self, fields: Fields, key: str, longest: int) -> str:
+        value = fields.take(key)
+        if value is not None and not isinstance(value, str):
+            self._findings.error(fields.at(key), f"must be a text, is {type_name(value)}")
+            return ""
+        return self._rendered(fields.at(key), value or "", longest)
+
+    def _rendered(self, at: str, text: str, longest: int) -> str:
+        """A field's text with today's expressions."""
+        found = rewrite(text)
+        line = self._content.lines.get(text, 0)
+        for error in found.errors:
+            self._findings.error(at, f"line {line} of the text: {error}")
+        for notice in found.notices:
+            self._findings.changed(at, notice)
+        if loose := self._content.edges.get(text):
+            where = "in it" if loose == "line breaks" else "at its ends"
+            self._findings.changed(
+                at,
+                f"{loose} {where} may stay: YAML cut them off after rendering; v1alpha2 renders the field by itself",
+            )
+        if len(found.text) > longest:
+            self._findings.error(at, f"longer than {longest} characters, the most that v1alpha2 takes")
+        return found.text
+
+    def _bound(self, at: str, most: int, count: int) -> None:
+        if count > most:
+            self._findings.error(at, f"v1alpha2 takes {most} of them, here are {count}")
+
+
+def _place(path: str) -> str:
+    """Where a field of the text is in the result, or what was nearest to it: the paths that comments have."""
+    if path == END:
+        return path
+    if not path.startswith("tasks[0]."):
+        return "spec"
+    path = _NAMESPACES.sub(".networkNamespace", f"spec{path.removeprefix('tasks[0]')}")
+    return _SHARED_NAME.sub(lambda match: match[1] + _NEW_NAMES[match[2]], path)
+
+
+def _seconds(text: Any) -> int | None:
+    """A number of seconds as YAML writes it; None for anything else."""
+    if not isinstance(text, str) or not text.strip():
+        return None
+    try:
+        number = plain_scalar(text.strip())
+    except ValueError:
+        return None
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= bounds.MAX_TIMEOUT_SECONDS:
+        return None
+    return number
+
+
+def _restarts(action: Raw) -> bool:
+    """Whether an action seems to restart the machine, or to start another kernel on it."""
+    image = str(action["image"]).rpartition("/")[2].partition("@")[0].partition(":")[0]
+    name = str(action["name"]).lower()
+    return bool(_RESTARTS.search(image.lower()) or _RESTARTS.search(name)) or image == _WAITS

@@ -1,0 +1,292 @@
+"""The text of a v1alpha1 Template: YAML that is written by Go template expressions, read before they are rendered.
+
+v1alpha1 rendered the whole text and then parsed it; v1alpha2 renders each field by itself. So the expressions are cut
+out first, by Go's own lexer; a word stands for each while the rest is parsed as YAML; then each goes back into the
+scalar that it was in. What holds no field together can't go back: control flow around fields is a `Problem`.
+
+Three things keep the meaning exact:
+- The Tink controller read all values as text (`MODE: 0600` is "0600"), so scalars are taken as written.
+- `{{-` and `-}}` trim the text around them as it is written. In a block of text (`|`) they stay, and trim the same;
+  elsewhere, where YAML would fold or unescape what they trim, they are carried out here.
+- A variable that is set between the fields is set again in each field that uses it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import yaml
+
+from tink.api.yaml import YamlError
+from tink.convert.documents import collect, compose, has_comments, value
+from tink.convert.findings import Comment
+from tink.convert.v1alpha1.expression_spans import BRACES, Expression, Role, find, strip_arms, strip_silent
+from tink.template.lexer import Kind, lex
+from tink.template.parser import MAX_TEXT, MAX_TOKENS
+
+_NULLS = ("", "~", "null", "Null", "NULL")
+_OWN_TAGS = ("!", *(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null")))
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What keeps the text from being carried over; `line` is counted from 1 in the text, 0 for the whole."""
+
+    line: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.message}" if self.line else self.message
+
+
+@dataclass(slots=True)
+class Content:
+    """A text that has been read."""
+
+    value: Any
+    """The first document: mappings, lists, strings as they were written (with their expressions), and None."""
+    problems: list[Problem] = field(default_factory=list)
+    lines: dict[str, int] = field(default_factory=dict)
+    """String with expressions -> the line where its first expression stands."""
+    edges: dict[str, str] = field(default_factory=dict)
+    """String -> what YAML cut off or folded in it, when it read what had been rendered, and what may stay now."""
+    comments: list[Comment] = field(default_factory=list)
+    """YAML's comments, with paths and lines in the text."""
+
+
+def read(text: str) -> Content:
+    """Read a Template's `spec.data`. Raises nothing: what is wrong is in `problems`, and then `value` may be None."""
+    if len(text) > MAX_TEXT:
+        return Content(None, [Problem(0, f"the text is longer than {MAX_TEXT} characters")])
+    if text.count(BRACES) > MAX_TOKENS // 3:  # each has two delimiters and something inside
+        return Content(None, [Problem(0, f"the text has more than {MAX_TOKENS} tokens")])
+    tokens = lex(text)
+    broken = next((token for token in tokens if token.kind is Kind.ERROR), None)
+    if broken is not None:
+        return Content(None, [Problem(broken.line, f"no Go template: {broken}")])
+    if len(tokens) > MAX_TOKENS:
+        return Content(None, [Problem(0, f"the text has more than {MAX_TOKENS} tokens")])
+    return _Reading(text, find(text, tokens)).content()
+
+
+class _Reading:
+    """One text on its way to YAML and back."""
+
+    def __init__(self, text: str, expressions: list[Expression]) -> None:
+        self._text = text
+        self._expressions = expressions
+        self._word = "tplq"
+        while self._word in text:
+            self._word += "q"
+        self._placeholder = re.compile(f"#{self._word}h([0-9]+)z|{self._word}v([0-9]+)z")
+        self._content = Content(None)
+        self._lines = [1]
+        self._torn = False
+        self._outside = [each for each in expressions if each.role is Role.DECLARE and each.alone]
+
+    def content(self) -> Content:
+        try:
+            stand_in = self._stand_in()
+            if has_comments(stand_in):
+                found = [self._comment(each) for each in collect(stand_in)]
+                self._content.comments = [each for each in found if each.text.lstrip("# ")]
+            stream = compose(stand_in)
+            root = next(stream, None)
+            if root is not None:
+                self._write_back(root)
+                self._content.value = value(root, len(self._text))
+                if next(stream, None) is not None:
+                    self._problem(0, "the text has several YAML documents: only the first was ever read")
+        except YamlError as error:
+            self._problem(self._lines[min(error.line, len(self._lines)) - 1] if error.line else 0, f"not YAML: {error}")
+        self._left_over()
+        self._content.problems.sort(key=lambda problem: problem.line)
+        return self._content
+
+    def _problem(self, line: int, message: str) -> None:
+        self._content.problems.append(Problem(line, message))
+
+    # --- to YAML
+
+    def _stand_in(self) -> str:
+        """The text with a word for each expression; one that stands alone begins a comment, which is text in a block
+        and vanishes between fields."""
+        parts: list[str] = []
+        at, line, last = 0, 1, -1
+        for number, each in enumerate(self._expressions):
+            plain = self._text[at : each.start - len(each.before)]
+            line = self._counted(plain, line)
+            parts.append(plain)
+            first_of_line = each.alone and (last < 0 or "\n" in self._text[self._expressions[last].end : each.start])
+            parts.append(f"#{self._word}h{number}z" if first_of_line else f"{self._word}v{number}z")
+            at, last = each.end + len(each.after), number
+            line += self._text.count("\n", each.start, each.end)
+        plain = self._text[at:]
+        self._counted(plain, line)
+        return "".join([*parts, plain])
+
+    def _counted(self, plain: str, line: int) -> int:
+        """Note which line of the text each new line of what is parsed is; the last one's number."""
+        breaks = plain.count("\n")
+        self._lines += range(line + 1, line + breaks + 1)
+        return line + breaks
+
+    # --- and back
+
+    def _write_back(self, root: yaml.Node) -> None:
+        """Give all scalars of a tree their text as it was written."""
+        pending, done = [root], {id(root)}
+        while pending:
+            node = pending.pop()
+            below: list[yaml.Node] = []
+            if isinstance(node, yaml.ScalarNode):
+                self._scalar(node)
+            elif isinstance(node, yaml.MappingNode):
+                below = [each for pair in node.value for each in pair]
+            elif isinstance(node, yaml.SequenceNode):
+                below = node.value
+            for each in reversed(below):
+                if id(each) not in done:
+                    done.add(id(each))
+                    pending.append(each)
+
+    def _comment(self, comment: Comment) -> Comment:
+        """A comment as it was written. One that only stands for an expression has no text."""
+
+        def source(match: re.Match[str]) -> str:
+            each = self._expressions[int(match[1] or match[2])]
+            return "" if each.alone else " ".join(self._text[each.start : each.end].split())
+
+        text = self._placeholder.sub(source, comment.text)
+        return replace(comment, text=text, line=self._lines[comment.line - 1])
+
+    def _scalar(self, node: yaml.ScalarNode) -> None:
+        plain = not node.style and node.tag is None
+        if plain and (node.value in _NULLS or node.value == "<<"):
+            return
+        if self._word in node.value:
+            node.value = self._restored(node)
+        elif BRACES in node.value:
+            node.value = _escaped(node.value)
+        if node.tag is None or node.tag in _OWN_TAGS:
+            node.tag, node.style = "!", node.style or '"'
+
+    def _restored(self, node: yaml.ScalarNode) -> str:
+        block = node.style == "|"
+        parts: list[str] = []
+        inside: list[Expression] = []
+        at = 0
+        for match in self._placeholder.finditer(node.value):
+            each = self._expressions[int(match[1] or match[2])]
+            each.seen = True
+            inside.append(each)
+            source = self._source(each, block)
+            if each.unquoted and not node.style and match[0] == node.value:
+                source = each.unquoted  # the quotes were YAML's, and are no part of the value
+            parts += [_escaped(node.value[at : match.start()]), source]
+            at = match.end()
+        parts.append(_escaped(node.value[at:]))
+        if not inside:
+            return "".join(parts)
+        self._check_balance(inside)
+        loose = ""
+        if not node.style:
+            strip_silent(inside, parts)
+            loose = "spaces" if strip_arms(inside, parts) else ""
+        elif node.style == ">" and any(each.role is not Role.OUTPUT for each in inside):
+            loose = "line breaks"
+        elif block:
+            loose = self._block_edges(inside, parts[0], parts[-1])
+        text = "".join([*self._declarations(inside), *parts])
+        if loose:
+            self._content.edges[text] = loose
+        self._content.lines.setdefault(text, inside[0].line)
+        return text
+
+    def _block_edges(self, inside: list[Expression], head: str, tail: str) -> str:
+        """What may be loose at the ends of a block. A dash that trims what is outside of it joins it with that."""
+        first, last = inside[0], inside[-1]
+        starts, ends = not head.strip(), not tail.strip()
+        if starts and first.trims_left and first.joins and not first.alone:
+            self._problem(first.line, "the dash in {{- joins this with the line above: take it out")
+        if ends and last.trims_right and last.joins and self._text[last.end :].strip():
+            self._problem(last.line, "the dash in -}} joins this with the field below: take it out")
+        return "blank lines" if (starts and first.alone and first.trims_left) or (ends and last.alone) else ""
+
+    def _source(self, each: Expression, block: bool) -> str:
+        """The expression as it goes into a scalar."""
+        if block:
+            return each.before + self._text[each.start : each.end] + each.after
+        if each.alone or each.joins:
+            self._problem(
+                each.line, "control flow over several lines is carried over in a block of text only: write it after |"
+            )
+        if each.role is Role.COMMENT:
+            return ""
+        return self._untrimmed(each)
+
+    def _declarations(self, inside: list[Expression]) -> list[str]:
+        """What sets the variables that the expressions of one scalar take from outside."""
+        here = {each.sets for each in inside if each.role is Role.DECLARE}
+        wanted = set[str]().union(*(each.uses for each in inside)) - here
+        found: list[str] = []
+        for each in reversed(self._outside if wanted else ()):
+            if each.start < inside[0].start and each.sets in wanted:
+                wanted = (wanted - {each.sets}) | (each.uses - {each.sets})
+                found.append(self._untrimmed(each))
+        return found[::-1]
+
+    def _untrimmed(self, each: Expression) -> str:
+        source = self._text[each.start : each.end]
+        if each.trims_left:
+            source = BRACES + source[3:]
+        return source[:-3] + "}}" if each.trims_right else source
+
+    # --- what has no place
+
+    def _check_balance(self, inside: list[Expression]) -> None:
+        opened: list[Expression] = []
+        for each in inside:
+            if each.role is Role.OPEN:
+                opened.append(each)
+            elif each.role is Role.CLOSE and opened:
+                opened.pop()
+            elif each.role in (Role.CLOSE, Role.MIDDLE) and not opened and not self._torn:
+                opened.append(each)  # nothing before has opened it
+                break
+        if opened:
+            self._torn = True
+            self._around_fields(opened[0])
+
+    def _around_fields(self, each: Expression) -> None:
+        self._problem(
+            each.line,
+            f"{{{{ {each.word} }}}} reaches over more than one field, and v1alpha2 renders each by itself: put it into "
+            "the fields, or make a Template for each case",
+        )
+
+    def _left_over(self) -> None:
+        """Expressions that are in no scalar: between the fields, or in comments of YAML."""
+        if any(problem.message.startswith("not YAML") for problem in self._content.problems):
+            left = [each for each in self._expressions if each.alone]
+        else:
+            left = [each for each in self._expressions if not each.seen]
+        depth_of_line: dict[int, int] = {}
+        for each in left:
+            if each.alone and each.role is Role.OPEN:
+                self._around_fields(each)
+            elif each.alone and each.role is Role.ASSIGN:
+                self._problem(each.line, f"{each.sets} is set anew between fields: give it one value")
+            elif not each.alone and each.role in (Role.OPEN, Role.CLOSE):
+                step = 1 if each.role is Role.OPEN else -1
+                depth_of_line[each.line] = depth_of_line.get(each.line, 0) + step
+        for line, depth in depth_of_line.items():
+            if depth:
+                self._problem(line, "control flow begins or ends in a comment")
+
+
+def _escaped(plain: str) -> str:
+    """Text in which YAML's own escapes made braces: they were never an expression."""
+    return plain.replace(BRACES, '{{ "{{" }}')

@@ -1,0 +1,125 @@
+"""Workflows of v1alpha1 to v1alpha2: what has not begun yet is ordered anew; what has begun or ended is left out.
+
+Workflows are ephemeral, and the proposal asks users to recreate them. One that waits is nothing but its spec, which
+carries over. One that runs can't be handed to another stack in the middle, and starting it anew would install the
+machine a second time; one that has ended has nothing left to do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tink.api.v1alpha2 import API_VERSION, Raw
+from tink.convert import constraints
+from tink.convert.documents import Lookup
+from tink.convert.fields import Fields, says_nothing
+from tink.convert.findings import Findings
+from tink.convert.metadata import carried
+from tink.convert.params import check_params, param_text
+
+_WAITING = ("", "PENDING")
+_ENDED = ("SUCCESS", "FAILED", "TIMEOUT")
+_BOOT = (
+    "v1alpha2 does not drive BMCs and does not switch netbooting by itself: power the machine on, and set "
+    "disableNetboot when it is installed"
+)
+
+
+def convert_workflow(obj: Raw, findings: Findings, lookup: Lookup) -> list[Raw]:
+    """The Workflow, if it waits for its machine; else nothing, and a finding that says so.
+
+    `lookup` finds its Template, whose text says how long a Workflow may take.
+    """
+    return _Conversion(obj, findings, lookup).result()
+
+
+class _Conversion:
+    """The conversion of one Workflow."""
+
+    def __init__(self, obj: Raw, findings: Findings, lookup: Lookup) -> None:
+        self._top = Fields(obj, findings)
+        self._findings = findings
+        self._lookup = lookup
+
+    def result(self) -> list[Raw]:
+        top = self._top
+        top.ignore("apiVersion", "kind")
+        status = top.take("status")
+        if self._is_over(status):
+            return []
+        metadata = carried(top, self._findings)
+        spec = top.fields("spec")
+        result: Raw = {}
+        self._reference(spec, "hardwareRef", "Hardware", result)
+        self._reference(spec, "templateRef", "Template", result)
+        if params := self._params(spec):
+            result["templateParams"] = params
+        if seconds := self._timeout(status, metadata, result):
+            result["timeout"] = seconds
+        self._options(spec)
+        spec.rest()
+        top.rest()
+        if self._findings.failed:
+            return []
+        if not says_nothing(status):
+            self._findings.changed("status", "the Workflow begins anew, as Pending")
+        return [{"apiVersion": API_VERSION, "kind": "Workflow", "metadata": metadata, "spec": result}]
+
+    def _is_over(self, status: Any) -> bool:
+        state = status.get("state") if isinstance(status, dict) else None
+        name = str(state or "").removeprefix("STATE_")
+        if name in _WAITING:
+            return False
+        if name in _ENDED:
+            self._findings.dropped("", f"the Workflow has ended ({name}): there is nothing left to do, it is left out")
+        else:
+            self._findings.dropped(
+                "",
+                f"the Workflow has begun ({name}): let it end where it runs. It is left out, because it would begin "
+                "with its first action again",
+            )
+        return True
+
+    def _reference(self, spec: Fields, key: str, kind: str, result: Raw) -> None:
+        name = spec.text(key)
+        if not name:
+            self._findings.error(spec.at(key), f"v1alpha2 needs the name of the {kind}: fill it in")
+        elif refusal := constraints.object_name(name):
+            self._findings.error(spec.at(key), refusal)
+        else:
+            result[key] = {"name": name}
+            self._findings.moved(spec.at(key), f"spec.{key}.name")
+
+    def _params(self, spec: Fields) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for at, key, value in spec.mapping("hardwareMap"):
+            if (text := param_text(value, at, self._findings)) is not None:
+                found[key] = text
+        check_params(found, spec.at("hardwareMap"), self._findings)
+        self._findings.moved(spec.at("hardwareMap"), "spec.templateParams")
+        return found
+
+    def _timeout(self, status: Any, metadata: Raw, result: Raw) -> int | None:
+        """`global_timeout` of the Template, from its text or from what the old controller noted in the status."""
+        noted = status.get("globalTimeout") if isinstance(status, dict) else None
+        if isinstance(noted, int) and not isinstance(noted, bool) and noted > 0:
+            return noted
+        name = result.get("templateRef", {}).get("name")
+        if not name:
+            return None
+        template = self._lookup("Template", metadata.get("namespace") or "", name)
+        if template is None:
+            return None
+        from tink.convert.v1alpha1.template import global_timeout  # as in __init__
+
+        return global_timeout(template)
+
+    def _options(self, spec: Fields) -> None:
+        if spec.flag("disabled"):
+            self._findings.error(
+                spec.at("disabled"), "v1alpha2 would run it: take it out of the input, or set disabled to false"
+            )
+        options = spec.fields("bootOptions")
+        for key in ("toggleAllowNetboot", "isoURL", "bootMode", "custombootConfig"):
+            options.drop(key, _BOOT)
+        options.rest()
