@@ -333,7 +333,7 @@ def _quiet(what: str, count: int, total: int) -> None:
 async def test_host_that_goes_meanwhile_and_calls_that_fail_at_first_cost_nothing(
     site: Site, meddled: Meddled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(carry_out, "_FIRST_DELAY", 0.001)
+    monkeypatch.setattr(carry_out, "_RETRY_FIRST_SECONDS", 0.001)
     await fill(site, 6)
     failing = [ApiError(429, "TooManyRequests", "later"), UnreachableError("cut"), ApiError(409, "Conflict", "faster")]
 
