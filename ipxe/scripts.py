@@ -1,7 +1,7 @@
 """The iPXE script of a machine, rendered from its Hardware: what iPXE is told to fetch and to start.
 
-`Scripts.compile` is asked once for each change of a Hardware and each address of ours that machines reach;
-HTTP and TFTP serve the text. The templates stand in `ipxe/templates`. What goes into them was
+`Scripts.compile` is asked once for each change of a Hardware and each address of ours that machines reach
+(`edge.machines.scripts`); HTTP and TFTP serve the text. The templates stand in `ipxe/templates`. What goes in was
 written by whoever may write Hardware objects, so each value is checked against iPXE's own grammar (src/core/exec.c): a
 line break, or one of the words `&&`, `||`, `;`, `#...`, would end the command that it stands in, and a backslash at the
 end of a line would add the next line to it (src/image/script.c). `${...}` is left alone, for that is expanded after the

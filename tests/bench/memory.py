@@ -26,7 +26,7 @@ from tests.bench.api_client import hardware
 from tests.bench.bed import SERVER_IP, BenchError, Cable, Server, installed, measured, python
 from tests.bench.results import Round, Row, Sample, row, say
 from tink.api.v1alpha2 import Raw
-from tink.apiserver.store.storage import Key, Store, Write
+from tink.apiserver.store import Key, Store, Write
 
 OBJECTS = 100_000
 API_PORT = 6443

@@ -30,7 +30,7 @@ import yaml
 
 from tests.waiting import until
 from tink.apiserver import ApiServer, ApiServerError
-from tink.apiserver.store import storage
+from tink.apiserver.store import object_store as storage
 
 GROUP = "crash.test"
 THINGS = f"/apis/{GROUP}/v1/namespaces/default/things"
@@ -492,7 +492,7 @@ async def test_disk_that_refuses_at_the_start_is_read_and_written_when_it_can_be
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    monkeypatch.setattr(storage, "RETRY_S", 0.2)
+    monkeypatch.setattr(storage, "RETRY_SECONDS", 0.2)
     server, api = await serve(disk / "state", 0)
     url = urlsplit(server.url)
     status, kept = await api("POST", CONFIGMAPS, config("c0"))

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from tink.apiserver import ApiServer
-from tink.apiserver.http.request import MAX_BODY
+from tink.apiserver.requests import MAX_BODY
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WIDGETS = "/apis/conf.test/v1/namespaces/default/widgets"

@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from tink.apiserver.conversion import Conversion
-from tink.apiserver.store.statefile import Event, Key
-from tink.apiserver.store.storage import Recent
+from tink.apiserver.store import Event, Key
+from tink.apiserver.store.object_cache import ObjectCache
 from tink.schema.structural.valid_cache import ValidCache, text_of
 from tink.shrink import shrink_to_fit
 
@@ -27,10 +27,10 @@ def taken(texts: Iterable[bytes]) -> float:
 
 
 def recent() -> list[bytes]:
-    kept = Recent(1 << 20)
+    kept = ObjectCache(1 << 20)
     for number in range(20):
         key = Key("events", "default", str(number))
-        kept.change(Event(number, key, "ADDED", orjson.dumps({"message": LONG}), None))
+        kept.apply(Event(number, key, "ADDED", orjson.dumps({"message": LONG}), None))
     return [found.body for found in kept._entries.values() if found is not None]
 
 

@@ -21,16 +21,23 @@ import orjson
 from tink.apiserver import errors
 from tink.apiserver.errors import StatusError
 from tink.apiserver.resources.registry import Resource
-from tink.apiserver.webhooks.client import MAX_ANSWER, CallError, Post, decoded, named
-from tink.schema import field_errors, meta
-from tink.schema.client_config import ClientConfig
-from tink.schema.field_errors import FieldError
-from tink.schema.outcome import Node, Outcome, TooMuchAddedError
-from tink.schema.structural import compile_schema, root_schema
-from tink.schema.values import Raw, deep_copy
+from tink.apiserver.webhooks import MAX_ANSWER, CallWebhook, WebhookCallError, check_review, group_version_kind
+from tink.schema import (
+    ClientConfig,
+    CompiledSchema,
+    FieldError,
+    Outcome,
+    Raw,
+    TooMuchAddedError,
+    compile_schema,
+    deep_copy,
+    field_errors,
+    meta,
+    root_schema,
+)
 from tink.shrink import shrink_to_fit
 
-TIMEOUT_S = 30
+TIMEOUT_SECONDS = 30
 """How long a conversion webhook may take, in seconds."""
 MAX_BATCH = 500
 MAX_BATCH_BYTES = 1 << 20
@@ -127,13 +134,17 @@ class Conversion:
     """
 
     def __init__(
-        self, schemas: Mapping[str, Raw], client: ClientConfig | None = None, review: str = "", post: Post | None = None
+        self,
+        schemas: Mapping[str, Raw],
+        client: ClientConfig | None = None,
+        review: str = "",
+        post: CallWebhook | None = None,
     ) -> None:
         self._schemas = schemas
         self._client = client
         self._review = review
         self._post = post
-        self._nodes: dict[tuple[str, bool], Node] = {}
+        self._nodes: dict[tuple[str, bool], CompiledSchema] = {}
         self._kept: OrderedDict[tuple[str, bytes], bytes] = OrderedDict()
         self._kept_bytes = 0
         self._under_way: dict[tuple[str, bytes], asyncio.Task[None]] = {}
@@ -161,7 +172,7 @@ class Conversion:
     def _prune(self, obj: Raw) -> None:
         self._node(obj["apiVersion"], defaults=False)(obj, None, Outcome())
 
-    def _node(self, api_version: str, *, defaults: bool) -> Node:
+    def _node(self, api_version: str, *, defaults: bool) -> CompiledSchema:
         found = self._nodes.get((api_version, defaults))
         if found is None:
             if api_version not in self._schemas:
@@ -261,10 +272,10 @@ class Conversion:
         asked = _review(self._review, uid, target, objects)
         try:
             if self._post is None:
-                raise CallError("no client for webhooks")
-            answer = await self._post(self._client, asked, TIMEOUT_S, MAX_ANSWER + 4 * len(asked))
+                raise WebhookCallError("no client for webhooks")
+            answer = await self._post(self._client, asked, TIMEOUT_SECONDS, MAX_ANSWER + 4 * len(asked))
             converted = _converted(answer, uid, self._review)
-        except (CallError, ValueError) as error:
+        except (WebhookCallError, ValueError) as error:
             raise _failed(f"{whom} failed: {error}") from error
         if len(converted) != len(objects):
             raise _failed(f"{whom} returned {len(converted)} objects, expected {len(objects)}")
@@ -275,7 +286,7 @@ class Conversion:
         ]
 
 
-def of(definition: Mapping[str, Any], post: Post | None = None) -> Conversion:
+def of(definition: Mapping[str, Any], post: CallWebhook | None = None) -> Conversion:
     """Compile how the objects of a stored definition are converted; `post` asks its webhook."""
     spec = definition["spec"]
     schemas = {
@@ -353,8 +364,8 @@ def _review(version: str, uid: str, target: str, objects: list[Raw]) -> bytes:
 
 def _converted(answer: Any, uid: str, version: str) -> list[Any]:
     """Give the objects of an answer. Raises ValueError with Kubernetes' words."""
-    answer = decoded(answer, f"{GROUP}/{version}", "ConversionReview")
-    got, expected, response = named(answer), f"{GROUP}/v1, Kind=ConversionReview", answer.get("response")
+    answer = check_review(answer, f"{GROUP}/{version}", "ConversionReview")
+    got, expected, response = group_version_kind(answer), f"{GROUP}/v1, Kind=ConversionReview", answer.get("response")
     if version == "v1" and got != expected:
         raise ValueError(f"expected webhook response of {expected}, got {got}")
     if not isinstance(response, dict):

@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tink.schema.field_errors import FieldError, quote
-from tink.schema.outcome import MAX_ADDED, TooMuchAddedError
-from tink.schema.values import Raw
+from tink.schema import MAX_ADDED, FieldError, Raw, TooMuchAddedError, quote
 
 
 class ApiServerError(Exception):

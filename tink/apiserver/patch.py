@@ -11,9 +11,8 @@ from typing import Any
 import orjson
 
 from tink.apiserver.errors import StatusError, bad_request
-from tink.schema.structs import seen
-from tink.schema.structural import mark
-from tink.schema.values import deep_copy
+from tink.golang import json_kind
+from tink.schema import deep_copy, mark
 
 MAX_OPERATIONS = 10_000
 """Most operations in one JSON patch (Kubernetes: maxJSONPatchOperations)."""
@@ -90,7 +89,7 @@ def apply_operations(target: Any, operations: Any) -> Any:
 
 
 def _undecodable(value: Any, where: str) -> str:
-    return f"error decoding patch: json: cannot unmarshal {seen(value)} into Go {where}"
+    return f"error decoding patch: json: cannot unmarshal {json_kind(value)} into Go {where}"
 
 
 def _check_operation(operation: Any) -> None:
@@ -228,7 +227,7 @@ _ORDER, _DELETE, _RETAIN = "$setElementOrder/", "$deleteFromPrimitiveList/", "$r
 def merge_strategic(target: Any, patch: Any) -> Any:
     """Apply a strategic merge patch. Raises PatchError for directives that make no sense."""
     if not isinstance(patch, dict):
-        raise PatchError(f"json: cannot unmarshal {seen(patch)} into Go value of type map[string]interface {{}}")
+        raise PatchError(f"json: cannot unmarshal {json_kind(patch)} into Go value of type map[string]interface {{}}")
     return _strategic(target if isinstance(target, dict) else {}, patch)
 
 

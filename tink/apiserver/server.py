@@ -1,9 +1,9 @@
 """The embedded Kubernetes API server, put together: start it, and kubectl works with the kubeconfig that it writes.
 
-    request -> app (HTTP) -> verbs, lists -> storage (SQLite)
-                  |             |                |
-               openapi,      registry,           v  every change that is on the disk
-               discovery     schema, meta       hub -> watches, registry (definitions), lifecycle, garbage
+    request -> http -> write, read -> store (SQLite)
+                |            |          |
+            discovery    resources      v  every change that is on the disk
+                                       broadcaster -> watches; registry (definitions); controllers
 
 Everything that has to survive is in the data directory: `state.db` with its write-ahead log, the certificate authority
 and the token; it is for its owner alone (`tink.files`). After a restart the same clients go on with the same kubeconfig
@@ -24,27 +24,23 @@ from aiohttp import web
 
 from tink.apiserver import conversion, credentials, errors
 from tink.apiserver.admission import webhooks
-from tink.apiserver.controllers.garbage import Garbage
-from tink.apiserver.controllers.lifecycle import Lifecycle
+from tink.apiserver.controllers import GarbageCollector, Lifecycle
 from tink.apiserver.errors import ApiServerError
-from tink.apiserver.http.app import Api
-from tink.apiserver.http.options import WriteOptions
-from tink.apiserver.http.refusals import http_logger
-from tink.apiserver.http.request import Body, Target
-from tink.apiserver.read.broadcaster import Hub
-from tink.apiserver.read.lists import Lists
+from tink.apiserver.http import Api, http_logger
+from tink.apiserver.read import Broadcaster, Lists
+from tink.apiserver.requests import Body, Target, WriteOptions
 from tink.apiserver.resources import builtin, definitions, webhook_configurations
 from tink.apiserver.resources.registry import Registry
-from tink.apiserver.store.storage import Event, Key, StorageError, Store
-from tink.apiserver.webhooks.client import Callout
+from tink.apiserver.store import Event, Key, StorageError, Store
+from tink.apiserver.webhooks import WebhookClient
 from tink.apiserver.write.verbs import Verbs
 from tink.files import data_directory, private_files
 from tink.net.connection_limit import LimitedSite, Limits
-from tink.schema.values import Raw
+from tink.schema import Raw
 
 log = logging.getLogger(__name__)
 
-STOP_S = 5.0
+STOP_SECONDS = 5.0
 """How long requests under way get to finish when the server stops, in seconds."""
 
 
@@ -68,7 +64,7 @@ class ApiServer:
         self._host = host
         self._port = port
         self._now = now
-        self._hub = Hub()
+        self._broadcaster = Broadcaster()
         self._registry = Registry()
         self._store = Store(
             data_dir / "state.db",
@@ -76,11 +72,11 @@ class ApiServer:
             history=history,
             beside=(data_dir / "token", data_dir / "pki" / "ca.key"),
         )
-        self._callout = Callout()
-        self._webhooks = webhooks.Webhooks(self._callout.post, self._namespace_labels, self._registry.versions)
+        self._webhook_client = WebhookClient()
+        self._webhooks = webhooks.Webhooks(self._webhook_client.post, self._namespace_labels, self._registry.versions)
         self._verbs = Verbs(self._store, now, self._webhooks)
         self._lifecycle = Lifecycle(self._store, self._registry, self._verbs, now)
-        self._garbage = Garbage(self._store, self._registry, self._verbs)
+        self._garbage_collector = GarbageCollector(self._store, self._registry, self._verbs)
         self._runner: web.AppRunner | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._schemas: dict[str, tuple[bytes, int]] = {}
@@ -127,15 +123,15 @@ class ApiServer:
             await self._load()
         except StorageError as error:
             raise ApiServerError(f"{self._data_dir / 'state.db'}: {error}") from error
-        lists = Lists(self._store, self._hub)
+        lists = Lists(self._store, self._broadcaster)
         api = Api(self._store, self._registry, self._verbs, lists, token, self._now)
-        # A watch whose client has gone must end: nothing else would notice until the next change.
+        # A watch whose client has gone must end: nothing else would see it until the next change.
         self._runner = web.AppRunner(
             api.application(),
             handler_cancellation=True,
-            shutdown_timeout=STOP_S,
+            shutdown_timeout=STOP_SECONDS,
             access_log=None,
-            logger=http_logger(api.refusals),
+            logger=http_logger(api.request_log),
             auto_decompress=False,  # Kubernetes does not either: a small body must not become a large one
         )
         await self._runner.setup()
@@ -151,7 +147,7 @@ class ApiServer:
             raise ApiServerError(f"{self.kubeconfig}: cannot be written: {error.strerror}") from error
         self._tasks = [
             asyncio.create_task(self._lifecycle.run(), name="apiserver lifecycle"),
-            asyncio.create_task(self._garbage.run(), name="apiserver garbage collection"),
+            asyncio.create_task(self._garbage_collector.run(), name="apiserver garbage collection"),
         ]
         log.info("Kubernetes API at %s, kubeconfig in %s", self.url, self.kubeconfig)
 
@@ -163,7 +159,7 @@ class ApiServer:
 
     async def stop(self) -> None:
         """End watches, let requests under way finish, and close the state. Harmless when it is not running."""
-        self._hub.close()
+        self._broadcaster.close()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -171,7 +167,7 @@ class ApiServer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
-        await self._callout.close()
+        await self._webhook_client.close()
         await self._store.close()
 
     # --- what is served ---
@@ -213,7 +209,7 @@ class ApiServer:
             self._registry.remove(name)
         else:
             made = definitions.resources(
-                obj, conversion=conversion.of(obj, self._callout.post), defined_at=self._defined_at(obj)
+                obj, conversion=conversion.of(obj, self._webhook_client.post), defined_at=self._defined_at(obj)
             )
             self._registry.install(name, made)
 
@@ -241,7 +237,7 @@ class ApiServer:
             if key.resource == definitions.KEY and event.type == "DELETED":
                 self._schemas.pop(event.object["metadata"]["uid"], None)
                 spec = event.object["spec"]
-                self._hub.end(f"{spec['group']}/{spec['names']['plural']}")
-        self._hub.publish(event)
-        self._lifecycle.notice(event)
-        self._garbage.notice(event)
+                self._broadcaster.end(f"{spec['group']}/{spec['names']['plural']}")
+        self._broadcaster.publish(event)
+        self._lifecycle.on_event(event)
+        self._garbage_collector.on_event(event)

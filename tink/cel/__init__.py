@@ -13,9 +13,7 @@ specification (cel-spec), and the behaviour of Kubernetes' own environment, reco
 
 from tink.cel.cost.sizes import Cost
 from tink.cel.errors import BudgetExceededError, CelError, EvaluationError
-from tink.cel.library.quoting import go_quote
-from tink.cel.library.regex import PatternError
-from tink.cel.library.regex import compiled as compile_pattern
+from tink.cel.library.regex import PatternError, check_pattern, pattern_tester
 from tink.cel.program import PER_CALL_LIMIT, PER_OBJECT_LIMIT, Budget, Program, compile_expression, estimate
 from tink.cel.types import (
     BOOL,
@@ -78,11 +76,11 @@ __all__ = [
     "Program",
     "StringType",
     "Type",
+    "check_pattern",
     "compile_expression",
-    "compile_pattern",
     "estimate",
-    "go_quote",
     "min_json_size",
     "optional_of",
+    "pattern_tester",
     "text_of",
 ]

@@ -22,10 +22,12 @@ class Type:
 
     @property
     def shape(self) -> str:
+        """One word: what kind of type it is, or a scalar's name."""
         raise NotImplementedError
 
     @property
     def params(self) -> tuple["Type", ...]:
+        """Its type parameters."""
         return ()
 
 
@@ -39,6 +41,7 @@ class Scalar(Type):
 
     @property
     def shape(self) -> str:
+        """Its name."""
         return self.name
 
 
@@ -81,12 +84,11 @@ class ListType(Type):
     kind: str = "atomic"
     keys: tuple[str, ...] = ()
 
-    @property
-    def shape(self) -> str:
-        return "list"
+    shape = "list"
 
     @property
     def params(self) -> tuple[Type, ...]:
+        """Its type parameters."""
         return (self.element,)
 
 
@@ -98,12 +100,11 @@ class MapType(Type):
     value: Type
     max_properties: int | None = None
 
-    @property
-    def shape(self) -> str:
-        return "map"
+    shape = "map"
 
     @property
     def params(self) -> tuple[Type, ...]:
+        """Its type parameters."""
         return (self.key, self.value)
 
 
@@ -124,9 +125,7 @@ class ObjectType(Type):
     name: str
     fields: Mapping[str, Field]
 
-    @property
-    def shape(self) -> str:
-        return "object"
+    shape = "object"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ObjectType) and other.name == self.name
@@ -159,12 +158,11 @@ class Opaque(Type):
     name: str
     arguments: tuple[Type, ...] = ()
 
-    @property
-    def shape(self) -> str:
-        return "opaque"
+    shape = "opaque"
 
     @property
     def params(self) -> tuple[Type, ...]:
+        """Its type parameters."""
         return self.arguments
 
 
@@ -174,12 +172,11 @@ class TypeType(Type):
 
     of: Type | None = None
 
-    @property
-    def shape(self) -> str:
-        return "type"
+    shape = "type"
 
     @property
     def params(self) -> tuple[Type, ...]:
+        """Its type parameters."""
         return () if self.of is None else (self.of,)
 
 
@@ -189,9 +186,7 @@ class TypeVar(Type):
 
     name: str
 
-    @property
-    def shape(self) -> str:
-        return "typevar"
+    shape = "typevar"
 
 
 def optional_of(inner: Type) -> Opaque:

@@ -8,6 +8,7 @@ import reprlib
 from typing import Any
 
 from tink.cel.errors import EvaluationError
+from tink.golang.strconv import format_float
 
 MAX_INT = 2**63 - 1
 MIN_INT = -(2**63)
@@ -280,33 +281,10 @@ def is_zero(value: Any) -> bool:
 
 # texts
 
-_SHORT = 6
-
 
 def double_text(value: float) -> str:
     """A double as Go's %g writes it: the shortest text, with an exponent from 1e+06 on."""
-    if value != value:
-        return "NaN"
-    if value in (float("inf"), float("-inf")):
-        return "+Inf" if value > 0 else "-Inf"
-    text = repr(value)
-    mantissa, _, exponent = text.partition("e")
-    sign = "-" if mantissa.startswith("-") else ""
-    digits = mantissa.removeprefix("-")
-    whole, _, fraction = digits.partition(".")
-    all_digits = (whole + fraction).lstrip("0")
-    point = len(whole) + int(exponent or 0) - (len(whole + fraction) - len(all_digits))
-    all_digits = all_digits.rstrip("0")
-    if not all_digits:
-        return sign + "0"
-    if point - 1 < -4 or point - 1 >= _SHORT:
-        tail = f".{all_digits[1:]}" if len(all_digits) > 1 else ""
-        return f"{sign}{all_digits[0]}{tail}e{point - 1:+03d}"
-    if point <= 0:
-        return f"{sign}0.{'0' * -point}{all_digits}"
-    if len(all_digits) <= point:
-        return sign + all_digits + "0" * (point - len(all_digits))
-    return f"{sign}{all_digits[:point]}.{all_digits[point:]}"
+    return format_float(value, "g")
 
 
 _brief = reprlib.Repr()

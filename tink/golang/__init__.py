@@ -2,9 +2,25 @@
 
 `strconv` writes and reads strings and numbers (`quote` is %q, `format_float(value, "g")` is %v of a float64), `fmt`
 whole values (`text_of` is %v, `sprintf` takes every verb), `values` says which values there are. Real Go is the oracle
-(tests/interop/test_template_tables.py).
+(tests/interop/test_template_tables.py). `json_values` writes JSON into the messages of Kubernetes.
 """
 
 from tink.golang import fmt, strconv, values
+from tink.golang.json_values import MAX_SHOWN, bad_value, cut, json_kind, number, plain, syntax, to_json, type_name
+from tink.golang.strconv import quote
 
-__all__ = ["fmt", "strconv", "values"]
+__all__ = [
+    "MAX_SHOWN",
+    "bad_value",
+    "cut",
+    "fmt",
+    "json_kind",
+    "number",
+    "plain",
+    "quote",
+    "strconv",
+    "syntax",
+    "to_json",
+    "type_name",
+    "values",
+]

@@ -2,15 +2,65 @@
 
     definition -> compile_definition -> Checker -> check(object) -> completed object, errors, unknown fields
 
-`definition/` says whether a definition is right, `structural/` compiles its schemas to one walk over an object,
-`validations/` its CEL rules (`tink.cel`), `checker` puts them together. Beside them stands what a server of the API
-needs to speak of objects: `meta` and `structs` (what Kubernetes reads into Go types), `field_errors` and `golang` (its
-words), `jsonpath` (columns), `client_config` (where a webhook is), `values`.
+`definition/` says whether a definition is right, `structural/` compiles its schemas, `validations/` its CEL rules
+(`tink.cel`), `checker` puts them together. Beside them stands what a server of the API needs to speak of objects:
+`meta` and `structs` (what Kubernetes reads into Go types), `field_errors` (its words), `jsonpath` (columns),
+`client_config` (where a webhook is), `values`. Of these `definition`, `field_errors`, `meta` and `structs` are used by
+their own names (`field_errors.required`), the others through this door.
 
 The behaviour is that of k8s.io/apiextensions-apiserver, recorded from a real kube-apiserver (`tests/unit/schema`).
 """
 
-from tink.schema.checker import Checked, Checker, DefinitionError, compile_definition
-from tink.schema.field_errors import FieldError
+from tink.schema.checker import (
+    Checked,
+    Checker,
+    DefinitionError,
+    checkers,
+    compile_definition,
+    complete_by_schema,
+    read_metadata,
+)
+from tink.schema.client_config import ClientConfig, check_client
+from tink.schema.field_errors import FieldError, invalid_whole, quote
+from tink.schema.jsonpath import JSONPathError, compile_path
+from tink.schema.match_conditions import ConditionError, Conditions, compile_condition
+from tink.schema.outcome import MAX_ADDED, CompiledSchema, Outcome, Path, TooMuchAddedError
+from tink.schema.structs import MistypedError
+from tink.schema.structural import ValidCache, compile_schema, mark, root_schema, text_of
+from tink.schema.validations import field_path, ratcheted
+from tink.schema.values import Raw, deep_copy
 
-__all__ = ["Checked", "Checker", "DefinitionError", "FieldError", "compile_definition"]
+__all__ = [
+    "MAX_ADDED",
+    "Checked",
+    "Checker",
+    "ClientConfig",
+    "CompiledSchema",
+    "ConditionError",
+    "Conditions",
+    "DefinitionError",
+    "FieldError",
+    "JSONPathError",
+    "MistypedError",
+    "Outcome",
+    "Path",
+    "Raw",
+    "TooMuchAddedError",
+    "ValidCache",
+    "check_client",
+    "checkers",
+    "compile_condition",
+    "compile_definition",
+    "compile_path",
+    "compile_schema",
+    "complete_by_schema",
+    "deep_copy",
+    "field_path",
+    "invalid_whole",
+    "mark",
+    "quote",
+    "ratcheted",
+    "read_metadata",
+    "root_schema",
+    "text_of",
+]

@@ -16,7 +16,7 @@ from tink.schema import field_errors, meta, structs
 from tink.schema.definition import check as check_definition
 from tink.schema.definition import fill_in
 from tink.schema.field_errors import FieldError
-from tink.schema.outcome import MAX_ADDED, Node, Outcome, TooMuchAddedError
+from tink.schema.outcome import MAX_ADDED, CompiledSchema, Outcome, TooMuchAddedError
 from tink.schema.structural import compile_schema, root_schema
 from tink.schema.validations import Validations, compile_rules, ratcheted
 from tink.schema.values import Raw, deep_copy
@@ -24,7 +24,7 @@ from tink.schema.values import Raw, deep_copy
 MAX_KEPT_BYTES = 8 << 20
 """Bytes of schemas that are kept compiled: a definition is written again whenever its conditions change."""
 
-_kept: dict[bytes, tuple[Node, Validations | None]] = {}
+_kept: dict[bytes, tuple[CompiledSchema, Validations | None]] = {}
 _lock = threading.Lock()
 
 
@@ -48,12 +48,12 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Checker:
-    """One version of a definition: `openapi` is its schema, `node` the same compiled, `validations` its CEL rules."""
+    """One version of a definition: its schema `openapi`, `compiled` to a function, and its CEL rules `validations`."""
 
     api_version: str
     kind: str
     openapi: Raw
-    node: Node
+    compiled: CompiledSchema
     validations: Validations | None
 
     def check(self, obj: Raw, old: Raw | None = None) -> Checked:
@@ -61,7 +61,7 @@ class Checker:
         new = deep_copy(obj)
         new.setdefault("metadata", {})
         try:
-            found = complete(self.node, new, read_metadata)
+            found = complete_by_schema(self.compiled, new, read_metadata)
         except structs.MistypedError as error:
             return Checked(new, [FieldError("", "FieldValueTypeInvalid", str(error))], [])
         except TooMuchAddedError as error:
@@ -101,7 +101,7 @@ def checkers(definition: Raw) -> dict[str, Checker]:
     return made
 
 
-def compiled(openapi: Raw) -> tuple[Node, Validations | None]:
+def compiled(openapi: Raw) -> tuple[CompiledSchema, Validations | None]:
     """Compile the schema of a version and its rules (None when there are none), or give what was compiled before.
 
     What a definition describes is compiled when it is checked, in a thread where it is large; when the change is on the
@@ -119,7 +119,7 @@ def compiled(openapi: Raw) -> tuple[Node, Validations | None]:
     return made
 
 
-def complete(node: Node, new: Raw, read: Callable[[Raw], list[str]]) -> Outcome:
+def complete_by_schema(compiled: CompiledSchema, new: Raw, read: Callable[[Raw], list[str]]) -> Outcome:
     """Prune, complete and check an object in place.
 
     `read` reads what Kubernetes reads into Go types, in place, and gives the paths of fields that these do not have.
@@ -127,7 +127,7 @@ def complete(node: Node, new: Raw, read: Callable[[Raw], list[str]]) -> Outcome:
     """
     unknown = read(new)
     found = Outcome()
-    node(new, None, found)
+    compiled(new, None, found)
     if unknown or found.unknown or found.late:
         found.unknown = [*unknown, *sorted(found.unknown), *found.late]
     # Kubernetes never writes empty metadata fields.

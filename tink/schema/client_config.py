@@ -1,6 +1,6 @@
 """Where a webhook is: the `clientConfig` of webhook configurations and of definitions with a conversion webhook.
 
-Checked when it is stored, compiled when it is used (`callout`). Pure. The checks are those of k8s.io/apiserver,
+Checked when it is stored, read when it is used. Pure. The checks are those of k8s.io/apiserver,
 pkg/util/webhook/validation.go; what does not parse as a URL is said in the words of Go's net/url.
 """
 

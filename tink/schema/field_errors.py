@@ -5,14 +5,10 @@ kubectl prints these messages to the operator unchanged, and controllers compare
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-MAX_VALUE = 1024
-"""Longest bad value that is repeated in a message, in characters."""
-_CONTROL = re.compile(r"\\u00([0-9a-f]{2})")
+from tink import golang
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +24,10 @@ class FieldError:
 
 
 def quote(value: object) -> str:
-    """Write a bad value into a message, as Go's %q and %v would, cut when it is very long."""
-    if isinstance(value, str):
-        text = _CONTROL.sub(r"\\x\1", json.dumps(value[:MAX_VALUE], ensure_ascii=False))
-        return text if len(value) <= MAX_VALUE else text[:-1] + '..."'
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=str)
-    return text if len(text) <= MAX_VALUE else text[:MAX_VALUE] + "..."
+    """Write a bad value into a message, as Go would, cut when it is very long."""
+    if isinstance(value, str) and len(value) > golang.MAX_SHOWN:
+        return golang.quote(value[: golang.MAX_SHOWN])[:-1] + '..."'
+    return golang.bad_value(value) if isinstance(value, str) else golang.cut(golang.bad_value(value))
 
 
 def required(field: str, detail: str = "") -> FieldError:
@@ -44,6 +38,16 @@ def required(field: str, detail: str = "") -> FieldError:
 def invalid(field: str, value: object, detail: str, reason: str = "FieldValueInvalid") -> FieldError:
     """Report that a field holds a value that is not allowed."""
     return FieldError(field, reason, f"Invalid value: {quote(value)}: {detail}")
+
+
+def invalid_whole(field: str, value: object, detail: str) -> FieldError:
+    """Report that a field holds a value that is not allowed; the value is repeated whatever its size."""
+    return invalid_text(field, golang.bad_value(value), detail)
+
+
+def invalid_text(field: str, text: str, detail: str) -> FieldError:
+    """Report that a field holds a value that is not allowed; `text` is how the message shows the value."""
+    return FieldError(field, "FieldValueInvalid", f"Invalid value: {text}: {detail}")
 
 
 def type_invalid(field: str, value: object, detail: str) -> FieldError:

@@ -1,7 +1,7 @@
-"""What one walk over an object finds: errors, each with its path, and the fields that no schema knows.
+"""What a compiled schema finds in an object: errors, each with its path, and the fields that no schema knows.
 
-Paths are chains of (parent, step) and become text only when something is wrong. Shared by what walks (`schema`) and
-what checks a value on the way (`checks`).
+Paths are chains of (parent, step) and become text only when something is wrong. Shared by compiled
+schemas (`structural`) and rules (`validations`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 from tink.schema.field_errors import FieldError
 
 Path = tuple["Path", str | int] | None
-Node = Callable[[Any, Path, "Outcome"], None]
-"""Walks a value that is of the schema's type or not; changes it in place; reports to the walk."""
+CompiledSchema = Callable[[Any, Path, "Outcome"], None]
+"""A schema or a keyword of one, compiled: prunes, completes and checks a value in place, and reports what it finds."""
 
 NOWHERE = "<nil>"
 """The path of errors that Kubernetes reports without one."""

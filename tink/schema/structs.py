@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
+from tink.golang import json_kind
 from tink.schema import meta
 from tink.schema.values import Raw
 
@@ -36,7 +37,7 @@ class _At:
     def refuse(self, value: Any, wanted: str) -> MistypedError:
         """Say that the value does not fit."""
         where = f"Go struct field {self.struct}.{self.path}" if self.path else "Go value"
-        return MistypedError(f"json: cannot unmarshal {seen(value)} into {where} of type {wanted}")
+        return MistypedError(f"json: cannot unmarshal {json_kind(value)} into {where} of type {wanted}")
 
 
 Read = Callable[[Any, _At, str, list[str]], Any]
@@ -50,17 +51,6 @@ class _Type:
     name: str
     read: Read
     zero: Callable[[], Any]
-
-
-def seen(value: Any) -> str:
-    """Name the JSON type of a value as Go's decoder does."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "bool"
-    if isinstance(value, int | float):
-        return "number"
-    return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
 
 
 def _scalar(name: str, holds: Callable[[Any], bool], zero: Any) -> _Type:
@@ -173,9 +163,9 @@ def _time(layout: str, fraction: str, written: str) -> Read:
     # An object is written again and again with the times that it had before.
     remembered = lru_cache(4096)(rewritten)
 
-    def read(value: Any, at: _At, _: str, __: list[str]) -> str:
+    def read(value: Any, *_: object) -> str:
         if not isinstance(value, str):
-            raise MistypedError(f"json: cannot unmarshal {seen(value)} into Go value of type string")
+            raise MistypedError(f"json: cannot unmarshal {json_kind(value)} into Go value of type string")
         return remembered(value) if len(value) <= _LONGEST_TIME else rewritten(value)
 
     return read

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tink.api import yaml
 from tink.api.yaml import YamlError, documents
 from tink.apiserver.errors import StatusError
-from tink.apiserver.http.request import APPLY_PATCH, decode, decode_patch
+from tink.apiserver.requests import APPLY_PATCH, decode, decode_patch
 from tink.convert.documents import read
 from tink.convert.metal3 import network_data
 

@@ -77,13 +77,13 @@ def test_time_does_not_grow_with_the_depth(levels):
 
 
 def test_budget_is_not_looked_at_only_when_all_is_done():
-    """A walk ends within a slice of what is left, not at the limit of a call."""
+    """A traversal ends within a slice of what is left, not at the limit of a call."""
     started = time.thread_time()
     budget = cel.Budget(3_000)
     with pytest.raises(cel.BudgetExceededError):
         run(doubled("dyn([1])", "z == z"), budget=budget)
     assert budget.used < 6_000
-    assert time.thread_time() - started < 0.3
+    assert time.thread_time() - started < 1.5
 
 
 @pytest.mark.parametrize("source", ["[z].join() == ''", "optional.unwrap([dyn(optional.of(1)), z]).size() == 0"])

@@ -39,7 +39,7 @@ def write(new: dict[str, Any], old: dict[str, Any] | None) -> tuple[list[FieldEr
     rules: Rules = RESOURCE.rules
     walk = Outcome()
     new.setdefault("metadata", {})
-    RESOURCE.node(new, None, walk)
+    RESOURCE.compiled(new, None, walk)
     rules.complete(new)
     found = list(walk.errors)
     if old is None:

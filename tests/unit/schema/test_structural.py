@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tink.cel.types import min_json_size
+from tink.golang import bad_value, number, to_json
 from tink.schema.definition import spec, typed
-from tink.schema.golang import as_json, number, shown
 from tink.schema.structs import MistypedError
 from tink.schema.validations.declarations import declare
 
@@ -120,6 +120,6 @@ def test_number_is_written_as_go_writes_it(value: float, text: str) -> None:
 
 
 def test_value_is_written_as_go_writes_it() -> None:
-    assert as_json({"a": "<&>\u2028"}) == '{"a":"\\u003c\\u0026\\u003e\\u2028"}'
-    assert shown({"b": 1, "a": [True, None]}) == '{"a":[true,null],"b":1}'
-    assert shown("<a>\n") == '"<a>\\n"'
+    assert to_json({"a": "<&>\u2028"}) == '{"a":"\\u003c\\u0026\\u003e\\u2028"}'
+    assert bad_value({"b": 1, "a": [True, None]}) == '{"a":[true,null],"b":1}'
+    assert bad_value("<a>\n") == '"<a>\\n"'

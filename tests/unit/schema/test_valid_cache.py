@@ -9,9 +9,9 @@ import orjson
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tink.apiserver.http import jsontext, request
-from tink.apiserver.http.request import JSON_PATCH, MERGE_PATCH
 from tink.apiserver.managed_fields.openapi import compile_root
+from tink.apiserver.requests import JSON_PATCH, MERGE_PATCH, decode_patch
+from tink.apiserver.serializer import duplicate_fields
 from tink.apiserver.write import submitted
 from tink.schema.outcome import Outcome
 from tink.schema.structural.compiler import compile_schema
@@ -201,9 +201,9 @@ def test_what_stands_twice_is_told_however_the_text_is_written() -> None:
         (b'{"a":1e2,"b":{"x":"\\u0041"},"b":1}', ('duplicate field "b"',)),
         (b'{"n":1180591620717411303424,"n":1}', ('duplicate field "n"',)),
     ):
-        assert request.decode_patch(MERGE_PATCH, raw, strict=True).duplicates == wanted
-        assert [f'duplicate field "{path}"' for path in jsontext.duplicates(raw)] == list(wanted)
-        assert request.decode_patch(MERGE_PATCH, raw).duplicates == ()
+        assert decode_patch(MERGE_PATCH, raw, strict=True).duplicates == wanted
+        assert [f'duplicate field "{path}"' for path in duplicate_fields(raw)] == list(wanted)
+        assert decode_patch(MERGE_PATCH, raw).duplicates == ()
 
 
 def test_metadata_are_read_again_unless_a_patch_only_says_which_object_it_means() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from tink.apiserver.resources.registry import Resource
-from tink.schema.values import Raw
+from tink.schema import Raw
 
 
 @dataclass(slots=True)

@@ -12,10 +12,9 @@ from typing import Any
 
 from tink.apiserver.admission.matching import Rule, compile_selector
 from tink.apiserver.admission.review import VERSIONS
-from tink.apiserver.read.selectors import Match
+from tink.apiserver.requests import Match
 from tink.apiserver.resources.registry import Resource
-from tink.schema.client_config import ClientConfig
-from tink.schema.match_conditions import Conditions
+from tink.schema import ClientConfig, Conditions
 
 
 @dataclass(frozen=True, slots=True, eq=False)

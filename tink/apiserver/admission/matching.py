@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tink.apiserver.read.selectors import Labels, Match
+from tink.apiserver.requests import Labels, Match
 from tink.apiserver.resources.registry import Resource
 
 _EXEMPT = frozenset(

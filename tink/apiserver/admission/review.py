@@ -19,9 +19,9 @@ from tink.apiserver.admission.attributes import Attributes
 from tink.apiserver.admission.matching import is_namespaces
 from tink.apiserver.errors import StatusError
 from tink.apiserver.resources.registry import Resource
-from tink.apiserver.webhooks.client import decoded, json_type, named
-from tink.schema import field_errors
-from tink.schema.values import Raw
+from tink.apiserver.webhooks import check_review, group_version_kind
+from tink.golang import json_kind
+from tink.schema import Raw, field_errors
 
 GROUP = "admission.k8s.io"
 VERSIONS = ("v1", "v1beta1")
@@ -98,7 +98,7 @@ _Check = Callable[[Any, str, str], None]
 def _is(kind: type, name: str) -> _Check:
     def check(value: Any, at: str, struct: str) -> None:
         if value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
-            raise AnswerError(f"json: cannot unmarshal {json_type(value)} into Go {_place(struct, at)}of type {name}")
+            raise AnswerError(f"json: cannot unmarshal {json_kind(value)} into Go {_place(struct, at)}of type {name}")
 
     return check
 
@@ -165,8 +165,8 @@ _REVIEW = _fields("AdmissionReview", "v1.AdmissionReview", {"response": _RESPONS
 
 
 def decode(answer: Any, version: str) -> Raw:
-    """Check that a JSON value is an AdmissionReview of this version. Raises CallError, AnswerError."""
-    found = decoded(answer, f"{GROUP}/{version}", "AdmissionReview")
+    """Check that a JSON value is an AdmissionReview of this version. Raises WebhookCallError, AnswerError."""
+    found = check_review(answer, f"{GROUP}/{version}", "AdmissionReview")
     _REVIEW(found, "", "")
     patch = (found.get("response") or {}).get("patch") or ""
     try:
@@ -209,7 +209,7 @@ def verify(hook: str, answer: Raw, uid: str, version: str, *, mutating: bool) ->
 
 
 def _check_kind(answer: Raw) -> None:
-    got, expected = named(answer), f"{GROUP}/v1, Kind=AdmissionReview"
+    got, expected = group_version_kind(answer), f"{GROUP}/v1, Kind=AdmissionReview"
     if got != expected:
         raise AnswerError(f"expected webhook response of {expected}, got {got}")
 

@@ -25,13 +25,12 @@ from tink.apiserver.admission.attributes import Attributes
 from tink.apiserver.admission.configuration import Hook, compile_hooks
 from tink.apiserver.admission.matching import exempt, is_namespaces, labels_of
 from tink.apiserver.errors import StatusError
-from tink.apiserver.http import jsontext
+from tink.apiserver.requests import not_an_object
 from tink.apiserver.resources.registry import Resource
-from tink.apiserver.webhooks.client import CallError, Post, TrustError, json_type, no_object
-from tink.schema.field_errors import quote
-from tink.schema.match_conditions import ConditionError
-from tink.schema.outcome import Outcome, TooMuchAddedError
-from tink.schema.values import Raw
+from tink.apiserver.serializer import JsonError, load_json
+from tink.apiserver.webhooks import CallWebhook, TrustError, WebhookCallError
+from tink.golang import json_kind
+from tink.schema import ConditionError, Outcome, Raw, TooMuchAddedError, quote
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +74,7 @@ class _Rounds:
     wanted: bool = False
     """Something changed, so that there is a second round."""
     before: set[Hook] = field(default_factory=set)
-    """Asked so far, and to be asked again if something changes."""
+    """DocumentRequest so far, and to be asked again if something changes."""
     again: set[Hook] = field(default_factory=set)
 
     def changed(self) -> None:
@@ -92,7 +91,7 @@ class Webhooks:
 
     def __init__(
         self,
-        post: Post,
+        post: CallWebhook,
         namespace_labels: Callable[[str], Awaitable[Mapping[str, str]]],
         versions: Callable[[Resource], Sequence[Resource]],
         user: Raw = USER,
@@ -155,11 +154,11 @@ class Webhooks:
         if not answer.patch:
             return False
         try:
-            operations = jsontext.loads(answer.patch)
+            operations = load_json(answer.patch)
             if not isinstance(operations, list):
-                kind = json_type(operations)
-                raise jsontext.JsonError(f"json: cannot unmarshal {kind} into Go value of type jsonpatch.Patch")
-        except jsontext.JsonError as error:
+                kind = json_kind(operations)
+                raise JsonError(f"json: cannot unmarshal {kind} into Go value of type jsonpatch.Patch")
+        except JsonError as error:
             raise CalledError(hook.name, f"received undecodable patch in webhook response: {error}") from error
         if not operations:
             return False
@@ -182,7 +181,7 @@ class Webhooks:
         same = text == orjson.dumps(now.object, option=orjson.OPT_SORT_KEYS)
         # Defaults again, for the next webhook; what is wrong with the object is found when all have been asked.
         try:
-            now.resource.node(made, None, Outcome())
+            now.resource.compiled(made, None, Outcome())
         except TooMuchAddedError as error:
             raise errors.too_much_added(now.resource.group, now.resource.plural, made, error) from error
         now.object = made
@@ -310,7 +309,7 @@ class Webhooks:
             answer = review.decode(await self._post(hook.client, text, hook.timeout_s), hook.version)
         except TrustError as error:
             raise CalledError(hook.name, f"could not get REST client: {error}") from error
-        except (CallError, review.AnswerError) as error:
+        except (WebhookCallError, review.AnswerError) as error:
             raise CalledError(hook.name, f"failed to call webhook: {error}") from error
         try:
             found = review.verify(hook.name, answer, uid, hook.version, mutating=hook.mutating)
@@ -338,7 +337,7 @@ def _internal(why: str) -> StatusError:
 def _check_patched(made: Any, text: bytes, before: Raw) -> None:
     """Refuse a patch that leaves something else than an object of the same kind. Raises StatusError (500)."""
     if not isinstance(made, dict):
-        raise _internal(no_object(made))
+        raise _internal(not_an_object(made))
     for name, title in (("kind", "Kind"), ("apiVersion", "apiVersion")):
         if not made.get(name):
             raise _internal(f"Object '{title}' is missing in '{text.decode()}'")

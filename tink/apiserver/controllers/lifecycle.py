@@ -1,4 +1,4 @@
-"""What a cluster's controllers do by themselves, as far as one machine needs it; owners and dependents are `garbage`.
+"""What a cluster's controllers do by themselves, as far as one machine needs it (`garbage_collector`: owners).
 
 Namespaces and CustomResourceDefinitions that were deleted go when everything in them is gone; what holds them up stands
 in their conditions. Events go after an hour. Level-triggered: each round looks at the state as it is and does what can
@@ -17,19 +17,18 @@ from datetime import datetime, timedelta
 import orjson
 
 from tink.apiserver.errors import StatusError
-from tink.apiserver.http.options import DeleteOptions, WriteOptions
-from tink.apiserver.http.request import MERGE_PATCH, Body, Target
+from tink.apiserver.requests import MERGE_PATCH, Body, DeleteOptions, Target, WriteOptions
 from tink.apiserver.resources import definitions
 from tink.apiserver.resources.registry import Registry, Resource
-from tink.apiserver.store.storage import Event, MismatchError, StorageError, Store, Stored
+from tink.apiserver.store import Event, MismatchError, StorageError, Store, Stored
 from tink.apiserver.write.verbs import Verbs
-from tink.schema.values import Raw
+from tink.schema import Raw
 
 log = logging.getLogger(__name__)
 
 EVENT_LIFE = timedelta(hours=1)
 """How long Events are kept (kube-apiserver: --event-ttl)."""
-ROUND_S = 60.0
+ROUND_SECONDS = 60.0
 """Longest time between two rounds, in seconds."""
 MANAGER = WriteOptions(kind="UpdateOptions", manager="kube-controller-manager")
 
@@ -39,7 +38,7 @@ _FINALIZER = "kubernetes"
 
 
 @dataclass
-class _Left:
+class _Remaining:
     """What is still in a namespace: objects by resource, finalizers by name, and deletes that failed."""
 
     objects: Counter[str] = field(default_factory=Counter)
@@ -48,7 +47,7 @@ class _Left:
 
 
 class Lifecycle:
-    """Removes what is to go. Told of every change by `notice`; works in `run`."""
+    """Removes what is to go. Told of every change by `on_event`; works in `run`."""
 
     def __init__(self, store: Store, registry: Registry, verbs: Verbs, now: Callable[[], datetime]) -> None:
         self._store = store
@@ -58,7 +57,7 @@ class Lifecycle:
         self._wake = asyncio.Event()
         self._waiting = True
 
-    def notice(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Take note of a change: something may be ready to go."""
         if event.key.resource in (_NAMESPACES, definitions.KEY) or (self._waiting and event.type == "DELETED"):
             self._wake.set()
@@ -72,9 +71,9 @@ class Lifecycle:
             try:
                 self._waiting = await self._round()
             except (StorageError, StatusError) as error:
-                log.error("cleaning up: %s; trying again in %d s", error, ROUND_S)
+                log.error("cleaning up: %s; trying again in %d s", error, ROUND_SECONDS)
             try:
-                async with asyncio.timeout(ROUND_S):
+                async with asyncio.timeout(ROUND_SECONDS):
                     await self._wake.wait()
             except TimeoutError:
                 continue  # the clock says that it is time for a round
@@ -82,18 +81,18 @@ class Lifecycle:
     async def _round(self) -> bool:
         """Do what can be done; True when something still waits for its objects to go."""
         waiting = False
-        for namespace in await self._going(_NAMESPACES):
-            waiting |= not await self._empty_namespace(namespace)
-        for definition in await self._going(definitions.KEY):
-            waiting |= not await self._empty_definition(definition)
-        await self._give_names()
+        for namespace in await self._terminating(_NAMESPACES):
+            waiting |= not await self._delete_contents(namespace)
+        for definition in await self._terminating(definitions.KEY):
+            waiting |= not await self._delete_instances(definition)
+        await self._retry_names()
         await self._expire_events()
         return waiting
 
     def _stored_resources(self) -> Iterable[Resource]:
         return {resource.key: resource for resource in self._registry.all() if not resource.virtual}.values()
 
-    async def _going(self, key: str) -> list[Stored]:
+    async def _terminating(self, key: str) -> list[Stored]:
         return [
             item for item in await self._all(key, None) if "deletionTimestamp" in orjson.loads(item.body)["metadata"]
         ]
@@ -109,13 +108,13 @@ class Lifecycle:
 
     # --- namespaces ---
 
-    async def _empty_namespace(self, stored: Stored) -> bool:
+    async def _delete_contents(self, stored: Stored) -> bool:
         """Delete what a namespace holds, and let it go when nothing is left. True when it has nothing to wait for."""
         namespace: Raw = orjson.loads(stored.body)
         finalizers = namespace["spec"].get("finalizers") or []
         if _FINALIZER not in finalizers:
             return True  # what else holds it up is somebody else's
-        left = _Left()
+        left = _Remaining()
         for resource in self._stored_resources():
             if resource.namespaced:
                 for item in await self._all(resource.key, stored.name):
@@ -152,14 +151,14 @@ class Lifecycle:
 
     # --- definitions ---
 
-    async def _empty_definition(self, stored: Stored) -> bool:
+    async def _delete_instances(self, stored: Stored) -> bool:
         """Delete the objects of a definition, and let it go when nothing is left. True when it waits for nothing."""
         definition: Raw = orjson.loads(stored.body)
         finalizers = definition["metadata"].get("finalizers") or []
         if definitions.FINALIZER not in finalizers:
             return True
         spec = definition["spec"]
-        left = _Left()
+        left = _Remaining()
         for resource in self._stored_resources():
             if (resource.group, resource.plural) == (spec["group"], spec["names"]["plural"]):
                 for item in await self._all(resource.key, None):
@@ -182,7 +181,7 @@ class Lifecycle:
         log.info("definition %s has no objects left", stored.name)
         return True
 
-    async def _give_names(self) -> None:
+    async def _retry_names(self) -> None:
         """Write definitions again whose names were taken: what had them may have gone."""
         own = self._registry.find(definitions.GROUP, "v1", definitions.PLURAL)
         for stored in await self._all(definitions.KEY, None):
@@ -195,7 +194,7 @@ class Lifecycle:
 
     # --- objects ---
 
-    async def _delete(self, resource: Resource, item: Stored, left: _Left) -> None:
+    async def _delete(self, resource: Resource, item: Stored, left: _Remaining) -> None:
         """Delete one object, and count it when it stays."""
         fields: Raw = orjson.loads(item.body)["metadata"]
         target = Target(resource.group, resource.version, resource.plural, item.namespace, item.name)
@@ -221,13 +220,13 @@ class Lifecycle:
             event: Raw = orjson.loads(item.body)
             seen = event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
             if max(seen, event["metadata"]["creationTimestamp"]) < before:
-                await self._delete(resource, item, _Left())
+                await self._delete(resource, item, _Remaining())
 
     def _timestamp(self) -> str:
         return self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _conditions(left: _Left, before: list[Raw], now: str) -> list[Raw]:
+def _conditions(left: _Remaining, before: list[Raw], now: str) -> list[Raw]:
     """Say on a namespace what it waits for (k8s.io/kubernetes, pkg/controller/namespace/deletion)."""
 
     def counted(counts: Counter[str], words: str) -> str:

@@ -17,10 +17,10 @@ import orjson
 
 from tink.apiserver.discovery import groups
 from tink.apiserver.discovery.openapi import OpenAPI, Text, url
-from tink.apiserver.http.accept import JSON, YAML, clauses, discovery_form, wants_gzip
-from tink.apiserver.http.render import as_yaml
+from tink.apiserver.requests import JSON, YAML, clauses, discovery_form, wants_gzip
 from tink.apiserver.resources.registry import Registry
-from tink.schema.values import Raw
+from tink.apiserver.serializer import dump_yaml
+from tink.schema import Raw
 from tink.shrink import shrink_to_fit
 
 OPENAPI_2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
@@ -42,7 +42,7 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DocumentRequest:
     """What a request for a document says: its path without a slash at the end, and the headers that count."""
 
     path: str
@@ -65,11 +65,11 @@ class Documents:
         self._compressed: dict[bytes, bytes] = {}
 
     @staticmethod
-    def may_know(path: str) -> bool:
+    def may_serve(path: str) -> bool:
         """Tell, fast, whether a path may be a document's and not an object's."""
         return path.startswith("/openapi/v3/") or (path.count("/") < 4 and not path.startswith("/api/v1/"))
 
-    def answer(self, asked: Asked) -> Document | None:
+    def answer(self, asked: DocumentRequest) -> Document | None:
         """Answer a GET; None for paths that are no document. Raises StatusError (406)."""
         if self._revision != self._registry.revision:
             self._kept.clear()
@@ -84,7 +84,7 @@ class Documents:
             return Document(b"", made.media, 304, made.headers)
         return self._encoded(made, asked.encoding)
 
-    def _made(self, asked: Asked) -> Document | None:
+    def _made(self, asked: DocumentRequest) -> Document | None:
         match asked.path.strip("/").split("/"):
             case ["version"]:
                 return Document(orjson.dumps(groups.VERSION, option=orjson.OPT_INDENT_2))
@@ -110,7 +110,7 @@ class Documents:
 
     # --- OpenAPI ---
 
-    def _openapi_2(self, asked: Asked) -> Document:
+    def _openapi_2(self, asked: DocumentRequest) -> Document:
         for clause in clauses(asked.accept or "*/*"):
             if clause.matches(JSON):
                 return _tagged(self._openapi.two(), JSON)
@@ -118,7 +118,7 @@ class Documents:
                 return _tagged(self._openapi.two_binary(), OPENAPI_2)
         return Document(status=406, headers={"Vary": "Accept"})
 
-    def _openapi_3(self, path: str, asked: Asked) -> Document | None:
+    def _openapi_3(self, path: str, asked: DocumentRequest) -> Document | None:
         text = self._openapi.three(path)
         if text is None:
             return None
@@ -134,7 +134,7 @@ class Documents:
 
     # --- discovery ---
 
-    def _discovery(self, asked: Asked) -> Document | None:
+    def _discovery(self, asked: DocumentRequest) -> Document | None:
         steps = asked.path.strip("/").split("/")
         media, version = discovery_form(asked.accept)
         aggregated = bool(version) and len(steps) == 1
@@ -148,7 +148,7 @@ class Documents:
             text = Text(body, sha512(body).hexdigest().upper())
             if not core and len(self._kept) < MAX_KEPT:
                 self._kept[asked.path, version if aggregated else ""] = text
-        body = as_yaml(text.body) if media == YAML else text.body
+        body = dump_yaml(text.body) if media == YAML else text.body
         if not aggregated:
             return Document(body, media, headers={"Cache-Control": "no-cache, private"})
         media = f"{media};g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"

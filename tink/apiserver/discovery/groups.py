@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from tink.apiserver.resources.registry import VERBS, Registry, Resource
 from tink.apiserver.write.reviews import REVIEWS
-from tink.schema.values import Raw
+from tink.schema import Raw
 
 VERSION: Raw = {
     "major": "1",

@@ -2,8 +2,8 @@
 
 `field_manager` is what the verbs call. It stands on `openapi` (from a schema to types), `types` and `lists` (compare,
 merge and take apart values of a type), `fields` (sets of fields), `entries` (the list of owners in the metadata),
-`conflicts` and `blank` (what built-in objects always have). `times` looks after the list in later steps of a write;
-`golang` writes values the way the messages of the real server show them. All pure: objects in, objects out.
+`conflicts` and `blank` (what built-in objects always have). `times` looks after the list in later steps of a write.
+All pure: objects in, objects out.
 """
 
 from tink.apiserver.managed_fields.blank import blank_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tink.schema.values import Raw
+from tink.schema import Raw
 
 _BLANK: Mapping[tuple[str, str], Raw] = {
     ("", "ConfigMap"): {},

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from tink.apiserver.managed_fields import fields, golang
+from tink import golang
+from tink.apiserver.managed_fields import fields
 from tink.apiserver.managed_fields.fields import Fields, FieldsError
-from tink.schema.values import Raw
+from tink.schema import Raw
 
 APPLY = "Apply"
 UPDATE = "Update"
@@ -49,9 +50,9 @@ def owner(manager: str, operation: str, version: str, subresource: str) -> Owner
 def shown(who: Owner) -> str:
     """Name an owner in a message, as Kubernetes does."""
     operation, manager, version, subresource = who
-    text = golang.quoted(manager)
+    text = golang.quote(manager)
     if subresource:
-        text += f" with subresource {golang.quoted(subresource)}"
+        text += f" with subresource {golang.quote(subresource)}"
     return f"{text} using {version}" if operation == UPDATE else text
 
 
@@ -59,7 +60,7 @@ def rank(who: Owner) -> str:
     """Order owners in messages: by the text by which Kubernetes identifies them."""
     operation, manager, version, subresource = who
     parts = (("manager", manager), ("operation", operation), ("apiVersion", version), ("subresource", subresource))
-    return ",".join(f"{golang.quoted(name)}:{golang.quoted(value)}" for name, value in parts if value)
+    return ",".join(f"{golang.quote(name)}:{golang.quote(value)}" for name, value in parts if value)
 
 
 def read(listed: Iterable[Raw]) -> Entries:
@@ -97,7 +98,7 @@ def parse(listed: Any) -> Entries:
         if not kind:
             raise FieldsError(f"missing fieldsType in managed fields entry {index}")
         if kind != "FieldsV1":
-            raise FieldsError(f"invalid fieldsType {golang.quoted(kind)} in managed fields entry {index}")
+            raise FieldsError(f"invalid fieldsType {golang.quote(kind)} in managed fields entry {index}")
         who = (
             operation,
             raw.get("manager") or "",

@@ -25,8 +25,7 @@ from tink.apiserver.managed_fields.entries import APPLY, UPDATE, Entries, Entry,
 from tink.apiserver.managed_fields.fields import Fields, FieldsError
 from tink.apiserver.managed_fields.openapi import METADATA, compile_root
 from tink.apiserver.managed_fields.types import Difference, ItemError, Map, same
-from tink.schema import meta
-from tink.schema.values import Raw
+from tink.schema import Raw, meta
 
 KUBECTL = "kubectl"
 BEFORE_APPLY = "before-first-apply"

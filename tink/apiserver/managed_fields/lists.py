@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tink.apiserver.managed_fields import golang
+from tink import golang
 from tink.apiserver.managed_fields.fields import (
     MAX_CACHED,
     Fields,
@@ -20,7 +20,7 @@ from tink.apiserver.managed_fields.fields import (
     text_key_element,
 )
 from tink.apiserver.managed_fields.types import Difference, ItemError, Type, in_order, report, same
-from tink.schema.structural import ValidCache, text_of
+from tink.schema import ValidCache, text_of
 
 
 class List:
@@ -61,9 +61,9 @@ class List:
             elif self.defaults.get(key) is not None:
                 found[key] = self.defaults[key]
         if not found:
-            listed = golang.quoted_list(self.keys)
+            listed = " ".join(map(golang.quote, self.keys))
             raise ItemError(
-                f"associative list with keys has an element that omits all key fields {listed} "
+                f"associative list with keys has an element that omits all key fields [{listed}] "
                 "(and doesn't have default values for any key fields)"
             )
         return key_element(found)

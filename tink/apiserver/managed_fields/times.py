@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tink.apiserver.managed_fields import entries
 from tink.apiserver.managed_fields.fields import FieldsError
-from tink.schema.values import Raw
+from tink.schema import Raw
 
 _INVALID = (
     ".metadata.managedFields was in an invalid state after admission; this could be caused by an outdated mutating "

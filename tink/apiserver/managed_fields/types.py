@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from tink.apiserver.managed_fields import golang
+from tink import golang
 from tink.apiserver.managed_fields.fields import Fields, is_member
 
 Difference = tuple[Fields | None, Fields | None]
@@ -108,6 +108,7 @@ class Scalar:
         return fields
 
     def check(self, value: Any, path: str, found: list[str], *, twice: bool) -> None:
+        del twice  # lists alone have items that stand twice
         if value is None:
             return
         truth, number, text = isinstance(value, bool), isinstance(value, int | float), isinstance(value, str)

@@ -1,7 +1,7 @@
-"""The watch hub: hands every change that is on the disk to the watches that are open.
+"""The watch broadcaster: hands every change that is on the disk to the watches that are open.
 
 Fed by the store, on the event loop, in the order of versions. A watch that reads too slowly is ended rather than
-letting its backlog grow; the client then resumes from its last resourceVersion, out of the history (`storage`).
+letting its backlog grow; the client then resumes from its last resourceVersion, out of the history (`store`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict, deque
 
-from tink.apiserver.store.storage import Event
+from tink.apiserver.store import Event
 
 BACKLOG = 5_000
 BACKLOG_BYTES = 32 << 20
@@ -19,8 +19,8 @@ BACKLOG_BYTES = 32 << 20
 class Subscription:
     """The changes of one resource (in one namespace, or in all: None) since the subscription was made."""
 
-    def __init__(self, hub: Hub, resource: str, namespace: str | None) -> None:
-        self._hub = hub
+    def __init__(self, broadcaster: Broadcaster, resource: str, namespace: str | None) -> None:
+        self._broadcaster = broadcaster
         self.resource = resource
         self.namespace = namespace
         self._events: deque[Event] = deque()
@@ -65,11 +65,11 @@ class Subscription:
         return events
 
     def close(self) -> None:
-        """Leave the hub."""
-        self._hub.remove(self)
+        """Leave the broadcaster."""
+        self._broadcaster.remove(self)
 
 
-class Hub:
+class Broadcaster:
     """All open watches."""
 
     def __init__(self) -> None:

@@ -2,7 +2,7 @@
 
 A list is read in pages as of one version, so that it is consistent however long the client takes, and is passed on as
 text without being parsed unless a selector has to look inside. A watch is the history since a version, then what the
-hub hands over; a reader cannot tell where the one ends and the other begins.
+broadcaster hands over; a reader cannot tell where the one ends and the other begins.
 """
 
 from __future__ import annotations
@@ -17,17 +17,15 @@ import orjson
 
 from tink.apiserver import conversion, errors
 from tink.apiserver.errors import StatusError
-from tink.apiserver.http.options import ListOptions
-from tink.apiserver.http.request import Target
-from tink.apiserver.read import selectors
-from tink.apiserver.read.broadcaster import Hub
+from tink.apiserver.read.broadcaster import Broadcaster
+from tink.apiserver.requests import ListOptions, Target, labels_of, match_fields, parse_fields, parse_labels
 from tink.apiserver.resources.registry import Resource
-from tink.apiserver.store.storage import Event, ExpiredError, Key, Page, Store, Stored
-from tink.schema.values import Raw
+from tink.apiserver.store import Event, ExpiredError, Key, Page, Store, Stored
+from tink.schema import Raw
 
-WATCH_S = 3600
+WATCH_SECONDS = 3600
 """How long a watch lasts when the client does not say, in seconds."""
-BOOKMARK_S = 60
+BOOKMARK_SECONDS = 60
 """After so many seconds without a change, a watch that wants bookmarks gets one."""
 MAX_LIST = 64 << 20
 """A list with `limit` gives a continue token when it gets larger than this, in bytes."""
@@ -52,8 +50,8 @@ class Selection:
 def select(resource: Resource, target: Target, options: ListOptions) -> Selection:
     """Compile the selectors of a request. Raises StatusError (400)."""
     known = resource.rules.selectable
-    labels = selectors.parse_labels(options.labels)
-    terms = selectors.parse_fields(options.fields, known, builtin=not resource.custom)
+    labels = parse_labels(options.labels)
+    terms = parse_fields(options.fields, known, builtin=not resource.custom)
     namespace = target.namespace if resource.namespaced and target.namespace else None
     name = None
     rest = []
@@ -64,10 +62,10 @@ def select(resource: Resource, target: Target, options: ListOptions) -> Selectio
             namespace = term[1]
         else:
             rest.append(term)
-    fields = selectors.match_fields(rest, known) if rest else None
+    fields = match_fields(rest, known) if rest else None
 
     def matches(obj: Raw) -> bool:
-        return (labels is None or labels(selectors.labels_of(obj))) and (fields is None or fields(obj))
+        return (labels is None or labels(labels_of(obj))) and (fields is None or fields(obj))
 
     return Selection(resource, namespace, name, matches if labels or fields else None)
 
@@ -106,9 +104,9 @@ class _Start:
 class Lists:
     """Lists and watches over a store."""
 
-    def __init__(self, store: Store, hub: Hub) -> None:
+    def __init__(self, store: Store, broadcaster: Broadcaster) -> None:
         self._store = store
-        self._hub = hub
+        self._broadcaster = broadcaster
 
     async def read(self, resource: Resource, target: Target, options: ListOptions) -> Listing:
         """Begin a list. Raises StatusError."""
@@ -158,8 +156,8 @@ class Lists:
     ) -> AsyncGenerator[list[Change], None]:
         """Watch objects until the time is over or the server stops. Raises StatusError (410) when it cannot resume."""
         chosen = select(resource, target, options)
-        end = time.monotonic() + (max(0, options.timeout_s) if options.timeout_s else WATCH_S)
-        subscription = self._hub.subscribe(resource.key, chosen.namespace)
+        end = time.monotonic() + (max(0, options.timeout_s) if options.timeout_s else WATCH_SECONDS)
+        subscription = self._broadcaster.subscribe(resource.key, chosen.namespace)
         try:
             position = int(options.version or 0)
             if position == 0 or options.initial_events is True:
@@ -177,10 +175,10 @@ class Lists:
                 position = events[-1].version
             told = position
             while not subscription.ended:
-                events = await subscription.next(max(0.0, min(end - time.monotonic(), BOOKMARK_S)))
+                events = await subscription.next(max(0.0, min(end - time.monotonic(), BOOKMARK_SECONDS)))
                 changes = await self._changes(chosen, [event for event in events if event.version > position])
                 # Everything up to here was offered to this subscription, whether or not it was for us.
-                position = max(position, events[-1].version if events else self._hub.version)
+                position = max(position, events[-1].version if events else self._broadcaster.version)
                 over = time.monotonic() >= end
                 if changes:
                     told = events[-1].version

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tink.schema.values import Raw
+from tink.schema import Raw
 
 _TEXT: Raw = {"type": "string"}
 _TEXTS: Raw = {"type": "array", "items": _TEXT, "x-kubernetes-list-type": "atomic"}

@@ -13,26 +13,23 @@ from datetime import datetime
 from typing import Any
 
 from tink.apiserver import errors
-from tink.apiserver.read.table import AGE, CUSTOM_AGE, NAME, Column, printer_column
 from tink.apiserver.resources.definition_schema import ANY, SCHEMA
-from tink.apiserver.resources.registry import (
-    CUSTOM,
-    NAME_FIELD,
-    NAMESPACED_FIELDS,
-    Resource,
-    Rules,
-    priority,
-)
+from tink.apiserver.resources.registry import CUSTOM, NAME_FIELD, NAMESPACED_FIELDS, Resource, Rules, priority
 from tink.apiserver.resources.scale_paths import ScalePaths, scale_check
-from tink.schema.checker import checkers
+from tink.apiserver.tables import AGE, CUSTOM_AGE, NAME, Column, printer_column
+from tink.schema import (
+    FieldError,
+    JSONPathError,
+    MistypedError,
+    Outcome,
+    Path,
+    Raw,
+    checkers,
+    compile_schema,
+    field_path,
+    root_schema,
+)
 from tink.schema.definition import approval, bundle_problem, check, fill_in, is_true, protected, read, warnings
-from tink.schema.field_errors import FieldError
-from tink.schema.jsonpath import JSONPathError
-from tink.schema.outcome import Outcome, Path
-from tink.schema.structs import MistypedError
-from tink.schema.structural import compile_schema, root_schema
-from tink.schema.validations import field_path
-from tink.schema.values import Raw
 
 GROUP = "apiextensions.k8s.io"
 PLURAL = "customresourcedefinitions"
@@ -257,7 +254,7 @@ def resources(definition: Raw, *, conversion: Any = None, defined_at: int = 0) -
                 names["plural"],
                 names["kind"],
                 openapi,
-                checker.node,
+                checker.compiled,
                 singular=names["singular"],
                 list_kind=names["listKind"],
                 namespaced=namespaced,

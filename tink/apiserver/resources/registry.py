@@ -6,6 +6,7 @@ Filled with the built-in resources (`builtin`) when the server starts, and with 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,13 +14,9 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from tink.apiserver.managed_fields import FieldManager, blank_of
-from tink.apiserver.read.table import AGE, NAME, Column
 from tink.apiserver.resources.scale_paths import ScalePaths
-from tink.schema import meta
-from tink.schema.field_errors import FieldError
-from tink.schema.outcome import Node
-from tink.schema.structural import compile_pattern, root_schema
-from tink.schema.values import Raw
+from tink.apiserver.tables import AGE, NAME, Column
+from tink.schema import CompiledSchema, FieldError, Raw, meta, root_schema
 
 VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
 
@@ -80,7 +77,7 @@ class Validations(Protocol):
 
 
 class Fields(Protocol):
-    """Who manages which fields of an object (`managed`)."""
+    """Who manages which fields of an object (`managed_fields`)."""
 
     def update(self, live: Raw | None, new: Raw, manager: str, subresource: str, now: str) -> None:
         """Note in `new` what a create, update or patch by `manager` changed; `live` is the state before."""
@@ -128,7 +125,7 @@ CUSTOM = Rules(generation=True, unconditional=False, strategic=False)
 
 @dataclass(frozen=True, eq=False)
 class Resource:
-    """One resource in one version. `openapi` is the schema of its objects, `node` the same compiled.
+    """One resource in one version. `openapi` is the schema of its objects, `compiled` the same as a function.
 
     `validations` are its CEL rules. `conversion` says how objects get from one version to another (None: only their
     apiVersion changes). Objects stored before the resourceVersion `defined_at` met another schema. `others` are the
@@ -141,7 +138,7 @@ class Resource:
     plural: str
     kind: str
     openapi: Raw
-    node: Node
+    compiled: CompiledSchema
     singular: str = ""
     list_kind: str = ""
     namespaced: bool = True
@@ -266,7 +263,7 @@ class Registry:
 
 def priority(version: str) -> tuple[int, int, int]:
     """Order versions as Kubernetes does: v2 > v1 > v1beta2 > v1beta1 > v1alpha1 > anything else."""
-    found = compile_pattern(r"^v(\d+)(?:(alpha|beta)(\d+))?$").search(version)
+    found = re.fullmatch(r"v([0-9]+)(?:(alpha|beta)([0-9]+))?", version)
     if found is None:
         return (0, 0, 0)
     stability = {None: 3, "beta": 2, "alpha": 1}[found.group(2)]

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tink.schema.field_errors import FieldError
-from tink.schema.golang import invalid
-from tink.schema.values import Raw
+from tink import golang
+from tink.schema import FieldError, Raw, invalid_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +41,18 @@ def scale_check(scale: Raw) -> Callable[[Raw, Raw | None], list[FieldError]]:
         for path in paths:
             value, why = _at(new, path, int, "int64", 0)
             if why:
-                found.append(invalid(path, 0, why))
+                found.append(invalid_whole(path, 0, why))
             elif value < 0:
-                found.append(invalid(path, value, "should be a non-negative integer"))
+                found.append(invalid_whole(path, value, "should be a non-negative integer"))
             elif value > _INT32_MAX:
-                found.append(invalid(path, value, f"should be less than or equal to {_INT32_MAX}"))
+                found.append(invalid_whole(path, value, f"should be less than or equal to {_INT32_MAX}"))
         if scale.get("labelSelectorPath") is not None:
             _, why = _at(new, scale["labelSelectorPath"], str, "string", "")
             if why:
-                found.append(invalid(scale["labelSelectorPath"], "", why))
+                found.append(invalid_whole(scale["labelSelectorPath"], "", why))
         return found
 
     return check
-
-
-_GO_TYPES = ((bool, "bool"), (int, "int64"), (float, "float64"), (str, "string"))
 
 
 def _at(obj: Any, path: str, wanted: type, go_type: str, zero: Any) -> tuple[Any, str]:
@@ -65,19 +61,15 @@ def _at(obj: Any, path: str, wanted: type, go_type: str, zero: Any) -> tuple[Any
     at = ""
     for step in steps:
         if not isinstance(obj, dict):
-            return zero, f"{at} accessor error: {_go(obj)}, expected map[string]interface {{}}"
+            return zero, _accessor_error(at, obj, "map[string]interface {}")
         at += f".{step}"
         if step not in obj:
             return zero, ""
         obj = obj[step]
     if not isinstance(obj, wanted) or isinstance(obj, bool):
-        return zero, f"{at} accessor error: {_go(obj)}, expected {go_type}"
+        return zero, _accessor_error(at, obj, go_type)
     return obj, ""
 
 
-def _go(value: Any) -> str:
-    if value is None:
-        return "<nil> is of the type <nil>"
-    name = next((name for kind, name in _GO_TYPES if isinstance(value, kind)), "")
-    shown = "true" if value is True else "false" if value is False else value
-    return f"{shown} is of the type {name}" if name else f"value is of the type {type(value).__name__}"
+def _accessor_error(at: str, found: Any, wanted: str) -> str:
+    return f"{at} accessor error: {golang.plain(found)} is of the type {golang.type_name(found)}, expected {wanted}"

@@ -12,14 +12,18 @@ from datetime import datetime
 from typing import Any
 
 from tink import cel
-from tink.apiserver.read.table import AGE, NAME, Column
 from tink.apiserver.resources.registry import NAME_FIELD, Resource, Rules
-from tink.schema import field_errors, meta
-from tink.schema.client_config import check_client
-from tink.schema.field_errors import FieldError
-from tink.schema.match_conditions import compile_condition
-from tink.schema.structural import compile_schema, root_schema
-from tink.schema.values import Raw
+from tink.apiserver.tables import AGE, NAME, Column
+from tink.schema import (
+    FieldError,
+    Raw,
+    check_client,
+    compile_condition,
+    compile_schema,
+    field_errors,
+    meta,
+    root_schema,
+)
 
 GROUP = "admissionregistration.k8s.io"
 MAX_CONDITIONS = 64

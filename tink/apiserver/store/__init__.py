@@ -1,0 +1,32 @@
+"""Objects and their history, in one SQLite file: the storage of the API server, with a watch history like etcd's.
+
+`object_store` is what everybody uses: reads and writes for the event loop, done by threads (`reader`, `writer`,
+`checkpointer`) behind a cache (`object_cache`). `objects` are the values that go in and out; `database` and
+`migrations` are the file. What a broken disk can do to it: `integrity`, `high_water_mark`, `read_only`.
+"""
+
+from tink.apiserver.store.object_store import Store
+from tink.apiserver.store.objects import (
+    Event,
+    ExpiredError,
+    Key,
+    MismatchError,
+    Owned,
+    Page,
+    StorageError,
+    Stored,
+    Write,
+)
+
+__all__ = [
+    "Event",
+    "ExpiredError",
+    "Key",
+    "MismatchError",
+    "Owned",
+    "Page",
+    "StorageError",
+    "Store",
+    "Stored",
+    "Write",
+]

@@ -21,14 +21,14 @@ import aiohttp
 import orjson
 
 from tink.api.yaml import YamlError, documents
-from tink.apiserver.http import jsontext
+from tink.apiserver.requests import not_an_object
+from tink.apiserver.serializer import JsonError, load_json
 from tink.net.outbound import Reach, session
-from tink.schema import field_errors
-from tink.schema.client_config import ClientConfig
+from tink.schema import ClientConfig, field_errors
 
 MAX_ANSWER = 3 << 20
 """Largest answer, in bytes, unless the caller says otherwise."""
-MAX_TRUSTS = 200
+MAX_TRUST_BUNDLES = 200
 """So many sets of trusted certificates are kept compiled (k8s.io/apiserver keeps as many clients)."""
 MAX_RETRIES = 10
 """How often a webhook that answers with Retry-After is asked again (k8s.io/client-go, rest)."""
@@ -39,27 +39,27 @@ MAX_REPEATED = 2048
 _REACH = Reach(allowed=(ip_network("127.0.0.0/8"), ip_network("::1/128")))
 
 
-class CallError(Exception):
+class WebhookCallError(Exception):
     """A webhook could not be asked, or gave no answer that can be read. The message is Kubernetes'."""
 
 
-class TrustError(CallError):
+class TrustError(WebhookCallError):
     """The certificates to trust cannot be read."""
 
 
-class Post(Protocol):
-    """Asks a webhook: `Callout.post`."""
+class CallWebhook(Protocol):
+    """Asks a webhook: `WebhookClient.post`."""
 
     async def __call__(self, config: ClientConfig, body: bytes, timeout_s: int, limit: int = MAX_ANSWER) -> Any:
-        """Give the answer as JSON; it may have `limit` bytes. Raises CallError."""
+        """Give the answer as JSON; it may have `limit` bytes. Raises WebhookCallError."""
 
 
-class Callout:
+class WebhookClient:
     """The client. Made in the running loop or before; close it when the server stops."""
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
-        self._trusts: OrderedDict[bytes, ssl.SSLContext] = OrderedDict()
+        self._trust_contexts: OrderedDict[bytes, ssl.SSLContext] = OrderedDict()
 
     async def close(self) -> None:
         """Close all connections. Harmless when there are none."""
@@ -68,7 +68,7 @@ class Callout:
             self._session = None
 
     async def post(self, config: ClientConfig, body: bytes, timeout_s: int, limit: int = MAX_ANSWER) -> Any:
-        """Ask a webhook and give what it answers, as JSON. Raises CallError."""
+        """Ask a webhook and give what it answers, as JSON. Raises WebhookCallError."""
         url = f"{config.url}?timeout={timeout_s}s"
         try:
             async with asyncio.timeout(timeout_s):
@@ -78,7 +78,7 @@ class Callout:
                         break
                     await asyncio.sleep(wait_s)
         except TimeoutError:
-            raise CallError(f'Post "{url}": context deadline exceeded') from None
+            raise WebhookCallError(f'Post "{url}": context deadline exceeded') from None
         return _read(status, content, text)
 
     async def _once(
@@ -86,7 +86,7 @@ class Callout:
     ) -> tuple[int, str, bytes, int | None]:
         """Ask once: HTTP status, content type, text, and for how many seconds to wait before asking again."""
         if config.missing:
-            raise CallError(f'Post "{url}": service {field_errors.quote(config.missing)} not found')
+            raise WebhookCallError(f'Post "{url}": service {field_errors.quote(config.missing)} not found')
         trust = self._trust(config.trust)
         if self._session is None:
             # Writes wait for one another nowhere else either: how many calls are under way is not bounded here.
@@ -102,20 +102,20 @@ class Callout:
                 again = (response.status == 429 or response.status >= 500) and after.isascii() and after.isdigit()
                 return response.status, response.headers.get("Content-Type", ""), text, int(after) if again else None
         except (aiohttp.ClientError, OSError) as error:
-            raise CallError(f'Post "{url}": {_in_words_of_go(error)}') from error
+            raise WebhookCallError(f'Post "{url}": {_in_words_of_go(error)}') from error
 
     def _trust(self, pem: bytes) -> ssl.SSLContext:
-        found = self._trusts.get(pem)
+        found = self._trust_contexts.get(pem)
         if found is not None:
-            self._trusts.move_to_end(pem)
+            self._trust_contexts.move_to_end(pem)
             return found
         try:
             made = ssl.create_default_context(cadata=pem.decode("ascii") if pem else None)
         except (ssl.SSLError, ValueError):
             raise TrustError("unable to load root certificates: unable to parse bytes as PEM block") from None
-        self._trusts[pem] = made
-        if len(self._trusts) > MAX_TRUSTS:
-            self._trusts.popitem(last=False)
+        self._trust_contexts[pem] = made
+        if len(self._trust_contexts) > MAX_TRUST_BUNDLES:
+            self._trust_contexts.popitem(last=False)
         return made
 
 
@@ -127,33 +127,33 @@ async def _read_all(response: aiohttp.ClientResponse, limit: int) -> bytes:
         size += len(part)
         if size > limit:
             response.close()
-            raise CallError(f"the answer of the webhook is larger than {limit} bytes")
+            raise WebhookCallError(f"the answer of the webhook is larger than {limit} bytes")
     return b"".join(parts)
 
 
 def _read(status: int, content: str, text: bytes) -> Any:
-    """Read an answer: JSON, or YAML that is no JSON. Its content type does not matter. Raises CallError."""
+    """Read an answer: JSON, or YAML that is no JSON. Its content type does not matter. Raises WebhookCallError."""
     if not 200 <= status <= 206:
-        raise CallError(_refusal(status, content.partition(";")[0].strip().lower(), text))
+        raise WebhookCallError(_refusal(status, content.partition(";")[0].strip().lower(), text))
     if not text:
-        raise CallError(f"0-length response with status code: {status} and content type: {content}")
+        raise WebhookCallError(f"0-length response with status code: {status} and content type: {content}")
     try:
         if text.lstrip()[:1] == b"{":
-            return jsontext.loads(text)
+            return load_json(text)
         return next(iter(documents(text.decode())), None)
-    except (jsontext.JsonError, YamlError, UnicodeDecodeError) as error:
-        raise CallError(f"couldn't get version/kind; json parse error: {error}") from error
+    except (JsonError, YamlError, UnicodeDecodeError) as error:
+        raise WebhookCallError(f"couldn't get version/kind; json parse error: {error}") from error
 
 
-def decoded(answer: Any, api_version: str, kind: str) -> dict[str, Any]:
-    """Check that an answer is an object of this kind, or does not say of which. Raises CallError.
+def check_review(answer: Any, api_version: str, kind: str) -> dict[str, Any]:
+    """Check that an answer is an object of this kind, or does not say of which. Raises WebhookCallError.
 
     The words are those of the decoder of k8s.io/apimachinery with the types that the caller's scheme knows.
     """
     if answer is None:
         return {}
     if not isinstance(answer, dict):
-        raise CallError(no_object(answer))
+        raise WebhookCallError(not_an_object(answer))
     group = api_version.partition("/")[0]
     given = answer.get("apiVersion") or api_version, answer.get("kind") or kind
     if given == (api_version, kind):
@@ -161,28 +161,11 @@ def decoded(answer: Any, api_version: str, kind: str) -> dict[str, Any]:
     version = str(given[0]).rpartition("/")[2]
     if given in ((f"{group}/v1", kind), (f"{group}/v1beta1", kind), ("v1", "Status")):
         wanted = api_version.rpartition("/")[2]
-        raise CallError(f"converting ({version}.{given[1]}) to ({wanted}.{kind}): unknown conversion")
-    raise CallError(
-        f'no kind "{given[1]}" is registered for version "{given[0]}" in scheme "pkg/runtime/scheme.go:111"'
-    )
+        raise WebhookCallError(f"converting ({version}.{given[1]}) to ({wanted}.{kind}): unknown conversion")
+    raise WebhookCallError(f'no kind "{given[1]}" is registered for version "{given[0]}"')
 
 
-def no_object(value: Any) -> str:
-    """What Kubernetes says of JSON that should be an object and is not."""
-    return (
-        f"couldn't get version/kind; json parse error: json: cannot unmarshal {json_type(value)} into Go value of type "
-        'struct { APIVersion string "json:\\"apiVersion,omitempty\\""; Kind string "json:\\"kind,omitempty\\"" }'
-    )
-
-
-def json_type(value: Any) -> str:
-    """Name the JSON type of a value as Go's decoder does."""
-    if isinstance(value, bool):
-        return "bool"
-    return {str: "string", int: "number", float: "number", list: "array", dict: "object"}.get(type(value), "null")
-
-
-def named(answer: dict[str, Any]) -> str:
+def group_version_kind(answer: dict[str, Any]) -> str:
     """Name the kind that an answer gives itself: `group/version, Kind=kind`."""
     group, _, version = str(answer.get("apiVersion") or "").rpartition("/")
     return f"{group}/{version}, Kind={answer.get('kind') or ''}"

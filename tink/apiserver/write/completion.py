@@ -14,11 +14,17 @@ import orjson
 from tink.apiserver import errors
 from tink.apiserver.errors import StatusError
 from tink.apiserver.resources.registry import Resource
-from tink.schema import checker, field_errors, meta, structs
-from tink.schema.checker import read_metadata
-from tink.schema.field_errors import FieldError
-from tink.schema.outcome import Outcome, TooMuchAddedError
-from tink.schema.values import Raw
+from tink.schema import (
+    FieldError,
+    Outcome,
+    Raw,
+    TooMuchAddedError,
+    complete_by_schema,
+    field_errors,
+    meta,
+    read_metadata,
+    structs,
+)
 
 
 @cache
@@ -46,7 +52,7 @@ def complete(resource: Resource, new: Raw, *, known: bool = False) -> Outcome:
     Raises StatusError (400) when what Kubernetes reads into Go types has other types.
     """
     try:
-        found = checker.complete(resource.node, new, _read_nothing if known else partial(read, resource))
+        found = complete_by_schema(resource.compiled, new, _read_nothing if known else partial(read, resource))
     except TooMuchAddedError as error:
         raise errors.too_much_added(resource.group, resource.plural, new, error) from error
     if resource.rules.typed and found.errors:  # types and formats are Go's business there

@@ -12,14 +12,13 @@ import orjson
 
 from tink.apiserver import errors
 from tink.apiserver.admission.attributes import Admission, Attributes
-from tink.apiserver.http.options import DeleteOptions
-from tink.apiserver.http.request import Target
+from tink.apiserver.requests import DeleteOptions, Target
 from tink.apiserver.resources.registry import Resource
-from tink.apiserver.store.storage import Key, Stored
+from tink.apiserver.store import Key, Stored
 from tink.apiserver.write import propagation
 from tink.apiserver.write.persistence import Persistence, served
 from tink.apiserver.write.strategy import Result
-from tink.schema.values import Raw, deep_copy
+from tink.schema import Raw, deep_copy
 
 
 class Deletion:

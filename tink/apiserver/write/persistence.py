@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tink.apiserver import conversion, errors
-from tink.apiserver.http.request import Target
+from tink.apiserver.requests import Target
 from tink.apiserver.resources.registry import Resource
-from tink.apiserver.store.storage import Key, MismatchError, Store, Stored, Write
-from tink.schema.values import Raw
+from tink.apiserver.store import Key, MismatchError, Store, Stored, Write
+from tink.schema import Raw
 
 MAX_STORED_BYTES = 6 << 20
 """Bytes of an object as it is stored: twice what can be sent. (etcd, where Kubernetes stores them, takes 1.5 MiB.)"""

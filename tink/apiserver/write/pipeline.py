@@ -25,10 +25,7 @@ from tink.apiserver.write.completion import complete, is_in, metadata_warnings, 
 from tink.apiserver.write.persistence import Persistence
 from tink.apiserver.write.strategy import Draft, Result, generate_name
 from tink.offload import offload
-from tink.schema import meta
-from tink.schema.outcome import Outcome
-from tink.schema.validations import ratcheted
-from tink.schema.values import Raw
+from tink.schema import Outcome, Raw, meta, ratcheted
 
 
 class Pipeline:

@@ -1,8 +1,8 @@
 """What a delete does to the dependents of an object: the finalizers that stand for it, and who works them off.
 
 A client says Background (dependents go after their owner), Foreground (the owner goes after the dependents that block
-it) or Orphan (dependents stay, without the reference). The last two are finalizers on the owner; `garbage` works them
-off (Kubernetes documentation, "Garbage Collection"; k8s.io/apiserver, pkg/registry/generic/registry). Pure.
+it) or Orphan (dependents stay, without the reference). The last two are finalizers on the owner, for the garbage
+collector (Kubernetes documentation, "Garbage Collection"; k8s.io/apiserver, pkg/registry/generic/registry). Pure.
 """
 
 from __future__ import annotations

@@ -17,10 +17,7 @@ from typing import Any
 from tink.apiserver import errors
 from tink.apiserver.resources.registry import Resource, Rules
 from tink.apiserver.write import completion, submitted
-from tink.schema import field_errors
-from tink.schema.field_errors import FieldError
-from tink.schema.structural import compile_schema, root_schema
-from tink.schema.values import Raw
+from tink.schema import FieldError, Raw, compile_schema, field_errors, root_schema
 
 AUTHORIZATION = "authorization.k8s.io"
 AUTHENTICATION = "authentication.k8s.io"

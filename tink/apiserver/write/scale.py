@@ -11,14 +11,12 @@ from typing import Any
 import orjson
 
 from tink.apiserver import errors, patch
-from tink.apiserver.http.options import WriteOptions
-from tink.apiserver.http.request import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, Body, Target
+from tink.apiserver.requests import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, Body, Target, WriteOptions
 from tink.apiserver.resources.registry import Resource
 from tink.apiserver.resources.scale_paths import ScalePaths
 from tink.apiserver.write.strategy import Result
 from tink.apiserver.write.verbs import ATTEMPTS, Verbs
-from tink.schema import field_errors
-from tink.schema.values import Raw
+from tink.schema import Raw, field_errors
 
 _SHOWN = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
 _INT32 = 1 << 31

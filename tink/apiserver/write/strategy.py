@@ -15,14 +15,11 @@ from typing import ClassVar, Literal
 import orjson
 
 from tink.apiserver import conversion, errors, managed_fields
-from tink.apiserver.http.options import WriteOptions
-from tink.apiserver.http.request import Target
+from tink.apiserver.requests import Target, WriteOptions
 from tink.apiserver.resources.registry import Resource
-from tink.apiserver.store.storage import Key, MismatchError, Stored
+from tink.apiserver.store import Key, MismatchError, Stored
 from tink.apiserver.write.persistence import Persistence
-from tink.schema import meta
-from tink.schema.field_errors import FieldError
-from tink.schema.values import Raw
+from tink.schema import FieldError, Raw, meta
 
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 """Letters of generated names: no vowels, so no words (k8s.io/apimachinery, pkg/util/rand)."""

@@ -12,12 +12,11 @@ import orjson
 
 from tink.apiserver import errors, patch
 from tink.apiserver.errors import StatusError
-from tink.apiserver.http.request import JSON_PATCH, MERGE_PATCH
+from tink.apiserver.requests import JSON_PATCH, MERGE_PATCH
 from tink.apiserver.resources.registry import Resource
-from tink.apiserver.store.storage import Stored
+from tink.apiserver.store import Stored
 from tink.apiserver.write.completion import read, struct_of
-from tink.schema import field_errors, meta, structs
-from tink.schema.values import Raw, deep_copy
+from tink.schema import Raw, deep_copy, field_errors, meta, structs
 
 _HARMLESS = {"name", "generateName", "namespace", "resourceVersion", "labels", "annotations"}
 
@@ -74,7 +73,7 @@ def _other_kind(resource: Resource, kind: Any, api_version: Any, value: Raw) -> 
         if version == resource.api_version:
             why = f"converting ({version.rpartition('/')[2]}.{kind}) to (core.{resource.kind}): unknown conversion"
         else:
-            why = f'no kind "{kind}" is registered for version "{version}" in scheme "pkg/runtime/scheme.go:111"'
+            why = f'no kind "{kind}" is registered for version "{version}"'
         version = version.rpartition("/")[2]
         return errors.bad_request(f'{kind} in version "{version}" cannot be handled as a {resource.kind}: {why}')
     if version != resource.api_version:
@@ -119,11 +118,7 @@ def wanted_version(fields: Raw) -> int:
 def check_current(resource: Resource, stored: Stored, fields: Raw, before: Raw) -> None:
     """Check that an object is still the one that the writer means. Raises StatusError (409, 422)."""
     if fields.get("uid", before["uid"]) not in (before["uid"], ""):
-        where = "/".join(part for part in (resource.group, resource.plural, stored.namespace, stored.name) if part)
-        why = (
-            f"StorageError: invalid object, Code: 4, Key: /registry/{where}, ResourceVersion: 0, AdditionalErrorMsg: "
-            f"Precondition failed: UID in precondition: {fields['uid']}, UID in object meta: {before['uid']}"
-        )
+        why = f"Precondition failed: UID in precondition: {fields['uid']}, UID in object meta: {before['uid']}"
         raise errors.conflict(resource.group, resource.plural, stored.name, why)
     if fields.get("resourceVersion", before["resourceVersion"]) not in (before["resourceVersion"], ""):
         raise errors.conflict(resource.group, resource.plural, stored.name)

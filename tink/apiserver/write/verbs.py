@@ -16,18 +16,25 @@ import orjson
 
 from tink.apiserver import errors
 from tink.apiserver.admission.attributes import Admission, AdmitAll
-from tink.apiserver.http.options import DeleteOptions, WriteOptions
-from tink.apiserver.http.request import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Body, Target
+from tink.apiserver.requests import (
+    APPLY_PATCH,
+    JSON_PATCH,
+    MERGE_PATCH,
+    STRATEGIC_PATCH,
+    Body,
+    DeleteOptions,
+    Target,
+    WriteOptions,
+)
 from tink.apiserver.resources.registry import Resource
-from tink.apiserver.store.storage import Key, MismatchError, Store, Stored
+from tink.apiserver.store import Key, MismatchError, Store, Stored
 from tink.apiserver.write import submitted
 from tink.apiserver.write.deletion import Deletion
 from tink.apiserver.write.persistence import Persistence, key_of, served
 from tink.apiserver.write.pipeline import Pipeline
 from tink.apiserver.write.strategy import Create, Result, Update
 from tink.offload import offload
-from tink.schema import field_errors, meta
-from tink.schema.values import Raw, deep_copy
+from tink.schema import Raw, deep_copy, field_errors, meta
 
 ATTEMPTS = 5
 """How often a write is tried when the object keeps changing (Kubernetes: MaxRetryWhenPatchConflicts)."""

@@ -40,7 +40,7 @@ class _Validator:
     def __init__(self) -> None:
         self.issues: list[Issue] = []
 
-    def walk(self, node: Node, *, mixed: bool) -> None:
+    def traversal(self, node: Node, *, mixed: bool) -> None:
         """Checks a node and all below; `mixed` where format() allows literals of mixed types."""
         if isinstance(node, Call):
             self.call(node)
@@ -50,7 +50,7 @@ class _Validator:
         elif not mixed and isinstance(node, MapNode):
             self.map_literal(node)
         for child in _children(node):
-            self.walk(child, mixed=mixed)
+            self.traversal(child, mixed=mixed)
 
     def call(self, node: Call) -> None:
         first = node.args[0] if node.args else None
@@ -122,5 +122,5 @@ class _Validator:
 def validate(tree: Node) -> list[Issue]:
     """What is wrong with a checked tree's constants and literals."""
     validator = _Validator()
-    validator.walk(tree, mixed=False)
+    validator.traversal(tree, mixed=False)
     return validator.issues

@@ -4,7 +4,7 @@ Sources: k8s.io/apiserver, pkg/cel/library/cost.go; cel-go, interpreter/runtimec
 
 Most calls cost 1 always. The others cost by the sizes of their arguments or result; those are here, as
 functions of the arguments and the result. They count no more than the outermost size of a value; what is walked
-through within it is counted by `walk`.
+through within it is counted by `traversal`.
 """
 
 from collections.abc import Callable

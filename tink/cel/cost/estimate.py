@@ -25,6 +25,7 @@ class Entries:
     value: Cost
 
     def union(self, other: "Entries") -> "Entries":
+        """The sizes that cover both."""
         return Entries(self.shape, self.key.union(other.key), self.value.union(other.value))
 
 

@@ -28,6 +28,7 @@ class Argument:
 
     @property
     def extent(self) -> Cost:
+        """The size, or the largest that there is where none is known."""
         return self.size or UNKNOWN
 
 
@@ -63,13 +64,13 @@ def _traversal(args: list[Argument]) -> Estimate:
 
 def _replace(args: list[Argument]) -> Estimate:
     text, old, new = (arg.extent for arg in args[:3])
-    most, kept_most = _replaced(text.max, old.min, longer=new.max > old.min, up=True)
-    least, kept_least = _replaced(text.min, old.max, longer=old.max > new.min, up=False)
+    most, kept_most = _replaced(text.max, old.min, longer=new.max > old.min)
+    least, kept_least = _replaced(text.min, old.max, longer=old.max > new.min)
     size = Cost(least, most) * new + Cost(kept_least, kept_most)
     return Estimate(text.scaled(2 * _PER_CHARACTER), size)
 
 
-def _replaced(text: int, part: int, *, longer: bool, up: bool) -> tuple[int, int]:
+def _replaced(text: int, part: int, *, longer: bool) -> tuple[int, int]:
     """How often a part is replaced in the extreme case, and how much of the text is kept beside."""
     if part == 0:
         return (text + 1 if text < LIMIT else text), text

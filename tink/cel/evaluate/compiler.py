@@ -5,12 +5,12 @@ from typing import Any
 from tink.cel.check.checker import qualified
 from tink.cel.check.signatures import FUNCTIONS, Overload
 from tink.cel.cost.charges import LIST_BASE, MAP_BASE, Charge, charge_for, pattern_cost
-from tink.cel.cost.walk import Walk
+from tink.cel.cost.traversal import Traversal
 from tink.cel.errors import CelError, EvaluationError
 from tink.cel.evaluate import access, loops, operators
 from tink.cel.evaluate.code import VARIABLES, Code, Frame, Run, charged, constant, overdrawn
-from tink.cel.library.functions import OVERLOADS, WALKERS
-from tink.cel.library.regex import PatternError, find_all, tester
+from tink.cel.library.functions import OVERLOADS, TRAVERSING
+from tink.cel.library.regex import PatternError, find_all, pattern_tester
 from tink.cel.library.times import span
 from tink.cel.syntax.tree import Call, Comprehension, Ident, ListNode, Literal, MapNode, Node, Select
 from tink.cel.types import ListType, MapType, ObjectType, Opaque, Type, declared_field
@@ -95,6 +95,7 @@ class Compiler:
         return self.call(node)
 
     def ident(self, node: Ident) -> Code:
+        """Code for a variable, a loop's variable or the name of a type."""
         if node.names_type:
             return constant(TypeValue(node.name))
         slot = self.names[node.name][-1]
@@ -110,9 +111,11 @@ class Compiler:
         return code if code.attribute or self.is_condition(node) else Code(code.run, code.cost + 1)
 
     def is_condition(self, node: Node) -> bool:
+        """Whether a node is `a ? b : c`."""
         return isinstance(node, Call) and node.function == "_?_:_"
 
     def select(self, node: Select) -> Code:
+        """Code for `a.b`, and for the test `has(a.b)`."""
         if node.named:
             return constant(TypeValue(qualified(node) or ""))
         operand = self.base(node.operand)
@@ -135,12 +138,14 @@ class Compiler:
         return Code(run, operand.cost + 1, attribute=True)
 
     def optional_field(self, operand: Run, target: Type, name: str) -> Run:
+        """A function that reads `a.?b`."""
         declared = declared_field(target, name)
         if declared is None:
             return access.optional_field(operand, name, target, target)
         return access.optional_field(operand, declared.name_in_json, target, declared.type)
 
     def index(self, node: Call) -> Code:
+        """Code for `a[b]` and `a[?b]`."""
         operand, at = self.base(node.args[0]), self.compile(node.args[1])
         if at.constant:
             try:
@@ -160,6 +165,7 @@ class Compiler:
     # literals
 
     def list_literal(self, node: ListNode) -> Code:
+        """Code for `[a, b]`."""
         parts = [self.compile(element) for element in node.elements]
         runs = [part.run for part in parts]
         optionals = node.optionals
@@ -186,6 +192,7 @@ class Compiler:
         return Code(run_optional if optionals else run, sum(part.cost for part in parts) + LIST_BASE, single=single)
 
     def map_literal(self, node: MapNode) -> Code:
+        """Code for `{a: b}`."""
         parts = [(self.compile(e.key), self.compile(e.value), e.optional) for e in node.entries]
         runs = [(key.run, value.run, optional) for key, value, optional in parts]
 
@@ -213,6 +220,7 @@ class Compiler:
     # calls
 
     def call(self, node: Call) -> Code:
+        """Code for an operator or a function."""
         function = node.function
         if function in ("_[_]", "_[?_]"):
             return self.index(node)
@@ -265,6 +273,7 @@ class Compiler:
         return Code(run, args[0].cost)
 
     def function(self, node: Call, given: list[Node], args: list[Code]) -> Code:
+        """Code for a function of the library, its arguments compiled."""
         pattern = self.pattern(node, given, args)
         if pattern is not None:
             return pattern
@@ -276,7 +285,7 @@ class Compiler:
                 raise CelError(f"program instantiation failed: {error}") from None
         fixed = sum(arg.cost for arg in args)
         charge = charge_for(node.function, node.overloads)
-        if not WALKERS.keys().isdisjoint(node.overloads):
+        if not TRAVERSING.keys().isdisjoint(node.overloads):
             return Code(_walking(implementation, args, charge), fixed + (1 if charge is None else 0))
         if charge is None:
             return Code(_applied(implementation, args), fixed + 1)
@@ -285,25 +294,25 @@ class Compiler:
     def implementation(self, node: Call, given: list[Node]) -> Any:
         """The Python function for a call; it looks at the types of values where the check could not.
 
-        It takes a walk before the arguments if one of the overloads does.
+        It takes a traversal before the arguments if one of the overloads does.
         """
         ids = node.overloads
         if len(ids) == 1 and not any(map(_is_dyn, given)):
-            return WALKERS.get(ids[0]) or OVERLOADS[ids[0]]
+            return TRAVERSING.get(ids[0]) or OVERLOADS[ids[0]]
         candidates = [
-            (_BY_ID[ident].args, WALKERS.get(ident) or OVERLOADS[ident], ident in WALKERS)
+            (_BY_ID[ident].args, TRAVERSING.get(ident) or OVERLOADS[ident], ident in TRAVERSING)
             for ident in ids
-            if ident in WALKERS or ident in OVERLOADS
+            if ident in TRAVERSING or ident in OVERLOADS
         ]
         operands, name = _OPERANDS.get(node.function), node.function
 
-        def choose_walking(walk: Walk, *values: Any) -> Any:
-            return choose(*values, walk=walk)
+        def choose_walking(traversal: Traversal, *values: Any) -> Any:
+            return choose(*values, traversal=traversal)
 
-        def choose(*values: Any, walk: Walk | None = None) -> Any:
+        def choose(*values: Any, traversal: Traversal | None = None) -> Any:
             for wanted, implementation, walks in candidates:
                 if all(map(_takes, wanted, values)):
-                    return implementation(walk, *values) if walks else implementation(*values)
+                    return implementation(traversal, *values) if walks else implementation(*values)
             if name == "-_" and type(values[0]) is Duration:
                 return span(-values[0].ns)  # not declared, but evaluation does it
             if operands is None and name not in _PLAIN:
@@ -321,7 +330,7 @@ class Compiler:
             return None
         source, text = args[1].value, args[0].run
         try:
-            test = tester(source)
+            test = pattern_tester(source)
         except PatternError as error:
             raise CelError(f"program instantiation failed: {error}") from None
         size = len(source)
@@ -349,6 +358,7 @@ class Compiler:
     # loops
 
     def comprehension(self, node: Comprehension) -> Code:
+        """Code for a macro that goes through a list or map, and for `cel.bind`."""
         if node.macro == "bind":
             value = self.compile(node.initial)
             slot = self.push(node.accumulator)
@@ -365,6 +375,7 @@ class Compiler:
         return code
 
     def loop(self, node: Comprehension, over: Code, slots: tuple[int, int]) -> Code:
+        """Code for the loop of a macro over compiled elements; `slots` are those of its variables."""
         step = node.step
         assert isinstance(step, Call)  # noqa: S101 - every macro's step is a call
         if node.macro in ("all", "exists"):
@@ -384,6 +395,7 @@ class Compiler:
         return self.insertion(step, over, slots, predicate)
 
     def insertion(self, step: Call, over: Code, slots: tuple[int, int], predicate: Code | None) -> Code:
+        """Code for a loop that makes a list or map: `map`, `filter`, `transformList` and their kin."""
         value = self.compile(step.args[-1])
         entry, get, slot = len(step.args) == 2, value.run, slots[0]
         put, put_all = OVERLOADS["@mapInsert_map_key_value"], OVERLOADS["@mapInsert_map_map"]
@@ -455,7 +467,7 @@ def _walking(implementation: Any, args: list[Code], price: Charge | None) -> Run
 
     def run(frame: Frame) -> Any:
         values = tuple([arg(frame) for arg in runs])
-        result = implementation(Walk(frame, values), *values)
+        result = implementation(Traversal(frame, values), *values)
         if price is not None:
             frame[0] -= price(values, result)
             if frame[0] < 0:

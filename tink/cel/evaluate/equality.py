@@ -1,7 +1,7 @@
 """CEL's equality, which is deep, and what looks for equal elements in lists.
 
 Each comparison says what it walks through: `[a, a]` that is put into itself n times is small in memory and has 2**n
-parts for who walks it. `walk.Walk` counts them; `equal` here is for what is as large as it looks, such as data.
+parts for who goes through it. `Traversal` counts them; `equal` here is for what is as large as it looks, such as data.
 """
 
 import itertools

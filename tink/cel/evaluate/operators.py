@@ -9,7 +9,7 @@ from typing import Any
 
 from tink.cel import values
 from tink.cel.cost.charges import smaller
-from tink.cel.cost.walk import OBJECT, Glance, Walk, look_sooner
+from tink.cel.cost.traversal import OBJECT, Glance, Traversal, look_sooner
 from tink.cel.errors import EvaluationError
 from tink.cel.evaluate.access import reader
 from tink.cel.evaluate.code import ABSORBED, Code, Frame, Run, as_error, charged, constant, overdrawn
@@ -170,7 +170,7 @@ _DEEP = frozenset((list, values.SetList, values.MapList, dict, values.Optional))
 
 
 def _walked(frame: Frame, a: Any, b: Any) -> bool:
-    return Walk(frame, (a, b)).equal(a, b) if type(a) in _DEEP else equal(a, b)
+    return Traversal(frame, (a, b)).equal(a, b) if type(a) in _DEEP else equal(a, b)
 
 
 def equals(left: Code, right: Code, t: Type, other: Type, *, wanted: bool) -> Code:

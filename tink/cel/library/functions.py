@@ -1,7 +1,7 @@
 """What each function does: from the id of an overload to the Python function that does it.
 
-The compiler calls these with values whose types fit the overload's signature; `WALKERS` with a walk before them,
-which counts what they see of nested values. Operators that need more (logic, selection, equality) are not here.
+The compiler calls these with values whose types fit the overload's signature; `TRAVERSING` with a traversal before
+them, which counts what they see of nested values. Operators that need more (logic, selection, equality) are elsewhere.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from tink.cel.errors import EvaluationError
 from tink.cel.evaluate import conversions
 from tink.cel.library import lists, net, quantity, semver, strings, times, urls
 from tink.cel.library.named_formats import FORMATS, NamedFormat
-from tink.cel.library.regex import PatternError, find_all, tester
+from tink.cel.library.regex import PatternError, find_all, pattern_tester
 from tink.cel.library.stringformat import formatted
 from tink.cel.values import ABSENT, Duration, Optional, TypeValue, UInt
 
@@ -104,7 +104,7 @@ def _negate(value: int) -> int:
 def matches(text: str, pattern: str) -> bool:
     """Whether a text has a match of a pattern that is known only now."""
     try:
-        return tester(pattern)(text)
+        return pattern_tester(pattern)(text)
     except PatternError as error:
         raise EvaluationError(str(error)) from None
 
@@ -208,9 +208,9 @@ def _for_elements() -> dict[str, Function]:
     for name in ("int", "uint", "double", "bool", "duration", "timestamp", "string", "bytes"):
         long = f"google.protobuf.{name.title()}" if name in ("duration", "timestamp") else name
         table[f"list_{name}_is_sorted_bool"] = lists.is_sorted
-        table[f"list_{name}_max_{name}"] = lambda walk, items: lists.extreme(walk, items, 1, "max")
-        table[f"list_{name}_min_{name}"] = lambda walk, items: lists.extreme(walk, items, -1, "min")
-        table[f"list_{long}_sort"] = lambda walk, items: lists.sort_by(walk, items, items)
+        table[f"list_{name}_max_{name}"] = lambda traversal, items: lists.extreme(traversal, items, 1, "max")
+        table[f"list_{name}_min_{name}"] = lambda traversal, items: lists.extreme(traversal, items, -1, "min")
+        table[f"list_{long}_sort"] = lambda traversal, items: lists.sort_by(traversal, items, items)
         table[f"list_{long}_sortByAssociatedKeys"] = lists.sort_by
     return table
 
@@ -399,10 +399,10 @@ OVERLOADS: dict[str, Function] = {
 }
 """Every overload that is a plain function of its arguments."""
 
-WALKERS: dict[str, Function] = {
+TRAVERSING: dict[str, Function] = {
     "add_list": lists.add_lists,
     "string_format": formatted,
-    "in_list": lambda walk, value, items: walk.contains(items, value),
+    "in_list": lambda traversal, value, items: traversal.contains(items, value),
     "list_a_index_of_int": lists.index_of,
     "list_a_last_index_of_int": lists.last_index_of,
     "list_flatten": lists.flatten,

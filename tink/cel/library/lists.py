@@ -1,13 +1,13 @@
 """The list functions: Kubernetes' own (sum, min, max, isSorted, indexOf) and cel-go's lists and sets extensions.
 
-Those that look into the elements take a walk, which counts what they see.
+Those that look into the elements take a traversal, which counts what they see.
 """
 
 import functools
 import itertools
 from typing import Any
 
-from tink.cel.cost.walk import Walk
+from tink.cel.cost.traversal import Traversal
 from tink.cel.errors import EvaluationError
 from tink.cel.library import times
 from tink.cel.values import (
@@ -34,7 +34,7 @@ MAX_COMPARED = 10_000_000
 """Most comparisons for one union of sets."""
 
 
-def add_lists(walk: Walk, a: list[Any], b: list[Any]) -> list[Any]:
+def add_lists(traversal: Traversal, a: list[Any], b: list[Any]) -> list[Any]:
     """`a + b` by the kind of the left list: appended, united, or merged by keys.
 
     Raises:
@@ -43,7 +43,7 @@ def add_lists(walk: Walk, a: list[Any], b: list[Any]) -> list[Any]:
     if len(a) + len(b) > MAX_LENGTH:
         raise EvaluationError("operation cancelled: result is too large")
     if type(a) is SetList:
-        return _united(walk, a, b)
+        return _united(traversal, a, b)
     if type(a) is MapList:
         places = {a.key(item): at for at, item in enumerate(a)}
         items = list(a)
@@ -57,7 +57,7 @@ def add_lists(walk: Walk, a: list[Any], b: list[Any]) -> list[Any]:
     return [*a, *b]
 
 
-def _united(walk: Walk, a: SetList, b: list[Any]) -> SetList:
+def _united(traversal: Traversal, a: SetList, b: list[Any]) -> SetList:
     merged = SetList(a)
     texts = {item for item in a if type(item) is str}
     others = [item for item in a if type(item) is not str]
@@ -68,7 +68,7 @@ def _united(walk: Walk, a: SetList, b: list[Any]) -> SetList:
             texts.add(item)
         elif len(others) * len(b) > MAX_COMPARED:
             raise EvaluationError("operation cancelled: result is too large")
-        elif walk.contains(others, item):
+        elif traversal.contains(others, item):
             continue
         else:
             others.append(item)
@@ -114,10 +114,10 @@ def total(items: list[Any], zero: Any) -> Any:
     return result
 
 
-def _comparable(walk: Walk, items: list[Any]) -> None:
+def _comparable(traversal: Traversal, items: list[Any]) -> None:
     if any(type(item) not in COMPARABLE for item in items):
         raise no_overload()
-    walk.texts(items)
+    traversal.texts(items)
 
 
 def _compared(a: Any, b: Any) -> int | None:
@@ -128,13 +128,13 @@ def _compared(a: Any, b: Any) -> int | None:
         return None
 
 
-def is_sorted(walk: Walk, items: list[Any]) -> bool:
+def is_sorted(traversal: Traversal, items: list[Any]) -> bool:
     """Whether no element is greater than the next."""
-    _comparable(walk, items)
+    _comparable(traversal, items)
     return not any(_compared(a, b) == 1 for a, b in itertools.pairwise(items))
 
 
-def extreme(walk: Walk, items: list[Any], wanted: int, name: str) -> Any:
+def extreme(traversal: Traversal, items: list[Any], wanted: int, name: str) -> Any:
     """The least (`wanted` = -1) or greatest (1) element.
 
     Raises:
@@ -142,7 +142,7 @@ def extreme(walk: Walk, items: list[Any], wanted: int, name: str) -> Any:
     """
     if not items:
         raise EvaluationError(f"{name} called on empty list")
-    _comparable(walk, items)
+    _comparable(traversal, items)
     best = items[0]
     for item in items[1:]:
         if _compared(best, item) == -wanted:
@@ -150,24 +150,24 @@ def extreme(walk: Walk, items: list[Any], wanted: int, name: str) -> Any:
     return best
 
 
-def index_of(walk: Walk, items: list[Any], value: Any) -> int:
+def index_of(traversal: Traversal, items: list[Any], value: Any) -> int:
     """The place of the first element equal to the value, else -1."""
-    walk.through(items)  # as the cost does that Kubernetes takes
+    traversal.through(items)  # as the cost does that Kubernetes takes
     if type(value) is str:
-        return items.index(value) if walk.contains(items, value) else -1
+        return items.index(value) if traversal.contains(items, value) else -1
     for at, item in enumerate(items):
-        if walk.equal(item, value):
+        if traversal.equal(item, value):
             return at
     return -1
 
 
-def last_index_of(walk: Walk, items: list[Any], value: Any) -> int:
+def last_index_of(traversal: Traversal, items: list[Any], value: Any) -> int:
     """The place of the last element equal to the value, else -1."""
-    walk.through(items)
+    traversal.through(items)
     if type(value) is str:
-        return len(items) - 1 - items[::-1].index(value) if walk.contains(items, value) else -1
+        return len(items) - 1 - items[::-1].index(value) if traversal.contains(items, value) else -1
     for at in range(len(items) - 1, -1, -1):
-        if walk.equal(items[at], value):
+        if traversal.equal(items[at], value):
             return at
     return -1
 
@@ -183,21 +183,21 @@ def piece(items: list[Any], start: int, end: int) -> list[Any]:
     return items[start:end]
 
 
-def flatten(walk: Walk, items: list[Any], depth: int = 1) -> list[Any]:
+def flatten(traversal: Traversal, items: list[Any], depth: int = 1) -> list[Any]:
     """Lists within the list replaced by their elements, `depth` levels deep."""
     if depth < 0:
         raise EvaluationError("level must be non-negative")
-    walk.visit(len(items) + 1)
+    traversal.visit(len(items) + 1)
     flat: list[Any] = []
     for item in items:
         if isinstance(item, list) and depth:
-            flat += flatten(walk, item, depth - 1)
+            flat += flatten(traversal, item, depth - 1)
         else:
             flat.append(item)
     return flat
 
 
-def sort_by(walk: Walk, items: list[Any], keys: list[Any]) -> list[Any]:
+def sort_by(traversal: Traversal, items: list[Any], keys: list[Any]) -> list[Any]:
     """The elements in the order of their keys.
 
     Raises:
@@ -215,7 +215,7 @@ def sort_by(walk: Walk, items: list[Any], keys: list[Any]) -> list[Any]:
         raise EvaluationError("list elements must be comparable")
     if any(type_name(key) != kind for key in keys):
         raise EvaluationError("list elements must have the same type")
-    walk.texts(keys, len(keys).bit_length())
+    traversal.texts(keys, len(keys).bit_length())
 
     def order_of(a: int, b: int) -> int:
         return compare(keys[a], keys[b])
@@ -235,30 +235,30 @@ def _hashable_all(items: list[Any]) -> bool:
     return all(type(item) is str for item in items)
 
 
-def distinct(walk: Walk, items: list[Any]) -> list[Any]:
+def distinct(traversal: Traversal, items: list[Any]) -> list[Any]:
     """Each element once, at its first place."""
     if _hashable_all(items):
         return list(dict.fromkeys(items))
     unique: list[Any] = []
     for item in items:
-        if not walk.contains(unique, item):
+        if not traversal.contains(unique, item):
             unique.append(item)
     return unique
 
 
-def sets_contain(walk: Walk, items: list[Any], part: list[Any]) -> bool:
+def sets_contain(traversal: Traversal, items: list[Any], part: list[Any]) -> bool:
     """Whether every element of `part` is in `items`."""
-    return all(walk.contains(items, item) for item in part)
+    return all(traversal.contains(items, item) for item in part)
 
 
-def sets_equivalent(walk: Walk, a: list[Any], b: list[Any]) -> bool:
+def sets_equivalent(traversal: Traversal, a: list[Any], b: list[Any]) -> bool:
     """Whether each list has all elements of the other."""
-    return sets_contain(walk, a, b) and sets_contain(walk, b, a)
+    return sets_contain(traversal, a, b) and sets_contain(traversal, b, a)
 
 
-def sets_intersect(walk: Walk, a: list[Any], b: list[Any]) -> bool:
+def sets_intersect(traversal: Traversal, a: list[Any], b: list[Any]) -> bool:
     """Whether the lists share an element."""
-    return any(walk.contains(b, item) for item in a)
+    return any(traversal.contains(b, item) for item in a)
 
 
 def unwrapped(items: list[Any]) -> list[Any]:

@@ -8,8 +8,8 @@ import re
 import socket
 
 from tink.cel.errors import EvaluationError
-from tink.cel.library.quoting import go_quote
 from tink.cel.values import OpaqueValue
+from tink.golang import quote
 
 _HEX = frozenset("0123456789abcdefABCDEF")
 _BITS = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
@@ -37,6 +37,7 @@ class Ip(OpaqueValue):
         return ipaddress.IPv6Address(self.number).compressed
 
     def size_for_cost(self) -> int:
+        """Bytes of the address."""
         return self.bits // 8
 
 
@@ -60,6 +61,7 @@ class Cidr(OpaqueValue):
         return f"{self.ip}/{self.length}"
 
     def size_for_cost(self) -> int:
+        """Bytes of the prefix."""
         return (self.length + 7) // 8
 
     def contains(self, ip: Ip) -> bool:
@@ -85,12 +87,12 @@ def _v4_problem(text: str) -> str:
                 return "IPv4 field has value >255"
         elif char == ".":
             if at in (0, len(text) - 1) or text[at - 1] == ".":
-                return f"IPv4 field must have at least one digit (at {go_quote(text[at:])})"
+                return f"IPv4 field must have at least one digit (at {quote(text[at:])})"
             if fields == 3:
                 return "IPv4 address too long"
             fields, value, digits = fields + 1, 0, 0
         else:
-            return f"unexpected character (at {go_quote(text[at:])})"
+            return f"unexpected character (at {quote(text[at:])})"
     return "IPv4 address too short"
 
 
@@ -103,7 +105,7 @@ def _v6_problem(text: str) -> str:
         size = 0
         while size < len(rest) and rest[size] in _HEX:
             size += 1
-        at = f" (at {go_quote(rest)})"
+        at = f" (at {quote(rest)})"
         if size > 4:
             return f"each group must have 4 or less digits{at}"
         if size == 0:
@@ -118,18 +120,18 @@ def _v6_problem(text: str) -> str:
         if not rest:
             break
         if rest[0] != ":":
-            return f"unexpected character, want colon (at {go_quote(rest)})"
+            return f"unexpected character, want colon (at {quote(rest)})"
         if len(rest) == 1:
-            return f"colon must be followed by more characters (at {go_quote(rest)})"
+            return f"colon must be followed by more characters (at {quote(rest)})"
         rest = rest[1:]
         if rest[0] == ":":
             if ellipsis:
-                return f"multiple :: in address (at {go_quote(rest)})"
+                return f"multiple :: in address (at {quote(rest)})"
             ellipsis, rest = True, rest[1:]
             if not rest:
                 break
     if rest:
-        return f"trailing garbage after address (at {go_quote(rest)})"
+        return f"trailing garbage after address (at {quote(rest)})"
     return "the :: must expand to at least one field of zeros" if groups == 8 else "address string too short"
 
 
@@ -159,9 +161,9 @@ def _address(text: str) -> tuple[Ip | None, str, str]:
     bare, percent, zone = text.partition("%")
     found = _number(bare) if ":" in bare or not percent else None
     if found is None or "\0" in text:
-        return None, "", f"ParseAddr({go_quote(text)}): {_problem(text)}"
+        return None, "", f"ParseAddr({quote(text)}): {_problem(text)}"
     if percent and not zone:
-        return None, "", f"ParseAddr({go_quote(text)}): zone must be a non-empty string"
+        return None, "", f"ParseAddr({quote(text)}): zone must be a non-empty string"
     return Ip(*found), zone, ""
 
 
@@ -177,11 +179,11 @@ def parse_ip(text: str) -> Ip:
     """
     ip, zone, problem = _address(text)
     if ip is None:
-        raise EvaluationError(f"IP Address {go_quote(text)} parse error during conversion from string: {problem}")
+        raise EvaluationError(f"IP Address {quote(text)} parse error during conversion from string: {problem}")
     if zone:
-        raise EvaluationError(f"IP address {go_quote(text)} with zone value is not allowed")
+        raise EvaluationError(f"IP address {quote(text)} with zone value is not allowed")
     if _mapped(ip):
-        raise EvaluationError(f"IPv4-mapped IPv6 address {go_quote(text)} is not allowed")
+        raise EvaluationError(f"IPv4-mapped IPv6 address {quote(text)} is not allowed")
     return ip
 
 
@@ -207,13 +209,13 @@ def parse_cidr(text: str) -> Cidr:
     elif zone:
         problem = "IPv6 zones cannot be present in a prefix"
     elif not _BITS.fullmatch(tail):
-        problem = f"bad bits after slash: {go_quote(tail)}"
+        problem = f"bad bits after slash: {quote(tail)}"
     elif int(tail) > ip.bits:
         problem = "prefix length out of range"
     if problem or ip is None:
-        raise EvaluationError(f"{_CONVERSION}{_CONVERSION}netip.ParsePrefix({go_quote(text)}): {problem}")
+        raise EvaluationError(f"{_CONVERSION}{_CONVERSION}netip.ParsePrefix({quote(text)}): {problem}")
     if _mapped(ip):
-        raise EvaluationError(f"{_CONVERSION}IPv4-mapped IPv6 address {go_quote(text)} is not allowed")
+        raise EvaluationError(f"{_CONVERSION}IPv4-mapped IPv6 address {quote(text)} is not allowed")
     return Cidr(ip, int(tail))
 
 

@@ -3,8 +3,8 @@
 import re
 
 from tink.cel.errors import EvaluationError
-from tink.cel.library.quoting import go_quote
 from tink.cel.values import MAX_UINT, OpaqueValue
+from tink.golang import quote
 
 _ALPHANUM = re.compile(r"[0-9A-Za-z-]*", re.ASCII)
 _NUMERIC = re.compile(r"[0-9]*", re.ASCII)
@@ -36,9 +36,9 @@ class Semver(OpaqueValue):
 
 def _number(text: str, what: str) -> int:
     if not _NUMERIC.fullmatch(text):
-        raise EvaluationError(f"Invalid character(s) found in {what.lower()} number {go_quote(text)}")
+        raise EvaluationError(f"Invalid character(s) found in {what.lower()} number {quote(text)}")
     if len(text) > 1 and text[0] == "0":
-        raise EvaluationError(f"{what} number must not contain leading zeroes {go_quote(text)}")
+        raise EvaluationError(f"{what} number must not contain leading zeroes {quote(text)}")
     return _unsigned(text)
 
 
@@ -46,7 +46,7 @@ def _unsigned(text: str) -> int:
     if not text:
         raise EvaluationError('strconv.ParseUint: parsing "": invalid syntax')
     if len(text) > 20 or int(text) > MAX_UINT:
-        raise EvaluationError(f"strconv.ParseUint: parsing {go_quote(text)}: value out of range")
+        raise EvaluationError(f"strconv.ParseUint: parsing {quote(text)}: value out of range")
     return int(text)
 
 
@@ -55,10 +55,10 @@ def _identifier(text: str) -> int | str:
         raise EvaluationError("Prerelease is empty")
     if _NUMERIC.fullmatch(text):
         if len(text) > 1 and text[0] == "0":
-            raise EvaluationError(f"Numeric PreRelease version must not contain leading zeroes {go_quote(text)}")
+            raise EvaluationError(f"Numeric PreRelease version must not contain leading zeroes {quote(text)}")
         return _unsigned(text)
     if not _ALPHANUM.fullmatch(text):
-        raise EvaluationError(f"Invalid character(s) found in prerelease {go_quote(text)}")
+        raise EvaluationError(f"Invalid character(s) found in prerelease {quote(text)}")
     return text
 
 
@@ -82,7 +82,7 @@ def parse(text: str) -> Semver:
         if not part:
             raise EvaluationError("Build meta data is empty")
         if not _ALPHANUM.fullmatch(part):
-            raise EvaluationError(f"Invalid character(s) found in build meta data {go_quote(part)}")
+            raise EvaluationError(f"Invalid character(s) found in build meta data {quote(part)}")
     return Semver(numbers, identifiers, build)
 
 

@@ -6,17 +6,17 @@ Texts are as cel-go's for the locale that Kubernetes leaves set (en_US), hence t
 from collections.abc import Callable
 from typing import Any
 
-from tink.cel.cost.walk import Walk
+from tink.cel.cost.traversal import Traversal
 from tink.cel.errors import EvaluationError
-from tink.cel.library.quoting import go_quote
 from tink.cel.library.strings import MAX_RESULT
 from tink.cel.library.times import duration_text, timestamp_text
 from tink.cel.values import Duration, Timestamp, TypeValue, UInt, double_text, type_name
+from tink.golang import quote
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MAX_PRECISION = 1000
 WRITTEN = 4
-"""Nodes of a walk that one counts for: writing takes longer than comparing."""
+"""Nodes of a traversal that one counts for: writing takes longer than comparing."""
 
 STRINGS = frozenset(
     (
@@ -113,10 +113,10 @@ def _precision(text: str, at: int) -> tuple[int, int]:
     return int(digits), end
 
 
-def _string(walk: Walk, value: Any) -> str:
+def _string(traversal: Traversal, value: Any) -> str:
     kind = type(value)
     if kind is str:
-        walk.text(value)
+        traversal.text(value)
         return str(value)
     if kind is bool:
         return "true" if value else "false"
@@ -125,11 +125,11 @@ def _string(walk: Walk, value: Any) -> str:
     if kind is float:
         return double_text(value)
     if isinstance(value, list):
-        walk.visit(WRITTEN * (len(value) + 1))
-        return "[" + ", ".join([_inner(walk, item) for item in value]) + "]"
+        traversal.visit(WRITTEN * (len(value) + 1))
+        return "[" + ", ".join([_inner(traversal, item) for item in value]) + "]"
     if kind is dict:
-        walk.visit(WRITTEN * (len(value) + 1))
-        return "{" + ", ".join(sorted(f"{_key(walk, k)}:{_inner(walk, v)}" for k, v in value.items())) + "}"
+        traversal.visit(WRITTEN * (len(value) + 1))
+        return "{" + ", ".join(sorted(f"{_key(traversal, k)}:{_inner(traversal, v)}" for k, v in value.items())) + "}"
     if value is None:
         return "null"
     if kind is Timestamp:
@@ -147,32 +147,32 @@ def _string(walk: Walk, value: Any) -> str:
     raise _wrong_type("s", type_name(value))
 
 
-def _key(walk: Walk, value: Any) -> str:
+def _key(traversal: Traversal, value: Any) -> str:
     if type(value) is str:
-        walk.text(value)
-        return go_quote(value)
+        traversal.text(value)
+        return quote(value)
     if type(value) in (int, UInt, bool):
-        return _string(walk, value)
+        return _string(traversal, value)
     raise ClauseError(f"error during formatting: no formatting function for map key of type {type_name(value)}")
 
 
-def _inner(walk: Walk, value: Any) -> str:
+def _inner(traversal: Traversal, value: Any) -> str:
     """A value within a list or map: strings are quoted, doubles have six places."""
     kind = type(value)
     if kind is str or kind is bytes:
-        walk.text(value)
+        traversal.text(value)
     if kind is str:
-        return go_quote(value)
+        return quote(value)
     if kind is bytes:
-        return "b" + go_quote(value.decode("utf-8", "replace"))
+        return "b" + quote(value.decode("utf-8", "replace"))
     if kind is float:
         if value - value != 0:
             return f'"{double_text(value)}"'
         return f"{value:f}"
     if kind is Timestamp or kind is Duration:
         word = "timestamp" if kind is Timestamp else "duration"
-        return f'{word}("{_string(walk, value)}")'
-    return _string(walk, value)
+        return f'{word}("{_string(traversal, value)}")'
+    return _string(traversal, value)
 
 
 def _double(clause: str, value: Any) -> float:
@@ -220,7 +220,7 @@ _WRITERS: dict[str, Callable[[Any, int], str]] = {
 }
 
 
-def formatted(walk: Walk, text: str, args: list[Any]) -> str:
+def formatted(traversal: Traversal, text: str, args: list[Any]) -> str:
     """`text` with its clauses filled from `args`.
 
     Raises:
@@ -232,7 +232,7 @@ def formatted(walk: Walk, text: str, args: list[Any]) -> str:
         at = size = 0
         for plain, precision, clause in clauses(text, len(args)):
             if clause:
-                piece = _string(walk, args[at]) if clause == "s" else _WRITERS[clause](args[at], precision)
+                piece = _string(traversal, args[at]) if clause == "s" else _WRITERS[clause](args[at], precision)
                 size += len(piece)
                 if size > MAX_RESULT:
                     raise EvaluationError("operation cancelled: result is too large")

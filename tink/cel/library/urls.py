@@ -4,8 +4,8 @@ import re
 
 from tink.cel.errors import EvaluationError
 from tink.cel.library.net import _address
-from tink.cel.library.quoting import go_quote
 from tink.cel.values import OpaqueValue
+from tink.golang import quote
 
 _ALNUM = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.~")
 _PATH_SAFE = _ALNUM | frozenset(b"$&+,/:;=@")
@@ -51,10 +51,12 @@ class Url(OpaqueValue):
 
     @property
     def hostname(self) -> str:
+        """The host without port and brackets."""
         return self._split()[0]
 
     @property
     def port(self) -> str:
+        """The port as it is written; empty when there is none."""
         return self._split()[1]
 
     def parameters(self) -> dict[str, list[str]]:
@@ -93,7 +95,7 @@ def _unescaped(text: str) -> str:
         return text
     wrong = _PERCENT.search(text)
     if wrong:
-        raise UrlError(f"invalid URL escape {go_quote(wrong.group())}")
+        raise UrlError(f"invalid URL escape {quote(wrong.group())}")
     return _octets(text).decode("utf-8", "replace")
 
 
@@ -107,17 +109,17 @@ def _host(text: str) -> str:
     for at, char in enumerate(text):
         if char == "%":
             if wrong and wrong.start() == at:
-                raise UrlError(f"invalid URL escape {go_quote(wrong.group())}")
+                raise UrlError(f"invalid URL escape {quote(wrong.group())}")
             if int(text[at + 1], 16) < 8 and text[at : at + 3] != "%25":
-                raise UrlError(f"invalid URL escape {go_quote(text[at : at + 3])}")
+                raise UrlError(f"invalid URL escape {quote(text[at : at + 3])}")
         elif char < "\x80" and ord(char) not in _HOST_SAFE:
-            raise UrlError(f"invalid character {go_quote(char)} in host name")
+            raise UrlError(f"invalid character {quote(char)} in host name")
     return _unescaped(text)
 
 
 def _port_checked(text: str) -> None:
     if not _PORT.fullmatch(text):
-        raise UrlError(f"invalid port {go_quote(text)} after host")
+        raise UrlError(f"invalid port {quote(text)} after host")
 
 
 def _literal_host(text: str) -> str:
@@ -202,13 +204,13 @@ def parse(text: str) -> Url:
     try:
         _parsed(text)
     except UrlError as error:
-        raise UrlError(f"parse {go_quote(text)}: {error}") from None
+        raise UrlError(f"parse {quote(text)}: {error}") from None
     bare, _, fragment = text.partition("#")
     try:
         plain = _parsed(bare, request=False) if bare else Url("", "", "", "", "")
         _unescaped(fragment)
     except UrlError as error:
-        raise UrlError(f"parse {go_quote(bare)}: {error}") from None
+        raise UrlError(f"parse {quote(bare)}: {error}") from None
     plain.text += f"#{fragment}" if fragment else ""
     return plain
 
@@ -230,5 +232,5 @@ def problem(text: str) -> str:
     try:
         _parsed(text)
     except UrlError as error:
-        return f"parse {go_quote(text)}: {error}"
+        return f"parse {quote(text)}: {error}"
     return ""

@@ -11,8 +11,7 @@ from typing import Any
 
 from tink.schema import field_errors
 from tink.schema.definition.names import dns1035
-from tink.schema.field_errors import FieldError
-from tink.schema.golang import invalid
+from tink.schema.field_errors import FieldError, invalid_whole
 from tink.schema.outcome import Outcome
 from tink.schema.structural import compile_schema
 from tink.schema.validations import OBJECT_BUDGET, compile_at, embedded
@@ -51,7 +50,7 @@ def _default(node: Schema, at: str, *, whole: bool) -> list[FieldError]:
         bare["properties"] = known | (bare.get("properties") or {})
     compile_schema(bare)(value, None, walk)
     if walk.unknown:
-        found.append(invalid(at, node["default"], "must not have unknown fields"))
+        found.append(invalid_whole(at, node["default"], "must not have unknown fields"))
     if missing := _resources(node["default"], node, at, whole=whole):
         return found + missing
     if walk.errors:
@@ -115,12 +114,12 @@ def _resources(value: Any, node: Schema, at: str, *, whole: bool) -> list[FieldE
 
 def _type_meta(name: str, value: Any, at: str) -> list[FieldError]:
     if not isinstance(value, str):
-        return [invalid(at, value, "must be a string")]
+        return [invalid_whole(at, value, "must be a string")]
     if not value:
-        return [invalid(at, value, "must not be empty")]
+        return [invalid_whole(at, value, "must not be empty")]
     if name == "apiVersion":
         wrong = f"unexpected GroupVersion string: {value}" if value.count("/") > 1 else ""
     else:
         wrong = dns1035(value.lower())
         wrong = wrong and f"may have mixed case, but should otherwise match: {wrong}"
-    return [invalid(at, value, wrong)] if wrong else []
+    return [invalid_whole(at, value, wrong)] if wrong else []

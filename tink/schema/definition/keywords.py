@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tink.cel import ListType, MapType, ObjectType, Type, min_json_size
+from tink.golang import to_json
 from tink.schema import field_errors
 from tink.schema.definition.typed import cut, shown_rule
-from tink.schema.field_errors import FieldError
-from tink.schema.golang import as_json, invalid, wrong
+from tink.schema.field_errors import FieldError, invalid_text, invalid_whole
 from tink.schema.validations import FieldPathError, Rule, compile_rule, declare, embedded, escaped, field_path
 
 Schema = Mapping[str, Any]
@@ -241,14 +241,14 @@ def _typed(schema: Schema, at: str, wanted: str, detail: str) -> list[FieldError
     kind = schema.get("type", "")
     if kind == wanted:
         return []
-    return [invalid(f"{at}.type", kind, detail) if kind else field_errors.required(f"{at}.type", detail)]
+    return [invalid_whole(f"{at}.type", kind, detail) if kind else field_errors.required(f"{at}.type", detail)]
 
 
 def _extensions(schema: Schema, at: str) -> list[FieldError]:
     found: list[FieldError] = []
     if schema.get("x-kubernetes-preserve-unknown-fields") is False:
         where = f"{at}.x-kubernetes-preserve-unknown-fields"
-        found.append(invalid(where, False, "must be true or undefined"))
+        found.append(invalid_whole(where, False, "must be true or undefined"))
     map_type, list_type = schema.get(_MAP), schema.get(_LIST)
     if map_type is not None:
         found += _typed(schema, at, "object", f"must be object if {_MAP} is specified")
@@ -262,10 +262,10 @@ def _extensions(schema: Schema, at: str) -> list[FieldError]:
         items = schema["items"]
         detail = "must be atomic as item of a list with x-kubernetes-list-type=set"
         if items.get("type") == "array" and items.get(_LIST) not in (None, "atomic"):
-            found.append(invalid(f"{at}.items.{_LIST}", items.get(_LIST), detail))
+            found.append(invalid_whole(f"{at}.items.{_LIST}", items.get(_LIST), detail))
         elif items.get("type") == "object" and items.get(_MAP) != "atomic":
             # Kubernetes shows the list type here, although it speaks about the map type.
-            found.append(wrong(f"{at}.items.{_MAP}", as_json(items.get(_LIST)), detail))
+            found.append(invalid_text(f"{at}.items.{_MAP}", to_json(items.get(_LIST)), detail))
     if list_type not in ("atomic", "set", "map"):
         found.append(field_errors.not_supported(f"{at}.{_LIST}", list_type, ("atomic", "set", "map")))
     return found
@@ -277,7 +277,9 @@ def _map_list(schema: Schema, at: str) -> list[FieldError]:
     if keys and list_type != "map":
         detail = f"must be map if {_KEYS} is non-empty"
         where = f"{at}.{_LIST}"
-        found.append(field_errors.required(where, detail) if list_type is None else invalid(where, list_type, detail))
+        found.append(
+            field_errors.required(where, detail) if list_type is None else invalid_whole(where, list_type, detail)
+        )
     if list_type != "map":
         return found
     if not keys:
@@ -288,16 +290,16 @@ def _map_list(schema: Schema, at: str) -> list[FieldError]:
         return found
     if items.get("type", "") != "object":
         detail = f"must be object if parent array's {_LIST} is map"
-        return [*found, invalid(f"{at}.items.type", items.get("type", ""), detail)]
+        return [*found, invalid_whole(f"{at}.items.type", items.get("type", ""), detail)]
     properties = items.get("properties") or {}
     for index, key in enumerate(keys):
         if key not in properties:
-            found.append(invalid(f"{at}.{_KEYS}", list(keys), "entries must all be names of item properties"))
+            found.append(invalid_whole(f"{at}.{_KEYS}", list(keys), "entries must all be names of item properties"))
         elif properties[key].get("type") in ("array", "object"):
             detail = f"must be a scalar type if parent array's {_LIST} is map"
-            found.append(invalid(f"{at}.items.properties[{key}].type", "object", detail))
+            found.append(invalid_whole(f"{at}.items.properties[{key}].type", "object", detail))
         if key in keys[:index]:
-            found.append(invalid(f"{at}.{_KEYS}", list(keys), "must not contain duplicate entries"))
+            found.append(invalid_whole(f"{at}.{_KEYS}", list(keys), "must not contain duplicate entries"))
     return found
 
 
@@ -334,9 +336,9 @@ def _rule(rule: Schema, schema: Schema, at: str) -> list[FieldError]:
     if not source:
         found.append(field_errors.required(f"{at}.rule", "rule is not specified"))
     elif message and not message.strip():
-        found.append(invalid(f"{at}.message", message, "must be non-empty if specified"))
+        found.append(invalid_whole(f"{at}.message", message, "must be non-empty if specified"))
     elif _LINE_BREAKS.search(message.strip()):
-        found.append(invalid(f"{at}.message", message, "must not contain line breaks"))
+        found.append(invalid_whole(f"{at}.message", message, "must not contain line breaks"))
     elif _LINE_BREAKS.search(source) and not message.strip():
         found.append(field_errors.required(f"{at}.message", "message must be specified if rule contains line breaks"))
     if rule.get("messageExpression") and not rule["messageExpression"].strip():
@@ -346,14 +348,14 @@ def _rule(rule: Schema, schema: Schema, at: str) -> list[FieldError]:
     if rule.get("reason") is not None and rule["reason"] not in REASONS:
         found.append(field_errors.not_supported(f"{at}.reason", rule["reason"], REASONS))
     if path and not path.strip():
-        found.append(invalid(f"{at}.fieldPath", path, "must be non-empty if specified"))
+        found.append(invalid_whole(f"{at}.fieldPath", path, "must be non-empty if specified"))
     if _LINE_BREAKS.search(path):
-        found.append(invalid(f"{at}.fieldPath", path, "must not contain line breaks"))
+        found.append(invalid_whole(f"{at}.fieldPath", path, "must not contain line breaks"))
     if path:
         try:
             field_path(path, schema)
         except FieldPathError:
-            found.append(invalid(f"{at}.fieldPath", path, "must be a valid path"))
+            found.append(invalid_whole(f"{at}.fieldPath", path, "must be a valid path"))
     return found
 
 
@@ -378,14 +380,14 @@ def _compiled(schema: Schema, at: str, rules: Rules, scope: Scope) -> list[Field
 
 def _expression(rule: Rule, raw: Schema, at: str, cost: int, rules: Rules, costs: Costs) -> list[FieldError]:
     found = []
-    shown = cut(as_json(shown_rule(raw)))
+    shown = cut(to_json(shown_rule(raw)))
     if not rules.free and cost > RULE_LIMIT:
         found.append(field_errors.forbidden(f"{at}.rule", too_dear("estimated rule cost", cost, RULE_LIMIT)))
     costs.add(f"{at}.rule", cost)
     if rule.error:
-        found.append(wrong(f"{at}.rule", shown, rule.error))
+        found.append(invalid_text(f"{at}.rule", shown, rule.error))
     if rule.message_error:
-        found.append(wrong(f"{at}.messageExpression", shown, rule.message_error))
+        found.append(invalid_text(f"{at}.messageExpression", shown, rule.message_error))
     elif rule.message_program is not None:
         if not rules.free and rule.message_cost > RULE_LIMIT:
             detail = too_dear("estimated messageExpression cost", rule.message_cost, RULE_LIMIT)
@@ -394,8 +396,8 @@ def _expression(rule: Rule, raw: Schema, at: str, cost: int, rules: Rules, costs
     if rule.uses_old:
         if rules.uncorrelated:
             detail = f"oldSelf cannot be used on the uncorrelatable portion of the schema within {rules.uncorrelated}"
-            found.append(invalid(f"{at}.rule", raw["rule"], detail))
+            found.append(invalid_whole(f"{at}.rule", raw["rule"], detail))
     elif raw.get("optionalOldSelf") is not None:
         detail = "may not be set if oldSelf is not used in rule"
-        found.append(invalid(f"{at}.optionalOldSelf", raw["optionalOldSelf"], detail))
+        found.append(invalid_whole(f"{at}.optionalOldSelf", raw["optionalOldSelf"], detail))
     return found

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from tink.golang import to_json
 from tink.schema import field_errors
 from tink.schema.definition import defaults, keywords, structural, webhooks
 from tink.schema.definition.names import dns1035, subdomain
 from tink.schema.definition.typed import GO_NAMES, cut, shown_schema, shown_versions
-from tink.schema.field_errors import FieldError
-from tink.schema.golang import as_json, invalid, wrong
+from tink.schema.field_errors import FieldError, invalid_text, invalid_whole
 from tink.schema.validations import FieldPathError, field_path
 from tink.schema.values import Raw
 
@@ -140,7 +140,7 @@ def check(new: Raw, old: Raw | None) -> list[FieldError]:
     expected = f"{names.get('plural', '')}.{spec.get('group', '')}"
     name = new["metadata"].get("name", "")
     if old is None and name != expected:
-        found.append(invalid("metadata.name", name, 'must be spec.names.plural+"."+spec.group'))
+        found.append(invalid_whole("metadata.name", name, 'must be spec.names.plural+"."+spec.group'))
     found += _spec(Spec.of(spec), Past.of(new, old))
     if old is not None:
         found += _immutable(spec, old)
@@ -150,7 +150,7 @@ def check(new: Raw, old: Raw | None) -> list[FieldError]:
         detail = (
             "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead"
         )
-        found.append(invalid("spec.preserveUnknownFields", True, detail))
+        found.append(invalid_whole("spec.preserveUnknownFields", True, detail))
     return found
 
 
@@ -165,7 +165,7 @@ def _immutable(spec: Raw, old: Raw) -> list[FieldError]:
         for step in path:
             ours, theirs = (ours or {}).get(step, ""), (theirs or {}).get(step, "")
         if ours != theirs:
-            found.append(invalid(f"spec.{'.'.join(path)}", ours, "field is immutable"))
+            found.append(invalid_whole(f"spec.{'.'.join(path)}", ours, "field is immutable"))
     return found
 
 
@@ -176,9 +176,9 @@ def _spec(spec: Spec, past: Past) -> list[FieldError]:
     if not group:
         found.append(field_errors.required("spec.group"))
     elif problem := subdomain(group):
-        found.append(invalid("spec.group", group, problem))
+        found.append(invalid_whole("spec.group", group, problem))
     elif "." not in group:
-        found.append(invalid("spec.group", group, "should be a domain with at least one dot"))
+        found.append(invalid_whole("spec.group", group, "should be a domain with at least one dot"))
     scope = raw.get("scope", "")
     if not scope:
         found.append(field_errors.required("spec.scope"))
@@ -194,17 +194,17 @@ def _spec(spec: Spec, past: Past) -> list[FieldError]:
     for index, version in enumerate(versions):
         at = f"spec.versions[{index}]"
         if problem := dns1035(version.get("name", "")):
-            found.append(invalid(f"{at}.name", version.get("name", ""), problem))
+            found.append(invalid_whole(f"{at}.name", version.get("name", ""), problem))
         found += _version(version, at, spec, past)
     named = [version.get("name", "") for version in versions]
     if len(set(named)) < len(named):
-        found.append(wrong("spec.versions", shown_versions(spec.versions), "must contain unique version names"))
+        found.append(invalid_text("spec.versions", shown_versions(spec.versions), "must contain unique version names"))
     if sum(bool(version.get("storage")) for version in versions) != 1:
         detail = "must have exactly one version marked as storage version"
-        found.append(wrong("spec.versions", shown_versions(spec.versions), detail))
+        found.append(invalid_text("spec.versions", shown_versions(spec.versions), detail))
     first = named[0] if named else ""
     if first and (problem := dns1035(first)):
-        found.append(invalid("spec.version", first, problem))
+        found.append(invalid_whole("spec.version", first, problem))
     names = raw.get("names") or {}
     found += [
         field_errors.required(f"spec.names.{key}")
@@ -217,7 +217,7 @@ def _spec(spec: Spec, past: Past) -> list[FieldError]:
     if conversion is not None:
         if conversion.get("strategy", "") != "None" and raw.get("preserveUnknownFields"):
             detail = "must be None if spec.preserveUnknownFields is true"
-            found.append(invalid("spec.conversion.strategy", conversion.get("strategy", ""), detail))
+            found.append(invalid_whole("spec.conversion.strategy", conversion.get("strategy", ""), detail))
         found += webhooks.check(
             conversion, "spec.conversion", known_reviews=past.known_reviews, any_bundle=past.any_bundle
         )
@@ -237,7 +237,7 @@ def _shared(spec: Spec, past: Past, first: str) -> list[FieldError]:
         at = "spec.selectableFields"
         openapi = (spec.validation or {}).get("openAPIV3Schema")
         if openapi is None:
-            found.append(invalid(at, "", "may only be set when validations.schema is included"))
+            found.append(invalid_whole(at, "", "may only be set when validations.schema is included"))
         else:
             found += _selectable(spec.selectable, openapi, at, _old_selectable(past, first))
     return found
@@ -249,9 +249,9 @@ def _old_selectable(past: Past, version: str) -> Any:
 
 def _version(version: Raw, at: str, spec: Spec, past: Past) -> list[FieldError]:
     found = [
-        invalid(f"{at}.deprecationWarning", None, detail)
+        invalid_whole(f"{at}.deprecationWarning", None, detail)
         if version.get("deprecationWarning") is None
-        else wrong(f"{at}.deprecationWarning", as_json(version["deprecationWarning"]), detail)
+        else invalid_text(f"{at}.deprecationWarning", to_json(version["deprecationWarning"]), detail)
         for detail in _warning_problems(version)
     ]
     subresources = version.get("subresources")
@@ -271,7 +271,7 @@ def _version(version: Raw, at: str, spec: Spec, past: Past) -> list[FieldError]:
         openapi = (version.get("schema") or {}).get("openAPIV3Schema")
         if openapi is None:
             detail = "may only be set when `version.schema.openAPIV3Schema` is not included"
-            found.append(invalid(f"{at}.selectableFields", "", detail))
+            found.append(invalid_whole(f"{at}.selectableFields", "", detail))
         else:
             where = f"{at}.selectableFields"
             found += _selectable(version["selectableFields"], openapi, where, _old_selectable(past, name))
@@ -324,7 +324,7 @@ def _validation(validation: Raw | None, at: str, *, status: bool, free: bool) ->
     schema_errors, rule_errors = keywords.check(schema, at, keywords.Rules(free=free), scope)
     found += schema_errors + rule_errors
     if not found and unusable:
-        found.append(invalid(at, "", unusable))
+        found.append(invalid_whole(at, "", unusable))
     if scope is not None:
         found += scope.costs.errors(at)
     return found
@@ -341,11 +341,11 @@ def _root_keywords(schema: Raw, at: str) -> list[FieldError]:
                     'only "object" is allowed as the type at the root of the schema if the status subresource is '
                     "enabled"
                 )
-                return [invalid(f"{at}.type", value, detail)]
+                return [invalid_whole(f"{at}.type", value, detail)]
         elif go not in _AT_ROOT:
             allowed = f"only [{' '.join(_AT_ROOT)}] fields are allowed"
             detail = f"{allowed} at the root of the schema if the status subresource is enabled"
-            return [wrong(at, cut(as_json(shown_schema(schema))), detail)]
+            return [invalid_text(at, cut(to_json(shown_schema(schema))), detail)]
     return []
 
 
@@ -353,19 +353,19 @@ def _names(names: Mapping[str, Any], at: str) -> list[FieldError]:
     found = []
     for key in ("plural", "singular"):
         if names.get(key) and (problem := dns1035(names[key])):
-            found.append(invalid(f"{at}.{key}", names[key], problem))
+            found.append(invalid_whole(f"{at}.{key}", names[key], problem))
     for key in ("kind", "listKind"):
         if names.get(key) and (problem := dns1035(names[key].lower())):
             detail = f"may have mixed case, but should otherwise match: {problem}"
-            found.append(invalid(f"{at}.{key}", names[key], detail))
+            found.append(invalid_whole(f"{at}.{key}", names[key], detail))
     for index, name in enumerate(names.get("shortNames") or ()):
         if problem := dns1035(name):
-            found.append(invalid(f"{at}.shortNames[{index}]", name, problem))
+            found.append(invalid_whole(f"{at}.shortNames[{index}]", name, problem))
     if names.get("kind") and names["kind"] == names.get("listKind"):
-        found.append(invalid(f"{at}.listKind", names["listKind"], "kind and listKind may not be the same"))
+        found.append(invalid_whole(f"{at}.listKind", names["listKind"], "kind and listKind may not be the same"))
     for index, name in enumerate(names.get("categories") or ()):
         if problem := dns1035(name):
-            found.append(invalid(f"{at}.categories[{index}]", name, problem))
+            found.append(invalid_whole(f"{at}.categories[{index}]", name, problem))
     return found
 
 
@@ -378,9 +378,9 @@ def _column(column: Raw, at: str) -> list[FieldError]:
     if not kind:
         found.append(field_errors.required(f"{at}.type", one_of))
     elif kind not in _COLUMN_TYPES:
-        found.append(invalid(f"{at}.type", kind, one_of))
+        found.append(invalid_whole(f"{at}.type", kind, one_of))
     if form and form not in _COLUMN_FORMATS:
-        found.append(invalid(f"{at}.format", form, f"must be one of {','.join(_COLUMN_FORMATS)}"))
+        found.append(invalid_whole(f"{at}.format", form, f"must be one of {','.join(_COLUMN_FORMATS)}"))
     if not path:
         found.append(field_errors.required(f"{at}.JSONPath"))
     return found + _json_path(path, f"{at}.JSONPath")
@@ -388,9 +388,9 @@ def _column(column: Raw, at: str) -> list[FieldError]:
 
 def _json_path(path: str, at: str, starts: Sequence[str] = (), detail: str = "") -> list[FieldError]:
     if path and not path.startswith("."):
-        return [invalid(at, path, "must be a simple json path starting with .")]
+        return [invalid_whole(at, path, "must be a simple json path starting with .")]
     if path and starts and not path.startswith(tuple(starts)):
-        return [invalid(at, path, detail)]
+        return [invalid_whole(at, path, detail)]
     return []
 
 
@@ -421,16 +421,16 @@ def _selectable(fields: list[Raw], schema: Raw, at: str, old: Any) -> list[Field
         try:
             known = field_path(path, schema, brackets=False)
         except FieldPathError as error:
-            found.append(invalid(where, path, f"is an invalid path: {error}"))
+            found.append(invalid_whole(where, path, f"is an invalid path: {error}"))
             continue
         if known.steps[0] == "metadata":
-            found.append(invalid(where, path, "must not point to fields in metadata"))
+            found.append(invalid_whole(where, path, "must not point to fields in metadata"))
         if known.schema.get("type") not in ("string", "boolean", "integer"):
             detail = (
                 "must point to a field of type string, boolean or integer. Enum string fields and strings with formats "
                 "are allowed."
             )
-            found.append(invalid(where, path, detail))
+            found.append(invalid_whole(where, path, detail))
         if known.text in seen:
             found.append(field_errors.duplicate(where, path))
         seen.add(known.text)
@@ -445,10 +445,10 @@ def _stored(new: Raw) -> list[FieldError]:
     stored = (new.get("status") or {}).get("storedVersions") or []
     if not stored:
         listed = (new.get("status") or {}).get("storedVersions")
-        return [wrong(at, as_json(listed), "must have at least one stored version")]
+        return [invalid_text(at, to_json(listed), "must have at least one stored version")]
     versions = (new.get("spec") or {}).get("versions") or ()
     found = [
-        invalid(at, stored, f"must have the storage version {version.get('name', '')}")
+        invalid_whole(at, stored, f"must have the storage version {version.get('name', '')}")
         for version in versions
         if version.get("storage") and version.get("name", "") not in stored
     ]
@@ -460,7 +460,7 @@ def _stored(new: Raw) -> list[FieldError]:
                 f"spec.versions until a storage migration ensures no data remains persisted in {name} and removes "
                 f"{name} from status.storedVersions"
             )
-            found.append(invalid(f"{at}[{index}]", name, detail))
+            found.append(invalid_whole(f"{at}[{index}]", name, detail))
     return found
 
 
@@ -480,7 +480,7 @@ def approval(annotations: Mapping[str, str]) -> tuple[str, str]:
     if not note:
         return "Missing", f'protected groups must have approval annotation "{APPROVED}", {_PROPOSAL}'
     if note.startswith("unapproved"):
-        return "Unapproved", f"not approved: {as_json(note)}"
+        return "Unapproved", f"not approved: {to_json(note)}"
     try:
         parts = urlsplit(note)
     except ValueError:
@@ -501,4 +501,4 @@ def _approval(new: Raw, old: Raw | None) -> list[FieldError]:
     at = f"metadata.annotations[{APPROVED}]"
     if state == "Missing":
         return [field_errors.required(at, message)]
-    return [invalid(at, annotations[APPROVED], message)] if state == "Invalid" else []
+    return [invalid_whole(at, annotations[APPROVED], message)] if state == "Invalid" else []

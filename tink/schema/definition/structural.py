@@ -1,7 +1,7 @@
 """Whether a schema is structural: every field has one type, outside of allOf, anyOf, oneOf and not.
 
-Checked when a definition is written, so that everything behind (`schema`, `openapi`, `validations`) can rely on it.
-Schemas come from `tink.schema.definition.typed`: their keywords have the right types and there are no unknown ones.
+Checked when a definition is written, so that everything behind (`structural`, `validations`, OpenAPI) can rely on it.
+Schemas come from `defining.typed`: their keywords have the right types and there are no unknown ones.
 
 Source: k8s.io/apiextensions-apiserver, pkg/apiserver/schema (validation.go, complete.go, convert.go).
 """
@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tink.cel import PatternError, compile_pattern
+from tink.cel import PatternError, check_pattern
 from tink.schema import field_errors
-from tink.schema.field_errors import FieldError
-from tink.schema.golang import invalid
+from tink.schema.field_errors import FieldError, invalid_whole
 
 Schema = Mapping[str, Any]
 
@@ -92,7 +91,7 @@ def _node(schema: Schema, level: str, at: str, found: list[FieldError]) -> None:
     if schema.get("x-kubernetes-int-or-string"):
         for key in ("x-kubernetes-preserve-unknown-fields", "x-kubernetes-embedded-resource"):
             if schema.get(key):
-                found.append(invalid(f"{at}.{key}", True, "must be false if x-kubernetes-int-or-string is true"))
+                found.append(invalid_whole(f"{at}.{key}", True, "must be false if x-kubernetes-int-or-string is true"))
     every = schema.get("allOf") or ()
     _values(schema, at, found, skip_any=schema.get("anyOf") == _EITHER, skip_first=bool(every and _is_either(every[0])))
     _kind(schema, level, at, found)
@@ -107,13 +106,13 @@ def _kind(schema: Schema, level: str, at: str, found: list[FieldError]) -> None:
     kind = schema.get("type", "")
     if schema.get("x-kubernetes-embedded-resource") and kind != "object":
         detail = "must be object if x-kubernetes-embedded-resource is true"
-        found.append(invalid(f"{at}.type", kind, detail) if kind else field_errors.required(f"{at}.type", detail))
+        found.append(invalid_whole(f"{at}.type", kind, detail) if kind else field_errors.required(f"{at}.type", detail))
     elif not kind and not any(
         schema.get(key) for key in ("x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields")
     ):
         found.append(field_errors.required(f"{at}.type", f"must not be empty {level}"))
     if level is ROOT and kind not in ("", "object"):
-        found.append(invalid(f"{at}.type", kind, "must be object at the root"))
+        found.append(invalid_whole(f"{at}.type", kind, "must be object at the root"))
 
 
 def _resource(schema: Schema, level: str, at: str, found: list[FieldError]) -> None:
@@ -127,7 +126,7 @@ def _resource(schema: Schema, level: str, at: str, found: list[FieldError]) -> N
     for name in ("kind", "apiVersion"):
         if whole and name in properties and properties[name].get("type", "") != "string":
             where = f"{at}.properties[{name}].type"
-            found.append(invalid(where, properties[name].get("type", ""), "must be string"))
+            found.append(invalid_whole(where, properties[name].get("type", ""), "must be string"))
     if "metadata" in properties:
         _metadata(properties["metadata"], level, f"{at}.properties[metadata]", found, whole=bool(whole))
     if is_embedded and not schema.get("x-kubernetes-preserve-unknown-fields") and not properties:
@@ -139,7 +138,7 @@ def _resource(schema: Schema, level: str, at: str, found: list[FieldError]) -> N
 
 def _metadata(schema: Schema, level: str, at: str, found: list[FieldError], *, whole: bool) -> None:
     if whole and schema.get("type", "") != "object":
-        found.append(invalid(f"{at}.type", schema.get("type", ""), "must be object"))
+        found.append(invalid_whole(f"{at}.type", schema.get("type", ""), "must be object"))
     if level is not ROOT:
         return
     names = set(schema.get("properties") or {})
@@ -161,10 +160,10 @@ def _values(schema: Schema, at: str, found: list[FieldError], *, skip_any: bool,
         _junctor(schema["not"], f"{at}.not", found)
     if pattern := schema.get("pattern"):
         try:
-            compile_pattern(pattern)
+            check_pattern(pattern)
         except PatternError as error:
             detail = f"must be a valid regular expression, but isn't: {error}"
-            found.append(invalid(f"{at}.pattern", pattern, detail))
+            found.append(invalid_whole(f"{at}.pattern", pattern, detail))
 
 
 def _junctor(schema: Schema, at: str, found: list[FieldError], *, skip_any: bool = False) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tink.schema.golang import as_json, number
+from tink import golang
+from tink.golang import json_kind, number, to_json
 from tink.schema.structs import MistypedError
 from tink.schema.values import Raw
 
@@ -199,13 +200,7 @@ class _Place:
 
 
 def _said(value: Any) -> str:
-    if isinstance(value, bool):
-        return "bool"
-    if isinstance(value, int):
-        return "number"
-    if isinstance(value, float):
-        return f"number {number(value)}"
-    return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
+    return f"number {number(value)}" if isinstance(value, float) else json_kind(value)
 
 
 def read(definition: Raw, drop: Callable[[str], None]) -> None:
@@ -434,7 +429,7 @@ def shown_versions(versions: list[Raw] | None) -> str:
                 or None,
             }
         )
-    return cut(as_json(listed))
+    return cut(to_json(listed))
 
 
 def _shown_subresources(found: Mapping[str, Any] | None) -> Raw | None:
@@ -455,4 +450,4 @@ def _shown_subresources(found: Mapping[str, Any] | None) -> Raw | None:
 
 def cut(text: str) -> str:
     """Cut a structure that is too long to be repeated."""
-    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
+    return golang.cut(text, MAX_SHOWN)

@@ -15,8 +15,7 @@ from cryptography import x509
 from tink.schema import field_errors
 from tink.schema.client_config import check_client
 from tink.schema.definition.names import dns1035
-from tink.schema.field_errors import FieldError
-from tink.schema.golang import invalid
+from tink.schema.field_errors import FieldError, invalid_whole
 
 Conversion = Mapping[str, Any]
 
@@ -74,7 +73,7 @@ def check(conversion: Conversion, at: str, *, known_reviews: bool, any_bundle: b
     else:
         found += _client(config, where)
         if not any_bundle and (why := bundle_problem(conversion)):
-            found.append(invalid(f"{where}.caBundle", config["caBundle"], why))
+            found.append(invalid_whole(f"{where}.caBundle", config["caBundle"], why))
     return found + _reviews(reviews, f"{at}.conversionReviewVersions", known=known_reviews)
 
 
@@ -93,9 +92,9 @@ def _reviews(versions: Sequence[str], at: str, *, known: bool) -> list[FieldErro
     found = []
     for index, version in enumerate(versions):
         if version in versions[:index]:
-            found.append(invalid(f"{at}[{index}]", version, "duplicate version"))
+            found.append(invalid_whole(f"{at}[{index}]", version, "duplicate version"))
         elif wrong := dns1035(version):
-            found.append(invalid(f"{at}[{index}]", version, wrong))
+            found.append(invalid_whole(f"{at}[{index}]", version, wrong))
     if known and not any(version in REVIEWS for version in versions):
-        found.append(invalid(at, list(versions), f"must include at least one of {', '.join(REVIEWS)}"))
+        found.append(invalid_whole(at, list(versions), f"must include at least one of {', '.join(REVIEWS)}"))
     return found

@@ -4,8 +4,8 @@
 were right a moment ago.
 """
 
-from tink.schema.structural.checks import compile_pattern, mark
+from tink.schema.structural.checks import mark
 from tink.schema.structural.compiler import compile_schema, root_schema
 from tink.schema.structural.valid_cache import ValidCache, text_of
 
-__all__ = ["ValidCache", "compile_pattern", "compile_schema", "mark", "root_schema", "text_of"]
+__all__ = ["ValidCache", "compile_schema", "mark", "root_schema", "text_of"]

@@ -1,8 +1,8 @@
 """What a schema says of one value, compiled: ranges, lengths, patterns, formats, enumerations.
 
 Each keyword becomes a closure that looks at values of its own JSON type and lets others pass, because `type` has its
-check elsewhere (`schema`). Patterns run in RE2, whose time is linear in the text, because they and the texts come from
-outside. The wording of errors is that of k8s.io/kube-openapi, pkg/validation/errors.
+check elsewhere (`compiler`). Patterns run in RE2, whose time is linear in the text, because they and the texts come
+from outside. The wording of errors is that of k8s.io/kube-openapi, pkg/validation/errors.
 """
 
 from __future__ import annotations
@@ -12,36 +12,24 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
-import re2
 
+from tink.cel import pattern_tester
 from tink.schema import field_errors
-from tink.schema.outcome import Node, Outcome, Path, render
+from tink.schema.outcome import CompiledSchema, Outcome, Path, render
 from tink.schema.structural.formats import CHECKS
 
-
-def compile_pattern(pattern: str) -> Any:
-    """Compile an RE2 pattern. Raises ValueError with RE2's own words."""
-    options = re2.Options()
-    options.log_errors = False
-    try:
-        return re2.compile(pattern, options=options)
-    except re2.error as error:
-        words = error.args[0] if error.args else b""
-        raise ValueError(words.decode("utf-8", "replace") if isinstance(words, bytes) else str(words)) from error
+Make = Callable[[Any, Mapping[str, Any]], CompiledSchema]
 
 
-Make = Callable[[Any, Mapping[str, Any]], Node]
-
-
-def _rule(applies: type | tuple[type, ...], holds: Callable[[Any], bool], words: str) -> Node:
+def _rule(applies: type | tuple[type, ...], holds: Callable[[Any], bool], words: str) -> CompiledSchema:
     """A check of values of some JSON type; others pass, because `type` has its own check."""
 
-    def walk(value: Any, path: Path, found: Outcome) -> None:
+    def apply(value: Any, path: Path, found: Outcome) -> None:
         if isinstance(value, applies) and not isinstance(value, bool) and not holds(value):
             at = render(path)
             found.report(field_errors.invalid(at, value, f"{at} in body {words}"))
 
-    return walk
+    return apply
 
 
 _NUMBER = (int, float)
@@ -54,21 +42,21 @@ def _bounded(bound: Any, schema: Mapping[str, Any]) -> Callable[[Any], Any]:
     return lambda value: int(bound) if isinstance(value, int) else bound
 
 
-def _minimum(bound: Any, schema: Mapping[str, Any]) -> Node:
+def _minimum(bound: Any, schema: Mapping[str, Any]) -> CompiledSchema:
     at = _bounded(bound, schema)
     if schema.get("exclusiveMinimum"):
         return _rule(_NUMBER, lambda value: value > at(value), f"should be greater than {bound}")
     return _rule(_NUMBER, lambda value: value >= at(value), f"should be greater than or equal to {bound}")
 
 
-def _maximum(bound: Any, schema: Mapping[str, Any]) -> Node:
+def _maximum(bound: Any, schema: Mapping[str, Any]) -> CompiledSchema:
     at = _bounded(bound, schema)
     if schema.get("exclusiveMaximum"):
         return _rule(_NUMBER, lambda value: value < at(value), f"should be less than {bound}")
     return _rule(_NUMBER, lambda value: value <= at(value), f"should be less than or equal to {bound}")
 
 
-def _multiple_of(step: Any, _: Mapping[str, Any]) -> Node:
+def _multiple_of(step: Any, _: Mapping[str, Any]) -> CompiledSchema:
     return _rule(
         _NUMBER,
         lambda value: value % step == 0 if isinstance(value, int) else math.isclose(value / step, round(value / step)),
@@ -76,15 +64,14 @@ def _multiple_of(step: Any, _: Mapping[str, Any]) -> Node:
     )
 
 
-def _pattern(pattern: Any, _: Mapping[str, Any]) -> Node:
-    regex = compile_pattern(pattern)
-    return _rule(str, lambda value: regex.search(value) is not None, f"should match '{pattern}'")
+def _pattern(pattern: Any, _: Mapping[str, Any]) -> CompiledSchema:
+    return _rule(str, pattern_tester(pattern), f"should match '{pattern}'")
 
 
-def _format(name: Any, _: Mapping[str, Any]) -> Node:
+def _format(name: Any, _: Mapping[str, Any]) -> CompiledSchema:
     check = CHECKS.get(name)
 
-    def walk(value: Any, path: Path, found: Outcome) -> None:
+    def apply(value: Any, path: Path, found: Outcome) -> None:
         if check is not None and isinstance(value, str) and not check(value):
             at = render(path)
             found.report(
@@ -93,36 +80,36 @@ def _format(name: Any, _: Mapping[str, Any]) -> Node:
                 )
             )
 
-    return walk
+    return apply
 
 
-def _max_length(limit: Any, _: Mapping[str, Any]) -> Node:
-    def walk(value: Any, path: Path, found: Outcome) -> None:
+def _max_length(limit: Any, _: Mapping[str, Any]) -> CompiledSchema:
+    def apply(value: Any, path: Path, found: Outcome) -> None:
         if isinstance(value, str) and len(value) > limit:
             found.report(field_errors.too_long(render(path), limit))
 
-    return walk
+    return apply
 
 
 def _at_most(applies: type[Any]) -> Make:
-    def make(limit: Any, _: Mapping[str, Any]) -> Node:
-        def walk(value: Any, path: Path, found: Outcome) -> None:
+    def make(limit: Any, _: Mapping[str, Any]) -> CompiledSchema:
+        def apply(value: Any, path: Path, found: Outcome) -> None:
             if isinstance(value, applies) and len(value) > limit:
                 found.report(field_errors.too_many(render(path), len(value), limit))
 
-        return walk
+        return apply
 
     return make
 
 
 def _at_least(applies: type[Any], unit: str) -> Make:
-    def make(limit: Any, _: Mapping[str, Any]) -> Node:
-        def walk(value: Any, path: Path, found: Outcome) -> None:
+    def make(limit: Any, _: Mapping[str, Any]) -> CompiledSchema:
+        def apply(value: Any, path: Path, found: Outcome) -> None:
             if isinstance(value, applies) and (size := len(value)) < limit:
                 at = render(path)
                 found.report(field_errors.invalid(at, size, f"{at} in body should have at least {limit} {unit}"))
 
-        return walk
+        return apply
 
     return make
 
@@ -137,18 +124,18 @@ def mark(value: Any) -> str | bytes:
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
 
 
-def _enum(allowed: Any, _: Mapping[str, Any]) -> Node:
+def _enum(allowed: Any, _: Mapping[str, Any]) -> CompiledSchema:
     # true == 1 in Python, but not in JSON.
     marks = {mark(item) for item in allowed}
 
-    def walk(value: Any, path: Path, found: Outcome) -> None:
+    def apply(value: Any, path: Path, found: Outcome) -> None:
         if mark(value) not in marks:
             found.report(field_errors.not_supported(render(path), value, allowed))
 
-    return walk
+    return apply
 
 
-def _unique(wanted: Any, _: Mapping[str, Any]) -> Node:
+def _unique(wanted: Any, _: Mapping[str, Any]) -> CompiledSchema:
     return _rule(
         list,
         lambda value: not wanted or len({orjson.dumps(v, option=orjson.OPT_SORT_KEYS) for v in value}) == len(value),

@@ -17,13 +17,13 @@ import re2
 
 from tink.schema import field_errors, meta, structs
 from tink.schema.field_errors import FieldError
-from tink.schema.outcome import NOWHERE, Node, Outcome, Path, render
+from tink.schema.outcome import NOWHERE, CompiledSchema, Outcome, Path, render
 from tink.schema.structural.checks import VALUE_CHECKS
 from tink.schema.structural.valid_cache import ValidCache, text_of
 from tink.schema.values import TYPES, Raw, is_integer, type_name
 
 
-def compile_schema(schema: Mapping[str, Any]) -> Node:
+def compile_schema(schema: Mapping[str, Any]) -> CompiledSchema:
     """Compile a structural schema that `structural.check` has found right.
 
     Kubernetes' own metadata are not walked: `structs` has read them before.
@@ -41,9 +41,9 @@ def root_schema(openapi: Mapping[str, Any]) -> Raw:
     return {**openapi, "type": "object", "properties": properties}
 
 
-def _compile(schema: Mapping[str, Any], *, prune: bool) -> Node:
+def _compile(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
     """Compile a schema; without `prune` it only checks (the schemas inside allOf, anyOf, oneOf, not)."""
-    checks: list[Node] = []
+    checks: list[CompiledSchema] = []
     kind = schema.get("type", "")
     either = schema.get("x-kubernetes-int-or-string", False)
     nullable = schema.get("nullable", False)
@@ -67,14 +67,14 @@ def _compile(schema: Mapping[str, Any], *, prune: bool) -> Node:
 
     def quick(value: Any, path: Path, found: Outcome) -> None:
         if type(value) is not usual:
-            walk(value, path, found)
+            apply(value, path, found)
         elif only is not None:
             only(value, path, found)
         else:
             for check in checks:
                 check(value, path, found)
 
-    def walk(value: Any, path: Path, found: Outcome) -> None:
+    def apply(value: Any, path: Path, found: Outcome) -> None:
         if value is None and nullable:
             return
         if either and not (isinstance(value, str) or is_integer(value)):
@@ -87,18 +87,18 @@ def _compile(schema: Mapping[str, Any], *, prune: bool) -> Node:
             check(value, path, found)
 
     if usual is str and only is not None and schema.keys() <= _SAYS_NOTHING | {"maxLength"}:
-        return _short_text(schema["maxLength"], walk)
+        return _short_text(schema["maxLength"], apply)
     if kind == "integer" and schema.keys() <= _SAYS_NOTHING | {"format", "minimum", "maximum"}:
-        return _whole_number(schema, walk)
-    return walk if usual is None else quick
+        return _whole_number(schema, apply)
+    return apply if usual is None else quick
 
 
-def _short_text(limit: int, walk: Node) -> Node:
+def _short_text(limit: int, apply: CompiledSchema) -> CompiledSchema:
     """Walks a text of which only the length is checked, the most frequent schema of all."""
 
     def quick(value: Any, path: Path, found: Outcome) -> None:
         if type(value) is not str or len(value) > limit:
-            walk(value, path, found)
+            apply(value, path, found)
 
     return quick
 
@@ -115,19 +115,19 @@ _SAYS_NOTHING = frozenset(("type", "nullable", "default", "description", "title"
 """What does not ask for a check of a text's value. (Rules of CEL are checked elsewhere.)"""
 
 
-def _whole_number(schema: Mapping[str, Any], walk: Node) -> Node:
+def _whole_number(schema: Mapping[str, Any], apply: CompiledSchema) -> CompiledSchema:
     """Walks an integer of which only the range is checked; `walk` says what is wrong with one that is out of it."""
     low, high = _RANGES.get(schema.get("format", ""), _RANGES["int64"])
     low, high = max(low, schema.get("minimum", low)), min(high, schema.get("maximum", high))
 
     def quick(value: Any, path: Path, found: Outcome) -> None:
         if type(value) is not int or not low <= value <= high:
-            walk(value, path, found)
+            apply(value, path, found)
 
     return quick
 
 
-def _wrong_type(schema: Mapping[str, Any], *, prune: bool) -> Node:
+def _wrong_type(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
     """Report a value of a wrong type, and what Kubernetes reports of it besides: its number or enumeration checks."""
     kind = "integer,string" if schema.get("x-kubernetes-int-or-string") else schema.get("type", "")
     form = schema.get("format", "")
@@ -135,7 +135,7 @@ def _wrong_type(schema: Mapping[str, Any], *, prune: bool) -> Node:
     others += [VALUE_CHECKS["enum"](schema["enum"], schema)] if "enum" in schema else []
     loses = prune and not schema.get("x-kubernetes-preserve-unknown-fields")
 
-    def walk(value: Any, path: Path, found: Outcome) -> None:
+    def apply(value: Any, path: Path, found: Outcome) -> None:
         at, got, wanted = render(path), type_name(value), kind
         if form and isinstance(value, int | float | dict):
             # Kubernetes then compares formats, and a number has that of its Go type.
@@ -149,7 +149,7 @@ def _wrong_type(schema: Mapping[str, Any], *, prune: bool) -> Node:
                 found.drop(path, name)
             value.clear()
 
-    return walk
+    return apply
 
 
 _RANGES = {"int32": (-(1 << 31), (1 << 31) - 1), "int64": (-(1 << 63), (1 << 63) - 1)}
@@ -157,13 +157,13 @@ _MAX_FLOAT = 3.4028235677973366e38
 """From here on a number is infinite as a float32."""
 
 
-def _number_range(kind: str, form: str) -> Node:
+def _number_range(kind: str, form: str) -> CompiledSchema:
     """Check that a number fits its type and format (pkg/validation/validate: IsValueValidAgainstRange)."""
     known = form in (("int32", "int64") if kind == "integer" else ("float", "double"))
     words = f"Checked value must be of type {kind} " + (f"with format {form}" if known else "(default format)")
     low, high = _RANGES["int32" if form == "int32" else "int64"]
 
-    def walk(value: Any, path: Path, found: Outcome) -> None:
+    def apply(value: Any, path: Path, found: Outcome) -> None:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return
         if kind == "integer":
@@ -173,12 +173,12 @@ def _number_range(kind: str, form: str) -> Node:
         if not fits:
             found.report(field_errors.invalid(NOWHERE, "", f"{words} in {render(path)}"))
 
-    return walk
+    return apply
 
 
 @dataclass(frozen=True, slots=True)
 class _Property:
-    node: Node
+    compiled: CompiledSchema
     nullable: bool
     default: bytes | None
     free: type | None
@@ -198,7 +198,7 @@ _EMBEDDED = {
 }
 
 
-def _object(schema: Mapping[str, Any], *, prune: bool) -> Node:
+def _object(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
     known = dict(schema.get("properties") or {})
     if embedded := prune and bool(schema.get("x-kubernetes-embedded-resource")):
         known = _EMBEDDED | known
@@ -209,8 +209,8 @@ def _object(schema: Mapping[str, Any], *, prune: bool) -> Node:
     defaults = [(name, found.default) for name, found in properties.items() if found.default is not None]
     required = tuple(schema.get("required") or ())
     drops, names = not keeps and others is None, properties.keys()
-    walks = {name: (child.free, child.node) for name, child in properties.items()}
-    walk_others = (others.free, others.node) if others else None
+    by_name = {name: (child.free, child.compiled) for name, child in properties.items()}
+    apply_others = (others.free, others.compiled) if others else None
 
     def clean(value: dict[str, Any], path: Path, found: Outcome) -> None:
         for name in list(value):
@@ -222,7 +222,7 @@ def _object(schema: Mapping[str, Any], *, prune: bool) -> Node:
             elif value[name] is None and prune and not child.nullable:
                 del value[name]
 
-    def walk(value: Any, path: Path, found: Outcome) -> None:
+    def apply(value: Any, path: Path, found: Outcome) -> None:
         if not isinstance(value, dict):
             return
         if (drops and not value.keys() <= names) or None in value.values():
@@ -232,7 +232,7 @@ def _object(schema: Mapping[str, Any], *, prune: bool) -> Node:
                 found.add(path, name, len(default))
                 value[name] = orjson.loads(default)  # a new one for each object
         for name, content in value.items():
-            child = walks.get(name, walk_others)
+            child = by_name.get(name, apply_others)
             if child is not None and type(content) is not child[0]:
                 child[1](content, (path, name), found)
         for name in required:
@@ -241,7 +241,7 @@ def _object(schema: Mapping[str, Any], *, prune: bool) -> Node:
         if embedded:
             _check_embedded(value, path, found)
 
-    return walk
+    return apply
 
 
 _KIND_WORDS = (
@@ -281,7 +281,7 @@ def _check_embedded(value: dict[str, Any], path: Path, found: Outcome) -> None:
             found.report(wrong)
 
 
-def _array(schema: Mapping[str, Any], *, prune: bool) -> Node:
+def _array(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
     items = _compile(schema["items"], prune=prune) if "items" in schema else None
     if items is not None and prune and schema["items"].get("type") == "object":
         items = _remembering(items)
@@ -289,7 +289,7 @@ def _array(schema: Mapping[str, Any], *, prune: bool) -> Node:
     keys = tuple(schema.get("x-kubernetes-list-map-keys") or ())
     only = keys[0] if kind == "map" and len(keys) == 1 else None
 
-    def walk(value: Any, path: Path, found: Outcome) -> None:
+    def apply(value: Any, path: Path, found: Outcome) -> None:
         if not isinstance(value, list):
             return
         if items is not None:
@@ -315,36 +315,36 @@ def _array(schema: Mapping[str, Any], *, prune: bool) -> Node:
             if count == 2:  # Kubernetes tells of the first repetition only
                 found.report(field_errors.duplicate(render((path, index)), item))
 
-    return walk
+    return apply
 
 
-def _remembering(node: Node) -> Node:
+def _remembering(compiled: CompiledSchema) -> CompiledSchema:
     """Outcome objects of one schema, but not those that it had nothing to say of."""
     known = ValidCache()
 
-    def walk(value: Any, path: Path, found: Outcome) -> None:
+    def apply(value: Any, path: Path, found: Outcome) -> None:
         text = text_of(value)
         if text is None:
-            node(value, path, found)
+            compiled(value, path, found)
         elif text not in known:
-            node(value, path, found)
+            compiled(value, path, found)
             if not (found.errors or found.unknown or found.late) and text_of(value) == text:
                 known.note(text)
 
-    return walk
+    return apply
 
 
-def _combined(schema: Mapping[str, Any]) -> list[Node]:
+def _combined(schema: Mapping[str, Any]) -> list[CompiledSchema]:
     """Compile allOf, anyOf, oneOf and not. Their schemas check values only; they neither prune nor fill in."""
-    checks: list[Node] = []
+    checks: list[CompiledSchema] = []
     parts = {
         key: [_compile(part, prune=False) for part in schema.get(key) or ()] for key in ("allOf", "anyOf", "oneOf")
     }
 
-    def errors_of(node: Node, value: Any, path: Path) -> list[FieldError]:
-        walk = Outcome()
-        node(value, path, walk)
-        return walk.errors
+    def errors_of(compiled: CompiledSchema, value: Any, path: Path) -> list[FieldError]:
+        found = Outcome()
+        compiled(value, path, found)
+        return found.errors
 
     def say(found: Outcome, path: Path, words: str, *more: list[FieldError]) -> None:
         found.report(field_errors.invalid(NOWHERE, "", f'"{render(path)}" {words}'))
@@ -353,21 +353,21 @@ def _combined(schema: Mapping[str, Any]) -> list[Node]:
                 found.report(error)
 
     def all_of(value: Any, path: Path, found: Outcome) -> None:
-        wrong = [listed for node in parts["allOf"] if (listed := errors_of(node, value, path))]
+        wrong = [listed for compiled in parts["allOf"] if (listed := errors_of(compiled, value, path))]
         if wrong:
             none = ". None validated" if len(wrong) == len(parts["allOf"]) else ""
             say(found, path, f"must validate all the schemas (allOf){none}", *wrong)
 
     def any_of(value: Any, path: Path, found: Outcome) -> None:
         first: list[FieldError] = []
-        for node in parts["anyOf"]:
-            if not (wrong := errors_of(node, value, path)):
+        for compiled in parts["anyOf"]:
+            if not (wrong := errors_of(compiled, value, path)):
                 return
             first = first or wrong
         say(found, path, "must validate at least one schema (anyOf)", first)
 
     def one_of(value: Any, path: Path, found: Outcome) -> None:
-        tried = [errors_of(node, value, path) for node in parts["oneOf"]]
+        tried = [errors_of(compiled, value, path) for compiled in parts["oneOf"]]
         right = sum(not wrong for wrong in tried)
         words = "must validate one and only one schema (oneOf). Found "
         if right == 0:

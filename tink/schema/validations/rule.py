@@ -24,8 +24,8 @@ from tink.cel import (
     estimate,
     optional_of,
 )
-from tink.schema.field_errors import FieldError
-from tink.schema.golang import invalid, shown
+from tink.golang import bad_value
+from tink.schema.field_errors import FieldError, invalid_whole
 from tink.schema.validations.paths import FieldPathError, field_path
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class Rule:
 
     def wrong(self, at: str, why: str) -> FieldError:
         """Report a value that a rule cannot be evaluated for."""
-        return invalid(at or "<nil>", self.kind, why)
+        return invalid_whole(at or "<nil>", self.kind, why)
 
     def failure(self, value: Any, bindings: Mapping[str, Any], budget: Budget, at: str) -> FieldError:
         """Say that a value breaks the rule. Raises StopRulesError when making the message costs too much."""
@@ -109,8 +109,10 @@ class Rule:
             case "FieldValueRequired":
                 return FieldError(path, self.reason, f"Required value: {detail}")
             case "FieldValueDuplicate":
-                return FieldError(path, self.reason, "Duplicate value" + ("" if self.nested else f": {shown(value)}"))
-        return invalid(path, value, detail) if not self.nested else _omitted(path, detail)
+                return FieldError(
+                    path, self.reason, "Duplicate value" + ("" if self.nested else f": {bad_value(value)}")
+                )
+        return invalid_whole(path, value, detail) if not self.nested else _omitted(path, detail)
 
     def _made_message(self, bindings: Mapping[str, Any], budget: Budget, path: str) -> str:
         """Evaluate messageExpression; "" when it gives nothing that can be used."""
@@ -124,7 +126,7 @@ class Rule:
                 "will be run"
                 if not budget.remaining
                 else "no further validation rules will be run due to call cost exceeds limit for messageExpression: "
-                + shown(self.message_source)
+                + bad_value(self.message_source)
             )
             raise StopRulesError(self.wrong(path, why)) from error
         except EvaluationError as error:

@@ -13,8 +13,7 @@ from typing import Any
 import orjson
 
 from tink.cel import ABSENT, Budget, BudgetExceededError, EvaluationError, ListType, MapType, ObjectType, Optional, Type
-from tink.schema.field_errors import FieldError
-from tink.schema.golang import invalid
+from tink.schema.field_errors import FieldError, invalid_whole
 from tink.schema.validations.correlation import Correlation, Step, by_key, key_of, map_keys
 from tink.schema.validations.declarations import declare, embedded, escaped
 from tink.schema.validations.rule import OBJECT_BUDGET, Rule, StopRulesError, compile_rule
@@ -138,7 +137,7 @@ class Validations:
         After errors that make rules meaningless it only says so, as Kubernetes does.
         """
         if any(error.reason in BLOCKING for error in errors):
-            return [invalid("<nil>", None, _NOT_CHECKED)]
+            return [invalid_whole("<nil>", None, _NOT_CHECKED)]
         return self.check(new, old)
 
 

@@ -21,6 +21,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from tests.implementation_details import without_details
 from tink.apiserver import credentials
 
 Raw = dict[str, Any]
@@ -242,6 +243,8 @@ def _differences(at: str, ours: Any, theirs: Any) -> list[str]:
     if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
         pairs = enumerate(zip(ours, theirs, strict=True))
         return [line for index, (x, y) in pairs for line in _differences(f"{at}/{index}", x, y)]
+    if isinstance(theirs, str):
+        theirs = without_details(theirs)
     return [] if ours == theirs else [f"{at}: {ours!r} | {theirs!r}"]
 
 

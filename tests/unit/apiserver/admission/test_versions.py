@@ -13,7 +13,7 @@ from tink.apiserver import conversion
 from tink.apiserver.conversion import Conversion
 from tink.apiserver.errors import StatusError
 from tink.apiserver.resources.registry import Resource
-from tink.apiserver.webhooks.client import CallError
+from tink.apiserver.webhooks import WebhookCallError
 from tink.schema.client_config import ClientConfig
 from tink.schema.structural.compiler import compile_schema, root_schema
 from tink.schema.values import Raw
@@ -73,7 +73,7 @@ class Server:
         self.batches.append(len(asked["objects"]))
         await self.gate.wait()
         if self.fails:
-            raise CallError("gone")
+            raise WebhookCallError("gone")
         for obj in asked["objects"]:
             obj["apiVersion"] = asked["desiredAPIVersion"]
             old, new = ("size", "length") if obj["apiVersion"].endswith("v2") else ("length", "size")

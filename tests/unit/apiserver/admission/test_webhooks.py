@@ -238,7 +238,7 @@ async def test_new_definition_of_a_resource_is_matched_anew(webhooks: Webhooks, 
     webhooks.configured(VALIDATING, "ours", selected)
     await webhooks.validate(write())
     assert server.asked == []
-    cluster = Resource("example.org", "v1", "widgets", "Widget", OPENAPI, WIDGETS.node, namespaced=False)
+    cluster = Resource("example.org", "v1", "widgets", "Widget", OPENAPI, WIDGETS.compiled, namespaced=False)
     attributes = write()
     attributes.resource, attributes.namespace = cluster, ""
     await webhooks.validate(attributes)

@@ -86,6 +86,11 @@ def test_object_that_no_api_takes_is_an_error(converting: Converting, source: Ra
     assert (result.objects, said(result)) == ([], [("error", path)])
 
 
+def test_what_is_wrong_with_an_object_is_said_in_the_api_servers_words(converting: Converting) -> None:
+    found = converting(obj("Hardware", {"storageDevices": "/dev/sda"}), obj("Workflow", {"hardwareRef": {"name": "a"}}))
+    assert [finding.reason for finding in found.findings] == ['must be of type array: "string"', "Required value"]
+
+
 def test_what_a_server_wrote_stays_there(converting: Converting) -> None:
     """Else no other server takes what `kubectl get -o yaml` has said."""
     written = {"uid": "u", "resourceVersion": "5", "creationTimestamp": "x", "managedFields": [{}], "generation": 3}

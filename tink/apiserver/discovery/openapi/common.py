@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tink.apiserver.discovery.openapi.texts import META
-from tink.schema.values import Raw
+from tink.schema import Raw
 
 _SCALE = "io.k8s.api.autoscaling.v1"
 _CRD = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1"

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from tink.schema.values import Raw
+from tink.schema import Raw
 
 Encode = Callable[[int, Any], bytes]
 

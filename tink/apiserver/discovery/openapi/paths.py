@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from tink.apiserver.discovery.groups import subresources, verbs
 from tink.apiserver.discovery.openapi.common import DELETE_OPTIONS, PATCH, SCALE, STATUS
 from tink.apiserver.discovery.openapi.publish import schema_name
-from tink.apiserver.http.accept import JSON, PROTOBUF, STREAMS, YAML
-from tink.apiserver.http.request import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
+from tink.apiserver.requests import JSON, JSON_PATCH, MERGE_PATCH, PROTOBUF, STRATEGIC_PATCH, STREAMS, YAML
 from tink.apiserver.resources.registry import Resource
-from tink.schema.values import Raw
+from tink.schema import Raw
 
 APPLY_PATCH = "application/apply-patch+yaml"
 

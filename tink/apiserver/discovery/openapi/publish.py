@@ -21,7 +21,7 @@ from tink.apiserver.discovery.openapi.common import (
 )
 from tink.apiserver.discovery.openapi.texts import PACKAGES, TYPES
 from tink.apiserver.resources.registry import Resource
-from tink.schema.values import Raw
+from tink.schema import Raw
 
 _PRESERVE = "x-kubernetes-preserve-unknown-fields"
 _EMBEDDED = "x-kubernetes-embedded-resource"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tink.schema.values import Raw
+from tink.schema import Raw
 
 _V3 = "#/components/schemas/"
 _V2 = "#/definitions/"

@@ -11,13 +11,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from tink.apiserver.read.table import AGE, NAME, Column, since
 from tink.apiserver.resources.builtin import rules
 from tink.apiserver.resources.builtin.schemas import CONFIG_MAP, EVENT, LEASE, NAMESPACE, SECRET
 from tink.apiserver.resources.registry import NAME_FIELD, NAMESPACED_FIELDS, VERBS, Resource, Rules
-from tink.schema import meta
-from tink.schema.structural import compile_schema, root_schema
-from tink.schema.values import Raw
+from tink.apiserver.tables import AGE, NAME, Column, since
+from tink.schema import Raw, compile_schema, meta, root_schema
 
 _EVENT_FIELDS = {
     **NAMESPACED_FIELDS,

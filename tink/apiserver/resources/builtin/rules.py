@@ -15,9 +15,7 @@ from datetime import datetime
 import orjson
 
 from tink.apiserver.resources.registry import only
-from tink.schema import field_errors, meta
-from tink.schema.field_errors import FieldError
-from tink.schema.values import Raw
+from tink.schema import FieldError, Raw, field_errors, meta
 
 _DATA_KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _DATA_KEY_WORDS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tink.schema.values import Raw
+from tink.schema import Raw
 
 _TEXT: Raw = {"type": "string"}
 _TIME: Raw = {"type": "string", "format": "date-time"}

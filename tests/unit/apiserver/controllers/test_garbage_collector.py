@@ -1,0 +1,296 @@
+"""GarbageCollector collection: what goes with its owner, what stays, and who waits for whom."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.unit.apiserver.conftest import Client
+from tests.waiting import until
+
+MAPS = "/api/v1/namespaces/default/configmaps"
+SECRETS = "/api/v1/namespaces/default/secrets"
+NAMESPACES = "/api/v1/namespaces"
+
+
+async def _make(client: Client, name: str, *owners: dict[str, Any], path: str = MAPS, **more: Any) -> dict[str, Any]:
+    """Make an object and give the reference by which another names it as its owner."""
+    body = {"metadata": {"name": name, "ownerReferences": list(owners), **more}}
+    answer = await client("POST", path, body)
+    assert answer.status == 201, answer.json
+    kind = {MAPS: "ConfigMap", SECRETS: "Secret", NAMESPACES: "Namespace"}[path]
+    return {"apiVersion": "v1", "kind": kind, "name": name, "uid": answer.json["metadata"]["uid"]}
+
+
+def _blocking(owner: dict[str, Any]) -> dict[str, Any]:
+    return {**owner, "blockOwnerDeletion": True}
+
+
+async def _gone(client: Client, *names: str, path: str = MAPS) -> None:
+    async def all_gone() -> bool:
+        return all([(await client("GET", f"{path}/{name}")).status == 404 for name in names])
+
+    await until(all_gone)
+
+
+async def _fields(client: Client, name: str, path: str = MAPS) -> dict[str, Any]:
+    answer = await client("GET", f"{path}/{name}")
+    assert answer.status == 200
+    fields: dict[str, Any] = answer.json["metadata"]
+    return fields
+
+
+@asynccontextmanager
+async def _held(client: Client, name: str) -> AsyncIterator[None]:
+    """Keep an object with a finalizer of our own, and let it go at the end."""
+    await client.merge(f"{MAPS}/{name}", {"metadata": {"finalizers": ["example.org/hold"]}})
+    yield
+    finalizers = [item for item in (await _fields(client, name)).get("finalizers", []) if item != "example.org/hold"]
+    await client.merge(f"{MAPS}/{name}", {"metadata": {"finalizers": finalizers or None}})
+
+
+async def test_dependents_and_their_dependents_go_with_their_owner(bare: Client) -> None:
+    owner = await _make(bare, "owner")
+    child = await _make(bare, "child", owner)
+    await _make(bare, "grandchild", child, path=SECRETS)
+    await _make(bare, "stranger")
+    assert (await bare("DELETE", f"{MAPS}/owner")).json["status"] == "Success"
+    await _gone(bare, "child")
+    await _gone(bare, "grandchild", path=SECRETS)
+    assert (await bare("GET", f"{MAPS}/stranger")).status == 200
+
+
+async def test_dependent_with_another_owner_stays_and_loses_the_reference(bare: Client) -> None:
+    first, second = await _make(bare, "first"), await _make(bare, "second")
+    await _make(bare, "child", first, second)
+    await bare("DELETE", f"{MAPS}/first")
+
+    async def only_second() -> bool:
+        return (await _fields(bare, "child"))["ownerReferences"] == [second]
+
+    await until(only_second)
+
+
+async def test_dependent_of_another_owner_does_not_hold_up_one_in_the_foreground(bare: Client) -> None:
+    first, second = await _make(bare, "first"), await _make(bare, "second")
+    await _make(bare, "child", _blocking(first), second)
+    await bare("DELETE", f"{MAPS}/first", propagationPolicy="Foreground")
+    await _gone(bare, "first")
+    assert (await _fields(bare, "child"))["ownerReferences"] == [second]
+
+
+async def test_owner_in_the_foreground_waits_for_the_dependents_of_its_dependents(bare: Client) -> None:
+    owner = await _make(bare, "owner")
+    child = await _make(bare, "child", _blocking(owner))
+    await _make(bare, "grandchild", _blocking(child))
+    async with _held(bare, "grandchild"):
+        await bare("DELETE", f"{MAPS}/owner", propagationPolicy="Foreground")
+
+        async def reached() -> bool:
+            return "deletionTimestamp" in await _fields(bare, "grandchild")
+
+        await until(reached)
+        assert (await _fields(bare, "child"))["finalizers"] == ["foregroundDeletion"]
+        assert (await bare("GET", f"{MAPS}/owner")).status == 200
+    await _gone(bare, "owner", "child", "grandchild")
+
+
+async def test_later_delete_may_choose_another_policy(bare: Client) -> None:
+    owner = await _make(bare, "owner")
+    await _make(bare, "child", _blocking(owner))
+    async with _held(bare, "child"):
+        await bare("DELETE", f"{MAPS}/owner", propagationPolicy="Foreground")
+        assert (await bare("DELETE", f"{MAPS}/owner", propagationPolicy="Background")).status == 200
+        await _gone(bare, "owner")
+
+
+@pytest.mark.parametrize("options", [{"propagationPolicy": "Orphan"}, {"orphanDependents": True}])
+async def test_orphaned_dependent_stays_without_the_reference(bare: Client, options: dict[str, Any]) -> None:
+    owner = await _make(bare, "owner")
+    await _make(bare, "child", owner)
+    answer = await bare("DELETE", f"{MAPS}/owner", {"kind": "DeleteOptions", "apiVersion": "v1", **options})
+    assert answer.json["metadata"]["finalizers"] == ["orphan"]
+    await _gone(bare, "owner")
+    assert "ownerReferences" not in await _fields(bare, "child")
+
+
+async def test_owner_in_the_foreground_waits_for_the_dependents_that_block_it(bare: Client) -> None:
+    owner = await _make(bare, "owner")
+    await _make(bare, "blocks", _blocking(owner))
+    await _make(bare, "does-not-block", owner)
+    async with _held(bare, "blocks"), _held(bare, "does-not-block"):
+        answer = await bare("DELETE", f"{MAPS}/owner", propagationPolicy="Foreground")
+        assert answer.json["metadata"]["finalizers"] == ["foregroundDeletion"]
+
+        async def marked() -> bool:
+            return "deletionTimestamp" in await _fields(bare, "blocks")
+
+        await until(marked)
+        assert (await bare("GET", f"{MAPS}/owner")).status == 200
+        async with _held(bare, "owner"):
+            pass
+    await _gone(bare, "owner", "blocks", "does-not-block")
+
+
+async def test_owner_in_the_foreground_does_not_wait_for_what_does_not_block(bare: Client) -> None:
+    owner = await _make(bare, "owner")
+    await _make(bare, "child", owner)
+    async with _held(bare, "child"):
+        await bare("DELETE", f"{MAPS}/owner", propagationPolicy="Foreground")
+        await _gone(bare, "owner")
+    await _gone(bare, "child")
+
+
+async def test_owners_that_own_each_other_do_not_wait_for_ever(bare: Client) -> None:
+    first = await _make(bare, "first")
+    second = await _make(bare, "second", _blocking(first))
+    await bare.merge(f"{MAPS}/first", {"metadata": {"ownerReferences": [_blocking(second)]}})
+    await bare("DELETE", f"{MAPS}/first", propagationPolicy="Foreground")
+    await _gone(bare, "first", "second")
+
+
+async def test_object_of_an_owner_that_never_was_is_collected(bare: Client) -> None:
+    await _make(bare, "child", {"apiVersion": "v1", "kind": "ConfigMap", "name": "none", "uid": "0"})
+    await _gone(bare, "child")
+
+
+async def test_owner_of_the_same_name_is_not_the_owner(bare: Client) -> None:
+    """A recreated owner has another uid: what belonged to the first one goes."""
+    owner = await _make(bare, "owner")
+    await _make(bare, "child", {**owner, "uid": "another"})
+    await _gone(bare, "child")
+
+
+async def test_owner_in_another_namespace_is_no_owner(bare: Client) -> None:
+    await bare("POST", NAMESPACES, {"metadata": {"name": "other"}})
+    answer = await bare("POST", "/api/v1/namespaces/other/configmaps", {"metadata": {"name": "owner"}})
+    uid = answer.json["metadata"]["uid"]
+    await _make(bare, "child", {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid})
+    await _gone(bare, "child")
+
+
+async def test_object_whose_owner_is_of_an_unknown_kind_is_kept(bare: Client) -> None:
+    """Whether that owner exists cannot be known: a definition may be missing for a moment only."""
+    await _make(bare, "child", {"apiVersion": "example.org/v1", "kind": "Widget", "name": "w", "uid": "1"})
+    await _make(bare, "later", {"apiVersion": "v1", "kind": "ConfigMap", "name": "none", "uid": "0"})
+    await _gone(bare, "later")
+    assert (await bare("GET", f"{MAPS}/child")).status == 200
+
+
+async def test_cluster_scoped_owner_takes_its_objects_along(bare: Client) -> None:
+    await bare("POST", NAMESPACES, {"metadata": {"name": "other"}})
+    owner = (await bare("GET", f"{NAMESPACES}/other")).json["metadata"]["uid"]
+    await _make(bare, "child", {"apiVersion": "v1", "kind": "Namespace", "name": "other", "uid": owner})
+    await bare("DELETE", f"{NAMESPACES}/other")
+    await _gone(bare, "child")
+
+
+async def test_collection_goes_on_after_a_restart(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tink.apiserver.controllers.garbage_collector.GarbageCollector.on_event", lambda *_: None)
+    server, client = await start()
+    owner = await _make(client, "owner")
+    await _make(client, "child", owner)
+    orphaning = await _make(client, "orphaning")
+    await _make(client, "orphan", orphaning)
+    await client("DELETE", f"{MAPS}/orphaning", propagationPolicy="Orphan")
+    await _make(client, "childless")
+    await client("DELETE", f"{MAPS}/childless", propagationPolicy="Foreground")
+    await client("DELETE", f"{MAPS}/owner")
+    await client.close()
+    await server.stop()
+    monkeypatch.undo()
+    _, again = await start()
+    await _gone(again, "child", "orphaning", "childless")
+    assert "ownerReferences" not in await _fields(again, "orphan")
+
+
+async def test_preconditions_of_a_delete_hold_in_every_policy(bare: Client) -> None:
+    await _make(bare, "owner")
+    options = {"propagationPolicy": "Foreground", "preconditions": {"uid": "another"}}
+    assert (await bare("DELETE", f"{MAPS}/owner", options)).status == 409
+    assert "finalizers" not in await _fields(bare, "owner")
+
+
+async def test_contradicting_policies_are_refused(bare: Client) -> None:
+    await _make(bare, "owner")
+    answer = await bare("DELETE", f"{MAPS}/owner", {"propagationPolicy": "Orphan", "orphanDependents": True})
+    assert (answer.status, answer.json["reason"]) == (422, "Invalid")
+    answer = await bare("DELETE", f"{MAPS}/owner", propagationPolicy="Sideways")
+    assert answer.status == 422
+    assert (await bare("GET", f"{MAPS}/owner")).status == 200
+
+
+# --- namespaces ---
+
+
+async def test_namespace_says_what_it_waits_for(bare: Client) -> None:
+    await bare("POST", NAMESPACES, {"metadata": {"name": "x"}})
+    held = {"metadata": {"name": "held", "finalizers": ["example.org/hold"]}}
+    await bare("POST", f"{NAMESPACES}/x/configmaps", held)
+    await bare("DELETE", f"{NAMESPACES}/x")
+
+    async def told() -> bool:
+        status = (await bare("GET", f"{NAMESPACES}/x")).json["status"]
+        said = {item["type"]: (item["status"], item["message"]) for item in status.get("conditions", [])}
+        content = ("True", "Some resources are remaining: configmaps. has 1 resource instances")
+        kept = "Some content in the namespace has finalizers remaining: example.org/hold in 1 resource instances"
+        return said.get("NamespaceContentRemaining") == content and said["NamespaceFinalizersRemaining"][1] == kept
+
+    await until(told)
+    await bare.merge(f"{NAMESPACES}/x/configmaps/held", {"metadata": {"finalizers": None}})
+    await _gone(bare, "x", path=NAMESPACES)
+
+
+async def test_stuck_namespace_can_be_forced_through_finalize(bare: Client) -> None:
+    """What operators do at night: kubectl replace --raw /api/v1/namespaces/x/finalize."""
+    await bare("POST", NAMESPACES, {"metadata": {"name": "x"}})
+    await bare("POST", f"{NAMESPACES}/x/configmaps", {"metadata": {"name": "held", "finalizers": ["example.org/hold"]}})
+    await bare("DELETE", f"{NAMESPACES}/x")
+
+    async def forced() -> bool:
+        namespace = (await bare("GET", f"{NAMESPACES}/x")).json
+        return (await bare("PUT", f"{NAMESPACES}/x/finalize", {**namespace, "spec": {}})).status == 200
+
+    await until(forced)
+    await _gone(bare, "x", path=NAMESPACES)
+
+
+async def test_namespaces_finalizers_cannot_be_dropped_by_an_update(bare: Client) -> None:
+    namespace = (await bare("POST", NAMESPACES, {"metadata": {"name": "x"}})).json
+    await bare("PUT", f"{NAMESPACES}/x", {**namespace, "spec": {}, "status": {"phase": "Terminating"}})
+    after = (await bare("GET", f"{NAMESPACES}/x")).json
+    assert (after["spec"], after["status"]["phase"]) == ({"finalizers": ["kubernetes"]}, "Active")
+
+
+@pytest.mark.parametrize("name", ["default", "kube-system", "kube-public"])
+async def test_system_namespaces_cannot_be_deleted(bare: Client, name: str) -> None:
+    answer = await bare("DELETE", f"{NAMESPACES}/{name}")
+    assert answer.status == 403
+    assert answer.json["message"] == f'namespaces "{name}" is forbidden: this namespace may not be deleted'
+
+
+# --- definitions ---
+
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+def _definition(plural: str, kind: str) -> dict[str, Any]:
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {"type": "object"}}}
+    names = {"plural": plural, "kind": kind, "singular": kind.lower()}
+    spec = {"group": "example.org", "scope": "Namespaced", "names": names, "versions": [version]}
+    return {"metadata": {"name": f"{plural}.example.org"}, "spec": spec}
+
+
+async def test_definition_gets_its_names_when_the_one_that_had_them_goes(bare: Client) -> None:
+    await bare("POST", DEFINITIONS, _definition("widgets", "Widget"))
+    await bare("POST", DEFINITIONS, _definition("gadgets", "Widget"))
+    assert (await bare("GET", "/apis/example.org/v1/namespaces/default/gadgets")).status == 404
+    await bare("DELETE", f"{DEFINITIONS}/widgets.example.org")
+
+    async def served() -> bool:
+        return (await bare("GET", "/apis/example.org/v1/namespaces/default/gadgets")).status == 200
+
+    await until(served)

@@ -1,0 +1,54 @@
+"""What an operator reads in the log when clients misbehave: each thing once, and not a thousand times."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from tink.apiserver.http.request_log import CAPACITY, INTERVAL_SECONDS, NotHttp, RequestLog
+
+LOG = logging.getLogger("tests.refusals")
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> Any:
+    caplog.set_level(logging.INFO)
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+def test_same_refusal_is_told_once_a_minute(told: Any) -> None:
+    now = [0.0]
+    requests = RequestLog(LOG, lambda: now[0])
+    for now[0] in (0.0, 1.0, INTERVAL_SECONDS - 1, INTERVAL_SECONDS):
+        requests.refused("GET", "/x", "400 no")
+    assert told() == ["GET /x: 400 no"] * 2
+
+
+def test_flood_of_different_refusals_is_cut_off_and_said_to_be(told: Any) -> None:
+    now = [0.0]
+    requests = RequestLog(LOG, lambda: now[0])
+    for number in range(CAPACITY * 3):
+        requests.refused("GET", f"/{number}", "400 no")
+    assert len(told()) == CAPACITY
+    now[0] = INTERVAL_SECONDS
+    requests.refused("GET", "/later", "400 no")
+    assert told()[-2:] == [f"{CAPACITY * 2} more lines like the last ones were left out", "GET /later: 400 no"]
+
+
+def test_what_is_no_http_leaves_no_stack_trace(told: Any) -> None:
+    from aiohttp.http_exceptions import BadHttpMethod
+
+    only = NotHttp(RequestLog(LOG, lambda: 0.0))
+    for error, passes in ((BadHttpMethod("x"), False), (BadHttpMethod("y"), False), (ValueError("ours"), True)):
+        record = LOG.makeRecord("x", logging.ERROR, "f", 1, "Error handling request", (), (type(error), error, None))
+        assert only.filter(record) is passes
+    assert told() == ["? ?: a client sends what is no HTTP: BadHttpMethod"]
+
+
+async def test_repeated_bad_request_is_one_line(bare: Client, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    for _ in range(5):
+        assert (await bare("GET", "/api/v1/secrets?limit=x")).status == 400
+    assert sum("strconv.ParseInt" in record.getMessage() for record in caplog.records) == 1

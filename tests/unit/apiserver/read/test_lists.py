@@ -1,0 +1,314 @@
+"""Lists and watches over HTTP: what informers live on."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from tink.apiserver.store import Store
+
+HARDWARE = "/apis/tinkerbell.org/v1alpha2/namespaces/default/hardware"
+ALL = "/apis/tinkerbell.org/v1alpha2/hardware"
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+
+
+async def make(api: Client, *names: str, **labels: str) -> None:
+    for name in names:
+        answer = await api("POST", HARDWARE, {"metadata": {"name": name, "labels": labels}, "spec": {}})
+        assert answer.status == 201
+
+
+async def version(api: Client) -> str:
+    return str((await api("GET", HARDWARE)).json["metadata"]["resourceVersion"])
+
+
+def names(answer: Any) -> list[str]:
+    return [item["metadata"]["name"] for item in answer.json["items"]]
+
+
+async def test_list_is_in_order_and_has_a_version(api: Client) -> None:
+    await make(api, "b", "a")
+    answer = await api("GET", ALL)
+    assert answer.json["kind"] == "HardwareList"
+    assert names(answer) == ["a", "b"]
+    assert int(answer.json["metadata"]["resourceVersion"]) >= 2
+
+
+@pytest.mark.parametrize(
+    ("selector", "found"),
+    [
+        ("rack=1", ["a", "b"]),
+        ("rack==1,row=x", ["a"]),
+        ("rack!=1", ["c", "d"]),
+        ("rack in (1,2)", ["a", "b", "c"]),
+        ("rack notin (1)", ["c", "d"]),
+        ("rack", ["a", "b", "c"]),
+        ("!rack", ["d"]),
+        ("rack>1", ["c"]),
+        (" rack in ( 1 , 2 ) , row ", ["a"]),
+    ],
+)
+async def test_label_selectors(api: Client, selector: str, found: list[str]) -> None:
+    await make(api, "a", rack="1", row="x")
+    await make(api, "b", rack="1")
+    await make(api, "c", rack="2")
+    await make(api, "d")
+    assert names(await api("GET", HARDWARE, labelSelector=selector)) == found
+
+
+@pytest.mark.parametrize("selector", ["a=b=c", "in (x)", "a in x", ",", "a,", "a=!", "x/y/z in (", "=", "a>b"])
+async def test_label_selector_that_cannot_be_read_is_a_bad_request(api: Client, selector: str) -> None:
+    answer = await api("GET", HARDWARE, labelSelector=selector)
+    assert (answer.status, answer.json["reason"]) == (400, "BadRequest")
+
+
+async def test_field_selectors_of_custom_resources_and_events(api: Client) -> None:
+    await make(api, "a", "b")
+    assert names(await api("GET", HARDWARE, fieldSelector="metadata.name=a")) == ["a"]
+    assert names(await api("GET", ALL, fieldSelector="metadata.name=b,metadata.namespace=default")) == ["b"]
+    assert names(await api("GET", ALL, fieldSelector="metadata.name!=b")) == ["a"]
+    assert (await api("GET", HARDWARE, fieldSelector="spec.osie=x")).status == 400
+    events = "/api/v1/namespaces/default/events"
+    for name in ("a", "b"):
+        about = {"kind": "Hardware", "name": name, "namespace": "default"}
+        await api("POST", events, {"metadata": {"name": name}, "involvedObject": about})
+    assert names(await api("GET", events, fieldSelector="involvedObject.name=a,involvedObject.kind=Hardware")) == ["a"]
+
+
+async def test_chunks_of_a_list_show_the_state_of_its_beginning(api: Client) -> None:
+    await make(api, *"abcde")
+    first = await api("GET", HARDWARE, limit="2")
+    token = first.json["metadata"]["continue"]
+    await make(api, "bb", "f")
+    await api("DELETE", f"{HARDWARE}/c")
+    await api.merge(f"{HARDWARE}/d", {"metadata": {"labels": {"new": "yes"}}})
+    await api.merge(f"{HARDWARE}/d", {"metadata": {"labels": {"new": "again"}}})
+    second = await api("GET", HARDWARE, **{"limit": "2", "continue": token})
+    third = await api("GET", HARDWARE, **{"limit": "2", "continue": second.json["metadata"]["continue"]})
+    assert (names(first), names(second), names(third)) == (["a", "b"], ["c", "d"], ["e"])
+    assert "labels" not in second.json["items"][1]["metadata"]
+    assert third.json["metadata"]["continue"] == ""
+    assert len({answer.json["metadata"]["resourceVersion"] for answer in (first, second, third)}) == 1
+    exact = await api(
+        "GET", HARDWARE, resourceVersion=first.json["metadata"]["resourceVersion"], resourceVersionMatch="Exact"
+    )
+    assert names(exact) == list("abcde")
+
+
+async def test_chunks_with_a_selector_hold_what_matches(api: Client) -> None:
+    await make(api, *"ace", keep="yes")
+    await make(api, *"bdf")
+    first = await api("GET", HARDWARE, limit="2", labelSelector="keep=yes")
+    rest = await api(
+        "GET", HARDWARE, **{"limit": "2", "labelSelector": "keep=yes", "continue": first.json["metadata"]["continue"]}
+    )
+    assert (names(first), names(rest)) == (["a", "c"], ["e"])
+
+
+async def test_old_continue_token_is_gone_and_a_false_one_is_bad(start: Any, crds: Any) -> None:
+    _, api = await start(history=20)
+    await crds(api)
+    await make(api, *"abc")
+    token = (await api("GET", HARDWARE, limit="1")).json["metadata"]["continue"]
+    for number in range(40):
+        await api.merge(f"{HARDWARE}/a", {"metadata": {"labels": {"n": str(number)}}})
+    answer = await api("GET", HARDWARE, **{"limit": "1", "continue": token})
+    assert (answer.status, answer.json["reason"]) == (410, "Expired")
+    assert (await api("GET", HARDWARE, **{"continue": "nonsense"})).status == 400
+    async with api.watch(HARDWARE, resourceVersion="1") as watch:
+        event = await watch.next()
+        assert (event["type"], event["object"]["code"], event["object"]["reason"]) == ("ERROR", 410, "Expired")
+        assert await watch.next() is None
+
+
+async def test_list_from_the_future_is_told_to_try_again(api: Client) -> None:
+    answer = await api("GET", HARDWARE, resourceVersion="999999")
+    assert answer.status == 504
+    assert answer.json["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
+
+
+async def test_watch_from_the_future_is_told_to_list_again(api: Client) -> None:
+    """After the state was lost a client must not wait until versions have come round again."""
+    async with api.watch(HARDWARE, resourceVersion="999999") as watch:
+        assert (await watch.next())["object"]["code"] == 410
+
+
+async def test_watch_tells_every_change_after_its_version_in_order(api: Client) -> None:
+    await make(api, "a")
+    since = await version(api)
+    await make(api, "b")
+    async with api.watch(HARDWARE, resourceVersion=since) as watch:
+        await api.merge(f"{HARDWARE}/b", {"metadata": {"labels": {"x": "y"}}})
+        await api("DELETE", f"{HARDWARE}/a")
+        assert await watch.kinds(3) == [("ADDED", "b"), ("MODIFIED", "b"), ("DELETED", "a")]
+
+
+async def test_watch_without_a_version_begins_with_what_exists(api: Client) -> None:
+    await make(api, "a", "b")
+    async with api.watch(ALL) as watch:
+        assert await watch.kinds(2) == [("ADDED", "a"), ("ADDED", "b")]
+        await make(api, "c")
+        assert await watch.kinds(1) == [("ADDED", "c")]
+
+
+async def test_watch_of_a_namespace_or_name_sees_nothing_else(api: Client) -> None:
+    await make(api, "a")
+    other = HARDWARE.replace("default", "kube-system")
+    since = await version(api)
+    async with (
+        api.watch(other, resourceVersion=since) as theirs,
+        api.watch(HARDWARE, resourceVersion=since, fieldSelector="metadata.name=b") as named,
+    ):
+        await make(api, "c", "b")
+        await api("POST", other, {"metadata": {"name": "z"}, "spec": {}})
+        assert await theirs.kinds(1) == [("ADDED", "z")]
+        assert await named.kinds(1) == [("ADDED", "b")]
+
+
+async def test_object_that_leaves_a_selection_is_deleted_for_the_watch(api: Client) -> None:
+    await make(api, "a", rack="1")
+    async with api.watch(HARDWARE, resourceVersion=await version(api), labelSelector="rack=2") as watch:
+        await api.merge(f"{HARDWARE}/a", {"metadata": {"labels": {"rack": "2"}}})
+        await api.merge(f"{HARDWARE}/a", {"metadata": {"labels": {"more": "x"}}})
+        changed = await api.merge(f"{HARDWARE}/a", {"metadata": {"labels": {"rack": "3"}}})
+        await api("DELETE", f"{HARDWARE}/a")
+        assert await watch.kinds(2) == [("ADDED", "a"), ("MODIFIED", "a")]
+        gone = await watch.next()
+        assert gone["type"] == "DELETED"
+        assert gone["object"]["metadata"]["labels"]["rack"] == "2"
+        assert gone["object"]["metadata"]["resourceVersion"] == changed.json["metadata"]["resourceVersion"]
+
+
+async def test_watch_ends_after_its_time_with_a_bookmark(api: Client) -> None:
+    await make(api, "a")
+    since = await version(api)
+    await api("POST", "/api/v1/namespaces/default/configmaps", {"metadata": {"name": "elsewhere"}})
+    async with api.watch(HARDWARE, resourceVersion=since, allowWatchBookmarks="true", timeoutSeconds="1") as watch:
+        event = await watch.next()
+        assert (event["type"], event["object"]["kind"]) == ("BOOKMARK", "Hardware")
+        assert int(event["object"]["metadata"]["resourceVersion"]) > int(since)
+        assert await watch.next() is None
+
+
+async def test_watch_list_ends_its_beginning_with_a_marked_bookmark(api: Client) -> None:
+    await make(api, "a")
+    query = {"sendInitialEvents": "true", "allowWatchBookmarks": "true", "resourceVersionMatch": "NotOlderThan"}
+    async with api.watch(HARDWARE, **query) as watch:
+        assert await watch.kinds(1) == [("ADDED", "a")]
+        event = await watch.next()
+        assert event["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
+
+
+async def test_table_has_the_columns_of_the_definition(api: Client) -> None:
+    await make(api, "a")
+    answer = await api("GET", HARDWARE, accept=TABLE)
+    table = answer.json
+    assert table["kind"] == "Table"
+    assert [column["name"] for column in table["columnDefinitions"]] == ["Name", "OSIE", "BMC", "Conflict", "Age"]
+    assert table["rows"][0]["cells"][:3] == ["a", None, None]
+    assert table["rows"][0]["object"]["kind"] == "PartialObjectMetadata"
+    whole = await api("GET", f"{HARDWARE}/a", accept=TABLE, includeObject="Object")
+    assert whole.json["rows"][0]["object"]["kind"] == "Hardware"
+    async with api.watch(HARDWARE, accept=TABLE, resourceVersion=await version(api)) as watch:
+        await api.merge(f"{HARDWARE}/a", {"spec": {"osie": {"name": "hook"}}})
+        assert (await watch.next())["object"]["rows"][0]["cells"][:2] == ["a", "hook"]
+
+
+async def test_metadata_only_answers_for_clients_that_want_no_more(api: Client) -> None:
+    await make(api, "a")
+    accept = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
+    answer = await api("GET", HARDWARE, accept=accept)
+    assert answer.json["kind"] == "PartialObjectMetadataList"
+    assert set(answer.json["items"][0]) == {"kind", "apiVersion", "metadata"}
+
+
+async def test_slow_watch_is_ended_instead_of_filling_memory(api: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tink.apiserver.read.broadcaster.BACKLOG", 3)
+    from tink.apiserver.read.broadcaster import Broadcaster
+    from tink.apiserver.store import Event, Key
+
+    broadcaster = Broadcaster()
+    subscription = broadcaster.subscribe("g/r", None)
+    for number in range(1, 6):
+        broadcaster.publish(Event(number, Key("g/r", "", "x"), "MODIFIED", b"{}", None))
+    assert subscription.ended
+    assert await subscription.next(1) == []
+
+
+async def test_many_watches_all_get_every_change(api: Client) -> None:
+    since = await version(api)
+
+    async def follow() -> list[tuple[str, str]]:
+        async with api.watch(HARDWARE, resourceVersion=since) as watch:
+            return list(await watch.kinds(20))
+
+    watches = [asyncio.create_task(follow()) for _ in range(10)]
+    await make(api, *(f"m{number:02}" for number in range(20)))
+    expected = [("ADDED", f"m{number:02}") for number in range(20)]
+    assert await asyncio.gather(*watches) == [expected] * 10
+
+
+async def test_page_says_how_many_objects_follow_as_of_its_version(bare: Client) -> None:
+    maps = "/api/v1/namespaces/default/configmaps"
+    for index in range(6):
+        await bare("POST", maps, {"metadata": {"name": f"m{index}", "labels": {"n": str(index % 2)}}})
+    first = (await bare("GET", maps, limit="2")).json["metadata"]
+    assert first["remainingItemCount"] == 4
+    await bare("DELETE", f"{maps}/m5")
+    await bare("POST", maps, {"metadata": {"name": "m9"}})
+    await bare("POST", maps, {"metadata": {"name": "m8"}})
+    second = (await bare("GET", maps, **{"limit": "1", "continue": first["continue"]})).json["metadata"]
+    assert second["remainingItemCount"] == 3
+    assert (await bare("GET", "/api/v1/configmaps", limit="2")).json["metadata"]["remainingItemCount"] == 5
+    chosen = (await bare("GET", maps, limit="1", labelSelector="n=0")).json["metadata"]
+    assert "remainingItemCount" not in chosen
+    assert chosen["continue"]
+
+
+async def test_pages_of_a_large_list_do_not_count_the_whole_of_it_each(
+    bare: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 100,000 objects a count takes longer than the page."""
+    counted = []
+    count = Store.count
+
+    async def counting(self: Store, *where: Any) -> int:
+        counted.append(where)
+        return await count(self, *where)
+
+    monkeypatch.setattr(Store, "count", counting)
+    maps = "/api/v1/namespaces/default/configmaps"
+    for index in range(7):
+        await bare("POST", maps, {"metadata": {"name": f"m{index}", "labels": {"n": str(index % 2)}}})
+    remaining, query = [], {"limit": "2"}
+    while True:
+        metadata = (await bare("GET", maps, **query)).json["metadata"]
+        remaining.append(metadata.get("remainingItemCount"))
+        if "continue" not in metadata:
+            break
+        query["continue"] = metadata["continue"]
+    assert remaining == [5, 3, 1, None]
+    assert len(counted) == 1
+    # What a page with a selector leaves over is not known, and the page after it has to count again.
+    first = (await bare("GET", maps, limit="2")).json["metadata"]
+    chosen = await bare("GET", maps, **{"limit": "1", "labelSelector": "n=0", "continue": first["continue"]})
+    assert names(chosen) == ["m2"]
+    third = (await bare("GET", maps, **{"limit": "1", "continue": chosen.json["metadata"]["continue"]})).json
+    assert third["metadata"]["remainingItemCount"] == 3
+
+
+@pytest.mark.parametrize("lie", [-1, 0, 1, "x", None, 2.5, []])
+async def test_token_that_lies_about_what_follows_is_counted_after(bare: Client, lie: Any) -> None:
+    maps = "/api/v1/namespaces/default/configmaps"
+    for index in range(4):
+        await bare("POST", maps, {"metadata": {"name": f"m{index}"}})
+    token = json.loads(base64.urlsafe_b64decode((await bare("GET", maps, limit="1")).json["metadata"]["continue"]))
+    token["remaining"] = lie
+    false = base64.urlsafe_b64encode(json.dumps(token).encode()).decode()
+    answer = await bare("GET", maps, **{"limit": "1", "continue": false})
+    assert (answer.status, names(answer)) == (200, ["m1"])
+    assert answer.json["metadata"]["remainingItemCount"] == 2

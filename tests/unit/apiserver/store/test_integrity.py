@@ -1,0 +1,409 @@
+"""A state that is not whole is refused with what to do, and kept as it is; what is whole is served."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from tink.apiserver import ApiServerError
+from tink.apiserver.store import Key, Store, Write, checkpointer, database
+
+THINGS = "/things"
+COUNT = 60
+CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
+DOCUMENT = Path(__file__).parents[4] / "docs" / "api.md"
+
+
+def text(version: int, value: str) -> bytes:
+    return orjson.dumps({"metadata": {"resourceVersion": str(version)}, "value": value})
+
+
+async def put(store: Store, name: str, value: str) -> int:
+    key = Key(THINGS, "default", name)
+    found = await store.get(key)
+    version = store.next_version()
+    await store.write(Write(key, version, text(version, value), found.version if found else 0))
+    return version
+
+
+async def contents(store: Store) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    after, more = ("", ""), True
+    while more:
+        page = await store.page(THINGS, None, after=after)
+        found |= {item.name: item.body for item in page.items}
+        after, more = (page.items[-1].namespace, page.items[-1].name) if page.items else after, page.more
+    return found
+
+
+Open = Callable[..., Awaitable[Store]]
+
+
+@pytest.fixture
+async def opened() -> AsyncIterator[Open]:
+    stores: list[Store] = []
+
+    async def begin(directory: Path, **options: Any) -> Store:
+        store = Store(directory / "state.db", lambda _: None, **options)
+        await store.open()
+        stores.append(store)
+        return store
+
+    yield begin
+    for store in stores:
+        await store.close()
+
+
+@pytest.fixture
+async def killed(tmp_path: Path, opened: Open) -> Path:
+    """What a server leaves that is killed: 60 objects in the file, 20 of them changed since, in the log alone."""
+    directory = tmp_path / "running"
+    directory.mkdir()
+    store = await opened(directory)
+    for number in range(COUNT):
+        await put(store, f"n{number:02}", f"{number} " * 1000)
+    await store.close()
+    store = await opened(directory)
+    for number in range(20):
+        await put(store, f"n{number:02}", "changed " * 500)
+    return copied(directory, tmp_path / "killed")
+
+
+def copied(directory: Path, to: Path) -> Path:
+    shutil.copytree(directory, to, ignore=shutil.ignore_patterns("*.lock", "*-shm"))
+    return to
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    """What counts: not the index of the log, which SQLite makes anew, nor a log with nothing in it."""
+    found = {path.name: path.read_bytes() for path in directory.iterdir() if path.suffix not in (".lock", ".db-shm")}
+    return {name: content for name, content in found.items() if content}
+
+
+def garble(path: Path, at: int, dice: random.Random, count: int = 200) -> None:
+    content = bytearray(path.read_bytes())
+    content[at : at + count] = dice.randbytes(min(count, len(content) - at))
+    path.write_bytes(content)
+
+
+# --- files that are missing ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("empty", [False, True])
+@pytest.mark.parametrize("left", ["state.db-wal", "state.newest"])
+async def test_missing_file_beside_what_it_left_is_refused_and_nothing_is_discarded(
+    killed: Path, opened: Open, left: str, empty: bool
+) -> None:
+    for path in killed.iterdir():
+        if path.name != left:
+            path.unlink()
+    if empty:
+        (killed / "state.db").touch()
+    before = files(killed)
+    with pytest.raises(
+        ApiServerError, match=rf"state\.db: it is {'empty' if empty else 'missing'}, but {left} is besi"
+    ):
+        await opened(killed)
+    assert files(killed) == before
+
+
+@pytest.mark.parametrize("empty", [False, True])
+async def test_server_that_has_a_token_and_no_state_is_refused(start: Any, tmp_path: Path, empty: bool) -> None:
+    server, _ = await start()
+    await server.stop()
+    for path in (tmp_path / "state").glob("state.*"):
+        path.unlink()
+    if empty:
+        (tmp_path / "state" / "state.db").touch()
+    with pytest.raises(ApiServerError, match=r"token and ca\.key are beside it.*move token, ca\.key away"):
+        await start()
+    shutil.rmtree(tmp_path / "state" / "pki")
+    (tmp_path / "state" / "token").unlink()
+    await start()
+
+
+async def test_empty_database_beside_a_token_is_refused(start: Any, tmp_path: Path) -> None:
+    """What a copy of an earlier release's state.db without its log is."""
+    server, _ = await start()
+    await server.stop()
+    for path in (tmp_path / "state").glob("state.*"):
+        path.unlink()
+    with closing(sqlite3.connect(tmp_path / "state" / "state.db")) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+    with pytest.raises(ApiServerError, match=r"it holds nothing, but token and ca\.key are beside it"):
+        await start()
+
+
+async def test_first_start_that_was_killed_before_anything_was_stored_is_made_good(
+    opened: Open, tmp_path: Path
+) -> None:
+    (tmp_path / "state.db").touch()
+    await opened(tmp_path)
+    other = tmp_path / "other"
+    other.mkdir()
+    with closing(sqlite3.connect(other / "state.db")) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+    await opened(other)
+
+
+async def test_database_of_another_program_is_refused(opened: Open, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "state.db")) as db:
+        db.execute("CREATE TABLE songs (name TEXT)")
+    before = files(tmp_path)
+    with pytest.raises(ApiServerError, match=r"a database of another program \(with songs\)"):
+        await opened(tmp_path)
+    assert files(tmp_path) == before
+
+
+async def test_copy_of_the_file_alone_has_everything_some_seconds_after_a_write(
+    opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointer, "CHECKPOINT_SECONDS", 0.05)
+    store = await opened(tmp_path)
+    for number in range(30):
+        await put(store, f"n{number}", "x")
+    assert await _alone(opened, store, tmp_path) == await contents(store)
+    await put(store, "late", "y")
+    assert await _alone(opened, store, tmp_path) == await contents(store)
+
+
+async def _alone(opened: Open, store: Store, directory: Path) -> dict[str, bytes]:
+    """What a copy of the file alone holds, as soon as it holds as much as the store."""
+    for number in range(200):
+        copy = directory / f"copy-{await store.current()}-{number}"
+        copy.mkdir()
+        shutil.copy(directory / "state.db", copy)
+        with closing(sqlite3.connect(f"file:{copy}/state.db?immutable=1", uri=True)) as db:
+            tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            newest = db.execute("SELECT max(version) FROM states").fetchone()[0] if tables else 0
+        if newest == await store.current():
+            return await contents(await opened(copy))
+        await asyncio.sleep(0.02)
+    raise AssertionError("the file alone never has everything")
+
+
+# --- the log -------------------------------------------------------------------------------------------------------
+
+
+async def test_lost_log_is_refused_until_the_operator_accepts_what_is_left(killed: Path, opened: Open) -> None:
+    (killed / "state.db-wal").unlink()
+    with pytest.raises(
+        ApiServerError, match=r"ends at version 60, but writes up to 80 were answered.*remove state\.newe"
+    ):
+        await opened(killed)
+    (killed / "state.newest").unlink()
+    store = await opened(killed)
+    assert len(await contents(store)) == COUNT
+    assert await put(store, "new", "x") == COUNT + 1
+
+
+async def test_older_copy_that_was_put_back_is_told_apart(killed: Path, opened: Open, tmp_path: Path) -> None:
+    older = tmp_path / "older"
+    older.mkdir()
+    shutil.copy(killed / "state.db", older)
+    store = await opened(killed)
+    await store.close()
+    shutil.copy(older / "state.db", killed)
+    with pytest.raises(ApiServerError, match="or it is an older copy"):
+        await opened(killed)
+    assert len(await contents(await opened(older))) == COUNT
+
+
+async def test_garbled_log_is_refused_and_kept(killed: Path, opened: Open, tmp_path: Path) -> None:
+    dice = random.Random(7)
+    whole = await contents(await opened(copied(killed, tmp_path / "whole")))
+    refused = 0
+    for number in range(30):
+        copy = copied(killed, tmp_path / f"garbled-{number}")
+        wal = copy / "state.db-wal"
+        garble(wal, dice.randrange(wal.stat().st_size - 200), dice)
+        before = files(copy)
+        try:
+            store = await opened(copy)
+        except ApiServerError as error:
+            assert "writes up to 80 were answered" in str(error)  # noqa: PT017 - where nothing is lost it may start
+            assert files(copy) == before
+            refused += 1
+        else:
+            assert await contents(store) == whole
+    assert refused >= 25
+
+
+async def test_garbled_newest_version_is_said_and_made_anew(
+    killed: Path, opened: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    (killed / "state.newest").write_bytes(b"\xff" * 40)
+    store = await opened(killed)
+    assert [record.levelname for record in caplog.records if "can't be told this time" in record.message] == ["ERROR"]
+    assert await put(store, "n00", "again") == 81
+    assert b" 00000000000000000081 " in (killed / "state.newest").read_bytes()
+
+
+async def test_newest_version_is_told_before_the_answer_and_where_it_can_not_be_nothing_fails(
+    opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await opened(tmp_path)
+    for number in range(5):
+        version = await put(store, "a", f"{number}")
+        assert b" %020d " % version in (tmp_path / "state.newest").read_bytes()
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.pwrite", full)
+        await put(store, "a", "more")
+    assert b" %020d " % version in (tmp_path / "state.newest").read_bytes()
+
+
+# --- garbled bytes in the file -------------------------------------------------------------------------------------
+
+
+async def test_random_bytes_in_the_file_are_refused_or_change_nothing(
+    killed: Path, opened: Open, tmp_path: Path
+) -> None:
+    dice = random.Random(11)
+    store = await opened(killed)
+    whole = await contents(store)
+    history = await store.since(THINGS, None, 0)
+    await store.close()
+    refused = 0
+    for number in range(60):
+        copy = copied(killed, tmp_path / f"garbled-{number}")
+        garble(copy / "state.db", dice.randrange((copy / "state.db").stat().st_size - 200), dice)
+        before = files(copy)
+        try:
+            store = await opened(copy)
+        except ApiServerError as error:
+            assert "state.db: " in str(error)  # noqa: PT017 - where nothing is lost it may start
+            assert files(copy) == before
+            refused += 1
+        else:
+            assert await contents(store) == whole
+            assert await store.since(THINGS, None, 0) == history
+            await store.close()
+    assert refused > 20
+
+
+async def test_garbled_text_is_named_and_the_documented_way_out_works(killed: Path, opened: Open) -> None:
+    store = await opened(killed)
+    await store.close()
+    content = (killed / "state.db").read_bytes()
+    at = content.index(b"33 33 33 33")
+    (killed / "state.db").write_bytes(content[:at] + b"34" + content[at + 2 :])
+    with pytest.raises(
+        ApiServerError, match=r"text of /things default/n33, version 34, does not have its checksum\. No"
+    ):
+        await opened(killed)
+    subprocess.run(["sqlite3", killed / "state.db", without("34")], check=True, timeout=20)
+    found = await contents(await opened(killed))
+    assert len(found) == COUNT - 1
+    assert "n33" not in found
+
+
+async def test_object_without_its_state_is_named(killed: Path, opened: Open) -> None:
+    with closing(sqlite3.connect(killed / "state.db", isolation_level=None)) as db:
+        db.execute("UPDATE objects SET version = 12 WHERE name = 'n40'")
+    with pytest.raises(ApiServerError, match="what was stored of /things default/n40 is not there"):
+        await opened(killed)
+
+
+async def test_garbled_index_of_owners_is_refused_and_made_anew_as_documented(opened: Open, tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    for name, owner in (("a", "u1"), ("b", "u2"), ("c", "")):
+        version = store.next_version()
+        fields = {"resourceVersion": str(version), **({"ownerReferences": [{"uid": owner}]} if owner else {})}
+        await store.write(Write(Key(THINGS, "", name), version, orjson.dumps({"metadata": fields}), 0))
+    await store.close()
+    with closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as db:
+        db.execute("UPDATE owners SET uid = 'u?' WHERE name = 'b'")
+    with pytest.raises(ApiServerError, match="index of owners says something else of /things /b than that itself"):
+        await opened(tmp_path)
+    subprocess.run(["sqlite3", tmp_path / "state.db", without("0")], check=True, timeout=20)
+    store = await opened(tmp_path)
+    assert [await store.dependents(uid) for uid in ("u1", "u2")] == [[Key(THINGS, "", "a")], [Key(THINGS, "", "b")]]
+    assert len(await store.owned()) == 2
+
+
+async def test_file_of_the_second_layout_gets_checksums_unless_it_is_garbled(
+    killed: Path, opened: Open, tmp_path: Path
+) -> None:
+    whole = await contents(await opened(copied(killed, tmp_path / "whole")))
+    (killed / "state.newest").unlink()
+    with closing(sqlite3.connect(killed / "state.db", isolation_level=None)) as db:
+        db.execute("ALTER TABLE states DROP COLUMN sum")
+        db.execute("PRAGMA user_version = 2")
+    bad = copied(killed, tmp_path / "bad")
+    with closing(sqlite3.connect(bad / "state.db", isolation_level=None)) as db:
+        db.execute("UPDATE states SET body = CAST('{\"metadata\": ' AS BLOB) WHERE version = 30")
+    with pytest.raises(ApiServerError, match="default/n29, version 30, is no JSON"):
+        await opened(bad)
+    store = await opened(killed)
+    assert await contents(store) == whole
+    await store.close()
+    with closing(sqlite3.connect(killed / "state.db")) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (database.SCHEMA_VERSION,)
+        rows = db.execute("SELECT version, prior, type, resource, namespace, name, body, sum FROM states").fetchall()
+    assert len(rows) == 80
+    assert all(database.row_checksum(*row[:7]) == row[7] for row in rows)
+
+
+async def test_file_that_is_malformed_can_be_recovered_as_documented(
+    killed: Path, opened: Open, tmp_path: Path
+) -> None:
+    store = await opened(killed)
+    whole = await contents(store)
+    await store.close()
+    content = (killed / "state.db").read_bytes()
+    page = content.index(b"40 40 40 40") // 8192 * 8192
+    (killed / "state.db").write_bytes(content[:page] + b"\xff" * 8192 + content[page + 8192 :])
+    with pytest.raises(ApiServerError, match="'When the state is damaged'"):
+        await opened(killed)
+    document = DOCUMENT.read_text()
+    recipe = [line.strip() for line in document.splitlines() if line.startswith("       sqlite3") and "new.db" in line]
+    assert len(recipe) == 2
+    subprocess.run(["sh", "-c", " && ".join(recipe)], cwd=killed, check=True, timeout=20)
+    new = tmp_path / "new"
+    new.mkdir()
+    (killed / "new.db").rename(new / "state.db")
+    subprocess.run(["sqlite3", new / "state.db", without("0")], check=True, timeout=20)
+    found = await contents(await opened(new))
+    assert found.items() <= whole.items()
+    assert len(found) > COUNT - 10
+
+
+def without(versions: str) -> str:
+    """The documented way to take these versions out."""
+    script = DOCUMENT.read_text().partition("VERSIONS='")[2].partition('"')[2].partition('"')[0]
+    assert "DELETE FROM objects" in script
+    return script.replace("$VERSIONS", versions)
+
+
+async def test_backup_of_a_running_server_is_restored_as_documented(start: Any, tmp_path: Path) -> None:
+    server, api = await start()
+    state, backup = tmp_path / "state", tmp_path / "backup.db"
+    await api("POST", CONFIGMAPS, {"metadata": {"name": "before"}})
+    recipe = next(line for line in DOCUMENT.read_text().splitlines() if ".backup" in line).partition("#")[0].strip()
+    for documented, here in (("/var/lib/tinkedge/state.db", state / "state.db"), ("/backup/state.db", backup)):
+        assert documented in recipe
+        recipe = recipe.replace(documented, str(here))
+    subprocess.run(["sh", "-c", recipe], check=True, timeout=20)
+    await api("POST", CONFIGMAPS, {"metadata": {"name": "after"}})
+    await server.stop()
+    for name in ("state.db", "state.db-wal", "state.db-shm", "state.newest"):
+        assert f"`{name}`" in DOCUMENT.read_text()
+        (state / name).unlink(missing_ok=True)
+    shutil.copy(backup, state / "state.db")
+    _, api = await start()
+    found = (await api("GET", CONFIGMAPS)).json["items"]
+    assert [item["metadata"]["name"] for item in found] == ["before"]

@@ -1,0 +1,262 @@
+"""Writes and reads of one store: what was expected, what was answered, what fails."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sqlite3
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.unit.apiserver.store.conftest import PODS, Open, key
+from tink.apiserver import ApiServerError
+from tink.apiserver.store import (
+    Event,
+    MismatchError,
+    StorageError,
+    Write,
+    reader,
+    writer,
+)
+
+
+async def test_write_that_expects_another_version_is_refused_with_the_actual_one(desk: Open) -> None:
+    d = await desk()
+    first = await d.put(key("a"))
+    second = await d.put(key("a"))
+    for expected, actual in ((0, second), (first, second)):
+        with pytest.raises(MismatchError) as caught:
+            await d.put(key("a"), expected=expected)
+        assert caught.value.actual == actual
+    with pytest.raises(MismatchError) as caught:
+        await d.put(key("b"), expected=7)
+    assert caught.value.actual == 0
+    assert [(event.type, event.version) for event in d.events] == [("ADDED", first), ("MODIFIED", second)]
+
+
+async def test_writes_that_wait_together_are_judged_one_after_the_other(desk: Open) -> None:
+    d = await desk()
+    outcomes = await asyncio.gather(*(d.put(key("a"), n, expected=0) for n in range(8)), return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [int] + [MismatchError] * 7
+    found = await d.store.get(key("a"))
+    assert found is not None
+    assert orjson.loads(found.body)["value"] == 0
+
+
+async def test_read_sees_every_write_that_was_answered(desk: Open) -> None:
+    """Out of memory, of the file or of a list: never anything older than the last answer."""
+    d = await desk(cache_bytes=3000)
+    answered: dict[str, int] = {}
+    done = False
+
+    async def write(name: str) -> None:
+        for _ in range(60):
+            answered[name] = await d.put(key(name), "x" * 300)
+
+    async def read(name: str) -> None:
+        while not done:
+            before = answered.get(name, 0)
+            found = await d.store.get(key(name))
+            assert (found.version if found else 0) >= before
+            # A loop that never rests would keep the threads of the store from getting Python's lock.
+            await asyncio.sleep(0.0005)
+
+    async def read_all() -> None:
+        while not done:
+            before, newest = dict(answered), await d.store.current()
+            page = await d.store.page(PODS, None)
+            listed = {item.name: item.version for item in page.items}
+            assert all(listed[name] >= version for name, version in before.items())
+            assert page.version >= newest
+            assert all(event.version <= d.events[-1].version for event in await d.store.since(PODS, None, newest))
+            for name, version in listed.items():
+                found = await d.store.get(key(name))
+                assert found is not None
+                assert found.version >= version
+            await asyncio.sleep(0.0005)
+
+    names = [f"n{number}" for number in range(12)]
+    readers = [asyncio.create_task(task) for task in (*map(read, names), read_all())]
+    await asyncio.gather(*map(write, names))
+    done = True
+    await asyncio.gather(*readers)
+
+
+async def test_failed_read_is_an_error_and_the_next_one_is_not(desk: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    d = await desk(cache_bytes=0)
+    await d.put(key("a"))
+
+    def broken(*_: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reader.Reader, "get", broken)
+        with pytest.raises(StorageError, match="the state could not be read: disk I/O error"):
+            await d.store.get(key("a"))
+    assert await d.store.get(key("a")) is not None
+
+
+async def test_failed_commit_changes_nothing_and_is_logged_once(
+    desk: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    d = await desk(history=20)
+    for number in range(21):
+        await d.put(key("a"), number)
+
+    def broken(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer.Writer, "_trim", broken)
+        for _ in range(2):
+            outcomes = await asyncio.gather(*(d.put(key(name)) for name in "abc"), return_exceptions=True)
+            assert [str(outcome) for outcome in outcomes] == [
+                "the state could not be written: database or disk is full"
+            ] * 3
+    assert await d.names() == ["a"]
+    assert len(d.events) == 21
+    newest = await d.put(key("b"))
+    await d.put(key("c"))
+    assert [event.version for event in d.events][-3:] == [21, newest, newest + 1]
+    told = [record.message.partition(": ")[2] for record in caplog.records]
+    assert told == ["writes fail: database or disk is full", "writes are possible again"]
+
+
+async def test_failed_commit_that_had_dropped_history_has_dropped_nothing(
+    desk: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    d = await desk(history=20)
+    drop = writer.Writer._trim
+
+    def broken(it: writer.Writer, events: list[Event]) -> None:
+        drop(it, events)
+        raise sqlite3.OperationalError("disk I/O error")
+
+    for number in range(40):
+        await d.put(key("a"), number)
+        with monkeypatch.context() as patch:
+            patch.setattr(writer.Writer, "_trim", broken)
+            with pytest.raises(StorageError):
+                await d.put(key("a"), "lost")
+    oldest = await d.store.since(PODS, None, d.events[-20].version)
+    assert [event.version for event in oldest] == [event.version for event in d.events[-19:]]
+    await d.store.close()
+    with closing(sqlite3.connect(tmp_path / "state.db")) as db:
+        assert db.execute("SELECT count(*) FROM states").fetchone()[0] <= 24
+
+
+async def test_read_that_is_faster_than_the_news_of_a_commit_waits_for_it(
+    desk: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a client could list a change, and then get what was there before it, out of memory."""
+    d = await desk(cache_bytes=0)
+    await d.put(key("a"), 1)
+    commit, on_disk, tell = writer.Writer.commit, threading.Event(), threading.Event()
+
+    def slow(it: writer.Writer, changes: list[Write]) -> Any:
+        done = commit(it, changes)
+        on_disk.set()
+        tell.wait(10)
+        return done
+
+    monkeypatch.setattr(writer.Writer, "commit", slow)
+    write = asyncio.create_task(d.put(key("a"), 2, expected=1))
+    await asyncio.to_thread(on_disk.wait)
+    store = d.store
+    reads = {
+        asyncio.create_task(read)
+        for read in (store.get(key("a")), store.page(PODS, None), store.since(PODS, None, 0), store.current())
+    }
+    done, _ = await asyncio.wait(reads, timeout=0.1)
+    assert not done
+    tell.set()
+    await write
+    await asyncio.wait(reads, timeout=10)
+    assert all(read.done() for read in reads)
+    assert [event.version for event in d.events] == [1, 2]
+
+
+async def test_change_that_nobody_can_take_in_does_not_stop_the_answers(
+    desk: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    d = await desk()
+
+    def refuse(_: Event) -> None:
+        raise RuntimeError("no")
+
+    d.store._on_commit = refuse
+    assert await d.put(key("a")) == 1
+    assert await d.names() == ["a"]
+    assert "change 1 could not be handed on" in caplog.text
+
+
+async def test_page_that_is_damaged_meanwhile_is_an_error_for_its_readers_only(desk: Open, tmp_path: Path) -> None:
+    d = await desk(history=20)
+    for number in range(200):
+        await d.put(key(f"n{number:03}"), "x" * 2000)
+    await d.store.close()
+    d = await desk(cache_bytes=0, history=20)
+    path = tmp_path / "state.db"
+    content = path.read_bytes()
+    at = content.index(b'"resourceVersion":"150"') // 8192 * 8192
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(b"\xff" * 8192)
+    with pytest.raises(StorageError, match="malformed"):
+        await d.names()
+    found = await d.store.get(key("n003"))
+    assert found is not None
+    with pytest.raises(StorageError, match="malformed"):
+        await d.store.get(key("n149"))
+    await d.store.close()
+    with pytest.raises(ApiServerError, match=r"state\.db: .*'When the state is damaged'"):
+        await desk()
+
+
+async def test_read_error_is_told_as_what_it_is_and_ends_with_its_cause(
+    desk: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    d = await desk(history=20)
+    for number in range(200):
+        await d.put(key(f"n{number:03}"), "x" * 2000)
+    await d.store.close()
+    d = await desk(cache_bytes=0, history=20)
+    path = tmp_path / "state.db"
+    taken = {entry: int(entry.name) for entry in Path("/proc/self/fd").iterdir() if entry.resolve() == path}
+    kept = {number: os.dup(number) for number in taken.values()}
+    # What pread(2) says of a descriptor that is for writing only is an input/output error for SQLite.
+    blind = os.open(path, os.O_WRONLY)
+    for number in kept:
+        os.dup2(blind, number)
+    asked = (d.names, lambda: d.store.since(PODS, None, 190), lambda: d.store.count(PODS, None, ("", ""), 195))
+    for ask in asked:
+        with pytest.raises(StorageError, match="the state could not be read: disk I/O error"):
+            await ask()
+    for number, copy in kept.items():
+        os.dup2(copy, number)
+        os.close(copy)
+    os.close(blind)
+    assert {record.message.rpartition(": ")[2] for record in caplog.records} == {"disk I/O error"}
+    for ask in asked:
+        await ask()
+
+
+async def test_close_finishes_what_was_asked_for(desk: Open) -> None:
+    d = await desk()
+    writes = [asyncio.create_task(d.put(key(f"n{number}"), expected=0)) for number in range(20)]
+    await asyncio.sleep(0)
+    await d.store.close()
+    assert sorted(await asyncio.gather(*writes)) == list(range(1, 21))
+    with pytest.raises(StorageError, match="stopping"):
+        await d.put(key("late"), expected=0)
+    with pytest.raises(StorageError, match="stopping"):
+        await d.store.page(PODS, None)
+    d = await desk()
+    assert len(await d.names()) == 20

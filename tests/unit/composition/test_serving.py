@@ -1,0 +1,89 @@
+"""What machines talk to, put together: all of it hears of a changed Hardware, and the fast path can be ruled out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.callers import Callers
+from edge.composition.host import Network
+from edge.composition.serving import Serving
+from edge.composition.settings import EDGE, EdgeSettings, StackSettings
+from edge.journey.recorder import Journey
+from edge.machines import Inventory, PendingWorkflows, no_api
+from ipxe.scripts import Origin
+
+MAC, IP = "52:54:00:00:00:01", "127.0.0.5"
+
+Make = Callable[..., Serving]
+
+
+def hardware(word: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "m1", "namespace": "default"},
+        "spec": {
+            "networkInterfaces": {MAC: {"dhcp": {"ip": IP, "netmask": "255.0.0.0"}}},
+            "osie": {"name": "lab"},
+            "kernelParams": [word],
+            "instance": {"userdata": word},
+        },
+    }
+
+
+@pytest.fixture
+def inventory() -> Inventory:
+    return Inventory()
+
+
+@pytest.fixture
+async def make(tmp_path: Path, inventory: Inventory) -> AsyncIterator[Make]:
+    """Everything at the edge, made and not started."""
+    (tmp_path / "ipxe").mkdir()
+    (tmp_path / "ipxe" / "snponly.efi").write_bytes(b"MZ")
+    async with AsyncExitStack() as exit_stack:
+
+        def serving(**edge: Any) -> Serving:
+            return Serving(
+                StackSettings(
+                    EDGE,
+                    networks=(Network("lo", "10.0.0.1"),),
+                    data_dir=tmp_path,
+                    edge=EdgeSettings(ipxe_dir=tmp_path / "ipxe", **edge),
+                ),
+                exit_stack,
+                inventory=inventory,
+                callers=Callers(inventory),
+                workflows=PendingWorkflows(),
+                journey=Journey(time.time),
+                osie=lambda _namespace, _name: {},
+                declined=lambda _machine, _address, _until: None,
+                not_ready=lambda: "",
+                read_secret=no_api,
+            )
+
+        yield serving
+
+
+async def test_everything_hears_of_a_changed_hardware(make: Make, inventory: Inventory) -> None:
+    serving = make()
+    assert serving._app is not None
+    for word in ("before", "after"):
+        inventory.apply(hardware(word))
+        responses = serving._app.responses(IP)
+        assert responses is not None
+        assert responses.get(b"/latest/user-data").body == word.encode()  # type: ignore[union-attr]
+        assert word in serving._scripts.script(MAC, Origin("127.0.0.1"), client="iPXE")
+    inventory.remove(hardware("after"))
+    assert serving._app.responses(IP) is None
+
+
+async def test_without_the_fast_path_no_response_is_prepared(make: Make, inventory: Inventory) -> None:
+    serving = make(fast_path=False)
+    inventory.apply(hardware("w"))
+    assert serving._app is not None
+    assert serving._app.responses(IP) is None

@@ -1,0 +1,18 @@
+"""Objects as bytes: JSON as Go reads it, Kubernetes' protobuf, and YAML. Pure; knows no requests and no resources."""
+
+from tink.apiserver.serializer.go_json import JsonError, duplicate_fields, load_json
+from tink.apiserver.serializer.protobuf import ProtobufError, dump_protobuf, load_protobuf, message_of
+from tink.apiserver.serializer.yaml_writer import dump_yaml, dump_yaml_item, dump_yaml_list
+
+__all__ = [
+    "JsonError",
+    "ProtobufError",
+    "dump_protobuf",
+    "dump_yaml",
+    "dump_yaml_item",
+    "dump_yaml_list",
+    "duplicate_fields",
+    "load_json",
+    "load_protobuf",
+    "message_of",
+]

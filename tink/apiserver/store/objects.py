@@ -1,0 +1,102 @@
+"""What goes into the store and comes out of it: objects by key, changes, pages of lists, errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import orjson
+
+
+class StorageError(Exception):
+    """SQLite could not do it: disk full, input/output error."""
+
+
+class ExpiredError(Exception):
+    """The version asked for is older than the history."""
+
+    def __init__(self, oldest: int) -> None:
+        super().__init__(f"history begins after {oldest}")
+        self.oldest = oldest
+
+
+class MismatchError(Exception):
+    """The object is not at the version that the writer expected; `actual` is 0 when it does not exist."""
+
+    def __init__(self, actual: int) -> None:
+        super().__init__(f"object is at version {actual}")
+        self.actual = actual
+
+
+class Key(NamedTuple):
+    """Where an object is: `resource` is "group/plural"; namespace is "" for cluster-scoped objects."""
+
+    resource: str
+    namespace: str
+    name: str
+
+
+class Stored(NamedTuple):
+    """An object as it is kept."""
+
+    namespace: str
+    name: str
+    version: int
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Event:
+    """One change that is on the disk: type ADDED, MODIFIED or DELETED. `prior` is the state before."""
+
+    version: int
+    key: Key
+    type: str
+    body: bytes
+    prior: bytes | None
+
+    @cached_property
+    def object(self) -> dict[str, Any]:
+        """The object after the change (for DELETED: its last state). Shared: do not change it."""
+        parsed: dict[str, Any] = orjson.loads(self.body)
+        return parsed
+
+    @cached_property
+    def before(self) -> dict[str, Any] | None:
+        """The object before the change. Shared: do not change it."""
+        return None if self.prior is None else orjson.loads(self.prior)
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A change to make: `expected` is the version that the object must be at, 0 when it must not exist."""
+
+    key: Key
+    version: int
+    body: bytes
+    expected: int
+    delete: bool = False
+
+
+class Owned(NamedTuple):
+    """An object that names an owner, whose `uid` is the first field."""
+
+    uid: str
+    resource: str
+    namespace: str
+    name: str
+
+    @property
+    def key(self) -> Key:
+        """Where the object is that has this owner."""
+        return Key(self.resource, self.namespace, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Part of a list, as of `version`; `more` when objects follow after the last of it."""
+
+    items: list[Stored]
+    version: int
+    more: bool
