@@ -1,7 +1,7 @@
 """Whether a schema is structural: every field has one type, outside of allOf, anyOf, oneOf and not.
 
 Checked when a definition is written, so that everything behind (`structural`, `validations`, OpenAPI) can rely on it.
-Schemas come from `defining.typed`: their keywords have the right types and there are no unknown ones.
+Schemas come from `tink.schema.definition.typed`: their keywords have the right types and there are no unknown ones.
 
 Source: k8s.io/apiextensions-apiserver, pkg/apiserver/schema (validation.go, complete.go, convert.go).
 """

@@ -14,6 +14,7 @@ import orjson
 import pytest
 import yaml
 
+from tests.unit.apiserver.conftest import Client
 from tink.apiserver.discovery.documents import OPENAPI_2, Document, DocumentRequest, Documents
 from tink.apiserver.discovery.openapi import OpenAPI, gnostic
 from tink.apiserver.errors import StatusError

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.apiserver.conftest import Client
 from tink.apiserver.http.request_log import CAPACITY, INTERVAL_SECONDS, NotHttp, RequestLog
 
 LOG = logging.getLogger("tests.refusals")

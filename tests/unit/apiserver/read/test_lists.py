@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.apiserver.conftest import Client
 from tink.apiserver.store import Store
 
 HARDWARE = "/apis/tinkerbell.org/v1alpha2/namespaces/default/hardware"

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.apiserver.conftest import Client
 from tink.apiserver.serializer import protobuf
 from tink.apiserver.serializer.protobuf_messages import KINDS, MESSAGES, SCALARS
 
