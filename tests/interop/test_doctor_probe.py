@@ -25,7 +25,7 @@ PROXY = ("--dhcp-range=10.77.6.0,proxy", "--pxe-service=x86-64_EFI,boot,ipxe.efi
 def probe(network: Network, namespace: str, interface: str, ipxe_dir: Path = Path("/nowhere")) -> str:
     """What the probe finds, in a process of its own, for scapy knows one set of interfaces; with less patience."""
     script = (
-        "import sys; from pathlib import Path; from edge import doctor; from edge.diagnose import servers\n"
+        "import sys; from pathlib import Path; from edge.composition import doctor; from edge.diagnose import servers\n"
         "servers.LISTEN_SECONDS = 0.7\n"
         "for found in doctor.probe([sys.argv[1]], Path(sys.argv[2])):\n"
         "    print('ok' if found.ok else 'PROBLEM', f'{found.name}: {found.seen} -> {found.remedy}')\n"
