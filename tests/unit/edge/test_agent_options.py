@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 import pytest
-from tink.server.auth import AgentAuth
 
 from edge.commands.serve import serving, settings
 from edge.composition.serving import _boot_settings
 from edge.composition.settings import EDGE, Service, StackSettings
+from tink.server import AgentAuth
 
 ALL = frozenset(Service)
 SERVER = frozenset({Service.SERVER})
