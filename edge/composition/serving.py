@@ -91,7 +91,7 @@ class Serving:
         self._binaries = BootBinaries(edge.ipxe_dir)
         self._scripts = MachineScripts(inventory, self._policy, osie, Scripts(boot), journey.record, edge.default_osie)
         self._cache = self._artifact_cache() if wanted & {Service.HTTP, Service.TFTP} else None
-        self._dhcp: list[DhcpServer] = []
+        self._dhcp: list[tuple[Responder, DhcpServer]] = []
         if Service.DHCP in wanted and edge.dhcp_mode is not DhcpMode.OFF:
             self._dhcp = [self._dhcp_server(network) for network in settings.networks]
         self._tftp: list[tuple[BootFiles, TftpServer]] = []
@@ -105,11 +105,13 @@ class Serving:
         self._subscribe()
 
     def _subscribe(self) -> None:
-        """All who keep what they made of a machine hear of its changes. (DHCP's responders subscribe by themselves.)
+        """All who keep what they made of a machine hear of its changes.
 
         Before the inventory is filled, so that a reservation is compiled while its Hardware is at hand.
         """
         self._inventory.on_change(self._scripts.machine_changed)
+        for responder, _ in self._dhcp:
+            self._inventory.on_change(responder.machine_changed)
         for files, _ in self._tftp:
             self._inventory.on_change(files.machine_changed)
         if self._app is not None:
@@ -132,7 +134,7 @@ class Serving:
         if edge.router_advertisements:
             for network in settings.networks:
                 await self._serve(RouterAdvertiser(network.interface))
-        for dhcp in self._dhcp:
+        for _, dhcp in self._dhcp:
             await self._serve(dhcp)
         if Service.ADMIN in settings.services:
             tokens = admin_token.accepted(settings.data_dir, edge.admin_token_file)
@@ -156,7 +158,7 @@ class Serving:
             reach=_reach(self._settings),
         )
 
-    def _dhcp_server(self, network: Network) -> DhcpServer:
+    def _dhcp_server(self, network: Network) -> tuple[Responder, DhcpServer]:
         dhcp = DhcpSettings(
             server_ip=network.address,
             tftp_ip=network.address,
@@ -175,8 +177,7 @@ class Serving:
             learn=self._callers.learn,
             fast_path=self._settings.edge.fast_path,
         )
-        self._inventory.on_change(responder.machine_changed)
-        return DhcpServer(responder, network.interface)
+        return responder, DhcpServer(responder, network.interface)
 
     def _tftp_server(self, network: Network, osie_files: OsieFiles) -> tuple[BootFiles, TftpServer]:
         edge = self._settings.edge
