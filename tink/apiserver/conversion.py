@@ -20,7 +20,7 @@ import orjson
 
 from tink.apiserver import errors
 from tink.apiserver.errors import StatusError
-from tink.apiserver.resources.registry import Resource
+from tink.apiserver.resources import Resource
 from tink.apiserver.webhooks import MAX_ANSWER, CallWebhook, WebhookCallError, check_review, group_version_kind
 from tink.schema import (
     ClientConfig,

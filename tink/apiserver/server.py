@@ -29,11 +29,10 @@ from tink.apiserver.errors import ApiServerError
 from tink.apiserver.http import Api, http_logger
 from tink.apiserver.read import Broadcaster, Lists
 from tink.apiserver.requests import Body, Target, WriteOptions
-from tink.apiserver.resources import builtin, definitions, webhook_configurations
-from tink.apiserver.resources.registry import Registry
+from tink.apiserver.resources import Registry, builtin, definitions, webhook_configurations
 from tink.apiserver.store import Event, Key, StorageError, Store
 from tink.apiserver.webhooks import WebhookClient
-from tink.apiserver.write.verbs import Verbs
+from tink.apiserver.write import Verbs
 from tink.files import data_directory, private_files
 from tink.net.connection_limit import LimitedSite, Limits
 from tink.schema import Raw

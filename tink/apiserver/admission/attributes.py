@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from tink.apiserver.resources.registry import Resource
+from tink.apiserver.resources import Resource
 from tink.schema import Raw
 
 

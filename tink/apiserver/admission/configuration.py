@@ -13,7 +13,7 @@ from typing import Any
 from tink.apiserver.admission.matching import Rule, compile_selector
 from tink.apiserver.admission.review import VERSIONS
 from tink.apiserver.requests import Match
-from tink.apiserver.resources.registry import Resource
+from tink.apiserver.resources import Resource
 from tink.schema import ClientConfig, Conditions
 
 

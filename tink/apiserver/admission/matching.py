@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tink.apiserver.requests import Labels, Match
-from tink.apiserver.resources.registry import Resource
+from tink.apiserver.resources import Resource
 
 _EXEMPT = frozenset(
     f"{kind}{part}"

@@ -18,7 +18,7 @@ import orjson
 from tink.apiserver.admission.attributes import Attributes
 from tink.apiserver.admission.matching import is_namespaces
 from tink.apiserver.errors import StatusError
-from tink.apiserver.resources.registry import Resource
+from tink.apiserver.resources import Resource
 from tink.apiserver.webhooks import check_review, group_version_kind
 from tink.golang import json_kind
 from tink.schema import Raw, field_errors

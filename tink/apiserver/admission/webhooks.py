@@ -26,7 +26,7 @@ from tink.apiserver.admission.configuration import Hook, compile_hooks
 from tink.apiserver.admission.matching import exempt, is_namespaces, labels_of
 from tink.apiserver.errors import StatusError
 from tink.apiserver.requests import not_an_object
-from tink.apiserver.resources.registry import Resource
+from tink.apiserver.resources import Resource
 from tink.apiserver.serializer import JsonError, load_json
 from tink.apiserver.webhooks import CallWebhook, TrustError, WebhookCallError
 from tink.golang import json_kind

@@ -20,10 +20,9 @@ import orjson
 
 from tink.apiserver.errors import StatusError
 from tink.apiserver.requests import MERGE_PATCH, Body, DeleteOptions, Target, WriteOptions
-from tink.apiserver.resources.registry import Registry, Resource
+from tink.apiserver.resources import Registry, Resource
 from tink.apiserver.store import Event, Key, MismatchError, Owned, StorageError, Store, Stored
-from tink.apiserver.write import propagation
-from tink.apiserver.write.verbs import Verbs
+from tink.apiserver.write import FOREGROUND, ORPHAN, Verbs
 from tink.kube.runtime import WorkQueue
 from tink.schema import Raw
 
@@ -35,7 +34,7 @@ RETRY_FIRST_SECONDS, RETRY_LONGEST_SECONDS = 0.5, 60.0
 MANAGER = WriteOptions(kind="PatchOptions", manager="kube-controller-manager")
 
 _OWNERS = b'"ownerReferences"'
-_FINALIZERS = tuple(f'"{name}"'.encode() for name in (propagation.ORPHAN, propagation.FOREGROUND))
+_FINALIZERS = tuple(f'"{name}"'.encode() for name in (ORPHAN, FOREGROUND))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +160,9 @@ class GarbageCollector:
         fields = obj["metadata"]
         if "deletionTimestamp" in fields:
             finalizers = fields.get("finalizers") or []
-            if propagation.ORPHAN in finalizers:
+            if ORPHAN in finalizers:
                 await self._orphan(resource, key, fields)
-            elif propagation.FOREGROUND in finalizers:
+            elif FOREGROUND in finalizers:
                 await self._wait_for_dependents(resource, key, fields)
             return
         if fields.get("ownerReferences"):
@@ -178,9 +177,9 @@ class GarbageCollector:
             return
         policy = "Background"
         finalizers = fields.get("finalizers") or []
-        if propagation.ORPHAN in finalizers:
+        if ORPHAN in finalizers:
             policy = "Orphan"
-        elif propagation.FOREGROUND in finalizers:
+        elif FOREGROUND in finalizers:
             policy = "Foreground"
         if owners.waiting and (dependents := await self._store.dependents(fields["uid"])):
             blocks = any(owner.get("blockOwnerDeletion") for owner in fields["ownerReferences"])
@@ -205,7 +204,7 @@ class GarbageCollector:
             fields: Raw = orjson.loads(stored.body)["metadata"] if stored is not None else {}
             if fields.get("uid") != owner["uid"]:
                 found.gone.append(owner)
-            elif "deletionTimestamp" in fields and propagation.FOREGROUND in (fields.get("finalizers") or ()):
+            elif "deletionTimestamp" in fields and FOREGROUND in (fields.get("finalizers") or ()):
                 found.waiting.append(owner)
             else:
                 found.solid.append(owner)
@@ -217,7 +216,7 @@ class GarbageCollector:
             stored = await self._store.get(key)
             if stored is not None and _has_work(stored.body):
                 fields = orjson.loads(stored.body)["metadata"]
-                if "deletionTimestamp" in fields and propagation.FOREGROUND in (fields.get("finalizers") or ()):
+                if "deletionTimestamp" in fields and FOREGROUND in (fields.get("finalizers") or ()):
                     return True
         return False
 
@@ -234,7 +233,7 @@ class GarbageCollector:
                 self._queue.add(dependent)
             blocked = blocked or any(owner.get("blockOwnerDeletion") for owner in mine)
         if not blocked:
-            await self._release(resource, key, fields, propagation.FOREGROUND)
+            await self._release(resource, key, fields, FOREGROUND)
 
     async def _orphan(self, resource: Resource, key: Key, fields: Raw) -> None:
         """Drop the references of the dependents, then let the owner go."""
@@ -245,7 +244,7 @@ class GarbageCollector:
             metadata = orjson.loads(stored.body)["metadata"]
             others = [owner for owner in metadata.get("ownerReferences") or () if owner.get("uid") != fields["uid"]]
             await self._change(theirs, dependent, metadata, {"ownerReferences": others or None})
-        await self._release(resource, key, fields, propagation.ORPHAN)
+        await self._release(resource, key, fields, ORPHAN)
 
     async def _release(self, resource: Resource, key: Key, fields: Raw, finalizer: str) -> None:
         rest = [item for item in fields["finalizers"] if item != finalizer]

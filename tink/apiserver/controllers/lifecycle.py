@@ -18,10 +18,9 @@ import orjson
 
 from tink.apiserver.errors import StatusError
 from tink.apiserver.requests import MERGE_PATCH, Body, DeleteOptions, Target, WriteOptions
-from tink.apiserver.resources import definitions
-from tink.apiserver.resources.registry import Registry, Resource
+from tink.apiserver.resources import Registry, Resource, definitions
 from tink.apiserver.store import Event, MismatchError, StorageError, Store, Stored
-from tink.apiserver.write.verbs import Verbs
+from tink.apiserver.write import Verbs
 from tink.schema import Raw
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ import orjson
 from tink.apiserver.discovery import groups
 from tink.apiserver.discovery.openapi import OpenAPI, Text, url
 from tink.apiserver.requests import JSON, YAML, clauses, discovery_form, wants_gzip
-from tink.apiserver.resources.registry import Registry
+from tink.apiserver.resources import Registry
 from tink.apiserver.serializer import dump_yaml
 from tink.schema import Raw
 from tink.shrink import shrink_to_fit

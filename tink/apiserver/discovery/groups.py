@@ -11,8 +11,8 @@ import base64
 import hashlib
 from collections.abc import Iterable, Sequence
 
-from tink.apiserver.resources.registry import VERBS, Registry, Resource
-from tink.apiserver.write.reviews import REVIEWS
+from tink.apiserver.resources import VERBS, Registry, Resource
+from tink.apiserver.write import REVIEWS
 from tink.schema import Raw
 
 VERSION: Raw = {

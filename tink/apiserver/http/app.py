@@ -49,12 +49,9 @@ from tink.apiserver.requests import (
     parse_path,
     parse_version,
 )
-from tink.apiserver.resources.registry import Registry, Resource
+from tink.apiserver.resources import Registry, Resource
 from tink.apiserver.store import StorageError, Store
-from tink.apiserver.write.reviews import Reviewer, find_review
-from tink.apiserver.write.scale import Scales
-from tink.apiserver.write.strategy import Result
-from tink.apiserver.write.verbs import Verbs
+from tink.apiserver.write import Result, Reviewer, Scales, Verbs, find_review
 from tink.offload import offload, weight
 
 log = logging.getLogger(__name__)

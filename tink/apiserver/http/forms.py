@@ -9,7 +9,7 @@ from aiohttp import web
 
 from tink.apiserver import errors
 from tink.apiserver.requests import Accepted, Form, negotiate
-from tink.apiserver.resources.registry import Resource
+from tink.apiserver.resources import Resource
 from tink.apiserver.serializer import message_of
 from tink.apiserver.tables import partial, row, table
 from tink.schema import quote

@@ -16,7 +16,7 @@ from tink.apiserver.http.forms import accepted_form, formed, in_meta_version, in
 from tink.apiserver.http.responses import body_response, rendered
 from tink.apiserver.read import Change, Listing, Lists, select
 from tink.apiserver.requests import JSON, YAML, Accepted, Form, ListOptions, Target
-from tink.apiserver.resources.registry import Resource
+from tink.apiserver.resources import Resource
 from tink.apiserver.serializer import dump_yaml_item, dump_yaml_list
 from tink.apiserver.tables import partial, row, table
 

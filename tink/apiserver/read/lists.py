@@ -19,7 +19,7 @@ from tink.apiserver import conversion, errors
 from tink.apiserver.errors import StatusError
 from tink.apiserver.read.broadcaster import Broadcaster
 from tink.apiserver.requests import ListOptions, Target, labels_of, match_fields, parse_fields, parse_labels
-from tink.apiserver.resources.registry import Resource
+from tink.apiserver.resources import Resource
 from tink.apiserver.store import Event, ExpiredError, Key, Page, Store, Stored
 from tink.schema import Raw
 

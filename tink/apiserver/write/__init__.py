@@ -5,8 +5,10 @@ make it. `pipeline` takes it to the store by the steps of `strategy` (creating o
 `admission` (webhooks) and `persistence`. `deletion` and `propagation` say what becomes of what is deleted.
 """
 
-from tink.apiserver.admission.attributes import Admission, Attributes
+from tink.apiserver.write.propagation import FOREGROUND, ORPHAN
+from tink.apiserver.write.reviews import REVIEWS, Reviewer, find_review
+from tink.apiserver.write.scale import Scales
 from tink.apiserver.write.strategy import Result
-from tink.apiserver.write.verbs import ATTEMPTS, Verbs
+from tink.apiserver.write.verbs import Verbs
 
-__all__ = ["ATTEMPTS", "Admission", "Attributes", "Result", "Verbs"]
+__all__ = ["FOREGROUND", "ORPHAN", "REVIEWS", "Result", "Reviewer", "Scales", "Verbs", "find_review"]

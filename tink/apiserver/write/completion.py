@@ -13,7 +13,7 @@ import orjson
 
 from tink.apiserver import errors
 from tink.apiserver.errors import StatusError
-from tink.apiserver.resources.registry import Resource
+from tink.apiserver.resources import Resource
 from tink.schema import (
     FieldError,
     Outcome,

@@ -13,7 +13,7 @@ import orjson
 from tink.apiserver import errors
 from tink.apiserver.admission.attributes import Admission, Attributes
 from tink.apiserver.requests import DeleteOptions, Target
-from tink.apiserver.resources.registry import Resource
+from tink.apiserver.resources import Resource
 from tink.apiserver.store import Key, Stored
 from tink.apiserver.write import propagation
 from tink.apiserver.write.persistence import Persistence, served

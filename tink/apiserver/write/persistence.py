@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tink.apiserver import conversion, errors
 from tink.apiserver.requests import Target
-from tink.apiserver.resources.registry import Resource
+from tink.apiserver.resources import Resource
 from tink.apiserver.store import Key, MismatchError, Store, Stored, Write
 from tink.schema import Raw
 

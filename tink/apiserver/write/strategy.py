@@ -16,7 +16,7 @@ import orjson
 
 from tink.apiserver import conversion, errors, managed_fields
 from tink.apiserver.requests import Target, WriteOptions
-from tink.apiserver.resources.registry import Resource
+from tink.apiserver.resources import Resource
 from tink.apiserver.store import Key, MismatchError, Stored
 from tink.apiserver.write.persistence import Persistence
 from tink.schema import FieldError, Raw, meta

@@ -13,7 +13,7 @@ import orjson
 from tink.apiserver import errors, patch
 from tink.apiserver.errors import StatusError
 from tink.apiserver.requests import JSON_PATCH, MERGE_PATCH
-from tink.apiserver.resources.registry import Resource
+from tink.apiserver.resources import Resource
 from tink.apiserver.store import Stored
 from tink.apiserver.write.completion import read, struct_of
 from tink.schema import Raw, deep_copy, field_errors, meta, structs

@@ -26,7 +26,7 @@ from tink.apiserver.requests import (
     Target,
     WriteOptions,
 )
-from tink.apiserver.resources.registry import Resource
+from tink.apiserver.resources import Resource
 from tink.apiserver.store import Key, MismatchError, Store, Stored
 from tink.apiserver.write import submitted
 from tink.apiserver.write.deletion import Deletion

@@ -15,7 +15,7 @@ from tink.apiserver.discovery.groups import subresources, verbs
 from tink.apiserver.discovery.openapi.common import DELETE_OPTIONS, PATCH, SCALE, STATUS
 from tink.apiserver.discovery.openapi.publish import schema_name
 from tink.apiserver.requests import JSON, JSON_PATCH, MERGE_PATCH, PROTOBUF, STRATEGIC_PATCH, STREAMS, YAML
-from tink.apiserver.resources.registry import Resource
+from tink.apiserver.resources import Resource
 from tink.schema import Raw
 
 APPLY_PATCH = "application/apply-patch+yaml"

@@ -20,7 +20,7 @@ from tink.apiserver.discovery.openapi.common import (
     text,
 )
 from tink.apiserver.discovery.openapi.texts import PACKAGES, TYPES
-from tink.apiserver.resources.registry import Resource
+from tink.apiserver.resources import Resource
 from tink.schema import Raw
 
 _PRESERVE = "x-kubernetes-preserve-unknown-fields"

@@ -17,7 +17,7 @@ from tink.apiserver.discovery.groups import served
 from tink.apiserver.discovery.openapi import gnostic, publish, swagger
 from tink.apiserver.discovery.openapi.common import LIST_META, OBJECT_META
 from tink.apiserver.discovery.openapi.paths import paths
-from tink.apiserver.resources.registry import Registry, Resource
+from tink.apiserver.resources import Registry, Resource
 from tink.schema import Raw
 from tink.shrink import shrink_to_fit
 
