@@ -16,6 +16,7 @@ from edge.machines import Inventory, NetbootPolicy
 from ipxe.binaries import BootBinaries
 from tests.interop.conftest import Network
 from tests.interop.dhcp.conftest import DhcpLab
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
@@ -33,11 +34,14 @@ def test_udhcpc_gets_its_reservation(network: Network, dhcp: DhcpLab, loop: str)
 def test_dhclient_gets_its_reservation_moves_with_it_and_releases_it(
     network: Network, dhcp: DhcpLab, tmp_path: Path
 ) -> None:
-    arguments = ["-v", "-lf", str(tmp_path / "leases"), "-pf", str(tmp_path / "pid"), "-sf", str(dhcp.script)]
+    leases = tmp_path / "leases"
+    arguments = ["-v", "-lf", str(leases), "-pf", str(tmp_path / "pid"), "-sf", str(dhcp.script)]
     command = network.as_client("dhclient", "-1", "-d", *arguments, "eth0")
     with network.serving(dhcp.start):
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as client:
             got = dhcp.learned("BOUND")
+            # dhclient writes the lease down after its script.
+            wait_until(lambda: leases.exists() and "renew " in leases.read_text(), "dhclient keeps no lease")
             client.terminate()
         assert (got["new_ip_address"], got["new_subnet_mask"]) == (network.client_ip, "255.255.255.0")
         assert (got["new_routers"], got["new_broadcast_address"]) == (network.server_ip, "10.77.6.255")
