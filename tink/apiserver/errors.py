@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tink.schema import MAX_ADDED, FieldError, Raw, TooMuchAddedError, quote
+from tink.schema import FieldError, Raw, TooMuchAddedError, quote
 
 
 class ApiServerError(Exception):
@@ -179,8 +179,7 @@ def too_much_added(group: str, plural: str, obj: Raw, error: TooMuchAddedError) 
     """Refuse an object that defaults would make large: the definition's, not the client's, fault perhaps."""
     fields = obj.get("metadata")
     name = str(fields.get("name") or fields.get("generateName") or "") if isinstance(fields, dict) else ""
-    why = f"the defaults of {error} and of what stands before it add more than {MAX_ADDED} bytes"
-    return too_large_object(group, plural, name, why)
+    return too_large_object(group, plural, name, str(error))
 
 
 def internal(message: str) -> StatusError:

@@ -24,14 +24,13 @@ from tink.schema.client_config import ClientConfig, check_client
 from tink.schema.field_errors import FieldError, invalid_whole, quote
 from tink.schema.jsonpath import JSONPathError, compile_path
 from tink.schema.match_conditions import ConditionError, Conditions, compile_condition
-from tink.schema.outcome import MAX_ADDED, CompiledSchema, Outcome, Path, TooMuchAddedError
+from tink.schema.outcome import CompiledSchema, Outcome, Path, TooMuchAddedError
 from tink.schema.structs import MistypedError
 from tink.schema.structural import ValidCache, compile_schema, mark, root_schema, text_of
 from tink.schema.validations import field_path, ratcheted
 from tink.schema.values import Raw, deep_copy
 
 __all__ = [
-    "MAX_ADDED",
     "Checked",
     "Checker",
     "ClientConfig",

@@ -16,7 +16,7 @@ from tink.schema import field_errors, meta, structs
 from tink.schema.definition import check as check_definition
 from tink.schema.definition import fill_in
 from tink.schema.field_errors import FieldError
-from tink.schema.outcome import MAX_ADDED, CompiledSchema, Outcome, TooMuchAddedError
+from tink.schema.outcome import CompiledSchema, Outcome, TooMuchAddedError
 from tink.schema.structural import compile_schema, root_schema
 from tink.schema.validations import Validations, compile_rules, ratcheted
 from tink.schema.values import Raw, deep_copy
@@ -65,8 +65,7 @@ class Checker:
         except structs.MistypedError as error:
             return Checked(new, [FieldError("", "FieldValueTypeInvalid", str(error))], [])
         except TooMuchAddedError as error:
-            why = f"the defaults of {error} and of what stands before it add more than {MAX_ADDED} bytes"
-            return Checked(new, [field_errors.forbidden(str(error), why)], [])
+            return Checked(new, [field_errors.forbidden(error.path, str(error))], [])
         wrong = found.errors if old is None else ratcheted(found.errors, new, old, self.openapi)
         wrong = wrong + meta.check(new["metadata"], meta.subdomain)
         if self.validations is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any
 
 from tink.schema import field_errors
@@ -198,6 +199,11 @@ def _check_owners(owners: list[Raw], at: str) -> list[FieldError]:
 
 OWNED = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds", "namespace")
 """Fields that only the server sets: an update keeps what they were."""
+
+
+def timestamp(when: datetime) -> str:
+    """Write a time in UTC as metadata have it (metav1.Time)."""
+    return when.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def keep_owned(new: Raw, old: Raw) -> None:

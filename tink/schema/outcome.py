@@ -25,7 +25,11 @@ MAX_ADDED = 3 << 20
 
 
 class TooMuchAddedError(Exception):
-    """Defaults add more than `MAX_ADDED` bytes to an object; the message is the path of the field at which they do."""
+    """Defaults add more than `MAX_ADDED` bytes to an object; `path` is that of the field at which they do."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"the defaults of {path} and of what stands before it add more than {MAX_ADDED} bytes")
+        self.path = path
 
 
 @dataclass(slots=True)

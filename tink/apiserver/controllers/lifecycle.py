@@ -21,7 +21,7 @@ from tink.apiserver.requests import MERGE_PATCH, Body, DeleteOptions, Target, Wr
 from tink.apiserver.resources import Registry, Resource, definitions
 from tink.apiserver.store import Event, MismatchError, StorageError, Store, Stored
 from tink.apiserver.write import Verbs
-from tink.schema import Raw
+from tink.schema import Raw, meta
 
 log = logging.getLogger(__name__)
 
@@ -214,7 +214,7 @@ class Lifecycle:
         resource = self._registry.of_key("/events")
         if resource is None:
             return
-        before = (self._now() - EVENT_LIFE).strftime("%Y-%m-%dT%H:%M:%SZ")
+        before = meta.timestamp(self._now() - EVENT_LIFE)
         for item in await self._all(resource.key, None):
             event: Raw = orjson.loads(item.body)
             seen = event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
@@ -222,7 +222,7 @@ class Lifecycle:
                 await self._delete(resource, item, _Remaining())
 
     def _timestamp(self) -> str:
-        return self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        return meta.timestamp(self._now())
 
 
 def _conditions(left: _Remaining, before: list[Raw], now: str) -> list[Raw]:

@@ -16,7 +16,7 @@ from typing import Any
 from tink import golang
 from tink.apiserver.managed_fields import fields
 from tink.apiserver.managed_fields.fields import Fields, FieldsError
-from tink.schema import Raw
+from tink.schema import Raw, meta
 
 APPLY = "Apply"
 UPDATE = "Update"
@@ -117,7 +117,7 @@ def _time(text: str | None) -> str:
         when = datetime.fromisoformat(text)
         if when.tzinfo is None:
             raise ValueError("no time zone")
-        return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return meta.timestamp(when.astimezone(UTC))
     except (ValueError, OverflowError) as error:
         raise FieldsError(f"time {text[:64]!r} is not RFC 3339") from error
 

@@ -27,6 +27,7 @@ from tink.schema import (
     checkers,
     compile_schema,
     field_path,
+    meta,
     root_schema,
 )
 from tink.schema.definition import approval, bundle_problem, check, fill_in, is_true, protected, read, warnings
@@ -209,7 +210,7 @@ def _with_times(conditions: list[Raw], before: list[Raw], now: datetime) -> list
     for item in conditions:
         same = known.pop(item["type"], None) or {}
         stays = same.get("status") == item["status"] and same.get("lastTransitionTime")
-        since = same["lastTransitionTime"] if stays else now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        since = same["lastTransitionTime"] if stays else meta.timestamp(now)
         made.append({**item, "lastTransitionTime": since})
     return made + list(known.values())
 

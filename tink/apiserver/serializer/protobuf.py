@@ -2,8 +2,8 @@
 
 Clients speak JSON about resources that they learn from discovery, but write those that they were compiled with in
 Kubernetes' own protobuf envelope (k8s.io/apimachinery, pkg/runtime/serializer/protobuf). They take JSON for an answer;
-for those that take nothing else, answers are written here too. Both ways go by the tables of `messages`; unknown fields
-are passed over, as protobuf demands. Pure.
+for those that take nothing else, answers are written here too. Both ways go by the tables of `protobuf_messages`;
+unknown fields are passed over, as protobuf demands. Pure.
 """
 
 from __future__ import annotations

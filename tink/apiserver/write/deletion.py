@@ -18,7 +18,7 @@ from tink.apiserver.store import Key, Stored
 from tink.apiserver.write import propagation
 from tink.apiserver.write.persistence import Persistence, served
 from tink.apiserver.write.strategy import Result
-from tink.schema import Raw, deep_copy
+from tink.schema import Raw, deep_copy, meta
 
 
 class Deletion:
@@ -77,7 +77,7 @@ class Deletion:
         """Mark an object that is to go once its finalizers are worked off, in place."""
         fields = new["metadata"]
         if "deletionTimestamp" not in fields:
-            now = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+            now = meta.timestamp(self._now())
             fields |= {"deletionTimestamp": now, "deletionGracePeriodSeconds": 0}
             if "generation" in fields:
                 fields["generation"] += 1

@@ -38,7 +38,7 @@ class Pipeline:
 
     def timestamp(self) -> str:
         """Give the time as metadata have it."""
-        return self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        return meta.timestamp(self._now())
 
     async def write(self, draft: Draft) -> Result:
         """Store a new object, or a new state of one. Raises StatusError; MismatchError when it has changed since."""

@@ -17,7 +17,7 @@ from typing import Any
 from tink.apiserver import errors
 from tink.apiserver.resources.registry import Resource, Rules
 from tink.apiserver.write import completion, submitted
-from tink.schema import FieldError, Raw, compile_schema, field_errors, root_schema
+from tink.schema import FieldError, Raw, compile_schema, field_errors, meta, root_schema
 
 AUTHORIZATION = "authorization.k8s.io"
 AUTHENTICATION = "authentication.k8s.io"
@@ -167,7 +167,7 @@ class Reviewer:
         spec = asked.get("spec") or {}
         match review.kind:
             case "SelfSubjectReview":
-                created = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+                created = meta.timestamp(self._now())
                 return made | {
                     "metadata": {"creationTimestamp": created},
                     "status": {"userInfo": self._user.info()},
