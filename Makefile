@@ -5,6 +5,8 @@
 # Another Python than the one that is found, with an environment of its own, e.g. make test-unit PYTHON=python3.13.
 export PYTHON ?=
 export PATH := $(CURDIR)/.venv$(if $(PYTHON),-$(notdir $(PYTHON)))/bin:$(PATH)
+# Programs of the project are started by the hundred: compiled once, whatever the environment says.
+unexport PYTHONDONTWRITEBYTECODE
 # Options for `make run`, e.g. make run LAB="--firmware uefi".
 LAB ?=
 # Packages that `make lock` takes newer versions of, e.g. make lock NEWER=aiohttp; NEWER=all.

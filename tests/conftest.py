@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 
 from hypothesis import HealthCheck, settings
 
@@ -12,3 +14,8 @@ settings.load_profile("tests")
 
 # A shell starts what it puts into the background with SIGINT ignored, and so would be what tests start and end by it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Tests start programs of the project by the hundred; where the environment forbids to keep what was compiled, a start
+# takes twice as long.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
