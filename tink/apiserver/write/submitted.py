@@ -170,7 +170,7 @@ def patched(resource: Resource, old: Raw, kind: str, change: Any) -> Raw:
         if resource.rules.typed:
             struct_of(resource).read(new)
         elif not keeps_metadata(resource, kind, change):
-            structs.METADATA.read(fields)
+            structs.METADATA.read(fields, "metadata")
     except structs.MistypedError as error:
         raise _invalid_patch(new, str(error)) from error
     check_name(fields, before["name"])

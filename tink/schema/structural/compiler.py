@@ -270,13 +270,13 @@ def _check_embedded(value: dict[str, Any], path: Path, found: Outcome) -> None:
         at = render((path, "metadata"))
         try:
             # A copy: what is stored stays as the client wrote it.
-            checked, unknown = structs.METADATA.read(fields)
+            checked, unknown = structs.METADATA.read(fields, at)
         except structs.MistypedError as error:
             found.report(field_errors.invalid(at, fields, str(error)))
             return
         for name in unknown:
-            found.drop_late(f"{at}.{name}")
-            fields.pop(name, None)
+            found.drop_late(name)
+            fields.pop(name.removeprefix(f"{at}."), None)
         for wrong in meta.check(checked | {"name": checked.get("name") or "x"}, meta.path_segment, at):
             found.report(wrong)
 
