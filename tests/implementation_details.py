@@ -19,7 +19,28 @@ _VALUE = re.compile(
     r"|must be atomic as item of a list)",  # theirs is the type of the list, whatever the message is about
     re.DOTALL,
 )
+_BEFORE = r"(^|failed to call webhook: |failed: |occurred: |in webhook response: )"
 _ALIKE = (
+    # What a decoder says of a body that it cannot read, and how it shows the beginning.
+    (r"((?:Object 'Kind' is missing in '.*'|unexpected GroupVersion string: \S*))(?: \(.*\))?$", r"\1"),
+    (r"(unrecognized \(must be of type \w+\): )(?!Object 'Kind'|unexpected GroupVersion).*", r"\1<unreadable>"),
+    (r"^(?:error decoding (?:patch|YAML): |Invalid JSON Patch$).*", "<unreadable>"),
+    (_BEFORE + r"couldn't get version/kind; .*", r"\1<unreadable>"),
+    (_BEFORE + r"json: cannot unmarshal \w+ into Go value of type (?:map\[string\]|jsonpatch).*", r"\1<unreadable>"),
+    (_BEFORE + r"(?:invalid character|unexpected end of JSON).*", r"\1<unreadable>"),
+    (_BEFORE + r"[^:]*: line \d+ column \d+ \(char \d+\)$", r"\1<unreadable>"),
+    (_BEFORE + r"(?:the body|it) must be an? (?:object|list).*", r"\1<unreadable>"),
+    # What goes wrong on the way to a webhook, and what an answer with an HTTP status of its own means.
+    (r'(Post "[^"]*": ).*', r"\1<why>"),
+    (_BEFORE + r"(?:(?:an error on )?the server [^:]*|no(?: way)?$|it answered with HTTP status.*)", r"\1<refused>"),
+    (_BEFORE + r"(?:converting \(|no kind |expected a \w+ of ).*", r"\1<another kind>"),
+    # What is wrong with the answer of a conversion webhook.
+    (r"returned (?:an )?invalid (?:converted )?(?:object|metadata)(?: in object)?(?: at index \d+)?: ", "returned: "),
+    (r"returned: invalid groupVersion", "returned: invalid apiVersion"),
+    (r"^.* returned: invalid kind \(expected \w+, received \)$", "Object 'Kind' is missing in '{}'"),
+    (r"must have the same UID: ", "must have the same uid: "),
+    (r"returned: metadata\.annotation: ", "returned: metadata.annotations: "),
+    (r"(?:invalid )?metadata\.(\w+)(?:\[\w+\] must be a string, but is \w+| of type \S+ \{\}) in .*", r"<mistyped \1>"),
     # The names of Go's types; the last step of the path is what both say.
     (
         r"json: cannot unmarshal .*? into Go struct field [\w.$-]*?([\w$-]+) of type [\w.\[\]{}]+( \{\})?",
@@ -45,7 +66,7 @@ _ALIKE = (
     (r"\bspec\.version(?=: |$)", "spec.versions[*].name"),
     (r"only \[.*?\] fields are allowed", "only some fields are allowed"),
 )
-_PATTERNS = [(re.compile(pattern), words) for pattern, words in _ALIKE]
+_PATTERNS = [(re.compile(pattern, re.DOTALL), words) for pattern, words in _ALIKE]
 
 
 def without_details(value: Any) -> Any:

@@ -156,8 +156,7 @@ class Webhooks:
         try:
             operations = load_json(answer.patch)
             if not isinstance(operations, list):
-                kind = json_kind(operations)
-                raise JsonError(f"json: cannot unmarshal {kind} into Go value of type jsonpatch.Patch")
+                raise JsonError(f"it must be a list, not {json_kind(operations)}")
         except JsonError as error:
             raise CalledError(hook.name, f"received undecodable patch in webhook response: {error}") from error
         if not operations:

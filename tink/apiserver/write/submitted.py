@@ -43,7 +43,7 @@ def object_of(resource: Resource, namespace: str, value: Any) -> Raw:
     """Check that a body is an object of the resource that the path names. Raises StatusError (400, 422)."""
     value = {} if value is None else value
     if not isinstance(value, dict):
-        raise errors.bad_request("couldn't get version/kind; the body must be an object")
+        raise errors.bad_request("the body must be an object")
     kind = value.setdefault("kind", resource.kind)
     api_version = (
         value.get("apiVersion", "") if resource.custom else value.setdefault("apiVersion", resource.api_version)
