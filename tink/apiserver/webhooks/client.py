@@ -176,7 +176,8 @@ def _refusal(status: int, media: str, text: bytes) -> str:
 def _why(error: Exception) -> str:
     """Say what went wrong on the network: the cause, of which aiohttp speaks with the address of a TLS context."""
     cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
-    if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) and (cause.errno or 0) > 0:
-        return os.strerror(cause.errno)
+    number = cause.errno if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) else None
+    if number is not None and number > 0:
+        return os.strerror(number)
     names = ("verify_message", "reason", "strerror")
     return next((str(said) for name in names if (said := getattr(cause, name, ""))), str(cause) or type(cause).__name__)

@@ -45,16 +45,13 @@ ABSORBED = (EvaluationError, TypeError, AttributeError, KeyError, IndexError, Va
 @dataclass(frozen=True, slots=True)
 class Code:
     """A compiled expression. `attribute` tells that it reads a variable or what is in one (costs treat it apart);
-    `constant` that it has no variables, with its value in `value`; `slot` that it gives what the frame has there;
-    `single` gives the only element of a list that always has one."""
+    `constant` that it has no variables, with its value in `value`."""
 
     run: Run
     cost: int
     attribute: bool = False
     constant: bool = False
     value: Any = None
-    slot: int = 0
-    single: Run | None = None
 
 
 def constant(value: Any) -> Code:
