@@ -73,11 +73,7 @@ class Optional:
         self.present = present
 
     def get(self) -> Any:
-        """The value.
-
-        Raises:
-            EvaluationError: there is none.
-        """
+        """The value. Raises EvaluationError: there is none."""
         if not self.present:
             raise EvaluationError("optional.none() dereference")
         return self.value
@@ -250,11 +246,7 @@ COMPARABLE = _ORDERED | frozenset(NUMBERS)
 
 
 def compare(a: Any, b: Any) -> int:
-    """-1, 0 or 1.
-
-    Raises:
-        EvaluationError: types that have no order among each other, or NaN.
-    """
+    """-1, 0 or 1. Raises EvaluationError: types that have no order among each other, or NaN."""
     kind, other = type(a), type(b)
     if kind in NUMBERS and other in NUMBERS:
         if kind is float or other is float:

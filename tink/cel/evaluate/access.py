@@ -127,11 +127,7 @@ _KEYS = frozenset((str, int, UInt, bool, float))
 
 
 def checked_key(key: Any) -> None:
-    """Refuses what can never be an index or key.
-
-    Raises:
-        EvaluationError: a list, null, and so on.
-    """
+    """Refuses what can never be an index or key. Raises EvaluationError: a list, null, and so on."""
     if type(key) not in _KEYS:
         raise EvaluationError(f"invalid qualifier type: {go_name(key)}")
 
@@ -162,11 +158,7 @@ def _absent(value: Any, key: Any) -> EvaluationError:
 
 
 def get(value: Any, key: Any) -> Any:
-    """What a value of any type has at an index or key; optionals give optionals.
-
-    Raises:
-        EvaluationError: nothing.
-    """
+    """What a value of any type has at an index or key; optionals give optionals. Raises EvaluationError: nothing."""
     checked_key(key)
     if type(value) is Optional:
         return get_optional(value, key)

@@ -28,11 +28,7 @@ class Clock(Protocol):
     due: int
 
     def look(self) -> None:
-        """Stops an evaluation that takes too long.
-
-        Raises:
-            BudgetExceededError: it does.
-        """
+        """Stops an evaluation that takes too long. Raises BudgetExceededError: it does."""
 
 
 Frame = list[Any]
@@ -77,8 +73,7 @@ def charged(code: Code, cost: int | None = None) -> Run:
 def overdrawn(frame: Frame) -> None:
     """Stops an evaluation that has spent all, or takes too long; does nothing before the end of a slice.
 
-    Raises:
-        BudgetExceededError: it is stopped.
+    Raises BudgetExceededError: it is stopped.
     """
     if frame[0] >= 0:
         return

@@ -74,11 +74,7 @@ class Compiler:
         self.names[name].pop()
 
     def compile(self, node: Node) -> Code:
-        """The code of a node.
-
-        Raises:
-            CelError: a constant conversion or pattern in it is wrong.
-        """
+        """The code of a node. Raises CelError: a constant conversion or pattern in it is wrong."""
         if isinstance(node, Literal):
             return constant(node.value)
         if isinstance(node, Ident):

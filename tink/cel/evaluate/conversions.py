@@ -36,22 +36,14 @@ def _unsigned(value: int) -> UInt:
 
 
 def double_to_int(value: float) -> int:
-    """Towards zero.
-
-    Raises:
-        EvaluationError: outside the numbers that a double can tell apart from 64-bit integers.
-    """
+    """Towards zero. Raises EvaluationError: outside the numbers that a double can tell apart from 64-bit integers."""
     if not -(2.0**63) < value < 2.0**63:
         raise EvaluationError("integer overflow")
     return int(value)
 
 
 def double_to_uint(value: float) -> UInt:
-    """Towards zero.
-
-    Raises:
-        EvaluationError: negative or too large.
-    """
+    """Towards zero. Raises EvaluationError: negative or too large."""
     if not 0.0 <= value < 2.0**64:
         raise EvaluationError("unsigned integer overflow")
     return UInt(int(value))

@@ -172,11 +172,7 @@ def _mapped(ip: Ip) -> bool:
 
 
 def parse_ip(text: str) -> Ip:
-    """An address.
-
-    Raises:
-        EvaluationError: the text is none, has a zone, or is IPv4 inside IPv6.
-    """
+    """An address. Raises EvaluationError: the text is none, has a zone, or is IPv4 inside IPv6."""
     ip, zone, problem = _address(text)
     if ip is None:
         raise EvaluationError(f"IP Address {quote(text)} parse error during conversion from string: {problem}")
@@ -197,11 +193,7 @@ _CONVERSION = "network address parse error during conversion from string: "
 
 
 def parse_cidr(text: str) -> Cidr:
-    """An address with the length of its prefix.
-
-    Raises:
-        EvaluationError: the text is none.
-    """
+    """An address with the length of its prefix. Raises EvaluationError: the text is none."""
     head, slash, tail = text.rpartition("/")
     ip, zone, problem = _address(head) if slash else (None, "", "no '/'")
     if ip is None:

@@ -48,11 +48,7 @@ def _explained(pattern: str, message: str) -> str:
 
 @functools.lru_cache(maxsize=512)
 def compiled(pattern: str) -> Any:
-    """The compiled pattern.
-
-    Raises:
-        PatternError: RE2 does not take it.
-    """
+    """The compiled pattern. Raises PatternError: RE2 does not take it."""
     try:
         return re2.compile(pattern, options=_OPTIONS)
     except re2.error as error:
@@ -64,11 +60,7 @@ def compiled(pattern: str) -> Any:
 
 
 def check_pattern(pattern: str) -> None:
-    """See that a text is a pattern.
-
-    Raises:
-        PatternError: RE2 does not take it.
-    """
+    """See that a text is a pattern. Raises PatternError: RE2 does not take it."""
     compiled(pattern)
 
 
@@ -103,11 +95,7 @@ _match_of, _ANYWHERE = _choose_match()
 
 
 def pattern_tester(pattern: str) -> Callable[[str], bool]:
-    """A function that tells whether a text has a match.
-
-    Raises:
-        PatternError: as `compiled`.
-    """
+    """A function that tells whether a text has a match. Raises PatternError: as `compiled`."""
     match, anywhere = _match_of(compiled(pattern)), _ANYWHERE
 
     def test(text: str) -> bool:
@@ -120,8 +108,7 @@ def pattern_tester(pattern: str) -> Callable[[str], bool]:
 def find_all(pattern: str, text: str, limit: int = -1) -> list[str]:
     """The first matches in order, all of them for a negative limit; an empty match right behind one is none (Go).
 
-    Raises:
-        PatternError: as `compiled`.
+    Raises PatternError: as `compiled`.
     """
     match, anywhere = _match_of(compiled(pattern)), _ANYWHERE
     data = text.encode("utf-8", "surrogatepass")

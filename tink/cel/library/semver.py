@@ -63,11 +63,7 @@ def _identifier(text: str) -> int | str:
 
 
 def parse(text: str) -> Semver:
-    """A version, strictly.
-
-    Raises:
-        EvaluationError: the text is none.
-    """
+    """A version, strictly. Raises EvaluationError: the text is none."""
     if not text:
         raise EvaluationError("Version string empty")
     parts = text.split(".", 2)
@@ -89,8 +85,7 @@ def parse(text: str) -> Semver:
 def normalized(text: str) -> Semver:
     """A version that may begin with v, have leading zeros, or lack its last numbers.
 
-    Raises:
-        EvaluationError: the text is none even so.
+    Raises EvaluationError: the text is none even so.
     """
     parts = text.removeprefix("v").split(".", 2)
     for at, part in enumerate(parts):

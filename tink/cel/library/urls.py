@@ -198,8 +198,7 @@ def _parsed(text: str, *, request: bool = True) -> Url:
 def parse(text: str) -> Url:
     """A URL as `url()` takes it: a request URI, or an absolute path; a fragment is read as Go's second pass does.
 
-    Raises:
-        UrlError: neither.
+    Raises UrlError: neither.
     """
     try:
         _parsed(text)
@@ -216,11 +215,7 @@ def parse(text: str) -> Url:
 
 
 def url(text: str) -> Url:
-    """`url(text)`.
-
-    Raises:
-        EvaluationError: not a URL.
-    """
+    """`url(text)`. Raises EvaluationError: not a URL."""
     try:
         return parse(text)
     except UrlError as error:

@@ -224,8 +224,7 @@ _RECEIVER: dict[tuple[str, int], Callable[[int, Node, list[Node]], Node]] = {
 def expand(at: int, name: str, target: Node | None, args: list[Node]) -> Node | None:
     """What a call stands for if it is a macro, else None.
 
-    Raises:
-        MacroError: it is one, but its arguments do not fit.
+    Raises MacroError: it is one, but its arguments do not fit.
     """
     if target is None:
         return _has(at, args) if name == "has" and len(args) == 1 else None

@@ -382,11 +382,7 @@ class _Parser:
 
 
 def parse(source: Source) -> Node:
-    """The tree of an expression.
-
-    Raises:
-        CelError: it is not an expression; the text lists every error found.
-    """
+    """The tree of an expression. Raises CelError: it is not an expression; the text lists every error found."""
     size = len(source.text)
     if size > MAX_SOURCE:
         issue = Issue(-1, f"expression code point size exceeds limit: size: {size}, limit {MAX_SOURCE}")
