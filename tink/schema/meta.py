@@ -13,6 +13,7 @@ from typing import Any
 
 from tink.schema import field_errors
 from tink.schema.field_errors import FieldError
+from tink.schema.shapes import ANY, FLAG, INT64, TEXT, TIME, array, keyed, mapping, same, struct, texts
 from tink.schema.values import Raw
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -252,68 +253,15 @@ def ordered(meta: Raw) -> Raw:
     return {key: meta[key] for key in first if key in meta} | {k: v for k, v in sorted(meta.items()) if k not in first}
 
 
-_STRING: Raw = {"type": "string"}
-_STRINGS: Raw = {"type": "object", "additionalProperties": _STRING}
-_TIME: Raw = {"type": "string", "format": "date-time"}
-
-OWNER_SCHEMA: Raw = {
-    "type": "object",
-    "description": "OwnerReference contains enough information to let you identify an owning object.",
-    "properties": {
-        "apiVersion": _STRING,
-        "blockOwnerDeletion": {"type": "boolean"},
-        "controller": {"type": "boolean"},
-        "kind": _STRING,
-        "name": _STRING,
-        "uid": _STRING,
-    },
-}
-
-
-def _described(schema: Raw, text: str) -> Raw:
-    return {"description": text, **schema}
-
-
-META_SCHEMA: Raw = {
-    "type": "object",
-    "description": "ObjectMeta is metadata that all persisted resources must have, which includes all objects users "
-    "must create.",
-    "properties": {
-        "annotations": _described(_STRINGS, "Unstructured key value map that may be set by external tools."),
-        "creationTimestamp": _described(_TIME, "When the server created this object, in UTC. Read-only."),
-        "deletionGracePeriodSeconds": {"type": "integer", "format": "int64", "description": "Read-only."},
-        "deletionTimestamp": _described(
-            _TIME, "When this object was asked to be deleted; it goes when its finalizers are gone. Read-only."
-        ),
-        "finalizers": {
-            "type": "array",
-            "items": _STRING,
-            "x-kubernetes-list-type": "set",
-            "description": "Must be empty before the object is deleted from the registry.",
-        },
-        "generateName": _described(_STRING, "Prefix of a unique name that the server makes when no name is given."),
-        "generation": {
-            "type": "integer",
-            "format": "int64",
-            "description": "Counts the changes of the desired state. Read-only.",
-        },
-        "labels": _described(_STRINGS, "Map of keys and values to organize and select objects."),
-        "managedFields": {
-            "type": "array",
-            "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
-            "description": "Which workflow manages which fields of this object.",
-        },
-        "name": _described(_STRING, "Unique within a namespace. Cannot be updated."),
-        "namespace": _described(_STRING, "The space within which the name must be unique. Cannot be updated."),
-        "ownerReferences": {
-            "type": "array",
-            "items": OWNER_SCHEMA,
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["uid"],
-            "description": "Objects that this object depends on.",
-        },
-        "resourceVersion": _described(_STRING, "Opaque value that changes with every change of the object. Read-only."),
-        "selfLink": _described(_STRING, "Deprecated and not set."),
-        "uid": _described(_STRING, "Unique in time and space; set by the server on creation. Read-only."),
-    },
-}
+OWNER_SCHEMA = struct({**texts("apiVersion", "kind", "name", "uid"), **same(FLAG, "blockOwnerDeletion", "controller")})
+META_SCHEMA = struct(
+    {
+        **texts("generateName", "name", "namespace", "resourceVersion", "selfLink", "uid"),
+        **same(mapping(TEXT), "annotations", "labels"),
+        **same(TIME, "creationTimestamp", "deletionTimestamp"),
+        **same(INT64, "deletionGracePeriodSeconds", "generation"),
+        "finalizers": {**array(TEXT), "x-kubernetes-list-type": "set"},
+        "managedFields": array(ANY),
+        "ownerReferences": keyed(OWNER_SCHEMA, "uid"),
+    }
+)

@@ -61,12 +61,12 @@ def _is_int(bits: int) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
-STRING = _scalar("a string", lambda value: isinstance(value, str), "")
-BOOL = _scalar("a boolean", lambda value: isinstance(value, bool), False)
+_STRING = _scalar("a string", lambda value: isinstance(value, str), "")
+_BOOL = _scalar("a boolean", lambda value: isinstance(value, bool), False)
 _INT32 = _scalar("an integer of 32 bits", _is_int(32), 0)
-INT64 = _scalar("an integer of 64 bits", _is_int(64), 0)
-NUMBER = _scalar("a number", lambda value: isinstance(value, int | float) and not isinstance(value, bool), 0)
-ANY = Type(lambda value, *_: value, lambda: None)
+_INT64 = _scalar("an integer of 64 bits", _is_int(64), 0)
+_NUMBER = _scalar("a number", lambda value: isinstance(value, int | float) and not isinstance(value, bool), 0)
+_ANY = Type(lambda value, *_: value, lambda: None)
 
 
 def _read_bytes(value: Any, path: str, _: Reading) -> str:
@@ -177,27 +177,27 @@ def type_of(schema: Mapping[str, Any], name: str = "") -> Type:
         case "string", "byte":
             return _BYTES
         case "string", _:
-            return STRING
+            return _STRING
         case "boolean", _:
-            return BOOL
+            return _BOOL
         case "integer", form:
-            return _INT32 if form == "int32" else INT64
+            return _INT32 if form == "int32" else _INT64
         case "number", _:
-            return NUMBER
+            return _NUMBER
         case "array", _:
             return list_of(type_of(schema.get("items") or {}))
         case "object", _ if "properties" in schema:
             return struct_of({key: type_of(child, key) for key, child in schema["properties"].items()})
         case "object", _ if isinstance(schema.get("additionalProperties"), Mapping):
             return map_of(type_of(schema["additionalProperties"]))
-    return ANY
+    return _ANY
 
 
 _ENTRY = struct_of(
     {
-        **dict.fromkeys(("apiVersion", "fieldsType", "manager", "operation", "subresource"), STRING),
+        **dict.fromkeys(("apiVersion", "fieldsType", "manager", "operation", "subresource"), _STRING),
         "time": _TIME,
-        "fieldsV1": ANY,
+        "fieldsV1": _ANY,
     }
 )
 _OBJECT_META = struct_of(

@@ -19,6 +19,7 @@ from tink.apiserver.errors import StatusError
 from tink.apiserver.resources import Resource
 from tink.apiserver.webhooks import check_review, group_version_kind
 from tink.schema import Raw, field_errors, structs
+from tink.schema.shapes import BYTES, FLAG, INT32, TEXT, array, mapping, struct, texts
 
 GROUP = "admission.k8s.io"
 VERSIONS = ("v1", "v1beta1")
@@ -89,32 +90,29 @@ def review(version: str, uid: str, asked: Raw, obj: Raw | None, old: Raw | None)
 
 # --- the answer -------------------------------------------------------------------------------------------------
 
-_TEXT: Raw = {"type": "string"}
-
-
-def _object(**properties: Raw) -> Raw:
-    return {"type": "object", "properties": properties}
-
-
-_STATUS = _object(
-    **dict.fromkeys(("status", "message", "reason"), _TEXT),
-    code={"type": "integer", "format": "int32"},
-    details=_object(
-        **dict.fromkeys(("name", "group", "kind", "uid"), _TEXT),
-        causes={"type": "array", "items": _object(**dict.fromkeys(("reason", "message", "field"), _TEXT))},
-        retryAfterSeconds={"type": "integer", "format": "int32"},
-    ),
+_STATUS = struct(
+    {
+        **texts("status", "message", "reason"),
+        "code": INT32,
+        "details": struct(
+            {
+                **texts("name", "group", "kind", "uid"),
+                "causes": array(struct(texts("reason", "message", "field"))),
+                "retryAfterSeconds": INT32,
+            }
+        ),
+    }
 )
-_RESPONSE = structs.Struct(
-    structs.type_of(
-        _object(
-            **dict.fromkeys(("uid", "patchType"), _TEXT),
-            allowed={"type": "boolean"},
-            status=_STATUS,
-            patch={"type": "string", "format": "byte"},
-            auditAnnotations={"type": "object", "additionalProperties": _TEXT},
-            warnings={"type": "array", "items": _TEXT},
-        )
+_RESPONSE = structs.struct(
+    struct(
+        {
+            **texts("uid", "patchType"),
+            "allowed": FLAG,
+            "status": _STATUS,
+            "patch": BYTES,
+            "auditAnnotations": mapping(TEXT),
+            "warnings": array(TEXT),
+        }
     )
 )
 

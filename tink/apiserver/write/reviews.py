@@ -15,70 +15,47 @@ from datetime import datetime
 from typing import Any
 
 from tink.apiserver import errors
-from tink.apiserver.resources.registry import Resource, Rules
+from tink.apiserver.resources import Resource, Rules
 from tink.apiserver.write import completion, submitted
 from tink.schema import FieldError, Raw, compile_schema, field_errors, meta, root_schema
+from tink.schema.shapes import FLAG, TEXT, atomic, mapping, same, struct, texts
 
 AUTHORIZATION = "authorization.k8s.io"
 AUTHENTICATION = "authentication.k8s.io"
 
-_TEXT: Raw = {"type": "string"}
-_FLAG: Raw = {"type": "boolean"}
-_TEXTS: Raw = {"type": "array", "items": _TEXT, "x-kubernetes-list-type": "atomic"}
-_EXTRA: Raw = {"type": "object", "additionalProperties": _TEXTS}
-
-
-def _object(properties: Raw, text: str = "", **more: Any) -> Raw:
-    return {"type": "object", "properties": properties, **({"description": text} if text else {}), **more}
-
-
-def _texts(*names: str) -> Raw:
-    return dict.fromkeys(names, _TEXT)
-
-
-_REQUIREMENTS: Raw = {
-    "type": "array",
-    "items": _object({**_texts("key", "operator"), "values": _TEXTS}),
-    "x-kubernetes-list-type": "atomic",
-}
-_SELECTOR = _object({"rawSelector": _TEXT, "requirements": _REQUIREMENTS})
+_TEXTS = atomic(TEXT)
+_EXTRA = mapping(_TEXTS)
+_SELECTOR = struct(
+    {"rawSelector": TEXT, "requirements": atomic(struct({**texts("key", "operator"), "values": _TEXTS}))}
+)
 _ACTION: Raw = {
-    "nonResourceAttributes": _object(_texts("path", "verb"), "A request for a path that is no resource."),
-    "resourceAttributes": _object(
+    "nonResourceAttributes": struct(texts("path", "verb")),
+    "resourceAttributes": struct(
         {
-            **_texts("namespace", "verb", "group", "version", "resource", "subresource", "name"),
-            "fieldSelector": _SELECTOR,
-            "labelSelector": _SELECTOR,
-        },
-        "A request for a resource.",
+            **texts("namespace", "verb", "group", "version", "resource", "subresource", "name"),
+            **same(_SELECTOR, "fieldSelector", "labelSelector"),
+        }
     ),
 }
-_DECISION = _object(
-    {"allowed": _FLAG, "denied": _FLAG, "reason": _TEXT, "evaluationError": _TEXT},
-    "The answer of the server.",
+_DECISION = struct({**same(FLAG, "allowed", "denied"), **texts("reason", "evaluationError")})
+_SUBJECT = struct({**_ACTION, **texts("user", "uid"), "groups": _TEXTS, "extra": _EXTRA})
+_USER = struct({**texts("username", "uid"), "groups": _TEXTS, "extra": _EXTRA})
+_RULES = struct(
+    {
+        "resourceRules": atomic(
+            struct(same(_TEXTS, "verbs", "apiGroups", "resources", "resourceNames")),
+        ),
+        "nonResourceRules": atomic(struct(same(_TEXTS, "verbs", "nonResourceURLs"))),
+        "incomplete": FLAG,
+        "evaluationError": TEXT,
+    }
 )
-_SUBJECT = _object({**_ACTION, "user": _TEXT, "groups": _TEXTS, "extra": _EXTRA, "uid": _TEXT})
-_USER = _object({"username": _TEXT, "uid": _TEXT, "groups": _TEXTS, "extra": _EXTRA}, "Who the user is.")
-_RULES: Raw = {
-    "resourceRules": {
-        "type": "array",
-        "items": _object(dict.fromkeys(("verbs", "apiGroups", "resources", "resourceNames"), _TEXTS)),
-        "x-kubernetes-list-type": "atomic",
-    },
-    "nonResourceRules": {
-        "type": "array",
-        "items": _object(dict.fromkeys(("verbs", "nonResourceURLs"), _TEXTS)),
-        "x-kubernetes-list-type": "atomic",
-    },
-    "incomplete": _FLAG,
-    "evaluationError": _TEXT,
-}
 
 
-def _review(group: str, kind: str, text: str, spec: Raw | None, status: Raw, namespaced: bool = False) -> Resource:
-    openapi = _object(
-        {**({"spec": spec} if spec else {}), "status": status}, text, **({"required": ["spec"]} if spec else {})
-    )
+def _review(group: str, kind: str, spec: Raw | None, status: Raw, *, namespaced: bool = False) -> Resource:
+    openapi = struct({"status": status})
+    if spec is not None:
+        openapi = struct({"spec": spec, "status": status}, "spec")
     return Resource(
         group,
         "v1",
@@ -93,38 +70,19 @@ def _review(group: str, kind: str, text: str, spec: Raw | None, status: Raw, nam
     )
 
 
-_ALL = (
-    _review(
-        AUTHORIZATION,
-        "LocalSubjectAccessReview",
-        "Asks whether a user or group may do something in one namespace.",
-        _SUBJECT,
-        _DECISION,
-        namespaced=True,
-    ),
-    _review(
-        AUTHORIZATION, "SelfSubjectAccessReview", "Asks whether you may do something.", _object(_ACTION), _DECISION
-    ),
-    _review(
-        AUTHORIZATION,
-        "SelfSubjectRulesReview",
-        "Asks for all that you may do in a namespace.",
-        _object({"namespace": _TEXT}),
-        _object(_RULES, "The rules that apply to you."),
-    ),
-    _review(
-        AUTHORIZATION, "SubjectAccessReview", "Asks whether a user or group may do something.", _SUBJECT, _DECISION
-    ),
-    _review(AUTHENTICATION, "SelfSubjectReview", "Asks who you are.", None, _object({"userInfo": _USER})),
+REVIEWS: Sequence[Resource] = (
+    _review(AUTHORIZATION, "LocalSubjectAccessReview", _SUBJECT, _DECISION, namespaced=True),
+    _review(AUTHORIZATION, "SelfSubjectAccessReview", struct(_ACTION), _DECISION),
+    _review(AUTHORIZATION, "SelfSubjectRulesReview", struct({"namespace": TEXT}), _RULES),
+    _review(AUTHORIZATION, "SubjectAccessReview", _SUBJECT, _DECISION),
+    _review(AUTHENTICATION, "SelfSubjectReview", None, struct({"userInfo": _USER})),
     _review(
         AUTHENTICATION,
         "TokenReview",
-        "Asks whose token this is.",
-        _object({"token": _TEXT, "audiences": _TEXTS}),
-        _object({"authenticated": _FLAG, "user": _USER, "audiences": _TEXTS, "error": _TEXT}),
+        struct({"token": TEXT, "audiences": _TEXTS}),
+        struct({"authenticated": FLAG, "user": _USER, "audiences": _TEXTS, "error": TEXT}),
     ),
 )
-REVIEWS: Sequence[Resource] = _ALL
 """What can be asked. Not in the registry: nothing of it is stored, and `create` is the only verb."""
 _BY_PLURAL = {(review.group, review.version, review.plural): review for review in REVIEWS}
 

@@ -9,164 +9,69 @@ from __future__ import annotations
 
 from typing import Any
 
-from tink.schema.structs import (
-    ANY,
-    BOOL,
-    INT64,
-    NUMBER,
-    STRING,
-    MistypedError,
-    Reading,
-    Type,
-    list_of,
-    map_of,
-    mistyped,
-    struct_of,
-    type_of,
-)
+from tink.schema import shapes
+from tink.schema.shapes import BYTES, FLAG, INT32, INT64, TEXT, TIME, array, atomic, keyed, mapping, same, struct, texts
+from tink.schema.structs import MistypedError, Reading, Type, list_of, map_of, mistyped, struct_of, type_of
 from tink.schema.values import Raw
 
 MAX_DEPTH = 64
 """Deepest nesting of a schema. Deeper than any schema in use, and far from the limits of recursion."""
 
-_TEXT: Raw = {"type": "string"}
-_TEXTS: Raw = {"type": "array", "items": _TEXT, "x-kubernetes-list-type": "atomic"}
-_ANY: Raw = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-_NAMES: Raw = {
-    "type": "object",
-    "properties": {
-        "categories": _TEXTS,
-        "kind": _TEXT,
-        "listKind": _TEXT,
-        "plural": _TEXT,
-        "shortNames": _TEXTS,
-        "singular": _TEXT,
+_NAMES = texts("kind", "listKind", "plural", "singular") | same(atomic(TEXT), "categories", "shortNames")
+_CONDITION = struct(
+    {**texts("type", "status", "reason", "message"), "lastTransitionTime": TIME, "observedGeneration": INT64},
+    "type",
+    "status",
+)
+_SCALE = struct(
+    texts("specReplicasPath", "statusReplicasPath", "labelSelectorPath"), "specReplicasPath", "statusReplicasPath"
+)
+_COLUMN = struct(
+    {**texts("name", "type", "jsonPath", "description", "format"), "priority": INT32}, "name", "type", "jsonPath"
+)
+_VERSION = struct(
+    {
+        **texts("name", "deprecationWarning"),
+        **same(FLAG, "served", "storage", "deprecated"),
+        "schema": struct({"openAPIV3Schema": shapes.ANY}),
+        "subresources": struct({"status": struct({}), "scale": _SCALE}),
+        "selectableFields": atomic(struct(texts("jsonPath"), "jsonPath")),
+        "additionalPrinterColumns": array(_COLUMN),
     },
-}
-_CONDITION: Raw = {
-    "type": "object",
-    "required": ["type", "status"],
-    "properties": {
-        "type": _TEXT,
-        "status": _TEXT,
-        "lastTransitionTime": {"type": "string", "format": "date-time"},
-        "reason": _TEXT,
-        "message": _TEXT,
-        "observedGeneration": {"type": "integer", "format": "int64"},
+    "name",
+    "served",
+    "storage",
+)
+_SERVICE = struct({**texts("namespace", "name", "path"), "port": INT32}, "namespace", "name")
+_WEBHOOK = struct(
+    {
+        "clientConfig": struct({"url": TEXT, "caBundle": BYTES, "service": _SERVICE}),
+        "conversionReviewVersions": atomic(TEXT),
     },
-}
-_VERSION: Raw = {
-    "type": "object",
-    "required": ["name", "served", "storage"],
-    "properties": {
-        "name": _TEXT,
-        "served": {"type": "boolean"},
-        "storage": {"type": "boolean"},
-        "deprecated": {"type": "boolean"},
-        "deprecationWarning": _TEXT,
-        "schema": {"type": "object", "properties": {"openAPIV3Schema": _ANY}},
-        "subresources": {
-            "type": "object",
-            "properties": {
-                "status": {"type": "object", "properties": {}},
-                "scale": {
-                    "type": "object",
-                    "required": ["specReplicasPath", "statusReplicasPath"],
-                    "properties": {
-                        "specReplicasPath": _TEXT,
-                        "statusReplicasPath": _TEXT,
-                        "labelSelectorPath": _TEXT,
-                    },
-                },
-            },
-        },
-        "selectableFields": {
-            "type": "array",
-            "items": {"type": "object", "required": ["jsonPath"], "properties": {"jsonPath": _TEXT}},
-            "x-kubernetes-list-type": "atomic",
-        },
-        "additionalPrinterColumns": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["name", "type", "jsonPath"],
-                "properties": {
-                    "name": _TEXT,
-                    "type": _TEXT,
-                    "jsonPath": _TEXT,
-                    "description": _TEXT,
-                    "format": _TEXT,
-                    "priority": {"type": "integer", "format": "int32"},
-                },
-            },
-        },
+    "conversionReviewVersions",
+)
+_SPEC = struct(
+    {
+        **texts("group", "scope"),
+        "names": struct(_NAMES, "kind", "plural"),
+        "versions": atomic(_VERSION),
+        "conversion": struct({"strategy": TEXT, "webhook": _WEBHOOK}, "strategy"),
+        "preserveUnknownFields": FLAG,
     },
-}
-_WEBHOOK: Raw = {
-    "type": "object",
-    "required": ["conversionReviewVersions"],
-    "properties": {
-        "clientConfig": {
-            "type": "object",
-            "properties": {
-                "url": _TEXT,
-                "caBundle": {"type": "string", "format": "byte"},
-                "service": {
-                    "type": "object",
-                    "required": ["namespace", "name"],
-                    "properties": {
-                        "namespace": _TEXT,
-                        "name": _TEXT,
-                        "path": _TEXT,
-                        "port": {"type": "integer", "format": "int32"},
-                    },
-                },
-            },
-        },
-        "conversionReviewVersions": _TEXTS,
-    },
-}
-SCHEMA: Raw = {
-    "type": "object",
-    "description": "CustomResourceDefinition represents a resource that should be exposed on the API server.",
-    "required": ["spec"],
-    "properties": {
-        "spec": {
-            "type": "object",
-            "required": ["group", "names", "scope", "versions"],
-            "properties": {
-                "group": _TEXT,
-                "names": {**_NAMES, "required": ["kind", "plural"]},
-                "scope": _TEXT,
-                "versions": {
-                    "type": "array",
-                    "items": _VERSION,
-                    "x-kubernetes-list-type": "atomic",
-                },
-                "conversion": {
-                    "type": "object",
-                    "required": ["strategy"],
-                    "properties": {"strategy": _TEXT, "webhook": _WEBHOOK},
-                },
-                "preserveUnknownFields": {"type": "boolean"},
-            },
-        },
-        "status": {
-            "type": "object",
-            "properties": {
-                "acceptedNames": _NAMES,
-                "conditions": {
-                    "type": "array",
-                    "items": _CONDITION,
-                    "x-kubernetes-list-type": "map",
-                    "x-kubernetes-list-map-keys": ["type"],
-                },
-                "storedVersions": _TEXTS,
-                "observedGeneration": {"type": "integer", "format": "int64"},
-            },
-        },
-    },
-}
+    "group",
+    "names",
+    "scope",
+    "versions",
+)
+_STATUS = struct(
+    {
+        "acceptedNames": struct(_NAMES),
+        "conditions": keyed(_CONDITION, "type"),
+        "storedVersions": atomic(TEXT),
+        "observedGeneration": INT64,
+    }
+)
+SCHEMA = struct({"spec": _SPEC, "status": _STATUS}, "spec")
 """The schema of definitions."""
 
 
@@ -223,27 +128,26 @@ def _read_items(value: Any, path: str, reading: Reading) -> Any:
 
 
 _SCHEMA, _EITHER = Type(_read_schema, dict), Type(_read_either, dict)
-_RULE = ("rule", "message", "messageExpression", "reason", "fieldPath")
+_RULE = struct({**texts("rule", "message", "messageExpression", "reason", "fieldPath"), "optionalOldSelf": FLAG})
+_PLAIN = {
+    **texts("id", "$schema", "$ref", "description", "type", "format", "title", "pattern"),
+    **texts("x-kubernetes-list-type", "x-kubernetes-map-type"),
+    **same(array(TEXT), "required", "x-kubernetes-list-map-keys"),
+    **same({"type": "number"}, "maximum", "minimum", "multipleOf"),
+    **same(INT64, "maxLength", "minLength", "maxItems", "minItems", "maxProperties", "minProperties"),
+    **same(FLAG, "exclusiveMaximum", "exclusiveMinimum", "uniqueItems", "nullable", "x-kubernetes-int-or-string"),
+    **same(FLAG, "x-kubernetes-preserve-unknown-fields", "x-kubernetes-embedded-resource"),
+    "x-kubernetes-validations": array(_RULE),
+    **same({}, "default", "example"),
+    "enum": array({}),
+    "dependencies": mapping({}),
+    "externalDocs": struct(texts("description", "url")),
+}
 _KEYWORDS = struct_of(
-    {
-        **dict.fromkeys(("id", "$schema", "$ref", "description", "type", "format", "title", "pattern"), STRING),
-        **dict.fromkeys(("x-kubernetes-list-type", "x-kubernetes-map-type"), STRING),
-        **dict.fromkeys(("required", "x-kubernetes-list-map-keys"), list_of(STRING)),
-        **dict.fromkeys(("maximum", "minimum", "multipleOf"), NUMBER),
-        **dict.fromkeys(("maxLength", "minLength", "maxItems", "minItems", "maxProperties", "minProperties"), INT64),
-        **dict.fromkeys(("exclusiveMaximum", "exclusiveMinimum", "uniqueItems", "nullable"), BOOL),
-        **dict.fromkeys(("x-kubernetes-preserve-unknown-fields", "x-kubernetes-embedded-resource"), BOOL),
-        "x-kubernetes-int-or-string": BOOL,
-        "x-kubernetes-validations": list_of(struct_of(dict.fromkeys(_RULE, STRING) | {"optionalOldSelf": BOOL})),
-        **dict.fromkeys(("default", "example"), ANY),
-        "enum": list_of(ANY),
-        **dict.fromkeys(("allOf", "oneOf", "anyOf"), list_of(_SCHEMA)),
-        "not": _SCHEMA,
-        **dict.fromkeys(("properties", "patternProperties", "definitions"), map_of(_SCHEMA)),
-        **dict.fromkeys(("additionalProperties", "additionalItems"), _EITHER),
-        "items": Type(_read_items, dict),
-        "dependencies": map_of(ANY),
-        "externalDocs": struct_of({"description": STRING, "url": STRING}),
-    }
+    {name: type_of(schema) for name, schema in _PLAIN.items()}
+    | dict.fromkeys(("allOf", "oneOf", "anyOf"), list_of(_SCHEMA))
+    | dict.fromkeys(("properties", "patternProperties", "definitions"), map_of(_SCHEMA))
+    | dict.fromkeys(("additionalProperties", "additionalItems"), _EITHER)
+    | {"not": _SCHEMA, "items": Type(_read_items, dict)}
 )
 _PARTS = {name: type_of(schema) for name, schema in SCHEMA["properties"].items()}

@@ -91,7 +91,7 @@ class OpenAPI:
         """`/openapi/v2` as JSON."""
         pieces = self._current()
         if self._whole.json is None:
-            items, definitions = dict[str, bytes](), {k: orjson.dumps(v) for k, v in publish.common(2).items()}
+            items, definitions = dict[str, bytes](), {k: orjson.dumps(v) for k, v in publish.shared(2).items()}
             for piece in pieces.values():
                 if piece.parts is None:
                     piece.parts = _parts(piece.resources, binary=False)
@@ -106,7 +106,7 @@ class OpenAPI:
         """`/openapi/v2` as protobuf (`gnostic`), with the tag of the JSON, as in Kubernetes: Vary tells them apart."""
         pieces = self._current()
         if self._whole.binary is None:
-            items, definitions = dict[str, bytes](), {k: gnostic.schema(v) for k, v in publish.common(2).items()}
+            items, definitions = dict[str, bytes](), {k: gnostic.schema(v) for k, v in publish.shared(2).items()}
             for piece in pieces.values():
                 if piece.binary is None:
                     piece.binary = _parts(piece.resources, binary=True)
@@ -156,7 +156,7 @@ def document(resources: Sequence[Resource]) -> Raw:
         "openapi": "3.0.0",
         "info": title if custom else {"title": "Kubernetes", "version": KUBERNETES},
         "paths": dict(sorted(items.items())),
-        "components": {"schemas": dict(sorted({**publish.common(3, shared), **schemas}.items()))},
+        "components": {"schemas": dict(sorted({**publish.shared(3, shared), **schemas}.items()))},
     }
     if not custom:
         made["components"]["securitySchemes"] = _SECURITY
