@@ -20,7 +20,26 @@ _VALUE = re.compile(
     re.DOTALL,
 )
 _BEFORE = r"(^|failed to call webhook: |failed: |occurred: |in webhook response: )"
+_END = r"(?= evaluating rule: |$)"
 _ALIKE = (
+    # What CEL says with the names of Go's types, or in the words of Go's own parsers.
+    (r"got '[^']*', expected iterable type", "no iterable type"),
+    (r"(invalid qualifier type|unsupported comprehension range type): \S+", r"\1"),
+    (r"error parsing regexp: .*?" + _END, "<no pattern>"),
+    (r'IP Address ".*" parse error during conversion from string: .*?' + _END, "<no address>"),
+    (r'"[^"]*" is not an IP address' + _END, "<no address>"),
+    (r"(?:network address parse error during conversion from string: )+(?=IPv4-mapped)", ""),
+    (r"network address parse error .*?" + _END, "<no prefix>"),
+    (r'"[^"]*" is not an IP address with the length of a prefix', "<no prefix>"),
+    (r"invalid host: .*", "invalid host"),
+    (
+        r"^.*(?:number must not contain leading zeroes|Invalid character\(s\) found in|strconv\.ParseUint: p).*",
+        "<no version>",
+    ),
+    (r"^(?:Prerelease is empty|Numeric PreRelease version must.*|No Major\.Minor\.Patch elements.*)", "<no version>"),
+    (r"^(?:Version string empty|Build meta data is empty|short version cannot contain.*)", "<no version>"),
+    (r'".*" is not a semantic version', "<no version>"),
+    (r"ERROR: <input>:(\d+:\d+): Syntax error: .*", r"<no expression at \1>"),
     # What a decoder says of a body that it cannot read, and how it shows the beginning.
     (r"((?:Object 'Kind' is missing in '.*'|unexpected GroupVersion string: \S*))(?: \(.*\))?$", r"\1"),
     (r"(unrecognized \(must be of type \w+\): )(?!Object 'Kind'|unexpected GroupVersion).*", r"\1<unreadable>"),
@@ -43,11 +62,11 @@ _ALIKE = (
     (r"(?:invalid )?metadata\.(\w+)(?:\[\w+\] must be a string, but is \w+| of type \S+ \{\}) in .*", r"<mistyped \1>"),
     # The names of Go's types; the last step of the path is what both say.
     (
-        r"json: cannot unmarshal .*? into Go struct field [\w.$-]*?([\w$-]+) of type [\w.\[\]{}]+( \{\})?",
+        r"json: cannot unmarshal .*? into Go struct field [\w.$-]{0,200}?([\w$-]{1,60}) of type [\w.\[\]{}]+( \{\})?",
         r"<mistyped \1>",
     ),
     (
-        r"[\w.$\[\]/-]*?([\w$-]+)"
+        r"[\w.$\[\]/-]{0,200}?([\w$-]{1,60})"
         r"(?:\[\d+\]|(?:(?<=properties)|(?<=\bdata)|(?<=labels)|(?<=annotations))\.[^:\s.]+)*: "
         r"must be an? [a-z0-9 ]+, not [a-z]+",
         r"<mistyped \1>",
@@ -56,9 +75,9 @@ _ALIKE = (
     (r"boolean or JSON schema expected", "<mistyped additionalProperties>"),
     (r'parsing time ".*?"(?: as ".*?": cannot parse ".*?" as ".*?"|: .*)', "<no time>"),
     (r"json: cannot unmarshal \w+ into Go value of type string", "<no time>"),
-    (r"[\w.\[\]]*: is not a time such as [\w:.<>-]+", "<no time>"),
+    (r"[\w.\[\]]{0,200}: is not a time such as [\w:.<>-]+", "<no time>"),
     (r"illegal base64 data at input byte \d+", "<no base64>"),
-    (r"[\w.\[\]/-]*: is not base64", "<no base64>"),
+    (r"[\w.\[\]/-]{0,200}: is not base64", "<no base64>"),
     (r"expected (numeric|string|boolean|any scalar|list|map)(?: \(int or float\))?, got [^\n]*", r"<no \1>"),
     # What all versions of a definition say alike, Kubernetes moves above them; we say where the client wrote it.
     (r"\bspec\.validation\.", "spec.versions[*].schema."),
@@ -67,6 +86,8 @@ _ALIKE = (
     (r"\bspec\.version(?=: |$)", "spec.versions[*].name"),
     (r"only \[.*?\] fields are allowed", "only some fields are allowed"),
 )
+_LONGEST = 4_000
+"""Longer texts are repeated values: what is said of them is the same."""
 _PATTERNS = [(re.compile(pattern, re.DOTALL), words) for pattern, words in _ALIKE]
 
 
@@ -85,7 +106,7 @@ def in_common(value: Any) -> Any:
         return {key: in_common(item) for key, item in value.items()}
     if isinstance(value, list):
         return [in_common(item) for item in value]
-    if not isinstance(value, str):
+    if not isinstance(value, str) or len(value) > _LONGEST:
         return value
     text = _VALUE.sub("Invalid value: <value>: ", _DETAILS.sub("", value))
     for pattern, words in _PATTERNS:

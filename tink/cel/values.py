@@ -161,29 +161,6 @@ def type_name(value: Any) -> str:
     return name if name is not None else str(getattr(value, "type_name", "dyn"))
 
 
-_GO_NAMES: dict[str, str] = {
-    "null_type": "types.Null",
-    "list": "*types.baseList",
-    "map": "*types.baseMap",
-    "google.protobuf.Timestamp": "types.Timestamp",
-    "google.protobuf.Duration": "types.Duration",
-    "type": "*types.Type",
-    "optional_type": "*types.Optional",
-    "net.IP": "cel.IP",
-    "net.CIDR": "cel.CIDR",
-    "kubernetes.URL": "cel.URL",
-    "kubernetes.Quantity": "cel.Quantity",
-    "kubernetes.Semver": "cel.Semver",
-    "kubernetes.NamedFormat": "cel.Format",
-}
-
-
-def go_name(value: Any) -> str:
-    """What Kubernetes' implementation calls a value's type in some errors."""
-    name = type_name(value)
-    return _GO_NAMES.get(name) or f"types.{name.capitalize()}"
-
-
 def size_for_cost(value: Any) -> int:
     """The size that costs go by: elements, characters, bytes; 1 for all that has none."""
     kind = type(value)

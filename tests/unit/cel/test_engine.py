@@ -226,9 +226,9 @@ def test_json_names_that_expressions_cannot_write_are_escaped():
     assert evaluate("self.host__dash__ip", {"host-ip": "10.0.0.1"}) == "10.0.0.1"
 
 
-def test_syntax_slips_are_told_as_on_a_cluster():
-    assert "Syntax error: missing ')' at '<EOF>'" in refused("(self.replicas > 1")
-    assert "Syntax error: mismatched input '<EOF>' expecting {'[', '{', '('," in refused("self.replicas >")
+def test_syntax_slips_are_told_with_their_places():
+    assert "1:19: Syntax error: mismatched input '<EOF>' expecting ')'" in refused("(self.replicas > 1")
+    assert "1:16: Syntax error: mismatched input '<EOF>' expecting an expression" in refused("self.replicas >")
     assert "Syntax error: token recognition error at: '= '" in refused("self.replicas = 1")
     assert "reserved identifier: for" in refused("for")
 

@@ -29,7 +29,6 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ANY_ORDER = ("cost of all rules",)
 """Which of many rules of equal cost Kubernetes names is random."""
 UNLIKE = {
-    "rule deep chars": "the parser does not repeat white space in an error after a letter that is none of CEL's",
     "rule on names that cannot be escaped": "the parser goes on after has() less far than Kubernetes' does",
 }
 """Answers in which the CEL engine still differs."""

@@ -12,7 +12,7 @@ from tink.cel.evaluate.code import Code, Frame, Run
 from tink.cel.library.named_formats import decoded
 from tink.cel.library.times import json_duration, json_timestamp
 from tink.cel.types import ListType, MapType, ObjectType, Type
-from tink.cel.values import ABSENT, MapList, Optional, SetList, UInt, go_name, shown, type_name
+from tink.cel.values import ABSENT, MapList, Optional, SetList, UInt, shown, type_name
 
 Reader = Callable[[Any], Any]
 
@@ -129,7 +129,7 @@ _KEYS = frozenset((str, int, UInt, bool, float))
 def checked_key(key: Any) -> None:
     """Refuses what can never be an index or key. Raises EvaluationError: a list, null, and so on."""
     if type(key) not in _KEYS:
-        raise EvaluationError(f"invalid qualifier type: {go_name(key)}")
+        raise EvaluationError(f"invalid qualifier type: {type_name(key)}")
 
 
 def _find(value: Any, key: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 from tink.cel.cost.charges import LIST_BASE
 from tink.cel.errors import EvaluationError
 from tink.cel.evaluate.code import ABSORBED, Code, Frame, as_error, charged, overdrawn
-from tink.cel.values import MAX_INT, go_name, no_overload
+from tink.cel.values import MAX_INT, no_overload, type_name
 
 
 def _elements(value: Any) -> Iterable[Any]:
@@ -18,7 +18,7 @@ def _elements(value: Any) -> Iterable[Any]:
         return value
     if type(value) is dict:
         return list(value)
-    raise EvaluationError(f"got '{go_name(value)}', expected iterable type")
+    raise EvaluationError(f"got '{type_name(value)}', expected iterable type")
 
 
 def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
@@ -26,7 +26,7 @@ def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
         return enumerate(value)
     if type(value) is dict:
         return list(value.items())
-    raise EvaluationError(f"unsupported comprehension range type: {go_name(value)}")
+    raise EvaluationError(f"unsupported comprehension range type: {type_name(value)}")
 
 
 Rounds = Callable[[Frame], Iterable[None]]

@@ -1,4 +1,4 @@
-"""Regular expressions in linear time (RE2), worded as Go's when they are wrong.
+"""Regular expressions in linear time (RE2).
 
 Patterns that stand in an expression are compiled with it; others once for each of the last few texts.
 """
@@ -14,36 +14,9 @@ _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
 _OPTIONS.never_capture = True  # no function returns groups, and RE2 is much faster without them
 
-_WORDING = {
-    "missing ]": "missing closing ]",
-    "missing )": "missing closing )",
-    "unexpected )": "unexpected )",
-    "no argument for repetition operator": "missing argument to repetition operator",
-    "bad repetition operator": "invalid nested repetition operator",
-    "invalid character class range": "invalid character class range",
-    "invalid repetition size": "invalid repeat count",
-    "invalid escape sequence": "invalid escape sequence",
-    "trailing \\": "trailing backslash at end of expression",
-    "invalid perl operator": "invalid or unsupported Perl syntax",
-    "invalid named capture group": "invalid named capture",
-    "invalid UTF-8": "invalid UTF-8",
-}
-_WITHOUT_PLACE = ("trailing backslash at end of expression",)
-
 
 class PatternError(Exception):
-    """A pattern that is not one; the text is Go's."""
-
-
-def _explained(pattern: str, message: str) -> str:
-    problem, _, place = message.partition(": ")
-    wording = _WORDING.get(problem, problem)
-    if wording in _WITHOUT_PLACE:
-        place = ""
-    elif wording == "missing closing )" or wording == "unexpected )":
-        place = pattern
-    shown = f"{wording}: `{place}`" if place or wording not in _WITHOUT_PLACE else f"{wording}: ``"
-    return f"error parsing regexp: {shown}"
+    """A pattern that is not one; the text is RE2's."""
 
 
 @functools.lru_cache(maxsize=512)
@@ -54,9 +27,9 @@ def compiled(pattern: str) -> Any:
     except re2.error as error:
         text = error.args[0] if error.args else ""
         message = text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
-        raise PatternError(_explained(pattern, message)) from None
+        raise PatternError(f"error parsing regexp: {message}") from None
     except UnicodeEncodeError:
-        raise PatternError("error parsing regexp: invalid UTF-8: ``") from None
+        raise PatternError("error parsing regexp: invalid UTF-8") from None
 
 
 def check_pattern(pattern: str) -> None:

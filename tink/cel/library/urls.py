@@ -3,7 +3,7 @@
 import re
 
 from tink.cel.errors import EvaluationError
-from tink.cel.library.net import _address
+from tink.cel.library.net import address
 from tink.cel.values import OpaqueValue
 from tink.golang import quote
 
@@ -129,9 +129,9 @@ def _literal_host(text: str) -> str:
     _port_checked(text[close + 1 :])
     head, percent, zone = text[1:close].partition("%25")
     name = _host(head) + (_unescaped(percent + zone) if percent else "")
-    ip, _, problem = _address(name)
+    ip, _ = address(name)
     if ip is None:
-        raise UrlError(f"invalid host: {problem}")
+        raise UrlError(f"invalid host: {quote(name)} is not an IP address")
     if ip.bits == 32:
         raise UrlError("invalid IP-literal")
     return f"[{name}]{text[close + 1 :]}"
