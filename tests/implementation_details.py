@@ -106,9 +106,9 @@ def in_common(value: Any) -> Any:
         return {key: in_common(item) for key, item in value.items()}
     if isinstance(value, list):
         return [in_common(item) for item in value]
-    if not isinstance(value, str) or len(value) > _LONGEST:
+    if not isinstance(value, str):
         return value
     text = _VALUE.sub("Invalid value: <value>: ", _DETAILS.sub("", value))
-    for pattern, words in _PATTERNS:
+    for pattern, words in _PATTERNS if len(text) <= _LONGEST else ():
         text = pattern.sub(words, text)
     return text
