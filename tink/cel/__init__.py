@@ -13,6 +13,7 @@ specification (cel-spec), and the behaviour of Kubernetes' own environment, reco
 
 from tink.cel.cost.sizes import Cost
 from tink.cel.errors import BudgetExceededError, CelError, EvaluationError
+from tink.cel.library.named_formats import FORMATS as NAMED_FORMATS
 from tink.cel.library.regex import PatternError, check_pattern, pattern_tester
 from tink.cel.program import PER_CALL_LIMIT, PER_OBJECT_LIMIT, Budget, Program, compile_expression
 from tink.cel.types import (
@@ -54,6 +55,7 @@ __all__ = [
     "INT",
     "KEYWORDS",
     "MAX_REQUEST_BYTES",
+    "NAMED_FORMATS",
     "NULL",
     "PER_CALL_LIMIT",
     "PER_OBJECT_LIMIT",

@@ -6,7 +6,6 @@ k8s.io/kubernetes, pkg/apis/admissionregistration; `admission` compiles what is 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -207,9 +206,6 @@ def _check_name(name: str, at: str) -> list[FieldError]:
     return []
 
 
-_DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-
-
 def _check_versions(versions: list[str], at: str, *, known: bool) -> list[FieldError]:
     ours = ", ".join(_REVIEW_VERSIONS)
     if not versions:
@@ -218,15 +214,8 @@ def _check_versions(versions: list[str], at: str, *, known: bool) -> list[FieldE
     for index, version in enumerate(versions):
         if version in versions[:index]:
             found.append(field_errors.invalid(f"{at}[{index}]", version, "duplicate version"))
-        elif len(version) > 63:
-            found.append(field_errors.invalid(f"{at}[{index}]", version, "must be no more than 63 bytes"))
-        elif not _DNS_1035.fullmatch(version):
-            why = (
-                "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic "
-                "character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for "
-                "validation is '[a-z]([-a-z0-9]*[a-z0-9])?')"
-            )
-            found.append(field_errors.invalid(f"{at}[{index}]", version, why))
+        elif wrong := meta.dns1035(version):
+            found.append(field_errors.invalid(f"{at}[{index}]", version, wrong))
     if known and not set(versions) & set(_REVIEW_VERSIONS):
         found.append(field_errors.invalid(at, versions, f"must include at least one of {ours}"))
     return found

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 from tink.schema import field_errors
 from tink.schema.definition import defaults, keywords, structural, webhooks
-from tink.schema.definition.names import dns1035, subdomain
 from tink.schema.field_errors import FieldError, invalid_whole
+from tink.schema.meta import dns1035, subdomain
 from tink.schema.validations import FieldPathError, field_path
 from tink.schema.values import Raw
 

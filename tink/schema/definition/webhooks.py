@@ -14,8 +14,8 @@ from cryptography import x509
 
 from tink.schema import field_errors
 from tink.schema.client_config import check_client
-from tink.schema.definition.names import dns1035
 from tink.schema.field_errors import FieldError, invalid_whole
+from tink.schema.meta import dns1035
 
 Conversion = Mapping[str, Any]
 
