@@ -351,8 +351,12 @@ def _versions(body: Any) -> Iterator[tuple[str, str]]:
 # --- comparing ---
 
 
-def without_words(answer: dict[str, Any]) -> dict[str, Any]:
-    """An answer in the words that both servers have in common."""
+def without_words(answer: dict[str, Any], *, agreed: bool) -> dict[str, Any]:
+    """An answer in the words that both servers have in common; `agreed`: they give it the same status."""
+    status, body = answer["status"], str(answer["body"])
+    nowhere = not answer["body"] or "404 page not found" in body or "find the requested resource" in body
+    if agreed and (status in (405, 406, 415) or (status == 404 and nowhere)):
+        return {"status": status}  # who refuses, a router or the resource behind it, is nobody's business
     made: dict[str, Any] = in_common(answer)
     if isinstance(made["body"], dict) and made["body"].get("kind") == "Status":
         _sort_causes(made["body"])
@@ -456,7 +460,8 @@ def found(case: dict[str, Any], theirs: list[Any], ours: list[Any]) -> Iterator[
     """Give (number of the step, request, difference)."""
     for number, (step, one, other) in enumerate(zip(steps_of(case), theirs, ours, strict=True)):
         what = step["do"] + " " + json.dumps(step.get("body", step.get("raw", "")))[:300]
-        for line in differences(without_words(one), without_words(other)):
+        agreed = one["status"] == other["status"]
+        for line in differences(without_words(one, agreed=agreed), without_words(other, agreed=agreed)):
             yield number, what, line
 
 

@@ -15,7 +15,6 @@ import orjson
 import pytest
 
 from tests import recordings
-from tests.implementation_details import without_details
 from tink.apiserver.discovery import groups
 from tink.apiserver.discovery.documents import DocumentRequest, Documents
 from tink.apiserver.errors import StatusError
@@ -142,8 +141,6 @@ def test_accept_header_is_read_as_a_real_server_reads_it(case: Any) -> None:
     with pytest.raises(StatusError) as refused:
         negotiate(case["accept"], many=many)
     assert refused.value.code == 406
-    if case["message"]:
-        assert refused.value.message == without_details(case["message"])
 
 
 @pytest.mark.parametrize("case", REAL["reviews"], ids=lambda case: f"{case['path'].rpartition('/')[2]} {case['body']}")
