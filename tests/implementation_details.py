@@ -80,6 +80,7 @@ _ALIKE = (
     (r"[\w.\[\]/-]{0,200}: is not base64", "<no base64>"),
     (r"expected (numeric|string|boolean|any scalar|list|map)(?: \(int or float\))?, got [^\n]*", r"<no \1>"),
     (r"must be no more than (\d+) bytes", r"must be no more than \1 characters"),
+    (r"^(?:unable to parse (?:requirement|the label selector)|found '.*' ?,? ?expected).*", "<no selector>"),
     # What all versions of a definition say alike, Kubernetes moves above them; we say where the client wrote it.
     (r"\bspec\.validation\.", "spec.versions[*].schema."),
     (r"\bspec\.(?=subresources\.|additionalPrinterColumns\[|selectableFields\b)", "spec.versions[*]."),
