@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from tink.apiserver import errors
+from tink.apiserver.admission.attributes import USER
 from tink.apiserver.resources import Resource, Rules
 from tink.apiserver.write import completion, submitted
 from tink.schema import FieldError, Raw, compile_schema, field_errors, meta, root_schema
@@ -92,25 +92,12 @@ def find_review(group: str, version: str, plural: str) -> Resource | None:
     return _BY_PLURAL.get((group, version, plural))
 
 
-@dataclass(frozen=True)
-class User:
-    """Who asks: what TokenReview and SelfSubjectReview tell."""
-
-    name: str = "admin"
-    groups: tuple[str, ...] = ("system:masters", "system:authenticated")
-
-    def info(self) -> Raw:
-        """Give the user as `UserInfo`."""
-        return {"username": self.name, "groups": list(self.groups)}
-
-
 class Reviewer:
     """Answers reviews for the one user of this server, who is known by `token`."""
 
-    def __init__(self, token: bytes, now: Callable[[], datetime], user: User | None = None) -> None:
+    def __init__(self, token: bytes, now: Callable[[], datetime]) -> None:
         self._token = token
         self._now = now
-        self._user = user or User()
 
     def answer(
         self, review: Resource, namespace: str, value: Any, duplicates: tuple[str, ...] = (), validation: str = "Warn"
@@ -128,7 +115,7 @@ class Reviewer:
                 created = meta.timestamp(self._now())
                 return made | {
                     "metadata": {"creationTimestamp": created},
-                    "status": {"userInfo": self._user.info()},
+                    "status": {"userInfo": USER},
                 }, warnings
             case "SelfSubjectRulesReview":
                 if not spec.get("namespace"):
@@ -148,7 +135,7 @@ class Reviewer:
         given = token.encode("utf-8", "surrogateescape")
         if spec.get("audiences") or not hmac.compare_digest(given, self._token):
             return {"user": {}, "error": "invalid bearer token"}
-        return {"authenticated": True, "user": self._user.info()}
+        return {"authenticated": True, "user": USER}
 
 
 def _everything() -> Raw:
