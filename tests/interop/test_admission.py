@@ -181,7 +181,7 @@ async def test_slow_webhook_is_given_up_after_its_timeout(widgets: Kubectl, hook
     await _configure(widgets, hooks, "Mutating")
     hooks.delay_s = 5
     ran = await widgets.run("create", "-f", "-", stdin=WIDGET)
-    assert "context deadline exceeded" in ran.err
+    assert "no answer within" in ran.err
     await _configure(widgets, hooks, "Mutating", "Ignore")
     assert "created" in await widgets("create", "-f", "-", stdin=WIDGET)
 
