@@ -81,6 +81,7 @@ _ALIKE = (
     (r"expected (numeric|string|boolean|any scalar|list|map)(?: \(int or float\))?, got [^\n]*", r"<no \1>"),
     (r"must be no more than (\d+) bytes", r"must be no more than \1 characters"),
     (r"^(?:unable to parse (?:requirement|the label selector)|found '.*' ?,? ?expected).*", "<no selector>"),
+    (r"(url must be a valid URL)(?:: .*)?(?=; desired)", r"\1"),
     # What all versions of a definition say alike, Kubernetes moves above them; we say where the client wrote it.
     (r"\bspec\.validation\.", "spec.versions[*].schema."),
     (r"\bspec\.(?=subresources\.|additionalPrinterColumns\[|selectableFields\b)", "spec.versions[*]."),

@@ -11,7 +11,7 @@ from tink.cel.errors import BudgetExceededError, CelError, EvaluationError, Sour
 from tink.cel.evaluate.code import ABSORBED, SLICE, VARIABLES, Frame, as_error
 from tink.cel.evaluate.compiler import Compiler
 from tink.cel.syntax.parser import MAX_DEPTH, parse
-from tink.cel.types import Type, same, text_of
+from tink.cel.types import Type
 
 PER_CALL_LIMIT = 1_000_000
 """The greatest cost of one evaluation (Kubernetes' PerCallLimit)."""
@@ -119,16 +119,13 @@ class Program:
         return estimate_tree(self._tree, self._types)
 
 
-def compile_expression(source: str, variables: Mapping[str, Type], *, expected: Type | None = None) -> Program:
+def compile_expression(source: str, variables: Mapping[str, Type]) -> Program:
     """Compiles an expression over variables of declared types.
 
-    Raises CelError: it is wrong, or its type is not the expected one; the text is Kubernetes'.
+    Raises CelError: it is wrong.
     """
     try:
-        program = Program(source, variables)
+        return Program(source, variables)
     except RecursionError:
         text = f"ERROR: <input>:-1:0: expression recursion limit exceeded: {MAX_DEPTH}"
         raise CelError(text) from None
-    if expected is not None and not same(program.type, expected):
-        raise CelError(f"cel expression must evaluate to a {text_of(expected)}")
-    return program

@@ -37,9 +37,9 @@ def evaluate(source, value=None, old=None, *, variables=VARIABLES, limit=cel.PER
     return program(bindings, cel.Budget(limit))
 
 
-def refused(source, variables=VARIABLES, **expected):
+def refused(source, variables=VARIABLES):
     with pytest.raises(cel.CelError) as caught:
-        cel.compile_expression(source, variables, **expected)
+        cel.compile_expression(source, variables)
     return str(caught.value)
 
 
@@ -62,10 +62,6 @@ def test_several_errors_are_listed_in_the_order_of_their_places():
     text = refused("foo + self.bar + 'a'.nope()")
     assert [line.split(": ")[1].split(":")[0] for line in text.split("\n") if "ERROR" in line]
     assert text.index("'foo'") < text.index("'bar'") < text.index("'nope'")
-
-
-def test_rule_that_is_no_condition_is_refused():
-    assert refused("self.replicas", expected=cel.BOOL) == "cel expression must evaluate to a bool"
 
 
 def test_message_literal_is_refused():

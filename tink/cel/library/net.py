@@ -6,6 +6,8 @@ What is an address is what Go's net/netip takes: no leading zeros, no zone, no I
 import ipaddress
 import re
 import socket
+from dataclasses import dataclass
+from typing import ClassVar
 
 from tink.cel.errors import EvaluationError
 from tink.cel.values import OpaqueValue
@@ -14,21 +16,13 @@ from tink.golang import quote
 _BITS = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
 
 
+@dataclass(slots=True, unsafe_hash=True)
 class Ip(OpaqueValue):
     """An address: its number and 32 or 128 bits."""
 
-    __slots__ = ("bits", "number")
-    type_name = "net.IP"
-
-    def __init__(self, number: int, bits: int) -> None:
-        self.number = number
-        self.bits = bits
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is Ip and other.number == self.number and other.bits == self.bits
-
-    def __hash__(self) -> int:
-        return hash((self.number, self.bits))
+    number: int
+    bits: int
+    type_name: ClassVar[str] = "net.IP"
 
     def __str__(self) -> str:
         if self.bits == 32:
@@ -40,21 +34,13 @@ class Ip(OpaqueValue):
         return self.bits // 8
 
 
+@dataclass(slots=True, unsafe_hash=True)
 class Cidr(OpaqueValue):
     """An address with the length of its prefix."""
 
-    __slots__ = ("ip", "length")
-    type_name = "net.CIDR"
-
-    def __init__(self, ip: Ip, length: int) -> None:
-        self.ip = ip
-        self.length = length
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is Cidr and other.ip == self.ip and other.length == self.length
-
-    def __hash__(self) -> int:
-        return hash((self.ip, self.length))
+    ip: Ip
+    length: int
+    type_name: ClassVar[str] = "net.CIDR"
 
     def __str__(self) -> str:
         return f"{self.ip}/{self.length}"

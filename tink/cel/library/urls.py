@@ -1,6 +1,8 @@
 """URLs: Kubernetes' `url`, `isURL` and their methods, reading what Go's net/url reads as a request URI."""
 
 import re
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from tink.cel.errors import EvaluationError
 from tink.cel.library.net import address
@@ -24,24 +26,16 @@ class UrlError(Exception):
     """Not a URL; the text is Go's."""
 
 
+@dataclass(slots=True, unsafe_hash=True)
 class Url(OpaqueValue):
     """The parts of a URL that expressions can ask for; `text` is the URL as Go writes it."""
 
-    __slots__ = ("escaped_path", "host", "query", "scheme", "text")
-    type_name = "kubernetes.URL"
-
-    def __init__(self, scheme: str, host: str, escaped_path: str, query: str, text: str) -> None:
-        self.scheme = scheme
-        self.host = host
-        self.escaped_path = escaped_path
-        self.query = query
-        self.text = text
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is Url and other.text == self.text
-
-    def __hash__(self) -> int:
-        return hash(self.text)
+    scheme: str = field(compare=False)
+    host: str = field(compare=False)
+    escaped_path: str = field(compare=False)
+    query: str = field(compare=False)
+    text: str
+    type_name: ClassVar[str] = "kubernetes.URL"
 
     def _split(self) -> tuple[str, str]:
         host, colon, port = self.host.rpartition(":")
