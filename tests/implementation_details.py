@@ -82,6 +82,8 @@ _ALIKE = (
     (r"must be no more than (\d+) bytes", r"must be no more than \1 characters"),
     (r"^(?:unable to parse (?:requirement|the label selector)|found '.*' ?,? ?expected).*", "<no selector>"),
     (r"(url must be a valid URL)(?:: .*)?(?=; desired)", r"\1"),
+    (r'"Path":"', '"path":"'),
+    (r'"Verb":"', '"verb":"'),
     # What all versions of a definition say alike, Kubernetes moves above them; we say where the client wrote it.
     (r"\bspec\.validation\.", "spec.versions[*].schema."),
     (r"\bspec\.(?=subresources\.|additionalPrinterColumns\[|selectableFields\b)", "spec.versions[*]."),

@@ -152,7 +152,7 @@ def _check(kind: str, metadata: Mapping[str, Any], namespace: str, spec: Mapping
     resource, other = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
     if resource is not None and other is not None:
         both = "cannot be specified in combination with resourceAttributes"
-        found.append(field_errors.invalid("spec.nonResourceAttributes", _as_go(other), both))
+        found.append(field_errors.invalid("spec.nonResourceAttributes", other, both))
     if resource is None and other is None:
         neither = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
         found.append(field_errors.invalid("spec.resourceAttributes", None, neither))
@@ -168,12 +168,7 @@ def _check(kind: str, metadata: Mapping[str, Any], namespace: str, spec: Mapping
             )
         if other is not None:
             wrong = "disallowed on this kind of request"
-            found.append(field_errors.invalid("spec.nonResourceAttributes", _as_go(other), wrong))
+            found.append(field_errors.invalid("spec.nonResourceAttributes", other, wrong))
     if left:
         found.append(field_errors.invalid("metadata", left, "must be empty"))
     return found
-
-
-def _as_go(attributes: Mapping[str, Any]) -> Raw:
-    """Write attributes into a message as the real server does, with the names of its own fields."""
-    return {"Path": attributes.get("path", ""), "Verb": attributes.get("verb", "")}
