@@ -23,13 +23,15 @@ def _no_conversion(to: str) -> EvaluationError:
     return EvaluationError(f"type conversion error from 'string' to '{to}'")
 
 
-def _signed(value: int) -> int:
+def signed(value: int) -> int:
+    """The number, within 64 bits. Raises EvaluationError: outside of them."""
     if not MIN_INT <= value <= MAX_INT:
         raise EvaluationError("integer overflow")
     return value
 
 
-def _unsigned(value: int) -> UInt:
+def unsigned(value: int) -> UInt:
+    """The number, unsigned. Raises EvaluationError: outside of 64 bits."""
     if not 0 <= value <= MAX_UINT:
         raise EvaluationError("unsigned integer overflow")
     return UInt(value)
@@ -115,13 +117,3 @@ def to_text(value: Any) -> str:
     if kind is Duration:
         return duration_text(value)
     return str(int(value)) if kind is UInt else str(value)
-
-
-def uint_to_int(value: int) -> int:
-    """The same number, signed."""
-    return _signed(int(value))
-
-
-def int_to_uint(value: int) -> UInt:
-    """The same number, unsigned."""
-    return _unsigned(value)

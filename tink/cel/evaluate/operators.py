@@ -13,6 +13,7 @@ from tink.cel.cost.traversal import OBJECT, Glance, Traversal, look_sooner
 from tink.cel.errors import EvaluationError
 from tink.cel.evaluate.access import reader
 from tink.cel.evaluate.code import ABSORBED, Code, Frame, Run, as_error, charged, constant, overdrawn
+from tink.cel.evaluate.conversions import signed
 from tink.cel.evaluate.equality import contains, equal, lists_equal
 from tink.cel.types import ListType, MapType, ObjectType, Type
 from tink.cel.values import no_overload
@@ -246,9 +247,6 @@ def whole(overload: str, left: Code, right: Code) -> Code | None:
     a, b = left.run, right.run
 
     def run(frame: Frame) -> int:
-        result: int = compute(a(frame), b(frame))
-        if -0x8000000000000000 <= result <= 0x7FFFFFFFFFFFFFFF:
-            return result
-        raise EvaluationError("integer overflow")
+        return signed(compute(a(frame), b(frame)))
 
     return Code(run, left.cost + right.cost + 1)
