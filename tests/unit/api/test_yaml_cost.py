@@ -138,11 +138,24 @@ def cost(reader: Callable[[str], None], text: str) -> None:
             assert len(str(error)) < 3000, "a refusal repeats nothing long"  # noqa: PT017
 
 
+def _search(reader: Callable[[str], None], examples: int) -> None:
+    @settings(max_examples=examples, deadline=None, phases=(Phase.generate,))
+    @given(texts())
+    def search(text: str) -> None:
+        cost(reader, text)
+
+    search()
+
+
 @pytest.mark.parametrize("reader", [_body, _converted, _network_data])
-@settings(max_examples=40, deadline=None, phases=(Phase.generate,))
-@given(texts())
-def test_no_text_costs_more_than_a_multiple_of_its_length(reader: Callable[[str], None], text: str) -> None:
-    cost(reader, text)
+def test_no_text_costs_more_than_a_multiple_of_its_length(reader: Callable[[str], None]) -> None:
+    _search(reader, 8)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("reader", [_body, _converted, _network_data])
+def test_no_text_of_very_many_costs_more_than_a_multiple_of_its_length(reader: Callable[[str], None]) -> None:
+    _search(reader, 200)
 
 
 # --- what was found ---------------------------------------------------------------------------------------------------
