@@ -20,7 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from edge.callers import UNSEEN, Callers, Neighbours
-from edge.composition.serving import Serving, tcp_advice
+from edge.composition.host import NetworkState
+from edge.composition.network_services import tcp_advice
+from edge.composition.networks import HostNetworks
+from edge.composition.serving import Serving
 from edge.composition.settings import EDGE, Service, StackSettings
 from edge.journey.agents import AgentJourney
 from edge.journey.recorder import Journey
@@ -71,6 +74,7 @@ class Stack:
         self._compressor = ObjectCompressor()
         self.inventory = Inventory(self._compressor)
         self.journey = Journey(time.time)
+        self._networks: HostNetworks | None = None
         self._pending = PendingWorkflows()
 
     async def start(self) -> None:
@@ -81,7 +85,7 @@ class Stack:
             await self.stop()
             raise
         self._not_ready = ""
-        log.info("ready: %s", ", ".join(sorted(self._settings.services)))
+        log.info("%s: %s", "started" if self._why_not_ready() else "ready", ", ".join(sorted(self._settings.services)))
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set. Raises StackError if a part ends by itself."""
@@ -158,18 +162,21 @@ class Stack:
         }
         serving, conditions = None, ConditionWriter(client)
         callers = self._callers()
+        networks = self._networks = HostNetworks(self._settings.networks, self.journey.announce)
+        self._exit.callback(networks.close)
         if wanted & EDGE:
             self._follow(informers[HARDWARE], informers[WORKFLOW], conditions)
             serving = Serving(
                 self._settings,
                 self._exit,
+                networks=networks,
                 inventory=self.inventory,
                 callers=callers,
                 workflows=self._pending,
                 journey=self.journey,
                 osie=informers[OSIE].get if OSIE in informers else lambda _namespace, _name: None,
                 declined=conditions.changed,
-                not_ready=lambda: self._not_ready,
+                not_ready=self._why_not_ready,
                 read_secret=lambda namespace, name: client.get(SECRET, name, namespace),
             )
         if Service.CONTROLLER in wanted:
@@ -183,7 +190,7 @@ class Stack:
             )
             self._spawn(controller.run(), "controller")
         if Service.SERVER in wanted:
-            await self._start_server(client, informers, callers)
+            await self._start_server(client, informers, callers, networks)
         for resource, informer in informers.items():
             self._spawn(informer.run(), f"informer of {resource.plural}")
         await self._synced(informers)
@@ -192,8 +199,15 @@ class Stack:
         # Machines are heard when it is known which there are: a moment earlier, each would be told that it is unknown.
         if serving is not None:
             await serving.start()
+            networks.add_follower(serving)
             self._spawn(serving.run(), "edge")
             self._spawn(conditions.run(), "conditions")
+        await networks.start()
+        self._spawn(networks.run(), "networks")
+
+    def _why_not_ready(self) -> str:
+        """Why machines can't be served; empty: they can."""
+        return self._not_ready or (self._networks.not_ready() if self._networks is not None else "")
 
     def _elector(self, client: KubeClient) -> LeaderElector | None:
         """Who decides which of several controllers works; None where there is one only."""
@@ -288,14 +302,14 @@ class Stack:
         return callers
 
     async def _start_server(
-        self, client: KubeClient, informers: dict[ResourceType, Informer], callers: Callers
+        self, client: KubeClient, informers: dict[ResourceType, Informer], callers: Callers, networks: HostNetworks
     ) -> None:
         agents = AgentJourney(self.journey.record, self.inventory)
         server = WorkflowServer(
             client,
             workflows=informers[WORKFLOW],
             hardware=informers[HARDWARE],
-            addresses=[f"{network.address}:{self._settings.grpc_port}" for network in self._settings.networks],
+            addresses=[f"{state.address}:{self._settings.grpc_port}" for state in networks.states if state.address],
             settings=self._settings.server,
             observe=agents.observe,
             other_host=callers.stranger,
@@ -308,6 +322,7 @@ class Stack:
                 f"{error} 'ss -ltnp sport = :{port}' names it; stop it, or choose another port with --grpc-port"
             ) from error
         self._exit.push_async_callback(server.stop)
+        networks.add_follower(_AgentsNetworks(server, networks, self._settings.grpc_port))
 
     # --- how a part is started and watched ------------------------------------------------------------------------
 
@@ -344,6 +359,24 @@ class Stack:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_SYNC_SECONDS):
                         await informer.wait_for_cache_sync()
+
+
+class _AgentsNetworks:
+    """Has the gRPC server listen at the address of each network, as `edge.composition.networks` has it.
+
+    An address that has gone is kept until there is another: it may come back, and its connections with it.
+    """
+
+    def __init__(self, server: WorkflowServer, networks: HostNetworks, port: int) -> None:
+        self._server = server
+        self._port = port
+        self._addresses = {state.interface: state.address for state in networks.states if state.address}
+
+    async def network_changed(self, state: NetworkState) -> None:
+        """Listen there. Raises OSError."""
+        if state.address:
+            self._addresses[state.interface] = state.address
+            await self._server.listen_at([f"{address}:{self._port}" for address in self._addresses.values()])
 
 
 async def _connect(kubeconfig: Path | None) -> KubeClient:

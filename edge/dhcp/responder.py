@@ -101,6 +101,11 @@ class Responder:
         if isinstance(self._replies, Leases):
             self._replies.compile(mac)
 
+    def peers_changed(self, peers: frozenset[str]) -> None:
+        """The other edges that answer for the same machines have other addresses now (dotted)."""
+        if isinstance(self._replies, Leases):
+            self._replies.peers_changed(peers)
+
     def respond(self, packet: bytes, received: Received) -> Reply | None:
         """The answer to one UDP payload, or None for silence. Never raises on what a packet holds."""
         if self.fast_path is not None and received.port == SERVER_PORT:

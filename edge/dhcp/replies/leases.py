@@ -67,6 +67,10 @@ class Leases:
         self._server_id = options.ipv4(settings.server_ip)
         self._peers = frozenset(map(options.ipv4, settings.peers))
 
+    def peers_changed(self, peers: frozenset[str]) -> None:
+        """Other edges answer for the same machines now (`DhcpSettings.peers`)."""
+        self._peers = frozenset(map(options.ipv4, peers))
+
     def compile(self, mac: str) -> Reservation | None:
         """The reservation of the machine with this MAC, made anew; None if there is no such machine."""
         chaddr = octets(mac)
