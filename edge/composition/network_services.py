@@ -51,7 +51,7 @@ class NetworkServices:
         self.responder: Responder | None = None
         self._compile(state)
         self._dhcp: DhcpServer | None = None
-        self._dhcp_on: tuple[str, int] = ("", 0)
+        self._dhcp_on: tuple[object, ...] = ()
         self._tftp: tuple[BootFiles, TftpServer] | None = None
         self._tftp_on: tuple[str, int] = ("", 0)
         self._advertiser: RouterAdvertiser | None = None
@@ -86,16 +86,17 @@ class NetworkServices:
         """Another address: other answers. Each is made when its machine asks, or its Hardware changes."""
         if self._make_responder is None or not state.address:
             return
-        if self.responder is None or self.responder.settings.server_ip != state.address:
+        settings = self.responder.settings if self.responder is not None else None
+        if settings is None or (settings.server_ip, settings.networks) != (state.address, state.networks):
             self.responder = self._make_responder(state)
 
     async def _follow_with_dhcp(self, state: NetworkState) -> None:
-        wanted = (state.address, state.index)
+        wanted = (state.address, state.index, state.networks)
         if self._make_responder is None or (self._dhcp is not None and wanted == self._dhcp_on):
             return
         await self._stop_dhcp()
         self._compile(state)
-        if self.responder is None or not all(wanted):
+        if self.responder is None or not (state.address and state.index):
             return
         server = DhcpServer(self.responder, state.interface)
         await server.start()

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from ipaddress import IPv4Network
 from typing import Protocol
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -23,7 +25,9 @@ from prometheus_client.registry import Collector
 
 from edge.composition.host import Network, NetworkState, state_of
 from edge.journey.events import Notice, Outcome
+from edge.machines import DhcpMode
 from edge.neighbour.links import Link, LinkChanges, look
+from tink.api.mistakes import Site
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +60,7 @@ class HostNetworks:
         self._announce = announce
         self._clock = clock
         self._followers: list[Follower] = []
+        self._handlers: list[Callable[[], None]] = []
         self._states: dict[str, NetworkState] = {}
         self._states = {name: self._look(name) for name in self._networks}
         self._told: dict[str, NetworkState] = {}
@@ -68,6 +73,10 @@ class HostNetworks:
     def add_follower(self, follower: Follower) -> None:
         """Tell `follower` of every change, and what there is at the start."""
         self._followers.append(follower)
+
+    def on_change(self, handler: Callable[[], None]) -> None:
+        """Call `handler()` when some network may be another one than before."""
+        self._handlers.append(handler)
 
     def close(self) -> None:
         """Follow no more."""
@@ -121,6 +130,16 @@ class HostNetworks:
         """What was announced and is still so."""
         return [self._notice(state, Outcome.FAILED, _line(state)) for state in self.states if state.problem]
 
+    def site(self, relayed: Sequence[IPv4Network], mode: DhcpMode) -> Site:
+        """The same for what is said of Hardware."""
+        return Site(
+            tuple(dict.fromkeys(network for state in self.states for network in state.networks)),
+            relayed,
+            frozenset(state.address for state in self.states if state.address),
+            f"the edge {socket.gethostname()}",
+            gives_addresses=mode is DhcpMode.RESERVATION,
+        )
+
     def shown(self) -> list[dict[str, object]]:
         """The same for programs, as the operators' port shows it."""
         return [
@@ -153,6 +172,8 @@ class HostNetworks:
         return replace(state, problem=state.problem or str(error) or repr(error))
 
     def _say(self) -> None:
+        for handler in self._handlers:
+            handler()
         for name, state in self._states.items():
             was = self._said.get(name)
             self._said[name] = state

@@ -66,10 +66,12 @@ class Serving:
         journey: Journey,
         osie: OsieLookup,
         declined: Changed,
+        relay_heard: Callable[[str], None] = lambda _: None,
         not_ready: Callable[[], str],
         read_secret: ReadSecret,
     ) -> None:
-        """`osie(namespace, name)` looks an OSIE up. `declined` hears of addresses going into quarantine, and out of it.
+        """`osie(namespace, name)` looks an OSIE up. `declined` hears of addresses going into quarantine, and out of it;
+        `relay_heard` of the addresses of relays that speak for machines of their network.
 
         `not_ready()` says why machines can't be served yet; empty: they can. `read_secret` asks the Kubernetes API.
         Raises BinariesError, SettingsError, KeyFileError.
@@ -77,6 +79,8 @@ class Serving:
         self._settings = settings
         self._exit = exit_stack
         self._networks = networks
+        self._relay_heard = relay_heard
+        self._metrics = CollectorRegistry()
         self._not_ready = not_ready
         self._inventory = inventory
         self._callers = callers
@@ -120,8 +124,7 @@ class Serving:
 
     async def start(self) -> None:
         """Start what is one for all networks. Raises each part's own error."""
-        settings, edge = self._settings, self._settings.edge
-        metrics = CollectorRegistry()
+        edge, metrics = self._settings.edge, self._metrics
         metrics.register(NetworkMetrics(self._networks))
         if self._cache is not None:
             await self._cache.start()
@@ -131,13 +134,17 @@ class Serving:
             self._sites = await self._listener(machine_runner(self._app), edge.http_port, "HTTP", "--http-port")
         for services in self._services.values():
             self._exit.push_async_callback(services.stop)
+
+    async def start_for_operators(self) -> None:
+        """Start their HTTP, when the networks are served. Raises AdminTokenError, ServingError."""
+        settings, edge = self._settings, self._settings.edge
         if Service.ADMIN in settings.services:
             tokens = admin_token.accepted(settings.data_dir, edge.admin_token_file)
             app = AdminApp(
                 self._journey,
                 self._inventory,
                 tokens.holds,
-                registry=metrics,
+                registry=self._metrics,
                 networks=self._networks,
                 ready=self._not_ready,
             )
@@ -183,6 +190,7 @@ class Serving:
             server_ip=state.address,
             tftp_ip=state.address,
             http_base_url=f"http://{state.address}:{self._settings.edge.http_port}",
+            networks=state.networks,
         )
         return Responder(
             self._inventory,
@@ -194,6 +202,7 @@ class Serving:
             take=self._journey.note,
             quarantine=self._quarantine,
             learn=self._callers.learn,
+            relay_heard=self._relay_heard,
             fast_path=self._settings.edge.fast_path,
         )
 

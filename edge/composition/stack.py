@@ -28,10 +28,11 @@ from edge.composition.settings import EDGE, Service, StackSettings
 from edge.journey.agents import AgentJourney
 from edge.journey.recorder import Journey
 from edge.journey.workflows import WorkflowJourney
-from edge.machines import ConditionWriter, DhcpMode, Inventory, PendingWorkflows
+from edge.machines import ConditionWriter, DhcpMode, Inventory, MistakeWriter, PendingWorkflows
 from edge.neighbour.changes import NeighbourChanges
 from edge.neighbour.table import NeighbourTable
 from tink.api.crds import generate
+from tink.api.mistakes import Site
 from tink.api.v1alpha2 import Raw
 from tink.apiserver import ApiServer
 from tink.controller import WorkflowController
@@ -75,6 +76,7 @@ class Stack:
         self.inventory = Inventory(self._compressor)
         self.journey = Journey(time.time)
         self._networks: HostNetworks | None = None
+        self._mistakes: MistakeWriter | None = None
         self._pending = PendingWorkflows()
 
     async def start(self) -> None:
@@ -149,7 +151,7 @@ class Stack:
         wanted = self._settings.services
         needed: dict[ResourceType, frozenset[Service]] = {
             HARDWARE: EDGE | {Service.CONTROLLER, Service.SERVER, Service.WEBHOOKS},
-            OSIE: frozenset({Service.HTTP, Service.TFTP}),
+            OSIE: frozenset({Service.HTTP, Service.TFTP, Service.WEBHOOKS}),
             TEMPLATE: frozenset({Service.CONTROLLER, Service.WEBHOOKS}),
             WORKFLOW: EDGE | {Service.CONTROLLER, Service.SERVER, Service.WEBHOOKS},
         }
@@ -160,12 +162,14 @@ class Stack:
             for resource, users in needed.items()
             if users & wanted
         }
-        serving, conditions = None, ConditionWriter(client)
+        serving, mistakes, conditions = None, None, ConditionWriter(client)
         callers = self._callers()
         networks = self._networks = HostNetworks(self._settings.networks, self.journey.announce)
         self._exit.callback(networks.close)
         if wanted & EDGE:
             self._follow(informers[HARDWARE], informers[WORKFLOW], conditions)
+            mistakes = self._mistakes = MistakeWriter(client, informers[HARDWARE], informers.get(OSIE), self._site)
+            networks.on_change(mistakes.networks_changed)
             serving = Serving(
                 self._settings,
                 self._exit,
@@ -176,6 +180,7 @@ class Stack:
                 journey=self.journey,
                 osie=informers[OSIE].get if OSIE in informers else lambda _namespace, _name: None,
                 declined=conditions.changed,
+                relay_heard=mistakes.relay_heard,
                 not_ready=self._why_not_ready,
                 read_secret=lambda namespace, name: client.get(SECRET, name, namespace),
             )
@@ -200,10 +205,20 @@ class Stack:
         if serving is not None:
             await serving.start()
             networks.add_follower(serving)
-            self._spawn(serving.run(), "edge")
-            self._spawn(conditions.run(), "conditions")
         await networks.start()
         self._spawn(networks.run(), "networks")
+        if serving is not None and mistakes is not None:
+            await serving.start_for_operators()
+            self._spawn(serving.run(), "edge")
+            self._spawn(conditions.run(), "conditions")
+            self._spawn(mistakes.run(), "mistakes of Hardware")
+
+    def _site(self) -> Site:
+        """What is known here of who gives machines their addresses."""
+        if self._networks is None or Service.DHCP not in self._settings.services:
+            return Site()
+        mode = self._settings.edge.dhcp_mode
+        return self._networks.site(self._mistakes.relayed if self._mistakes is not None else (), mode)
 
     def _why_not_ready(self) -> str:
         """Why machines can't be served; empty: they can."""
@@ -244,6 +259,8 @@ class Stack:
                     hardware=informers[HARDWARE],
                     templates=informers[TEMPLATE],
                     workflows=informers[WORKFLOW],
+                    osies=informers[OSIE],
+                    site=self._site,
                     failure_policy=self._settings.webhooks.failure_policy,
                 )
             )

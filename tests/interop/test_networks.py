@@ -257,3 +257,38 @@ def test_interface_and_fixed_address_may_come_after_the_start(tmp_path: Path) ->
         wait_until(lambda: host.readiness()[0] == 503, host.readiness)
         assert host.udhcpc("one") == {}
         assert process.terminate() == 0, process.err
+
+
+def test_mistakes_that_can_be_stored_are_said_by_kubectl_on_the_journey_and_on_the_hardware(host: Host) -> None:
+    def condition(name: str) -> str:
+        path = "jsonpath={.status.conditions[?(@.type=='Misconfigured')]['status','reason']}"
+        return host.kubectl("get", "hardware", name, "-o", path)
+
+    def apply(name: str, mac: str, ip: str) -> str:
+        dhcp = {"ip": ip, "netmask": "255.255.255.0"}
+        spec = {"networkInterfaces": {mac: {"dhcp": dhcp}}, "osie": {"name": "none"}}
+        file = host.directory / f"{name}.json"
+        kind = {"apiVersion": "tinkerbell.org/v1alpha2", "kind": "Hardware", "metadata": {"name": name}}
+        file.write_text(json.dumps(kind | {"spec": spec}))
+        applied = host.kubectl.run("apply", "-f", file)
+        assert applied.popen.returncode == 0, applied.err
+        return applied.err
+
+    mac, far = "52:54:00:77:09:01", "52:54:00:77:09:02"
+    warned = apply("itself", mac, "10.77.1.1")
+    assert f"Warning: spec.networkInterfaces[{mac}].dhcp.ip: 10.77.1.1 is the address of the edge " in warned
+    assert "Warning: spec.osie.name: there is no OSIE default/none yet" in warned
+    wait_until(lambda: condition("itself") == "True ServerAddress", lambda: condition("itself"))
+    warned = apply("far", far, "10.77.9.50")
+    assert "10.77.9.50 is in 10.77.9.0/24, and the edge " in warned
+    wait_until(lambda: condition("far") == "True OSIENotFound", lambda: condition("far"))
+
+    def told() -> str:
+        return host.operators(host.data_dir, f"/api/v1/machines/{far}/events")
+
+    ip("-n", host.namespaces["one"], "link", "set", "eth0", "address", far)
+    try:
+        assert host.udhcpc("one", 3)["ip"] == "10.77.9.50", "a relay may need it"
+        assert "asked on a link of this edge (10.77.1.0/24), and its address 10.77.9.50 is of another network" in told()
+    finally:
+        ip("-n", host.namespaces["one"], "link", "set", "eth0", "address", MACS["one"])

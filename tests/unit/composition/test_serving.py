@@ -53,6 +53,8 @@ async def make(tmp_path: Path, inventory: Inventory) -> AsyncIterator[Make]:
     async with AsyncExitStack() as exit_stack:
 
         def serving(**edge: Any) -> Serving:
+            networks = HostNetworks([Network("eth1")], look=lambda _: LINK)
+            exit_stack.callback(networks.close)
             return Serving(
                 StackSettings(
                     EDGE,
@@ -60,7 +62,7 @@ async def make(tmp_path: Path, inventory: Inventory) -> AsyncIterator[Make]:
                     edge=EdgeSettings(ipxe_dir=tmp_path / "ipxe", **edge),
                 ),
                 exit_stack,
-                networks=HostNetworks([Network("eth1")], look=lambda _: LINK),
+                networks=networks,
                 inventory=inventory,
                 callers=Callers(inventory),
                 workflows=PendingWorkflows(),
