@@ -32,7 +32,7 @@ from edge.machines import ConditionWriter, DhcpMode, Inventory, MistakeWriter, P
 from edge.neighbour.changes import NeighbourChanges
 from edge.neighbour.table import NeighbourTable
 from tink.api.crds import generate
-from tink.api.mistakes import Site
+from tink.api.mistakes import ELSEWHERE, Site
 from tink.api.v1alpha2 import Raw
 from tink.apiserver import ApiServer
 from tink.controller import WorkflowController
@@ -216,7 +216,7 @@ class Stack:
     def _site(self) -> Site:
         """What is known here of who gives machines their addresses."""
         if self._networks is None or Service.DHCP not in self._settings.services:
-            return Site()
+            return ELSEWHERE
         mode = self._settings.edge.dhcp_mode
         return self._networks.site(self._mistakes.relayed if self._mistakes is not None else (), mode)
 

@@ -59,6 +59,10 @@ class Site:
     gives_addresses: bool = True
 
 
+ELSEWHERE: Final = Site(gives_addresses=False)
+"""Where nothing is known of it."""
+
+
 def hardware_mistakes(hardware: Any, site: Site, osie: Callable[[str, str], Any] | None = None) -> list[Mistake]:
     """Those of a Hardware, the worst first. `osie(namespace, name)` gives the OSIE or None; None: it is not looked up.
 
@@ -141,9 +145,7 @@ def _interface_mistakes(hardware: Any, site: Site) -> Iterator[Mistake]:
         if site.networks and not any(at.ip in network for network in known):
             here = ", ".join(map(str, site.networks))
             where = f"{at.ip} is in {at.network}, and {site.name} is on {here}"
-            yield Mistake(
-                Reason.NETWORK_NOT_SERVED, f"{path}.ip", f"{message}: only machines behind a relay can use it"
-            )
+            yield Mistake(Reason.NETWORK_NOT_SERVED, f"{path}.ip", f"{where}: only machines behind a relay can use it")
 
 
 def _address(value: Any) -> IPv4Address | None:

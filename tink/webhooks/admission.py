@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from tink.api.mistakes import Site
+from tink.api.mistakes import ELSEWHERE, Site
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient, NotFoundError
@@ -35,7 +35,7 @@ class Admission:
         templates: Informer,
         workflows: Informer,
         osies: Informer,
-        site: Callable[[], Site] = Site,
+        site: Callable[[], Site] = lambda: ELSEWHERE,
         failure_policy: str = "Ignore",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

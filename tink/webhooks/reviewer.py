@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from tink.api.mistakes import Reason, Site, hardware_mistakes, osie_mistakes
+from tink.api.mistakes import ELSEWHERE, Reason, Site, hardware_mistakes, osie_mistakes
 from tink.api.v1alpha2 import Raw
 from tink.kube.objects import NamespacedName, ObjectReference
 from tink.net.special_addresses import carried, parsed, special
@@ -106,7 +106,7 @@ class Reviewer:
     lookup: Lookup
     cached: Cached
     clock: Callable[[], float] = time.monotonic
-    site: Callable[[], Site] = Site
+    site: Callable[[], Site] = lambda: ELSEWHERE
     """What gives machines their addresses; in the same process it is known, elsewhere nothing is said of it."""
     claims: Claims = field(default_factory=Claims)
     references: References = field(default_factory=References)
