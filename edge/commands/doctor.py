@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
+from typing import Any, Final
 
 import click
 
 from edge.composition import doctor as examine
-from edge.composition.doctor import Finding
+from edge.composition.checks import Finding, Severity, osie_names, running_edge
+from edge.composition.checks.findings import note
+from edge.composition.doctor import Ports
 from edge.lab.build import default_cache
+
+EXIT_STATUS: Final = {Severity.OK: 0, Severity.NOTE: 0, Severity.WARNING: 3, Severity.ERROR: 1}
+"""2 is what a wrong option ends with."""
+_SIGNS: Final = {
+    Severity.OK: ("ok", "green"),
+    Severity.NOTE: ("note", None),
+    Severity.WARNING: ("warning", "yellow"),
+    Severity.ERROR: ("PROBLEM", "red"),
+}
+_PATH = click.Path(path_type=Path)
+_PORT = click.IntRange(1, 65535)
+_API_SECONDS: Final = 10.0
 
 
 @click.command()
@@ -22,16 +39,33 @@ from edge.lab.build import default_cache
     metavar="NAME[=IP]",
     help="The machines' interface; several may be given. Default: the one with the default route.",
 )
-@click.option(
-    "--ipxe-dir", type=click.Path(path_type=Path), default=Path("/usr/lib/ipxe"), help="The iPXE binaries' directory."
-)
+@click.option("--ipxe-dir", type=_PATH, default=Path("/usr/lib/ipxe"), help="The iPXE binaries' directory.")
 @click.option(
     "--data-dir",
-    type=click.Path(path_type=Path),
+    type=_PATH,
     default=Path("/var/lib/tinkedge"),
     help="That of `tinkedge up`: database, keys and cache.",
 )
-@click.option("--cache-dir", type=click.Path(path_type=Path), default=None, help="The lab's cache.")
+@click.option("--manifests", type=_PATH, default=None, help="Those of `tinkedge up`, whose OSIEs are looked at.")
+@click.option("--kubeconfig", type=_PATH, default=None, help="The API with the OSIEs. Default: DATA_DIR/kubeconfig.")
+@click.option("--http-port", type=_PORT, default=7080, help="As for `tinkedge up`.")
+@click.option("--grpc-port", type=_PORT, default=42113, help="As for `tinkedge up`.")
+@click.option("--api-port", type=_PORT, default=6443, help="As for `tinkedge up`.")
+@click.option("--admin-port", type=_PORT, default=7081, help="As for `tinkedge up`.")
+@click.option("--admin-address", default="127.0.0.1", help="As for `tinkedge up`.")
+@click.option(
+    "--dhcp-mode",
+    type=click.Choice(["reservation", "proxy", "auto-proxy", "off"]),
+    default="reservation",
+    help="As for `tinkedge up`.",
+)
+@click.option(
+    "--disable",
+    type=click.Choice([*dict.fromkeys(port.name for port in examine.PORTS)]),
+    multiple=True,
+    help="Services that do not run here. Repeatable.",
+)
+@click.option("--cache-dir", type=_PATH, default=None, help="The lab's cache.")
 @click.option("--lab/--no-lab", "with_lab", default=True, help="Look at what `tinkedge lab` needs too.")
 @click.option(
     "--probe",
@@ -39,24 +73,104 @@ from edge.lab.build import default_cache
     help="Ask the network too, for some seconds: which other DHCP servers answer a machine that there is not, and "
     "whether the TFTP server that runs here serves. Needs root and the extra `diagnose`.",
 )
+@click.option("--json", "as_json", is_flag=True, help="One JSON document, for programs.")
 def doctor(
-    interfaces: tuple[str, ...], ipxe_dir: Path, data_dir: Path, cache_dir: Path | None, with_lab: bool, probe: bool
+    interfaces: tuple[str, ...],
+    ipxe_dir: Path,
+    data_dir: Path,
+    with_lab: bool,
+    probe: bool,
+    as_json: bool,
+    **given: Any,
 ) -> None:
-    """What would keep this host from serving, and how to mend it. Changes nothing; exits with 1 if something would."""
+    """What would keep this host from serving, and how to mend it. Changes nothing.
+
+    Exits with 0 if nothing would, 1 if something would, 3 if there are only warnings: what may be meant so. What was
+    not looked at is a note.
+    """
+    ports = Ports(
+        given["http_port"],
+        given["grpc_port"],
+        given["api_port"],
+        given["admin_port"],
+        given["admin_address"],
+        dhcp=given["dhcp_mode"] != "off",
+    )
     groups: dict[str, Iterator[Finding]] = {
-        "tinkedge up": chain(examine.serving(interfaces, ipxe_dir), examine.data_directory(data_dir))
+        "tinkedge up": chain(
+            examine.serving(interfaces, ipxe_dir, ports, given["disable"]),
+            examine.data_directory(data_dir),
+            running_edge(data_dir, ports.admin_address, ports.admin),
+            _osies(given["manifests"], given["kubeconfig"] or data_dir / "kubeconfig"),
+        ),
+        "the network": examine.probe(interfaces, ipxe_dir) if probe else iter([_NOT_PROBED]),
     }
-    if probe:
-        groups["the network"] = examine.probe(interfaces, ipxe_dir)
     if with_lab:
-        groups["tinkedge lab"] = examine.lab(cache_dir or default_cache())
-    healthy = True
+        groups["tinkedge lab"] = examine.lab(given["cache_dir"] or default_cache())
+    worst = _as_json(groups) if as_json else _as_text(groups)
+    sys.exit(EXIT_STATUS[worst])
+
+
+_NOT_PROBED = note("other DHCP servers", "not looked for", "--probe asks the network (root, and the extra `diagnose`)")
+
+
+def _as_text(groups: dict[str, Iterator[Finding]]) -> Severity:
+    worst = Severity.OK
     for title, findings in groups.items():
         click.echo(click.style(title, bold=True))
         for finding in findings:
-            healthy &= finding.ok
-            sign = click.style("ok", fg="green") if finding.ok else click.style("PROBLEM", fg="red")
-            click.echo(f"  {sign:<7} {finding.name}: {finding.seen}")
-            if not finding.ok:
+            worst = max(worst, finding.how_bad)
+            text, colour = _SIGNS[finding.how_bad]
+            click.echo(f"  {click.style(text, fg=colour):<7} {finding.name}: {finding.seen}")
+            if finding.how_bad > Severity.OK and finding.remedy:
                 click.echo(f"          -> {finding.remedy}")
-    sys.exit(0 if healthy else 1)
+    return worst
+
+
+def _as_json(groups: dict[str, Iterator[Finding]]) -> Severity:
+    found = [(title, finding) for title, findings in groups.items() for finding in findings]
+    worst = max((finding.how_bad for _, finding in found), default=Severity.OK)
+    document = {
+        "severity": worst.name.lower(),
+        "findings": [
+            {
+                "group": title,
+                "name": finding.name,
+                "severity": finding.how_bad.name.lower(),
+                "seen": finding.seen,
+                "remedy": finding.remedy if finding.how_bad > Severity.OK else "",
+            }
+            for title, finding in found
+        ],
+    }
+    click.echo(json.dumps(document, indent=2))
+    return worst
+
+
+def _osies(manifests: Path | None, kubeconfig: Path) -> Iterator[Finding]:
+    """Whether the hosts of the OSIEs' URLs are known here: those among the manifests, and those of the API."""
+    from tink.kube.manifests import ManifestError, load
+
+    found: list[dict[str, Any]] = []
+    try:
+        found += [obj for _, obj in load(manifests) if obj.get("kind") == "OSIE"] if manifests is not None else []
+    except (ManifestError, OSError) as error:
+        yield Finding("manifests", False, str(error), "see --manifests")
+    try:
+        if kubeconfig.exists():
+            found += asyncio.run(_listed(kubeconfig))
+    except Exception as error:  # whatever keeps an API from answering; the others are looked at all the same
+        yield note("OSIEs of the API", f"not asked for, by {kubeconfig}: {error or type(error).__name__}")
+    yield from osie_names(found)
+
+
+async def _listed(kubeconfig: Path) -> Iterable[dict[str, Any]]:
+    from tink.kube.client import KubeClient
+    from tink.kube.resources import OSIE
+
+    client = await KubeClient.connect(kubeconfig)
+    try:
+        async with asyncio.timeout(_API_SECONDS):
+            return [*(await client.list(OSIE))["items"]]
+    finally:
+        await client.close()

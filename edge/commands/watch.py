@@ -18,7 +18,7 @@ import aiohttp
 import click
 
 from edge.composition.admin_token import AdminTokenError, read, token_file
-from edge.journey.events import JourneyEvent, Outcome
+from edge.journey.events import JourneyEvent, Notice, Outcome
 from edge.journey.follow import Lost, follow
 from tink.mac import is_mac
 
@@ -84,7 +84,7 @@ class _Edge:
     url: str
     token_file: Path
 
-    async def events(self, *, history: bool) -> AsyncGenerator[JourneyEvent | Lost, None]:
+    async def events(self, *, history: bool) -> AsyncGenerator[JourneyEvent | Notice | Lost, None]:
         """Those of all machines. Raises _NoJourneyError."""
         try:
             async with contextlib.aclosing(follow(self.url, read(self.token_file), history=history)) as stream:
@@ -136,30 +136,32 @@ async def _capture(mac: str, edge: _Edge, history: bool, output: str, interface:
     return 0
 
 
-async def _packets(listening: Listening) -> AsyncGenerator[Timed[Heard | JourneyEvent | Lost], None]:
+async def _packets(listening: Listening) -> AsyncGenerator[Timed[Heard | JourneyEvent | Notice | Lost], None]:
     from edge.diagnose.listening import Timed
 
     async for heard in listening.heard():
         yield Timed(heard.time, heard)
 
 
-async def _journey(edge: _Edge, history: bool) -> AsyncGenerator[Timed[Heard | JourneyEvent | Lost], None]:
+async def _journey(edge: _Edge, history: bool) -> AsyncGenerator[Timed[Heard | JourneyEvent | Notice | Lost], None]:
     """The edge's events; where no edge runs, or no more, packets are worth showing all the same."""
     from edge.diagnose.listening import Timed
 
     try:
         async for event in edge.events(history=history):
-            yield Timed(event.time if isinstance(event, JourneyEvent) else time.time(), event)
+            yield Timed(time.time() if isinstance(event, Lost) else event.time, event)
     except _NoJourneyError as error:
         click.echo(f"{error} (packets alone are shown)", err=True)
     else:
         click.echo("the edge has ended the stream; packets alone are shown", err=True)
 
 
-def _tell(found: Heard | JourneyEvent | Lost, mac: str | None, output: str) -> None:
+def _tell(found: Heard | JourneyEvent | Notice | Lost, mac: str | None, output: str) -> None:
     if isinstance(found, Lost):
         text = f"{found.count} events were lost: this terminal reads more slowly than machines boot"
         click.echo(text, err=True)
+    elif isinstance(found, Notice):
+        click.echo(json.dumps(asdict(found)) if output == "json" else _notice_text(found))
     elif isinstance(found, JourneyEvent):
         if mac is None or found.mac == mac:
             click.echo(json.dumps(asdict(found)) if output == "json" else _text(found))
@@ -167,6 +169,12 @@ def _tell(found: Heard | JourneyEvent | Lost, mac: str | None, output: str) -> N
         click.echo(json.dumps({"time": found.time, "mac": mac, "packet": found.text}))
     else:
         click.echo(f"{_clock(found.time)} {found.text}")
+
+
+def _notice_text(notice: Notice) -> str:
+    """What concerns the edge itself, and with it every machine."""
+    outcome = click.style(f"{notice.outcome:<8}", fg=_COLOUR[notice.outcome])
+    return f"{_clock(notice.time)} {'this edge':<17} {'network':<9} {outcome} {notice.message}"
 
 
 def _text(event: JourneyEvent) -> str:

@@ -14,12 +14,15 @@ import re
 import shutil
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edge.composition.host import HostError, default_interface, interface_address
+from edge.composition.checks import Finding, clock, firewall, links, space
+from edge.composition.checks.findings import note
+from edge.composition.checks.firewall import Packet
+from edge.composition.host import HostError, Network, default_interface, interface_address
 from tink.files.data_directory import disk_refuses, problems, user_name
 
 _CAPABILITIES = {"CAP_NET_BIND_SERVICE": 10, "CAP_NET_ADMIN": 12, "CAP_NET_RAW": 13, "CAP_SYS_ADMIN": 21}
@@ -56,16 +59,6 @@ _BOOT_PROGRAMS = ("undionly.kpxe", "snponly.efi")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at: `ok`, what was seen, and, where it is not ok, how to mend it."""
-
-    name: str
-    ok: bool
-    seen: str
-    remedy: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Port:
     """A port that a service listens on. `name` is what --disable calls the service."""
 
@@ -74,6 +67,7 @@ class Port:
     number: int
     name: str
     loopback: bool = False
+    address: str = ""
 
 
 PORTS = (
@@ -88,11 +82,25 @@ PORTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Network:
-    """The machines' interface and this host's address on it."""
+class Ports:
+    """Where an operator has the services listen; `dhcp` is false with `--dhcp-mode off`."""
 
-    interface: str
-    address: str
+    http: int = 7080
+    grpc: int = 42113
+    api: int = 6443
+    admin: int = 7081
+    admin_address: str = "127.0.0.1"
+    dhcp: bool = True
+
+    def of(self, port: Port) -> Port:
+        """`port`, with the number that is set for it."""
+        numbers = {"http": self.http, "server": self.grpc, "apiserver": self.api, "admin": self.admin}
+        address = self.admin_address if port.name == "admin" else ""
+        return replace(port, number=numbers.get(port.name, port.number), address=address) if port in _USUAL else port
+
+
+_USUAL = PORTS
+USUAL_PORTS = Ports()
 
 
 def kubectl() -> str | None:
@@ -100,25 +108,50 @@ def kubectl() -> str | None:
     return shutil.which("kubectl") or shutil.which("kubectl", path=Path(sys.executable).parent)
 
 
-def serving(interfaces: Sequence[str], ipxe_dir: Path) -> Iterator[Finding]:
-    """What `tinkedge up` needs. Interfaces as `--interface` takes them (`NAME[=IP]`); none: the default route's."""
+def serving(
+    interfaces: Sequence[str], ipxe_dir: Path, configured: Ports = USUAL_PORTS, disabled: Collection[str] = ()
+) -> Iterator[Finding]:
+    """What `tinkedge up` needs. Interfaces as `--interface` takes them (`NAME[=IP]`); none: the default route's.
+
+    `disabled` are the services that do not run here, as `--disable` names them.
+    """
     yield _capabilities("serving", ("CAP_NET_BIND_SERVICE", "CAP_NET_RAW"))
-    networks: list[_Network] = []
+    networks: list[Network] = []
+    names: list[str] = []
     for interface in interfaces or [""]:
         try:
-            network = _network(interface)
+            named = _named(interface)
+            yield from links(named)
+            names.append(named.interface)
+            networks.append(_network(interface))
         except HostError as error:
-            remedy = "give the machines' interface with --interface"
-            yield Finding("interface", ok=False, seen=str(error), remedy=remedy)
-        else:
-            networks.append(network)
-            yield Finding("interface", ok=True, seen=f"{network.interface} has {network.address}")
-    for port in PORTS:
+            if not any(name == _name(interface) for name in names):
+                remedy = "give the machines' interface with --interface"
+                yield Finding("interface", ok=False, seen=str(error), remedy=remedy)
+        except OSError as error:
+            yield note("interface", f"the kernel does not tell of {interface}: {error.strerror}")
+    off = {*disabled, *(() if configured.dhcp else ("dhcp",))}
+    for port in map(configured.of, PORTS):
+        if port.name in off:
+            continue
         if port.loopback or not networks:
             yield _port(port, None)
         else:
             yield from (_port(port, network) for network in networks)
+    yield from firewall(_first_packets(networks, configured, off))
+    yield clock()
     yield _ipxe(ipxe_dir)
+
+
+def _first_packets(networks: Sequence[Network], configured: Ports, off: Collection[str]) -> list[Packet]:
+    """What machines send to each port of ours."""
+    kinds = {socket.SOCK_DGRAM: "udp", socket.SOCK_STREAM: "tcp"}
+    return [
+        Packet(kinds[port.kind], port.number, network.interface)
+        for network in networks
+        for port in map(configured.of, PORTS)
+        if not port.loopback and port.name not in off
+    ]
 
 
 def data_directory(directory: Path) -> Iterator[Finding]:
@@ -130,6 +163,7 @@ def data_directory(directory: Path) -> Iterator[Finding]:
         found = problems(directory, None if os.geteuid() else owner)
     except FileNotFoundError:
         yield Finding(name, ok=True, seen="not there; the first start makes it")
+        yield from space(next(parent for parent in directory.absolute().parents if parent.exists()))
         return
     except OSError as error:
         remedy = "run this as the user that runs tinkedge, or give its --data-dir"
@@ -143,6 +177,8 @@ def data_directory(directory: Path) -> Iterator[Finding]:
     free = shutil.disk_usage(directory).free // 10**6
     remedy = "until that is mended, what is stored is served, and nothing can be changed"
     yield Finding("data directory's disk", not refuses, refuses or f"{free} MB free", remedy)
+    if not refuses:
+        yield from space(directory)
 
 
 def probe(interfaces: Sequence[str], ipxe_dir: Path) -> Iterator[Finding]:
@@ -196,20 +232,29 @@ def _capabilities(name: str, wanted: tuple[str, ...]) -> Finding:
     return Finding(f"privilege for {name}", not missing, seen, "run it as root, or give it these capabilities")
 
 
-def _network(interface: str) -> _Network:
-    name, _, address = interface.partition("=")
-    name = name or default_interface()
-    return _Network(name, address or interface_address(name))
+def _name(interface: str) -> str:
+    return interface.partition("=")[0] or default_interface()
 
 
-def _port(port: Port, network: _Network | None) -> Finding:
+def _named(interface: str) -> Network:
+    """As `--interface` names it. Raises HostError."""
+    return Network(_name(interface), interface.partition("=")[2])
+
+
+def _network(interface: str) -> Network:
+    """With its address. Raises HostError."""
+    named = _named(interface)
+    return replace(named, address=named.address or interface_address(named.interface))
+
+
+def _port(port: Port, network: Network | None) -> Finding:
     """Whether the service could listen there: tried as the service does it, on its interface or address alone."""
     where = f" on {network.interface}" if network is not None else ""
     name = f"port {port.number}/{'udp' if port.kind is socket.SOCK_DGRAM else 'tcp'} ({port.service}){where}"
     with socket.socket(socket.AF_INET, port.kind) as probe:
         if port.kind is socket.SOCK_STREAM:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        address = "127.0.0.1" if port.loopback else ""
+        address = (port.address or "127.0.0.1") if port.loopback else ""
         try:
             if network is not None and not port.loopback:
                 if port.kind is socket.SOCK_DGRAM:
@@ -272,7 +317,7 @@ def _sockets(process: Path) -> Iterator[str]:
                 yield found[1]
 
 
-def _other_servers(network: _Network) -> Iterator[Finding]:
+def _other_servers(network: Network) -> Iterator[Finding]:
     # Here and not above: what needs the extra `diagnose` is loaded by those who ask for it.
     from edge.diagnose import servers
     from edge.diagnose.extra import DiagnoseError
@@ -296,7 +341,7 @@ def _other_servers(network: _Network) -> Iterator[Finding]:
         yield Finding(name, ok=True, seen=f"none answered within {servers.LISTEN_SECONDS:g} s")
 
 
-def _tftp(network: _Network, ipxe_dir: Path) -> Finding:
+def _tftp(network: Network, ipxe_dir: Path) -> Finding:
     """Fetch a boot program from our own TFTP server, where one runs."""
     from edge.diagnose import fetch
     from edge.diagnose.extra import DiagnoseError, MissingExtraError

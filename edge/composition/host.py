@@ -1,14 +1,15 @@
-"""This host's network interfaces: the one that faces the machines, and its address."""
+"""This host's network interfaces: those that face the machines, with which address, and what keeps one from serving."""
 
 from __future__ import annotations
 
-import fcntl
 import socket
-import struct
+from collections.abc import Callable
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
-_SIOCGIFADDR = 0x8915  # netdevice(7)
+from edge.neighbour.links import Link, look
+from edge.neighbour.route import is_own
 
 
 class HostError(Exception):
@@ -17,10 +18,60 @@ class HostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """An interface that faces machines, and this host's IPv4 address there, in dotted form."""
+    """An interface that faces machines, and this host's IPv4 address there, in dotted form, if the operator fixed it.
+
+    Without one it is the interface's own, whichever that is at the time.
+    """
 
     interface: str
-    address: str
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkState:
+    """What a network is at this moment.
+
+    `address` (dotted) is what machines there are told of this host; empty: nothing can be served. `index` is the
+    interface's number, 0 if there is none; `networks` are the IPv4 networks of its addresses. `problem` says in one
+    line why machines there are not served; empty: they are.
+    """
+
+    interface: str
+    address: str = ""
+    index: int = 0
+    carrier: bool = False
+    networks: tuple[IPv4Network, ...] = ()
+    problem: str = ""
+
+
+IsOwn = Callable[[IPv4Address], bool]
+"""Whether packets to an address stay on this host: `edge.neighbour.route.is_own`."""
+
+
+def state_of(network: Network, link: Link | None, before: str = "", is_owned: IsOwn = is_own) -> NetworkState:
+    """What `network` is, where its interface is `link` now (None: there is none).
+
+    `before` is the address that it was served with: as long as it is there, it stays. Raises OSError if the kernel
+    can't be asked.
+    """
+    name = network.interface
+    if link is None:
+        there = ", ".join(sorted(_interfaces()))
+        return NetworkState(name, problem=f"there is no interface {name} (there are: {there})")
+    own = [str(one.ip) for one in link.addresses]
+    problem = "" if link.up else f"{name} is down ('ip link set {name} up')"
+    if network.address:
+        # It may be another interface's, as with addresses that several hosts have and that live on lo.
+        address = network.address if network.address in own or is_owned(IPv4Address(network.address)) else ""
+        if not address:
+            has = f"{name} has {', '.join(own)}" if own else f"{name} has none"
+            problem = f"{network.address} is no address of this host ({has})"
+    else:
+        address = before if before in own else next(iter(own), "")
+        if not address:
+            problem = problem or f"{name} has no IPv4 address"
+    networks = tuple(dict.fromkeys(one.network for one in link.addresses))
+    return NetworkState(name, address, link.index, link.carrier, networks, problem)
 
 
 def default_interface(routes: Path = Path("/proc/net/route")) -> str:
@@ -34,15 +85,13 @@ def default_interface(routes: Path = Path("/proc/net/route")) -> str:
 
 def interface_address(name: str) -> str:
     """The first IPv4 address of an interface, in dotted form. Raises HostError."""
-    if name not in _interfaces():
-        raise HostError(f"there is no interface {name} (there are: {', '.join(sorted(_interfaces()))})")
-    request = struct.pack("256s", name.encode())
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
-        except OSError as error:
-            raise HostError(f"interface {name} has no IPv4 address: {error.strerror}") from None
-    return socket.inet_ntoa(answer[20:24])
+    try:
+        state = state_of(Network(name), look(name))
+    except OSError as error:
+        raise HostError(f"the kernel does not tell of interface {name}: {error.strerror}") from error
+    if not state.address:
+        raise HostError(state.problem)
+    return state.address
 
 
 def _interfaces() -> set[str]:

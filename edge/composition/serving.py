@@ -4,14 +4,12 @@
                                                     -> one HTTP application, which listens on each network's address
 
 `edge.composition.stack` starts it when the inventory is filled: a machine that asks a moment earlier would be told that
-nobody knows it.
+nobody knows it. `edge.composition.networks` says what each network is, at the start and whenever it changes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import logging
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -22,9 +20,11 @@ from prometheus_client import CollectorRegistry
 from edge.artifacts import ArtifactCache, CacheMetrics
 from edge.callers import Callers, MetadataTokens, TrustedNetworks, token_keys
 from edge.composition import admin_token
-from edge.composition.host import Network
+from edge.composition.host import NetworkState
+from edge.composition.network_services import NetworkServices, Sites
+from edge.composition.networks import HostNetworks, NetworkMetrics
 from edge.composition.settings import Service, StackSettings
-from edge.dhcp import Changed, DhcpServer, DhcpSettings, Quarantine, Responder
+from edge.dhcp import Changed, DhcpSettings, Quarantine, Responder
 from edge.http import AdminApp, MachineApp, MetadataSettings, admin_runner, build_app, machine_runner
 from edge.journey.recorder import Journey
 from edge.machines import (
@@ -39,47 +39,49 @@ from edge.machines import (
 )
 from edge.neighbour.resolution import AddressResolution
 from edge.neighbour.route import is_own
-from edge.neighbour.router_advertisement import RouterAdvertiser
 from edge.tftp import BootFiles, TftpServer
 from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings, Scripts
 from tink.net.outbound import Reach
 from tink.server import TokenKeys, authority_of
 
-log = logging.getLogger(__name__)
-
 _TICK_SECONDS = 1.0
-_BACKLOG = 1024  # connections that may wait: a rack of machines asks at the same moment
-
-
-class ServingError(Exception):
-    """A service can't start; says which, why and what to do."""
 
 
 class Serving:
-    """Starts the edge's services, each of which `exit_stack` will stop. Made before the inventory is filled."""
+    """Starts the edge's services, each of which `exit_stack` will stop. Made before the inventory is filled.
+
+    An `edge.composition.networks.Follower`: the networks are served when it is told of them, after `start`.
+    """
 
     def __init__(
         self,
         settings: StackSettings,
         exit_stack: AsyncExitStack,
         *,
+        networks: HostNetworks,
         inventory: Inventory,
         callers: Callers,
         workflows: PendingWorkflows,
         journey: Journey,
         osie: OsieLookup,
         declined: Changed,
+        relay_heard: Callable[[str], None] = lambda _: None,
         not_ready: Callable[[], str],
         read_secret: ReadSecret,
     ) -> None:
-        """`osie(namespace, name)` looks an OSIE up. `declined` hears of addresses going into quarantine, and out of it.
+        """`osie(namespace, name)` looks an OSIE up. `declined` hears of addresses going into quarantine, and out of it;
+        `relay_heard` of the addresses of relays that speak for machines of their network.
 
         `not_ready()` says why machines can't be served yet; empty: they can. `read_secret` asks the Kubernetes API.
         Raises BinariesError, SettingsError, KeyFileError.
         """
         self._settings = settings
         self._exit = exit_stack
+        self._networks = networks
+        self._relay_heard = relay_heard
+        self._metrics = CollectorRegistry()
+        self._not_ready = not_ready
         self._inventory = inventory
         self._callers = callers
         self._journey = journey
@@ -91,17 +93,21 @@ class Serving:
         self._binaries = BootBinaries(edge.ipxe_dir)
         self._scripts = MachineScripts(inventory, self._policy, osie, Scripts(boot), journey.record, edge.default_osie)
         self._cache = self._artifact_cache() if wanted & {Service.HTTP, Service.TFTP} else None
-        self._dhcp: list[tuple[Responder, DhcpServer]] = []
-        if Service.DHCP in wanted and edge.dhcp_mode is not DhcpMode.OFF:
-            self._dhcp = [self._dhcp_server(network) for network in settings.networks]
-        self._tftp: list[tuple[BootFiles, TftpServer]] = []
         self._app: MachineApp | None = None
-        if self._cache is not None:
-            osie_files = OsieFiles(osie, self._cache)
-            if Service.TFTP in wanted:
-                self._tftp = [self._tftp_server(network, osie_files) for network in settings.networks]
-            if metadata is not None:
-                self._app = self._machine_app(osie_files, metadata, boot.tls_ca, not_ready)
+        self._sites: Sites | None = None
+        self._osie_files = OsieFiles(osie, self._cache) if self._cache is not None else None
+        if self._osie_files is not None and metadata is not None:
+            self._app = self._machine_app(self._osie_files, metadata, boot.tls_ca, not_ready)
+        gives_dhcp = Service.DHCP in wanted and edge.dhcp_mode is not DhcpMode.OFF
+        self._services = {
+            state.interface: NetworkServices(
+                state,
+                self._responder if gives_dhcp else None,
+                self._tftp_server if Service.TFTP in wanted else None,
+                advertise=edge.router_advertisements,
+            )
+            for state in networks.states
+        }
         self._subscribe()
 
     def _subscribe(self) -> None:
@@ -110,36 +116,52 @@ class Serving:
         Before the inventory is filled, so that a reservation is compiled while its Hardware is at hand.
         """
         self._inventory.on_change(self._scripts.machine_changed)
-        for responder, _ in self._dhcp:
-            self._inventory.on_change(responder.machine_changed)
-        for files, _ in self._tftp:
-            self._inventory.on_change(files.machine_changed)
+        for services in self._services.values():
+            self._inventory.on_change(services.machine_changed)
         if self._app is not None:
             self._inventory.on_change(self._app.machine_changed)
             self._callers.on_change(self._app.callers_changed)
 
     async def start(self) -> None:
-        """Start the services. Raises each part's own error."""
-        settings, edge = self._settings, self._settings.edge
-        metrics = CollectorRegistry()
+        """Start what is one for all networks. Raises each part's own error."""
+        edge, metrics = self._settings.edge, self._metrics
+        metrics.register(NetworkMetrics(self._networks))
         if self._cache is not None:
             await self._cache.start()
             self._exit.push_async_callback(self._cache.stop)
             metrics.register(CacheMetrics(self._cache))
         if self._app is not None:
-            addresses = [network.address for network in settings.networks]
-            await self._listen(machine_runner(self._app), addresses, edge.http_port, "HTTP", "--http-port")
-        for _, tftp in self._tftp:
-            await self._serve(tftp)
-        if edge.router_advertisements:
-            for network in settings.networks:
-                await self._serve(RouterAdvertiser(network.interface))
-        for _, dhcp in self._dhcp:
-            await self._serve(dhcp)
+            self._sites = await self._listener(machine_runner(self._app), edge.http_port, "HTTP", "--http-port")
+        for services in self._services.values():
+            self._exit.push_async_callback(services.stop)
+
+    async def start_for_operators(self) -> None:
+        """Start their HTTP, when the networks are served. Raises AdminTokenError, ServingError."""
+        settings, edge = self._settings, self._settings.edge
         if Service.ADMIN in settings.services:
             tokens = admin_token.accepted(settings.data_dir, edge.admin_token_file)
-            app = AdminApp(self._journey, self._inventory, tokens.holds, registry=metrics)
-            await self._listen(admin_runner(app), [edge.admin_address], edge.admin_port, "admin HTTP", "--admin-port")
+            app = AdminApp(
+                self._journey,
+                self._inventory,
+                tokens.holds,
+                registry=self._metrics,
+                networks=self._networks,
+                ready=self._not_ready,
+            )
+            sites = await self._listener(admin_runner(app), edge.admin_port, "admin HTTP", "--admin-port")
+            await sites.follow("", edge.admin_address)
+
+    async def network_changed(self, state: NetworkState) -> None:
+        """Serve a network as it is now: HTTP first and DHCP last, in the order in which machines can be sent there.
+
+        Raises each part's own error.
+        """
+        if self._sites is not None:
+            await self._sites.follow(state.interface, state.address)
+        await self._services[state.interface].follow(state)
+        for interface, services in self._services.items():
+            if services.responder is not None:
+                services.responder.peers_changed(self._peers(interface))
 
     async def run(self) -> None:
         """What has to be done now and then, until it is cancelled."""
@@ -158,14 +180,19 @@ class Serving:
             reach=_reach(self._settings),
         )
 
-    def _dhcp_server(self, network: Network) -> tuple[Responder, DhcpServer]:
+    def _peers(self, interface: str) -> frozenset[str]:
+        """The addresses of the other networks' responders: they answer for the same machines."""
+        others = (services.responder for name, services in self._services.items() if name != interface)
+        return frozenset(responder.settings.server_ip for responder in others if responder is not None)
+
+    def _responder(self, state: NetworkState) -> Responder:
         dhcp = DhcpSettings(
-            server_ip=network.address,
-            tftp_ip=network.address,
-            http_base_url=f"http://{network.address}:{self._settings.edge.http_port}",
-            peers=frozenset(other.address for other in self._settings.networks if other is not network),
+            server_ip=state.address,
+            tftp_ip=state.address,
+            http_base_url=f"http://{state.address}:{self._settings.edge.http_port}",
+            networks=state.networks,
         )
-        responder = Responder(
+        return Responder(
             self._inventory,
             dhcp,
             self._journey.record,
@@ -175,20 +202,20 @@ class Serving:
             take=self._journey.note,
             quarantine=self._quarantine,
             learn=self._callers.learn,
+            relay_heard=self._relay_heard,
             fast_path=self._settings.edge.fast_path,
         )
-        return responder, DhcpServer(responder, network.interface)
 
-    def _tftp_server(self, network: Network, osie_files: OsieFiles) -> tuple[BootFiles, TftpServer]:
+    def _tftp_server(self, state: NetworkState) -> tuple[BootFiles, TftpServer]:
         edge = self._settings.edge
         files = BootFiles(
             self._binaries,
             self._inventory,
             self._callers,
             self._policy,
-            address=network.address,
+            address=state.address,
             scripts=self._scripts,
-            osie_files=osie_files,
+            osie_files=self._osie_files,
             default_osie=edge.default_osie,
             extra=edge.tftp_dir,
             resolution=AddressResolution(self._callers.is_hidden),
@@ -196,8 +223,8 @@ class Serving:
         server = TftpServer(
             files,
             self._journey.record,
-            host=network.address,
-            interface=network.interface,
+            host=state.address,
+            interface=state.interface,
             single_port=edge.tftp_single_port,
         )
         return files, server
@@ -224,20 +251,10 @@ class Serving:
 
     # --- how a part is started ----------------------------------------------------------------------------------------
 
-    async def _serve(self, server: DhcpServer | TftpServer | RouterAdvertiser) -> None:
-        await server.start()
-        self._exit.push_async_callback(server.stop)
-
-    async def _listen(self, runner: web.BaseRunner, addresses: list[str], port: int, what: str, flag: str) -> None:
+    async def _listener(self, runner: web.BaseRunner, port: int, what: str, flag: str) -> Sites:
         await runner.setup()
         self._exit.push_async_callback(runner.cleanup)
-        for address in addresses:
-            try:
-                await web.TCPSite(runner, address, port, backlog=_BACKLOG, reuse_address=True).start()
-            except OSError as error:
-                where = f"{what} can't listen on {address}:{port}"
-                raise ServingError(f"{where}: {tcp_advice(error, port, flag)}") from error
-            log.info("%s on %s:%d", what, address, port)
+        return Sites(runner, port, what, flag)
 
 
 def _reach(settings: StackSettings) -> Reach:
@@ -275,22 +292,3 @@ def _boot_settings(settings: StackSettings, metadata: MetadataSettings | None) -
         metadata_token=tokens.mint if tokens is not None and edge.metadata_tokens else None,
         insecure_registries=edge.insecure_registries,
     )
-
-
-def tcp_advice(error: OSError, port: int, flag: str) -> str:
-    """Why a TCP port can't be had, and what to do."""
-    number = error.errno
-    if number is None and "could not bind on any address" in str(error):
-        number = errno.EADDRNOTAVAIL  # asyncio keeps it to itself since Python 3.13
-    match number:
-        case errno.EADDRINUSE:
-            return (
-                f"another program has the port ('ss -ltnp sport = :{port}' names it): stop it, "
-                f"or choose another port with {flag}"
-            )
-        case errno.EADDRNOTAVAIL:
-            return "no interface of this host has that address ('ip -brief address' lists them)"
-        case errno.EACCES:
-            return f"not permitted: run as root, or with CAP_NET_BIND_SERVICE, or choose a port above 1023 with {flag}"
-        case _:
-            return error.strerror or str(error)

@@ -34,7 +34,7 @@ ON_REQUEST = frozenset({Service.CONVERSION})
 
 EDGE = frozenset({Service.DHCP, Service.TFTP, Service.HTTP, Service.ADMIN})
 
-LOOPBACK = Network("lo", "127.0.0.1")
+LOOPBACK = Network("lo")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,15 +20,19 @@ from pathlib import Path
 from typing import Any
 
 from edge.callers import UNSEEN, Callers, Neighbours
-from edge.composition.serving import Serving, tcp_advice
+from edge.composition.host import NetworkState
+from edge.composition.network_services import tcp_advice
+from edge.composition.networks import HostNetworks
+from edge.composition.serving import Serving
 from edge.composition.settings import EDGE, Service, StackSettings
 from edge.journey.agents import AgentJourney
 from edge.journey.recorder import Journey
 from edge.journey.workflows import WorkflowJourney
-from edge.machines import ConditionWriter, DhcpMode, Inventory, PendingWorkflows
+from edge.machines import ConditionWriter, DhcpMode, Inventory, MistakeWriter, PendingWorkflows
 from edge.neighbour.changes import NeighbourChanges
 from edge.neighbour.table import NeighbourTable
 from tink.api.crds import generate
+from tink.api.mistakes import ELSEWHERE, Site
 from tink.api.v1alpha2 import Raw
 from tink.apiserver import ApiServer
 from tink.controller import WorkflowController
@@ -71,6 +75,8 @@ class Stack:
         self._compressor = ObjectCompressor()
         self.inventory = Inventory(self._compressor)
         self.journey = Journey(time.time)
+        self._networks: HostNetworks | None = None
+        self._mistakes: MistakeWriter | None = None
         self._pending = PendingWorkflows()
 
     async def start(self) -> None:
@@ -81,7 +87,7 @@ class Stack:
             await self.stop()
             raise
         self._not_ready = ""
-        log.info("ready: %s", ", ".join(sorted(self._settings.services)))
+        log.info("%s: %s", "started" if self._why_not_ready() else "ready", ", ".join(sorted(self._settings.services)))
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set. Raises StackError if a part ends by itself."""
@@ -145,7 +151,7 @@ class Stack:
         wanted = self._settings.services
         needed: dict[ResourceType, frozenset[Service]] = {
             HARDWARE: EDGE | {Service.CONTROLLER, Service.SERVER, Service.WEBHOOKS},
-            OSIE: frozenset({Service.HTTP, Service.TFTP}),
+            OSIE: frozenset({Service.HTTP, Service.TFTP, Service.WEBHOOKS}),
             TEMPLATE: frozenset({Service.CONTROLLER, Service.WEBHOOKS}),
             WORKFLOW: EDGE | {Service.CONTROLLER, Service.SERVER, Service.WEBHOOKS},
         }
@@ -156,20 +162,26 @@ class Stack:
             for resource, users in needed.items()
             if users & wanted
         }
-        serving, conditions = None, ConditionWriter(client)
+        serving, mistakes, conditions = None, None, ConditionWriter(client)
         callers = self._callers()
+        networks = self._networks = HostNetworks(self._settings.networks, self.journey.announce)
+        self._exit.callback(networks.close)
         if wanted & EDGE:
             self._follow(informers[HARDWARE], informers[WORKFLOW], conditions)
+            mistakes = self._mistakes = MistakeWriter(client, informers[HARDWARE], informers.get(OSIE), self._site)
+            networks.on_change(mistakes.networks_changed)
             serving = Serving(
                 self._settings,
                 self._exit,
+                networks=networks,
                 inventory=self.inventory,
                 callers=callers,
                 workflows=self._pending,
                 journey=self.journey,
                 osie=informers[OSIE].get if OSIE in informers else lambda _namespace, _name: None,
                 declined=conditions.changed,
-                not_ready=lambda: self._not_ready,
+                relay_heard=mistakes.relay_heard,
+                not_ready=self._why_not_ready,
                 read_secret=lambda namespace, name: client.get(SECRET, name, namespace),
             )
         if Service.CONTROLLER in wanted:
@@ -183,7 +195,7 @@ class Stack:
             )
             self._spawn(controller.run(), "controller")
         if Service.SERVER in wanted:
-            await self._start_server(client, informers, callers)
+            await self._start_server(client, informers, callers, networks)
         for resource, informer in informers.items():
             self._spawn(informer.run(), f"informer of {resource.plural}")
         await self._synced(informers)
@@ -192,8 +204,25 @@ class Stack:
         # Machines are heard when it is known which there are: a moment earlier, each would be told that it is unknown.
         if serving is not None:
             await serving.start()
+            networks.add_follower(serving)
+        await networks.start()
+        self._spawn(networks.run(), "networks")
+        if serving is not None and mistakes is not None:
+            await serving.start_for_operators()
             self._spawn(serving.run(), "edge")
             self._spawn(conditions.run(), "conditions")
+            self._spawn(mistakes.run(), "mistakes of Hardware")
+
+    def _site(self) -> Site:
+        """What is known here of who gives machines their addresses."""
+        if self._networks is None or Service.DHCP not in self._settings.services:
+            return ELSEWHERE
+        mode = self._settings.edge.dhcp_mode
+        return self._networks.site(self._mistakes.relayed if self._mistakes is not None else (), mode)
+
+    def _why_not_ready(self) -> str:
+        """Why machines can't be served; empty: they can."""
+        return self._not_ready or (self._networks.not_ready() if self._networks is not None else "")
 
     def _elector(self, client: KubeClient) -> LeaderElector | None:
         """Who decides which of several controllers works; None where there is one only."""
@@ -230,6 +259,8 @@ class Stack:
                     hardware=informers[HARDWARE],
                     templates=informers[TEMPLATE],
                     workflows=informers[WORKFLOW],
+                    osies=informers[OSIE],
+                    site=self._site,
                     failure_policy=self._settings.webhooks.failure_policy,
                 )
             )
@@ -288,14 +319,14 @@ class Stack:
         return callers
 
     async def _start_server(
-        self, client: KubeClient, informers: dict[ResourceType, Informer], callers: Callers
+        self, client: KubeClient, informers: dict[ResourceType, Informer], callers: Callers, networks: HostNetworks
     ) -> None:
         agents = AgentJourney(self.journey.record, self.inventory)
         server = WorkflowServer(
             client,
             workflows=informers[WORKFLOW],
             hardware=informers[HARDWARE],
-            addresses=[f"{network.address}:{self._settings.grpc_port}" for network in self._settings.networks],
+            addresses=[f"{state.address}:{self._settings.grpc_port}" for state in networks.states if state.address],
             settings=self._settings.server,
             observe=agents.observe,
             other_host=callers.stranger,
@@ -308,6 +339,7 @@ class Stack:
                 f"{error} 'ss -ltnp sport = :{port}' names it; stop it, or choose another port with --grpc-port"
             ) from error
         self._exit.push_async_callback(server.stop)
+        networks.add_follower(_AgentsNetworks(server, networks, self._settings.grpc_port))
 
     # --- how a part is started and watched ------------------------------------------------------------------------
 
@@ -344,6 +376,24 @@ class Stack:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_SYNC_SECONDS):
                         await informer.wait_for_cache_sync()
+
+
+class _AgentsNetworks:
+    """Has the gRPC server listen at the address of each network, as `edge.composition.networks` has it.
+
+    An address that has gone is kept until there is another: it may come back, and its connections with it.
+    """
+
+    def __init__(self, server: WorkflowServer, networks: HostNetworks, port: int) -> None:
+        self._server = server
+        self._port = port
+        self._addresses = {state.interface: state.address for state in networks.states if state.address}
+
+    async def network_changed(self, state: NetworkState) -> None:
+        """Listen there. Raises OSError."""
+        if state.address:
+            self._addresses[state.interface] = state.address
+            await self._server.listen_at([f"{address}:{self._port}" for address in self._addresses.values()])
 
 
 async def _connect(kubeconfig: Path | None) -> KubeClient:

@@ -60,13 +60,15 @@ class Responder:
         take: NoteTaker | None = None,
         quarantine: Quarantine | None = None,
         learn: Learn = lambda _mac, _ip: None,
+        relay_heard: Callable[[str], None] = lambda _address: None,
         fast_path: bool = True,
     ) -> None:
         """`clock` gives seconds, of any epoch; it spaces repeated events and log lines. Raises SettingsError.
 
         `take` is the cheap way to record a prepared step (default: by `record`). `quarantine` may be shared with the
         responders of other networks (default: one of its own). `learn` is told in the proxy modes which address a
-        machine says it has. Without `fast_path` every packet is answered in full, which changes nothing but the time.
+        machine says it has; `relay_heard` once of each link (dotted) that relays speak for and that is none of ours.
+        Without `fast_path` every packet is answered in full, which changes nothing but the time.
         """
         if policy.mode is DhcpMode.OFF:
             raise SettingsError("DHCP: the mode is off, so there is nothing to answer")
@@ -84,7 +86,16 @@ class Responder:
             quarantine = quarantine if quarantine is not None else Quarantine(clock)
             self.declined = declined = Declined(inventory, quarantine, self._reports, clock)
             self._replies = leases = Leases(
-                inventory, settings, policy, choice, self._reports, unregistered, quarantine, declined, destinations
+                inventory,
+                settings,
+                policy,
+                choice,
+                self._reports,
+                unregistered,
+                quarantine,
+                declined,
+                destinations,
+                relay_heard,
             )
             if fast_path:
                 self.fast_path = FastPath(
@@ -100,6 +111,11 @@ class Responder:
         """A Hardware with this MAC has come, changed or gone: what it is served is compiled while it is at hand."""
         if isinstance(self._replies, Leases):
             self._replies.compile(mac)
+
+    def peers_changed(self, peers: frozenset[str]) -> None:
+        """The other edges that answer for the same machines have other addresses now (dotted)."""
+        if isinstance(self._replies, Leases):
+            self._replies.peers_changed(peers)
 
     def respond(self, packet: bytes, received: Received) -> Reply | None:
         """The answer to one UDP payload, or None for silence. Never raises on what a packet holds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from ipaddress import IPv4Network
 from urllib.parse import urlsplit
 
 from edge.dhcp.wire import options
@@ -19,6 +20,7 @@ class DhcpSettings:
     `server_ip` is this host's address on the machines' network (option 54); `tftp_ip` that of the TFTP server;
     `http_base_url` where machines reach the edge's HTTP server, e.g. `http://172.31.0.1:7080`. `peers` are the
     addresses of other edges that answer for the same machines: that a machine took an offer of theirs is no news.
+    `networks` are those of the interface that is served; without any, nothing is known of them.
 
     Raises SettingsError on construction.
     """
@@ -27,6 +29,7 @@ class DhcpSettings:
     tftp_ip: str
     http_base_url: str
     peers: frozenset[str] = frozenset()
+    networks: tuple[IPv4Network, ...] = ()
 
     def __post_init__(self) -> None:
         addresses = [("server_ip", self.server_ip), ("tftp_ip", self.tftp_ip)]

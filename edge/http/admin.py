@@ -2,9 +2,11 @@
 
     /api/v1/machines                  every machine: registered, or only heard (then with a manifest to register it)
     /api/v1/machines/<mac>/events     the journey of one machine, oldest event first
-    /api/v1/events?since=now|all      the journey of all, live (Server-Sent Events); `all` sends what is kept first
+    /api/v1/events?since=now|all      the journey of all, live (Server-Sent Events); `all` sends what is kept first.
+                                      `event: notice` is about the edge itself: a network that it can't serve
+    /api/v1/networks                  the networks that face machines: address, link, and what keeps one from serving
     /metrics                          Prometheus
-    /healthz
+    /healthz, /readyz                 as on the machines' port, which goes with its address
 
 What names a machine is for those who have the token (`edge.composition.admin_token`, `Authorization: Bearer`): loopback
 is open to every user of the host, and to every program that fetches what it is told to. Metrics are numbers without
@@ -20,7 +22,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from itertools import islice
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import orjson
 from aiohttp import web
@@ -29,7 +31,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from edge.http.context import local_address, not_found, text
 from edge.http.transport.connections import BoundedServer, Limits, Runner, has_ended
-from edge.journey.events import JourneyEvent
+from edge.journey.events import JourneyEvent, Notice
 from edge.journey.metrics import JourneyMetrics
 from edge.journey.recorder import Journey, MachineSummary
 from edge.journey.subscription import Subscription
@@ -56,6 +58,24 @@ _PORTION = 200  # machines, or events, that are made into JSON in one turn of th
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+class Networks(Protocol):
+    """The networks that face machines, and what keeps one from being served."""
+
+    def shown(self) -> list[dict[str, object]]:
+        """Each of them, as JSON."""
+
+    def notices(self) -> list[Notice]:
+        """What is wrong now."""
+
+
+class _NoNetworks:
+    def shown(self) -> list[dict[str, object]]:
+        return []
+
+    def notices(self) -> list[Notice]:
+        return []
+
+
 class AdminApp:
     """From a request to its answer, if whoever asks may have it."""
 
@@ -67,21 +87,29 @@ class AdminApp:
         *,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
         registry: CollectorRegistry | None = None,
+        networks: Networks | None = None,
+        ready: Callable[[], str] = lambda: "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`admits(token)`: whether a token is good. `registry` has the metrics of the other servers; the journey's are
-        added. `clock` gives monotonic seconds.
+        added. `ready()` gives why machines can't be served, or an empty string; `clock` gives monotonic seconds.
         """
         self._metrics = registry if registry is not None else CollectorRegistry()
         self._metrics.register(JourneyMetrics(journey, inventory))
-        self._api = _Api(journey, inventory, heartbeat_seconds)
+        self._api = _Api(journey, inventory, networks or _NoNetworks(), heartbeat_seconds)
+        self._ready = ready
         self._admits = admits
         self._refused = OncePer(_SAY_AGAIN_SECONDS, 256)
         self.clock = clock
-        self._open: dict[str, _Handler] = {"/metrics": self._show_metrics, "/healthz": self._health}
+        self._open: dict[str, _Handler] = {
+            "/metrics": self._show_metrics,
+            "/healthz": self._health,
+            "/readyz": self._readiness,
+        }
         self._guarded: dict[str, _Handler] = {
             "/api/v1/machines": self._api.machines,
             "/api/v1/events": self._api.events,
+            "/api/v1/networks": self._api.networks,
         }
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -131,6 +159,10 @@ class AdminApp:
     async def _health(self, _request: web.Request) -> web.Response:
         return text("ok")
 
+    async def _readiness(self, _request: web.Request) -> web.Response:
+        problem = self._ready()
+        return text("ok") if not problem else text(f"not ready: {problem}", status=503)
+
 
 def admin_runner(app: AdminApp, limits: Limits = LIMITS) -> web.BaseRunner:
     """A runner of the application, for any number of sites. Needs a running loop."""
@@ -174,9 +206,10 @@ def event_json(event: JourneyEvent) -> dict[str, object]:
 
 
 class _Api:
-    def __init__(self, journey: Journey, inventory: Inventory, heartbeat_seconds: float) -> None:
+    def __init__(self, journey: Journey, inventory: Inventory, networks: Networks, heartbeat_seconds: float) -> None:
         self._journey = journey
         self._inventory = inventory
+        self._networks = networks
         self._heartbeat_seconds = heartbeat_seconds
         self._streams: set[Subscription] = set()
 
@@ -218,6 +251,10 @@ class _Api:
             return text("no machine with this MAC address was heard, and no Hardware has it", status=404)
         return _json([event_json(event) for event in events])
 
+    async def networks(self, _request: web.Request) -> web.Response:
+        """GET /api/v1/networks."""
+        return _json(self._networks.shown())
+
     async def events(self, request: web.Request) -> web.StreamResponse:
         """GET /api/v1/events."""
         since = request.query.get("since", "now")
@@ -232,6 +269,7 @@ class _Api:
             try:
                 await response.prepare(request)
                 await response.write(b": journey\n\n")
+                await response.write(b"".join(map(_sse, self._networks.notices())))
                 if past is not None:
                     await self._send_past(response, past)
                 await self._stream(request, response, subscription)
@@ -306,7 +344,9 @@ def _json(document: object) -> web.Response:
     return web.Response(body=body, content_type="application/json")
 
 
-def _sse(event: JourneyEvent) -> bytes:
+def _sse(event: JourneyEvent | Notice) -> bytes:
+    if isinstance(event, Notice):
+        return b"event: notice\ndata: " + orjson.dumps(event) + b"\n\n"
     return b"data: " + orjson.dumps(event_json(event)) + b"\n\n"
 
 

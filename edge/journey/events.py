@@ -106,6 +106,19 @@ def one_line(message: str) -> str:
     return line if len(line) <= MAX_MESSAGE else line[: MAX_MESSAGE - 1] + "…"
 
 
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What happened to the edge itself, and to no machine: for those who follow the journey live.
+
+    `time` is in seconds since the epoch; `message` is one line for an operator; `detail` as in `JourneyEvent`.
+    """
+
+    time: float
+    outcome: Outcome
+    message: str
+    detail: Mapping[str, Value] = field(default_factory=dict)
+
+
 class Recorder(Protocol):
     """What a server calls when something happened to a machine. Never raises, never blocks."""
 

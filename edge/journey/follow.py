@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 
-from edge.journey.events import JourneyEvent, Outcome, Step
+from edge.journey.events import JourneyEvent, Notice, Outcome, Step
 
 _SILENCE_SECONDS = 120.0  # seconds; the stream has a heartbeat every few
 
@@ -21,7 +21,7 @@ class Lost:
     count: int
 
 
-async def follow(admin_url: str, token: str, *, history: bool) -> AsyncGenerator[JourneyEvent | Lost, None]:
+async def follow(admin_url: str, token: str, *, history: bool) -> AsyncGenerator[JourneyEvent | Notice | Lost, None]:
     """Events as they happen, after those that have happened already if `history`; ends when the edge ends the stream.
 
     `admin_url` as `http://127.0.0.1:7081`; `token` is that of `edge.composition.admin_token`. Raises
@@ -40,9 +40,19 @@ async def follow(admin_url: str, token: str, *, history: bool) -> AsyncGenerator
                 kind = line[6:].strip().decode()
             elif line.startswith(b"data:"):
                 data = json.loads(line[5:])
-                yield Lost(int(data)) if kind == "lost" else _event(data)
+                yield _read(kind, data)
             elif not line.strip():
                 kind = ""  # an empty line ends an event
+
+
+def _read(kind: str, data: Any) -> JourneyEvent | Notice | Lost:
+    if kind == "lost":
+        return Lost(int(data))
+    return _notice(data) if kind == "notice" else _event(data)
+
+
+def _notice(data: dict[str, Any]) -> Notice:
+    return Notice(data["time"], Outcome(data["outcome"]), data["message"], data["detail"])
 
 
 def _event(data: dict[str, Any]) -> JourneyEvent:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from edge.journey.events import KINDS, JourneyEvent, Note, Outcome, Step, Value
+from edge.journey.events import KINDS, JourneyEvent, Note, Notice, Outcome, Step, Value
 from edge.journey.history import Entry, History, Last, event, kept_bytes, pack, packed_bytes
 from edge.journey.lines import Lines
 from edge.journey.subscription import Subscription, Subscriptions
@@ -114,6 +114,11 @@ class Journey:
             self._sent_bytes[note.step] += note.size_bytes
         if self._readers:
             self._subscriptions.push(event(mac, now, note))
+
+    def announce(self, notice: Notice) -> None:
+        """Hand on what concerns the edge itself; it is kept by whoever announces it."""
+        if self._readers:
+            self._subscriptions.push(notice)
 
     def flush(self) -> None:
         """Say now what the log is still owed: called when the program ends."""

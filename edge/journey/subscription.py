@@ -10,7 +10,7 @@ import weakref
 from collections import deque
 from types import TracebackType
 
-from edge.journey.events import JourneyEvent
+from edge.journey.events import JourneyEvent, Notice
 
 
 class Subscriptions:
@@ -26,7 +26,7 @@ class Subscriptions:
         self.open.append(weakref.ref(subscription, self._gone))
         return subscription
 
-    def push(self, event: JourneyEvent) -> None:
+    def push(self, event: JourneyEvent | Notice) -> None:
         """Hand `event` to all."""
         for reference in list(self.open):
             subscription = reference()
@@ -47,12 +47,12 @@ class Subscription:
     def __init__(self, backlog: int, subscriptions: Subscriptions) -> None:
         self.dropped = 0
         """How many events this reader has lost because it was too slow."""
-        self._waiting: deque[JourneyEvent] = deque(maxlen=backlog)
+        self._waiting: deque[JourneyEvent | Notice] = deque(maxlen=backlog)
         self._arrived = asyncio.Event()
         self._closed = False
         self._subscriptions = subscriptions
 
-    def push(self, event: JourneyEvent) -> None:
+    def push(self, event: JourneyEvent | Notice) -> None:
         """Called for each event."""
         if len(self._waiting) == self._waiting.maxlen:
             self.dropped += 1
@@ -68,7 +68,7 @@ class Subscription:
     def __aiter__(self) -> Subscription:
         return self
 
-    async def __anext__(self) -> JourneyEvent:
+    async def __anext__(self) -> JourneyEvent | Notice:
         while not self._waiting:
             if self._closed:
                 raise StopAsyncIteration

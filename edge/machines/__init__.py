@@ -2,11 +2,12 @@
 
 Which machines there are: `inventory`; whether one may netboot: `policy`, which asks `pending_workflows`. What is one's
 own: its script (`scripts`), the files of its OSIE (`osie_files`), its documents that stand in Secrets
-(`secret_documents`). What is shown on its Hardware: `conditions`.
+(`secret_documents`). What is shown on its Hardware: `conditions`, `mistakes`.
 """
 
 from edge.machines.conditions import ConditionWriter
 from edge.machines.inventory import Inventory, Machine
+from edge.machines.mistakes import MistakeWriter
 from edge.machines.osie_files import Located, NoArtifactError, OsieFiles, OsieLookup
 from edge.machines.pending_workflows import PendingWorkflows
 from edge.machines.policy import ALLOWED, Decision, DhcpMode, NetbootPolicy, NetbootWhen
@@ -22,6 +23,7 @@ __all__ = [
     "Located",
     "Machine",
     "MachineScripts",
+    "MistakeWriter",
     "NetbootPolicy",
     "NetbootWhen",
     "NoArtifactError",

@@ -16,9 +16,9 @@ from enum import Enum
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final, NamedTuple
 
-# linux/rtnetlink.h, linux/netlink.h
-_NLMSG_ERROR: Final = 2
-_NLM_F_REQUEST: Final = 1
+from edge.neighbour.netlink import HEADER, NLMSG_ERROR, attribute, attributes_of, error_of, open_socket, question
+
+# linux/rtnetlink.h
 _RTM_NEWROUTE: Final = 24
 _RTM_GETROUTE: Final = 26
 _RTA_DST: Final = 1
@@ -28,9 +28,7 @@ _RTA_VIA: Final = 18
 _NO_ROUTE: Final = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL, errno.EAFNOSUPPORT)
 """No route; a route that says so (unreachable, prohibit, blackhole); no IPv6: nothing can be sent there."""
 
-_HEADER = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, port
 _ROUTE = struct.Struct("=BBBBBBBBI")  # rtmsg: family, lengths of destination and source, tos, table, ..., type, flags
-_ATTRIBUTE = struct.Struct("=HH")
 
 
 class RouteKind(Enum):
@@ -60,8 +58,7 @@ class Route(NamedTuple):
 
 def route_to(address: IPv4Address | IPv6Address) -> Route:
     """The route to `address`. Raises OSError."""
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE) as kernel:
-        kernel.setblocking(False)  # the answer is there when `send` returns
+    with open_socket() as kernel:
         kernel.send(route_request(address, 1))
         return parse_route(kernel.recv(65536))
 
@@ -74,37 +71,23 @@ def is_own(address: IPv4Address | IPv6Address) -> bool:
 def route_request(address: IPv4Address | IPv6Address, sequence: int) -> bytes:
     """The question."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-    body = _ROUTE.pack(family, address.max_prefixlen, 0, 0, 0, 0, 0, 0, 0)
-    body += _ATTRIBUTE.pack(_ATTRIBUTE.size + len(address.packed), _RTA_DST) + address.packed
-    return _HEADER.pack(_HEADER.size + len(body), _RTM_GETROUTE, _NLM_F_REQUEST, sequence, 0) + body
+    body = _ROUTE.pack(family, address.max_prefixlen, 0, 0, 0, 0, 0, 0, 0) + attribute(_RTA_DST, address.packed)
+    return question(_RTM_GETROUTE, body, sequence)
 
 
 def parse_route(answer: bytes) -> Route:
     """What the kernel's answer says. Raises OSError."""
-    kind = _HEADER.unpack_from(answer)[1]
-    if kind == _NLMSG_ERROR:
-        (code,) = struct.unpack_from("=i", answer, _HEADER.size)
-        if -code in _NO_ROUTE:
+    kind = HEADER.unpack_from(answer)[1]
+    if kind == NLMSG_ERROR:
+        number = error_of(answer)
+        if number in _NO_ROUTE:
             return Route(RouteKind.NONE)
-        raise OSError(-code, f"RTM_GETROUTE: {os.strerror(-code)}")
+        raise OSError(number, f"RTM_GETROUTE: {os.strerror(number)}")
     if kind != _RTM_NEWROUTE:
         raise OSError(errno.EPROTO, "RTM_GETROUTE: the kernel answers something else")
-    attributes = attributes_of(answer, _HEADER.size + _ROUTE.size)
+    attributes = attributes_of(answer, HEADER.size + _ROUTE.size)
     interface = int.from_bytes(attributes.get(_RTA_OIF, b""), sys.byteorder)
-    to = _KINDS.get(_ROUTE.unpack_from(answer, _HEADER.size)[7], RouteKind.NONE)
+    to = _KINDS.get(_ROUTE.unpack_from(answer, HEADER.size)[7], RouteKind.NONE)
     if to is RouteKind.LINK and (_RTA_GATEWAY in attributes or _RTA_VIA in attributes):
         to = RouteKind.ROUTER
     return Route(to, interface)
-
-
-def attributes_of(message: bytes, at: int) -> dict[int, bytes]:
-    """The attributes (struct rtattr) of a message of rtnetlink, from `at` to its end."""
-    found: dict[int, bytes] = {}
-    end = min(_HEADER.unpack_from(message)[0], len(message))
-    while at + _ATTRIBUTE.size <= end:
-        size, name = _ATTRIBUTE.unpack_from(message, at)
-        if size < _ATTRIBUTE.size:
-            break
-        found[name] = message[at + _ATTRIBUTE.size : at + size]
-        at += size + 3 & ~3
-    return found

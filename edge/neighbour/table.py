@@ -16,11 +16,10 @@ from collections.abc import Iterable
 from ipaddress import IPv4Address
 from typing import Final
 
-from edge.neighbour.route import RouteKind, attributes_of, parse_route, route_request
+from edge.neighbour.netlink import HEADER, NLMSG_ERROR, attribute, attributes_of, error_of, open_socket, question
+from edge.neighbour.route import RouteKind, parse_route, route_request
 
-# linux/rtnetlink.h, linux/netlink.h, linux/neighbour.h, linux/if_arp.h, netdevice(7)
-_NLMSG_ERROR: Final = 2
-_NLM_F_REQUEST: Final = 1
+# linux/rtnetlink.h, linux/neighbour.h, linux/if_arp.h, netdevice(7)
 _RTM_NEWNEIGH: Final = 28
 _RTM_DELNEIGH: Final = 29
 _RTM_GETNEIGH: Final = 30
@@ -34,9 +33,7 @@ _NTF_PROXY: Final = 0x08
 _NUD_KNOWN: Final = 0x02 | 0x04 | 0x08 | 0x10 | 0x80
 """Reachable, stale, delay, probe, permanent: the states in which the kernel would use the hardware address."""
 
-_HEADER = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, port
 _NEIGHBOUR = struct.Struct("=BxxxiHBB")  # ndmsg: family, interface, state, flags, type
-_ATTRIBUTE = struct.Struct("=HH")
 _INTERFACE_REQUEST = struct.Struct("=16sH238x")  # ifreq: name, and flags or the family of the hardware address
 
 
@@ -46,9 +43,7 @@ class NeighbourTable:
     def __init__(self, interfaces: Iterable[str]) -> None:
         """Raises OSError if the kernel can't be asked for single entries."""
         self._interfaces = tuple(interfaces)
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
-        # The kernel puts its answer into our queue before `send` returns; there is nothing to wait for.
-        self._socket.setblocking(False)
+        self._socket = open_socket()
         self._indexes: dict[str, int] = {}
         self._sequence = 0
         self._ask(socket.if_nametoindex("lo"), socket.inet_aton("127.0.0.1"))
@@ -121,7 +116,7 @@ class NeighbourTable:
                 if error.errno == errno.ENOBUFS:  # answers were lost; the next question gets its own
                     return None
                 raise
-            if len(answer) >= _HEADER.size and _HEADER.unpack_from(answer)[3] == self._sequence:
+            if len(answer) >= HEADER.size and HEADER.unpack_from(answer)[3] == self._sequence:
                 return answer
 
 
@@ -135,8 +130,8 @@ def _packed(ip: str) -> bytes | None:
 
 def request(interface: int, address: bytes, sequence: int) -> bytes:
     """The question for one entry."""
-    body = _NEIGHBOUR.pack(socket.AF_INET, interface, 0, 0, 0) + _ATTRIBUTE.pack(4 + len(address), _NDA_DST) + address
-    return _HEADER.pack(_HEADER.size + len(body), _RTM_GETNEIGH, _NLM_F_REQUEST, sequence, 0) + body
+    body = _NEIGHBOUR.pack(socket.AF_INET, interface, 0, 0, 0) + attribute(_NDA_DST, address)
+    return question(_RTM_GETNEIGH, body, sequence)
 
 
 def hardware_address(answer: bytes, interface: int, address: bytes) -> str | None:
@@ -144,18 +139,18 @@ def hardware_address(answer: bytes, interface: int, address: bytes) -> str | Non
 
     Raises OSError for what the kernel can't do; an entry that is not there is no error.
     """
-    kind = _HEADER.unpack_from(answer)[1]
-    if kind == _NLMSG_ERROR:
-        (code,) = struct.unpack_from("=i", answer, _HEADER.size)
-        if code in (0, -errno.ENOENT, -errno.ENODEV):
+    kind = HEADER.unpack_from(answer)[1]
+    if kind == NLMSG_ERROR:
+        number = error_of(answer)
+        if number in (0, errno.ENOENT, errno.ENODEV):
             return None
-        raise OSError(-code, f"RTM_GETNEIGH: {os.strerror(-code)}")
+        raise OSError(number, f"RTM_GETNEIGH: {os.strerror(number)}")
     if kind != _RTM_NEWNEIGH:
         return None
-    family, found, state, flags, _ = _NEIGHBOUR.unpack_from(answer, _HEADER.size)
+    family, found, state, flags, _ = _NEIGHBOUR.unpack_from(answer, HEADER.size)
     if family != socket.AF_INET or found != interface or not state & _NUD_KNOWN or flags & _NTF_PROXY:
         return None
-    attributes = attributes_of(answer, _HEADER.size + _NEIGHBOUR.size)
+    attributes = attributes_of(answer, HEADER.size + _NEIGHBOUR.size)
     mac = attributes.get(_NDA_LLADDR, b"")
     if attributes.get(_NDA_DST) != address or len(mac) != 6:
         return None
@@ -164,9 +159,9 @@ def hardware_address(answer: bytes, interface: int, address: bytes) -> str | Non
 
 def changed_address(message: bytes) -> str | None:
     """The IPv4 address (dotted) whose entry a message of the kernel tells a change of; None if it is about none."""
-    if len(message) < _HEADER.size + _NEIGHBOUR.size or message[_HEADER.size] != socket.AF_INET:
+    if len(message) < HEADER.size + _NEIGHBOUR.size or message[HEADER.size] != socket.AF_INET:
         return None
-    if _HEADER.unpack_from(message)[1] not in (_RTM_NEWNEIGH, _RTM_DELNEIGH):
+    if HEADER.unpack_from(message)[1] not in (_RTM_NEWNEIGH, _RTM_DELNEIGH):
         return None
-    address = attributes_of(message, _HEADER.size + _NEIGHBOUR.size).get(_NDA_DST, b"")
+    address = attributes_of(message, HEADER.size + _NEIGHBOUR.size).get(_NDA_DST, b"")
     return socket.inet_ntoa(address) if len(address) == 4 else None

@@ -154,6 +154,23 @@ class TftpServer:
         self._listener.start()
         log.info("TFTP on %s port %d", self._interface or self._host, self.port)
 
+    def move_to_interface(self) -> bool:
+        """The interface was removed and made anew: go on there, with the transfers that are under way.
+
+        False where that needs new sockets: without CAP_NET_RAW none that is bound may be moved.
+        """
+        if self._interface is None or self._listener is None:
+            return self._interface is None
+        device = self._interface.encode() + b"\0"
+        try:
+            self._listener.socket.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device)
+            for session in list(self._active):
+                session.bind_to_device(device)
+        except OSError as error:
+            log.debug("TFTP on %s: sockets can't be moved to it: %s", self._interface, error.strerror)
+            return False
+        return True
+
     async def stop(self) -> None:
         """End every transfer, telling the clients, and close the socket."""
         waiting = [one.task for one in self._waiting.values()]

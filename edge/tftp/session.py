@@ -147,6 +147,11 @@ class Session:
         self.transfer.replaced(self._loop.time())
         self._settle()
 
+    def bind_to_device(self, device: bytes) -> None:
+        """Go on over another interface of that name, encoded with its zero. Raises OSError."""
+        if self._socket is not None:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device)
+
     def abandon(self, reason: str) -> None:
         """End it from our side, and say so to the client."""
         with suppress(OSError):

@@ -23,15 +23,18 @@ _NOTIFY_SECONDS = 1.0
 
 
 class HealthAndReflection:
-    """The two services of one server. `services` are the full names of what it serves otherwise."""
+    """The two services, at every address of a server. `services` are the full names of what it serves otherwise."""
 
     def __init__(self, services: Sequence[str]) -> None:
         self._services = services
         self._health = health.aio.HealthServicer()
 
-    async def add_to(self, server: grpc.aio.Server) -> None:
-        """Before the server starts."""
+    async def begin(self) -> None:
+        """Agents can't be served yet."""
         await self._say(health_pb2.HealthCheckResponse.NOT_SERVING)
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Before the server starts, of which there may be several."""
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection([*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
 

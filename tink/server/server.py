@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any
 
 import grpc
@@ -62,7 +62,7 @@ class WorkflowServer:
         other_host: OtherHost = lambda _address, _macs: None,
     ) -> None:
         """`clock` gives Unix seconds; `other_host` sees who has a machine's address without being it."""
-        self._addresses = addresses
+        self._addresses = tuple(addresses)
         self.port = 0
         self._informers = hardware, workflows
         self._settings = settings = settings or ServerSettings()
@@ -99,7 +99,11 @@ class WorkflowServer:
             observe=self._observe,
         )
         self._background: set[asyncio.Task[None]] = set()
-        self._server: grpc.aio.Server | None = None
+        self._servers: dict[str, grpc.aio.Server] = {}
+        """By address: gRPC's can take up no further one once it runs."""
+        self._certificates: Certificates | None = None
+        self._guard: Guard | None = None
+        self._limiter: ConcurrencyLimiter | None = None
         self._guarding: asyncio.Task[None] | None = None
         self._stopping = False
         workflows.add_event_handler(self._workflow_changed, self._workflow_gone)
@@ -111,36 +115,60 @@ class WorkflowServer:
         Raises OSError if an address can't be had, TlsError if the certificate can't be used.
         """
         settings = self._settings
-        certificates = Certificates(settings.tls) if settings.tls is not None else None
-        guard = Guard(connection_limits(settings.connections_per_address))
-        limiter = ConcurrencyLimiter(
+        self._certificates = Certificates(settings.tls) if settings.tls is not None else None
+        self._guard = guard = Guard(connection_limits(settings.connections_per_address))
+        self._limiter = ConcurrencyLimiter(
             settings.calls, settings.calls_per_address, guard, time.monotonic, busy=_SERVICES[0]
         )
-        server = grpc.aio.server(options=channel_options(settings.keepalive), interceptors=[limiter])
+        await self._health.begin()
+        try:
+            await self.listen_at(self._addresses)
+        except BaseException:
+            await self._end_servers([*self._servers])
+            raise
+        self._spawn(self._say_when_ready())
+
+    async def listen_at(self, addresses: Collection[str]) -> None:
+        """Listen at these addresses (host:port each) and no others, from `start` on. Raises OSError.
+
+        Who is connected at an address that is none of them is sent away: agents look for another server.
+        """
+        for address in dict.fromkeys(addresses):
+            if address not in self._servers:
+                await self._open(address)
+        gone = self._servers.keys() - set(addresses)
+        if gone:
+            self._spawn(self._end_servers(gone))
+
+    async def _open(self, address: str) -> None:
+        if self._limiter is None or self._guard is None:
+            raise RuntimeError("the server has not been started")
+        server = grpc.aio.server(options=channel_options(self._settings.keepalive), interceptors=[self._limiter])
         add_WorkflowServiceServicer_to_server(self._service, server)
         add_OutputServiceServicer_to_server(OutputService(self._service.speaker, self._observe), server)
-        await self._health.add_to(server)
-        self._listen(server, certificates)
+        self._health.add_to(server)
+        certificates = self._certificates
+        try:
+            if certificates is None:
+                self.port = server.add_insecure_port(address)
+            else:
+                self.port = server.add_secure_port(address, certificates.credentials())
+        except RuntimeError as error:
+            raise OSError(f"gRPC server: can't listen on {address}: is another server running there?") from error
         await server.start()
-        self._server = server
-        self._spawn(self._say_when_ready())
-        self._guarding = asyncio.create_task(guard.run(self.port))
-        self._guarding.add_done_callback(_say_why)
+        self._servers[address] = server
+        if self._guarding is None:
+            self._guarding = asyncio.create_task(self._guard.run(self.port))
+            self._guarding.add_done_callback(_say_why)
         encrypted = "with TLS" if certificates is not None else "without TLS"
-        log.info("gRPC server: listening on %s (port %d), %s", ", ".join(self._addresses), self.port, encrypted)
+        log.info("gRPC server: listening on %s (port %d), %s", address, self.port, encrypted)
         if certificates is not None:
-            for host in certificates.lacking(address.rpartition(":")[0].strip("[]") for address in self._addresses):
+            for host in certificates.lacking([address.rpartition(":")[0].strip("[]")]):
                 log.warning("gRPC server: its certificate does not name %s: agents told that won't trust it", host)
 
-    def _listen(self, server: grpc.aio.Server, certificates: Certificates | None) -> None:
-        for address in self._addresses:
-            try:
-                if certificates is None:
-                    self.port = server.add_insecure_port(address)
-                else:
-                    self.port = server.add_secure_port(address, certificates.credentials())
-            except RuntimeError as error:
-                raise OSError(f"gRPC server: can't listen on {address}: is another server running there?") from error
+    async def _end_servers(self, addresses: Iterable[str]) -> None:
+        servers = [self._servers.pop(address) for address in [*addresses]]
+        await asyncio.gather(*(server.stop(self._settings.stop_grace) for server in servers))
 
     async def stop(self) -> None:
         """Close all streams so that agents look for another server, and end within a few seconds."""
@@ -149,9 +177,7 @@ class WorkflowServer:
         self._streams.close()
         await self._health.draining()
         self._streams.end_all(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
-        if self._server is not None:
-            await self._server.stop(self._settings.stop_grace)
-            self._server = None
+        await self._end_servers([*self._servers])
         if self._guarding is not None:
             self._guarding.cancel()
         if self._background:

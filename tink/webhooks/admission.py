@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from tink.api.mistakes import ELSEWHERE, Site
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient, NotFoundError
@@ -21,7 +22,7 @@ _READ_SECONDS = 30.0
 
 
 class Admission:
-    """`hardware`, `templates` and `workflows` are informers that somebody else runs."""
+    """`hardware`, `templates`, `workflows` and `osies` are informers that somebody else runs."""
 
     path = "/admission"
     missed = "writes are not reviewed"
@@ -33,14 +34,16 @@ class Admission:
         hardware: Informer,
         templates: Informer,
         workflows: Informer,
+        osies: Informer,
+        site: Callable[[], Site] = lambda: ELSEWHERE,
         failure_policy: str = "Ignore",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._failure_policy = failure_policy
-        self._informers = {"Hardware": hardware, "Template": templates}
-        self._synced = (hardware, templates, workflows)
-        self._reviewer = Reviewer(self._look_up, self._cached, clock)
+        self._informers = {"Hardware": hardware, "Template": templates, "OSIE": osies}
+        self._synced = (hardware, templates, workflows, osies)
+        self._reviewer = Reviewer(self._look_up, self._cached, clock, site)
         references, claims = self._reviewer.references, self._reviewer.claims
         for informer in (hardware, workflows):
             informer.add_event_handler(lambda new, _: references.apply(new), references.remove)

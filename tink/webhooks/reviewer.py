@@ -1,8 +1,10 @@
 """Decides about one write: an AdmissionRequest in, a verdict out (admission.k8s.io/v1).
 
-    Hardware   create, update   refused if another Hardware has one of its MAC or IP addresses
+    Hardware   create, update   refused if another Hardware has one of its MAC or IP addresses; a warning for each of
+                                the mistakes that can be stored (`tink.api.mistakes`)
                delete           a warning if Workflows that have not ended refer to it
-    OSIE       create, update   a warning if a URL leads to an address that edges fetch nothing from
+    OSIE       create, update   a warning if a URL leads to an address that edges fetch nothing from, or an annotation
+                                is no checksum
                delete           a warning if Hardware refer to it
     Template   create, update   refused if a field is no Go template, with field, line and column
                delete           a warning if Workflows that have not ended refer to it
@@ -28,6 +30,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
+from tink.api.mistakes import ELSEWHERE, Reason, Site, hardware_mistakes, osie_mistakes
 from tink.api.v1alpha2 import Raw
 from tink.kube.objects import NamespacedName, ObjectReference
 from tink.net.special_addresses import carried, parsed, special
@@ -98,11 +101,13 @@ class Request:
 
 @dataclass(slots=True)
 class Reviewer:
-    """`claims` and `references` are fed by informers; `clock` is monotonic."""
+    """`claims` and `references` are fed by informers; `clock` is monotonic; `site()` is asked for each Hardware."""
 
     lookup: Lookup
     cached: Cached
     clock: Callable[[], float] = time.monotonic
+    site: Callable[[], Site] = lambda: ELSEWHERE
+    """What gives machines their addresses; in the same process it is known, elsewhere nothing is said of it."""
     claims: Claims = field(default_factory=Claims)
     references: References = field(default_factory=References)
 
@@ -117,7 +122,9 @@ class Reviewer:
                 case "Hardware":
                     return await self._hardware(request)
                 case "OSIE":
-                    return Verdict(warnings=_unreachable(request.new, request.old))
+                    known = osie_mistakes(request.old)
+                    new = [str(one) for one in osie_mistakes(request.new) if one not in known]
+                    return Verdict(warnings=(*_unreachable(request.new, request.old), *new))
                 case "Template":
                     return await self._template(request)
                 case "Workflow":
@@ -149,7 +156,20 @@ class Reviewer:
             return Verdict(tuple(causes[:MOST_CAUSES]))
         if not request.dry_run:
             self.claims.admitted(request.key, wanted, now)
-        return Verdict(warnings=_two_scripts(request.new))
+        return Verdict(warnings=(*_two_scripts(request.new), *await self._mistakes(request)))
+
+    async def _mistakes(self, request: Request) -> list[str]:
+        """Those that this write makes."""
+        site = self.site()
+        known = hardware_mistakes(request.old, site)
+        new = [one for one in hardware_mistakes(request.new, site) if one not in known]
+        told = [str(one) for one in new if one.reason is not Reason.GATEWAY_OUTSIDE_NETWORK]  # refused anyhow
+        metadata = {"namespace": request.key.namespace}
+        before = targets_of({"kind": "Hardware", "metadata": metadata, "spec": _spec(request.old)})
+        for target in targets_of({"kind": "Hardware", "metadata": metadata, "spec": _spec(request.new)}):
+            if target not in before and await self._missing(target):
+                told.append(f"spec.osie.name: there is no {target} yet: the machine netboots nothing until there is")
+        return told[:MOST_CAUSES]
 
     async def _holds(self, conflict: Conflict) -> bool | None:
         """Whether the holder has the address now, after what the informer knows; None if nobody can tell."""

@@ -15,7 +15,7 @@ from edge.artifacts import DirectoryInUseError
 from edge.commands.serve.stack_settings import settings
 from edge.composition.heap import settle
 from edge.composition.logs import set_up
-from edge.composition.serving import ServingError
+from edge.composition.network_services import ServingError
 from edge.composition.settings import Service, StackSettings
 from edge.composition.stack import Stack, StackError
 from edge.dhcp import DhcpServerError, SettingsError

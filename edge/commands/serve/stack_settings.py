@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from edge.composition.host import HostError, Network, default_interface, interface_address
+from edge.composition.host import HostError, Network, default_interface
 from edge.composition.settings import EDGE, LOOPBACK, EdgeSettings, Service, StackSettings
 from edge.machines import DhcpMode, NetbootWhen
 from tink.controller import ControllerSettings
@@ -67,11 +67,11 @@ def _networks(interfaces: tuple[tuple[str, str], ...], public_ip: str | None) ->
         raise click.UsageError("--public-ip is for a single interface: write --interface NAME=IP for each")
     try:
         wanted = interfaces or ((default_interface(), ""),)
-        found = tuple(Network(name, address or public_ip or interface_address(name)) for name, address in wanted)
+        found = tuple(Network(name, address or public_ip or "") for name, address in wanted)
     except HostError as error:
         raise click.UsageError(str(error)) from error
     for field in ("interface", "address"):
-        values = [getattr(network, field) for network in found]
+        values = [value for network in found if (value := getattr(network, field))]
         if len(set(values)) < len(values):
             raise click.UsageError(f"--interface: an {field} is given twice: {', '.join(values)}")
     return found

@@ -16,6 +16,7 @@ is compiled when its machine is first heard.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 
 from edge.dhcp.boot import BootChoice, Client, ClientKind, Verdict, identify
@@ -37,6 +38,7 @@ from tink.mac import octets
 log = logging.getLogger(__name__)
 
 _NO_ANSWER = "DHCP answer"
+_LINKS_TOLD = 1024
 
 
 class Leases:
@@ -53,6 +55,7 @@ class Leases:
         quarantine: Quarantine,
         declined: Declined,
         destinations: Destinations,
+        relay_heard: Callable[[str], None],
     ) -> None:
         self.reservations: dict[bytes, Reservation] = {}
         """By the six bytes of the MAC; those that are compiled already."""
@@ -63,9 +66,16 @@ class Leases:
         self._quarantine = quarantine
         self._declined = declined
         self._destinations = destinations
-        self._compiler = Compiler(settings.server_ip, policy)
+        self._relay_heard = relay_heard
+        self._heard_links: set[bytes] = set()
+        self._here = settings.networks
+        self._compiler = Compiler(settings.server_ip, policy, settings.networks)
         self._server_id = options.ipv4(settings.server_ip)
         self._peers = frozenset(map(options.ipv4, settings.peers))
+
+    def peers_changed(self, peers: frozenset[str]) -> None:
+        """Other edges answer for the same machines now (`DhcpSettings.peers`)."""
+        self._peers = frozenset(map(options.ipv4, peers))
 
     def compile(self, mac: str) -> Reservation | None:
         """The reservation of the machine with this MAC, made anew; None if there is no such machine."""
@@ -246,6 +256,8 @@ class Leases:
             return Reply(payload, options.dotted(agent.giaddr), SERVER_PORT)
         if message.ciaddr == reservation.yiaddr:
             return Reply(payload, options.dotted(message.ciaddr), CLIENT_PORT)
+        if not reservation.network.is_here:
+            self._is_elsewhere(reservation)
         if message.flags & codec.BROADCAST_FLAG:
             return Reply(payload, BROADCAST, CLIENT_PORT)
         return Reply(payload, options.dotted(reservation.yiaddr), CLIENT_PORT, message.chaddr)
@@ -341,8 +353,21 @@ class Leases:
         )
         self._reports.once(reservation.machine.mac, Outcome.FAILED, line, server=server)
 
+    def _is_elsewhere(self, reservation: Reservation) -> None:
+        machine, here = reservation.machine, ", ".join(map(str, self._here))
+        line = (
+            f"asked on a link of this edge ({here}), and its address {machine.ip} is of another network: with it, it "
+            "may reach nothing. Check its switch port, and the Hardware's dhcp.ip and dhcp.netmask"
+        )
+        self._reports.once(machine.mac, Outcome.FAILED, line, address=machine.ip or "")
+
     def _check_link(self, reservation: Reservation, agent: RelayAgent) -> None:
         if reservation.network.has_link(agent.link):
+            if not reservation.network.is_here and agent.link not in self._heard_links:
+                if len(self._heard_links) >= _LINKS_TOLD:
+                    self._heard_links.clear()
+                self._heard_links.add(agent.link)
+                self._relay_heard(options.dotted(agent.link))
             return
         machine, link = reservation.machine, options.dotted(agent.link)
         line = (

@@ -8,8 +8,9 @@ what is compiled per kind of client (`Network.plan`) is compiled once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from ipaddress import IPv4Network
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -56,14 +57,20 @@ class Plan(NamedTuple):
 class Network:
     """What machines of one subnet with the same settings are told alike."""
 
-    __slots__ = ("__weakref__", "_options", "_subnet", "lease", "links")
+    __slots__ = ("__weakref__", "_options", "_subnet", "is_here", "lease", "links")
 
-    def __init__(self, encoded: dict[int, bytes], lease: bytes, subnet: tuple[int, int] | None) -> None:
-        """`encoded` are whole options by code, `lease` options 51, 58 and 59, `subnet` its number and mask."""
+    def __init__(
+        self, encoded: dict[int, bytes], lease: bytes, subnet: tuple[int, int] | None, *, is_here: bool = True
+    ) -> None:
+        """`encoded` are whole options by code, `lease` options 51, 58 and 59, `subnet` its number and mask.
+
+        `is_here`: whether it may be the network of the interface, so that machines need no relay.
+        """
+        self.is_here = is_here
         self._options = encoded
         self._subnet = subnet
         self.lease = lease
-        self.links: set[bytes] = set(_NO_LINKS)
+        self.links: set[bytes] = set(_NO_LINKS) if is_here else set()
         """Addresses of relays that were found to be on this subnet; the first two stand for no relay."""
 
     def plan(self, requested: bytes | None) -> Plan:
@@ -104,7 +111,7 @@ class Network:
             if int.from_bytes(link, "big") & mask != number:
                 return False
         if len(self.links) >= _LINKS_REMEMBERED:  # a subnet has one relay or two; anybody can invent others
-            self.links -= self.links - _NO_LINKS
+            self.links &= _NO_LINKS
         self.links.add(link)
         return True
 
@@ -142,7 +149,9 @@ _NOWHERE = Network({}, b"", None)
 class Compiler:
     """Makes reservations for the machines of one server, and has them share what is equal."""
 
-    def __init__(self, server_ip: str, policy: NetbootPolicy) -> None:
+    def __init__(self, server_ip: str, policy: NetbootPolicy, networks: Sequence[IPv4Network] = ()) -> None:
+        """`networks` are those of the interface; without any, every network may be its."""
+        self._here = [(int(network.network_address), int(network.netmask)) for network in networks]
         self._server_ip = server_ip
         self._policy = policy
         self._networks: WeakValueDictionary[tuple[object, ...], Network] = WeakValueDictionary()
@@ -186,7 +195,9 @@ class Compiler:
         timeservers = _addresses(dhcp.timeservers, f"{where}.dhcp.timeservers")
         router = options.ipv4(dhcp.gateway) if dhcp.gateway is not None else b""
         seconds = _lease_seconds(dhcp.lease_time_seconds, where)
-        key = (mask, subnet, router, nameservers, timeservers, domain, seconds)
+        number = int.from_bytes(yiaddr, "big")
+        is_here = not self._here or not mask or any(number & theirs == here for here, theirs in self._here)
+        key = (is_here, mask, subnet, router, nameservers, timeservers, domain, seconds)
         network = self._networks.get(key)
         if network is None:
             values = {
@@ -198,7 +209,7 @@ class Compiler:
                 options.NTP_SERVERS: timeservers,
             }
             encoded = {code: options.option(code, value) for code, value in values.items() if value}
-            network = Network(encoded, _lease(seconds), (subnet, mask_number) if mask else None)
+            network = Network(encoded, _lease(seconds), (subnet, mask_number) if mask else None, is_here=is_here)
             self._networks[key] = network
         return network
 

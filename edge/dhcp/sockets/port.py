@@ -33,7 +33,6 @@ _REPLACED_SECONDS = 0.1
 
 # linux/in.h, asm-generic/socket.h; those that the socket module does not name, or not before Python 3.12.
 _IP_PKTINFO = getattr(socket, "IP_PKTINFO", 8)
-_IP_FREEBIND = 15
 _SO_RCVBUFFORCE = 33
 
 _SOL_UDP = 17
@@ -105,15 +104,7 @@ class Port:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
             if shared:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                sock.bind((address, self._number))
-            except OSError as error:
-                if error.errno != errno.EADDRNOTAVAIL:
-                    raise
-                # Not yet, or, an address that moves between hosts, not here now: answers begin when it comes.
-                log.warning("DHCP: %s is no address of this host yet; nothing is answered until it is", address)
-                sock.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
-                sock.bind((address, self._number))
+            sock.bind((address, self._number))
         except OSError:
             sock.close()
             raise

@@ -21,7 +21,7 @@ from tests.peer import Peer
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient
-from tink.kube.resources import HARDWARE, TEMPLATE, WORKFLOW
+from tink.kube.resources import HARDWARE, OSIE, TEMPLATE, WORKFLOW
 from tink.webhooks import Admission, Webhooks
 
 BASE = "/apis/tinkerbell.org/v1alpha2/namespaces"
@@ -119,9 +119,13 @@ async def play(session: aiohttp.ClientSession, server: str, headers: dict[str, s
 
 async def serve(client: KubeClient) -> tuple[Webhooks, list[asyncio.Task[None]]]:
     """The webhooks with informers of their own; the caller stops and cancels."""
-    informers = {resource: Informer(client, resource) for resource in (HARDWARE, TEMPLATE, WORKFLOW)}
+    informers = {resource: Informer(client, resource) for resource in (HARDWARE, OSIE, TEMPLATE, WORKFLOW)}
     admission = Admission(
-        client, hardware=informers[HARDWARE], templates=informers[TEMPLATE], workflows=informers[WORKFLOW]
+        client,
+        hardware=informers[HARDWARE],
+        templates=informers[TEMPLATE],
+        workflows=informers[WORKFLOW],
+        osies=informers[OSIE],
     )
     webhooks = Webhooks(client, [admission])
     tasks = [asyncio.create_task(informer.run()) for informer in informers.values()]

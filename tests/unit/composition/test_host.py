@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
 
 import pytest
 
-from edge.composition.host import HostError, default_interface, interface_address
+from edge.composition.host import HostError, Network, default_interface, interface_address, state_of
+from edge.neighbour.links import Link
 
 HEADER = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
 NETWORK = "eth1\t0001A8C0\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0\n"
@@ -41,10 +41,44 @@ def test_missing_interface_is_named_with_those_that_are_there(name: str) -> None
         interface_address(name)
 
 
-def test_interface_without_address_is_told_apart_from_a_missing_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_address(*_: object) -> bytes:
-        raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+def link(*addresses: str, up: bool = True) -> Link:
+    return Link("eth1", 7, up, carrier=up, mtu=1500, addresses=tuple(map(IPv4Interface, addresses)))
 
-    monkeypatch.setattr(fcntl, "ioctl", no_address)
-    with pytest.raises(HostError, match="interface lo has no IPv4 address: Cannot assign"):
-        interface_address("lo")
+
+def nobody(_address: IPv4Address) -> bool:
+    return False
+
+
+def test_address_stays_as_long_as_the_interface_has_it() -> None:
+    followed = Network("eth1")
+    assert state_of(followed, link("10.0.0.1/24", "10.0.0.2/24")).address == "10.0.0.1"
+    both = state_of(followed, link("10.0.0.1/24", "10.0.0.2/24"), "10.0.0.2")
+    assert (both.address, both.problem, both.networks) == ("10.0.0.2", "", (IPv4Network("10.0.0.0/24"),))
+    assert state_of(followed, link("10.0.0.3/24"), "10.0.0.2").address == "10.0.0.3"
+
+
+@pytest.mark.parametrize(
+    ("network", "found", "address", "problem"),
+    [
+        (Network("eth1"), link(), "", "eth1 has no IPv4 address"),
+        (Network("eth1"), link("10.0.0.1/24", up=False), "10.0.0.1", "eth1 is down ('ip link set eth1 up')"),
+        (Network("eth1"), link(up=False), "", "eth1 is down ('ip link set eth1 up')"),
+        (
+            Network("eth1", "10.0.0.9"),
+            link("10.0.0.1/24", "10.1.0.1/24"),
+            "",
+            "10.0.0.9 is no address of this host (eth1 has 10.0.0.1, 10.1.0.1)",
+        ),
+        (Network("eth1", "10.0.0.9"), link(), "", "10.0.0.9 is no address of this host (eth1 has none)"),
+    ],
+)
+def test_what_keeps_a_network_from_being_served_is_said(
+    network: Network, found: Link, address: str, problem: str
+) -> None:
+    state = state_of(network, found, "10.0.0.1", nobody)
+    assert (state.address, state.problem) == (address, problem)
+
+
+def test_fixed_address_may_be_that_of_another_interface() -> None:
+    state = state_of(Network("eth1", "10.9.0.1"), link("10.0.0.1/24"), "", lambda address: str(address) == "10.9.0.1")
+    assert (state.address, state.problem) == ("10.9.0.1", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from ipaddress import IPv4Interface
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,17 @@ import pytest
 
 from edge.callers import Callers
 from edge.composition.host import Network
+from edge.composition.networks import HostNetworks
 from edge.composition.serving import Serving
 from edge.composition.settings import EDGE, EdgeSettings, StackSettings
 from edge.journey.recorder import Journey
 from edge.machines import Inventory, PendingWorkflows, no_api
+from edge.neighbour.links import Link
 from ipxe.scripts import Origin
 
 MAC, IP = "52:54:00:00:00:01", "127.0.0.5"
+
+LINK = Link("eth1", 7, up=True, carrier=True, mtu=1500, addresses=(IPv4Interface("10.0.0.1/24"),))
 
 Make = Callable[..., Serving]
 
@@ -48,14 +53,16 @@ async def make(tmp_path: Path, inventory: Inventory) -> AsyncIterator[Make]:
     async with AsyncExitStack() as exit_stack:
 
         def serving(**edge: Any) -> Serving:
+            networks = HostNetworks([Network("eth1")], look=lambda _: LINK)
+            exit_stack.callback(networks.close)
             return Serving(
                 StackSettings(
                     EDGE,
-                    networks=(Network("lo", "10.0.0.1"),),
                     data_dir=tmp_path,
                     edge=EdgeSettings(ipxe_dir=tmp_path / "ipxe", **edge),
                 ),
                 exit_stack,
+                networks=networks,
                 inventory=inventory,
                 callers=Callers(inventory),
                 workflows=PendingWorkflows(),

@@ -13,7 +13,6 @@ import pytest
 
 from edge.composition import serving, stack
 from edge.composition.host import Network
-from edge.composition.serving import ServingError
 from edge.composition.settings import EdgeSettings, Service, StackSettings
 from edge.composition.stack import Stack, StackError
 from edge.journey.events import Outcome, Step
@@ -131,10 +130,12 @@ async def test_taken_port_is_named_with_what_to_do_and_nothing_is_left_running(
     await again.start()
 
 
-async def test_address_of_another_host_is_named(make: Make) -> None:
-    elsewhere = (Network("lo", "192.0.2.1"),)
-    with pytest.raises(ServingError, match=r"HTTP can't listen on 192\.0\.2\.1:\d+: no interface of this host"):
-        await make(Service.APISERVER, Service.HTTP, networks=elsewhere).start()
+async def test_address_of_another_host_is_waited_for_and_named(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    stack = make(Service.APISERVER, Service.HTTP, networks=(Network("lo", "192.0.2.1"), Network("absent0")))
+    await stack.start()
+    why = stack._why_not_ready()
+    assert why.startswith("192.0.2.1 is no address of this host (lo has 127.0.0.1); there is no interface absent0 (")
+    assert "192.0.2.1 is no address of this host (lo has 127.0.0.1): machines on lo are not served" in caplog.messages
 
 
 async def test_operator_who_reads_nothing_does_not_hold_up_the_stop(make: Make) -> None:

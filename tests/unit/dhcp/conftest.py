@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ def make_edge(binaries: BootBinaries) -> MakeEdge:
         has_pending: Callable[[str, str], bool] | None = None,
         quarantine_seconds: float = 600.0,
         peers: frozenset[str] = frozenset(),
+        networks: tuple[IPv4Network, ...] = (),
+        relay_heard: Callable[[str], None] = lambda _: None,
         fast_path: bool = True,
         looks: bool = True,
     ) -> Edge:
@@ -65,7 +68,7 @@ def make_edge(binaries: BootBinaries) -> MakeEdge:
         when = NetbootWhen.ALLOWED if has_pending is None else NetbootWhen.WORKFLOW
         policy = NetbootPolicy(mode, when, has_pending or (lambda _namespace, _name: True))
         quarantine = Quarantine(lambda: edge.now, quarantine_seconds, changed)
-        settings = DhcpSettings(server_ip, server_ip, f"http://{server_ip}:7080", peers)
+        settings = DhcpSettings(server_ip, server_ip, f"http://{server_ip}:7080", peers, networks)
         responder = Responder(
             inventory,
             settings,
@@ -75,6 +78,7 @@ def make_edge(binaries: BootBinaries) -> MakeEdge:
             policy,
             quarantine=quarantine,
             learn=lambda mac, ip: edge.learnt.append((mac, ip)),
+            relay_heard=relay_heard,
             fast_path=fast_path,
         )
         inventory.on_change(responder.machine_changed)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.webhooks.world import World, hardware, said, workflow
+from tink.api.mistakes import Site
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import UnreachableError
 from tink.webhooks.admission import respond
@@ -159,3 +160,24 @@ async def test_mistake_of_ours_lets_the_write_through(world: World, monkeypatch:
 def test_response_of_an_admitted_write_says_no_more_than_that() -> None:
     assert respond(Verdict(), {}) == {"allowed": True}
     assert respond(Verdict(warnings=("w",)), {}) == {"allowed": True, "warnings": ["w"]}
+
+
+# --- mistakes that can be stored --------------------------------------------------------------------------------------
+
+
+async def test_mistake_in_a_hardware_is_warned_about_once_and_only_where_the_networks_are_known(world: World) -> None:
+    new = hardware("a", ("m", "10.0.0.1"), osie="o")
+    missing = "spec.osie.name: there is no OSIE d/o yet: the machine netboots nothing until there is"
+    assert (await world.review("CREATE", new, dryRun=True)).warnings == (missing,)
+    world.reviewer.site = lambda: Site(addresses=frozenset({"10.0.0.1"}))
+    ours = "spec.networkInterfaces[m].dhcp.ip: 10.0.0.1 is the address of the edge itself"
+    assert (await world.review("CREATE", new, dryRun=True)).warnings == (ours, missing)
+    assert (await world.review("UPDATE", new, new)).warnings == ()
+
+
+async def test_annotation_of_an_osie_that_is_no_checksum_is_warned_about(world: World) -> None:
+    bad = osie("http://192.0.2.1/k")
+    bad["metadata"]["annotations"] = {"tinkerbell.org/kernel-sha256": "md5:1"}
+    (said,) = (await world.review("CREATE", bad)).warnings
+    assert said.startswith("metadata.annotations[tinkerbell.org/kernel-sha256]: a SHA-256 checksum is 64 ")
+    assert (await world.review("UPDATE", bad, bad)).warnings == ()

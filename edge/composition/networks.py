@@ -1,0 +1,224 @@
+"""Follows the networks that face machines, while they change: addresses that come, go and are replaced, links likewise.
+
+    the kernel (edge.neighbour.links) -> `host.state_of` for each network -> those that serve there, one after the other
+
+Whoever serves is told the state that a network is in now and makes itself like it; the same state again changes
+nothing, so what failed (a port that somebody has) is simply tried again. A network with a problem is said once, in the
+log, to those who follow the journey, on /readyz, as a metric and on the operators' port, and once more when it is over.
+The other networks do not notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from ipaddress import IPv4Network
+from typing import Protocol
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from edge.composition.host import Network, NetworkState, state_of
+from edge.journey.events import Notice, Outcome
+from edge.machines import DhcpMode
+from edge.neighbour.links import Link, LinkChanges, look
+from tink.api.mistakes import Site
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 1.0
+
+
+class Follower(Protocol):
+    """Serves something on the networks."""
+
+    async def network_changed(self, state: NetworkState) -> None:
+        """Serve on that network as it is now, or no more. Raises the part's own error, and is asked again then."""
+
+
+class HostNetworks:
+    """Belongs to one event loop. `start` it once; then `run` follows."""
+
+    def __init__(
+        self,
+        networks: Sequence[Network],
+        announce: Callable[[Notice], None] = lambda _: None,
+        clock: Callable[[], float] = time.time,
+        look: Callable[[str], Link | None] = look,
+    ) -> None:
+        """`announce` hears what begins and ends; `clock` gives seconds since the epoch; `look` asks the kernel.
+
+        Raises OSError.
+        """
+        self._ask = look
+        self._networks = {network.interface: network for network in networks}
+        self._announce = announce
+        self._clock = clock
+        self._followers: list[Follower] = []
+        self._handlers: list[Callable[[], None]] = []
+        self._states: dict[str, NetworkState] = {}
+        self._states = {name: self._look(name) for name in self._networks}
+        self._told: dict[str, NetworkState] = {}
+        """What the followers have made themselves like."""
+        self._said: dict[str, NetworkState] = {}
+        """What was said last of each network."""
+        self._changed = asyncio.Event()
+        self._changes = LinkChanges(self._changed.set)
+
+    def add_follower(self, follower: Follower) -> None:
+        """Tell `follower` of every change, and what there is at the start."""
+        self._followers.append(follower)
+
+    def on_change(self, handler: Callable[[], None]) -> None:
+        """Call `handler()` when some network may be another one than before."""
+        self._handlers.append(handler)
+
+    def close(self) -> None:
+        """Follow no more."""
+        self._changes.close()
+
+    async def start(self) -> None:
+        """Have the followers begin where they can. What keeps one from it is raised, unlike later on."""
+        for name in self._networks:
+            await self._tell(self._states[name])
+        self._say()
+
+    async def run(self) -> None:
+        """Follow for ever."""
+        while True:
+            retry = any(self._told.get(name) != state for name, state in self._states.items())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_RETRY_SECONDS if retry else None):
+                    await self._changed.wait()
+            self._changed.clear()
+            await self.update()
+
+    async def update(self) -> None:
+        """Look, and have the followers follow."""
+        for name in self._networks:
+            try:
+                state = self._look(name)
+            except OSError as error:
+                log.warning("the kernel does not tell of %s: %s", name, error.strerror)
+                continue
+            if self._told.get(name) == state:
+                continue
+            try:
+                await self._tell(state)
+            except Exception as error:
+                state = self._failed(state, error)
+            self._states[name] = state
+        self._say()
+
+    # --- what is so now -------------------------------------------------------------------------------------------
+
+    @property
+    def states(self) -> list[NetworkState]:
+        """Each network, as it is."""
+        return list(self._states.values())
+
+    def not_ready(self) -> str:
+        """Why machines on some network are not served, in one line; empty: they all are."""
+        return "; ".join(state.problem for state in self._states.values() if state.problem)
+
+    def notices(self) -> list[Notice]:
+        """What was announced and is still so."""
+        return [self._notice(state, Outcome.FAILED, _line(state)) for state in self.states if state.problem]
+
+    def site(self, relayed: Sequence[IPv4Network], mode: DhcpMode) -> Site:
+        """The same for what is said of Hardware."""
+        return Site(
+            tuple(dict.fromkeys(network for state in self.states for network in state.networks)),
+            relayed,
+            frozenset(state.address for state in self.states if state.address),
+            f"the edge {socket.gethostname()}",
+            gives_addresses=mode is DhcpMode.RESERVATION,
+        )
+
+    def shown(self) -> list[dict[str, object]]:
+        """The same for programs, as the operators' port shows it."""
+        return [
+            {
+                "interface": state.interface,
+                "address": state.address,
+                "fixed": bool(self._networks[state.interface].address),
+                "ready": not state.problem,
+                "carrier": state.carrier,
+                "problem": state.problem,
+            }
+            for state in self.states
+        ]
+
+    # --- following ------------------------------------------------------------------------------------------------
+
+    def _look(self, name: str) -> NetworkState:
+        before = self._states.get(name)
+        return state_of(self._networks[name], self._ask(name), before.address if before is not None else "")
+
+    async def _tell(self, state: NetworkState) -> None:
+        for follower in self._followers:
+            await follower.network_changed(state)
+        self._told[state.interface] = state
+
+    def _failed(self, state: NetworkState, error: Exception) -> NetworkState:
+        """The state with what went wrong; it is tried again."""
+        self._told.pop(state.interface, None)
+        log.debug("%s: where", state.interface, exc_info=error)
+        return replace(state, problem=state.problem or str(error) or repr(error))
+
+    def _say(self) -> None:
+        for handler in self._handlers:
+            handler()
+        for name, state in self._states.items():
+            was = self._said.get(name)
+            self._said[name] = state
+            if state.problem:
+                if was is None or was.problem != state.problem:
+                    self._say_of(state, logging.ERROR, Outcome.FAILED, _line(state))
+            elif was is not None and was.problem:
+                line = f"{name} has {state.address}: machines there are served again"
+                self._say_of(state, logging.INFO, Outcome.OK, line)
+            elif was is not None and was.address != state.address:
+                line = f"{name} has {state.address} now, and no longer {was.address}: machines there are served by it"
+                self._say_of(state, logging.WARNING, Outcome.INFO, line)
+
+    def _say_of(self, state: NetworkState, level: int, outcome: Outcome, line: str) -> None:
+        log.log(level, "%s", line, extra={"fields": _fields(state)})
+        self._announce(self._notice(state, outcome, line))
+
+    def _notice(self, state: NetworkState, outcome: Outcome, line: str) -> Notice:
+        return Notice(self._clock(), outcome, line, _fields(state))
+
+
+class NetworkMetrics(Collector):
+    """A gauge for each interface."""
+
+    def __init__(self, networks: HostNetworks) -> None:
+        self._networks = networks
+
+    def collect(self) -> Iterator[Metric]:
+        """Called for each scrape."""
+        ready = GaugeMetricFamily(
+            "tinkedge_network_ready", "Whether machines on this interface are served.", labels=["interface"]
+        )
+        carrier = GaugeMetricFamily(
+            "tinkedge_network_carrier", "Whether this interface has a link.", labels=["interface"]
+        )
+        for state in self._networks.states:
+            ready.add_metric([state.interface], not state.problem)
+            carrier.add_metric([state.interface], state.carrier)
+        yield ready
+        yield carrier
+
+
+def _line(state: NetworkState) -> str:
+    return f"{state.problem}: machines on {state.interface} are not served"
+
+
+def _fields(state: NetworkState) -> dict[str, str]:
+    return {"interface": state.interface, "address": state.address}

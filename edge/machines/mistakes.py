@@ -1,0 +1,259 @@
+"""Shows on a Hardware what can't work of it: the condition `Misconfigured` (`tink.api.mistakes` says which mistakes).
+
+What the informers know is looked at when a Hardware, an OSIE or a network of ours changes, a moment later, so that what
+is applied together is seen together. Only a Hardware with a mistake gets the condition; when it is mended, it is False.
+
+Several edges look at the same Hardware. One that is not on a machine's network says so with the status Unknown, for
+another edge may be, or a relay. Who knows better sets it to False and names the network in the message; that is
+believed by all edges, after their restarts, too. What another edge says of its own address is left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import OrderedDict
+from collections.abc import Callable
+from ipaddress import IPv4Address, IPv4Network
+from typing import Any
+
+from tink.api.mistakes import Mistake, Reason, Site, hardware_mistakes, network_of
+from tink.api.v1alpha2 import ConditionStatus, Raw
+from tink.kube.cache import Informer
+from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
+from tink.kube.objects import NamespacedName
+from tink.kube.resources import HARDWARE
+from tink.kube.runtime import DONE, Controller, Result
+
+log = logging.getLogger(__name__)
+
+MISCONFIGURED = "Misconfigured"
+MENDED = "Mended"
+NETWORK_KNOWN = "NetworkKnown"
+
+MAX_SHOWN = 4096
+"""Hardware that show this at a time, of the API's whole; of more there is a log line only."""
+MAX_RELAYED = 1024
+SETTLE_SECONDS = 1.0
+_ATTEMPTS = 10
+_KNOWN = re.compile(r"(\d+\.\d+\.\d+\.\d+/\d+) is (?:reached through a relay|a network of )")
+
+Condition = dict[str, Any]
+
+
+class MistakeWriter:
+    """Belongs to one event loop. Without `run`, nothing is written."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        hardware: Informer,
+        osies: Informer | None,
+        site: Callable[[], Site],
+        *,
+        settle_seconds: float = SETTLE_SECONDS,
+    ) -> None:
+        """`site()` is what is known of the networks; its `relayed` are this writer's own."""
+        self._client = client
+        self._hardware = hardware
+        self._osies = osies
+        self._site = site
+        self._settle_seconds = settle_seconds
+        self._controller = Controller(
+            "Hardware", self._reconcile, retry_first=0.5, retry_longest=60.0, on_error=lambda *_: True
+        )
+        self._queue = self._controller.queue
+        self._shown: set[NamespacedName] = set()
+        self._relayed: OrderedDict[IPv4Network, None] = OrderedDict()
+        self._said: OrderedDict[IPv4Network, None] = OrderedDict()
+        self._seen_networks: tuple[object, ...] = ()
+        hardware.add_event_handler(lambda new, _: self._look_at(new), self._gone)
+        if osies is not None:
+            osies.add_event_handler(lambda new, old: self._osie_changed(new, old), lambda old: self._osie_changed(old))
+
+    @property
+    def relayed(self) -> tuple[IPv4Network, ...]:
+        """The networks that relays were heard of, here or by another edge."""
+        return tuple(self._relayed)
+
+    async def run(self) -> None:
+        """Write for ever."""
+        try:
+            await self._controller.run()
+        finally:
+            self._queue.shut_down()
+
+    # --- what changes: never waits --------------------------------------------------------------------------------
+
+    def networks_changed(self) -> None:
+        """A network of ours is another one: look at all that it may matter to."""
+        site = self._site()
+        seen = (site.networks, site.addresses)
+        if seen != self._seen_networks:
+            self._look_at_all()
+        self._seen_networks = seen
+
+    def relay_heard(self, address: str) -> None:
+        """A relay at this address (dotted) speaks for machines of its own network, which is none of ours."""
+        at = IPv4Address(address)
+        if any(at in network for network in self._relayed):
+            return
+        for obj in self._hardware.list():
+            networks = [network for network in _networks(obj) if at in network]
+            for network in networks:
+                self._learn(network)
+            if networks:
+                log.info("%s is reached through a relay, %s", networks[0], address)
+                break
+        self._look_at_all()
+
+    def _learn(self, network: IPv4Network) -> None:
+        if network not in self._relayed:
+            self._relayed[network] = None
+            if len(self._relayed) > MAX_RELAYED:
+                self._relayed.popitem(last=False)
+
+    def _look_at_all(self) -> None:
+        for obj in self._hardware.list():
+            self._look_at(obj)
+
+    def _look_at(self, obj: Raw) -> None:
+        current = _condition(obj)
+        if current.get("reason") == NETWORK_KNOWN:
+            for network in _KNOWN.findall(str(current.get("message", ""))):
+                self._learn(IPv4Network(network))
+        if current or self._mistakes(obj):
+            self._queue.add_after(NamespacedName.of(obj), self._settle_seconds)
+
+    def _gone(self, old: Raw) -> None:
+        self._shown.discard(NamespacedName.of(old))
+
+    def _osie_changed(self, new: Raw, old: Raw | None = None) -> None:
+        if old is not None and old["metadata"].get("annotations") == new["metadata"].get("annotations"):
+            return
+        key = NamespacedName.of(new)
+        for obj in self._hardware.list():
+            spec = obj.get("spec")
+            reference = spec.get("osie") if isinstance(spec, dict) else None
+            name = reference.get("name") if isinstance(reference, dict) else None
+            if (name, obj["metadata"].get("namespace")) == (key.name, key.namespace):
+                self._queue.add_after(NamespacedName.of(obj), self._settle_seconds)
+
+    # --- writing --------------------------------------------------------------------------------------------------
+
+    def _mistakes(self, obj: Raw) -> list[Mistake]:
+        return hardware_mistakes(obj, self._site(), self._osies.get if self._osies is not None else None)
+
+    async def _reconcile(self, key: NamespacedName) -> Result:
+        obj = self._hardware.get(*key)
+        if obj is None:
+            return DONE
+        wanted = self._wanted(key, obj, _condition(obj))
+        if wanted is None:
+            return DONE
+        try:
+            await self._client.patch(HARDWARE, key.name, key.namespace, _patch(obj, wanted), subresource="status")
+        except NotFoundError:
+            return DONE
+        except ApiError as error:
+            lasting = 400 <= error.status < 500 and not isinstance(error, ConflictError) and error.status != 429
+            if not lasting and self._queue.num_requeues(key) + 1 < _ATTEMPTS:
+                raise
+            log.warning("Hardware %s: its condition %s is not written: %s", key, MISCONFIGURED, error)
+        return DONE
+
+    def _wanted(self, key: NamespacedName, obj: Raw, current: Condition) -> Condition | None:
+        """The condition to write; None if what is there may stay."""
+        found = self._mistakes(obj)
+        for one in found:
+            if one.reason is Reason.NETWORK_NOT_SERVED:
+                self._say_once(key, obj)
+        if self._is_anothers(obj, current, found):
+            return None
+        if not found:
+            self._shown.discard(key)
+            if not current or current.get("status") == ConditionStatus.FALSE:
+                return None
+            return self._cleared(obj, current)
+        if key not in self._shown and len(self._shown) >= MAX_SHOWN:
+            return None
+        self._shown.add(key)
+        certain = any(one.reason is not Reason.NETWORK_NOT_SERVED for one in found)
+        status = ConditionStatus.TRUE if certain else ConditionStatus.UNKNOWN
+        made = _made(status, found[0].reason, "; ".join(map(str, found)))
+        return made if current != made else None
+
+    def _cleared(self, obj: Raw, current: Condition) -> Condition:
+        """False: and if somebody did not know the network, that it is known."""
+        if current.get("reason") == Reason.NETWORK_NOT_SERVED:
+            site = self._site()
+            for network in _networks(obj):
+                if any(network.overlaps(relayed) for relayed in self._relayed):
+                    return _made(ConditionStatus.FALSE, NETWORK_KNOWN, f"{network} is reached through a relay")
+                if any(network.overlaps(here) for here in site.networks):
+                    return _made(ConditionStatus.FALSE, NETWORK_KNOWN, f"{network} is a network of {site.name}")
+        return _made(ConditionStatus.FALSE, MENDED, "nothing is wrong with it any more")
+
+    def _is_anothers(self, obj: Raw, current: Condition, found: list[Mistake]) -> bool:
+        """Whether another edge says that the Hardware has its address, which still is so."""
+        message = str(current.get("message", ""))
+        ours = self._site().name
+        if current.get("status") != ConditionStatus.TRUE or current.get("reason") != Reason.SERVER_ADDRESS:
+            return False
+        if any(one.reason is Reason.SERVER_ADDRESS for one in found) or f"address of {ours} itself" in message:
+            return False
+        return any(f" {address} is the address of " in message for address in _addresses(obj))
+
+    def _say_once(self, key: NamespacedName, obj: Raw) -> None:
+        for network in _networks(obj):
+            site = self._site()
+            if network in self._said or any(network.overlaps(known) for known in (*site.networks, *site.relayed)):
+                continue
+            self._said[network] = None
+            if len(self._said) > MAX_RELAYED:
+                self._said.popitem(last=False)
+            log.info(
+                "Hardware %s, and maybe others, has an address in %s, which is no network of this edge: only machines "
+                "behind a relay can use it, and none of that network was heard yet",
+                key, network,
+            )  # fmt: skip
+
+
+def _interfaces(obj: Raw) -> list[dict[str, Any]]:
+    spec = obj.get("spec")
+    interfaces = spec.get("networkInterfaces") if isinstance(spec, dict) else None
+    return [one for one in interfaces.values() if isinstance(one, dict)] if isinstance(interfaces, dict) else []
+
+
+def _networks(obj: Raw) -> list[IPv4Network]:
+    found = [network_of(interface.get("dhcp")) for interface in _interfaces(obj)]
+    return list(dict.fromkeys(at.network for at in found if at is not None))
+
+
+def _addresses(obj: Raw) -> list[str]:
+    dhcp = [interface.get("dhcp") for interface in _interfaces(obj)]
+    return [str(one["ip"]) for one in dhcp if isinstance(one, dict) and one.get("ip")]
+
+
+def _conditions(obj: Raw) -> list[Any]:
+    status = obj.get("status")
+    conditions = status.get("conditions") if isinstance(status, dict) else None
+    return conditions if isinstance(conditions, list) else []
+
+
+def _condition(obj: Raw) -> Condition:
+    for condition in _conditions(obj):
+        if isinstance(condition, dict) and condition.get("type") == MISCONFIGURED:
+            return condition
+    return {}
+
+
+def _made(status: ConditionStatus, reason: str, message: str) -> Condition:
+    return {"type": MISCONFIGURED, "status": status.value, "reason": str(reason), "message": message}
+
+
+def _patch(obj: Raw, condition: Condition) -> Raw:
+    """The merge patch that sets `condition` and keeps all others, if nobody has changed the Hardware meanwhile."""
+    kept = [one for one in _conditions(obj) if not (isinstance(one, dict) and one.get("type") == MISCONFIGURED)]
+    metadata = {"resourceVersion": obj["metadata"]["resourceVersion"]}
+    return {"metadata": metadata, "status": {"conditions": [*kept, condition]}}

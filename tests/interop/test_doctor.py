@@ -1,0 +1,131 @@
+"""`tinkedge doctor` names what is broken: each test breaks one thing, in a namespace or a directory of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interop.rack import IN_EDGE, TINKEDGE, Namespaces, ip
+from tests.interop.test_networks import Host
+from tests.waiting import wait_until
+
+
+class Doctor(Namespaces):
+    """A host with the interface eth1 10.77.1.1/24, and a cable in it."""
+
+    def build(self) -> None:
+        self.add(IN_EDGE)
+        self.add("other")
+        end = ["eth1", "type", "veth", "peer", "name", "eth0", "netns", self.namespaces["other"]]
+        self.edge("link", "add", *end)
+        self.edge("link", "set", "eth1", "up")
+        ip("-n", self.namespaces["other"], "link", "set", "eth0", "up")
+        self.edge("address", "add", "10.77.1.1/24", "dev", "eth1")
+
+    def edge(self, *words: str) -> None:
+        ip("-n", self.namespaces[IN_EDGE], *words)
+
+    def found(self, *options: str | Path, severity: str = "") -> dict[str, dict[str, Any]]:
+        """The findings of that severity, or all that are not ok, by name; but for the clock, which is the machine's."""
+        given = ["--interface", "eth1", "--data-dir", self.directory / "data", *options]
+        ran = self.run(IN_EDGE, *TINKEDGE, "doctor", "--no-lab", "--json", *given)
+        document = json.loads(ran.out)
+        wanted = {severity} if severity else {"warning", "error"}
+        return {
+            one["name"]: one for one in document["findings"] if one["severity"] in wanted and one["name"] != "clock"
+        }
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Doctor]:
+    with Doctor(tmp_path) as host:
+        yield host
+
+
+def test_host_that_has_everything_has_notes_only(host: Doctor) -> None:
+    assert host.found() == {}
+    assert set(host.found(severity="note")) == {"running edge", "names of OSIEs' URLs", "other DHCP servers"}
+
+
+def test_link_that_is_down_has_no_address_no_carrier_or_a_small_mtu_is_named(host: Doctor) -> None:
+    host.edge("link", "set", "eth1", "mtu", "1400")
+    assert host.found()["MTU"]["seen"].startswith("eth1 takes packets of 1400 bytes")
+    host.edge("link", "set", "eth1", "mtu", "1500")
+    ip("-n", host.namespaces["other"], "link", "set", "eth0", "down")
+    assert host.found()["link"]["seen"].startswith("eth1 has no carrier")
+    host.edge("address", "flush", "dev", "eth1")
+    assert host.found()["interface"]["seen"] == "eth1 has no IPv4 address"
+    assert "192.0.2.9 is no address of this host" in host.found("--interface", "eth1=192.0.2.9")["interface"]["seen"]
+    host.edge("link", "set", "eth1", "down")
+    assert host.found()["interface"]["remedy"] == "ip link set eth1 up"
+
+
+@pytest.mark.parametrize("tool", ["nft", "iptables"])
+def test_firewall_rule_that_drops_what_machines_send_is_named(host: Doctor, tool: str) -> None:
+    if tool == "nft":
+        filter_of = "type filter hook input priority 0; policy drop; tcp dport 7080 accept;"
+        rules = f"table inet guard {{ chain input {{ {filter_of} }}; }}"
+        assert host.run(IN_EDGE, "nft", rules).popen.returncode == 0
+        expected = {"67/udp", "4011/udp", "69/udp", "42113/tcp"}
+    else:
+        rule = ["INPUT", "-i", "eth1", "-p", "udp", "--dport", "69", "-j", "DROP"]
+        assert host.run(IN_EDGE, "iptables", "-A", *rule).popen.returncode == 0
+        expected = {"69/udp"}
+    ran = host.run(IN_EDGE, *TINKEDGE, "doctor", "--no-lab", "--interface", "eth1", "--data-dir", host.directory / "d")
+    lines = [line for line in ran.out.splitlines() if "PROBLEM firewall" in line]
+    assert {line.split()[2] for line in lines} == expected, ran.out
+    assert ran.popen.returncode == 1
+    disabled = ["--dhcp-mode", "off", "--disable", "tftp", "--disable", "server"]
+    assert "firewall" not in host.found(*disabled)
+
+
+def test_port_that_somebody_else_has_is_named_with_its_holder(host: Doctor) -> None:
+    code = "import socket,time\ns = socket.socket()\ns.bind(('10.77.1.1', 7777))\ns.listen()\ntime.sleep(60)"
+    holder = host.start(IN_EDGE, "python3", "-c", code)
+    wait_until(lambda: "tcp:7777" in host.listening())
+    assert host.found() == {}
+    found = host.found("--http-port", "7777")["port 7777/tcp (HTTP) on eth1"]
+    assert f"python3 (process {holder.popen.pid})" in found["remedy"]
+
+
+def test_full_data_directory_is_named(host: Doctor) -> None:
+    data = host.directory / "data"
+    data.mkdir(mode=0o700)
+    script = (
+        f"mount -t tmpfs -o size=8m,nr_inodes=20,mode=700 tmpfs {data} && "
+        f"exec {' '.join(TINKEDGE)} doctor --no-lab --json --interface lo --data-dir {data}"
+    )
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, check=False, timeout=60
+    )
+    found = {one["name"]: one["severity"] for one in json.loads(done.stdout)["findings"]}
+    assert (found["data directory's space"], found["data directory's inodes"]) == ("error", "warning")
+
+
+def test_name_in_an_osie_that_nobody_resolves_is_named(host: Doctor) -> None:
+    manifests = host.directory / "manifests"
+    manifests.mkdir()
+    urls = {"kernelUrl": "http://kernels.invalid/k", "initrdUrl": "http://10.0.0.1/i"}
+    osie = {"apiVersion": "tinkerbell.org/v1alpha2", "kind": "OSIE", "metadata": {"name": "hook"}, "spec": urls}
+    (manifests / "osie.json").write_text(json.dumps(osie))
+    found = host.found("--manifests", manifests)["name of an OSIE's URL"]
+    assert found["seen"].startswith("kernels.invalid (OSIE default/hook: kernelUrl): ")
+
+
+def test_running_edge_that_is_not_ready_is_named(tmp_path: Path) -> None:
+    with Host(tmp_path) as host:
+        host.up("eth1")
+        doctor = [*TINKEDGE, "doctor", "--no-lab", "--interface", "eth1", "--data-dir", host.data_dir]
+        ran = host.run(IN_EDGE, *doctor)
+        assert "running edge: ready" in ran.out
+        assert "running edge's network eth1: it serves with 10.77.1.1" in ran.out
+        host.in_edge("address", "del", "10.77.1.1/24", "dev", "eth1")
+        wait_until(lambda: host.readiness()[0] == 503)
+        ran = host.run(IN_EDGE, *doctor)
+        assert ran.popen.returncode == 1
+        assert "PROBLEM running edge: not ready: eth1 has no IPv4 address" in ran.out

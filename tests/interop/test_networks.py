@@ -1,0 +1,294 @@
+"""Networks that change while the edge runs: addresses and links come, go and are replaced, and machines do not notice.
+
+edge's namespace: eth1 10.77.1.1/24 --- cable --- eth0 of the machine "one"
+                  eth2 10.77.2.1/24 --- cable --- eth0 of the machine "two"
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop.rack import IN_EDGE, TINKEDGE, Kubectl, Namespaces, Process, ip
+from tests.waiting import wait_until
+
+BAR_SECONDS = 2.0
+"""Within which machines are served with a new address."""
+MACS = {"one": "52:54:00:77:01:01", "two": "52:54:00:77:02:01"}
+CARDS = {"one": "eth1", "two": "eth2"}
+ADDRESSES = {"one": "10.77.1.1", "two": "10.77.2.1"}
+PROGRAM = bytes(range(256)) * 4000
+
+
+class Host(Namespaces):
+    """The edge with a cable to each of two machines."""
+
+    def build(self) -> None:
+        self.add(IN_EDGE)
+        for machine in MACS:
+            self.add(machine)
+            self.cable(machine)
+            self.in_edge("address", "add", f"{ADDRESSES[machine]}/24", "dev", CARDS[machine])
+        self.data_dir = self.directory / "data"
+        boot = self.directory / "ipxe"
+        boot.mkdir()
+        for name in ("undionly.kpxe", "snponly.efi"):
+            (boot / name).write_bytes(PROGRAM)
+        self._script = self.directory / "udhcpc"
+        self._script.write_text('#!/bin/sh\nenv > "$LEARNED.$1"\n')
+        self._script.chmod(0o755)
+
+    def cable(self, machine: str) -> None:
+        edge, card = self.namespaces[IN_EDGE], CARDS[machine]
+        where = self.namespaces[machine]
+        end = ["eth0", "address", MACS[machine], "type", "veth", "peer", "name", card, "netns", edge]
+        ip("-n", where, "link", "add", *end)
+        ip("-n", where, "link", "set", "eth0", "up")
+        self.in_edge("link", "set", card, "up")
+
+    def in_edge(self, *words: str) -> None:
+        ip("-n", self.namespaces[IN_EDGE], *words)
+
+    def up(self, *interfaces: str) -> Process:
+        networks = [word for interface in interfaces for word in ("--interface", interface)]
+        files = ["--data-dir", self.data_dir, "--ipxe-dir", self.directory / "ipxe"]
+        self.process = self.start(IN_EDGE, *TINKEDGE, "up", *networks, *files)
+        wait_until(lambda: re.search("(ready|started): ", self.process.err), lambda: self.process.err)
+        self.kubectl = Kubectl(self, self.data_dir / "kubeconfig")
+        return self.process
+
+    def register(self, machine: str, net: str) -> None:
+        dhcp = {"ip": f"{net}.50", "netmask": "255.255.255.0", "gateway": f"{net}.1"}
+        spec = {"networkInterfaces": {MACS[machine]: {"dhcp": dhcp}}}
+        kind = {"apiVersion": "tinkerbell.org/v1alpha2", "kind": "Hardware", "metadata": {"name": machine}}
+        self.kubectl.apply(json.dumps(kind | {"spec": spec}))
+        address = f"{net}.50"
+        wait_until(lambda: address in self.operators(self.data_dir, "/api/v1/machines"))
+
+    def udhcpc(self, machine: str, times: int = 1) -> dict[str, str]:
+        """What the machine was told by DHCP; nothing if nobody answered."""
+        learned = self.directory / secrets.token_hex(4)
+        client = ["busybox", "udhcpc", "-i", "eth0", "-f", "-n", "-q", "-t", str(times), "-T", "1"]
+        if self.start(machine, *client, "-s", self._script, LEARNED=str(learned)).status() != 0:
+            return {}
+        lines = Path(f"{learned}.bound").read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines if "=" in line)
+
+    def readiness(self) -> tuple[int, str]:
+        url = "http://127.0.0.1:7081/readyz"
+        answer = self.run(IN_EDGE, "curl", "-s", "-w", " %{http_code}", url).out.rpartition(" ")
+        return int(answer[2]), answer[0].strip()
+
+    def http(self, machine: str, address: str) -> str:
+        return self.run(machine, "curl", "-s", "--max-time", "2", f"http://{address}:7080/healthz").out.strip()
+
+    def tftp(self, machine: str, address: str) -> bytes:
+        got = self.directory / secrets.token_hex(4)
+        command = ["timeout", "5", "busybox", "tftp", "-g", "-b", "1468", "-r", "snponly.efi", "-l", got, address]
+        self.run(machine, *command)
+        return got.read_bytes() if got.exists() else b""
+
+    def metric(self, name: str, interface: str) -> str:
+        metrics = self.run(IN_EDGE, "curl", "-sf", "http://127.0.0.1:7081/metrics").out
+        found = re.search(rf'^{name}{{interface="{interface}"}} (\S+)$', metrics, re.MULTILINE)
+        assert found, metrics
+        return found[1]
+
+    def client_address(self, machine: str, address: str) -> None:
+        self.address(machine, address)
+
+    def watch(self, *options: str) -> Process:
+        return self.start(IN_EDGE, *TINKEDGE, "watch", "--data-dir", self.data_dir, *options)
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """A running edge that follows both interfaces; each test leaves them as it has found them."""
+    with Host(tmp_path_factory.mktemp("networks")) as host:
+        host.up("eth1", "eth2")
+        host.register("one", "10.77.1")
+        host.register("two", "10.77.2")
+        yield host
+
+
+def served(host: Host, machine: str, address: str) -> None:
+    """The machine gets everything from `address`, by now or soon."""
+    changed = time.monotonic()
+    told = wait_until(lambda: (told := host.udhcpc(machine)).get("serverid") == address and told, within=10)
+    assert time.monotonic() - changed < BAR_SECONDS, "the new address came too late"
+    assert told
+    host.client_address(machine, f"{told['ip']}/24")
+    assert host.http(machine, address) == "ok"
+    assert host.tftp(machine, address) == PROGRAM
+
+
+def test_machine_is_served_with_the_new_address_within_two_seconds(host: Host) -> None:
+    other = host.udhcpc("two")
+    watch = host.watch()
+    wait_until(lambda: watch.out, "the journey of the other machine is there")
+    host.in_edge("address", "del", "10.77.1.1/24", "dev", "eth1")
+    host.in_edge("address", "add", "10.77.1.9/24", "dev", "eth1")
+    served(host, "one", "10.77.1.9")
+    wait_until(lambda: "eth1 has 10.77.1.9 now, and no longer 10.77.1.1" in watch.out, lambda: watch.out)
+    watch.end()
+    assert host.http("one", "10.77.1.1") == ""
+    assert host.readiness() == (200, "ok")
+    assert "gRPC server: listening on 10.77.1.9:42113" in host.process.err
+    assert {**host.udhcpc("two"), "LEARNED": ""} == {**other, "LEARNED": ""}
+    assert host.process.err.count("DHCP on eth2 as") == 1, "the other network was not touched"
+    host.in_edge("address", "del", "10.77.1.9/24", "dev", "eth1")
+    host.in_edge("address", "add", "10.77.1.1/24", "dev", "eth1")
+    served(host, "one", "10.77.1.1")
+    listening = host.run(IN_EDGE, "ss", "-Hlnt").out
+    assert "10.77.1.9" not in listening, "nobody listens where there is no address any more"
+    assert "10.77.1.1]:42113" in listening or "10.77.1.1:42113" in listening
+
+
+def test_network_without_address_is_said_everywhere_while_it_lasts_and_not_answered(host: Host) -> None:
+    said = "eth1 has no IPv4 address"
+    before = host.process.err.count(said)
+    host.in_edge("address", "del", "10.77.1.1/24", "dev", "eth1")
+    wait_until(lambda: host.readiness() == (503, f"not ready: {said}"), host.readiness)
+    assert host.udhcpc("one") == {}, "an address that is not there is offered to nobody"
+    host.client_address("two", "10.77.2.50/24")
+    assert host.http("two", "10.77.2.1") == "ok", "this process lives"
+    assert host.udhcpc("two")["serverid"] == "10.77.2.1"
+    assert (host.metric("tinkedge_network_ready", "eth1"), host.metric("tinkedge_network_ready", "eth2")) == (
+        "0.0",
+        "1.0",
+    )
+    shown = {one["interface"]: one for one in json.loads(host.operators(host.data_dir, "/api/v1/networks"))}
+    assert (shown["eth1"]["ready"], shown["eth1"]["problem"]) == (False, said)
+    assert (shown["eth2"]["ready"], shown["eth2"]["address"]) == (True, "10.77.2.1")
+    watch = host.watch("--output", "json")  # begun when it was so already
+    wait_until(lambda: said in watch.out, lambda: watch.out + watch.err)
+    host.in_edge("address", "add", "10.77.1.1/24", "dev", "eth1")
+    served(host, "one", "10.77.1.1")
+    assert host.readiness() == (200, "ok")
+    wait_until(lambda: "eth1 has 10.77.1.1: machines there are served again" in watch.out, lambda: watch.out)
+    watch.end()
+    assert host.process.err.count(said) == before + 1, "once when it begins"
+    assert host.metric("tinkedge_network_ready", "eth1") == "1.0"
+
+
+def test_link_that_is_made_again_is_served_again(host: Host) -> None:
+    host.in_edge("link", "del", "eth1")
+    wait_until(lambda: host.readiness()[0] == 503, host.readiness)
+    assert "there is no interface eth1 (there are: eth2, lo)" in host.readiness()[1]
+    host.cable("one")
+    wait_until(lambda: "eth1 has no IPv4 address" in host.readiness()[1], host.readiness)
+    host.in_edge("address", "add", "10.77.1.1/24", "dev", "eth1")
+    served(host, "one", "10.77.1.1")
+
+
+def test_link_that_is_renamed_is_another_one_until_it_has_its_name_again(host: Host) -> None:
+    host.in_edge("link", "set", "eth1", "down")
+    wait_until(lambda: host.readiness() == (503, "not ready: eth1 is down ('ip link set eth1 up')"), host.readiness)
+    host.in_edge("link", "set", "eth1", "name", "old1")
+    host.in_edge("link", "set", "old1", "up")
+    wait_until(lambda: "there is no interface eth1" in host.readiness()[1], host.readiness)
+    assert host.udhcpc("one") == {}
+    host.in_edge("link", "set", "old1", "down")
+    host.in_edge("link", "set", "old1", "name", "eth1")
+    host.in_edge("link", "set", "eth1", "up")
+    served(host, "one", "10.77.1.1")
+
+
+def test_cable_that_is_pulled_is_no_reason_not_to_be_ready(host: Host) -> None:
+    where = host.namespaces["one"]
+    ip("-n", where, "link", "set", "eth0", "down")
+    wait_until(lambda: host.metric("tinkedge_network_carrier", "eth1") == "0.0")
+    assert host.readiness() == (200, "ok"), "a bridge without machines has no carrier"
+    ip("-n", where, "link", "set", "eth0", "up")
+    wait_until(lambda: host.metric("tinkedge_network_carrier", "eth1") == "1.0")
+    served(host, "one", "10.77.1.1")
+
+
+def test_transfer_goes_on_when_the_address_comes_back(host: Host) -> None:
+    """As when a DHCP client of the host is restarted: the address is away for a moment."""
+    host.client_address("one", "10.77.1.50/24")
+    slow = ["tc", "qdisc", "add", "dev", "eth1", "root", "tbf", "rate", "4mbit", "burst", "16k", "latency", "400ms"]
+    assert host.run(IN_EDGE, *slow).popen.returncode == 0
+    try:
+        got = {"tftp": host.directory / "got-tftp", "http": host.directory / "got-http"}
+        tftp = ["busybox", "tftp", "-g", "-b", "1468", "-r", "snponly.efi", "-l", got["tftp"], "10.77.1.1"]
+        url = "http://10.77.1.1:7080/ipxe/binary/snponly.efi"
+        clients = [
+            host.start("one", *tftp),
+            host.start("one", "curl", "-sf", "--max-time", "30", "-o", got["http"], url),
+        ]
+        wait_until(lambda: all(file.exists() and file.stat().st_size for file in got.values()))
+        host.in_edge("address", "del", "10.77.1.1/24", "dev", "eth1")
+        wait_until(lambda: host.readiness()[0] == 503, host.readiness)
+        assert all(client.popen.poll() is None for client in clients), "it was over before the address went"
+        host.in_edge("address", "add", "10.77.1.1/24", "dev", "eth1")
+        assert [client.status(40) for client in clients] == [0, 0]
+        assert [file.read_bytes() for file in got.values()] == [PROGRAM] * 2
+    finally:
+        host.run(IN_EDGE, "tc", "qdisc", "del", "dev", "eth1", "root")
+
+
+def test_interface_and_fixed_address_may_come_after_the_start(tmp_path: Path) -> None:
+    with Host(tmp_path) as host:
+        host.in_edge("link", "del", "eth2")
+        process = host.up("eth1=10.77.1.9", "eth2")
+        assert (
+            "10.77.1.9 is no address of this host (eth1 has 10.77.1.1): machines on eth1 are not served" in process.err
+        )
+        assert "there is no interface eth2 (there are: eth1, lo): machines on eth2 are not served" in process.err
+        assert "not ready: 10.77.1.9 is no address of this host" in host.readiness()[1]
+        host.register("one", "10.77.1")
+        host.register("two", "10.77.2")
+        assert host.udhcpc("one") == {}
+        host.in_edge("address", "add", "10.77.1.9/24", "dev", "eth1")
+        served(host, "one", "10.77.1.9")
+        host.cable("two")
+        host.in_edge("address", "add", "10.77.2.1/24", "dev", "eth2")
+        served(host, "two", "10.77.2.1")
+        assert host.readiness() == (200, "ok")
+        # What the operator fixed is not given up for another address of the interface.
+        host.in_edge("address", "del", "10.77.1.9/24", "dev", "eth1")
+        wait_until(lambda: host.readiness()[0] == 503, host.readiness)
+        assert host.udhcpc("one") == {}
+        assert process.terminate() == 0, process.err
+
+
+def test_mistakes_that_can_be_stored_are_said_by_kubectl_on_the_journey_and_on_the_hardware(host: Host) -> None:
+    def condition(name: str) -> str:
+        path = "jsonpath={.status.conditions[?(@.type=='Misconfigured')]['status','reason']}"
+        return host.kubectl("get", "hardware", name, "-o", path)
+
+    def apply(name: str, mac: str, ip: str) -> str:
+        dhcp = {"ip": ip, "netmask": "255.255.255.0"}
+        spec = {"networkInterfaces": {mac: {"dhcp": dhcp}}, "osie": {"name": "none"}}
+        file = host.directory / f"{name}.json"
+        kind = {"apiVersion": "tinkerbell.org/v1alpha2", "kind": "Hardware", "metadata": {"name": name}}
+        file.write_text(json.dumps(kind | {"spec": spec}))
+        applied = host.kubectl.run("apply", "-f", file)
+        assert applied.popen.returncode == 0, applied.err
+        return applied.err
+
+    mac, far = "52:54:00:77:09:01", "52:54:00:77:09:02"
+    warned = apply("itself", mac, "10.77.1.1")
+    assert f"Warning: spec.networkInterfaces[{mac}].dhcp.ip: 10.77.1.1 is the address of the edge " in warned
+    assert "Warning: spec.osie.name: there is no OSIE default/none yet" in warned
+    wait_until(lambda: condition("itself") == "True ServerAddress", lambda: condition("itself"))
+    warned = apply("far", far, "10.77.9.50")
+    assert "10.77.9.50 is in 10.77.9.0/24, and the edge " in warned
+    wait_until(lambda: condition("far") == "True OSIENotFound", lambda: condition("far"))
+
+    def told() -> str:
+        return host.operators(host.data_dir, f"/api/v1/machines/{far}/events")
+
+    ip("-n", host.namespaces["one"], "link", "set", "eth0", "address", far)
+    try:
+        assert host.udhcpc("one", 3)["ip"] == "10.77.9.50", "a relay may need it"
+        assert "asked on a link of this edge (10.77.1.0/24), and its address 10.77.9.50 is of another network" in told()
+    finally:
+        ip("-n", host.namespaces["one"], "link", "set", "eth0", "address", MACS["one"])

@@ -1,0 +1,155 @@
+"""What `tinkedge doctor` finds without a network namespace: rules as nft prints them, clocks, directories, names."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from edge.commands import doctor as command
+from edge.composition.checks import Finding, Severity, clock, names, osie_names, space
+from edge.composition.checks.findings import note, warning
+from edge.composition.checks.firewall import Packet, Ruleset, judge
+
+INPUT = {"family": "inet", "table": "f", "name": "in", "type": "filter", "hook": "input", "prio": 0}
+
+
+def ruleset(*rules: list[Any], policy: str = "accept", **more: list[list[Any]]) -> Ruleset:
+    """Rules of the chain `in`, and of chains without a hook."""
+    entries: list[Any] = [{"chain": INPUT | {"policy": policy}}]
+    entries += [{"chain": {"family": "inet", "table": "f", "name": name}} for name in more]
+    for chain, expressions in (("in", rules), *more.items()):
+        entries += [{"rule": {"family": "inet", "table": "f", "chain": chain, "expr": expr}} for expr in expressions]
+    entries.append({"set": {"family": "inet", "table": "f", "name": "ports", "elem": [80, {"range": [60, 70]}]}})
+    return Ruleset.read(json.dumps({"nftables": entries}))
+
+
+def match(left: Any, right: Any, op: str = "==") -> Any:
+    return {"match": {"op": op, "left": left, "right": right}}
+
+
+def dport(right: Any, protocol: str = "udp", op: str = "==") -> Any:
+    return match({"payload": {"protocol": protocol, "field": "dport"}}, right, op)
+
+
+FROM = match({"payload": {"protocol": "ip", "field": "saddr"}}, "10.0.0.1")
+ETH1 = match({"meta": {"key": "iifname"}}, "eth1")
+STATE = match({"ct": {"key": "state"}}, ["established", "related"], "in")
+DROP, ACCEPT = {"drop": None}, {"accept": None}
+
+
+@pytest.mark.parametrize(
+    ("rules", "severity"),
+    [
+        (ruleset([dport(69), DROP]), Severity.ERROR),
+        (ruleset([dport({"set": [67, {"range": [68, 70]}]}), {"reject": {}}]), Severity.ERROR),
+        (ruleset([dport("@ports"), {"xt": {"type": "target", "name": "REJECT"}}]), Severity.ERROR),
+        (ruleset([dport(70), DROP], [dport(69, "tcp"), DROP]), Severity.OK),
+        (ruleset([dport(69), ACCEPT], [DROP]), Severity.OK),
+        (ruleset(policy="drop"), Severity.ERROR),
+        (ruleset([STATE, ACCEPT], policy="drop"), Severity.ERROR),
+        (ruleset([STATE, ACCEPT], [ETH1, ACCEPT], policy="drop"), Severity.OK),
+        (ruleset([match({"meta": {"key": "iifname"}}, "eth*"), ACCEPT], policy="drop"), Severity.OK),
+        (ruleset([match({"meta": {"key": "iifname"}}, "eth1", "!="), DROP]), Severity.OK),
+        (ruleset([FROM, DROP]), Severity.OK),
+        (ruleset([{"xt": {"type": "match", "name": "multiport"}}, DROP]), Severity.OK),
+        (ruleset([FROM, ACCEPT], policy="drop"), Severity.WARNING),
+        (ruleset([{"jump": {"target": "more"}}], more=[[dport(69), DROP]]), Severity.ERROR),
+        (ruleset([{"jump": {"target": "more"}}], more=[[dport(69), {"return": None}], [DROP]]), Severity.OK),
+        (ruleset([{"goto": {"target": "more"}}], [DROP], more=[]), Severity.OK),
+        (ruleset([{"jump": {"target": "in"}}]), Severity.OK),
+    ],
+)
+def test_rules_are_followed_as_far_as_they_can_be_read(rules: Ruleset, severity: Severity) -> None:
+    (found,) = judge(rules, [Packet("udp", 69, "eth1")])
+    assert found.how_bad == severity, found
+    if severity > Severity.OK:
+        assert "69/udp on eth1 is dropped by the chain inet f " in found.seen
+
+
+def test_clock_of_a_board_without_battery_is_found() -> None:
+    epoch = clock(lambda: 0.0, lambda: False)
+    assert (epoch.how_bad, epoch.seen) == (Severity.ERROR, "it is the year 1970 here")
+    assert clock(time.time, lambda: True).how_bad == Severity.WARNING
+    assert clock(time.time, lambda: False).how_bad == Severity.OK
+
+    def refuses() -> bool:
+        raise PermissionError(1, "Operation not permitted")
+
+    assert clock(time.time, refuses).how_bad == Severity.NOTE
+    clock()  # the real ones
+
+
+@pytest.mark.parametrize(
+    ("free", "inodes", "found"),
+    [
+        (50 * 2**30, (10**6, 10**6), []),
+        (50 * 2**30, (0, 0), []),  # btrfs counts none
+        (10 * 2**20, (10**6, 10**6), [("data directory's space", Severity.ERROR)]),
+        (500 * 2**20, (10**6, 10**6), [("data directory's space", Severity.WARNING)]),
+        (50 * 2**30, (10**6, 10), [("data directory's inodes", Severity.WARNING)]),
+        (50 * 2**30, (10**6, 0), [("data directory's inodes", Severity.ERROR)]),
+    ],
+)
+def test_disk_that_is_nearly_full_is_found(
+    monkeypatch: pytest.MonkeyPatch, free: int, inodes: tuple[int, int], found: list[tuple[str, Severity]]
+) -> None:
+    state = SimpleNamespace(f_bavail=free // 4096, f_frsize=4096, f_blocks=2**24, f_files=inodes[0], f_favail=inodes[1])
+    monkeypatch.setattr(os, "statvfs", lambda _: state)
+    assert [(one.name, one.how_bad) for one in space(Path("/"))] == found
+
+
+def test_name_that_can_not_be_resolved_is_named_with_its_osie(monkeypatch: pytest.MonkeyPatch) -> None:
+    def getaddrinfo(name: str, *_: Any, **__: Any) -> list[Any]:
+        if name != "kernels.example":
+            raise socket.gaierror(-2, "Name or service not known")
+        return []
+
+    monkeypatch.setattr(names, "getproxies", dict)
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    urls = {"kernelUrl": "http://kernels.example/k", "initrdUrl": "https://gone.example/i"}
+    osies = [
+        {"metadata": {"namespace": "d", "name": "o"}, "spec": urls},
+        {
+            "metadata": {"namespace": "d", "name": "p"},
+            "spec": {"kernelUrl": "file:///x", "initrdUrl": "http://10.0.0.1/"},
+        },
+        {"metadata": {}, "spec": {"kernelUrl": "http://[::1/", "initrdUrl": 7}},
+    ]
+    (found,) = osie_names(osies)
+    assert found.how_bad == Severity.ERROR
+    assert found.seen == "gone.example (OSIE d/o: initrdUrl): Name or service not known"
+    monkeypatch.setattr(
+        names, "getproxies", lambda: {"http": "http://kernels.example:3128", "https": "http://10.1.1.1"}
+    )
+    assert [one.seen for one in osie_names(osies)] == ["resolved: kernels.example"]
+
+
+@pytest.mark.parametrize(
+    ("worst", "status"),
+    [
+        (Finding("a", True, "well"), 0),
+        (note("a", "not looked at"), 0),
+        (warning("a", "odd", "mend"), 3),
+        (Finding("a", False, "bad", "mend"), 1),
+    ],
+)
+def test_exit_status_says_how_bad_it_is(monkeypatch: pytest.MonkeyPatch, worst: Finding, status: int) -> None:
+    monkeypatch.setattr(command.examine, "serving", lambda *_: iter([worst]))
+    for name in ("data_directory", "lab"):
+        monkeypatch.setattr(command.examine, name, lambda *_: iter(()))
+    for name in ("running_edge", "_osies"):
+        monkeypatch.setattr(command, name, lambda *_: iter(()))
+    assert CliRunner().invoke(command.doctor, []).exit_code == status
+    ran = CliRunner().invoke(command.doctor, ["--json"])
+    assert ran.exit_code == status
+    document = json.loads(ran.output)
+    assert document["severity"] in ("note", worst.how_bad.name.lower())
+    assert document["findings"][0]["severity"] == worst.how_bad.name.lower()

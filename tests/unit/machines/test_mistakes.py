@@ -1,0 +1,187 @@
+"""The condition Misconfigured: what can't work of a Hardware is on it while it is so, whatever other edges say."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from ipaddress import IPv4Network
+from typing import Any, cast
+
+import pytest
+
+from edge.machines import MistakeWriter
+from tests.waiting import until
+from tink.api.mistakes import Site, hardware_mistakes, osie_mistakes
+from tink.api.v1alpha2 import Raw
+from tink.kube.cache import Informer
+from tink.kube.client import KubeClient
+
+MAC = "52:54:00:12:34:56"
+HERE = IPv4Network("10.0.0.0/24")
+SUM = "0" * 64
+
+
+def hardware(ip: str = "10.0.0.5", *, annotations: Any = None, osie: str = "", **dhcp: str) -> Raw:
+    reserved = {"ip": ip, "netmask": "255.255.255.0", **dhcp} if ip else {}
+    spec = {"networkInterfaces": {MAC: {"dhcp": reserved}}, **({"osie": {"name": osie}} if osie else {})}
+    return {"metadata": {"name": "a", "namespace": "d", "annotations": annotations or {}}, "spec": spec}
+
+
+def site(*networks: str, name: str = "the edge here", addresses: tuple[str, ...] = ("10.0.0.1",)) -> Site:
+    return Site(tuple(map(IPv4Network, networks or ("10.0.0.0/24",))), (), frozenset(addresses), name)
+
+
+@pytest.mark.parametrize(
+    ("obj", "reason", "said"),
+    [
+        (hardware("10.0.0.1"), "ServerAddress", "dhcp.ip: 10.0.0.1 is the address of the edge here itself"),
+        (hardware(gateway="10.0.1.1"), "GatewayOutsideNetwork", "10.0.1.1 is not in the network 10.0.0.0/24"),
+        (hardware(""), "NoAddress", "dhcp.ip: is not set"),
+        (hardware("10.9.0.5"), "NetworkNotServed", "10.9.0.5 is in 10.9.0.0/24, and the edge here is on 10.0.0.0/24"),
+        (hardware(osie="none"), "OSIENotFound", "spec.osie.name: there is no OSIE d/none yet"),
+        (hardware(osie="bad"), "InvalidChecksum", "OSIE d/bad: metadata.annotations[tinkerbell.org/kernel-sha256]: a "),
+        (
+            hardware(annotations={"tinkerbell.org/initrd-sha256": SUM}),
+            "InvalidChecksum",
+            "metadata.annotations[tinkerbell.org/initrd-sha256]: nothing reads it on a Hardware",
+        ),
+    ],
+)
+def test_each_mistake_is_named_with_its_field(obj: Raw, reason: str, said: str) -> None:
+    osies = {"bad": {"metadata": {"annotations": {"tinkerbell.org/kernel-sha256": "sha256:12"}}}}
+    (found,) = hardware_mistakes(obj, site(), lambda _, name: osies.get(name))
+    assert found.reason == reason
+    assert said in str(found)
+
+
+def test_what_works_is_no_mistake() -> None:
+    good = {"metadata": {"annotations": {"tinkerbell.org/kernel-sha256": f"sha256:{SUM}"}}}
+    assert hardware_mistakes(hardware(gateway="10.0.0.1", osie="good"), site(), lambda *_: good) == []
+    assert osie_mistakes(good) == []
+    assert hardware_mistakes(hardware("10.9.0.5"), Site()) == [], "whoever knows no networks says nothing of them"
+    off = hardware("")
+    off["spec"]["networkInterfaces"][MAC]["disableDhcp"] = True
+    assert hardware_mistakes(off, site()) == []
+    proxy = Site((HERE,), (), frozenset({"10.0.0.1"}), gives_addresses=False)
+    assert hardware_mistakes(hardware("10.9.0.5"), proxy) == []
+    for odd in (None, 7, {"spec": 7}, {"spec": {"networkInterfaces": {MAC: {"dhcp": {"ip": 7, "netmask": []}}}}}):
+        hardware_mistakes(odd, site(), lambda *_: None)
+
+
+class Api:
+    """Objects with their informer: what is written comes back."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str], Raw] = {}
+        self.handlers: list[tuple[Callable[..., object], Callable[..., object]]] = []
+        self.patches: list[Raw] = []
+
+    def add_event_handler(self, changed: Callable[..., object], deleted: Callable[..., object]) -> None:
+        self.handlers.append((changed, deleted))
+
+    def get(self, namespace: str, name: str) -> Raw | None:
+        return self.objects.get((namespace, name))
+
+    def list(self) -> Iterator[Raw]:
+        return iter([*self.objects.values()])
+
+    def put(self, obj: Raw) -> None:
+        obj = copy.deepcopy(obj)
+        key = (obj["metadata"]["namespace"], obj["metadata"]["name"])
+        obj["metadata"]["resourceVersion"] = str(len(self.patches))
+        old = self.objects.get(key)
+        self.objects[key] = obj
+        for changed, _ in self.handlers:
+            changed(obj, old)
+
+    def delete(self, name: str) -> None:
+        old = self.objects.pop(("d", name))
+        for _, deleted in self.handlers:
+            deleted(old)
+
+    async def patch(self, _resource: Any, name: str, namespace: str, patch: Raw, *, subresource: str) -> Raw:
+        assert subresource == "status"
+        self.patches.append(patch)
+        obj = copy.deepcopy(self.objects[namespace, name])
+        obj["status"] = patch["status"]
+        self.put(obj)
+        return obj
+
+    def condition(self) -> tuple[str, str]:
+        """Its status and reason."""
+        conditions = self.objects["d", "a"].get("status", {}).get("conditions", [])
+        return (conditions[0]["status"], conditions[0]["reason"]) if conditions else ("", "")
+
+
+@asynccontextmanager
+async def edge(api: Api, osies: Api, known: Site) -> AsyncIterator[MistakeWriter]:
+    def now() -> Site:
+        return Site(known.networks, writer.relayed, known.addresses, known.name)
+
+    client, informers = cast(KubeClient, api), (cast(Informer, api), cast(Informer, osies))
+    writer = MistakeWriter(client, *informers, now, settle_seconds=0.001)
+    for obj in api.list():
+        for changed, _ in api.handlers[-1:]:
+            changed(obj, None)
+    task = asyncio.create_task(writer.run())
+    try:
+        yield writer
+    finally:
+        del api.handlers[-1], osies.handlers[-1]
+        task.cancel()
+
+
+async def test_mistake_is_shown_until_it_is_mended_and_a_good_hardware_is_never_written() -> None:
+    api, osies = Api(), Api()
+    async with edge(api, osies, site()):
+        api.put(hardware())
+        await asyncio.sleep(0.05)
+        assert api.patches == []
+        api.put(hardware(osie="late"))
+        await until(lambda: api.condition() == ("True", "OSIENotFound"))
+        osies.put({"metadata": {"name": "late", "namespace": "d"}})
+        await until(lambda: api.condition() == ("False", "Mended"))
+        osies.delete("late")
+        await until(lambda: api.condition() == ("True", "OSIENotFound"))
+
+
+async def test_network_behind_a_relay_is_unknown_until_the_relay_is_heard_and_known_after_a_restart() -> None:
+    api, osies = Api(), Api()
+    api.put(hardware("10.9.0.5"))
+    async with edge(api, osies, site()) as writer:
+        await until(lambda: api.condition() == ("Unknown", "NetworkNotServed"))
+        writer.relay_heard("10.8.0.1")
+        writer.relay_heard("10.9.0.1")
+        await until(lambda: api.condition() == ("False", "NetworkKnown"))
+        assert writer.relayed == (IPv4Network("10.9.0.0/24"),)
+    written = len(api.patches)
+    async with edge(api, osies, site()) as again:
+        await asyncio.sleep(0.05)
+        assert again.relayed == (IPv4Network("10.9.0.0/24"),)
+        assert len(api.patches) == written
+
+
+async def test_edge_that_has_the_network_is_believed_by_the_others() -> None:
+    api, osies = Api(), Api()
+    api.put(hardware("10.9.0.5"))
+    async with edge(api, osies, site()):
+        await until(lambda: api.condition() == ("Unknown", "NetworkNotServed"))
+        async with edge(api, osies, site("10.9.0.0/24", name="the edge there", addresses=("10.9.0.1",))):
+            await until(lambda: api.condition() == ("False", "NetworkKnown"))
+            await asyncio.sleep(0.05)
+            assert len(api.patches) == 2, "they do not take turns"
+
+
+async def test_address_of_one_edge_is_not_cleared_by_another() -> None:
+    api, osies = Api(), Api()
+    api.put(hardware("10.0.0.1"))
+    async with edge(api, osies, site()), edge(api, osies, site(name="the edge there", addresses=("10.0.0.2",))):
+        await until(lambda: api.condition() == ("True", "ServerAddress"))
+        await asyncio.sleep(0.05)
+        assert len(api.patches) == 1
+        changed = copy.deepcopy(api.objects["d", "a"])
+        changed["spec"] = hardware("10.0.0.7")["spec"]
+        api.put(changed)
+        await until(lambda: api.condition() == ("False", "Mended"))

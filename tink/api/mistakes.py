@@ -1,0 +1,163 @@
+"""What can't work although it can be stored: mistakes in a Hardware or an OSIE that no schema can see.
+
+Asked by the webhooks, which warn whoever writes, and by the edge, which shows them on the Hardware: the condition
+`Misconfigured`. Pure; what can't be read is left to the schema.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import AddressValueError, IPv4Address, IPv4Interface, IPv4Network, NetmaskValueError
+from typing import Any, Final
+
+from tink.api.v1alpha2 import INITRD_SHA256_ANNOTATION, KERNEL_SHA256_ANNOTATION
+
+_CHECKSUMS: Final = (KERNEL_SHA256_ANNOTATION, INITRD_SHA256_ANNOTATION)
+_SHA256: Final = re.compile(r"\s*(sha256:)?[0-9a-fA-F]{64}\s*|\s*")
+
+
+class Reason(StrEnum):
+    """Of the condition `Misconfigured`: the worst first."""
+
+    SERVER_ADDRESS = "ServerAddress"
+    GATEWAY_OUTSIDE_NETWORK = "GatewayOutsideNetwork"
+    NO_ADDRESS = "NoAddress"
+    OSIE_NOT_FOUND = "OSIENotFound"
+    INVALID_CHECKSUM = "InvalidChecksum"
+    NETWORK_NOT_SERVED = "NetworkNotServed"
+    """It may be known to a relay that was not heard yet: no mistake, as long as nobody knows better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """`field` of the object, and what is wrong with it in a sentence that begins there."""
+
+    reason: Reason
+    field: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What is known of whoever gives machines their addresses.
+
+    `networks` are those that it is on, `relayed` those whose relays it has heard; without any of the first nothing is
+    said of networks. `addresses` are its own (dotted), and `name` says whose they are. Without `gives_addresses`,
+    another DHCP server gives them.
+    """
+
+    networks: Sequence[IPv4Network] = ()
+    relayed: Sequence[IPv4Network] = ()
+    addresses: frozenset[str] = frozenset()
+    name: str = "the edge"
+    gives_addresses: bool = True
+
+
+ELSEWHERE: Final = Site(gives_addresses=False)
+"""Where nothing is known of it."""
+
+
+def hardware_mistakes(hardware: Any, site: Site, osie: Callable[[str, str], Any] | None = None) -> list[Mistake]:
+    """Those of a Hardware, the worst first. `osie(namespace, name)` gives the OSIE or None; None: it is not looked up.
+
+    A checksum in the OSIE that is none is the Hardware's mistake, too: its machine does not get that file.
+    """
+    found = [*_interface_mistakes(hardware, site)] if site.gives_addresses else []
+    found += [
+        Mistake(
+            Reason.INVALID_CHECKSUM,
+            f"metadata.annotations[{name}]",
+            "nothing reads it on a Hardware: put it on the OSIE whose file it is of",
+        )
+        for name in _CHECKSUMS
+        if name in _annotations(hardware)
+    ]
+    reference = _dict(_dict(_dict(hardware).get("spec")).get("osie")).get("name")
+    if osie is not None and isinstance(reference, str) and reference:
+        namespace = str(_dict(_dict(hardware).get("metadata")).get("namespace", ""))
+        boots = osie(namespace, reference)
+        if boots is None:
+            message = f"there is no OSIE {namespace}/{reference} yet: the machine netboots nothing"
+            found.append(Mistake(Reason.OSIE_NOT_FOUND, "spec.osie.name", message))
+        else:
+            found += [
+                Mistake(one.reason, "spec.osie.name", f"OSIE {namespace}/{reference}: {one}")
+                for one in osie_mistakes(boots)
+            ]
+    order = list(Reason)
+    return sorted(found, key=lambda one: order.index(one.reason))
+
+
+def osie_mistakes(osie: Any) -> list[Mistake]:
+    """Those of an OSIE: annotations that are no checksums, so that the file is not served."""
+    annotations = _annotations(osie)
+    return [
+        Mistake(
+            Reason.INVALID_CHECKSUM,
+            f"metadata.annotations[{name}]",
+            "a SHA-256 checksum is 64 hexadecimal digits; the file is not served",
+        )
+        for name in _CHECKSUMS
+        if name in annotations and not _SHA256.fullmatch(str(annotations[name]))
+    ]
+
+
+def network_of(dhcp: Any) -> IPv4Interface | None:
+    """The reserved address in its network, of an interface's `dhcp`; None if either can't be read."""
+    given = _dict(dhcp)
+    ip, netmask = given.get("ip"), given.get("netmask")
+    if not isinstance(ip, str) or not isinstance(netmask, str) or "." not in netmask:
+        return None
+    try:
+        return IPv4Interface(f"{ip}/{netmask}")
+    except (AddressValueError, NetmaskValueError, ValueError):
+        return None
+
+
+def _interface_mistakes(hardware: Any, site: Site) -> Iterator[Mistake]:
+    interfaces = _dict(_dict(_dict(hardware).get("spec")).get("networkInterfaces"))
+    for mac, interface in interfaces.items():
+        if not isinstance(interface, dict) or interface.get("disableDhcp") is True:
+            continue
+        dhcp = _dict(interface.get("dhcp"))
+        path, ip = f"spec.networkInterfaces[{mac}].dhcp", dhcp.get("ip")
+        if not ip:
+            yield Mistake(
+                Reason.NO_ADDRESS, f"{path}.ip", "is not set: this card gets no DHCP answer (disableDhcp says so, too)"
+            )
+            continue
+        if ip in site.addresses:
+            yield Mistake(Reason.SERVER_ADDRESS, f"{path}.ip", f"{ip} is the address of {site.name} itself")
+        at = network_of(dhcp)
+        if at is None:
+            continue
+        gateway = _address(dhcp.get("gateway"))
+        if gateway is not None and at.network.prefixlen < 32 and gateway not in at.network:
+            message = f"{gateway} is not in the network {at.network} of this address"
+            yield Mistake(Reason.GATEWAY_OUTSIDE_NETWORK, f"{path}.gateway", message)
+        known = (*site.networks, *site.relayed)
+        if site.networks and not any(at.ip in network for network in known):
+            here = ", ".join(map(str, site.networks))
+            where = f"{at.ip} is in {at.network}, and {site.name} is on {here}"
+            yield Mistake(Reason.NETWORK_NOT_SERVED, f"{path}.ip", f"{where}: only machines behind a relay can use it")
+
+
+def _address(value: Any) -> IPv4Address | None:
+    try:
+        return IPv4Address(value) if isinstance(value, str) else None
+    except AddressValueError:
+        return None
+
+
+def _annotations(obj: Any) -> dict[str, Any]:
+    return _dict(_dict(_dict(obj).get("metadata")).get("annotations"))
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
