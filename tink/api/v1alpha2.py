@@ -56,8 +56,8 @@ HOLD_ANNOTATION = "tinkerbell.org/hold"
 puts it on what may have run since the backup was made; whoever takes it away says that it may run."""
 
 PAUSED_ANNOTATION = "tinkerbell.org/paused"
-"""No component of tinkedge changes a Workflow that has it; the value says why. `tinkedge move` puts it on what it takes to
-another API."""
+"""No component of tinkedge changes a Workflow that has it; the value says why. `tinkedge move` puts it on what it takes
+to another API."""
 
 # Those of what is read are more lenient than those of `tink.api.patterns`, which the API enforces.
 _HOSTNAME_PATTERN = (

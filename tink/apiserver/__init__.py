@@ -2,5 +2,6 @@
 
 from tink.apiserver.errors import ApiServerError
 from tink.apiserver.server import ApiServer
+from tink.apiserver.store import snapshots
 
-__all__ = ["ApiServer", "ApiServerError"]
+__all__ = ["ApiServer", "ApiServerError", "snapshots"]

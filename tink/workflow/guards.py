@@ -26,7 +26,15 @@ def paused(workflow: Raw) -> bool:
 
 def held(workflow: Raw) -> bool:
     """Whether the Workflow has not begun and is not to, until somebody says so. Raises InvalidStatusError."""
-    return hold_of(workflow) is not None and state_of(workflow) in _NOT_BEGUN
+    return hold_of(workflow) is not None and not begun(workflow)
+
+
+def begun(workflow: Raw) -> bool:
+    """Whether an action has begun, or the Workflow has ended or is to: nobody gives it to an agent any more.
+
+    Raises InvalidStatusError.
+    """
+    return state_of(workflow) not in _NOT_BEGUN
 
 
 def hold_of(workflow: Raw) -> str | None:

@@ -2,9 +2,11 @@
 
 `object_store` is what everybody uses: reads and writes for the event loop, done by threads (`reader`, `writer`,
 `checkpointer`) behind a cache (`object_cache`). `objects` are the values that go in and out; `database` and
-`migrations` are the file. What a broken disk can do to it: `integrity`, `high_water_mark`, `read_only`.
+`migrations` are the file. What a broken disk can do to it: `integrity`, `high_water_mark`, `read_only`. `snapshots` are
+copies of it, for backups.
 """
 
+from tink.apiserver.store import snapshots
 from tink.apiserver.store.object_store import Store
 from tink.apiserver.store.objects import (
     Event,
@@ -29,4 +31,5 @@ __all__ = [
     "Store",
     "Stored",
     "Write",
+    "snapshots",
 ]
