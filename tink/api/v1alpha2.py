@@ -59,6 +59,10 @@ PAUSED_ANNOTATION = "tinkerbell.org/paused"
 """No component of tinkedge changes a Workflow that has it; the value says why. `tinkedge move` puts it on what it takes
 to another API."""
 
+ORIGIN_ANNOTATION = "tinkerbell.org/moved-from"
+"""Of what `tinkedge move` has brought: the uid of the namespace kube-system of the API that it is from, and its uid
+there."""
+
 # Those of what is read are more lenient than those of `tink.api.patterns`, which the API enforces.
 _HOSTNAME_PATTERN = (
     r"^(([a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9\-]*[a-zA-Z0-9])\.)*([A-Za-z0-9]|[A-Za-z0-9][A-Za-z0-9\-]*[A-Za-z0-9])$"
