@@ -83,7 +83,7 @@ class Mover:
                 f"({record['to']}): finish that, or take it back with --abort, first"
             )
         if record.get("phase") != _HANDED_OVER:
-            await self._check_definitions(install=install_crds and not dry_run)
+            await self._check_definitions(install=install_crds, dry_run=dry_run)
             found = await self._look()
             if dry_run or self._report.problems:
                 return self._report
@@ -133,9 +133,12 @@ class Mover:
     def _pause(self) -> str:
         return f"moved to {self._to}"
 
-    async def _check_definitions(self, *, install: bool) -> None:
+    async def _check_definitions(self, *, install: bool, dry_run: bool) -> None:
         for definition in generate():
             name = definition["metadata"]["name"]
+            if install and dry_run:
+                self._report.notes.append(f"{name} would be installed or updated at the target")
+                continue
             if install:
                 try:
                     await apply_object(self._target, CRD, definition, "tinkedge")
