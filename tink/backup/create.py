@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from tink.apiserver import snapshots
+from tink.apiserver import survey_snapshot, take_snapshot
 from tink.backup import archive, contents
 from tink.backup.archive import Manifest, Progress
 
@@ -45,8 +45,8 @@ def create(
     with private_directory(work or directory, "backup") as beside:
         copy = beside / contents.STATE
         _check_room(state, beside)
-        snapshots.take(state, copy, progress)
-        held = snapshots.survey(copy)
+        take_snapshot(state, copy, progress)
+        held = survey_snapshot(copy)
         names, paths = [contents.STATE], [copy]
         for name, path in contents.kept_files(directory, osie=osie):
             if problem := archive.unusable_name(name):

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tink.api.v1alpha2 import HOLD_ANNOTATION
-from tink.apiserver import snapshots
+from tink.apiserver import advance_snapshot, lock_state, newest_answered, salvage_state, survey_snapshot
 from tink.backup import contents
 from tink.backup.archive import Manifest, Progress, Reader
 from tink.backup.create import private_directory
@@ -51,7 +51,7 @@ class Held:
 @dataclass(slots=True)
 class Restored:
     """What is there now. `aside` is where that went which was there before, if anything was; `lost`, `older` and
-    `uncertain` are of a salvage (`snapshots.Salvage`)."""
+    `uncertain` are of a salvage (`Salvage` of the store)."""
 
     version: int
     objects: dict[str, int]
@@ -105,8 +105,8 @@ def salvage(damaged: Path, directory: Path, *, now: datetime, force: bool = Fals
             copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             private_files.write(copy, path.read_bytes())
         with private_directory(directory, "salvage") as work:
-            found = snapshots.salvage(damaged / contents.STATE, staging / contents.STATE, work)
-        answered = snapshots.newest_answered(damaged)
+            found = salvage_state(damaged / contents.STATE, staging / contents.STATE, work)
+        answered = newest_answered(damaged)
         why = "salvaged from a damaged state, and may have run"
         made = _complete(staging, directory, _MARGIN, None if resume else why, answered)
         made.lost, made.older, made.uncertain = found.lost, found.older, found.uncertain
@@ -119,7 +119,7 @@ def _complete(staging: Path, directory: Path, skipped: int, why: str | None, ans
     state = staging / contents.STATE
     if not state.is_file():
         raise RestoreError(f"there is no {contents.STATE} in it")
-    found = snapshots.survey(state)
+    found = survey_snapshot(state)
     on_hold: list[Held] = []
 
     def hold(_: str, workflow: dict[str, Any]) -> bool:
@@ -132,9 +132,9 @@ def _complete(staging: Path, directory: Path, skipped: int, why: str | None, ans
         annotations[HOLD_ANNOTATION] = why
         return True
 
-    above = max(found.version, answered, snapshots.newest_answered(directory)) + skipped
-    version = snapshots.advance(state, above, [WORKFLOWS], hold)
-    objects = snapshots.survey(state).objects
+    above = max(found.version, answered, newest_answered(directory)) + skipped
+    version = advance_snapshot(state, above, [WORKFLOWS], hold)
+    objects = survey_snapshot(state).objects
     files = sorted(str(path.relative_to(staging)) for path in staging.rglob("*") if path.is_file())
     return Restored(version, objects, files, held=on_hold)
 
@@ -155,7 +155,7 @@ def _claimed(directory: Path, *, force: bool) -> Iterator[None]:
     """Have the data directory for oneself. Raises RestoreError, SnapshotError, OSError."""
     made = not directory.exists()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = snapshots.lock(directory)
+    lock = lock_state(directory)
     try:
         there = sorted(path.name for path in directory.iterdir() if not contents.is_kept(path.name))
         if there and not force:

@@ -6,7 +6,6 @@
 copies of it, for backups.
 """
 
-from tink.apiserver.store import snapshots
 from tink.apiserver.store.object_store import Store
 from tink.apiserver.store.objects import (
     Event,
@@ -19,6 +18,15 @@ from tink.apiserver.store.objects import (
     Stored,
     Write,
 )
+from tink.apiserver.store.snapshots import (
+    SnapshotError,
+    advance_snapshot,
+    lock_state,
+    newest_answered,
+    salvage_state,
+    survey_snapshot,
+    take_snapshot,
+)
 
 __all__ = [
     "Event",
@@ -27,9 +35,15 @@ __all__ = [
     "MismatchError",
     "Owned",
     "Page",
+    "SnapshotError",
     "StorageError",
     "Store",
     "Stored",
     "Write",
-    "snapshots",
+    "advance_snapshot",
+    "lock_state",
+    "newest_answered",
+    "salvage_state",
+    "survey_snapshot",
+    "take_snapshot",
 ]

@@ -1,10 +1,10 @@
 """Snapshots: the state as a file of its own, as of one moment, and what is done with such a file before it is served.
 
-    take      a copy of a state that may be in use, by SQLite's backup API (sqlite.org/backup.html)
-    survey    what a copy holds; it is checked as at a start
-    advance   the copy goes on at a later version, as etcd's `--bump-revision` and `--mark-compacted` have it: clients
-              that remember versions from after the backup are told to list anew, and never see one go backwards
-    salvage   what can be read of a damaged state, as a new file
+    take_snapshot     a copy of a state that may be in use, by SQLite's backup API (sqlite.org/backup.html)
+    survey_snapshot   what a copy holds; it is checked as at a start
+    advance_snapshot  it goes on at a later version, as etcd's `--bump-revision` and `--mark-compacted` have it: clients
+                      that remember versions from after the backup are told to list anew, and never see one go back
+    salvage_state     what can be read of a damaged state, as a new file
 
 None of them changes the state that it reads.
 """
@@ -71,7 +71,7 @@ class Salvage:
     uncertain: bool = False
 
 
-def take(path: Path, destination: Path, progress: Progress) -> None:
+def take_snapshot(path: Path, destination: Path, progress: Progress) -> None:
     """Copy the state at `path`, as it is at this moment, into the new file `destination`; whoever uses it goes on.
 
     Raises SnapshotError, OSError.
@@ -90,7 +90,7 @@ def take(path: Path, destination: Path, progress: Progress) -> None:
         source.close()
 
 
-def survey(path: Path) -> Survey:
+def survey_snapshot(path: Path) -> Survey:
     """Check a copy, and say what it holds. Raises SnapshotError when it is damaged or none of ours."""
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)) as db:
@@ -106,7 +106,7 @@ def survey(path: Path) -> Survey:
         raise SnapshotError(f"{path}: {error}") from error
 
 
-def lock(directory: Path) -> int:
+def lock_state(directory: Path) -> int:
     """Take the lock of the state in a data directory, for as long as the descriptor that this gives is open.
 
     Raises SnapshotError when an API server has it, OSError.
@@ -124,7 +124,7 @@ def newest_answered(directory: Path) -> int:
     return 0
 
 
-def advance(path: Path, above: int, resources: Iterable[str], edit: Edit) -> int:
+def advance_snapshot(path: Path, above: int, resources: Iterable[str], edit: Edit) -> int:
     """Have a copy that nobody uses go on at a version above `above`, with no history before that; bring it to today's
     schema.
 
@@ -193,7 +193,7 @@ def _forget_history(db: sqlite3.Connection) -> None:
 # --- a damaged state --------------------------------------------------------------------------------------------------
 
 
-def salvage(path: Path, destination: Path, work: Path) -> Salvage:
+def salvage_state(path: Path, destination: Path, work: Path) -> Salvage:
     """Write what can be read of the damaged state at `path` into the new file `destination`. `work` is an empty
     directory, for a copy that SQLite may write to.
 
