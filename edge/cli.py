@@ -29,6 +29,9 @@ COMMANDS = {
     "metal3-migrate": ("metal3_migrate", "Move what is stored of Metal3's BareMetalHosts to v1beta1."),
     "watch": ("watch", "The journey of machines, live."),
     "metadata-url": ("metadata_url", "Signed URLs of a machine's metadata, for machines behind NAT."),
+    "backup": ("backup", "The data directory as one file, while everything runs."),
+    "restore": ("restore", "A data directory from a backup."),
+    "move": ("move", "All objects to another API: from the embedded one to a cluster, and back."),
     "doctor": ("doctor", "What would keep this host from serving, and how to mend it."),
 }
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
 
 from edge.commands.metal3_options import empty_checksum_type
+from edge.commands.progress import Progress
 from tink.convert.metal3 import ConversionSettings
 from tink.kube.client import ApiError, KubeClient, KubeConfigError
 from tink.metal3.migration import plan, report
@@ -23,8 +23,6 @@ from tink.metal3.migration.report import EXIT_CODES, Outcome
 from tink.metal3.migration.survey import Survey, survey
 
 _PHASES = tuple(phase.value for phase in Phase if phase is not Phase.SERVED)
-_DRAW_SECONDS = 0.2  # seconds, on a terminal
-_LOG_SECONDS = 10.0  # seconds, elsewhere
 
 
 @click.command("metal3-migrate")
@@ -108,7 +106,7 @@ class _Run:
 
     async def all(self, kubeconfig: Path | None, context: str | None) -> Outcome:
         """Look, plan, and do it if that is wanted and nothing stands in the way."""
-        progress = _Progress()
+        progress = Progress()
         try:
             client = await KubeClient.connect(kubeconfig, context)
             try:
@@ -120,7 +118,7 @@ class _Run:
             self.error = str(error)
             return Outcome.FAILED
 
-    async def _all(self, client: KubeClient, progress: _Progress) -> Outcome:
+    async def _all(self, client: KubeClient, progress: Progress) -> Outcome:
         self.survey = await survey(client, self.settings.conversion, progress)
         progress.clear()
         self.plan = plan.make(self.survey, self.settings)
@@ -139,29 +137,3 @@ class _Run:
             for line in report.done_lines(done):
                 click.echo(line, err=True)
         return Outcome.FAILED if any(done.failures for done in self.done) else Outcome.FINISHED
-
-
-class _Progress:
-    """How far it is, on standard error: a line that is drawn again on a terminal, a line now and then elsewhere."""
-
-    def __init__(self) -> None:
-        self._terminal = sys.stderr.isatty()
-        self._every = _DRAW_SECONDS if self._terminal else _LOG_SECONDS
-        self._next = time.monotonic() + self._every
-        self._drawn = False
-
-    def __call__(self, what: str, count: int, total: int) -> None:
-        """Told after each object, or a few of them."""
-        now = time.monotonic()
-        if now < self._next:
-            return
-        self._next = now + self._every
-        text = f"{what}: {count} of {total}" if total else f"{what}: {count}"
-        click.echo(f"\r{text}\x1b[K" if self._terminal else text, nl=not self._terminal, err=True)
-        self._drawn = self._terminal
-
-    def clear(self) -> None:
-        """Take the line away."""
-        if self._drawn:
-            click.echo("\r\x1b[K", nl=False, err=True)
-        self._drawn = False

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tink.api.v1alpha2 import Raw, WorkflowState
+from tink.api.v1alpha2 import HOLD_ANNOTATION, Raw, WorkflowState
 from tink.kube.objects import NamespacedName
+from tink.workflow.guards import held
 from tink.workflow.status import InvalidStatusError, parse_timestamp, state_of, status_of
 
 
@@ -20,12 +21,14 @@ class _Ended(NamedTuple):
 
 
 class PendingWorkflows:
-    """Belongs to one event loop."""
+    """Belongs to one event loop. A Workflow that somebody holds is none that its machine should boot for."""
 
     def __init__(self) -> None:
         self._hardware_of: dict[NamespacedName, NamespacedName] = {}
         self._open: dict[NamespacedName, set[str]] = {}
         """Names of the Workflows that have not ended, by Hardware."""
+        self._held: dict[NamespacedName, set[str]] = {}
+        """Names of the Workflows that somebody holds, by Hardware."""
         self._ended: dict[NamespacedName, _Ended] = {}
         """The Workflow that ended last, by Hardware."""
 
@@ -35,7 +38,11 @@ class PendingWorkflows:
 
     def why_none(self, namespace: str, name: str) -> str:
         """Why the Hardware has none, in one line that says what to do."""
-        ended = self._ended.get(NamespacedName(namespace, name))
+        hardware = NamespacedName(namespace, name)
+        if hardware in self._held:
+            workflow = min(self._held[hardware])
+            return f"Workflow {namespace}/{workflow} is held: see its annotation {HOLD_ANNOTATION}"
+        ended = self._ended.get(hardware)
         if ended is None:
             return f"no Workflow for {namespace}/{name}: create one"
         was = "was" if ended.state is WorkflowState.CANCELED else "has"
@@ -51,7 +58,8 @@ class PendingWorkflows:
         self._hardware_of[key] = hardware
         state = _end_state(new)
         if state is None:
-            self._open.setdefault(hardware, set()).add(key.name)
+            names = self._held if _held(new) else self._open
+            names.setdefault(hardware, set()).add(key.name)
             return
         ended = _Ended(_time_of_end(new), key.name, state)
         if hardware not in self._ended or self._ended[hardware].when <= ended.when:
@@ -65,11 +73,11 @@ class PendingWorkflows:
         hardware = self._hardware_of.pop(key, None)
         if hardware is None:
             return
-        names = self._open.get(hardware)
-        if names is not None:
+        for by_hardware in (self._open, self._held):
+            names = by_hardware.get(hardware, set())
             names.discard(key.name)
             if not names:
-                del self._open[hardware]
+                by_hardware.pop(hardware, None)
         ended = self._ended.get(hardware)
         if ended is not None and ended.workflow == key.name:
             del self._ended[hardware]
@@ -81,6 +89,13 @@ def _hardware(workflow: Raw) -> NamespacedName | None:
     reference = spec.get("hardwareRef") if isinstance(spec, dict) else None
     name = reference.get("name") if isinstance(reference, dict) else None
     return NamespacedName.of(workflow)._replace(name=name) if isinstance(name, str) and name else None
+
+
+def _held(workflow: Raw) -> bool:
+    try:
+        return held(workflow)
+    except InvalidStatusError:
+        return False
 
 
 def _end_state(workflow: Raw) -> WorkflowState | None:

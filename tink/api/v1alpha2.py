@@ -51,6 +51,18 @@ KERNEL_SHA256_ANNOTATION = "tinkerbell.org/kernel-sha256"
 INITRD_SHA256_ANNOTATION = "tinkerbell.org/initrd-sha256"
 """SHA-256 of an OSIE's initrd, in hex: what is fetched from `initrdUrl` must have it to be served."""
 
+HOLD_ANNOTATION = "tinkerbell.org/hold"
+"""Keeps a Workflow that has not begun from being prepared and given to an agent; the value says why. `tinkedge restore`
+puts it on what may have run since the backup was made; whoever takes it away says that it may run."""
+
+PAUSED_ANNOTATION = "tinkerbell.org/paused"
+"""No component of tinkedge changes a Workflow that has it; the value says why. `tinkedge move` puts it on what it takes
+to another API."""
+
+ORIGIN_ANNOTATION = "tinkerbell.org/moved-from"
+"""Of what `tinkedge move` has brought: the uid of the namespace kube-system of the API that it is from, and its uid
+there."""
+
 # Those of what is read are more lenient than those of `tink.api.patterns`, which the API enforces.
 _HOSTNAME_PATTERN = (
     r"^(([a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9\-]*[a-zA-Z0-9])\.)*([A-Za-z0-9]|[A-Za-z0-9][A-Za-z0-9\-]*[A-Za-z0-9])$"
@@ -503,6 +515,11 @@ class WorkflowStatus(Model):
 
     actions: list[ActionStatus] | None = Field(
         default=None, json_schema_extra=_map_list("id"), description="The actions and their states."
+    )
+    id: str | None = Field(
+        default=None,
+        description="Identifies the Workflow to its agent, where that is not metadata.uid: it was moved here from "
+        "another API, where it had this one.",
     )
     started_at: str | None = Field(
         default=None,

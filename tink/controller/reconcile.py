@@ -11,6 +11,8 @@ a restart of the controller (or a second one) changes nothing. How old a timesta
     not ended        mend what somebody took away by hand: our finalizer, the actions of a Pending Workflow
     deleted          Pending -> Canceled, Scheduled and Running -> Cancelling
     terminal         give up the finalizer, so that a deletion can go through
+    held             not begun: nothing but what deletes or cancels it; the condition Started says why
+    paused           nothing at all: another API is where it goes on
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from pydantic import ValidationError
 from tink.api.v1alpha2 import (
     API_VERSION,
     FINALIZER,
+    HOLD_ANNOTATION,
     Action,
     ActionState,
     ConditionStatus,
@@ -37,6 +40,7 @@ from tink.controller.settings import ControllerSettings
 from tink.kube.objects import ObjectReference
 from tink.template import TemplateError
 from tink.workflow import events, machine
+from tink.workflow.guards import held, hold_of, paused
 from tink.workflow.status import (
     ConditionType,
     Status,
@@ -62,6 +66,7 @@ REASON_HARDWARE_NOT_FOUND = "HardwareNotFound"
 REASON_TEMPLATE_NOT_FOUND = "TemplateNotFound"
 REASON_TEMPLATE_ERROR = "TemplateError"
 REASON_INVALID_WORKFLOW = "InvalidWorkflow"
+REASON_HELD = "Held"
 REASON_REFUSED = "RefusedByAPI"
 
 MAX_RENDERED_BYTES = 1_000_000
@@ -138,7 +143,7 @@ def to_be_rendered(workflow: Raw) -> bool:
     Raises InvalidStatusError.
     """
     state = state_of(workflow)
-    if deleted(workflow) or state not in (None, WorkflowState.PENDING):
+    if deleted(workflow) or state not in (None, WorkflowState.PENDING) or paused(workflow) or held(workflow):
         return False
     return state is None or outdated(workflow) or not actions_of(status_of(workflow))
 
@@ -174,7 +179,11 @@ class _Context:
 
 def _reconcile(workflow: Raw, hardware: Raw | None, template: Raw | None, context: _Context) -> Outcome:
     now = context.now
+    if paused(workflow):
+        return NOTHING
     state = state_of(workflow)
+    if held(workflow) and not deleted(workflow):
+        return _say_held(workflow)
     if state is None:
         if deleted(workflow):
             return _release(workflow)  # never prepared: there is nothing to cancel
@@ -190,7 +199,7 @@ def _reconcile(workflow: Raw, hardware: Raw | None, template: Raw | None, contex
     elif to_be_rendered(workflow):
         return _prepare(_unprepared(workflow), hardware, template, context, again=True)
     else:
-        noticed = NOTHING
+        noticed = _released(workflow)
     outcome = noticed if noticed.patches else _supervise(workflow, state, context)
     if outcome.patches or deleted(workflow):
         return outcome
@@ -200,8 +209,26 @@ def _reconcile(workflow: Raw, hardware: Raw | None, template: Raw | None, contex
 
 def _unprepared(workflow: Raw) -> Raw:
     """As if nothing had been prepared but the conditions; the merge patch puts the new actions in place of the old."""
-    kept = ("conditions", "lastTransitioned")
+    kept = ("id", "conditions", "lastTransitioned")
     return {**workflow, "status": {key: value for key, value in status_of(workflow).items() if key in kept}}
+
+
+def _say_held(workflow: Raw) -> Outcome:
+    """Somebody has to say first that it may run; nothing is over meanwhile."""
+    status: Status = dict(status_of(workflow))
+    message = f"{hold_of(workflow) or 'held'}; to let it run: kubectl annotate -n {workflow['metadata']['namespace']}"
+    message += f" workflow {workflow['metadata']['name']} {HOLD_ANNOTATION}-"
+    set_condition(status, ConditionType.STARTED, ConditionStatus.FALSE, REASON_HELD, message[: machine.MAX_MESSAGE])
+    return Outcome(_status(workflow, status if status != status_of(workflow) else None))
+
+
+def _released(workflow: Raw) -> Outcome:
+    """What a hold has left behind in the status goes with it."""
+    if condition(status_of(workflow), ConditionType.STARTED).get("reason") != REASON_HELD:
+        return NOTHING
+    status: Status = dict(status_of(workflow))
+    set_condition(status, ConditionType.STARTED, ConditionStatus.FALSE)
+    return Outcome(_status(workflow, status))
 
 
 # --- Preparing ----------------------------------------------------------------------------------------------------

@@ -33,7 +33,10 @@ _PKI = frozenset({"ca.key"})
 _OURS = SECRET | {"artifacts", "osie", "lost+found"}
 """All that may be in a directory that is closed without asking: `osie` is the operator's, `lost+found` the file
 system's."""
-_TEMPORARY = re.compile(r"\.(token|kubeconfig|pki|serving|state\.newest|[a-z]+-token(\.key)?)\.[a-z0-9_]{8}")
+_TEMPORARY = re.compile(
+    r"\.(token|kubeconfig|pki|serving|state\.newest|backup|restore|salvage|[a-z]+-token(\.key)?)\.[a-z0-9_]{8}"
+    r"|replaced-[0-9TZ]+"
+)
 _MIN_FREE_BYTES = 1 << 20
 """A disk with less room, in bytes, is full."""
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 
 def write(path: Path, content: bytes, mode: int = 0o600) -> None:
@@ -34,16 +35,37 @@ def create(path: Path, content: bytes) -> bool:
 
 
 @contextmanager
+def stream(path: Path) -> Iterator[BinaryIO]:
+    """Make or replace a file (0600) with what is written meanwhile; nothing has changed if that raises.
+
+    Raises OSError.
+    """
+    with _open_beside(path, 0o600) as (file, temporary):
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+        temporary.replace(path)
+        sync_directory(path.parent)
+
+
+@contextmanager
 def _beside(path: Path, content: bytes, mode: int) -> Iterator[Path]:
+    with _open_beside(path, mode) as (file, temporary):
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+        file.close()
+        yield temporary
+
+
+@contextmanager
+def _open_beside(path: Path, mode: int) -> Iterator[tuple[BinaryIO, Path]]:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # 0600 whatever the umask
     try:
         with os.fdopen(handle, "wb") as file:
             if mode != 0o600:
                 os.fchmod(file.fileno(), mode)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        yield Path(name)
+            yield file, Path(name)
     finally:
         with suppress(FileNotFoundError):  # moved
             Path(name).unlink()

@@ -55,6 +55,8 @@ HOST_V1BETA1 = ResourceType(metal3.GROUP, "v1beta1", "baremetalhosts", "BareMeta
 HARDWARE_DATA = ResourceType(metal3.GROUP, "v1alpha1", "hardwaredata", "HardwareData")
 MACHINE = ResourceType(RUFIO_GROUP, "v1alpha1", "machines", "Machine")
 """Rufio's."""
+NAMESPACE = ResourceType("", "v1", "namespaces", "Namespace", namespaced=False)
+CONFIG_MAP = ResourceType("", "v1", "configmaps", "ConfigMap")
 SECRET = ResourceType("", "v1", "secrets", "Secret")
 EVENT = ResourceType("", "v1", "events", "Event")
 LEASE = ResourceType("coordination.k8s.io", "v1", "leases", "Lease")

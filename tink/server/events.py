@@ -43,6 +43,7 @@ from tink.workflow.events import (
     Rejected,
     Undelivered,
 )
+from tink.workflow.guards import paused
 from tink.workflow.reasons import REASON_ALREADY_FINISHED, REASON_UNKNOWN_WORKFLOW
 from tink.workflow.status import (
     InvalidStatusError,
@@ -89,6 +90,10 @@ class WorkflowGoneError(LookupError):
 
 class StaleError(RuntimeError):
     """The Workflow changed so often that the event could not be stored: try again."""
+
+
+class PausedError(StaleError):
+    """The Workflow is being moved to another API: whoever serves that one will take the event."""
 
 
 class BusyError(RuntimeError):
@@ -179,7 +184,7 @@ class EventStore:
         return await self._claim(workflow, Reclaimed())
 
     async def _claim(self, workflow: Raw, event: Event) -> Raw | None:
-        status = machine.apply(workflow, event, self._clock(), Author.SERVER)
+        status = None if paused(workflow) else machine.apply(workflow, event, self._clock(), Author.SERVER)
         if status is None:
             return None
         try:
@@ -193,7 +198,7 @@ class EventStore:
 
     async def give_back(self, workflow: Raw) -> bool:
         """Make a Scheduled Workflow Pending again. False if somebody changed it meanwhile, or the API is away."""
-        status = machine.apply(workflow, GivenBack(), self._clock(), Author.SERVER)
+        status = None if paused(workflow) else machine.apply(workflow, GivenBack(), self._clock(), Author.SERVER)
         if status is None:
             return False
         try:
@@ -217,8 +222,8 @@ class EventStore:
         while True:
             try:
                 await self._take(workflow, [event])
-            except WorkflowGoneError:
-                return
+            except (WorkflowGoneError, PausedError):
+                return  # who serves the API that it is moved to finds it claimed, and sends it
             except (ApiError, StaleError) as error:
                 text = "Workflow %s stays Scheduled for now: %s"
                 self._log.warning(text, name_of(workflow), error, key="take back")
@@ -262,6 +267,8 @@ class EventStore:
         """Store what all the events make of the Workflow, with one write. Raises what concerns them all."""
         fresh = False
         for _ in range(_ATTEMPTS):
+            if paused(workflow):
+                raise PausedError(f"Workflow {name_of(workflow)} is being moved to another API; try again")
             decided = self._decide(workflow, events, fresh=fresh)
             if decided is not None:
                 status, outcomes = decided

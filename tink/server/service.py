@@ -9,7 +9,8 @@ What agents are told:
     PERMISSION_DENIED    what it shows (its address, by default) is not its machine's, or there is no such machine
     INVALID_ARGUMENT     nonsense: no id, no event, no such action
     FAILED_PRECONDITION  the Workflow's status was edited by hand and can't be read
-    UNAVAILABLE          the API is away, or this server is stopping, or the token wants to be renewed: try again
+    UNAVAILABLE          the API is away, or this server is stopping, or the token wants to be renewed, or the Workflow
+                         is being moved to another API: try again
     RESOURCE_EXHAUSTED   too many calls, of this address or of all (`connections.concurrency`), or too large a message
     ABORTED              try again at once; for a stream: another one with the same id took its place
 """
@@ -36,7 +37,7 @@ from tink.server.agents.auth import AgentAuthorizer, Credentials, ForeignAgentEr
 from tink.server.agents.call_metadata import read_call_metadata
 from tink.server.agents.directory import MAX_AGENT_ID, AgentDirectory, HardwareKey
 from tink.server.dispatch.streams import AgentStreams
-from tink.server.events import BusyError, EventStore, StaleError, WorkflowGoneError
+from tink.server.events import BusyError, EventStore, PausedError, StaleError, WorkflowGoneError
 from tink.server.messages import MalformedEventError, describe, event_of
 from tink.server.output import Speaker
 from tink.server.workflows import WorkflowIndex, hardware_of
@@ -147,6 +148,8 @@ class WorkflowService(pb_grpc.WorkflowServiceServicer):
         except InvalidStatusError as error:
             self._of_machines.log(logging.ERROR, "event refused: %s", error, key=("status", key))
             await _abort(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        except PausedError as error:
+            await _abort(context, grpc.StatusCode.UNAVAILABLE, str(error))
         except StaleError as error:
             await _abort(context, grpc.StatusCode.ABORTED, str(error))
         except BusyError as error:

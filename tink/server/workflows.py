@@ -1,18 +1,23 @@
 """The Workflows of each machine, in the order of their creation, and each Workflow by its uid.
 
 Fed by an informer of Workflows. On the wire a Workflow is known by its uid: a Workflow that is deleted and created
-again under the same name must not take the events of the first.
+again under the same name must not take the events of the first. One that was moved here from another API is known by
+the uid that it had there (`status.id`), because its agent may know it already.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
 from tink.api.v1alpha2 import Raw
 from tink.server.agents.directory import HardwareKey
-from tink.workflow.status import name_of
+from tink.workflow.guards import paused
+from tink.workflow.status import name_of, status_of
+
+log = logging.getLogger(__name__)
 
 _REMEMBERED = 4096
 
@@ -32,6 +37,8 @@ class WorkflowIndex:
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
         self._by_hardware: dict[HardwareKey, dict[str, _Entry]] = {}
+        self._ids: dict[str, str] = {}
+        """The ids on the wire, by uid."""
         self._gone: OrderedDict[str, str] = OrderedDict()
         self._seen = 0
 
@@ -40,17 +47,27 @@ class WorkflowIndex:
         entry = self._entries.get(uid_of(workflow))
         if entry is not None and entry.ahead and _newer(entry.workflow, workflow) is True:
             return
+        if entry is not None and _another(entry.workflow, workflow) and uid_of(workflow) != _own_uid(workflow):
+            text = "Workflow %s: status.id is that of Workflow %s; it is left alone until that is mended"
+            log.error(text, name_of(workflow), name_of(entry.workflow))
+            return
         self._put(workflow, ahead=False)
 
     def refresh(self, workflow: Raw) -> None:
         """Take in what the API answered to a call, ahead of the informer, unless the Workflow is gone already."""
         entry = self._entries.get(uid_of(workflow))
-        if entry is not None and _newer(workflow, entry.workflow) is not False:
+        if entry is None or _another(entry.workflow, workflow):
+            return
+        if _newer(workflow, entry.workflow) is not False:
             self._put(workflow, ahead=True)
 
     def _put(self, workflow: Raw, *, ahead: bool) -> None:
         uid = uid_of(workflow)
         hardware = hardware_of(workflow)
+        before = self._ids.get(_own_uid(workflow))
+        if before is not None and before != uid:  # its status.id has come since
+            self._discard(before, self._entries.pop(before).hardware)
+        self._ids[_own_uid(workflow)] = uid
         old = self._entries.get(uid)
         if old is not None and old.hardware == hardware:
             old.workflow, old.ahead = workflow, ahead
@@ -67,12 +84,15 @@ class WorkflowIndex:
             self._by_hardware.setdefault(hardware, {})[uid] = entry
 
     def remove(self, workflow: Raw) -> None:
-        """Forget a Workflow that is gone."""
+        """Forget a Workflow that is gone. One that was paused lives on in another API: nobody is to stop it."""
         uid = uid_of(workflow)
-        entry = self._entries.pop(uid, None)
-        if entry is None:
+        entry = self._entries.get(uid)
+        if entry is None or _another(entry.workflow, workflow):
             return
+        del self._entries[uid], self._ids[_own_uid(workflow)]
         self._discard(uid, entry.hardware)
+        if paused(workflow):
+            return
         self._gone[uid] = name_of(workflow)
         if len(self._gone) > _REMEMBERED:
             self._gone.popitem(last=False)
@@ -112,9 +132,19 @@ def _newer(workflow: Raw, other: Raw) -> bool | None:
 
 
 def uid_of(workflow: Raw) -> str:
-    """The uid, which is the Workflow's id on the wire."""
+    """The Workflow's id on the wire: its uid, or the one that it had where it was moved from."""
+    moved = status_of(workflow).get("id")
+    return moved if isinstance(moved, str) and moved else _own_uid(workflow)
+
+
+def _own_uid(workflow: Raw) -> str:
     uid: str = workflow["metadata"]["uid"]
     return uid
+
+
+def _another(workflow: Raw, other: Raw) -> bool:
+    """Whether these are two Workflows: whoever may write the status of one could give it the id of another's."""
+    return _own_uid(workflow) != _own_uid(other)
 
 
 def version_of(workflow: Raw) -> str:

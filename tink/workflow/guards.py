@@ -5,9 +5,42 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tink.api.v1alpha2 import ActionState, Raw, WorkflowState
+from tink.api.v1alpha2 import (
+    HOLD_ANNOTATION,
+    PAUSED_ANNOTATION,
+    ActionState,
+    Raw,
+    WorkflowState,
+    as_mapping,
+)
 from tink.workflow.reasons import WITHOUT_AGENTS_WORD
 from tink.workflow.status import ConditionType, action_state, actions_of, condition, state_of, status_of
+
+_NOT_BEGUN = (None, WorkflowState.PENDING, WorkflowState.SCHEDULED)
+
+
+def paused(workflow: Raw) -> bool:
+    """Whether nobody may change the Workflow: it is on its way to another API, or was left behind there."""
+    return PAUSED_ANNOTATION in as_mapping(workflow["metadata"].get("annotations"))
+
+
+def held(workflow: Raw) -> bool:
+    """Whether the Workflow has not begun and is not to, until somebody says so. Raises InvalidStatusError."""
+    return hold_of(workflow) is not None and not begun(workflow)
+
+
+def begun(workflow: Raw) -> bool:
+    """Whether an action has begun, or the Workflow has ended or is to: nobody gives it to an agent any more.
+
+    Raises InvalidStatusError.
+    """
+    return state_of(workflow) not in _NOT_BEGUN
+
+
+def hold_of(workflow: Raw) -> str | None:
+    """Why somebody holds the Workflow; None: nobody does."""
+    reason = as_mapping(workflow["metadata"].get("annotations")).get(HOLD_ANNOTATION)
+    return None if reason is None else str(reason)
 
 
 def rebooting(workflow: Raw) -> bool:

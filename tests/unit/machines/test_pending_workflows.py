@@ -112,3 +112,15 @@ def test_machine_boots_while_it_has_work_and_its_screen_says_why_it_does_not(wor
 def test_machine_without_hardware_boots_in_auto_proxy_mode_only() -> None:
     allowed = {mode: NetbootPolicy(mode).decide(None).allowed for mode in DhcpMode}
     assert allowed == {mode: mode is DhcpMode.AUTO_PROXY for mode in DhcpMode}
+
+
+def test_held_workflow_is_no_work_and_the_machine_is_told_why(work: PendingWorkflows) -> None:
+    held = workflow("w", "Pending")
+    held["metadata"]["annotations"] = {"tinkerbell.org/hold": "restored"}
+    work.apply(held)
+    assert not work.has_pending("default", "a")
+    assert work.why_none("default", "a") == "Workflow default/w is held: see its annotation tinkerbell.org/hold"
+    work.apply(workflow("w", "Pending"), held)
+    assert work.has_pending("default", "a")
+    work.remove(held)
+    assert "create one" in work.why_none("default", "a")

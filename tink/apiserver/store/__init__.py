@@ -2,7 +2,8 @@
 
 `object_store` is what everybody uses: reads and writes for the event loop, done by threads (`reader`, `writer`,
 `checkpointer`) behind a cache (`object_cache`). `objects` are the values that go in and out; `database` and
-`migrations` are the file. What a broken disk can do to it: `integrity`, `high_water_mark`, `read_only`.
+`migrations` are the file. What a broken disk can do to it: `integrity`, `high_water_mark`, `read_only`. `snapshots` are
+copies of it, for backups.
 """
 
 from tink.apiserver.store.object_store import Store
@@ -17,6 +18,15 @@ from tink.apiserver.store.objects import (
     Stored,
     Write,
 )
+from tink.apiserver.store.snapshots import (
+    SnapshotError,
+    advance_snapshot,
+    lock_state,
+    newest_answered,
+    salvage_state,
+    survey_snapshot,
+    take_snapshot,
+)
 
 __all__ = [
     "Event",
@@ -25,8 +35,15 @@ __all__ = [
     "MismatchError",
     "Owned",
     "Page",
+    "SnapshotError",
     "StorageError",
     "Store",
     "Stored",
     "Write",
+    "advance_snapshot",
+    "lock_state",
+    "newest_answered",
+    "salvage_state",
+    "survey_snapshot",
+    "take_snapshot",
 ]

@@ -32,7 +32,11 @@ GET = (
 
 
 class ForeignDatabaseError(sqlite3.DatabaseError):
-    """A newer version made the file, or another program."""
+    """A newer release made the file, or another program."""
+
+
+class NewerDatabaseError(ForeignDatabaseError):
+    """A newer release made the file."""
 
 
 def row_checksum(version: int, prior: int, kind: str, resource: str, namespace: str, name: str, body: bytes) -> int:
@@ -98,8 +102,14 @@ def connect(path: Path) -> sqlite3.Connection:
 def schema_version(db: sqlite3.Connection) -> int:
     """Give the version of a file's schema; 0: it is empty. Raises sqlite3.Error, also when it is none of ours."""
     layout: int = db.execute("PRAGMA user_version").fetchone()[0]
-    if not 0 <= layout <= SCHEMA_VERSION:
-        raise ForeignDatabaseError(f"it has layout {layout}, made by a newer version; this one knows {SCHEMA_VERSION}")
+    if layout > SCHEMA_VERSION:
+        raise NewerDatabaseError(
+            f"a newer release of tinkedge made it (layout {layout}; this one knows up to {SCHEMA_VERSION}). Start that "
+            "release again, or restore the backup that was made before the upgrade: docs/upgrading.md. Nothing was "
+            "changed"
+        )
+    if layout < 0:
+        raise ForeignDatabaseError(f"it is a database of another program (layout {layout})")
     if not layout and (found := db.execute("SELECT name FROM sqlite_master LIMIT 1").fetchone()):
         raise ForeignDatabaseError(f"it is a database of another program (with {found[0]})")
     return layout

@@ -99,7 +99,7 @@ def _check_database(db: sqlite3.Connection, path: Path, beside: Sequence[Path]) 
         if left := _evidence(path, beside):
             raise DamagedError(f"it holds nothing, but {_and(left)} beside it: there was a state. {_advice(left)}")
         return
-    _check_rows(db, found)
+    check_rows(db, found)
     if found == SCHEMA_VERSION:  # older ones had no such file
         _check_high_water_mark(path, newest_version(db))
 
@@ -108,7 +108,8 @@ def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def _check_rows(db: sqlite3.Connection, found: int) -> None:
+def check_rows(db: sqlite3.Connection, found: int) -> None:
+    """Check what an open file of the schema `found` holds. Raises DamagedError, sqlite3.Error."""
     wrong = [text for (text,) in db.execute(f"PRAGMA quick_check({_NAMED})") if text != "ok"]
     if wrong:
         raise DamagedError("; ".join(" ".join(text.split()) for text in wrong))

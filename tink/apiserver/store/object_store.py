@@ -141,6 +141,9 @@ class Store:
             raise ApiServerError(
                 f"{self._path}: {error}. Nothing was changed; docs/api.md, 'When the state is damaged', has what to do"
             ) from error
+        except database.NewerDatabaseError as error:
+            await self.close()
+            raise ApiServerError(f"{self._path}: {error}") from error
         except (sqlite3.Error, OSError) as error:
             await self.close()
             raise ApiServerError(

@@ -15,6 +15,10 @@ An agent that says what it holds, and holds and was sent nothing of a Workflow t
 either it has lost the Workflow, and what this server knew when it came was too old to see that; or the agent is with
 another server, and this stream is the dead one. What it says then decides.
 
+What somebody holds (`guards.held`) is not sent, and those after it do not wait for it. Of a machine that has a
+Workflow which is paused, because it is being moved to another API or was left behind by that, the agent is left alone:
+what it may run is that other API's affair.
+
 A rejected Workflow waits for the moment in its status. It is not overtaken by those that were created after it.
 """
 
@@ -25,7 +29,7 @@ from dataclasses import dataclass, field
 
 from tink.api.v1alpha2 import Raw, WorkflowState
 from tink.server.workflows import uid_of, version_of
-from tink.workflow.guards import unconfirmed
+from tink.workflow.guards import held, paused, unconfirmed
 from tink.workflow.status import actions_of, deleted, dispatch_after, name_of, outdated, state_of, status_of
 
 
@@ -113,7 +117,7 @@ class AgentView:
         self.stopped.discard(uid)
         self.offered.pop(uid, None)
         self.unsendable.pop(uid, None)
-        if runs and (not ended(workflow) or unconfirmed(workflow)):
+        if runs and not paused(workflow) and (not ended(workflow) or unconfirmed(workflow)):
             self.orphans[uid] = name_of(workflow)
 
     def can_be_sent(self, workflow: Raw) -> bool:
@@ -144,6 +148,8 @@ def next_move(workflows: Iterable[Raw], view: AgentView, now: float, longest: fl
     for uid, name in view.orphans.items():
         return Stop(uid, name)
     states = [(workflow, state_of(workflow)) for workflow in workflows]
+    if any(paused(workflow) and not (state is not None and state.terminal) for workflow, state in states):
+        return Wait()
     for workflow, state in states:
         uid = uid_of(workflow)
         if uid not in view.stopped and (
@@ -155,7 +161,8 @@ def next_move(workflows: Iterable[Raw], view: AgentView, now: float, longest: fl
             return Recall(workflow)
     busy = any(_occupies(workflow, state, view) for workflow, state in states)
     for workflow, state in states:
-        if state is WorkflowState.SCHEDULED and uid_of(workflow) not in view.started and view.can_be_sent(workflow):
+        unsent = state is WorkflowState.SCHEDULED and uid_of(workflow) not in view.started and not held(workflow)
+        if unsent and view.can_be_sent(workflow):
             return GiveBack(workflow) if busy else Start(workflow)
     if busy:
         return Wait()
@@ -180,7 +187,12 @@ def _occupies(workflow: Raw, state: WorkflowState | None, view: AgentView) -> bo
 
 
 def _ready(workflow: Raw) -> bool:
-    return not deleted(workflow) and not outdated(workflow) and bool(actions_of(status_of(workflow)))
+    return (
+        not deleted(workflow)
+        and not outdated(workflow)
+        and not held(workflow)
+        and bool(actions_of(status_of(workflow)))
+    )
 
 
 def _offered_from(workflow: Raw, view: AgentView, now: float, longest: float) -> float:

@@ -28,7 +28,7 @@ from tink.server.agents.directory import HardwareKey
 from tink.server.events import BusyError, ServerEvent, StaleError, WorkflowGoneError
 from tink.server.workflows import WorkflowIndex, hardware_of, uid_of
 from tink.workflow.events import AgentAway, AgentSeen
-from tink.workflow.guards import rebooting
+from tink.workflow.guards import paused, rebooting
 from tink.workflow.status import InvalidStatusError, agent_seen, name_of, status_of
 
 log = logging.getLogger(__name__)
@@ -193,6 +193,6 @@ class RebootWatch:
 
 def _rebooting(workflow: Raw) -> bool:
     try:
-        return rebooting(workflow)
+        return rebooting(workflow) and not paused(workflow)
     except InvalidStatusError:
         return False  # the agent's stream says what is wrong

@@ -36,6 +36,7 @@ from tink.server.events import BusyError, ServerEvent, StaleError, WorkflowGoneE
 from tink.server.messages import UnsendableError, start_command, stop_command
 from tink.server.workflows import WorkflowIndex, uid_of
 from tink.workflow import events
+from tink.workflow.guards import paused
 from tink.workflow.status import InvalidStatusError, check_states, name_of, state_of
 
 log = logging.getLogger(__name__)
@@ -225,7 +226,8 @@ class CommandStream:
         if self._holds is None:
             return []
         readable = self._readable()
-        return [each for each in readable if uid_of(each) not in self._holds and state_of(each) in _UNDER_WAY]
+        mine = [each for each in readable if not paused(each)]
+        return [each for each in mine if uid_of(each) not in self._holds and state_of(each) in _UNDER_WAY]
 
     async def _lose(self, workflow: Raw) -> None:
         """The agent does not hold a Workflow that was under way."""

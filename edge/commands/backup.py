@@ -1,0 +1,84 @@
+"""`tinkedge backup`: a data directory as one file, while everything runs."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from edge.commands.passphrase import passphrase_option, read_passphrase
+from edge.commands.progress import Progress
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("/var/lib/tinkedge"),
+    help="What to back up.",
+)
+@passphrase_option
+@click.option("--with-osie", is_flag=True, help="Also DATA_DIR/osie: kernels and initrds, as large as they are.")
+@click.option(
+    "--work-dir",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    default=None,
+    help="Where a copy of the state stands meanwhile; nobody else may look into it.  [default: the data directory]",
+)
+def backup(file: Path, data_dir: Path, passphrase_file: Path | None, with_osie: bool, work_dir: Path | None) -> None:
+    """Write a backup of a data directory to FILE, or to standard output (-), while everything runs.
+
+    It has the objects of the embedded API as of one moment, with keys, tokens and certificates: whoever has the file
+    may do everything. FILE is for its owner alone (0600), and whole or not there. `tinkedge restore` takes it back.
+    """
+    # Only for who makes a backup: the API server is a tenth of a second of imports.
+    from tink.apiserver import ApiServerError
+    from tink.backup import ArchiveError, BackupError, create, encrypted
+    from tink.files import private_files
+
+    passphrase = read_passphrase(passphrase_file)
+    to_stdout = str(file) == "-"
+    if to_stdout and sys.stdout.isatty():
+        raise click.UsageError("a backup is no text: give a FILE, or send standard output somewhere")
+    if not to_stdout and file.exists() and not file.is_file():
+        raise click.UsageError(f"{file} is no file: give - to write to something else")
+    progress = Progress()
+    try:
+        with ExitStack() as stack:
+
+            def open_output() -> BinaryIO:
+                out: BinaryIO = sys.stdout.buffer if to_stdout else stack.enter_context(private_files.stream(file))
+                if passphrase is None:
+                    return out
+                sealed = encrypted(out, passphrase)
+                stack.callback(sealed.close)
+                return sealed  # type: ignore[return-value] # it is only written to
+
+            manifest = create(
+                data_dir,
+                open_output,
+                release=version("tinkedge"),
+                now=datetime.now(UTC).replace(microsecond=0),
+                progress=progress,
+                osie=with_osie,
+                work=work_dir,
+            )
+        sys.stdout.buffer.flush()
+    except (BackupError, ArchiveError, ApiServerError) as error:
+        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        raise click.ClickException(f"{error.filename or file}: {error.strerror or error}") from error
+    finally:
+        progress.clear()
+    counts = ", ".join(f"{count} {name.partition('/')[2]}" for name, count in manifest.objects.items())
+    click.echo(f"{file}: {sum(manifest.objects.values())} objects ({counts}) at version {manifest.version}", err=True)
+    others = ", ".join(each.name for each in manifest.files[1:])
+    click.echo(f"with {others or 'no other file'}{'' if passphrase is None else '; encrypted'}", err=True)
+    if passphrase is None:
+        click.echo("it is not encrypted and holds every Secret and key; see --passphrase-file", err=True)

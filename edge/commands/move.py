@@ -1,0 +1,119 @@
+"""`tinkedge move`: all objects to another Kubernetes API, with the machines of running Workflows unharmed."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from edge.commands.progress import Progress
+
+if TYPE_CHECKING:
+    from tink.move import Report
+
+_NAMED = 20
+
+
+@click.command()
+@click.option(
+    "--to", "target", type=click.Path(path_type=Path, dir_okay=False), required=True, help="Kubeconfig of the target."
+)
+@click.option("--to-context", default=None, help="A context of it.  [default: its current one]")
+@click.option(
+    "--from",
+    "source",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    help="Kubeconfig of the source.  [default: DATA_DIR/kubeconfig, the embedded API]",
+)
+@click.option("--from-context", default=None, help="A context of it.  [default: its current one]")
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("/var/lib/tinkedge"),
+    help="Data directory of the embedded API that is the source.",
+)
+@click.option("--dry-run", is_flag=True, help="Look, say what would be moved and what is in the way; change nothing.")
+@click.option("--install-crds", is_flag=True, help="Install or update the CustomResourceDefinitions at the target.")
+@click.option("--delete-source", is_flag=True, help="Delete everything at the source when all was handed over.")
+@click.option("--abort", is_flag=True, help="Take back a move that was not handed over.")
+def move(
+    target: Path,
+    to_context: str | None,
+    source: Path | None,
+    from_context: str | None,
+    data_dir: Path,
+    dry_run: bool,
+    install_crds: bool,
+    delete_source: bool,
+    abort: bool,
+) -> None:
+    """Move all objects to another Kubernetes API: Hardware, OSIEs, Templates, Workflows, and the Secrets they refer to.
+
+    Both APIs must run. Workflows are paused at the source first, so that only one side ever gives them to an agent, and
+    released at the target when everything was verified there. It may be killed and run again. Then start the services
+    on the target, at the address that the machines know; running actions go on meanwhile.
+
+    Exits with 2 if something is in the way: nothing was changed then.
+    """
+    if abort and (dry_run or delete_source):
+        raise click.UsageError("--abort goes without --dry-run and --delete-source")
+    contexts = from_context, to_context
+    report = asyncio.run(
+        _run(source or data_dir / "kubeconfig", target, contexts, abort, dry_run, install_crds, delete_source)
+    )
+    if abort:
+        click.echo("taken back: the source's Workflows go on")
+        return
+    for problem in report.problems[:_NAMED]:
+        click.echo(f"in the way: {problem}", err=True)
+    if len(report.problems) > _NAMED:
+        click.echo(f"and {len(report.problems) - _NAMED} more", err=True)
+    for note in report.notes:
+        click.echo(note, err=True)
+    for kind, count in report.found.items():
+        click.echo(f"{kind}: {count}, of which {report.created.get(kind, 0)} made at the target now")
+    if report.problems:
+        click.echo("nothing was changed")
+        sys.exit(2)
+    if dry_run:
+        click.echo("nothing was changed; without --dry-run this would be moved")
+        return
+    click.echo("handed over: the source's Workflows stay paused; stop its services and start those of the target")
+    if delete_source:
+        click.echo(f"{report.deleted} objects deleted at the source")
+
+
+async def _run(
+    source: Path,
+    target: Path,
+    contexts: tuple[str | None, str | None],
+    abort: bool,
+    dry_run: bool,
+    install_crds: bool,
+    delete_source: bool,
+) -> Report:
+    from tink.kube.client import ApiError, KubeClient, KubeConfigError
+    from tink.move import MoveError, Mover
+
+    progress = Progress()
+    clients: list[KubeClient] = []
+    try:
+        for file, context in zip((source, target), contexts, strict=True):
+            clients.append(await KubeClient.connect(file, context))
+        mover = Mover(clients[0], clients[1], progress)
+        if abort:
+            return await mover.abort()
+        return await mover.run(dry_run=dry_run, install_crds=install_crds, delete_source=delete_source)
+    except (MoveError, KubeConfigError) as error:
+        raise click.ClickException(str(error)) from error
+    except ApiError as error:
+        advice = "what was done stays: run this again, or take it back with --abort"
+        raise click.ClickException(f"{error}; {advice}") from error
+    finally:
+        progress.clear()
+        for client in clients:
+            await client.close()

@@ -1,0 +1,128 @@
+"""`tinkedge restore`: a data directory from a backup, or from what is left of a damaged one."""
+
+from __future__ import annotations
+
+import io
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from edge.commands.passphrase import passphrase_option, read_passphrase
+from edge.commands.progress import Progress
+
+if TYPE_CHECKING:
+    from tink.backup import Restored
+
+_NAMED = 20
+"""So many names are printed of what may be thousands."""
+_HEAD = 32
+"""Bytes that tell an encrypted file from another."""
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("/var/lib/tinkedge"),
+    help="Where to: a directory that is empty or not there.",
+)
+@passphrase_option
+@click.option("--force", is_flag=True, help="Move what is in the data directory aside, into DATA_DIR/replaced-TIME.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Hold no Workflow. Only if none has run since the backup: it would run again, and wipe disks.",
+)
+@click.option(
+    "--salvage",
+    is_flag=True,
+    help="FILE is a damaged data directory: take what can still be read of it.",
+)
+def restore(file: Path, data_dir: Path, passphrase_file: Path | None, force: bool, resume: bool, salvage: bool) -> None:
+    """Restore a data directory from the backup FILE, or from standard input (-).
+
+    Every byte is checked before anything is put in its place. The stack must not run there. Workflows that had not
+    begun in the backup are held (annotation tinkerbell.org/hold): they may have run since. Exits with 2 if a salvage
+    has lost something.
+    """
+    from tink.apiserver import ApiServerError
+    from tink.backup import ArchiveError, EncryptionError, RestoreError
+    from tink.backup import restore as restore_backup
+    from tink.backup import salvage as salvage_directory
+
+    passphrase = read_passphrase(passphrase_file)
+    progress, now = Progress(), datetime.now(UTC)
+    try:
+        if salvage:
+            if not file.is_dir():
+                raise click.UsageError("--salvage takes the damaged data directory as FILE")
+            restored = salvage_directory(file, data_dir, now=now, force=force, resume=resume)
+        else:
+            with sys.stdin.buffer if str(file) == "-" else file.open("rb") as opened:
+                source = _plain(opened, passphrase)
+                restored = restore_backup(source, data_dir, now=now, progress=progress, force=force, resume=resume)
+    except (RestoreError, EncryptionError, ApiServerError) as error:
+        raise click.ClickException(str(error)) from error
+    except ArchiveError as error:
+        raise click.ClickException(f"{file}: {error}. Nothing was restored") from error
+    except OSError as error:
+        raise click.ClickException(f"{error.filename or file}: {error.strerror or error}") from error
+    finally:
+        progress.clear()
+    for line in _report(restored, data_dir, now):
+        click.echo(line)
+    if restored.lost or restored.uncertain:
+        sys.exit(2)
+
+
+def _plain(file: io.BufferedReader | BinaryIO, passphrase: bytes | None) -> BinaryIO:
+    """The backup, decrypted if need be. Raises ClickException, EncryptionError."""
+    from tink.backup import decrypted, is_encrypted
+
+    head = file.peek(_HEAD)[:_HEAD] if isinstance(file, io.BufferedReader) else b""
+    if not is_encrypted(head):
+        return file
+    if passphrase is None:
+        raise click.ClickException("the backup is encrypted: give --passphrase-file")
+    return decrypted(file, passphrase)
+
+
+def _report(restored: Restored, data_dir: Path, now: datetime) -> list[str]:
+    manifest = restored.manifest
+    counts = ", ".join(f"{count} {name.partition('/')[2]}" for name, count in restored.objects.items())
+    lines = [f"{data_dir}: {sum(restored.objects.values())} objects ({counts})"]
+    if manifest is not None:
+        age = _duration((now - manifest.created).total_seconds())
+        lines.append(f"backup of {manifest.created:%Y-%m-%d %H:%M:%S} UTC ({age} ago), by tinkedge {manifest.tinkedge}")
+    lines.append(f"files: {', '.join(restored.files[:_NAMED])}{' ...' if len(restored.files) > _NAMED else ''}")
+    lines.append(f"resourceVersions go on at {restored.version}: clients list anew")
+    if restored.aside is not None:
+        lines.append(f"what was there is in {restored.aside}, with its keys: remove it when you are sure")
+    lines += _names("lost, for it can't be read", restored.lost)
+    lines += _names("of an older version, for the newest can't be read", restored.older)
+    if restored.uncertain:
+        lines.append("there may have been more: the list of all objects is damaged, too")
+    if restored.held:
+        held = [f"{each.name} ({each.state or 'not prepared'})" for each in restored.held]
+        lines += _names("Workflows that are held, because they may have run since", held)
+        lines.append("let one run:  kubectl annotate -n NAMESPACE workflow NAME tinkerbell.org/hold-")
+        lines.append("or give it up:  kubectl delete -n NAMESPACE workflow NAME")
+    return lines
+
+
+def _names(what: str, names: list[str]) -> list[str]:
+    if not names:
+        return []
+    more = [f"  and {len(names) - _NAMED} more"] if len(names) > _NAMED else []
+    return [f"{len(names)} {what}:", *(f"  {name}" for name in names[:_NAMED]), *more]
+
+
+def _duration(seconds: float) -> str:
+    for size, name in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {name}"
+    return f"{max(0, seconds):.0f} seconds"

@@ -1,0 +1,72 @@
+"""Workflows that are held, or paused while they are moved to another API."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.controller.outcomes import CREATED, SETTINGS, Make, Rendered, condition, look, never, status_in
+from tink.api.v1alpha2 import HOLD_ANNOTATION, PAUSED_ANNOTATION, Raw
+from tink.controller.reconcile import Outcome, reconcile
+
+LATE = CREATED + 1e6
+
+
+def annotated(workflow: Raw, annotation: str) -> Raw:
+    workflow["metadata"]["annotations"] = {annotation: "made from a backup"}
+    return workflow
+
+
+@pytest.mark.parametrize("state", [None, "Pending", "Scheduled"])
+def test_held_workflow_is_neither_prepared_nor_timed_out_and_says_why(
+    make_workflow: Make, hardware: Raw, template: Raw, state: str | None
+) -> None:
+    held = annotated(make_workflow(state), HOLD_ANNOTATION)
+    outcome = reconcile(held, hardware, template, SETTINGS, LATE, never)
+    said = condition(status_in(outcome), "Started")
+    assert (said["status"], said["reason"]) == ("False", "Held")
+    assert "made from a backup" in said["message"]
+    assert f"kubectl annotate -n d workflow w {HOLD_ANNOTATION}-" in said["message"]
+    assert "state" not in status_in(outcome)
+    assert outcome.requeue_after is None
+    held["status"] = {**held.get("status", {}), **status_in(outcome)}
+    assert reconcile(held, hardware, template, SETTINGS, LATE, never) == Outcome(), "said once"
+
+
+def test_what_a_hold_said_goes_with_it(make_workflow: Make, hardware: Raw, template: Raw, render: Rendered) -> None:
+    released = make_workflow(
+        "Pending",
+        actions=[{"id": "a", "state": "Pending"}],
+        conditions=[{"type": "Started", "status": "False", "reason": "Held", "message": "m"}],
+    )
+    outcome = reconcile(released, hardware, template, SETTINGS, CREATED, render)
+    assert condition(status_in(outcome), "Started") == {"type": "Started", "status": "False"}
+
+
+def test_held_workflow_can_be_deleted_and_cancelled(make_workflow: Make) -> None:
+    deleted = annotated(make_workflow("Pending", deleted=True, dispatched=False), HOLD_ANNOTATION)
+    assert status_in(look(deleted, CREATED))["state"] == "Canceled"
+    cancelled = annotated(make_workflow("Cancelling", dispatched=False), HOLD_ANNOTATION)
+    assert status_in(look(cancelled, CREATED))["state"] == "Canceled"
+
+
+def test_hold_does_not_touch_what_has_begun(make_workflow: Make) -> None:
+    running = make_workflow("Running", startedAt="2027-01-15T08:00:00Z", spec={"timeout": 1})
+    running["status"]["actions"] = [{"id": "a", "state": "Running"}]
+    assert status_in(look(annotated(running, HOLD_ANNOTATION), LATE))["state"] == "Failed"
+
+
+@pytest.mark.parametrize("state", [None, "Pending", "Scheduled", "Running", "Cancelling", "Succeeded"])
+@pytest.mark.parametrize("deleted", [False, True])
+def test_paused_workflow_is_left_alone(make_workflow: Make, state: str | None, deleted: bool) -> None:
+    paused = annotated(make_workflow(state, deleted=deleted, spec={"timeout": 1}), PAUSED_ANNOTATION)
+    assert reconcile(paused, None, None, SETTINGS, LATE, never) == Outcome()
+
+
+def test_id_that_the_agent_knows_survives_a_new_preparation(
+    make_workflow: Make, hardware: Raw, template: Raw, render: Rendered
+) -> None:
+    changed = make_workflow("Pending", id="where-it-was", observedGeneration=1, actions=[{"id": "a"}])
+    changed["metadata"]["generation"] = 2
+    status = status_in(reconcile(changed, hardware, template, SETTINGS, CREATED, render))
+    assert "id" not in status, "it stays as it is"
+    assert len(status["actions"]) == 2

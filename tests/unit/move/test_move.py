@@ -1,0 +1,199 @@
+"""Moves between two embedded APIs: everything is there, once, and of each Workflow one side alone disposes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api import serving
+from tink.api.crds import generate
+from tink.api.v1alpha2 import PAUSED_ANNOTATION, Raw
+from tink.kube.client import KubeClient, UnreachableError
+from tink.kube.resources import CONFIG_MAP, HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW
+from tink.move import MoveError, Mover
+
+API = "tinkerbell.org/v1alpha2"
+
+
+def quiet(*_: Any) -> None:
+    pass
+
+
+@contextlib.asynccontextmanager
+async def two(directory: Path) -> AsyncIterator[tuple[KubeClient, KubeClient]]:
+    async with serving(directory / "a", generate()) as (_, a), serving(directory / "b") as (_, b):
+        yield a, b
+
+
+def obj(kind: str, name: str, spec: Raw, **metadata: Any) -> Raw:
+    return {
+        "apiVersion": API,
+        "kind": kind,
+        "metadata": {"name": name, "namespace": "default", **metadata},
+        "spec": spec,
+    }
+
+
+ACTIONS = [{"id": "a0", "state": "Running", "startedAt": "2026-11-23T10:00:00Z"}, {"id": "a1", "state": "Pending"}]
+
+
+async def populate(client: KubeClient) -> dict[str, Raw]:
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "ud", "namespace": "default"}}
+    await client.create(SECRET, {**secret, "stringData": {"userdata": "x"}})
+    await client.create(OSIE, obj("OSIE", "o", {"kernelUrl": "http://h/k", "initrdUrl": "http://h/i"}))
+    await client.create(TEMPLATE, obj("Template", "t", {"actions": [{"name": "n", "image": "i"}]}))
+    mac = {"52:54:00:00:00:01": {"dhcp": {"ip": "192.168.1.5", "netmask": "255.255.255.0"}}}
+    annotations = {"tinkerbell.org/userdata-secret": "ud/userdata"}
+    hardware = await client.create(
+        HARDWARE, obj("Hardware", "h", {"networkInterfaces": mac}, annotations=annotations, labels={"rack": "1"})
+    )
+    owner = {"apiVersion": API, "kind": "Hardware", "name": "h", "uid": hardware["metadata"]["uid"]}
+    made = {}
+    spec = {"hardwareRef": {"name": "h"}, "templateRef": {"name": "t"}}
+    for name, state in (("run", "Running"), ("wait", "Pending"), ("new", None)):
+        metadata = {"finalizers": ["tinkerbell.org/workflow"], "ownerReferences": [owner]}
+        created = await client.create(WORKFLOW, obj("Workflow", name, spec, **metadata))
+        if state:
+            actions = ACTIONS if state == "Running" else [{"id": "b0", "state": "Pending"}]
+            status = {"state": state, "actions": actions, "observedGeneration": 1, "dispatched": state == "Running"}
+            created = await client.patch(WORKFLOW, name, "default", {"status": status}, subresource="status")
+        made[name] = created
+    return made
+
+
+async def workflows(client: KubeClient) -> dict[str, Raw]:
+    return {each["metadata"]["name"]: each for each in (await client.list(WORKFLOW))["items"]}
+
+
+def paused(workflow: Raw) -> bool:
+    return PAUSED_ANNOTATION in workflow["metadata"].get("annotations", {})
+
+
+async def test_everything_comes_with_status_and_owners_and_one_side_alone_has_the_workflows(tmp_path: Path) -> None:
+    async with two(tmp_path) as (a, b):
+        made = await populate(a)
+        report = await Mover(a, b, quiet, second=0).run(install_crds=True)
+        assert report.problems == []
+        assert report.created == {"Secret": 1, "OSIE": 1, "Template": 1, "Hardware": 1, "Workflow": 3}
+        before, after = await workflows(a), await workflows(b)
+        assert all(map(paused, before.values()))
+        assert not any(map(paused, after.values()))
+        running = after["run"]
+        assert running["status"]["id"] == made["run"]["metadata"]["uid"], "what its agent knows it by"
+        assert running["status"]["actions"] == ACTIONS
+        assert running["metadata"]["finalizers"] == ["tinkerbell.org/workflow"]
+        hardware = await b.get(HARDWARE, "h", "default")
+        assert running["metadata"]["ownerReferences"][0]["uid"] == hardware["metadata"]["uid"]
+        assert hardware["metadata"]["labels"] == {"rack": "1"}
+        assert (await b.get(SECRET, "ud", "default"))["data"] == {"userdata": "eA=="}
+        assert "status" not in after["new"] or not after["new"]["status"]
+
+
+async def test_dry_run_and_problems_change_nothing(tmp_path: Path) -> None:
+    async with two(tmp_path) as (a, b):
+        await populate(a)
+        report = await Mover(a, b, quiet).run(dry_run=True)
+        assert any("--install-crds" in problem for problem in report.problems)
+        assert not any(map(paused, (await workflows(a)).values()))
+        await Mover(a, b, quiet, second=0).run(dry_run=True, install_crds=True)
+        assert (await a.list(CONFIG_MAP, "kube-system"))["items"] == []
+
+
+async def test_object_of_another_at_the_target_is_in_the_way(tmp_path: Path) -> None:
+    async with serving(tmp_path / "a", generate()) as (_, a), serving(tmp_path / "b", generate()) as (_, b):
+        await populate(a)
+        await b.create(OSIE, obj("OSIE", "o", {"kernelUrl": "http://other/k", "initrdUrl": "http://h/i"}))
+        await b.create(TEMPLATE, obj("Template", "t", {"actions": [{"name": "n", "image": "i"}]}))
+        report = await Mover(a, b, quiet).run()
+        assert [problem.split(" is ")[0] for problem in report.problems] == ["OSIE default/o"], (
+            "the Template is the same"
+        )
+        assert not any(map(paused, (await workflows(a)).values()))
+
+
+class Dying:
+    """A client that ends, as with kill -9, before or after its nth write."""
+
+    def __init__(self, client: KubeClient, budget: list[int]) -> None:
+        self._client, self._budget = client, budget
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._client, name)
+        if name not in ("create", "patch", "delete"):
+            return call
+
+        async def write(*arguments: Any, **options: Any) -> Any:
+            self._budget[0] -= 1
+            if self._budget[0] < 0:
+                raise UnreachableError("killed")
+            return await call(*arguments, **options)
+
+        return write
+
+
+async def test_killed_after_any_write_no_workflow_is_free_on_both_sides_and_the_next_run_finishes(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path / "a", generate()) as (_, a), serving(tmp_path / "b", generate()) as (_, b):
+        made = await populate(a)
+        writes, finished = 0, False
+        while not finished:
+            budget = [3]  # three writes further each time
+            try:
+                await Mover(Dying(a, budget), Dying(b, budget), quiet, second=0).run()  # type: ignore[arg-type]
+                finished = True
+            except UnreachableError:
+                writes += 1
+            before, after = await workflows(a), await workflows(b)
+            for name in made:
+                there = name in after and not paused(after[name])
+                assert not (there and not paused(before[name])), f"{name} is free on both sides"
+            assert writes < 30
+        assert writes > 3
+        assert not any(map(paused, (await workflows(b)).values()))
+        assert (await Mover(a, b, quiet, second=0).run()).created == {}, "run once more it does nothing"
+
+
+async def test_abort_gives_the_workflows_back_and_is_refused_when_they_are_handed_over(tmp_path: Path) -> None:
+    async with serving(tmp_path / "a", generate()) as (_, a), serving(tmp_path / "b", generate()) as (_, b):
+        await populate(a)
+        budget = [11]
+        with pytest.raises(UnreachableError):
+            await Mover(Dying(a, budget), Dying(b, budget), quiet, second=0).run()  # type: ignore[arg-type]
+        assert all(map(paused, (await workflows(a)).values()))
+        await Mover(a, b, quiet).abort()
+        assert not any(map(paused, (await workflows(a)).values()))
+        assert await workflows(b) == {}
+        await Mover(a, b, quiet, second=0).run()
+        with pytest.raises(MoveError, match="move it back"):
+            await Mover(a, b, quiet).abort()
+
+
+async def test_there_and_back_what_ran_meanwhile_is_as_it_came_to_be(tmp_path: Path) -> None:
+    async with serving(tmp_path / "a", generate()) as (_, a), serving(tmp_path / "b", generate()) as (_, b):
+        made = await populate(a)
+        await Mover(a, b, quiet, second=0).run()
+        actions = [{**each, "state": "Succeeded"} for each in ACTIONS]
+        done = {"status": {"state": "Succeeded", "actions": actions}}
+        await b.patch(WORKFLOW, "run", "default", done, subresource="status")
+        await b.patch(WORKFLOW, "new", "default", {"metadata": {"finalizers": None}})
+        await b.delete(WORKFLOW, "new", "default")
+        report = await Mover(b, a, quiet, second=0).run(delete_source=True)
+        assert report.problems == []
+        assert report.deleted == 5
+        back = await workflows(a)
+        assert back["run"]["status"]["state"] == "Succeeded"
+        assert back["run"]["status"]["id"] == made["run"]["metadata"]["uid"]
+        assert not any(map(paused, back.values()))
+        assert sorted(back) == ["run", "wait"], "what was deleted there does not hold up its machine here"
+        assert await workflows(b) == {}
+
+
+async def test_same_api_is_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path / "a", generate()) as (_, a):
+        with pytest.raises(MoveError, match="same API"):
+            await Mover(a, a, quiet).run()

@@ -1,0 +1,152 @@
+"""Workflows that are being moved to another API, were moved here, or are held: what agents may hear, and report."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import grpc
+import pytest
+
+from proto import workflow_pb2 as pb
+from tests.unit.server.bench import Bench
+from tests.unit.server.conftest import Rig
+from tests.waiting import until
+from tink.api.v1alpha2 import HOLD_ANNOTATION, PAUSED_ANNOTATION, Raw
+from tink.server.events import PausedError
+from tink.workflow import events
+
+Event = Callable[..., pb.Event]
+
+
+def annotate(rig: Rig, annotations: dict[str, str], name: str = "w") -> None:
+    obj: Raw = copy.deepcopy(rig.workflows.objects["d", name])
+    obj["metadata"]["annotations"] = annotations
+    rig.workflows.put(obj)
+
+
+def pause(rig: Rig, name: str = "w") -> None:
+    annotate(rig, {PAUSED_ANNOTATION: "moved"}, name)
+
+
+@pytest.mark.parametrize("state", ["Pending", "Scheduled", "Cancelling"])
+async def test_agent_hears_nothing_of_a_workflow_that_is_being_moved(rig: Rig, state: str) -> None:
+    await rig.start()
+    rig.machine()
+    rig.workflow(state=state)
+    pause(rig)
+    agent = rig.agent()
+    await agent.accepted(holds=())
+    assert await agent.silent(0.3)
+    assert (rig.state(), rig.api.patches) == (state, 0)
+
+
+async def test_running_workflow_that_is_being_moved_is_not_taken_for_lost_and_its_reports_are_kept_by_the_agent(
+    rig: Rig, started: Event
+) -> None:
+    await rig.start()
+    rig.machine()
+    rig.workflow(state="Running")
+    pause(rig)
+    agent = rig.agent()
+    await agent.accepted(holds=())
+    code, message = await agent.refused(started("a1"))
+    assert code is grpc.StatusCode.UNAVAILABLE, "with any other the agent would drop it one day"
+    assert "another API" in message
+    assert await agent.silent(0.2)
+    assert (rig.state(), rig.api.patches) == ("Running", 0)
+
+
+async def test_agent_is_not_told_to_stop_what_was_moved_when_it_is_deleted_where_it_was(rig: Rig) -> None:
+    await rig.start()
+    rig.machine()
+    agent = rig.agent()
+    rig.workflow(state="Running")
+    await agent.accepted(holds=("uid-w",))
+    pause(rig)
+    rig.workflows.remove("d", "w")
+    assert await agent.silent(0.3)
+
+
+async def test_pause_that_the_servers_copy_does_not_show_yet_still_keeps_it_from_writing(bench: Bench) -> None:
+    bench.rig.workflow()
+    before = bench.seen()
+    bench.rig.workflows.hold()
+    pause(bench.rig)
+    assert await bench.store.claim(before) is None
+    with pytest.raises(PausedError):
+        await bench.store.take(before, events.ActionStarted("a0"))
+    assert bench.status()["state"] == "Pending"
+    bench.rig.workflows.release()
+    assert await bench.store.claim(bench.seen()) is None
+    await bench.store.take_back(bench.seen(), before)  # would go on for ever
+    assert bench.status()["state"] == "Pending"
+
+
+async def test_agent_goes_on_with_a_workflow_that_was_moved_here_under_the_id_that_it_knows(
+    rig: Rig, succeeded: Event
+) -> None:
+    await rig.start()
+    rig.machine()
+    rig.workflow(state="Running")
+    rig.set_state("w", "Running", id="where-it-was")
+    agent = rig.agent()
+    await agent.accepted(holds=("where-it-was",))
+    for action in ("a0", "a1"):
+        event = succeeded(action)
+        event.workflow_id = "where-it-was"
+        await agent.publish(event)
+    await until(lambda: rig.state() == "Succeeded")
+
+
+async def test_workflow_moved_here_goes_out_under_its_old_id_once(rig: Rig) -> None:
+    await rig.start()
+    rig.machine()
+    rig.workflow()
+    pause(rig)  # as the move makes it: paused, then its status, then free
+    agent = rig.agent()
+    await agent.accepted(holds=())
+    rig.set_state("w", "Pending", id="where-it-was")
+    annotate(rig, {})
+    assert await agent.command() == ("start", "where-it-was")
+    assert await agent.silent(0.2)
+
+
+async def test_status_that_names_another_workflows_id_takes_nothing_from_that_one(bench: Bench) -> None:
+    bench.rig.workflow("victim", state="Running")
+    bench.rig.workflow("thief", state="Running", id="uid-victim")
+    assert bench.index.get("uid-victim") == bench.rig.workflows.objects["d", "victim"]
+    assert [each["metadata"]["name"] for each in bench.index.of(("d", "h"))] == ["victim"]
+    bench.rig.workflows.remove("d", "thief")
+    assert bench.index.get("uid-victim") is not None
+
+
+@pytest.mark.parametrize("state", ["Pending", "Scheduled"])
+async def test_held_workflow_is_not_sent_until_it_is_released_and_holds_up_no_other(
+    rig: Rig, state: str, succeeded: Event
+) -> None:
+    await rig.start()
+    rig.machine()
+    rig.workflow(state=state)
+    annotate(rig, {HOLD_ANNOTATION: "restored"})
+    rig.workflow("new", created=1)
+    agent = rig.agent()
+    await agent.accepted(holds=())
+    assert await agent.command() == ("start", "uid-new")
+    for action in ("a0", "a1"):
+        event = succeeded(action)
+        event.workflow_id = "uid-new"
+        await agent.publish(event)
+    annotate(rig, {})
+    assert await agent.command() == ("start", "uid-w")
+
+
+async def test_report_of_a_held_workflow_that_its_agent_runs_after_all_is_taken(rig: Rig, started: Event) -> None:
+    await rig.start()
+    rig.machine()
+    rig.workflow()
+    annotate(rig, {HOLD_ANNOTATION: "restored"})
+    agent = rig.agent()
+    await agent.accepted(holds=("uid-w",))
+    await agent.publish(started("a0"))
+    assert rig.state() == "Running"

@@ -1,0 +1,96 @@
+"""A backup of a data directory, while everything that uses it goes on."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO
+
+from tink.apiserver import survey_snapshot, take_snapshot
+from tink.backup import archive, contents
+from tink.backup.archive import Manifest, Progress
+
+
+class BackupError(Exception):
+    """No backup can be made; the message says why."""
+
+
+def create(
+    directory: Path,
+    open_output: Callable[[], BinaryIO],
+    *,
+    release: str,
+    now: datetime,
+    progress: Progress,
+    osie: bool = False,
+    work: Path | None = None,
+) -> Manifest:
+    """Write a backup of the data directory to what `open_output` gives when all has been read and checked.
+
+    `work` is where the copy of the state stands meanwhile (None: in the data directory), `now` has a time zone. Raises
+    BackupError, ArchiveError, OSError.
+    """
+    state = directory / contents.STATE
+    if not state.is_file():
+        raise BackupError(
+            f"{directory} holds no {contents.STATE}: it is no data directory with an embedded API. Give --data-dir; of "
+            "objects in a cluster, the cluster's own backup has care"
+        )
+    with private_directory(work or directory, "backup") as beside:
+        copy = beside / contents.STATE
+        _check_room(state, beside)
+        take_snapshot(state, copy, progress)
+        held = survey_snapshot(copy)
+        names, paths = [contents.STATE], [copy]
+        for name, path in contents.kept_files(directory, osie=osie):
+            if problem := archive.unusable_name(name):
+                raise BackupError(f"{path}: {problem}; move it out of the data directory")
+            names.append(name)
+            paths.append(path)
+        files = tuple(archive.describe(name, path) for name, path in zip(names, paths, strict=True))
+        manifest = Manifest(release, now, held.layout, held.version, held.objects, files)
+        manifest.check()
+        archive.write(open_output(), manifest, paths, progress)
+    return manifest
+
+
+def _check_room(state: Path, beside: Path) -> None:
+    """Raises BackupError."""
+    found = os.statvfs(beside)
+    free, needed = found.f_bavail * found.f_frsize, state.stat().st_size
+    if free < needed:
+        raise BackupError(
+            f"{beside.parent}: has {free >> 20} MiB free, and a copy of the state takes {needed >> 20} MiB for a "
+            "while: give another directory with --work-dir"
+        )
+
+
+@contextmanager
+def private_directory(parent: Path, purpose: str) -> Iterator[Path]:
+    """A directory (0700) for as long as this lasts; what killed ones have left goes first. Raises OSError."""
+    for left in parent.glob(f".{purpose}.????????"):
+        _remove_unless_used(left)
+    path = Path(tempfile.mkdtemp(dir=parent, prefix=f".{purpose}."))
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(handle)
+
+
+def _remove_unless_used(path: Path) -> None:
+    with suppress(OSError):
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path)
+        finally:
+            os.close(handle)

@@ -1,0 +1,206 @@
+"""A data directory from a backup, or from what is left of a damaged one.
+
+Everything is unpacked beside its place first, within the data directory, and checked to the last byte; only then is it
+moved there, the state last. A start in between is refused, because keys without a state are.
+
+Time does not go backwards for clients: resourceVersions go on above all that can have been given out since the
+backup, and whoever asks for a change from before lists anew (as etcd's restore does with `--bump-revision`). A
+Workflow that had not begun in the backup may have run since, and would wipe a disk that is in use: it is held until
+somebody says that it may run. One that runs there is given to nobody again in any case.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from tink.api.v1alpha2 import HOLD_ANNOTATION
+from tink.apiserver import advance_snapshot, lock_state, newest_answered, salvage_state, survey_snapshot
+from tink.backup import contents
+from tink.backup.archive import Manifest, Progress, Reader
+from tink.backup.create import private_directory
+from tink.files import private_files
+from tink.workflow.guards import begun, paused
+from tink.workflow.status import InvalidStatusError, deleted, name_of
+
+WORKFLOWS = "tinkerbell.org/workflows"
+_MARGIN = 10**9
+"""Versions that are skipped at least; etcd's documentation advises as many."""
+_PER_SECOND = 10**6
+"""And as many for each second since the backup: more than any server has written."""
+
+
+class RestoreError(Exception):
+    """Nothing was restored; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A Workflow (namespace/name) that is held, and the state that it had; "" before it was prepared."""
+
+    name: str
+    state: str
+
+
+@dataclass(slots=True)
+class Restored:
+    """What is there now. `aside` is where that went which was there before, if anything was; `lost`, `older` and
+    `uncertain` are of a salvage (`Salvage` of the store)."""
+
+    version: int
+    objects: dict[str, int]
+    files: list[str]
+    manifest: Manifest | None = None
+    held: list[Held] = field(default_factory=list)
+    aside: Path | None = None
+    lost: list[str] = field(default_factory=list)
+    older: list[str] = field(default_factory=list)
+    uncertain: bool = False
+
+
+def restore(
+    source: BinaryIO, directory: Path, *, now: datetime, progress: Progress, force: bool = False, resume: bool = False
+) -> Restored:
+    """Make a data directory of a backup. `force`: what is there is moved aside. `resume`: nothing is held.
+
+    Raises RestoreError, ArchiveError, EncryptionError, SnapshotError, OSError; then nothing has changed.
+    """
+    with _claimed(directory, force=force), private_directory(directory, "restore") as staging:
+        reader = Reader(source)
+        manifest = reader.manifest
+        total, done = sum(file.size for file in manifest.files), 0
+        for file, content in reader.files():
+            path = staging / file.name
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+                for chunk in content:
+                    out.write(chunk)
+                    done += len(chunk)
+                    progress("unpacked", done, total)
+                out.flush()
+                os.fsync(out.fileno())
+        since = max(0, int((now - manifest.created).total_seconds()))
+        why = f"restored from the backup of {manifest.created:%Y-%m-%dT%H:%M:%SZ}, and may have run since"
+        skipped = _MARGIN + since * _PER_SECOND
+        made = _complete(staging, directory, skipped, None if resume else why)
+        made.manifest = manifest
+        made.aside = _put_in_place(staging, directory, now)
+        return made
+
+
+def salvage(damaged: Path, directory: Path, *, now: datetime, force: bool = False, resume: bool = False) -> Restored:
+    """Make a data directory of what can be read of a damaged one, which may be the same with `force`.
+
+    Raises RestoreError, SnapshotError, OSError; then nothing has changed.
+    """
+    with _claimed(directory, force=force), private_directory(directory, "restore") as staging:
+        for name, path in contents.kept_files(damaged, osie=False):
+            copy = staging / name
+            copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private_files.write(copy, path.read_bytes())
+        with private_directory(directory, "salvage") as work:
+            found = salvage_state(damaged / contents.STATE, staging / contents.STATE, work)
+        answered = newest_answered(damaged)
+        why = "salvaged from a damaged state, and may have run"
+        made = _complete(staging, directory, _MARGIN, None if resume else why, answered)
+        made.lost, made.older, made.uncertain = found.lost, found.older, found.uncertain
+        made.aside = _put_in_place(staging, directory, now)
+        return made
+
+
+def _complete(staging: Path, directory: Path, skipped: int, why: str | None, answered: int = 0) -> Restored:
+    """Check the state that is to be, hold what may have run, and have it go on at a later version."""
+    state = staging / contents.STATE
+    if not state.is_file():
+        raise RestoreError(f"there is no {contents.STATE} in it")
+    found = survey_snapshot(state)
+    on_hold: list[Held] = []
+
+    def hold(_: str, workflow: dict[str, Any]) -> bool:
+        if why is None or not _may_run(workflow):
+            return False
+        annotations = workflow["metadata"].setdefault("annotations", {})
+        on_hold.append(Held(name_of(workflow), str(workflow.get("status", {}).get("state") or "")))
+        if HOLD_ANNOTATION in annotations:
+            return False
+        annotations[HOLD_ANNOTATION] = why
+        return True
+
+    above = max(found.version, answered, newest_answered(directory)) + skipped
+    version = advance_snapshot(state, above, [WORKFLOWS], hold)
+    objects = survey_snapshot(state).objects
+    files = sorted(str(path.relative_to(staging)) for path in staging.rglob("*") if path.is_file())
+    return Restored(version, objects, files, held=on_hold)
+
+
+def _may_run(workflow: dict[str, Any]) -> bool:
+    """Whether it would be given to an agent as it is, and thus may have been since."""
+    try:
+        return not (paused(workflow) or deleted(workflow) or begun(workflow))
+    except InvalidStatusError:
+        return False  # nor will anybody give it to an agent
+
+
+# --- the data directory -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _claimed(directory: Path, *, force: bool) -> Iterator[None]:
+    """Have the data directory for oneself. Raises RestoreError, SnapshotError, OSError."""
+    made = not directory.exists()
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = lock_state(directory)
+    try:
+        there = sorted(path.name for path in directory.iterdir() if not contents.is_kept(path.name))
+        if there and not force:
+            raise RestoreError(
+                f"{directory} is not empty: it has {', '.join(there[:6])}. --force moves what is there aside, or give "
+                "another --data-dir"
+            )
+        _give_to_owner(directory, directory / "state.lock")
+        yield
+    except BaseException:
+        if made:
+            shutil.rmtree(directory, ignore_errors=True)
+        raise
+    finally:
+        os.close(lock)
+
+
+def _put_in_place(staging: Path, directory: Path, now: datetime) -> Path | None:
+    """Move what is there aside, and what was made to its place; the state last. Raises OSError."""
+    for path in staging.rglob("*"):
+        _give_to_owner(directory, path)
+    there = [path for path in directory.iterdir() if not contents.is_kept(path.name)]
+    aside = directory / f"{contents.REPLACED}{now:%Y%m%dT%H%M%SZ}" if there else None
+    if aside is not None:
+        aside.mkdir(mode=0o700)
+        _give_to_owner(directory, aside)
+        # The state goes first, and a token is there all the time: what is left in between is refused at a start.
+        for path in sorted(there, key=lambda path: not contents.is_state(path.name)):
+            if path.is_file() and not contents.is_state(path.name) and (staging / path.name).is_file():
+                (aside / path.name).hardlink_to(path)
+            else:
+                path.rename(aside / path.name)
+    for path in sorted(staging.iterdir(), key=lambda path: path.name == contents.STATE):
+        target = directory / path.name
+        if path.is_dir() and target.is_dir():  # `osie`, which is never moved aside
+            for child in path.iterdir():
+                child.replace(target / child.name)
+        else:
+            path.rename(target)
+        private_files.sync_directory(directory)
+    return aside
+
+
+def _give_to_owner(directory: Path, path: Path) -> None:
+    """What root restores belongs to whom the data directory does: a service that runs as another user."""
+    if os.geteuid() == 0:
+        owner = directory.stat()
+        os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)

@@ -1,0 +1,417 @@
+"""The steps of a move, from an API (the source) to another (the target).
+
+    look       what there is, and what at the target stands in its way
+    pause      a record at the source (ConfigMap kube-system/tinkedge-move); then every Workflow there is paused, so
+               that no controller and no server changes it or sends it to an agent (tinkerbell.org/paused)
+    copy       objects, owners and status; Workflows are paused at the target, too
+    verify     each object at the target is compared with its source, which is listed once more
+    hand over  the record says so: one write, from which on the target has the Workflows. They are released there; at
+               the source they stay paused for ever, or everything is deleted if that is wanted
+
+A server that has not heard of the pause yet can't write either: its writes are for the version before that. An agent
+that reports meanwhile is asked to try again, and keeps its reports until it reaches the target's server.
+
+Every step finds done what is done. Until the record says that the objects are handed over it can be taken back
+(`abort`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from tink.api.crds import generate
+from tink.api.v1alpha2 import ORIGIN_ANNOTATION, PAUSED_ANNOTATION, Raw, as_mapping
+from tink.kube.client import ConflictError, KubeClient, NotFoundError
+from tink.kube.manifests import ManifestError, apply_object
+from tink.kube.objects import NamespacedName
+from tink.kube.pager import each_list_item
+from tink.kube.resources import CONFIG_MAP, CRD, HARDWARE, NAMESPACE, OSIE, SECRET, TEMPLATE, WORKFLOW, ResourceType
+from tink.move import objects
+from tink.workflow.status import deleted, state_of
+
+RECORD, SYSTEM = "tinkedge-move", "kube-system"
+_COPYING, _HANDED_OVER = "copying", "handed over"
+_ORDER = (SECRET, OSIE, TEMPLATE, HARDWARE, WORKFLOW)
+_WITH_STATUS = (HARDWARE, WORKFLOW)
+_AT_ONCE = 8
+_ROUNDS = 20
+_SECOND = 1.1
+"""Creation times are whole seconds: after so many the next is a later one."""
+
+Progress = Callable[[str, int, int], None]
+_Objects = dict[ResourceType, list[Raw]]
+
+
+class MoveError(Exception):
+    """The move can't go on; the message says why and what to do."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What was done: objects of each kind that the source has, how many had to be created; what else is to be known.
+
+    `problems` are what stands in the way: nothing was changed then."""
+
+    found: dict[str, int] = field(default_factory=dict)
+    created: dict[str, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    deleted: int = 0
+
+
+class Mover:
+    """One move. `second` is how long to wait for a later creation time."""
+
+    def __init__(self, source: KubeClient, target: KubeClient, progress: Progress, *, second: float = _SECOND) -> None:
+        self._source, self._target = source, target
+        self._progress = progress
+        self._second = second
+        self._from = self._to = ""
+        self._report = Report()
+        self._uids: dict[str, str] = {}
+
+    async def run(self, *, dry_run: bool = False, install_crds: bool = False, delete_source: bool = False) -> Report:
+        """Move everything. With `dry_run`, or with problems, nothing is changed. Raises MoveError, ApiError."""
+        await self._identify()
+        record = await self._record(self._source)
+        if record.get("to", self._to) != self._to:
+            raise MoveError(
+                f"the source was {'being ' if record['phase'] == _COPYING else ''}moved to another API before "
+                f"({record['to']}): finish that, or take it back with --abort, first"
+            )
+        if record.get("phase") != _HANDED_OVER:
+            await self._check_definitions(install=install_crds, dry_run=dry_run)
+            found = await self._look()
+            if dry_run or self._report.problems:
+                return self._report
+            if not record:
+                await self._save(self._source, {"to": self._to, "phase": _COPYING})
+            found = await self._pause_and_copy(found)
+            await self._verify(found)
+            await self._save(self._source, {"to": self._to, "phase": _HANDED_OVER})
+        elif dry_run:
+            self._report.notes.append("everything was handed over before; what is left is to release it at the target")
+            return self._report
+        await self._release()
+        if delete_source:
+            await self._delete_source()
+        return self._report
+
+    async def abort(self) -> Report:
+        """Take back a move that has not been handed over. Raises MoveError, ApiError."""
+        await self._identify()
+        record = await self._record(self._source)
+        if not record:
+            raise MoveError("no move has begun there")
+        if record.get("phase") != _COPYING:
+            raise MoveError("everything was handed over: move it back, with --from and --to the other way round")
+        if record.get("to") != self._to:
+            raise MoveError(f"that move goes to another API ({record.get('to')}): name that one with --to")
+        for workflow in await _all(self._target, WORKFLOW):
+            annotations = objects.annotations_of(workflow)
+            ours = annotations.get(ORIGIN_ANNOTATION, "").startswith(f"{self._from}/")
+            if ours and annotations.get(PAUSED_ANNOTATION) == self._pause():
+                await self._remove(self._target, WORKFLOW, workflow)
+        for workflow in await _all(self._source, WORKFLOW):
+            if objects.annotations_of(workflow).get(PAUSED_ANNOTATION) == self._pause():
+                await _annotate(self._source, workflow, None)
+        await _forgiving(self._source.delete(CONFIG_MAP, RECORD, SYSTEM))
+        return self._report
+
+    # --- look -------------------------------------------------------------------------------------------------------
+
+    async def _identify(self) -> None:
+        self._from, self._to = [
+            (await client.get(NAMESPACE, SYSTEM, None))["metadata"]["uid"] for client in (self._source, self._target)
+        ]
+        if self._from == self._to:
+            raise MoveError("source and target are the same API, or one was restored from a backup of the other")
+
+    def _pause(self) -> str:
+        return f"moved to {self._to}"
+
+    async def _check_definitions(self, *, install: bool, dry_run: bool) -> None:
+        for definition in generate():
+            name = definition["metadata"]["name"]
+            if install and dry_run:
+                self._report.notes.append(f"{name} would be installed or updated at the target")
+                continue
+            if install:
+                try:
+                    await apply_object(self._target, CRD, definition, "tinkedge")
+                except ManifestError as error:
+                    raise MoveError(str(error)) from error
+                await self._established(name)
+                continue
+            try:
+                there = await self._target.get(CRD, name, None)
+            except NotFoundError:
+                self._report.problems.append(f"the target has no {name}: --install-crds, or 'tinkedge crds'")
+                continue
+            if name.startswith("workflows.") and not _has_id(there):
+                self._report.problems.append(f"{name} of the target is of an older release: --install-crds updates it")
+
+    async def _established(self, name: str) -> None:
+        for _ in range(100):
+            status = as_mapping((await self._target.get(CRD, name, None)).get("status"))
+            states = {each.get("type"): each.get("status") for each in status.get("conditions") or ()}
+            if states.get("Established") == "True":
+                return
+            await asyncio.sleep(0.1)
+        raise MoveError(f"the target does not serve {name}: see its status")
+
+    async def _look(self) -> _Objects:
+        """What is to be moved. What stands in the way goes into the report."""
+        found = await self._list()
+        self._report.found = {resource.kind: len(items) for resource, items in found.items() if items}
+        back = (await self._record(self._target)).get("to") == self._from
+        for resource, items in found.items():
+            for obj in items:
+                if deleted(obj):
+                    self._report.problems.append(f"{_name(obj)} is being deleted: wait until it is gone")
+                there = None if self._report.problems else await self._at_target(resource, obj)
+                if there is not None and not self._may_take(obj, there, back=back):
+                    self._report.problems.append(f"{_name(obj)} is at the target already, and is another: remove one")
+                for owner in objects.owners_of(obj, dict.fromkeys(_uids(found), ""))[1]:
+                    self._report.notes.append(f"{_name(obj)}: its owner {owner} is not moved, and is forgotten")
+        return found
+
+    async def _list(self) -> _Objects:
+        found = {resource: await _all(self._source, resource) for resource in _ORDER if resource is not SECRET}
+        wanted = objects.secrets_named(found[HARDWARE])
+        secrets = [each for each in [await self._secret(name) for name in sorted(wanted)] if each is not None]
+        return {SECRET: secrets, **found}
+
+    async def _secret(self, name: NamespacedName) -> Raw | None:
+        try:
+            secret = await self._source.get(SECRET, name.name, name.namespace)
+        except NotFoundError:
+            self._report.notes.append(f"Secret {name}, which a Hardware refers to, is not there")
+            return None
+        return {"apiVersion": "v1", "kind": "Secret"} | secret
+
+    async def _at_target(self, resource: ResourceType, obj: Raw) -> Raw | None:
+        try:
+            there = await self._target.get(resource, obj["metadata"]["name"], obj["metadata"]["namespace"])
+        except NotFoundError:
+            return None
+        return {"apiVersion": resource.api_version, "kind": resource.kind} | there
+
+    def _may_take(self, obj: Raw, there: Raw, *, back: bool) -> bool:
+        """Whether what is there is what an earlier attempt, or an earlier move the other way, has left; or the same."""
+        annotations = objects.annotations_of(there)
+        if annotations.get(ORIGIN_ANNOTATION) == objects.origin(self._from, obj):
+            return True
+        if obj["kind"] == "Workflow":
+            return back and annotations.get(PAUSED_ANNOTATION) == f"moved to {self._from}"
+        return back or objects.content(obj) == objects.content(there)
+
+    # --- pause, copy, verify ----------------------------------------------------------------------------------------
+
+    async def _pause_and_copy(self, found: _Objects) -> _Objects:
+        """Until nothing has come or changed meanwhile: users may write to the source all the time."""
+        for _ in range(_ROUNDS):
+            paused = 0
+            for workflow in found[WORKFLOW]:
+                if objects.annotations_of(workflow).get(PAUSED_ANNOTATION) != self._pause():
+                    await _annotate(self._source, workflow, self._pause())
+                    paused += 1
+            if not paused:
+                await self._copy(found)
+                again = await self._list()
+                if _versions(again) == _versions(found):
+                    return found
+            found = await self._list()
+        raise MoveError("the source changes all the time: stop who writes to it, and run this again")
+
+    async def _copy(self, found: _Objects) -> None:
+        for namespace in sorted({obj["metadata"]["namespace"] for items in found.values() for obj in items}):
+            try:
+                await self._target.get(NAMESPACE, namespace, None)
+            except NotFoundError:
+                body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+                await _forgiving(self._target.create(NAMESPACE, body))
+        for resource, items in found.items():
+            if resource is not WORKFLOW:
+                await self._each(f"{resource.kind} copied", items, lambda obj, kind=resource: self._copy_one(kind, obj))  # type: ignore[misc]
+        for number, group in enumerate(objects.ranks(found[WORKFLOW])):
+            if number and self._report.created.get("Workflow"):
+                await asyncio.sleep(self._second)
+            await self._each("Workflow copied", group, lambda obj: self._copy_one(WORKFLOW, obj))
+        for resource, items in found.items():
+            await self._each("completed", items, lambda obj, kind=resource: self._complete(kind, obj))  # type: ignore[misc]
+
+    async def _copy_one(self, resource: ResourceType, obj: Raw) -> None:
+        there = await self._at_target(resource, obj)
+        wanted = objects.copy_of(obj, self._from, self._pause() if resource is WORKFLOW else None)
+        if there is not None and resource is WORKFLOW and not _same_workflow(obj, there):
+            await self._remove(self._target, WORKFLOW, there)  # left by an earlier move, and made anew since
+            there = None
+        if there is None:
+            there = await self._target.create(resource, wanted)
+            self._report.created[resource.kind] = self._report.created.get(resource.kind, 0) + 1
+        else:
+            await self._update(resource, there, wanted)
+        self._uids[obj["metadata"]["uid"]] = there["metadata"]["uid"]
+
+    async def _update(self, resource: ResourceType, there: Raw, wanted: Raw) -> None:
+        old, new = there["metadata"], wanted["metadata"]
+        fields = ("labels", "annotations", "finalizers")
+        before = {name: old[name] for name in fields if old.get(name)}
+        after = {name: new[name] for name in fields if new.get(name)}
+        patch = objects.merge_patch(objects.content(there), objects.content(wanted))
+        metadata = objects.merge_patch(before, after)
+        if patch or metadata:
+            body = {**patch, "metadata": {**metadata, "resourceVersion": old["resourceVersion"]}}
+            await self._target.patch(resource, old["name"], old["namespace"], body)
+
+    async def _complete(self, resource: ResourceType, obj: Raw) -> None:
+        """Owners, whose uids are known now, and the status."""
+        there = await self._at_target(resource, obj)
+        if there is None:
+            raise MoveError(f"{_name(obj)} has gone from the target meanwhile; run this again")
+        metadata = there["metadata"]
+        owners = objects.owners_of(obj, self._uids)[0]
+        if owners != (metadata.get("ownerReferences") or []):
+            body = {"metadata": {"ownerReferences": owners or None}}
+            there = await self._target.patch(resource, metadata["name"], metadata["namespace"], body)
+        if resource in _WITH_STATUS:
+            status = objects.status_at_target(obj, there["metadata"].get("generation", 1))
+            patch = objects.merge_patch(as_mapping(there.get("status")), status)
+            if patch:
+                body = {"status": patch}
+                await self._target.patch(resource, metadata["name"], metadata["namespace"], body, subresource="status")
+
+    async def _verify(self, found: _Objects) -> None:
+        wrong = []
+        for resource, items in found.items():
+            for number, obj in enumerate(items):
+                there = await self._at_target(resource, obj)
+                parts = ["all"] if there is None else objects.differences(obj, there, self._uids)
+                if parts:
+                    wrong.append(f"{_name(obj)} ({', '.join(parts)})")
+                self._progress(f"{resource.kind} verified", number + 1, len(items))
+        if wrong:
+            raise MoveError(
+                f"{len(wrong)} objects are not at the target as they are at the source: {'; '.join(wrong[:5])}. "
+                "Nothing was handed over: the source's Workflows are paused. Run this again, or --abort it"
+            )
+
+    # --- hand over --------------------------------------------------------------------------------------------------
+
+    async def _release(self) -> None:
+        workflows = await _all(self._target, WORKFLOW)
+        if (await self._record(self._target)).get("to") == self._from:
+            # Of an earlier move the other way. What that left behind and did not come back must hold nobody up.
+            for workflow in workflows:
+                if _is_left(workflow, f"moved to {self._from}"):
+                    await self._remove(self._target, WORKFLOW, workflow)
+            await _forgiving(self._target.delete(CONFIG_MAP, RECORD, SYSTEM))
+        ours = [each for each in workflows if objects.annotations_of(each).get(PAUSED_ANNOTATION) == self._pause()]
+        await self._each("released", ours, lambda workflow: _annotate(self._target, workflow, None))
+
+    async def _delete_source(self) -> None:
+        # The machines first: an agent that calls the source is then a stranger there, and keeps what it has to report.
+        for resource in (HARDWARE, WORKFLOW, TEMPLATE, OSIE):
+            items = await _all(self._source, resource)
+            left = [each for each in items if resource is not WORKFLOW or _is_left(each, self._pause())]
+            await self._each(
+                f"{resource.kind} deleted",
+                left,
+                lambda obj, kind=resource: self._remove(self._source, kind, obj),  # type: ignore[misc]
+            )
+            self._report.deleted += len(left)
+
+    async def _remove(self, client: KubeClient, resource: ResourceType, obj: Raw) -> None:
+        """Delete an object of which nobody takes the finalizers away."""
+        metadata = obj["metadata"]
+        if metadata.get("finalizers"):
+            body: Raw = {"metadata": {"finalizers": None}}
+            await _forgiving(client.patch(resource, metadata["name"], metadata["namespace"], body))
+        await _forgiving(client.delete(resource, metadata["name"], metadata["namespace"]))
+
+    # --- the record -------------------------------------------------------------------------------------------------
+
+    async def _record(self, client: KubeClient) -> dict[str, str]:
+        """What is written of a move from this API; empty if there was none."""
+        try:
+            return dict(as_mapping((await client.get(CONFIG_MAP, RECORD, SYSTEM)).get("data")))
+        except NotFoundError:
+            return {}
+
+    async def _save(self, client: KubeClient, record: dict[str, str]) -> None:
+        try:
+            await client.patch(CONFIG_MAP, RECORD, SYSTEM, {"data": record})
+        except NotFoundError:
+            metadata = {"name": RECORD, "namespace": SYSTEM}
+            body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": record}
+            await client.create(CONFIG_MAP, body)
+
+    async def _each(self, what: str, items: Iterable[Raw], act: Callable[[Raw], Awaitable[object]]) -> None:
+        """Do it to each, some at once. Raises what the first raised."""
+        turn, items, done = asyncio.Semaphore(_AT_ONCE), list(items), 0
+
+        async def one(obj: Raw) -> None:
+            nonlocal done
+            async with turn:
+                await act(obj)
+            done += 1
+            self._progress(what, done, len(items))
+
+        tasks = [asyncio.ensure_future(one(obj)) for obj in items]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _all(client: KubeClient, resource: ResourceType) -> list[Raw]:
+    return [obj async for obj in each_list_item(client, resource)]
+
+
+async def _annotate(client: KubeClient, workflow: Raw, value: str | None) -> None:
+    metadata = workflow["metadata"]
+    body = {"metadata": {"annotations": {PAUSED_ANNOTATION: value}}}
+    await _forgiving(client.patch(WORKFLOW, metadata["name"], metadata["namespace"], body))
+
+
+async def _forgiving(call: Awaitable[Raw]) -> None:
+    """What is gone, or there, already, is as it is to be. Raises ApiError."""
+    with suppress(NotFoundError, ConflictError):
+        await call
+
+
+def _has_id(definition: Raw) -> bool:
+    try:
+        version = next(each for each in definition["spec"]["versions"] if each["name"] == WORKFLOW.version)
+        return "id" in version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+    except (KeyError, TypeError, StopIteration):
+        return False
+
+
+def _same_workflow(obj: Raw, there: Raw) -> bool:
+    """Whether both are one run, known to its agent by one id."""
+    ids = {as_mapping(each.get("status")).get("id") or each["metadata"]["uid"] for each in (obj, there)}
+    known = objects.annotations_of(there).get(ORIGIN_ANNOTATION, "").endswith(f"/{obj['metadata']['uid']}")
+    return known or len(ids) == 1 or state_of(obj) is None
+
+
+def _is_left(workflow: Raw, pause: str) -> bool:
+    return objects.annotations_of(workflow).get(PAUSED_ANNOTATION) == pause
+
+
+def _uids(found: _Objects) -> list[str]:
+    return [obj["metadata"]["uid"] for items in found.values() for obj in items]
+
+
+def _versions(found: _Objects) -> set[tuple[str, str]]:
+    return {(obj["metadata"]["uid"], obj["metadata"]["resourceVersion"]) for items in found.values() for obj in items}
+
+
+def _name(obj: Raw) -> str:
+    return f"{obj['kind']} {NamespacedName.of(obj)}"
