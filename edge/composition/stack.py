@@ -169,7 +169,9 @@ class Stack:
                 journey=self.journey,
                 osie=informers[OSIE].get if OSIE in informers else lambda _namespace, _name: None,
                 declined=conditions.changed,
-                not_ready=lambda: self._not_ready,
+                not_ready=lambda: (
+                    self._not_ready or next((each.denied for each in informers.values() if each.denied), "")
+                ),
                 read_secret=lambda namespace, name: client.get(SECRET, name, namespace),
             )
         if Service.CONTROLLER in wanted:
@@ -304,9 +306,7 @@ class Stack:
             await server.start()
         except OSError as error:
             port = self._settings.grpc_port
-            raise StackError(
-                f"{error} 'ss -ltnp sport = :{port}' names it; stop it, or choose another port with --grpc-port"
-            ) from error
+            raise StackError(f"{error.strerror or error}: {tcp_advice(error, port, '--grpc-port')}") from error
         self._exit.push_async_callback(server.stop)
 
     # --- how a part is started and watched ------------------------------------------------------------------------
@@ -335,10 +335,12 @@ class Stack:
         for resource, informer in informers.items():
             listed = -1
             while not informer.has_synced:
+                if len(informer) == listed and informer.denied:
+                    raise StackError(f"{informer.denied}: give a --kubeconfig that may")
                 if len(informer) == listed:
                     raise StackError(
                         f"the API has not listed {resource.plural}.{resource.group} within {_SYNC_SECONDS:.0f} s. "
-                        "Are the CRDs installed (tinkedge crds | kubectl apply -f -)? See the log."
+                        "Are the CRDs installed (tinkedge crds | kubectl apply --server-side -f -)? See the log."
                     )
                 listed = len(informer)
                 with suppress(TimeoutError):

@@ -7,6 +7,7 @@ rule of apiextensions.k8s.io/v1, where a column shows the first result only, so 
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +66,7 @@ class _Definition:
     selectable: tuple[str, ...] = ()
     """Paths that `kubectl get --field-selector` takes (Kubernetes 1.31 and later; older ones ignore them)."""
     status: bool = False
-    first_status: dict[str, str] | None = None
+    first_status: dict[str, Any] | None = None
     """The status of an object that nobody has written one for: what `kubectl get` shows until then."""
 
 
@@ -87,6 +88,17 @@ _DEFINITIONS = (
         ),
         (".spec.osie.name", ".spec.bmcRef.name"),
         status=True,
+        # `kubectl wait --for=condition=AddressConflict=False` waits for a condition that exists.
+        first_status={
+            "conditions": [
+                {
+                    "type": "AddressConflict",
+                    "status": "False",
+                    "reason": "NotDeclined",
+                    "message": "no machine has declined its address",
+                }
+            ]
+        },
     ),
     _Definition(
         OSIE,
@@ -151,7 +163,7 @@ def _definition(definition: _Definition) -> dict[str, Any]:
     kind = definition.model.__name__
     schema = object_schema(definition.model)
     if definition.first_status is not None:
-        schema["properties"]["status"]["default"] = dict(definition.first_status)
+        schema["properties"]["status"]["default"] = deepcopy(definition.first_status)
     version: dict[str, Any] = {
         "name": VERSION,
         "served": True,

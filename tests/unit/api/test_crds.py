@@ -92,7 +92,11 @@ def test_parents_are_not_filled_with_empty_children() -> None:
     spec = schema("Hardware")["properties"]["spec"]
     assert "default" not in spec
     assert "default" not in spec["properties"]["networkInterfaces"]
-    assert "default" not in schema("Hardware")["properties"]["status"]
+
+
+def test_address_conflict_can_be_waited_for_before_there_was_one() -> None:
+    (condition,) = schema("Hardware")["properties"]["status"]["default"]["conditions"]
+    assert (condition["type"], condition["status"]) == ("AddressConflict", "False")
 
 
 def test_workflow_that_nobody_has_looked_at_has_a_state_and_says_so() -> None:
