@@ -80,7 +80,7 @@ async def test_command_that_is_interrupted_while_it_is_started_leaves_no_process
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     while not (tmp_path / "child").exists():  # the event loop hears of the start only after it is far ahead
-        time.sleep(0.01)  # noqa: ASYNC251
+        time.sleep(0.01)
     child = await pid_in(tmp_path / "child")
     task.cancel()
     async with asyncio.timeout(20):
