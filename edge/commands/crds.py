@@ -38,9 +38,9 @@ from tink.api.metal3 import crds as metal3
 def crds(out: Path | None, of_metal3: bool, storage_version: str, stop_serving_v1alpha1: bool) -> None:
     """Print the CustomResourceDefinitions of tinkerbell.org/v1alpha2 as YAML, or those of metal3.io.
 
-    On a cluster: tinkedge crds | kubectl apply -f -
+    On a cluster: tinkedge crds | kubectl apply --server-side -f -
 
-    Those of metal3.io are applied with --server-side; see docs/metal3.md.
+    So nothing is warned of where tinkedge has applied them before. For metal3.io see docs/metal3.md.
     """
     old = HOST_VERSIONS[0]
     if not of_metal3 and (stop_serving_v1alpha1 or storage_version != old):

@@ -32,7 +32,7 @@ from tink.template import TemplateError, render_actions
     required=True,
     help="File or directory with the Hardware, the Template and the Workflow. Repeatable.",
 )
-@click.option("--workflow", default=None, help="Name of the Workflow, if there is more than one.")
+@click.option("--workflow", default=None, help="Name of the Workflow, or NAMESPACE/NAME, if there is more than one.")
 @click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", help="Format.")
 def render(files: tuple[Path, ...], workflow: str | None, output: str) -> None:
     """Show what a Workflow would run, without running it: the list of its rendered actions."""
@@ -66,11 +66,18 @@ def _actions(manifests: list[Manifest], workflow: Manifest) -> list[dict[str, An
 
 def _workflow(manifests: list[Manifest], name: str | None) -> Manifest:
     there = [(file, obj) for file, obj in manifests if _is(obj, "Workflow")]
-    found = [(file, obj) for file, obj in there if name in (None, obj["metadata"]["name"])]
+    found = [
+        (file, obj)
+        for file, obj in there
+        if name in (None, obj["metadata"]["name"], f"{_namespace(obj)}/{obj['metadata']['name']}")
+    ]
     if len(found) == 1:
         return found[0]
-    names = ", ".join(obj["metadata"]["name"] for _, obj in there) or "none"
-    raise ManifestError(f"one Workflow is needed; there are: {names}. Choose with --workflow")
+    if len(found) > 1 and len({(_namespace(obj), obj["metadata"]["name"]) for _, obj in found}) < len(found):
+        places = ", ".join(f"{_namespace(obj)}/{obj['metadata']['name']} in {file}" for file, obj in found)
+        raise ManifestError(f"two Workflows have one name: {places}. Leave one of them out of -f")
+    named = [f"{_namespace(obj)}/{obj['metadata']['name']} in {file}" for file, obj in found or there]
+    raise ManifestError(f"one Workflow is needed; there are: {', '.join(named) or 'none'}. Choose with --workflow")
 
 
 def _referenced(manifests: list[Manifest], workflow: Manifest, kind: str, field: str) -> Manifest:

@@ -7,7 +7,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator, Set
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -19,18 +19,20 @@ import click
 
 from edge.composition.admin_token import AdminTokenError, read, token_file
 from edge.journey.events import JourneyEvent, Notice, Outcome
-from edge.journey.follow import Lost, follow
+from edge.journey.follow import Lost, follow, machines
 from tink.mac import is_mac
 
 if TYPE_CHECKING:
     from edge.diagnose.listening import Heard, Listening, Timed
 
 _COLOUR = {Outcome.OK: "green", Outcome.INFO: None, Outcome.REFUSED: "yellow", Outcome.FAILED: "red"}
+_NAMED = 10
+"""Names of Hardware that are listed where one is unknown."""
 _PATH = click.Path(path_type=Path)
 
 
 @click.command()
-@click.argument("mac", required=False)
+@click.argument("machine", required=False)
 @click.option("--admin-url", default="http://127.0.0.1:7081", help="The edge's admin address.")
 @click.option("--data-dir", type=_PATH, default=Path("/var/lib/tinkedge"), help="The edge's, where its admin token is.")
 @click.option("--admin-token-file", type=_PATH, default=None, help="Or a copy of it. Default: DATA_DIR/admin-token.")
@@ -50,7 +52,7 @@ _PATH = click.Path(path_type=Path)
     help="With --capture: keep all packets of the machine, whole, in this pcap file.",
 )
 def watch(
-    mac: str | None,
+    machine: str | None,
     admin_url: str,
     data_dir: Path,
     admin_token_file: Path | None,
@@ -60,17 +62,19 @@ def watch(
     interface: str | None,
     write: Path | None,
 ) -> None:
-    """The journey of machines, live: all of them, or the one with this MAC."""
+    """The journey of machines, live: all of them, or of one MACHINE: a MAC, or the name of a Hardware, as NAME or
+    NAMESPACE/NAME."""
     edge = _Edge(admin_url, token_file(data_dir, admin_token_file))
-    mac = mac.lower().replace("-", ":") if mac else None
+    spelled = machine.lower().replace("-", ":") if machine else ""
+    mac = spelled if is_mac(spelled) else None
     if not capture and (interface or write):
         raise click.UsageError("--interface and --write go with --capture")
-    if capture and (mac is None or not is_mac(mac)):
+    if capture and mac is None:
         raise click.UsageError("--capture shows one machine: give its MAC, like 52:54:00:00:00:01")
     with contextlib.suppress(KeyboardInterrupt):
         if capture and mac is not None:
             sys.exit(asyncio.run(_capture(mac, edge, history, output, interface, write)))
-        sys.exit(asyncio.run(_watch(mac, edge, history, output)))
+        sys.exit(asyncio.run(_watch(mac or machine, edge, history, output)))
 
 
 class _NoJourneyError(Exception):
@@ -86,10 +90,28 @@ class _Edge:
 
     async def events(self, *, history: bool) -> AsyncGenerator[JourneyEvent | Notice | Lost, None]:
         """Those of all machines. Raises _NoJourneyError."""
-        try:
+        with self._said():
             async with contextlib.aclosing(follow(self.url, read(self.token_file), history=history)) as stream:
                 async for event in stream:
                     yield event
+
+    async def macs_of(self, name: str) -> frozenset[str]:
+        """The MACs of the Hardware with this NAME or NAMESPACE/NAME. Raises _NoJourneyError."""
+        with self._said():
+            known = [each for each in await machines(self.url, read(self.token_file)) if each.get("name")]
+        found = [each for each in known if name in (each["name"], f"{each['namespace']}/{each['name']}")]
+        places = sorted({f"{each['namespace']}/{each['name']}" for each in found})
+        if len(places) > 1:
+            raise _NoJourneyError(f"{name} may be {' or '.join(places)}: write the namespace, too")
+        if not found:
+            raise _NoJourneyError(_unknown(name, sorted({f"{each['namespace']}/{each['name']}" for each in known})))
+        return frozenset(str(each["mac"]) for each in found)
+
+    @contextlib.contextmanager
+    def _said(self) -> Iterator[None]:
+        """Say what is wrong with the edge's answer. Raises _NoJourneyError."""
+        try:
+            yield
         except AdminTokenError as error:
             raise _NoJourneyError(str(error)) from error
         except aiohttp.ClientResponseError as error:
@@ -101,10 +123,19 @@ class _Edge:
             raise _NoJourneyError(f"{self.url} does not answer: {error}. {advice}") from error
 
 
-async def _watch(mac: str | None, edge: _Edge, history: bool, output: str) -> int:
+def _unknown(name: str, known: list[str]) -> str:
+    there = ", ".join(known[:_NAMED]) + (f" and {len(known) - _NAMED} more" if len(known) > _NAMED else "")
+    return (
+        f"{name!r} is no MAC address, and the edge knows no Hardware of that name (there is: {there or 'none'}). "
+        "A machine that nobody has registered is watched by its MAC."
+    )
+
+
+async def _watch(machine: str | None, edge: _Edge, history: bool, output: str) -> int:
     try:
+        macs = None if machine is None else {machine} if is_mac(machine) else await edge.macs_of(machine)
         async for event in edge.events(history=history):
-            _tell(event, mac, output)
+            _tell(event, macs, output)
     except _NoJourneyError as error:
         click.echo(str(error), err=True)
         return 1
@@ -124,7 +155,7 @@ async def _capture(mac: str, edge: _Edge, history: bool, output: str, interface:
             click.echo(f"packets of {mac} on {name}; end with Ctrl-C", err=True)
             async with contextlib.aclosing(in_order(_packets(listening), _journey(edge, history))) as stream:
                 async for found in stream:
-                    _tell(found, mac, output)
+                    _tell(found, {mac}, output)
     except (DiagnoseError, HostError) as error:
         click.echo(str(error), err=True)
         return 1
@@ -156,17 +187,17 @@ async def _journey(edge: _Edge, history: bool) -> AsyncGenerator[Timed[Heard | J
         click.echo("the edge has ended the stream; packets alone are shown", err=True)
 
 
-def _tell(found: Heard | JourneyEvent | Notice | Lost, mac: str | None, output: str) -> None:
+def _tell(found: Heard | JourneyEvent | Notice | Lost, macs: Set[str] | None, output: str) -> None:
     if isinstance(found, Lost):
         text = f"{found.count} events were lost: this terminal reads more slowly than machines boot"
         click.echo(text, err=True)
     elif isinstance(found, Notice):
         click.echo(json.dumps(asdict(found)) if output == "json" else _notice_text(found))
     elif isinstance(found, JourneyEvent):
-        if mac is None or found.mac == mac:
+        if macs is None or found.mac in macs:
             click.echo(json.dumps(asdict(found)) if output == "json" else _text(found))
     elif output == "json":
-        click.echo(json.dumps({"time": found.time, "mac": mac, "packet": found.text}))
+        click.echo(json.dumps({"time": found.time, "mac": next(iter(macs or ()), None), "packet": found.text}))
     else:
         click.echo(f"{_clock(found.time)} {found.text}")
 
@@ -185,4 +216,7 @@ def _text(event: JourneyEvent) -> str:
 
 
 def _clock(at: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(at)) + f".{int(at * 1000) % 1000:03d}"
+    """The time of day, with its date where that is not today's."""
+    then, now = time.localtime(at), time.localtime()
+    day = "" if then[:3] == now[:3] else time.strftime("%Y-%m-%d ", then)
+    return day + time.strftime("%H:%M:%S", then) + f".{int(at * 1000) % 1000:03d}"

@@ -70,6 +70,7 @@ class Stack:
         self._ended = asyncio.Event()
         self._failure: str | None = None
         self._not_ready = "starting"
+        self._informers: dict[ResourceType, Informer] = {}
         self._api: ApiServer | None = None
         # One packed copy of each Hardware, for the informer and the inventory alike.
         self._compressor = ObjectCompressor()
@@ -157,7 +158,7 @@ class Stack:
         }
         if not self._reviews():
             wanted -= _HOOKS
-        informers = {
+        informers = self._informers = {
             resource: Informer(client, resource, compressor=self._compressor if resource is HARDWARE else None)
             for resource, users in needed.items()
             if users & wanted
@@ -222,7 +223,8 @@ class Stack:
 
     def _why_not_ready(self) -> str:
         """Why machines can't be served; empty: they can."""
-        return self._not_ready or (self._networks.not_ready() if self._networks is not None else "")
+        reasons = [self._not_ready, self._networks.not_ready() if self._networks is not None else ""]
+        return next(filter(None, [*reasons, *(informer.denied for informer in self._informers.values())]), "")
 
     def _elector(self, client: KubeClient) -> LeaderElector | None:
         """Who decides which of several controllers works; None where there is one only."""
@@ -335,9 +337,7 @@ class Stack:
             await server.start()
         except OSError as error:
             port = self._settings.grpc_port
-            raise StackError(
-                f"{error} 'ss -ltnp sport = :{port}' names it; stop it, or choose another port with --grpc-port"
-            ) from error
+            raise StackError(f"{error.strerror or error}: {tcp_advice(error, port, '--grpc-port')}") from error
         self._exit.push_async_callback(server.stop)
         networks.add_follower(_AgentsNetworks(server, networks, self._settings.grpc_port))
 
@@ -367,10 +367,12 @@ class Stack:
         for resource, informer in informers.items():
             listed = -1
             while not informer.has_synced:
+                if len(informer) == listed and informer.denied:
+                    raise StackError(f"{informer.denied}: give a --kubeconfig that may")
                 if len(informer) == listed:
                     raise StackError(
                         f"the API has not listed {resource.plural}.{resource.group} within {_SYNC_SECONDS:.0f} s. "
-                        "Are the CRDs installed (tinkedge crds | kubectl apply -f -)? See the log."
+                        "Are the CRDs installed (tinkedge crds | kubectl apply --server-side -f -)? See the log."
                     )
                 listed = len(informer)
                 with suppress(TimeoutError):

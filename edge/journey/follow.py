@@ -55,6 +55,19 @@ def _notice(data: dict[str, Any]) -> Notice:
     return Notice(data["time"], Outcome(data["outcome"]), data["message"], data["detail"])
 
 
+async def machines(admin_url: str, token: str) -> list[dict[str, Any]]:
+    """The machines that the edge knows, as `/api/v1/machines` gives them. Raises aiohttp.ClientError, TimeoutError."""
+    timeout = aiohttp.ClientTimeout(total=_SILENCE_SECONDS, sock_connect=5)
+    headers = {"Authorization": f"Bearer {token}"}
+    async with (
+        aiohttp.ClientSession(timeout=timeout, headers=headers) as session,
+        session.get(f"{admin_url}/api/v1/machines") as response,
+    ):
+        response.raise_for_status()
+        found: list[dict[str, Any]] = await response.json()
+        return found
+
+
 def _event(data: dict[str, Any]) -> JourneyEvent:
     return JourneyEvent(
         time=data["time"],

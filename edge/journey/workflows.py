@@ -18,6 +18,7 @@ from edge.journey.events import Outcome, Step, Value
 from edge.journey.recorder import Journey
 from edge.machines import Inventory, Machine
 from tink.api.v1alpha2 import ActionState, ActionStatus, Raw, Workflow, WorkflowState
+from tink.workflow.status import status_of, unprepared
 
 log = logging.getLogger(__name__)
 
@@ -182,9 +183,13 @@ def _seconds(start: str | None, end: str | None) -> float | None:
 
 def _parse(obj: Raw) -> Workflow | None:
     try:
-        return Workflow.model_validate(obj)
+        workflow = Workflow.model_validate(obj)
     except ValidationError as error:
         metadata = obj.get("metadata", {})
         problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         log.error("Workflow %s/%s is ignored: %s", metadata.get("namespace", ""), metadata.get("name", ""), problems)
         return None
+    if workflow.status.state is WorkflowState.PENDING and unprepared(status_of(obj)):
+        # That is what the API says by default: the step is that the controller has prepared it.
+        return workflow.model_copy(update={"status": workflow.status.model_copy(update={"state": None})})
+    return workflow

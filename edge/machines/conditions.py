@@ -202,7 +202,9 @@ class ConditionWriter:
         if error.status == 403:
             advice = "; allow the edge to get hardware and to patch hardware/status"
         elif error.status == 404:
-            advice = "; if its definition is an older one, 'tinkedge crds | kubectl apply -f -' mends that"
+            advice = (
+                "; if its definition is an older one, 'tinkedge crds | kubectl apply --server-side -f -' mends that"
+            )
         log.warning("Hardware %s: its condition %s is not written: %s%s", key, ADDRESS_CONFLICT, error, advice)
 
     def _forget(self, key: NamespacedName) -> None:

@@ -7,6 +7,7 @@ rule of apiextensions.k8s.io/v1, where a column shows the first result only, so 
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ import yaml
 from pydantic import BaseModel
 
 from tink.api.schema import RULES, Schema, structural
-from tink.api.v1alpha2 import GROUP, OSIE, VERSION, Hardware, Resource, Template, Workflow
+from tink.api.v1alpha2 import GROUP, OSIE, UNPREPARED, VERSION, Hardware, Resource, Template, Workflow, WorkflowState
 
 CATEGORY = "tinkerbell"
 
@@ -65,6 +66,8 @@ class _Definition:
     selectable: tuple[str, ...] = ()
     """Paths that `kubectl get --field-selector` takes (Kubernetes 1.31 and later; older ones ignore them)."""
     status: bool = False
+    first_status: dict[str, Any] | None = None
+    """The status of an object that nobody has written one for: what `kubectl get` shows until then."""
 
 
 _DEFINITIONS = (
@@ -85,6 +88,17 @@ _DEFINITIONS = (
         ),
         (".spec.osie.name", ".spec.bmcRef.name"),
         status=True,
+        # `kubectl wait --for=condition=AddressConflict=False` waits for a condition that exists.
+        first_status={
+            "conditions": [
+                {
+                    "type": "AddressConflict",
+                    "status": "False",
+                    "reason": "NotDeclined",
+                    "message": "no machine has declined its address",
+                }
+            ]
+        },
     ),
     _Definition(
         OSIE,
@@ -111,17 +125,13 @@ _DEFINITIONS = (
             Column("Action", ".status.currentAction", "The action that runs now, or that ran last."),
             Column("Hardware", ".spec.hardwareRef.name", "The Hardware that the Workflow executes on."),
             Column("Template", ".spec.templateRef.name", "The Template that gives the actions."),
+            Column("Message", ".status.message", "Where the Workflow is, or why it ended."),
             Column("Started", ".status.startedAt", "Time since the first action started.", type="date", priority=1),
-            Column(
-                "Message",
-                '.status.conditions[?(@.type=="Succeeded")].message',
-                "Why the Workflow failed.",
-                priority=1,
-            ),
             AGE,
         ),
         (".spec.hardwareRef.name", ".spec.templateRef.name", ".status.state"),
         status=True,
+        first_status={"state": WorkflowState.PENDING.value, "message": UNPREPARED},
     ),
 )
 
@@ -151,12 +161,15 @@ class _Dumper(yaml.SafeDumper):
 
 def _definition(definition: _Definition) -> dict[str, Any]:
     kind = definition.model.__name__
+    schema = object_schema(definition.model)
+    if definition.first_status is not None:
+        schema["properties"]["status"]["default"] = deepcopy(definition.first_status)
     version: dict[str, Any] = {
         "name": VERSION,
         "served": True,
         "storage": True,
         "additionalPrinterColumns": [column.entry() for column in definition.columns],
-        "schema": {"openAPIV3Schema": object_schema(definition.model)},
+        "schema": {"openAPIV3Schema": schema},
     }
     if definition.selectable:
         version["selectableFields"] = [{"jsonPath": path} for path in definition.selectable]

@@ -87,6 +87,8 @@ _SAME_IP = f"has(self[mac].dhcp) && has(self[mac].dhcp.ip) && {_SAME_IP} && self
 MAC_KEYS = Rule(
     f"self.all(mac, mac.matches('{patterns.MAC}'))",
     "the keys must be MAC addresses in lower case with colons, such as 52:54:00:12:34:56",
+    say="'the keys must be MAC addresses in lower case with colons, such as 52:54:00:12:34:56, which \"' + "
+    f"self.filter(mac, !mac.matches('{patterns.MAC}'))[0] + '\" is not'",
 )
 # One list of all addresses, looked at from both ends: comparing each interface with each other one costs five times as
 # much in the embedded API.

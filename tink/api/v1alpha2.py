@@ -508,6 +508,10 @@ class WorkflowSpec(Model):
     )
 
 
+UNPREPARED = "waits for the controller"
+"""`status.message` of a Workflow that no controller has looked at."""
+
+
 class WorkflowStatus(Model):
     """The observed state of a Workflow."""
 
@@ -530,6 +534,10 @@ class WorkflowStatus(Model):
         default=None, json_schema_extra={"format": "date-time"}, description="When state changed last."
     )
     state: WorkflowState | None = Field(default=None, description="Current state of the Workflow.")
+    message: str | None = Field(
+        default=None,
+        description="Where the Workflow is, or why it ended, in one line for people; programs read the conditions.",
+    )
     observed_generation: int | None = Field(
         default=None,
         description="metadata.generation that the actions were rendered from. While it is another, the Workflow is not "

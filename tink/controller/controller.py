@@ -43,7 +43,7 @@ from tink.kube.runtime import (
 )
 from tink.template import render_actions
 from tink.workflow.machine import UnknownActionError
-from tink.workflow.status import InvalidStatusError, state_of, status_of
+from tink.workflow.status import InvalidStatusError, state_of, status_of, unprepared
 
 log = logging.getLogger(__name__)
 
@@ -210,7 +210,7 @@ class WorkflowController:
         """Apply the patches, each on top of the version that the one before made."""
         current = workflow
         for patch in outcome.patches:
-            before = status_of(current).get("state")
+            before = _shown_state(current)
             key = NamespacedName.of(current)
             body = {
                 **patch.body,
@@ -230,14 +230,19 @@ class WorkflowController:
 
 
 def _log(workflow: Raw, patch: Patch, before: str | None) -> None:
-    status = status_of(workflow)
-    after = status.get("state")
+    status, after = status_of(workflow), _shown_state(workflow)
     if patch.subresource != "status":
         return
     if after != before:
         log.info("Workflow %s: %s -> %s%s", NamespacedName.of(workflow), before or "(new)", after, _why(status))
     elif not after:
         log.info("Workflow %s is not prepared yet%s", NamespacedName.of(workflow), _why(status))
+
+
+def _shown_state(workflow: Raw) -> str | None:
+    """The state as it stands there, be it none of ours; None before the Workflow is prepared."""
+    status = status_of(workflow)
+    return None if unprepared(status) else status.get("state")
 
 
 def _why(status: object) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from tink.api.v1alpha2 import ConditionStatus, Raw, WorkflowState
 from tink.kube.runtime import Event
 from tink.workflow.reasons import REASON_CANCEL_TIMEOUT
-from tink.workflow.status import ConditionType, actions_of, condition, status_of
+from tink.workflow.status import ConditionType, actions_of, condition, status_of, unprepared
 
 COMPONENT = "tinkedge-controller"
 
@@ -21,7 +21,7 @@ def event_for(new: Raw, old: Raw | None) -> Event | None:
     if old is None:
         return None
     status = status_of(new)
-    before, after = status_of(old).get("state"), status.get("state")
+    before, after = (None if unprepared(each) else each.get("state") for each in (status_of(old), status))
     prepared = condition(status, ConditionType.PREPARED)
     if after == before:
         waits = prepared.get("status") == ConditionStatus.FALSE

@@ -57,6 +57,7 @@ from tink.workflow.status import (
     status_patch,
     timestamp,
 )
+from tink.workflow.summary import summary
 from tink.workflow.table import Author
 
 Render = Callable[[Raw, Raw, Mapping[str, str]], list[Raw]]
@@ -189,7 +190,7 @@ def _reconcile(workflow: Raw, hardware: Raw | None, template: Raw | None, contex
             return _release(workflow)  # never prepared: there is nothing to cancel
         return _prepare(workflow, hardware, template, context)
     if state.terminal:
-        return _release(workflow)
+        return _release(workflow, *(() if status_of(workflow).get("message") else _summarised(workflow)))
     if deleted(workflow):
         if state is not WorkflowState.CANCELLING:
             return _apply(workflow, events.CancelRequested("the Workflow was deleted"), now)
@@ -204,7 +205,7 @@ def _reconcile(workflow: Raw, hardware: Raw | None, template: Raw | None, contex
     if outcome.patches or deleted(workflow):
         return outcome
     # Somebody may have taken it away; without it a deletion would not stop the agent.
-    return replace(outcome, patches=_finalizers(workflow, present=True))
+    return replace(outcome, patches=(*_finalizers(workflow, present=True), *_summarised(workflow)))
 
 
 def _unprepared(workflow: Raw) -> Raw:
@@ -259,11 +260,12 @@ def _prepare(
             for index, action in enumerate(actions)
         )
     )
-    status = machine.apply(workflow, prepared, now, Author.CONTROLLER)
+    bare = _unprepared(workflow)
+    status = machine.apply(bare, prepared, now, Author.CONTROLLER)
     if status is not None and "generation" in workflow["metadata"]:
         status["observedGeneration"] = workflow["metadata"]["generation"]
     # The finalizer first: from the moment that an agent may run it, the Workflow must not vanish.
-    patches = (*_finalizers(workflow, present=True), *_status(workflow, status))
+    patches = (*_finalizers(workflow, present=True), *_status(bare, status))
     return Outcome(patches)
 
 
@@ -303,8 +305,13 @@ def _await_references(
         set_condition(status, ConditionType.SUCCEEDED, ConditionStatus.UNKNOWN)
     if again and not noted:
         status["lastTransitioned"] = timestamp(context.now)
-    changed = status if status != status_of(workflow) else None
-    return Outcome(_status(workflow, changed), requeue_after=left, waits_for=missing, low_priority=True)
+    changed = status != status_of(workflow)
+    if changed:
+        status["state"] = WorkflowState.PENDING.value
+        status["message"] = summary(status)
+    return Outcome(
+        _status(workflow, status if changed else None), requeue_after=left, waits_for=missing, low_priority=True
+    )
 
 
 def unusable(workflow: Raw, actions: list[Raw]) -> str | None:
@@ -424,8 +431,15 @@ def _apply(workflow: Raw, event: events.Event, now: float, seen_as: Raw | None =
     return Outcome(patches)
 
 
-def _release(workflow: Raw) -> Outcome:
-    return Outcome(_finalizers(workflow, present=False))
+def _release(workflow: Raw, *before: Patch) -> Outcome:
+    return Outcome((*before, *_finalizers(workflow, present=False)))
+
+
+def _summarised(workflow: Raw) -> tuple[Patch, ...]:
+    """Complete what a release that did not know `message` has written, or what somebody has written by hand."""
+    status: Status = dict(status_of(workflow))
+    status["message"] = summary(status)
+    return _status(workflow, status if status != status_of(workflow) else None)
 
 
 def _status(workflow: Raw, status: Status | None) -> tuple[Patch, ...]:

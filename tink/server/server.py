@@ -7,7 +7,9 @@ machine, each write on top of the version that it was decided from. `service` ha
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import socket
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any
@@ -154,7 +156,7 @@ class WorkflowServer:
             else:
                 self.port = server.add_secure_port(address, certificates.credentials())
         except RuntimeError as error:
-            raise OSError(f"gRPC server: can't listen on {address}: is another server running there?") from error
+            raise _why_not(address) from error
         await server.start()
         self._servers[address] = server
         if self._guarding is None:
@@ -224,3 +226,18 @@ def _key_of(hardware: Raw) -> HardwareKey:
 def _say_why(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
         log.error("gRPC server: nobody looks after its connections any more", exc_info=task.exception())
+
+
+def _why_not(address: str) -> OSError:
+    """Why this address, as HOST:PORT, can't be listened on: gRPC does not say, so the kernel is asked again."""
+    host, _, port = address.rpartition(":")
+    text = f"gRPC server: can't listen on {address}"
+    try:
+        socket.create_server((host.strip("[]"), int(port)), family=_family(host), reuse_port=False).close()
+    except OSError as error:
+        return OSError(error.errno or errno.EADDRINUSE, text)
+    return OSError(errno.EADDRINUSE, text)  # it was taken then
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

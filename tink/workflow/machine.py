@@ -87,6 +87,7 @@ from tink.workflow.status import (
     timestamp,
     with_no_agent,
 )
+from tink.workflow.summary import summary
 from tink.workflow.table import ACTION, AUTHOR, WORKFLOW, ActionCause, Author, Cause
 
 MAX_REASON = 128
@@ -185,7 +186,10 @@ class _Transition:
                 self._time_out(event)
 
     def result(self) -> Status | None:
-        return self._after if self._after != self._before else None
+        if self._after == self._before:
+            return None
+        self._after["message"] = summary(self._after)
+        return self._after
 
     # --- arrows ---------------------------------------------------------------------------------------------------
 

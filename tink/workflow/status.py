@@ -42,9 +42,13 @@ def name_of(workflow: Raw) -> str:
 
 
 def state_of(workflow: Raw) -> WorkflowState | None:
-    """The state; None before the Workflow is prepared. Raises InvalidStatusError."""
-    value = status_of(workflow).get("state")
-    if not value:
+    """The state; None before the Workflow is prepared, when the API says Pending of it by default.
+
+    Raises InvalidStatusError.
+    """
+    status = status_of(workflow)
+    value = status.get("state")
+    if not value or (value == WorkflowState.PENDING and unprepared(status)):
         return None
     state = _STATES.get(value) if isinstance(value, str) else None
     if state is None:
@@ -58,6 +62,11 @@ def status_of(workflow: Raw) -> Mapping[str, Any]:
     """The status, empty if there is none."""
     status = workflow.get("status")
     return status if isinstance(status, dict) else {}
+
+
+def unprepared(status: Mapping[str, Any]) -> bool:
+    """Whether nobody has prepared the Workflow yet: every change of state leaves its time, the first its actions."""
+    return not status.get("lastTransitioned") and not actions_of(status)
 
 
 def actions_of(status: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -92,8 +92,18 @@ def test_parents_are_not_filled_with_empty_children() -> None:
     spec = schema("Hardware")["properties"]["spec"]
     assert "default" not in spec
     assert "default" not in spec["properties"]["networkInterfaces"]
-    for kind in ("Hardware", "Workflow"):
-        assert "default" not in schema(kind)["properties"]["status"]
+
+
+def test_address_conflict_can_be_waited_for_before_there_was_one() -> None:
+    (condition,) = schema("Hardware")["properties"]["status"]["default"]["conditions"]
+    assert (condition["type"], condition["status"]) == ("AddressConflict", "False")
+
+
+def test_workflow_that_nobody_has_looked_at_has_a_state_and_says_so() -> None:
+    assert schema("Workflow")["properties"]["status"]["default"] == {
+        "state": "Pending",
+        "message": "waits for the controller",
+    }
 
 
 def test_lists_have_their_keys() -> None:
@@ -115,6 +125,7 @@ def test_workflow_shows_what_operators_look_for() -> None:
         ("Action", ".status.currentAction"),
         ("Hardware", ".spec.hardwareRef.name"),
         ("Template", ".spec.templateRef.name"),
+        ("Message", ".status.message"),
         ("Age", ".metadata.creationTimestamp"),
     ]
 

@@ -12,6 +12,7 @@ import pytest
 from tink.api.v1alpha2 import FINALIZER, Raw
 from tink.apiserver.patch import merge
 from tink.kube.client import ConflictError, NotFoundError
+from tink.workflow.summary import summary
 
 CREATED = "2027-01-15T08:00:00Z"
 
@@ -127,6 +128,7 @@ def make_workflow() -> Callable[..., Raw]:
         workflow: Raw = {"metadata": metadata, "spec": {**references, **(spec or {})}}
         if state is not None:
             workflow["status"] = {"state": state, "lastTransitioned": CREATED, **status}
+            workflow["status"].setdefault("message", summary(workflow["status"]))
         return workflow
 
     return make

@@ -17,6 +17,7 @@ from tink.api.v1alpha2 import FINALIZER, Raw
 from tink.controller.controller import WorkflowController
 from tink.controller.settings import ControllerSettings
 from tink.kube.client import ApiError, ConflictError, UnreachableError
+from tink.workflow.status import status_of
 
 NOW = 1_800_000_001.0
 Make = Callable[..., Raw]
@@ -143,9 +144,9 @@ async def test_the_missing_reference_wakes_the_workflow_up_when_it_comes(
     async with rig.running():
         rig.workflows.put(make_workflow())
         await asyncio.sleep(0.03)
-        assert rig.state() is None
+        assert not status_of(rig.workflows.get("d", "w") or {}).get("actions")
         puts[last]()
-        await rig.until("Pending")
+        await until(lambda: status_of(rig.workflows.get("d", "w") or {}).get("actions"))
 
 
 async def test_a_change_of_hardware_touches_only_workflows_that_wait_for_it(

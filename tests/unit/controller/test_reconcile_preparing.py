@@ -20,10 +20,31 @@ from tests.unit.controller.outcomes import (
     never,
     status_in,
 )
-from tink.api.v1alpha2 import FINALIZER, Raw, WorkflowStatus
+from tink.api.v1alpha2 import FINALIZER, UNPREPARED, Raw, WorkflowStatus
 from tink.controller.reconcile import MAX_OBJECT_BYTES, Outcome, action_id, reconcile, refused
 from tink.kube.objects import ObjectReference
 from tink.template import TemplateError
+from tink.workflow.status import state_of
+
+FIRST_STATUS = {"state": "Pending", "message": UNPREPARED}
+"""What the API says of a Workflow by default."""
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_workflow_that_is_pending_by_default_alone_is_new(
+    make_workflow: Make, hardware: Raw, template: Raw, render: Rendered, deleted: bool
+) -> None:
+    workflow = {**make_workflow(deleted=deleted, finalizer=True), "status": FIRST_STATUS}
+    outcome = reconcile(workflow, hardware, template, SETTINGS, CREATED, render)
+    if deleted:
+        assert finalizers_in(outcome) == ["other/one"]
+        assert len(outcome.patches) == 1
+        return
+    status = status_in(outcome)
+    assert status["state"] == "Pending", "the controller knows by that what it may not be refused"
+    assert status["message"] == "waits for the machine's agent"
+    waits = reconcile(workflow, None, template, SETTINGS, CREATED + 20, never)
+    assert waits.requeue_after == pytest.approx(40), "counted from its creation"
 
 
 def test_a_new_workflow_is_rendered_and_becomes_pending(
@@ -118,7 +139,9 @@ def test_a_missing_reference_is_waited_for_and_then_named(
     prepared = condition(status_in(early), "Prepared")
     assert (prepared["status"], prepared["reason"]) == ("False", reason)
     assert all(text in prepared["message"] for text in says)
-    assert "state" not in status_in(early)
+    assert status_in(early)["state"] == "Pending"
+    assert state_of({**workflow, "status": status_in(early)}) is None, "it is not prepared, whatever is shown"
+    assert all(text in status_in(early)["message"] for text in says)
     assert finalizers_in(early) is None, "a Workflow that waits can be deleted at any time"
 
     workflow["status"] = status_in(early)

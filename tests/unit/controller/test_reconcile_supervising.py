@@ -55,6 +55,19 @@ def test_a_terminal_workflow_gives_up_our_finalizer_only(make_workflow: Make, st
     assert look(make_workflow(state, deleted=deleted, finalizer=False), CREATED) == Outcome()
 
 
+@pytest.mark.parametrize("state", ["Pending", "Scheduled", "Running", "Succeeded", "Failed"])
+def test_a_workflow_that_an_older_release_has_written_gets_its_message(make_workflow: Make, state: str) -> None:
+    actions = [{"id": "a", "state": "Running", "rendered": {"name": "write"}}]
+    workflow = make_workflow(state, actions=actions)
+    message = workflow["status"].pop("message")
+    outcome = look(workflow, CREATED)
+    assert message
+    assert status_in(outcome) == {"message": message}
+    if state in ("Succeeded", "Failed"):
+        workflow["status"]["message"] = "as it was at its end"
+        assert all(patch.subresource is None for patch in look(workflow, CREATED).patches)
+
+
 # --- timeouts -----------------------------------------------------------------------------------------------------
 
 

@@ -328,10 +328,21 @@ def test_render_finds_in_the_objects_what_the_api_would_have_put_there(tmp_path:
     assert "image: i:default-86400" in run("render", "-f", tmp_path).output
 
 
+def test_render_names_the_files_of_two_workflows_of_one_name(tmp_path: Path) -> None:
+    for name, text in (("h", HARDWARE), ("t", TEMPLATE), ("w1", WORKFLOW), ("w2", WORKFLOW)):
+        (tmp_path / f"{name}.yaml").write_text(text)
+    result = run("render", "-f", tmp_path)
+    assert result.exit_code == 1
+    for words in ("two Workflows have one name", "w1.yaml", "w2.yaml", "Leave one of them out"):
+        assert words in result.output
+
+
 def test_render_asks_which_of_several_workflows(tmp_path: Path) -> None:
     second = WORKFLOW.replace("name: w", "name: x").replace("v1}", "v2}")
     (tmp_path / "all.yaml").write_text("---\n".join((HARDWARE, TEMPLATE, WORKFLOW, second)))
-    assert "there are: w, x. Choose with --workflow" in run("render", "-f", tmp_path).output
+    said = run("render", "-f", tmp_path).output
+    assert all(f"default/{name} in {tmp_path}/all.yaml" in said for name in ("w", "x"))
+    assert "Choose with --workflow" in said
     assert "image: i:v2" in run("render", "-f", tmp_path, "--workflow", "x").output
 
 

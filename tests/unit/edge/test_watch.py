@@ -47,7 +47,14 @@ async def watch(token: str) -> AsyncIterator[Watch]:
         return web.Response(body=stream, content_type="text/event-stream")
 
     app = web.Application()
+
+    async def machines(_: web.Request) -> web.Response:
+        names = [(MAC, "rack", "m1"), (OTHER, "rack", "m2"), ("52:54:00:00:00:03", "other", "m2")]
+        known = [{"mac": mac, "namespace": space, "name": name} for mac, space, name in names]
+        return web.json_response([{"mac": "52:54:00:00:00:04", "registered": False}, *known])
+
     app.router.add_get("/api/v1/events", events)
+    app.router.add_get("/api/v1/machines", machines)
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -78,6 +85,29 @@ async def test_one_machine_is_shown_however_its_mac_is_written(watch: Watch, mac
     result, _ = await watch(event(OTHER, "other") + event(MAC, "own"), mac)
     assert "own" in result.stdout
     assert "other" not in result.stdout
+
+
+@pytest.mark.parametrize("name", ["m1", "rack/m1"])
+async def test_one_machine_is_shown_by_the_name_of_its_hardware(watch: Watch, name: str) -> None:
+    result, _ = await watch(event(OTHER, "other") + event(MAC, "own"), name)
+    assert "own" in result.stdout
+    assert "other" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("nobody", "no Hardware of that name (there is: other/m2, rack/m1, rack/m2)"), ("m2", "other/m2 or rack/m2")],
+)
+async def test_name_that_nobody_has_is_not_waited_for(watch: Watch, name: str, said: str) -> None:
+    result, asked = await watch(event(MAC, "own"), name)
+    assert result.exit_code == 1
+    assert said in result.stderr
+    assert asked == []
+
+
+async def test_event_of_another_day_has_its_date(watch: Watch) -> None:
+    result, _ = await watch(event(MAC, "long ago"))
+    assert result.stdout.startswith(("1970-01-01 ", "1969-12-31 "))
 
 
 async def test_manifest_of_a_stranger_can_be_copied_as_it_stands(watch: Watch) -> None:

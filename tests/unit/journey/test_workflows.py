@@ -38,13 +38,22 @@ def workflow(state: str | None, *actions: Raw, uid: str = "u1", **status: Any) -
     return {
         "metadata": {"name": "install", "namespace": "default", "uid": uid},
         "spec": {"hardwareRef": {"name": "m1"}, "templateRef": {"name": "t"}},
-        "status": {"state": state, "actions": list(actions), **status} if state else {},
+        "status": {"state": state, "lastTransitioned": T0, "actions": list(actions), **status} if state else {},
     }
 
 
 def action(number: int, state: str, **more: Any) -> Raw:
     rendered = {"name": f"step-{number}", "image": "image:1"}
     return {"id": f"id-{number}", "state": state, "rendered": rendered, **more}
+
+
+def test_pending_by_default_is_no_step_of_the_journey(journey: Journey, workflows: WorkflowJourney) -> None:
+    new = workflow("Pending")
+    new["status"] = {"state": "Pending", "message": "waits for the controller"}
+    workflows.on_change(new, None)
+    assert lines(journey) == []
+    workflows.on_change(workflow("Pending", action(1, "Pending")), new)
+    assert [line[2] for line in lines(journey)] == ["workflow default/install: Pending"]
 
 
 def lines(journey: Journey, mac: str = MAC) -> list[tuple[Step, Outcome, str]]:

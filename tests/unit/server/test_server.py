@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from proto import workflow_pb2 as pb
 from tests.unit.server.conftest import Rig
 from tests.waiting import until
 from tink.kube.client import ConflictError, UnreachableError
+from tink.server import WorkflowServer
 
 Event = Callable[..., pb.Event]
 MAC = "52:54:00:00:00:01"
@@ -485,8 +487,16 @@ async def test_a_port_that_is_taken_is_an_error_and_not_shared(rig: Rig, capfd: 
     await rig.start()
     first = rig.server
     second = type(first)(rig.api, workflows=rig.workflows, hardware=rig.hardware, addresses=[f"127.0.0.1:{first.port}"])
-    with pytest.raises(OSError, match=f"can't listen on 127.0.0.1:{first.port}"):
+    with pytest.raises(OSError, match=f"can't listen on 127.0.0.1:{first.port}") as taken:
         await second.start()
+    assert taken.value.errno == errno.EADDRINUSE
+
+
+async def test_an_address_of_another_host_is_not_taken_for_a_port_that_is(rig: Rig) -> None:
+    server = WorkflowServer(rig.api, workflows=rig.workflows, hardware=rig.hardware, addresses=["192.0.2.1:42113"])
+    with pytest.raises(OSError, match=r"can't listen on 192\.0\.2\.1:42113") as foreign:
+        await server.start()
+    assert foreign.value.errno == errno.EADDRNOTAVAIL
 
 
 async def test_an_observer_that_fails_harms_nobody(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:

@@ -99,7 +99,7 @@ def test_agent_that_another_server_has_seen_meanwhile_is_not_gone(make_workflow:
     workflow = make_workflow("Running", ("Succeeded", "Running"), reboots=True)
     status = apply(workflow, events.AgentSeen(), NOW, Author.SERVER)
     assert status is not None
-    assert {field for field in status if status[field] != workflow["status"].get(field)} == {"agentSeenAt"}
+    assert {field for field in status if status[field] != workflow["status"].get(field)} == {"agentSeenAt", "message"}
     seen = {**workflow, "status": status}
     first = agent_seen(status)
     assert first

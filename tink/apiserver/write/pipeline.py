@@ -21,6 +21,7 @@ from datetime import datetime
 
 from tink.apiserver import errors, managed_fields
 from tink.apiserver.admission.attributes import Admission, Attributes
+from tink.apiserver.resources import Resource
 from tink.apiserver.write.completion import complete, is_in, metadata_warnings, unknown_fields
 from tink.apiserver.write.persistence import Persistence
 from tink.apiserver.write.strategy import Draft, Result, generate_name
@@ -66,6 +67,9 @@ class Pipeline:
         draft.complete(self.timestamp())
         attributes.object = draft.new
         await self._admission.validate(attributes)
+        if draft.old is None and _status_has_default(resource):
+            # Kubernetes has it when the object is read; here an object is stored as it is read.
+            await offload(size, complete, resource, draft.new)
         return await draft.store(self._persistence)
 
     @staticmethod
@@ -112,3 +116,9 @@ class Pipeline:
             refused = errors.invalid(resource.group, resource.kind, new["metadata"].get("name", ""), wrong)
             refused.warnings = draft.warnings
             raise refused
+
+
+def _status_has_default(resource: Resource) -> bool:
+    """Whether an object has a status that nobody has written."""
+    properties = resource.openapi.get("properties") if resource.custom and resource.status else None
+    return bool(properties and "default" in (properties.get("status") or {}))

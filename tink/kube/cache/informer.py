@@ -89,6 +89,11 @@ class Informer:
         """Whether the collection has been listed once."""
         return self._reflector.synced.is_set()
 
+    @property
+    def denied(self) -> str:
+        """Why the API does not let this program read the collection (401, 403); empty when that is not so."""
+        return self._reflector.denied
+
     async def wait_for_cache_sync(self) -> None:
         """Return when the collection has been listed once and the handlers have seen all of it."""
         await self._reflector.synced.wait()

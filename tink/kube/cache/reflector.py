@@ -26,6 +26,9 @@ WATCH_SECONDS = 290
 """How long one watch lasts. The API's bookmarks keep the version fresh, so going on after it costs nothing."""
 _MAX_EVENT_BYTES = 16 << 20
 _GONE = 410
+_DENIED = (401, 403)
+SAY_AGAIN_FIRST, SAY_AGAIN_LONGEST = 60.0, 3600.0
+"""Seconds until it is said again that the collection can't be followed, and the longest such pause."""
 _PAGE_SIZE = 500
 """Objects that are asked for at once. With fewer the API is asked more often; with more of them at a time, which are
 10 kB each, reading one takes half as long again."""
@@ -69,6 +72,10 @@ class Reflector:
         self._backoff = backoff or Backoff(0.2, 10.0)
         self._version: str | None = None
         self._failing = False
+        self._failing_since = self._say_again_at = 0.0
+        self._say_again = Backoff(SAY_AGAIN_FIRST, SAY_AGAIN_LONGEST)
+        self.denied = ""
+        """Why the API does not let this program read the collection (401, 403); empty when that is not so."""
         self.synced = asyncio.Event()
         """Set when the collection has been listed once."""
 
@@ -200,11 +207,25 @@ class Reflector:
         if self._failing:
             log.info("watching %s again", self._resource.plural)
         self._failing = False
+        self.denied = ""
 
     def _failed(self, error: ApiError) -> None:
+        """Say what is wrong: at once, and again and again for as long as it lasts."""
+        now = asyncio.get_running_loop().time()
+        denied = error.status in _DENIED
+        self.denied = f"the API does not let tinkedge read {self._resource.plural}: {error}" if denied else ""
+        advice = ": is what --kubeconfig has (or the service account) still good, and may it do that?" if denied else ""
         if not self._failing:
-            log.warning("can't follow %s, trying again: %s", self._resource.plural, error)
+            log.warning("can't follow %s, trying again: %s%s", self._resource.plural, error, advice)
+            self._say_again.reset()
+            self._failing_since = now
+        elif now >= self._say_again_at:
+            text = "can't follow %s for %.0f s now, still trying: %s%s"
+            log.warning(text, self._resource.plural, now - self._failing_since, error, advice)
+        else:
+            return
         self._failing = True
+        self._say_again_at = now + self._say_again.next()
 
 
 async def _cancel(request: asyncio.Future[Raw]) -> None:

@@ -36,8 +36,16 @@ async def test_created_object_has_what_the_server_sets_and_not_what_the_client_p
     assert not fields["creationTimestamp"].startswith("2000")
     assert int(fields["resourceVersion"]) > 0
     assert "selfLink" not in fields
-    assert list(answer.json) == ["apiVersion", "kind", "metadata", "spec"]
+    assert list(answer.json) == ["apiVersion", "kind", "metadata", "spec", "status"]
     assert (await api("GET", f"{HARDWARE}/m")).json == answer.json
+
+
+async def test_workflow_has_its_default_status_from_its_creation(api: Client) -> None:
+    spec = {"hardwareRef": {"name": "h"}, "templateRef": {"name": "t"}}
+    mine = {"metadata": {"name": "w"}, "spec": spec, "status": {"state": "Running"}}
+    status = {"state": "Pending", "message": "waits for the controller"}
+    assert (await api("POST", WORKFLOWS, mine)).json["status"] == status
+    assert (await api("GET", f"{WORKFLOWS}/w")).json["status"] == status
 
 
 async def test_second_object_of_a_name_is_refused(api: Client) -> None:
@@ -211,10 +219,10 @@ async def test_object_with_finalizers_stays_until_the_last_is_removed(api: Clien
 async def test_status_is_written_through_its_subresource_only(api: Client) -> None:
     spec = {"hardwareRef": {"name": "m"}, "templateRef": {"name": "t"}}
     body = {"metadata": {"name": "w"}, "spec": spec, "status": {"state": "Running"}}
-    assert "status" not in (await api("POST", WORKFLOWS, body)).json
+    assert (await api("POST", WORKFLOWS, body)).json["status"]["state"] == "Pending", "the default, not the writer's"
     change = {"metadata": {"labels": {"a": "b"}}, "spec": {"timeout": 9}, "status": {"state": "Pending"}}
     answer = await api.merge(f"{WORKFLOWS}/w/status", change)
-    assert answer.json["status"] == {"state": "Pending"}
+    assert answer.json["status"]["state"] == "Pending"
     assert answer.json["spec"]["timeout"] == 0
     assert "labels" not in answer.json["metadata"]
     assert (await api("GET", f"{WORKFLOWS}/w/status")).json == answer.json

@@ -13,7 +13,7 @@ import pytest
 
 from tests.waiting import until
 from tink.api.v1alpha2 import Raw
-from tink.kube.cache import Informer, ObjectCompressor
+from tink.kube.cache import Informer, ObjectCompressor, reflector
 from tink.kube.client import KubeClient
 from tink.kube.resources import WORKFLOW
 from tink.limits.backoff import Backoff
@@ -68,6 +68,27 @@ async def running(
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_refused_token_is_said_again_and_again_and_forgotten_when_it_is_good(
+    api: Any,
+    client: KubeClient,
+    obj: Callable[..., Raw],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reflector, "SAY_AGAIN_FIRST", 0.02)
+    denied = (401, {"kind": "Status", "code": 401, "reason": "Unauthorized", "message": "Unauthorized"})
+    api.lists = [*[denied] * 40, listed(5, obj("a", 3))]
+    async with running(client) as (informer, ear):
+        await until(lambda: informer.denied)
+        assert "workflows" in informer.denied
+        await ear.until(1)
+        assert informer.denied == ""
+    lines = [record.message for record in caplog.records if "can't follow" in record.message]
+    assert "--kubeconfig" in lines[0]
+    assert 2 <= len(lines) <= 8, lines
+    assert "still trying" in lines[1]
 
 
 async def test_list_then_watch_from_its_version(api: Any, client: KubeClient, obj: Callable[..., Raw]) -> None:

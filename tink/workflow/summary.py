@@ -1,0 +1,63 @@
+"""What `kubectl get workflows` says of a Workflow in its column MESSAGE: `.status.message`, which is never empty.
+
+It is made of the rest of the status alone, so whoever writes a status writes it with the same stroke, and a status that
+an older release or somebody's hand has left without it is completed at the next look. Programs read the conditions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tink.api.v1alpha2 import UNPREPARED, ActionState, ConditionStatus, WorkflowState
+from tink.workflow.reasons import REASON_CANCELLING
+from tink.workflow.status import ConditionType, action_name, actions_of, condition
+
+MAX_SUMMARY = 120
+"""Characters: a line of a terminal has to hold it beside the other columns."""
+
+
+def summary(status: Mapping[str, Any]) -> str:
+    """Where the Workflow is, or why it came to its end, in one line of at most `MAX_SUMMARY` characters."""
+    text = " ".join(_summary(status).split()) or UNPREPARED
+    return text if len(text) <= MAX_SUMMARY else text[: MAX_SUMMARY - 1].rstrip() + "…"
+
+
+def _summary(status: Mapping[str, Any]) -> str:
+    succeeded = condition(status, ConditionType.SUCCEEDED)
+    reason, message = str(succeeded.get("reason") or ""), str(succeeded.get("message") or "")
+    actions = actions_of(status)
+    match status.get("state"):
+        case WorkflowState.SCHEDULED:
+            return "given to the agent, which has not begun yet"
+        case WorkflowState.RUNNING:
+            return _running(actions)
+        case WorkflowState.CANCELLING:
+            why = message if reason == REASON_CANCELLING else ""
+            return f"{why}: waits for the agent to stop" if why else "waits for the agent to stop"
+        case WorkflowState.SUCCEEDED:
+            return message or f"all {len(actions)} actions have succeeded"
+        case WorkflowState.FAILED:
+            return ": ".join(filter(None, (reason, message))) or "the Workflow has failed"
+        case WorkflowState.CANCELED:
+            return message or "the Workflow was stopped"
+        case _:
+            return _pending(status, bool(actions))
+
+
+def _pending(status: Mapping[str, Any], rendered: bool) -> str:
+    prepared, started = (condition(status, kind) for kind in (ConditionType.PREPARED, ConditionType.STARTED))
+    if prepared.get("status") == ConditionStatus.FALSE:
+        # Without the name before it, which stands in its own column.
+        said = str(prepared.get("message") or "")
+        return said.partition(": ")[2] if said.startswith("Workflow ") else said
+    if rendered and started.get("reason"):
+        return f"the agent does not take it now: {started['reason']}: {started.get('message') or ''}".rstrip(": ")
+    return "waits for the machine's agent" if rendered else UNPREPARED
+
+
+def _running(actions: list[dict[str, Any]]) -> str:
+    begun = [index for index, action in enumerate(actions) if action.get("state") != ActionState.PENDING]
+    if not begun:
+        return "the agent has begun"
+    return f"action {begun[-1] + 1} of {len(actions)}: {action_name(actions[begun[-1]])}"
