@@ -7,14 +7,18 @@ import faulthandler
 import logging
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from edge.commands.hosts import host_options, osies_by_architecture
+from edge.commands.serve.options import health_address
+from edge.commands.serve.settings_in_use import begin
 from edge.composition.logs import set_up
-from edge.composition.process import Notifier, Reload, Watchdog
+from edge.composition.process import HealthError, HealthServer, Notifier, Reload, Step, Watchdog
+from edge.configuration import GroupedCommand
 
 if TYPE_CHECKING:
     from tink.metal3.following import Follower
@@ -24,7 +28,7 @@ log = logging.getLogger(__name__)
 _STATUS = "keeping Hardware in step with BareMetalHosts"
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.option(
     "--kubeconfig",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -45,6 +49,7 @@ _STATUS = "keeping Hardware in step with BareMetalHosts"
     "--leader-elect/--no-leader-elect", default=True, help="Of several replicas one works, agreed by a Lease."
 )
 @click.option("--lease-namespace", default="", help="Where the Lease is.  [default: this pod's namespace, or default]")
+@health_address
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", help="Verbosity."
 )
@@ -61,6 +66,7 @@ def metal3(
     unmanaged: bool,
     leader_elect: bool,
     lease_namespace: str,
+    health_address: tuple[str, int] | None,
     log_level: str,
     log_format: str,
 ) -> None:
@@ -85,14 +91,15 @@ def metal3(
         election = LeaderElectionConfig("tinkedge-metal3", lease_namespace or pod_namespace())
     follower = Follower(kubeconfig, context, namespace, Metal3Settings(hosts, resync), election)
     try:
-        sys.exit(uvloop.run(follower.once() if once else _until_stopped(follower)))
-    except (ApiError, KubeConfigError) as error:
+        steps = begin(click.get_current_context())
+        sys.exit(uvloop.run(follower.once() if once else _until_stopped(follower, health_address, steps)))
+    except (ApiError, HealthError, KubeConfigError) as error:
         raise click.ClickException(str(error)) from error
 
 
-async def _until_stopped(follower: Follower) -> int:
+async def _until_stopped(follower: Follower, health: tuple[str, int] | None, steps: Sequence[Step]) -> int:
     notifier = Notifier.from_environment()
-    reload = Reload(notifier, lambda: _STATUS)
+    reload = Reload(notifier, lambda: _STATUS, steps)
     reload.listen()
     running = asyncio.create_task(follower.run())
     loop = asyncio.get_running_loop()
@@ -103,7 +110,8 @@ async def _until_stopped(follower: Follower) -> int:
     notifier.ready(_STATUS)
     reload.ready()
     try:
-        await running
+        async with HealthServer(lambda: "").listening(health):
+            await running
     except asyncio.CancelledError:
         notifier.stopping()
         log.info("stopped")

@@ -10,13 +10,27 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Sequence
 from typing import Any
 
+import click
+
 from edge.artifacts import DirectoryInUseError
+from edge.commands.serve.settings_in_use import begin
 from edge.commands.serve.stack_settings import settings
 from edge.composition.heap import settle
 from edge.composition.logs import set_up
-from edge.composition.process import Notifier, Reload, Watchdog, report, starting, status_line
+from edge.composition.process import (
+    HealthError,
+    HealthServer,
+    Notifier,
+    Reload,
+    Step,
+    Watchdog,
+    report,
+    starting,
+    status_line,
+)
 from edge.composition.serving import ServingError
 from edge.composition.settings import Service, StackSettings
 from edge.composition.stack import Stack, StackError
@@ -41,6 +55,7 @@ _EXPECTED = (
     DataDirectoryError,
     DhcpServerError,
     DirectoryInUseError,
+    HealthError,
     KeyFileError,
     KubeConfigError,
     ManifestError,
@@ -67,17 +82,19 @@ def run(services: frozenset[Service], options: dict[str, Any]) -> None:
     # Every transfer and connection is a file; the usual soft limit, 1,024, is less than a rack needs.
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     gc.set_threshold(50_000, 20, 100)  # taking in 100,000 machines makes many objects and no garbage
-    sys.exit(uvloop.run(_run(settings(services, options))))
+    steps = begin(click.get_current_context())
+    sys.exit(uvloop.run(_run(settings(services, options), options["health_address"], steps)))
 
 
-async def _run(stack_settings: StackSettings) -> int:
+async def _run(stack_settings: StackSettings, health: tuple[str, int] | None, steps: Sequence[Step]) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     stack, notifier = Stack(stack_settings), Notifier.from_environment()
     try:
-        await _until(stop, stack, notifier, stack_settings)
+        async with HealthServer(lambda: stack.not_ready).listening(health):
+            await _until(stop, stack, notifier, stack_settings, steps)
     except _EXPECTED as error:
         log.error("%s", error)
         log.debug("where", exc_info=True)
@@ -89,11 +106,13 @@ async def _run(stack_settings: StackSettings) -> int:
     return 0
 
 
-async def _until(stop: asyncio.Event, stack: Stack, notifier: Notifier, stack_settings: StackSettings) -> None:
+async def _until(
+    stop: asyncio.Event, stack: Stack, notifier: Notifier, stack_settings: StackSettings, steps: Sequence[Step]
+) -> None:
     def status() -> str:
         return status_line(stack_settings, stack.not_ready, len(stack.inventory))
 
-    reload = Reload(notifier, status)
+    reload = Reload(notifier, status, steps)
     reload.listen()
     begin = asyncio.ensure_future(stack.start())
     stopped = asyncio.ensure_future(stop.wait())
