@@ -84,7 +84,6 @@ def _ask(host: str, port: int, path: str, seconds: float) -> tuple[bool, str]:
             headers = (
                 f"GET {path} HTTP/1.1",
                 f"Host: {host}:{port}",
-                "User-Agent: tinkedge-health",
                 "Connection: close",
             )
             connection.sendall("\r\n".join((*headers, "", "")).encode())

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edge.commands.health_option import health_address
 from edge.commands.hosts import host_options, osies_by_architecture
-from edge.commands.serve.options import health_address
-from edge.commands.serve.settings_in_use import begin
+from edge.commands.settings_in_use import begin
 from edge.composition.logs import set_up
 from edge.composition.process import HealthError, HealthServer, Notifier, Reload, Step, Watchdog
 from edge.configuration import GroupedCommand

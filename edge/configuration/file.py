@@ -106,35 +106,39 @@ def read(path: Path, commands: Collection[str]) -> ConfigFile:
 
 def _keys(found: ConfigFile, node: yaml.Node, commands: Collection[str], command: str) -> None:
     """Take in the keys of a mapping: the whole file's, or the section's of `command`."""
+    import yaml
+
     line = node.start_mark.line + 1
-    if node.id != "mapping":
+    if not isinstance(node, yaml.MappingNode):
         found.problems.append(Problem(line, command, "must be lines of the form KEY: VALUE"))
         return
     into = found.sections.setdefault(command, {}) if command else found.common
     seen: dict[str, int] = {}
     for name, value in node.value:
         line = name.start_mark.line + 1
-        if name.id != "scalar":
+        if not isinstance(name, yaml.ScalarNode):
             found.problems.append(Problem(line, command, "a key must be a word"))
             continue
         if (first := seen.setdefault(name.value, line)) != line:
             found.problems.append(Problem(line, name.value, f"stands in line {first}, too"))
-        elif value.id == "mapping" and not command and name.value in commands:
+        elif isinstance(value, yaml.MappingNode) and not command and name.value in commands:
             _keys(found, value, commands, name.value)
         elif isinstance(problem := _problem(value), str):
             found.problems.append(Problem(line, name.value, problem))
         else:
-            nodes = value.value if value.id == "sequence" else [value]
+            nodes = value.value if isinstance(value, yaml.SequenceNode) else [value]
             into[name.value] = Entry(
-                name.value, line, tuple(each.value for each in nodes), is_list=value.id == "sequence"
+                name.value, line, tuple(each.value for each in nodes), is_list=isinstance(value, yaml.SequenceNode)
             )
 
 
 def _problem(value: yaml.Node) -> str | None:
-    if value.id == "mapping":
+    import yaml
+
+    if isinstance(value, yaml.MappingNode):
         return "has keys below it, and no command has this name"
-    for each in value.value if value.id == "sequence" else [value]:
-        if each.id != "scalar":
+    for each in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+        if not isinstance(each, yaml.ScalarNode):
             return "must be a value, or a list of values"
         if each.tag == "tag:yaml.org,2002:null":
             return "has no value: write one, or take the line out"

@@ -32,12 +32,10 @@ class Origin:
         return self.where if self.source == "file" else f"{self.source} {self.where}".strip()
 
 
-def origins(ctx: click.Context, args: Sequence[str] | None) -> Iterator[Origin]:
-    """Of all options of the command of `ctx`, which has been made from `args`; None: they are not at hand any more."""
+def origins(ctx: click.Context, args: Sequence[str]) -> Iterator[Origin]:
+    """Of all options of the command of `ctx`, which has been made from `args`."""
     command = ctx.command
-    given = ctx.params
-    if args is not None:
-        given = command.make_parser(click.Context(command)).parse_args(list(args))[0]
+    given, _, _ = command.make_parser(click.Context(command)).parse_args(list(args))
     file = file_of(ctx)
     entries = file.entries(ctx.info_name or "") if file is not None else {}
     for option in settable(command):

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
+from edge.commands.health_option import health_address
 from edge.commands.metal3_options import empty_checksum_type
-from edge.commands.serve.parameter_types import HealthAddress, Interface, Ipv4, NetworkList, Osie, Size
+from edge.commands.serve.parameter_types import Interface, Ipv4, NetworkList, Osie, Size
 from edge.composition.settings import Service
 from edge.machines import DhcpMode, NetbootWhen
 from tink.server import DEFAULT_LIFETIME_SECONDS, AgentAuth
@@ -41,14 +42,6 @@ _KNOWN_BY_ADDRESS = click.option(
     default="",
     help="Networks where an address alone says which machine has it, though others could take it: where a router "
     "answers ARP for machines, or bridges have MACs that no Hardware names.",
-)
-
-health_address = click.option(
-    "--health-address",
-    type=HealthAddress(),
-    default=None,
-    help="Answer /healthz and /readyz here, too: 7082 (on loopback), 10.0.0.1:7082. For services without HTTP of their "
-    "own, and tinkedge health. Default: nowhere.",
 )
 
 _AGENTS = (

@@ -30,25 +30,6 @@ class Ipv4(click.ParamType[str]):
         return str(address)
 
 
-class HealthAddress(click.ParamType[tuple[str, int]]):
-    """Where probes are answered: `7082`, which is on loopback, or `10.0.0.1:7082`; `0.0.0.0:7082`: everywhere."""
-
-    name = "[ipv4:]port"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
-        """Address and port."""
-        if isinstance(value, tuple):
-            return value
-        host, _, port = value.rpartition(":")
-        try:
-            address = ipaddress.IPv4Address(host or "127.0.0.1")
-        except ValueError:
-            self.fail(f"{value!r} must be like 7082 or 127.0.0.1:7082", param, ctx)
-        if not port.isdecimal() or not 0 < int(port) < 65536:
-            self.fail(f"{value!r} must end with a port, like 127.0.0.1:7082", param, ctx)
-        return str(address), int(port)
-
-
 class Interface(click.ParamType[tuple[str, str]]):
     """An interface that faces machines, and optionally this host's address there: `eth1` or `eth1=10.0.0.1`."""
 

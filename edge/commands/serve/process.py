@@ -16,8 +16,8 @@ from typing import Any
 import click
 
 from edge.artifacts import DirectoryInUseError
-from edge.commands.serve.settings_in_use import begin
 from edge.commands.serve.stack_settings import settings
+from edge.commands.settings_in_use import begin
 from edge.composition.heap import settle
 from edge.composition.logs import set_up
 from edge.composition.process import (
@@ -29,11 +29,11 @@ from edge.composition.process import (
     Watchdog,
     report,
     starting,
-    status_line,
 )
 from edge.composition.serving import ServingError
 from edge.composition.settings import Service, StackSettings
 from edge.composition.stack import Stack, StackError
+from edge.composition.status import status_line
 from edge.dhcp import DhcpServerError, SettingsError
 from edge.neighbour.router_advertisement import RouterAdvertiserError
 from edge.tftp import TftpServerError

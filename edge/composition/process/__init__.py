@@ -7,7 +7,7 @@
 from edge.composition.process.health import HealthError, HealthServer
 from edge.composition.process.notify import Notifier
 from edge.composition.process.reload import Reload, Step
-from edge.composition.process.status import report, status_line
+from edge.composition.process.status import report
 from edge.composition.process.watchdog import Watchdog, starting
 
-__all__ = ["HealthError", "HealthServer", "Notifier", "Reload", "Step", "Watchdog", "report", "starting", "status_line"]
+__all__ = ["HealthError", "HealthServer", "Notifier", "Reload", "Step", "Watchdog", "report", "starting"]

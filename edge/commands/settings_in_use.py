@@ -9,9 +9,10 @@ import logging
 import os
 
 import click
+from click.core import ParameterSource
 
 from edge.composition.process import Step
-from edge.configuration import SERVICES, Origin, Schema, origins, unknown_variables
+from edge.configuration import SERVICES, Schema, key, origins, settable, unknown_variables
 from edge.configuration.values import file_of, unreadable
 
 log = logging.getLogger(__name__)
@@ -43,16 +44,14 @@ def _schema(root: click.Context, group: click.Group) -> Schema:
 
 
 class _Settings:
-    """The values in use, by key."""
+    """The values in use: those of `ctx`, and what was read since."""
 
     def __init__(self, ctx: click.Context) -> None:
         self._ctx = ctx
-        # As flags are stronger than any file, what they say stays: of the others, only values are compared.
-        self._flags = [found.key for found in origins_in_use(ctx) if found.source == "flag"]
-        self._values = {found.key: found for found in origins_in_use(ctx) if found.key not in self._flags}
+        self._values = dict(ctx.params)
 
     def again(self) -> None:
-        """Read the file again."""
+        """Read the file again, if there was one or is one now. Flags are stronger than any file, and stay."""
         ctx = self._ctx
         file = file_of(ctx)
         args = ["--config", str(file.path)] if file is not None else []
@@ -62,16 +61,13 @@ class _Settings:
         except click.ClickException as error:
             log.error("SIGHUP: the settings stay as they are: %s", error.format_message())
             return
-        changed = [each for key, before in self._values.items() if (each := found[key]).value != before.value]
-        for each in changed:
+        for option in settable(ctx.command):
+            name, each = str(option.name), found[key(option)]
+            if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE or self._values[name] == made.params[name]:
+                continue
             if each.key == "log-level":
                 logging.getLogger().setLevel(str(each.value).upper())
                 log.info("SIGHUP: log-level is %s now (%s)", each.value, each.text)
-                self._values[each.key] = each
+                self._values[name] = made.params[name]
             else:
                 log.warning("SIGHUP: %s has changed (%s) and takes a restart", each.key, each.text)
-
-
-def origins_in_use(ctx: click.Context) -> list[Origin]:
-    """Of a command that runs: what its flags were is known by click alone, so their values are those it made of them."""
-    return list(origins(ctx, None))
