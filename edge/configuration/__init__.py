@@ -11,7 +11,7 @@ A flag is stronger than a variable, that than the file, and that than the defaul
 
 from edge.configuration.example import example
 from edge.configuration.file import ConfigError, ConfigFile, Problem, read
-from edge.configuration.groups import GroupedCommand
+from edge.configuration.groups import GROUPS, REST, GroupedCommand, group_of
 from edge.configuration.options import DEFAULT_FILE, SERVICES, Schema, key, prepare, reads_file, settable, variable
 from edge.configuration.origin import Origin, origins
 from edge.configuration.values import apply, check, file_of
@@ -19,6 +19,8 @@ from edge.configuration.variables import unknown_variables
 
 __all__ = [
     "DEFAULT_FILE",
+    "GROUPS",
+    "REST",
     "SERVICES",
     "ConfigError",
     "ConfigFile",
@@ -30,6 +32,7 @@ __all__ = [
     "check",
     "example",
     "file_of",
+    "group_of",
     "key",
     "origins",
     "prepare",

@@ -77,6 +77,9 @@ def prepare(name: str, command: click.Command, read: Callable[[click.Context, Pa
         given = [option.envvar] if isinstance(option.envvar, str) else list(option.envvar or ())
         own = variable(option)
         option.envvar = [own, *(each for each in given if each != own)]
+    if isinstance(command, click.Group):
+        for child in command.commands.values():
+            prepare("", child, read)
     if not reads_file(name) or any("--config" in param.opts for param in command.params):
         return
 
