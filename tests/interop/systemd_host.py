@@ -68,8 +68,12 @@ exec /opt/test/python/bin/python3 -m edge.cli "$@"
 END
 chmod 755 usr/bin/tinkedge
 ip link set lo up
-exec env -i container=test PATH="$PATH" LANG=C.UTF-8 \
-  chroot . /lib/systemd/systemd --system --unit=basic.target --log-target=journal --show-status=no
+# No chroot: within one, nobody gets a user namespace, which the units want.
+pivot_root . mnt
+cd /
+umount -l /mnt
+exec env -i container=test PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
+  /lib/systemd/systemd --system --unit=basic.target --log-target=journal --show-status=no
 """
 
 

@@ -22,7 +22,7 @@ metadata: {{name: m}}
 spec:
   networkInterfaces:
     "{MAC}":
-      dhcp: {{ip: {{address: 10.9.0.50, netmask: 255.255.255.0}}}}
+      dhcp: {{ip: 10.9.0.50, netmask: 255.255.255.0}}
 """
 
 
