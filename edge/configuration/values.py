@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,8 +20,10 @@ _UNREADABLE: Final = "tinkedge.config.unreadable"
 def apply(ctx: click.Context, name: str, given: Path | None, schema: Schema) -> None:
     """Have the command `name` of `ctx` take its values from the file. Raises click.UsageError with all that is wrong.
 
-    `given` None: the default file, if it is there and can be read.
+    `given` None: the default file, if it is there and can be read; /dev/null: none.
     """
+    if given == Path(os.devnull):
+        return
     path = given or DEFAULT_FILE
     if given is None:
         try:
