@@ -2,15 +2,19 @@
 
 A subcommand's module is imported only when it is called: `tinkedge --help` stays fast, and the agent, which runs on
 slow machines with little memory, loads nothing of the servers. Every flag can also be given as the environment
-variable TINKEDGE_<FLAG>.
+variable TINKEDGE_<FLAG>, and those of services in a file (`edge.configuration`).
 """
 
 from __future__ import annotations
 
 import gc
 import importlib
+import signal
+from pathlib import Path
 
 import click
+
+from edge.configuration.options import SERVICES, prepare
 
 # name -> (module in edge.commands, what it does)
 COMMANDS = {
@@ -32,6 +36,8 @@ COMMANDS = {
     "backup": ("backup", "The data directory as one file, while everything runs."),
     "restore": ("restore", "A data directory from a backup."),
     "move": ("move", "All objects to another API: from the embedded one to a cluster, and back."),
+    "health": ("health", "Whether the services that run here are alive and ready."),
+    "config": ("config", "The file with settings: check it, show it, begin one."),
     "doctor": ("doctor", "What would keep this host from serving, and how to mend it."),
 }
 
@@ -47,16 +53,31 @@ class LazyGroup(click.Group):
         """Import the subcommand; None if there is none of this name."""
         if cmd_name not in COMMANDS:
             return None
+        if cmd_name in SERVICES and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+            # It does not end a service that is still loading, either. No SIG_IGN: children would inherit that.
+            signal.signal(signal.SIGHUP, lambda *_: None)
         # What modules make stays: to look for garbage in it, again and again, is a sixth of the time to start.
         gc.disable()
         module = importlib.import_module(f"edge.commands.{COMMANDS[cmd_name][0]}")
         gc.freeze()
         gc.enable()
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
-        # Every flag is TINKEDGE_<FLAG>, whatever the subcommand.
-        command.context_settings.setdefault("auto_envvar_prefix", "TINKEDGE")
         command.context_settings.setdefault("show_default", True)
+        prepare(cmd_name, command, lambda ctx, file: self._settings(ctx, cmd_name, file))
         return command
+
+    def _settings(self, ctx: click.Context, name: str, file: Path | None) -> None:
+        # Here and not above: `tinkedge --help` reads no file.
+        from edge.configuration.values import apply
+
+        apply(ctx, name, file, self.command_named)
+
+    def command_named(self, name: str) -> click.Command:
+        """The subcommand. Raises click.UsageError if there is none of this name."""
+        found = self.get_command(click.Context(self), name)
+        if found is None:
+            raise click.UsageError(f"there is no command {name}")
+        return found
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list that `--help` ends with."""
@@ -69,7 +90,8 @@ class LazyGroup(click.Group):
 def main() -> None:
     """The Tinkerbell v1alpha2 stack: netboot, metadata and workflows for bare metal.
 
-    Every option of a command is also an environment variable: --data-dir is TINKEDGE_DATA_DIR.
+    Every option of a command is also an environment variable: --data-dir is TINKEDGE_DATA_DIR. Those of services can
+    stand in a file, too: see tinkedge config.
     """
 
 

@@ -68,7 +68,7 @@ async def _run(settings: LabSettings) -> int:
     screen = Screen()
     task = asyncio.ensure_future(Lab(settings, screen).run())
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, task.cancel)
     try:
         await task

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from edge.commands.health_option import health_address
 from edge.commands.hosts import host_options, osies_by_architecture
+from edge.commands.settings_in_use import begin
 from edge.composition.logs import set_up
+from edge.composition.process import HealthError, HealthServer, Notifier, Reload, Step, Watchdog
+from edge.configuration import GroupedCommand
 
 if TYPE_CHECKING:
     from tink.metal3.following import Follower
 
 log = logging.getLogger(__name__)
 
+_STATUS = "keeping Hardware in step with BareMetalHosts"
 
-@click.command()
+
+@click.command(cls=GroupedCommand)
 @click.option(
     "--kubeconfig",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -41,6 +49,7 @@ log = logging.getLogger(__name__)
     "--leader-elect/--no-leader-elect", default=True, help="Of several replicas one works, agreed by a Lease."
 )
 @click.option("--lease-namespace", default="", help="Where the Lease is.  [default: this pod's namespace, or default]")
+@health_address
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", help="Verbosity."
 )
@@ -57,6 +66,7 @@ def metal3(
     unmanaged: bool,
     leader_elect: bool,
     lease_namespace: str,
+    health_address: tuple[str, int] | None,
     log_level: str,
     log_format: str,
 ) -> None:
@@ -73,6 +83,7 @@ def metal3(
     from tink.metal3.following import Follower
     from tink.metal3.settings import Metal3Settings
 
+    faulthandler.enable()
     set_up(log_level, log_format)
     hosts = HostOptions(osies_by_architecture(osies), bmc, consumed, unmanaged)
     election = None
@@ -80,18 +91,30 @@ def metal3(
         election = LeaderElectionConfig("tinkedge-metal3", lease_namespace or pod_namespace())
     follower = Follower(kubeconfig, context, namespace, Metal3Settings(hosts, resync), election)
     try:
-        sys.exit(uvloop.run(follower.once() if once else _until_stopped(follower)))
-    except (ApiError, KubeConfigError) as error:
+        steps = begin(click.get_current_context())
+        sys.exit(uvloop.run(follower.once() if once else _until_stopped(follower, health_address, steps)))
+    except (ApiError, HealthError, KubeConfigError) as error:
         raise click.ClickException(str(error)) from error
 
 
-async def _until_stopped(follower: Follower) -> int:
+async def _until_stopped(follower: Follower, health: tuple[str, int] | None, steps: Sequence[Step]) -> int:
+    notifier = Notifier.from_environment()
+    reload = Reload(notifier, lambda: _STATUS, steps)
+    reload.listen()
     running = asyncio.create_task(follower.run())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, running.cancel)
+    watching = asyncio.create_task(Watchdog(notifier, {}).run())
+    # It waits for the API, a leader's Lease and definitions by itself, and says so: nobody else has to wait for it.
+    notifier.ready(_STATUS)
+    reload.ready()
     try:
-        await running
+        async with HealthServer(lambda: "").listening(health):
+            await running
     except asyncio.CancelledError:
+        notifier.stopping()
         log.info("stopped")
+    finally:
+        watching.cancel()
     return 0

@@ -8,9 +8,10 @@ import click
 
 from edge.commands.serve import run, serving
 from edge.composition.settings import EDGE, Service
+from edge.configuration import GroupedCommand
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @serving("client", Service.DHCP, Service.HTTP, Service.ADMIN, "process")
 @click.option(
     "--grpc-port",
@@ -29,7 +30,7 @@ def edge(disable: tuple[str, ...], **options: Any) -> None:
     run(EDGE - {Service(name) for name in disable}, options)
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @serving("client", Service.CONTROLLER, Service.WEBHOOKS, "process")
 @click.option(
     "--disable", type=click.Choice([Service.WEBHOOKS.value]), multiple=True, help="Leave the admission webhooks out."
@@ -42,7 +43,7 @@ def controller(disable: tuple[str, ...], **options: Any) -> None:
     run(frozenset({Service.CONTROLLER, Service.WEBHOOKS}) - {Service(name) for name in disable}, options)
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @serving("client", Service.CONVERSION, "process")
 def metal3_webhook(**options: Any) -> None:
     """The conversion webhook of Metal3's BareMetalHost, at --webhook-service or --webhook-url.
@@ -53,14 +54,14 @@ def metal3_webhook(**options: Any) -> None:
     run(frozenset({Service.CONVERSION}), options)
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @serving("client", Service.SERVER, "process")
 def server(**options: Any) -> None:
     """The gRPC server of the agents. Without --kubeconfig: as the service account of this pod."""
     run(frozenset({Service.SERVER}), options)
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @serving(Service.APISERVER, "process")
 def apiserver(**options: Any) -> None:
     """The embedded Kubernetes API alone, with the CRDs of tinkerbell.org."""

@@ -8,11 +8,12 @@ import click
 
 from edge.commands.serve import run, serving
 from edge.composition.settings import ON_REQUEST, Service
+from edge.configuration import GroupedCommand
 
 _ALWAYS = frozenset(Service) - ON_REQUEST
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @serving("client", *Service, "process")
 @click.option(
     "--disable",

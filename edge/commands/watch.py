@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 import click
+from click.core import ParameterSource
 
 from edge.composition.admin_token import AdminTokenError, read, token_file
 from edge.journey.events import JourneyEvent, Notice, Outcome
@@ -67,7 +68,9 @@ def watch(
     edge = _Edge(admin_url, token_file(data_dir, admin_token_file))
     spelled = machine.lower().replace("-", ":") if machine else ""
     mac = spelled if is_mac(spelled) else None
-    if not capture and (interface or write):
+    # TINKEDGE_INTERFACE is that of the services, and no wish to capture.
+    source = click.get_current_context().get_parameter_source("interface")
+    if not capture and ((interface and source is ParameterSource.COMMANDLINE) or write):
         raise click.UsageError("--interface and --write go with --capture")
     if capture and mac is None:
         raise click.UsageError("--capture shows one machine: give its MAC, like 52:54:00:00:00:01")

@@ -312,6 +312,8 @@ async def run_agent(settings: AgentSettings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked_to_end.set)
+    # A terminal that closes, or somebody who asks to read files again: no reason to leave a Workflow half done.
+    loop.add_signal_handler(signal.SIGHUP, log.warning, "SIGHUP: the agent goes on, with the settings that it has")
     with only_agent_in(settings.state_dir):
         channel = await connect(settings, asked_to_end)
         if channel is None:

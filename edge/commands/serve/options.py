@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from edge.commands.health_option import health_address
 from edge.commands.metal3_options import empty_checksum_type
 from edge.commands.serve.parameter_types import Interface, Ipv4, NetworkList, Osie, Size
 from edge.composition.settings import Service
@@ -272,6 +273,7 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         click.option("--manifests", type=_PATH, default=None, help="Directory of manifests to apply at the start."),
     ),
     "process": (
+        health_address,
         click.option(
             "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", help="Verbosity."
         ),

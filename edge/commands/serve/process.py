@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import gc
 import logging
 import os
 import resource
 import signal
 import sys
+from collections.abc import Sequence
 from typing import Any
+
+import click
 
 from edge.artifacts import DirectoryInUseError
 from edge.commands.serve.stack_settings import settings
+from edge.commands.settings_in_use import begin
 from edge.composition.heap import settle
 from edge.composition.logs import set_up
 from edge.composition.network_services import ServingError
+from edge.composition.process import (
+    HealthError,
+    HealthServer,
+    Notifier,
+    Reload,
+    Step,
+    Watchdog,
+    report,
+    starting,
+)
 from edge.composition.settings import Service, StackSettings
 from edge.composition.stack import Stack, StackError
+from edge.composition.status import status_line
 from edge.dhcp import DhcpServerError, SettingsError
 from edge.neighbour.router_advertisement import RouterAdvertiserError
 from edge.tftp import TftpServerError
@@ -39,6 +55,7 @@ _EXPECTED = (
     DataDirectoryError,
     DhcpServerError,
     DirectoryInUseError,
+    HealthError,
     KeyFileError,
     KubeConfigError,
     ManifestError,
@@ -53,28 +70,35 @@ _EXPECTED = (
 
 
 def run(services: frozenset[Service], options: dict[str, Any]) -> None:
-    """Run these services until SIGTERM or SIGINT, and exit the process: 0 then, 1 if they can't start or end."""
+    """Run these services until SIGTERM or SIGINT, and exit the process: 0 then, 1 if they can't start or end.
+
+    SIGHUP has files read again (`edge.composition.process.reload`).
+    """
     import uvloop
 
+    faulthandler.enable()  # a watchdog that ends us leaves the stacks of all threads
     set_up(options["log_level"], options["log_format"])
     os.umask(0o077)  # what is kept is for its owner alone; nothing that runs here writes for others
     # Every transfer and connection is a file; the usual soft limit, 1,024, is less than a rack needs.
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     gc.set_threshold(50_000, 20, 100)  # taking in 100,000 machines makes many objects and no garbage
-    sys.exit(uvloop.run(_run(settings(services, options))))
+    steps = begin(click.get_current_context())
+    sys.exit(uvloop.run(_run(settings(services, options), options["health_address"], steps)))
 
 
-async def _run(stack_settings: StackSettings) -> int:
+async def _run(stack_settings: StackSettings, health: tuple[str, int] | None, steps: Sequence[Step]) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    stack = Stack(stack_settings)
+    stack, notifier = Stack(stack_settings), Notifier.from_environment()
     try:
-        await _until(stop, stack)
+        async with HealthServer(lambda: stack.not_ready).listening(health):
+            await _until(stop, stack, notifier, stack_settings, steps)
     except _EXPECTED as error:
         log.error("%s", error)
         log.debug("where", exc_info=True)
+        notifier.status(str(error))
         return 1
     except Exception:
         log.exception("this should not have happened; please report it")
@@ -82,19 +106,34 @@ async def _run(stack_settings: StackSettings) -> int:
     return 0
 
 
-async def _until(stop: asyncio.Event, stack: Stack) -> None:
-    starting = asyncio.ensure_future(stack.start())
+async def _until(
+    stop: asyncio.Event, stack: Stack, notifier: Notifier, stack_settings: StackSettings, steps: Sequence[Step]
+) -> None:
+    def status() -> str:
+        return status_line(stack_settings, stack.not_ready, len(stack.inventory))
+
+    reload = Reload(notifier, status, steps)
+    reload.listen()
+    begin = asyncio.ensure_future(stack.start())
     stopped = asyncio.ensure_future(stop.wait())
-    await asyncio.wait([starting, stopped], return_when=asyncio.FIRST_COMPLETED)
+    waiting = asyncio.ensure_future(starting(notifier))
+    await asyncio.wait([begin, stopped], return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
-    if not starting.done():
-        starting.cancel()
-        await asyncio.wait([starting])
+    waiting.cancel()
+    if not begin.done():
+        begin.cancel()
+        await asyncio.wait([begin])
         return
-    starting.result()
+    begin.result()
     settle()
+    reporting = asyncio.ensure_future(report(notifier, lambda: stack.not_ready, status))
+    watching = asyncio.ensure_future(Watchdog(notifier, {"the embedded API": stack.alive}).run())
+    reload.ready()
     try:
         await stack.run(stop)
     finally:
+        notifier.stopping()
+        reporting.cancel()
+        watching.cancel()
         await stack.stop()
         log.info("stopped")

@@ -1,0 +1,99 @@
+"""`tinkedge health`: asks what runs here whether it lives and is ready; for HEALTHCHECK and exec probes.
+
+Nothing of the servers is imported, nor what they stand on: a probe is started every few seconds, on small hosts too.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+
+import click
+
+_PORT = click.IntRange(1, 65535)
+_MOST_BYTES = 4096
+
+
+@click.command()
+@click.option(
+    "--interface",
+    metavar="NAME[=IP]",
+    multiple=True,
+    help="An interface that the edge serves. Repeatable. Default: of the default route.",
+)
+@click.option("--public-ip", default=None, help="Or its address there.")
+@click.option("--http-port", type=_PORT, default=7080, help="The port of scripts and metadata there.")
+@click.option(
+    "--health-address",
+    default="",
+    metavar="[IP:]PORT",
+    help="What the service was given as --health-address: that is asked then, and nothing else.",
+)
+@click.option("--live", is_flag=True, help="Ask whether it lives (/healthz), not whether it is ready (/readyz).")
+@click.option("--timeout", type=click.FloatRange(0.1, 300), default=3.0, help="Seconds for each answer.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def health(
+    interface: tuple[str, ...],
+    public_ip: str | None,
+    http_port: int,
+    health_address: str,
+    live: bool,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """Exit with 0 if the services that run here are ready, else with 1; say why not.
+
+    Each address where the edge listens is asked by HTTP, or --health-address, which every service can have.
+    """
+    path = "/healthz" if live else "/readyz"
+    places = [_place(health_address)] if health_address else _networks(interface, public_ip, http_port)
+    found = [(f"http://{host}:{port}{path}", *_ask(host, port, path, timeout)) for host, port in places]
+    good = all(ok for _, ok, _ in found)
+    if as_json:
+        checks = [{"url": url, "ok": ok, "answer": answer} for url, ok, answer in found]
+        click.echo(json.dumps({"ok": good, "checks": checks}))
+    else:
+        for url, ok, answer in found:
+            click.echo(f"{'ok' if ok else 'FAILED'}  {url}: {answer}")
+    sys.exit(0 if good else 1)
+
+
+def _place(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        raise click.UsageError(f"--health-address: {address!r} must be like 7082 or 127.0.0.1:7082")
+    return ("127.0.0.1" if host in ("", "0.0.0.0") else host), int(port)  # noqa: S104 - asked, not listened on
+
+
+def _networks(interfaces: tuple[str, ...], public_ip: str | None, port: int) -> list[tuple[str, int]]:
+    from edge.composition.host import HostError, default_interface, interface_address
+
+    try:
+        wanted = [each.partition("=") for each in interfaces or (default_interface(),)]
+        return [(address or public_ip or interface_address(name), port) for name, _, address in wanted]
+    except (HostError, OSError) as error:
+        raise click.ClickException(f"it is not known where to ask: {error}; or give --health-address") from error
+
+
+def _ask(host: str, port: int, path: str, seconds: float) -> tuple[bool, str]:
+    """Whether the answer is 200, and its first line."""
+    try:
+        with socket.create_connection((host, port), seconds) as connection:
+            connection.settimeout(seconds)
+            headers = (
+                f"GET {path} HTTP/1.1",
+                f"Host: {host}:{port}",
+                "Connection: close",
+            )
+            connection.sendall("\r\n".join((*headers, "", "")).encode())
+            answer = b""
+            while len(answer) < _MOST_BYTES and (piece := connection.recv(_MOST_BYTES)):
+                answer += piece
+    except OSError as error:
+        return False, error.strerror or str(error) or "no answer in time"
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status = head.split(b"\r\n", 1)[0].decode(errors="replace").split(" ", 2)
+    text = (body.decode(errors="replace").strip().splitlines() or [""])[0]
+    code = status[1] if len(status) > 1 else "?"
+    return code == "200", text if code == "200" and text else f"{code} {text}".strip()

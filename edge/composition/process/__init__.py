@@ -1,0 +1,13 @@
+"""The life of a process that serves: what it tells the service manager, and how it is told to read files again.
+
+`notify` speaks sd_notify(3)'s protocol, `watchdog` says that the process lives while it does, `status` is the line that
+`systemctl status` shows, `reload` is what SIGHUP does, `health` answers probes.
+"""
+
+from edge.composition.process.health import HealthError, HealthServer
+from edge.composition.process.notify import Notifier
+from edge.composition.process.reload import Reload, Step
+from edge.composition.process.status import report
+from edge.composition.process.watchdog import Watchdog, starting
+
+__all__ = ["HealthError", "HealthServer", "Notifier", "Reload", "Step", "Watchdog", "report", "starting"]

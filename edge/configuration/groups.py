@@ -1,0 +1,71 @@
+"""The order in which people are shown the options: what everybody needs first, the rest by what it is about."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from edge.configuration.options import key
+
+REST: Final = "Other options"
+
+GROUPS: Final[dict[str, tuple[str, ...]]] = {
+    "First of all": (
+        *("interface", "public-ip", "data-dir", "kubeconfig", "manifests", "dhcp-mode", "osie-dir", "disable"),
+        *("log-level", "config"),
+    ),
+    "Network": (*("http-port", "known-by-address", "trusted-proxies", "router-advertisements", "decline-quarantine"),),
+    "Netboot": (*("netboot-when", "default-osie", "ipxe-dir", "tftp-dir", "tftp-single-port", "insecure-registry"),),
+    "Metadata": (*("imds-tokens", "metadata-nat", "metadata-tokens", "metadata-token-key", "metadata-token-lifetime"),),
+    "Workflows and agents": (
+        *("scheduled-timeout", "cancelling-timeout", "action-timeout", "reference-timeout", "reboot-grace"),
+        *("agent-auth", "agent-token-key", "agent-token-lifetime", "grpc-port", "grpc-authority", "grpc-tls-cert"),
+        *("grpc-tls-key", "grpc-tls-ca", "grpc-client-ca", "grpc-connections-per-address"),
+    ),
+    "API and webhooks": (
+        *("api-port", "api-address", "leader-elect", "lease-namespace", "webhook-url", "webhook-service"),
+        *("webhook-port", "webhook-failure-policy"),
+    ),
+    "Metal3": (
+        *("metal3", "context", "namespace", "once", "resync", "osie", "bmc", "consumed", "netboot-unmanaged"),
+        "empty-checksum-type",
+    ),
+    "Storage and cache": ("cache-size", "allow-upstream"),
+    "Operators": ("admin-address", "admin-port", "admin-token-file", "health-address"),
+    "Logging": ("log-format",),
+    "Advanced": ("fast-path",),
+    "The agent": (
+        *("agent-id", "server", "kernel-command-line", "runtime", "docker-host", "state-dir", "docker-registry"),
+        *("registry-username", "registry-password", "tls", "tls-roots", "tls-cert", "tls-key", "token"),
+        "after-workflow",
+    ),
+}
+
+
+def group_of(name: str) -> str:
+    """The group of an option, by its key."""
+    return next((group for group, names in GROUPS.items() if name in names), REST)
+
+
+def place(name: str) -> int:
+    """Where an option stands within its group."""
+    names = GROUPS.get(group_of(name), ())
+    return names.index(name) if name in names else 0
+
+
+class GroupedCommand(click.Command):
+    """A command whose `--help` has its options in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The groups in their order, and --help at the end."""
+        records: dict[str, list[tuple[int, tuple[str, str]]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None and isinstance(param, click.Option):
+                name = key(param)
+                records.setdefault(group_of(name), []).append((place(name), record))
+        for group in (*GROUPS, REST):
+            if group in records:
+                with formatter.section(group):
+                    formatter.write_dl([record for _, record in sorted(records[group], key=lambda each: each[0])])

@@ -1,0 +1,101 @@
+"""What an option is called elsewhere: `--data-dir` is the variable TINKEDGE_DATA_DIR and `data-dir` in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+
+DEFAULT_FILE: Final = Path("/etc/tinkedge/tinkedge.yaml")
+PREFIX: Final = "TINKEDGE_"
+
+SERVICES: Final = ("up", "edge", "controller", "server", "apiserver", "metal3", "metal3-webhook", "agent")
+"""Commands that run for years. The file is theirs: each of their options is a key."""
+
+TOOLS: Final = ("backup", "doctor", "health", "metadata-url", "move", "restore", "watch")
+"""Commands about a service on this host. They take from the file what says where that is."""
+
+_SHARED: Final = frozenset(
+    {
+        *("admin-address", "admin-port", "admin-token-file", "api-port", "data-dir", "health-address", "http-port"),
+        *("interface", "ipxe-dir", "metadata-token-key", "metadata-token-lifetime", "public-ip"),
+    }
+)
+_OTHERWISE: Final = frozenset({("watch", "interface")})
+"""Of the same name, and about something else: where to capture."""
+
+SECRETS: Final = frozenset({"registry-password", "token"})
+"""Values that no file of settings has: everybody may read it, and it is shown."""
+
+Schema = Callable[[str], click.Command]
+"""A command by its name, imported if it was not."""
+
+
+def settable(command: click.Command) -> Iterator[click.Option]:
+    """The options that have a value: not --help, and not --config, which says where the values are."""
+    for param in command.params:
+        if isinstance(param, click.Option) and not param.is_eager:
+            yield param
+
+
+def key(option: click.Option) -> str:
+    """`data-dir` for --data-dir; for a pair, that of the first: `fast-path` for --fast-path/--no-fast-path."""
+    return max(option.opts, key=len).lstrip("-")
+
+
+def variable(option: click.Option) -> str:
+    """`TINKEDGE_DATA_DIR` for --data-dir."""
+    return PREFIX + key(option).upper().replace("-", "_")
+
+
+def reads_file(command: str) -> bool:
+    """Whether a command takes values from the file."""
+    return command in SERVICES or command in TOOLS
+
+
+def in_file(command: str, option: click.Option) -> bool:
+    """Whether a command takes this option's value from the file."""
+    name = key(option)
+    if command in SERVICES:
+        return name not in SECRETS
+    return command in TOOLS and name in _SHARED and (command, name) not in _OTHERWISE
+
+
+def is_list(option: click.Option) -> bool:
+    """Whether the file may have a list: several values, or one with commas in between."""
+    return option.multiple or option.type.name.endswith(",...")
+
+
+def prepare(name: str, command: click.Command, read: Callable[[click.Context, Path | None], None]) -> None:
+    """Give each option its variable, and the command --config if it reads the file.
+
+    `read` is called before the options are looked at, with what --config or TINKEDGE_CONFIG says.
+    """
+    for option in settable(command):
+        given = [option.envvar] if isinstance(option.envvar, str) else list(option.envvar or ())
+        own = variable(option)
+        option.envvar = [own, *(each for each in given if each != own)]
+    if isinstance(command, click.Group):
+        for child in command.commands.values():
+            prepare("", child, read)
+    if not reads_file(name) or any("--config" in param.opts for param in command.params):
+        return
+
+    def callback(ctx: click.Context, _param: click.Parameter, value: Path | None) -> None:
+        if not ctx.resilient_parsing:
+            read(ctx, value)
+
+    command.params.append(
+        click.Option(
+            ["--config"],
+            type=click.Path(path_type=Path),
+            envvar=f"{PREFIX}CONFIG",
+            is_eager=True,
+            expose_value=False,
+            callback=callback,
+            help=f"File with values for these options (YAML), see tinkedge config. Default: {DEFAULT_FILE}, if it is "
+            "there; /dev/null: none.",
+        )
+    )

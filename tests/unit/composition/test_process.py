@@ -1,0 +1,187 @@
+"""What a process tells the service manager, and what SIGHUP does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from edge.composition.host import Network
+from edge.composition.logs import StreamWriter, set_up
+from edge.composition.process import HealthServer, Notifier, Reload, Watchdog, report
+from edge.composition.settings import Service, StackSettings
+from edge.composition.status import status_line
+from tests.ports import free_port
+from tink.files.key_file import KeyFile
+
+
+class Manager:
+    """The manager's end of the socket."""
+
+    def __init__(self, path: Path) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(str(path))
+        self.socket.setblocking(False)
+
+    def heard(self) -> list[str]:
+        found = []
+        with suppress(BlockingIOError):
+            while True:
+                found.append(self.socket.recv(4096).decode())
+        return found
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[Manager]:
+    made = Manager(tmp_path / "notify")
+    yield made
+    made.socket.close()
+
+
+@pytest.fixture
+def notifier(tmp_path: Path, manager: Manager) -> Notifier:
+    return Notifier(str(tmp_path / "notify"), watchdog_seconds=0.2)
+
+
+def test_variables_of_the_manager_are_taken_and_not_inherited() -> None:
+    environment = {"NOTIFY_SOCKET": "/run/n", "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid()), "A": "b"}
+    found = Notifier.from_environment(environment)
+    assert (found.address, found.watchdog_seconds) == ("/run/n", 30.0)
+    assert environment == {"A": "b"}
+    assert Notifier.from_environment({"WATCHDOG_USEC": "5", "WATCHDOG_PID": "1"}).watchdog_seconds == 0
+
+
+def test_abstract_socket_is_reached(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        name = f"tinkedge-{os.getpid()}"
+        listening.bind(f"\0{name}")
+        Notifier(f"@{name}").ready("serving\nforged=1")
+        assert listening.recv(4096) == b"READY=1\nSTATUS=serving forged=1"
+    assert not caplog.records
+
+
+def test_manager_that_is_gone_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    notifier = Notifier(str(tmp_path / "nobody"))
+    notifier.alive()
+    notifier.alive()
+    assert len(caplog.records) == 1
+
+
+async def test_ready_is_told_when_machines_can_be_served_and_not_before(manager: Manager, notifier: Notifier) -> None:
+    reasons = ["no address"]
+    task = asyncio.create_task(
+        report(notifier, lambda: reasons[0], lambda: f"not ready: {reasons[0]}" if reasons[0] else "serving")
+    )
+    await asyncio.sleep(0.05)
+    assert manager.heard() == ["STATUS=not ready: no address"]
+    reasons[0] = ""
+    await asyncio.sleep(1.1)
+    task.cancel()
+    assert manager.heard() == ["READY=1\nSTATUS=serving"]
+
+
+async def test_watchdog_is_fed_while_the_loop_and_its_probes_answer(manager: Manager, notifier: Notifier) -> None:
+    answers = asyncio.Event()
+    answers.set()
+    task = asyncio.create_task(Watchdog(notifier, {"it": answers.wait}).run())
+    await asyncio.sleep(0.3)
+    assert "WATCHDOG=1" in manager.heard()
+    answers.clear()
+    await asyncio.sleep(0.15)
+    manager.heard()
+    await asyncio.sleep(0.3)
+    assert manager.heard() == []
+    answers.set()
+    await asyncio.sleep(0.15)
+    assert "WATCHDOG=1" in manager.heard()
+    task.cancel()
+
+
+async def test_probe_that_does_not_answer_is_named(notifier: Notifier, caplog: pytest.LogCaptureFixture) -> None:
+    task = asyncio.create_task(Watchdog(notifier, {"the embedded API": asyncio.Event().wait}).run())
+    await asyncio.sleep(0.2)
+    task.cancel()
+    assert "from: the embedded API" in caplog.text
+
+
+def test_status_says_what_is_served_and_where() -> None:
+    settings = StackSettings(frozenset({Service.DHCP, Service.HTTP}), networks=(Network("eth1", "10.0.0.1"),))
+    assert status_line(settings, "", 1) == "serving dhcp, http on eth1 (10.0.0.1) for 1 machine"
+    assert status_line(settings, "starting", 1) == "not ready: starting"
+
+
+async def test_sighup_reads_keys_again_and_says_which_are_bad(
+    tmp_path: Path, manager: Manager, notifier: Notifier, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    for file in (good, bad):
+        file.write_text("k" * 40 + "\n")
+    keys = [KeyFile(file, "key", create=False) for file in (good, bad)]
+    good.write_text("n" * 41 + "\n")
+    bad.write_text("short\n")
+    reload = Reload(notifier, lambda: "serving")
+    reload.hangup()
+    assert manager.heard() == []  # not before the start is done
+    reload.ready()
+    heard = manager.heard()
+    assert heard[0].startswith("RELOADING=1\nMONOTONIC_USEC=")
+    assert heard[1:] == ["READY=1\nSTATUS=serving"]
+    assert keys[0].holds("n" * 41)
+    assert keys[1].holds("k" * 40)
+    assert f"key {bad}: a key has less than" in caplog.text
+
+
+def test_log_file_that_was_rotated_is_opened_again(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("a") as stream:
+        writer = StreamWriter(stream)
+        path.rename(tmp_path / "log.1")
+        writer.reopen()
+        os.write(stream.fileno(), b"new\n")
+        writer.close()
+    assert path.read_text() == "new\n"
+    assert (tmp_path / "log.1").read_text() == ""
+
+
+def test_lines_for_the_journal_have_a_priority_and_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    path = tmp_path / "journal"
+    try:
+        with path.open("a") as stream:
+            found = os.fstat(stream.fileno())
+            monkeypatch.setattr("sys.stderr", stream)
+            monkeypatch.setenv("JOURNAL_STREAM", f"{found.st_dev}:{found.st_ino}")
+            set_up("info", "text")
+            logging.getLogger("a").warning("one\ntwo")
+            root.handlers[0].close()
+    finally:
+        root.handlers[:] = before
+        root.setLevel(level)
+    assert path.read_text() == "<4>a: one\\ntwo\n"
+
+
+async def test_health_answers_probes_and_says_why_not() -> None:
+    reason, port = ["no address"], free_port()
+
+    async def ask(line: str) -> tuple[str, str]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"{line} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+        writer.close()
+        return head.split(" ")[1], body.strip()
+
+    async with HealthServer(lambda: reason[0]).listening(("127.0.0.1", port)):
+        assert await ask("GET /healthz") == ("200", "ok")
+        assert await ask("GET /readyz") == ("503", "no address")
+        reason[0] = ""
+        assert await ask("GET /readyz") == ("200", "ok")
+        assert (await ask("GET /secrets"))[0] == "404"
+        assert (await ask("POST /readyz"))[0] == "405"

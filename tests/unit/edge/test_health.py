@@ -1,0 +1,99 @@
+"""`tinkedge health` against what a service answers, and services that get SIGHUP, as processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from click.testing import CliRunner
+
+from edge.cli import main
+from tests.ports import free_port
+from tests.waiting import wait_until
+
+HEAVY = {"aiohttp", "grpc", "kubernetes_asyncio", "pydantic", "uvloop", "yaml", "asyncio"}
+
+
+class Answers(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        ready = self.path == "/healthz"
+        self.send_response(200 if ready else 503)
+        self.end_headers()
+        self.wfile.write(b"ok\n" if ready else b"no address on eth1\n")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
+def test_health_says_why_a_service_is_not_ready_and_fails(port: int) -> None:
+    result = CliRunner().invoke(main, ["health", "--health-address", str(port), "--config", "/dev/null"])
+    assert result.exit_code == 1
+    assert "503 no address on eth1" in result.output
+    live = CliRunner().invoke(main, ["health", "--health-address", str(port), "--live", "--config", "/dev/null"])
+    assert live.exit_code == 0
+
+
+def test_health_asks_every_address_that_the_file_names(port: int, tmp_path: Path) -> None:
+    file = tmp_path / "tinkedge.yaml"
+    file.write_text(f"interface: [lo=127.0.0.1, lo=127.0.0.2]\nhttp-port: {port}\n")
+    result = CliRunner().invoke(main, ["health", "--live", "--json", "--config", str(file)])
+    found = json.loads(result.output)
+    assert result.exit_code == 1
+    assert [check["ok"] for check in found["checks"]] == [True, False]
+
+
+def test_health_loads_nothing_of_the_servers() -> None:
+    code = (
+        "import sys; sys.argv = ['tinkedge', 'health', '--health-address', '9', '--config', '/dev/null']\n"
+        "from edge.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: print(*sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert not HEAVY & set(out.split())
+
+
+@pytest.mark.parametrize("command", ["apiserver", "agent"])
+def test_service_lives_on_after_sighup(command: str, tmp_path: Path) -> None:
+    options = {
+        "apiserver": ["--data-dir", str(tmp_path / "data"), "--api-port", str(free_port()), "--config", "/dev/null"],
+        "agent": [
+            *("--agent-id", "m", "--server", f"127.0.0.1:{free_port()}", "--runtime", "process"),
+            *("--state-dir", str(tmp_path), "--config", "/dev/null"),
+        ],
+    }[command]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TINKEDGE_")}
+    log = tmp_path / "log"
+    with log.open("wb") as opened:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "edge.cli", command, *options], stderr=opened, env=environment
+        )
+    try:
+        ready = {"apiserver": "ready:", "agent": "agent:"}[command]
+        wait_until(lambda: ready in log.read_text(), lambda: log.read_text())
+        process.send_signal(signal.SIGHUP)
+        wait_until(lambda: "SIGHUP" in log.read_text(), lambda: log.read_text())
+        assert process.poll() is None
+        process.terminate()
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
