@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import signal
 import sys
@@ -13,11 +14,14 @@ import click
 
 from edge.commands.hosts import host_options, osies_by_architecture
 from edge.composition.logs import set_up
+from edge.composition.process import Notifier, Reload, Watchdog
 
 if TYPE_CHECKING:
     from tink.metal3.following import Follower
 
 log = logging.getLogger(__name__)
+
+_STATUS = "keeping Hardware in step with BareMetalHosts"
 
 
 @click.command()
@@ -73,6 +77,7 @@ def metal3(
     from tink.metal3.following import Follower
     from tink.metal3.settings import Metal3Settings
 
+    faulthandler.enable()
     set_up(log_level, log_format)
     hosts = HostOptions(osies_by_architecture(osies), bmc, consumed, unmanaged)
     election = None
@@ -86,12 +91,22 @@ def metal3(
 
 
 async def _until_stopped(follower: Follower) -> int:
+    notifier = Notifier.from_environment()
+    reload = Reload(notifier, lambda: _STATUS)
+    reload.listen()
     running = asyncio.create_task(follower.run())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, running.cancel)
+    watching = asyncio.create_task(Watchdog(notifier, {}).run())
+    # It waits for the API, a leader's Lease and definitions by itself, and says so: nobody else has to wait for it.
+    notifier.ready(_STATUS)
+    reload.ready()
     try:
         await running
     except asyncio.CancelledError:
+        notifier.stopping()
         log.info("stopped")
+    finally:
+        watching.cancel()
     return 0

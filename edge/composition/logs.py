@@ -5,6 +5,8 @@ standard error that has stopped reading must not stop the servers. What waits is
 and a line says how many. Errors are written before the program goes on, if standard error takes them, and the program
 ends when everything is written, or a second has passed.
 
+Lines for the journal have its priority in front, and no time of their own.
+
 A record may carry `fields` (`extra={"fields": {...}}`), which JSON lines have beside the message.
 """
 
@@ -13,15 +15,19 @@ from __future__ import annotations
 import logging
 import os
 import select
+import stat
 import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TextIO
 
 import orjson
+
+log = logging.getLogger(__name__)
 
 _NOISY = ("aiohttp.access", "asyncio")
 
@@ -31,6 +37,9 @@ MAX_WAITING_BYTES: Final = 8 * 1024 * 1024
 _GATHER_SECONDS = 0.02  # after a batch: the next lines are written together
 _ERROR_SECONDS = 0.1
 _END_SECONDS = 1.0
+
+_PRIORITIES: Final = ("<7>", "<7>", "<6>", "<4>", "<3>", "<2>")
+"""Those of syslog, by a tenth of the level: debug, info, warning, err, crit."""
 
 _NO_FIELDS: Final[dict[str, Any]] = {}
 
@@ -118,6 +127,7 @@ class StreamWriter(logging.Handler):
             self._descriptor = stream.fileno()
         except (OSError, ValueError):
             self._descriptor = -1
+        self._file = _file_of(stream)
         self._max_waiting_bytes = max_waiting_bytes
         # Lines, in between events to be set when all before is written, and None to end the thread.
         self._queue: SimpleQueue[bytes | threading.Event | None] = SimpleQueue()
@@ -149,6 +159,16 @@ class StreamWriter(logging.Handler):
             self._thread.start()
         if record.levelno >= logging.ERROR and not self._stuck:
             self._stuck = not self._written_within(_ERROR_SECONDS)
+
+    def reopen(self) -> None:
+        """If it is a file: write to what has its name now, which is made if nothing has. Raises OSError."""
+        if not self._file:
+            return
+        anew = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.dup2(anew, self._descriptor)
+        finally:
+            os.close(anew)
 
     def flush(self) -> None:
         """Wait until everything is written, but not for ever. logging calls it when the program ends."""
@@ -205,10 +225,71 @@ class StreamWriter(logging.Handler):
                 select.select([], [self._descriptor], [])
 
 
+class _JournalFormatter(logging.Formatter):
+    """A line for the journal, which has the time itself: `<4>edge.journey: message`, with sd-daemon(3)'s priority.
+
+    Each line of an exception has the priority, for each is an entry of its own.
+    """
+
+    def __init__(self, form: logging.Formatter | None = None) -> None:
+        """`form` makes the rest of the line; None: logger and message."""
+        super().__init__()
+        self._form = form
+
+    def format(self, record: logging.LogRecord) -> str:
+        prefix = _PRIORITIES[min(record.levelno // 10, 5)]
+        if self._form is not None:
+            return prefix + self._form.format(record)
+        message = record.getMessage()
+        lines = [f"{record.name}: {message if message.isprintable() else _one_line(message)}"]
+        if record.exc_info:
+            lines += self.formatException(record.exc_info).splitlines()
+        if record.stack_info:
+            lines += record.stack_info.splitlines()
+        return "\n".join(prefix + line for line in lines)
+
+
+def _to_journal(stream: TextIO, variable: str) -> bool:
+    """Whether the stream is the one that JOURNAL_STREAM names (systemd.exec(5)): DEVICE:INODE."""
+    try:
+        found = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return False
+    return variable == f"{found.st_dev}:{found.st_ino}"
+
+
+def _file_of(stream: TextIO) -> str:
+    """The name of the regular file that a stream is written to; empty: it is something else."""
+    with suppress(OSError, ValueError):
+        descriptor = stream.fileno()
+        found = os.fstat(descriptor)
+        name = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if stat.S_ISREG(found.st_mode) and os.path.samestat(found, name.stat()):
+            return str(name)
+    return ""
+
+
+def reopen() -> None:
+    """Open the file that standard error is written to again, by the name that it had at the start: logrotate(8).
+
+    What can't be opened is said, and lines go where they went.
+    """
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, StreamWriter):
+            try:
+                handler.reopen()
+            except OSError as error:
+                log.warning("the log file can't be opened again, and lines go where they went: %s", error)
+
+
 def set_up(level: str, form: str) -> None:
     """`level` as in logging's names, any case; `form` is `text` or `json`."""
     handler = StreamWriter(sys.stderr)
-    handler.setFormatter(_JsonFormatter() if form == "json" else _TextFormatter())
+    formatter = _JsonFormatter() if form == "json" else None
+    if _to_journal(sys.stderr, os.environ.get("JOURNAL_STREAM", "")):
+        handler.setFormatter(_JournalFormatter(formatter))
+    else:
+        handler.setFormatter(formatter or _TextFormatter())
     root = logging.getLogger()
     for before in root.handlers:
         if isinstance(before, StreamWriter):

@@ -83,6 +83,16 @@ class Stack:
         self._not_ready = ""
         log.info("ready: %s", ", ".join(sorted(self._settings.services)))
 
+    @property
+    def not_ready(self) -> str:
+        """Why machines can't be served: what /readyz says. Empty: they can."""
+        return self._not_ready
+
+    async def alive(self) -> None:
+        """Return when the threads of the embedded API answer, if it runs here."""
+        if self._api is not None:
+            await self._api.alive()
+
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set. Raises StackError if a part ends by itself."""
         waiting = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(self._ended.wait())]

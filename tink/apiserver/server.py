@@ -156,6 +156,10 @@ class ApiServer:
             return f"cannot listen on {where}: the port is taken; stop what listens there or choose another port"
         return f"cannot listen on {where}: {error.strerror or error}"
 
+    async def alive(self) -> None:
+        """Return when the thread that writes has answered: as long as it does not, nothing is stored."""
+        await self._store.current()
+
     async def stop(self) -> None:
         """End watches, let requests under way finish, and close the state. Harmless when it is not running."""
         self._broadcaster.close()

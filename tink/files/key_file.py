@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tink.files import private_files
+from tink.files import private_files, rereading
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +63,12 @@ class KeyFile:
         self._state = self._stat()
         self._keys = self._read()
         self._looked = monotonic()
+        rereading.register(self)
+
+    def reread(self) -> bool:
+        """Look at the file now. False: it can't be used, the keys stay as they were, and the log says why."""
+        self._reported = ""
+        return self._compare()
 
     def sign(self, label: str, claims: str) -> str:
         """The signature of `claims` for the purpose `label`, which has no NUL in it."""
@@ -89,18 +95,22 @@ class KeyFile:
         if 0 <= now - self._looked < _RECHECK_SECONDS:
             return
         self._looked = now
+        self._compare()
+
+    def _compare(self) -> bool:
         try:
             state = self._stat()
             if state == self._state:
-                return
+                return True
             self._keys = self._read()
         except KeyFileError as error:
             if str(error) != self._reported:
                 log.error("the keys stay as they were: %s", error)
             self._reported = str(error)
-            return
+            return False
         self._state, self._reported = state, ""
         log.info("%s read again: it now has %d keys", self._what, len(self._keys))
+        return True
 
     def _stat(self) -> tuple[int, ...]:
         try:

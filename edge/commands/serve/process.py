@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import gc
 import logging
 import os
@@ -15,6 +16,7 @@ from edge.artifacts import DirectoryInUseError
 from edge.commands.serve.stack_settings import settings
 from edge.composition.heap import settle
 from edge.composition.logs import set_up
+from edge.composition.process import Notifier, Reload, Watchdog, report, starting, status_line
 from edge.composition.serving import ServingError
 from edge.composition.settings import Service, StackSettings
 from edge.composition.stack import Stack, StackError
@@ -53,9 +55,13 @@ _EXPECTED = (
 
 
 def run(services: frozenset[Service], options: dict[str, Any]) -> None:
-    """Run these services until SIGTERM or SIGINT, and exit the process: 0 then, 1 if they can't start or end."""
+    """Run these services until SIGTERM or SIGINT, and exit the process: 0 then, 1 if they can't start or end.
+
+    SIGHUP has files read again (`edge.composition.process.reload`).
+    """
     import uvloop
 
+    faulthandler.enable()  # a watchdog that ends us leaves the stacks of all threads
     set_up(options["log_level"], options["log_format"])
     os.umask(0o077)  # what is kept is for its owner alone; nothing that runs here writes for others
     # Every transfer and connection is a file; the usual soft limit, 1,024, is less than a rack needs.
@@ -69,12 +75,13 @@ async def _run(stack_settings: StackSettings) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    stack = Stack(stack_settings)
+    stack, notifier = Stack(stack_settings), Notifier.from_environment()
     try:
-        await _until(stop, stack)
+        await _until(stop, stack, notifier, stack_settings)
     except _EXPECTED as error:
         log.error("%s", error)
         log.debug("where", exc_info=True)
+        notifier.status(str(error))
         return 1
     except Exception:
         log.exception("this should not have happened; please report it")
@@ -82,19 +89,32 @@ async def _run(stack_settings: StackSettings) -> int:
     return 0
 
 
-async def _until(stop: asyncio.Event, stack: Stack) -> None:
-    starting = asyncio.ensure_future(stack.start())
+async def _until(stop: asyncio.Event, stack: Stack, notifier: Notifier, stack_settings: StackSettings) -> None:
+    def status() -> str:
+        return status_line(stack_settings, stack.not_ready, len(stack.inventory))
+
+    reload = Reload(notifier, status)
+    reload.listen()
+    begin = asyncio.ensure_future(stack.start())
     stopped = asyncio.ensure_future(stop.wait())
-    await asyncio.wait([starting, stopped], return_when=asyncio.FIRST_COMPLETED)
+    waiting = asyncio.ensure_future(starting(notifier))
+    await asyncio.wait([begin, stopped], return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
-    if not starting.done():
-        starting.cancel()
-        await asyncio.wait([starting])
+    waiting.cancel()
+    if not begin.done():
+        begin.cancel()
+        await asyncio.wait([begin])
         return
-    starting.result()
+    begin.result()
     settle()
+    reporting = asyncio.ensure_future(report(notifier, lambda: stack.not_ready, status))
+    watching = asyncio.ensure_future(Watchdog(notifier, {"the embedded API": stack.alive}).run())
+    reload.ready()
     try:
         await stack.run(stop)
     finally:
+        notifier.stopping()
+        reporting.cancel()
+        watching.cancel()
         await stack.stop()
         log.info("stopped")

@@ -23,6 +23,8 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from tink.files import rereading
+
 log = logging.getLogger(__name__)
 
 _MAX_FILE_BYTES = 1 << 20
@@ -70,7 +72,14 @@ class Certificates:
         self._lock = threading.Lock()  # gRPC asks from threads of its own
         self._looked = time.monotonic()
         self._reported = ""
-        self._loaded = _load(files, now())
+        self._loaded = self._shown = _load(files, now())
+        rereading.register(self)
+
+    def reread(self) -> bool:
+        """Look at the files now. False: they can't be used, what was good stays, and the log says why."""
+        with self._lock:
+            self._reported = ""
+            return self._compare()
 
     def credentials(self) -> grpc.ServerCredentials:
         """For `add_secure_port`."""
@@ -88,21 +97,27 @@ class Certificates:
         """The new configuration if the files changed and are good; None: go on with the old one."""
         with self._lock:
             now = time.monotonic()
-            if now - self._looked < _RECHECK_SECONDS:
+            if now - self._looked >= _RECHECK_SECONDS:
+                self._looked = now
+                self._compare()
+            if self._shown is self._loaded:
                 return None
-            self._looked = now
-            try:
-                if _state(self._files) == self._loaded.state:
-                    return None
-                self._loaded = _load(self._files, self._now())
-            except TlsError as error:
-                if str(error) != self._reported:
-                    log.error("the gRPC server goes on with the certificate that it has: %s", error)
-                self._reported = str(error)
-                return None
-            self._reported = ""
+            self._shown = self._loaded
+            return _configuration(self._loaded)
+
+    def _compare(self) -> bool:
+        try:
+            if _state(self._files) == self._loaded.state:
+                return True
+            self._loaded = _load(self._files, self._now())
+        except TlsError as error:
+            if str(error) != self._reported:
+                log.error("the gRPC server goes on with the certificate that it has: %s", error)
+            self._reported = str(error)
+            return False
+        self._reported = ""
         log.info("gRPC server: certificate read again from %s", self._files.certificate)
-        return _configuration(self._loaded)
+        return True
 
 
 def _configuration(loaded: _Loaded) -> Any:

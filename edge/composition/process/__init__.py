@@ -1,0 +1,12 @@
+"""The life of a process that serves: what it tells the service manager, and how it is told to read files again.
+
+`notify` speaks sd_notify(3)'s protocol, `watchdog` says that the process lives while it does, `status` is the line that
+`systemctl status` shows, `reload` is what SIGHUP does.
+"""
+
+from edge.composition.process.notify import Notifier
+from edge.composition.process.reload import Reload
+from edge.composition.process.status import report, status_line
+from edge.composition.process.watchdog import Watchdog, starting
+
+__all__ = ["Notifier", "Reload", "Watchdog", "report", "starting", "status_line"]

@@ -1,0 +1,42 @@
+"""What a process serves, in the one line that `systemctl status` shows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from edge.composition.process.notify import Notifier
+from edge.composition.settings import EDGE, Service, StackSettings
+
+_EVERY_SECONDS: Final = 1.0
+
+
+async def report(notifier: Notifier, not_ready: Callable[[], str], status: Callable[[], str]) -> None:
+    """Tell the manager that we are ready as soon as we are, and then each change of the status; until cancelled."""
+    said, ready = "", False
+    while notifier.address:
+        text = status()
+        if not ready and not not_ready():
+            notifier.ready(text)
+            ready = True
+        elif text != said:
+            notifier.status(text)
+        said = text
+        await asyncio.sleep(_EVERY_SECONDS)
+
+
+def status_line(settings: StackSettings, not_ready: str, machines: int) -> str:
+    """`not_ready`: why not; empty: it is ready. `machines`: how many Hardware the edge knows."""
+    if not_ready:
+        return f"not ready: {not_ready}"
+    services = settings.services
+    parts = [", ".join(sorted(services))]
+    if services & (EDGE | {Service.SERVER}):
+        networks = ", ".join(f"{network.interface} ({network.address})" for network in settings.networks)
+        parts.append(f"on {networks}")
+    if services & EDGE:
+        parts.append(f"for {machines} machine{'' if machines == 1 else 's'}")
+    if Service.APISERVER in services:
+        parts.append(f"with the embedded API on port {settings.api_port}")
+    return f"serving {' '.join(parts)}"
