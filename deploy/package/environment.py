@@ -131,8 +131,9 @@ def without_missing(text: str, site: Path) -> str:
             lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)
     left = "".join(lines)
     for node in ast.parse(left).body:
-        named = isinstance(node, ast.Assign) and any(isinstance(to, ast.Name) and to.id == "__all__" for to in node.targets)
-        if named and isinstance(node, ast.Assign) and node.end_lineno is not None:
+        if not isinstance(node, ast.Assign) or node.end_lineno is None:
+            continue
+        if any(isinstance(to, ast.Name) and to.id == "__all__" for to in node.targets):
             names = [name for name in ast.literal_eval(node.value) if name not in gone]
             lines = left.splitlines(keepends=True)
             lines[node.lineno - 1 : node.end_lineno] = [f"__all__ = {names!r}\n"]
@@ -147,4 +148,5 @@ def _there(module: str, site: Path) -> bool:
     if not (site / parts[0]).exists():
         return True
     path = site.joinpath(*parts)
-    return path.with_suffix(".py").exists() or (path / "__init__.py").exists() or any(path.parent.glob(f"{path.name}.*.so"))
+    python = (path.with_suffix(".py"), path / "__init__.py")
+    return any(one.exists() for one in python) or any(path.parent.glob(f"{path.name}.*.so"))

@@ -85,7 +85,7 @@ def _options(context: click.Context, command: click.Command) -> Iterator[str]:
         yield ".TP"
         yield f".B {_text(names)}"
         variable = option.envvar if isinstance(option.envvar, str) else None
-        if variable is None and context.auto_envvar_prefix and option.allow_from_autoenv and option.name:
+        if variable is None and context.auto_envvar_prefix and isinstance(option, click.Option) and option.name:
             variable = f"{context.auto_envvar_prefix}_{option.name.upper()}"
         told = f" Variable: {variable}." if variable and option.name != "help" else ""
         yield _text(said + told)
