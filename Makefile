@@ -51,6 +51,7 @@ test: venv
 	@deploy/setup.sh kubectl
 	@deploy/setup.sh ipxe
 	@deploy/setup.sh cloud-init
+	@deploy/setup.sh installed
 	python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m 'not alone and not soak' tests/interop tests/unit
 	python -m pytest -n 2 --dist loadfile tests/boot
 	python -m pytest -m 'alone and not soak' tests/interop/attacks

@@ -60,7 +60,7 @@ def build(source: Source, target: Target, out: Path) -> Path:
         site = lay_out(root, PREFIX, source.wheels, target)
         _link(root / "usr/bin/tinkedge", "../lib/tinkedge/bin/tinkedge")
         conffiles = [*_settings(root)]
-        units = [*_units(root)]
+        units = [*_units(root, target)]
         _papers(root, source)
         _documents(root, source, version, target, site)
         _control(root, version, target, units, conffiles)
@@ -91,9 +91,11 @@ def _link(path: Path, target: str) -> None:
     path.symlink_to(target)
 
 
-def _units(root: Path) -> Iterator[str]:
+def _units(root: Path, target: Target) -> Iterator[str]:
+    # The names of before and after /lib became a link for packages, too (Debian 13).
+    units = root / ("lib" if target.release < 13 else "usr/lib") / "systemd/system"
     for unit in sorted((DEPLOY / "systemd").glob("*.service")):
-        _copy(unit, root / "lib/systemd/system" / unit.name)
+        _copy(unit, units / unit.name)
         yield unit.name
     _copy(DEPLOY / "systemd" / "tinkedge.sysusers", root / "usr/lib/sysusers.d/tinkedge.conf")
 
