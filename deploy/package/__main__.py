@@ -1,6 +1,7 @@
 """What users install, made from this checkout.
 
 python -m deploy.package deb       the Debian package, into dist/
+python -m deploy.package image     the container image and the list of what is in it, into dist/
 python -m deploy.package wheels    the wheels that it brings, into a directory
 
 SOURCE_DATE_EPOCH is the time of what is built, 0 if it is not set: the same sources give the same bytes.
@@ -17,10 +18,11 @@ from pathlib import Path
 import click
 
 from deploy.package import deb as debian
+from deploy.package import image as container
 from deploy.package import wheels
 from deploy.package.target import PackageError, Target
 from deploy.supply.__main__ import ROOT, project
-from deploy.supply.packages import installed, read_requirements
+from deploy.supply.packages import Locked, installed, read_requirements
 from edge.lab.build import default_cache
 
 _SUITE = click.option("--suite", default="bookworm", show_default=True, help="Debian's name of the release.")
@@ -36,9 +38,20 @@ def _epoch() -> int:
     return int(os.environ.get("SOURCE_DATE_EPOCH") or 0)
 
 
-def _fetched(target: Target) -> Path:
+def _packages(target: Target) -> list[Locked]:
     locked = read_requirements((ROOT / "deploy/requirements.txt").read_text())
-    return wheels.fetch(wheels.needed(project(), locked, installed(), target), target, default_cache())
+    return wheels.needed(project(), locked, installed(), target)
+
+
+def _fetched(target: Target) -> Path:
+    return wheels.fetch(_packages(target), target, default_cache())
+
+
+def _deb(target: Target, out: Path, version: str) -> Path:
+    others = sorted(_fetched(target).glob("*.whl"))
+    with tempfile.TemporaryDirectory() as work:
+        own = wheels.build(ROOT, Path(work), _epoch())
+        return debian.build(debian.Source([own, *others], version, _epoch()), target, out)
 
 
 @main.command()
@@ -47,12 +60,18 @@ def _fetched(target: Target) -> Path:
 @click.option("--version", default="", help="Instead of that of pyproject.toml: to try an upgrade.")
 def deb(suite: str, out: Path, version: str) -> None:
     """Make the Debian package and print its path."""
-    target = Target.of(suite)
-    others = sorted(_fetched(target).glob("*.whl"))
+    click.echo(_deb(Target.of(suite), out, version or project().version))
+
+
+@main.command()
+@_SUITE
+@_OUT
+def image(suite: str, out: Path) -> None:
+    """Make the container image, with no container engine, and print its digest."""
+    target, version = Target.of(suite), project().version
     with tempfile.TemporaryDirectory() as work:
-        own = wheels.build(ROOT, Path(work), _epoch())
-        source = debian.Source([own, *others], version or project().version, _epoch())
-        click.echo(debian.build(source, target, out))
+        deb = _deb(target, Path(work), version)
+        click.echo(container.build(deb, version, _packages(target), target, _epoch(), default_cache(), out))
 
 
 @main.command("wheels")
