@@ -1,6 +1,6 @@
 # `make run` and `make test` do all set-up themselves on a fresh Debian 12 machine.
 .DEFAULT_GOAL := help
-.PHONY: help venv lock run test test-unit soak record check bench wheel sbom deb image proto crds clean
+.PHONY: help venv lock run test test-unit soak record check bench wheel wheels sbom deb image proto crds clean
 
 # Another Python than the one that is found, with an environment of its own, e.g. make test-unit PYTHON=python3.13.
 export PYTHON ?=
@@ -33,6 +33,7 @@ help:
 	@echo 'make wheel   the wheel, and the list of all it needs to run (CycloneDX), into dist/'
 	@echo 'make deb     the Debian package for Debian 12 (SUITE=trixie: for 13), into dist/'
 	@echo 'make image   the container image (OCI) and the list of what is in it (CycloneDX), into dist/ (root, Debian)'
+	@echo 'make wheels  what deploy/install.sh installs, into dist/wheels (SUITE=trixie: for Python 3.13)'
 	@echo 'make proto   generate the gRPC stubs again'
 	@echo 'make crds    generate deploy/crds again'
 
@@ -84,6 +85,9 @@ sbom: venv
 
 deb: venv
 	@python -m deploy.package deb --suite $(SUITE)
+
+wheels: venv
+	@python -m deploy.package wheels --suite $(SUITE)
 
 image: venv
 	@deploy/setup.sh packages lab

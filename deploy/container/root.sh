@@ -4,7 +4,7 @@
 set -euo pipefail
 suite=$1 deb=$2 cache=$3 out=$4
 # What the package depends on and an image has no service manager for; boot programs for machines; authorities for HTTPS.
-include="python3-minimal libpython3-stdlib python3 systemd-standalone-sysusers passwd ipxe ca-certificates"
+include="python3-minimal libpython3-stdlib python3 libstdc++6 systemd-standalone-sysusers passwd ipxe ca-certificates"
 
 command -v mmdebstrap >/dev/null || { echo "image: apt-get install mmdebstrap" >&2; exit 1; }
 [ "$(id -u)" = 0 ] || { echo "image: as root only, to make files of other users" >&2; exit 1; }

@@ -2,13 +2,14 @@
 
 python -m deploy.package deb       the Debian package, into dist/
 python -m deploy.package image     the container image and the list of what is in it, into dist/
-python -m deploy.package wheels    the wheels that it brings, into a directory
+python -m deploy.package wheels    what deploy/install.sh installs, into dist/wheels
 
 SOURCE_DATE_EPOCH is the time of what is built, 0 if it is not set: the same sources give the same bytes.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import sys
@@ -19,10 +20,11 @@ import click
 
 from deploy.package import deb as debian
 from deploy.package import image as container
-from deploy.package import wheels
+from deploy.package import papers, wheels
 from deploy.package.target import PackageError, Target
 from deploy.supply.__main__ import ROOT, project
 from deploy.supply.packages import Locked, installed, read_requirements
+from edge.cli import main as commands
 from edge.lab.build import default_cache
 
 _SUITE = click.option("--suite", default="bookworm", show_default=True, help="Debian's name of the release.")
@@ -76,13 +78,26 @@ def image(suite: str, out: Path) -> None:
 
 @main.command("wheels")
 @_SUITE
-@_OUT
+@click.option("--out", type=click.Path(path_type=Path), default=ROOT / "dist/wheels", help="Directory; made anew.")
 def collect(suite: str, out: Path) -> None:
-    """Collect the wheels that a Debian needs to run tinkedge, the project's own with them."""
-    out.mkdir(parents=True, exist_ok=True)
-    for wheel in sorted(_fetched(Target.of(suite)).glob("*.whl")):
+    """Collect what deploy/install.sh installs: wheels with their hashes, units, manual pages, completions."""
+    target = Target.of(suite)
+    if out.exists():
+        if not (out / "requirements.txt").is_file():
+            raise PackageError(f"--out {out}: there is something else in it")
+        shutil.rmtree(out)
+    out.mkdir(parents=True)
+    for wheel in sorted(_fetched(target).glob("*.whl")):
         shutil.copy(wheel, out)
-    click.echo(wheels.build(ROOT, out, _epoch()))
+    own = wheels.build(ROOT, out, _epoch())
+    lines = wheels.requirements(_packages(target))
+    digest = hashlib.sha256(own.read_bytes()).hexdigest()
+    (out / "requirements.txt").write_text(f"{lines}tinkedge=={project().version} --hash=sha256:{digest}\n")
+    (out / "python").write_text(f"python{target.python}\n")
+    shutil.copytree(ROOT / "deploy/systemd", out / "systemd")
+    papers.write(out / "papers", papers.manual(commands, _epoch(), project().version))
+    papers.write(out / "papers", papers.completions(commands))
+    click.echo(out)
 
 
 if __name__ == "__main__":

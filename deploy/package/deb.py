@@ -170,7 +170,9 @@ def _control(root: Path, version: str, target: Target, units: list[str], conffil
     sums = [
         f"{hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()}  {path.relative_to(root)}\n"
         for path in sorted(root.rglob("*"))
-        if path.is_file() and not path.is_symlink() and control not in path.parents
+        if path.is_file()
+        and not path.is_symlink()
+        and control not in path.parents
         and f"/{path.relative_to(root)}" not in conffiles
     ]
     (control / "md5sums").write_text("".join(sums))

@@ -1,7 +1,7 @@
 """The environment that Debian's Python runs tinkedge in: `PREFIX/bin/tinkedge` and all that it imports.
 
-It is laid out as `python3 -m venv` would, from wheels alone, for a Python that this machine need not have. What tinkedge
-never loads is left out: tests, sources of compiled modules, stubs for type checkers, and of Kubernetes' client the five
+It is laid out as `python3 -m venv` would, from wheels alone, for a Python that this machine need not have. What
+tinkedge never loads is left out: tests, sources of compiled modules, stubs for type checkers, and of Kubernetes' client the five
 hundred classes of the API's objects, which are most of its bytes; tinkedge reads objects as they are. The same wheels
 give the same bytes. Byte code is made where it is installed, by that Python.
 """
@@ -34,6 +34,8 @@ _LEFT_OUT = (
 )
 _SOURCES = {".pyx", ".pxd", ".pxi", ".pyi", ".c", ".h", ".hpp", ".cc", ".cpp"}
 _TESTS = {"tests", "testing", "_tests"}
+_INSTALLERS = {"INSTALLER", "REQUESTED", "direct_url.json"}
+"""What pip writes of where a wheel came from."""
 _CUT = ("kubernetes_asyncio",)
 """Packages whose `__init__` imports what was left out."""
 
@@ -91,9 +93,8 @@ def slim(site: Path) -> None:
     for directory in sorted(path for path in site.rglob("*") if path.is_dir() and path.name in _TESTS):
         shutil.rmtree(directory, ignore_errors=True)
     for file in [path for path in site.rglob("*") if path.is_file()]:
-        if file.suffix in _SOURCES or file.name.endswith("_test.py"):
-            file.unlink()
-        elif file.parent.name.endswith(".dist-info") and file.name in ("INSTALLER", "REQUESTED", "direct_url.json"):
+        installer = file.parent.name.endswith(".dist-info") and file.name in _INSTALLERS
+        if installer or file.suffix in _SOURCES or file.name.endswith("_test.py"):
             file.unlink()
     for package in _CUT:
         for file in (site / package).rglob("__init__.py"):

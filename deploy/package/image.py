@@ -73,7 +73,9 @@ def contents(status: str, packages: list[Locked], version: str, target: Target, 
     for one in packages:
         purl = PackageURL("pypi", name=one.requirement.name, version=str(one.version))
         components.append(_component(one.requirement.name, str(one.version), purl))
-    root = _component("tinkedge", version, PackageURL("pypi", name="tinkedge", version=version), ComponentType.APPLICATION)
+    root = _component(
+        "tinkedge", version, PackageURL("pypi", name="tinkedge", version=version), ComponentType.APPLICATION
+    )
     bom = Bom(components=components)
     bom.metadata.component = root
     bom.register_dependency(root, components)

@@ -103,7 +103,9 @@ def _paragraphs(said: str) -> Iterator[str]:
 
 def _text(said: str) -> str:
     """Text as troff takes it for text (groff(7), "Escape sequences")."""
-    safe = said.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("`", "\\(ga").replace('"', "\\(dq")
+    safe = (
+        said.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("`", "\\(ga").replace('"', "\\(dq")
+    )
     return f"\\&{safe}" if safe.startswith(".") else safe
 
 

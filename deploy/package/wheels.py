@@ -24,7 +24,7 @@ EXTRAS = ("docker",)
 
 
 def needed(project: Project, locked: Mapping[NormalizedName, Locked], here: Installed, target: Target) -> list[Locked]:
-    """The locked packages that the project needs on `target`, by name; who needs whom is read from those installed here.
+    """The locked packages that the project needs on `target`, by name; who needs whom those installed here say.
 
     Raises PackageError for one that is not locked.
     """

@@ -37,7 +37,9 @@ MADE = (
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("deb")
     command = [sys.executable, "-m", "deploy.package", "deb", "--out", str(out)]
-    subprocess.run(command, check=True, capture_output=True, cwd=ROOT, env=os.environ | {"SOURCE_DATE_EPOCH": "1700000000"})
+    subprocess.run(
+        command, check=True, capture_output=True, cwd=ROOT, env=os.environ | {"SOURCE_DATE_EPOCH": "1700000000"}
+    )
     (made,) = out.glob("*.deb")
     return made
 
@@ -69,7 +71,9 @@ def install(host: Host, package: Path) -> str:
 
 def ready(host: Host) -> bool:
     url = f"http://{ADDRESS}:7080/readyz"
-    return host.run("curl", "-sf", "--max-time", "2", "-o", "/dev/null", "-w", "%{http_code}", url, check=False) == "200"
+    return (
+        host.run("curl", "-sf", "--max-time", "2", "-o", "/dev/null", "-w", "%{http_code}", url, check=False) == "200"
+    )
 
 
 def show(host: Host, name: str) -> str:
@@ -84,7 +88,9 @@ def test_package_from_first_installation_to_purge_leaves_nothing(host: Host, pac
     install(host, package)
     assert host.run("tinkedge", "--version").startswith("tinkedge, version ")
     assert "172.31" not in host.run("ss", "-Hlntu")
-    assert "enabled" not in host.run("systemctl", "list-unit-files", "--state=enabled", "--no-legend", "tinkedge*", check=False)
+    assert "enabled" not in host.run(
+        "systemctl", "list-unit-files", "--state=enabled", "--no-legend", "tinkedge*", check=False
+    )
     assert host.run("systemctl", "is-active", "tinkedge", check=False).strip() == "inactive"
     # As somebody who is nobody special.
     assert "up" in host.run("setpriv", "--reuid=nobody", "--clear-groups", "tinkedge", "--help")

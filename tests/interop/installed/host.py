@@ -1,8 +1,8 @@
 """A host that a user installs tinkedge on: a Debian of its own, with the real systemd as its first process.
 
-`deploy/setup.sh installed` makes the Debian once; a host lays its own disk over it, in mount, UTS, IPC, PID, network and
-cgroup namespaces. systemd wants a cgroup tree that is its own: it gets a group of the unified hierarchy and sees nothing
-above. It starts in half a second, and all of it ends with the host.
+`deploy/setup.sh installed` makes the Debian once; a host lays its own disk over it, in mount, UTS, IPC, PID, network
+and cgroup namespaces. systemd wants a cgroup tree that is its own: it gets a group of the unified hierarchy and sees
+nothing above. It starts in half a second, and all of it ends with the host.
 """
 
 from __future__ import annotations
@@ -76,7 +76,11 @@ class Host:
                 stdin=subprocess.DEVNULL, stdout=console, stderr=console, env=clean_environment(),
             )  # fmt: skip
         wait_until(self._find_first, self.console, within=30)
-        wait_until(lambda: self.run("systemctl", "is-system-running", check=False).strip() == "running", self.console, within=60)
+        wait_until(
+            lambda: self.run("systemctl", "is-system-running", check=False).strip() == "running",
+            self.console,
+            within=60,
+        )
         self.run("ip", "link", "set", "lo", "up")
         self.run("ip", "link", "add", "eth1", "type", "bridge")
         self.run("ip", "address", "add", f"{ADDRESS}/24", "dev", "eth1")
@@ -121,7 +125,12 @@ class Host:
     def run(self, *command: str | Path, check: bool = True, timeout: float = 60) -> str:
         """What a command there prints; unless `check`, whatever its status."""
         inside = ["nsenter", "--target", str(self._first), *_JOIN, "--root", "--wd=/", "env", "-i"]
-        environment = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", "HOME=/root"]
+        environment = [
+            "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+            "LANG=C.UTF-8",
+            "DEBIAN_FRONTEND=noninteractive",
+            "HOME=/root",
+        ]
         ran = self._call([*inside, *environment, *map(str, command)], timeout)
         assert not check or ran.returncode == 0, f"{command}: {ran.stdout}{ran.stderr}"
         return ran.stdout + ran.stderr
@@ -141,4 +150,6 @@ class Host:
 
     def wait(self, condition: Callable[[], object], within: float = 40) -> None:
         """Until it holds; if it does not, the journal says why."""
-        wait_until(condition, lambda: self.run("journalctl", "--no-pager", "-n", "60", check=False), within=within, every=0.2)
+        wait_until(
+            condition, lambda: self.run("journalctl", "--no-pager", "-n", "60", check=False), within=within, every=0.2
+        )
