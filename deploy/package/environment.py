@@ -1,9 +1,9 @@
 """The environment that Debian's Python runs tinkedge in: `PREFIX/bin/tinkedge` and all that it imports.
 
 It is laid out as `python3 -m venv` would, from wheels alone, for a Python that this machine need not have. What
-tinkedge never loads is left out: tests, sources of compiled modules, stubs for type checkers, and of Kubernetes' client the five
-hundred classes of the API's objects, which are most of its bytes; tinkedge reads objects as they are. The same wheels
-give the same bytes. Byte code is made where it is installed, by that Python.
+tinkedge never loads is left out: tests, sources of compiled modules, stubs for type checkers, and of Kubernetes' client
+the five hundred classes of the API's objects, which are most of its bytes; tinkedge reads objects as they are. The same
+wheels give the same bytes. Byte code is made where it is installed, by that Python.
 """
 
 from __future__ import annotations

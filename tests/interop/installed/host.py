@@ -124,7 +124,7 @@ class Host:
 
     def run(self, *command: str | Path, check: bool = True, timeout: float = 60) -> str:
         """What a command there prints; unless `check`, whatever its status."""
-        inside = ["nsenter", "--target", str(self._first), *_JOIN, "--root", "--wd=/", "env", "-i"]
+        inside = ["nsenter", "--target", str(self._first), *_JOIN, "--root", "env", "--chdir=/", "-i"]
         environment = [
             "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
             "LANG=C.UTF-8",
