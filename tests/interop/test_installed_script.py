@@ -1,5 +1,5 @@
-"""deploy/install.sh on a fresh Debian 12 with systemd: installed, started, upgraded, refused where a file is not the one
-that was tried, removed."""
+"""deploy/install.sh on a fresh Debian 12 with systemd: installed, started, upgraded, removed; and refused where a file
+is not the one that was tried."""
 
 from __future__ import annotations
 
