@@ -92,7 +92,7 @@ def _layer(root: Path, epoch: int) -> tuple[str, bytes]:
             else:
                 tar.addfile(entry)
     data = archive.getvalue()
-    return _digest(data), gzip.compress(data, 9, mtime=0)
+    return _digest(data), gzip.compress(data, 6, mtime=0)
 
 
 def _under(root: Path) -> list[Path]:
