@@ -1,6 +1,6 @@
 # `make run` and `make test` do all set-up themselves on a fresh Debian 12 machine.
 .DEFAULT_GOAL := help
-.PHONY: help venv lock run test test-unit soak record check bench wheel sbom proto crds clean
+.PHONY: help venv lock run test test-unit soak record check bench wheel wheels sbom deb image proto crds clean
 
 # Another Python than the one that is found, with an environment of its own, e.g. make test-unit PYTHON=python3.13.
 export PYTHON ?=
@@ -13,6 +13,8 @@ LAB ?=
 NEWER ?=
 # The time of what is built is that of the sources: the same sources give the same bytes.
 export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+# The Debian that `make deb` builds for: bookworm, trixie.
+SUITE ?= bookworm
 # Which recordings `make record` makes; all without one.
 SUBJECT ?=
 # Tests wait more than they compute: one worker more than processors. Files stay whole, for what their tests share.
@@ -29,6 +31,9 @@ help:
 	@echo 'make venv    make .venv only'
 	@echo 'make lock    deploy/requirements.txt anew, after a change of pyproject.toml (NEWER=PACKAGE, NEWER=all)'
 	@echo 'make wheel   the wheel, and the list of all it needs to run (CycloneDX), into dist/'
+	@echo 'make deb     the Debian package for Debian 12 (SUITE=trixie: for 13), into dist/'
+	@echo 'make image   the container image (OCI) and the list of what is in it (CycloneDX), into dist/ (root, Debian)'
+	@echo 'make wheels  what deploy/install.sh installs, into dist/wheels (SUITE=trixie: for Python 3.13)'
 	@echo 'make proto   generate the gRPC stubs again'
 	@echo 'make crds    generate deploy/crds again'
 
@@ -48,6 +53,7 @@ test: venv
 	@deploy/setup.sh kubectl
 	@deploy/setup.sh ipxe
 	@deploy/setup.sh cloud-init
+	@deploy/setup.sh installed
 	python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m 'not alone and not soak' tests/interop tests/unit
 	python -m pytest -n 2 --dist loadfile tests/boot
 	python -m pytest -m 'alone and not soak' tests/interop/attacks
@@ -76,6 +82,16 @@ wheel: sbom
 
 sbom: venv
 	python -m deploy.supply sbom dist/tinkedge.cdx.json
+
+deb: venv
+	@python -m deploy.package deb --suite $(SUITE)
+
+wheels: venv
+	@python -m deploy.package wheels --suite $(SUITE)
+
+image: venv
+	@deploy/setup.sh packages lab
+	@python -m deploy.package image
 
 bench: venv
 	@deploy/setup.sh packages bench

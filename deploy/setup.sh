@@ -11,6 +11,7 @@
 #   setup.sh tftpd             unpack the server tftpd-hpa into .venv/bin, as a peer of the benchmarks
 #   setup.sh kubectl           use the kubectl on PATH, else unpack Debian 13's into .venv/bin; unpack Debian 12's there
 #                              as kubectl-1.20: the tests speak to the API server with an old one, too
+#   setup.sh installed         make the small Debian 12 that the tests install tinkedge in, in the cache directory
 #   setup.sh cloud-init        make a small Debian 12 and unpack the cloud-init of four Debians beside it, in the cache
 #                              directory ($XDG_CACHE_HOME/tinkedge/cloud-init): the tests let each speak to the servers
 #
@@ -135,6 +136,20 @@ unpack_tftpd() { # its package and atftpd's exclude each other
     echo "setup: the benchmarks will do without tftpd-hpa" >&2
 }
 
+make_installed() { # a Debian as a server has it, for tests of packages
+  local cache=${XDG_CACHE_HOME:-$HOME/.cache}/tinkedge recipe=tests/interop/installed/base.sh suite=bookworm key stamp
+  stamp=$cache/installed/$suite.made-from
+  key=$(sha256sum <"$recipe")
+  [ ! -d "$cache/installed/$suite" ] || [ "$(cat "$stamp" 2>/dev/null)" != "$key" ] || return 0
+  [ "$(id -u)" = 0 ] || die "as root only: the tests install tinkedge in a root file system of its own"
+  install_packages lab # mmdebstrap
+  echo "setup: making the Debian 12 that the tests install tinkedge in" >&2
+  mkdir -p "$cache/installed"
+  rm -f "$stamp"
+  bash "$recipe" "$suite" "$cache/debs" "$cache/installed/$suite"
+  echo "$key" >"$stamp"
+}
+
 make_cloud_init() { # a root file system without cloud-init, and its releases, each to be laid over it
   local cache=${XDG_CACHE_HOME:-$HOME/.cache}/tinkedge recipe=tests/interop/cloud_init/base.sh key suite release package
   local base=$cache/cloud-init/base stamp=$cache/cloud-init/base.made-from
@@ -201,5 +216,6 @@ case ${1:-} in
   ipxe) unpack_ipxe ;;
   tftpd) unpack_tftpd ;;
   cloud-init) make_cloud_init ;;
-  *) die "usage: setup.sh packages SET... | venv | lock [PACKAGE...] | kubectl | ipxe | tftpd | cloud-init" ;;
+  installed) make_installed ;;
+  *) die "usage: setup.sh packages SET... | venv | lock [PACKAGE...] | kubectl | ipxe | tftpd | cloud-init | installed" ;;
 esac

@@ -1,0 +1,108 @@
+"""What users install, made from this checkout.
+
+python -m deploy.package deb       the Debian package, into dist/
+python -m deploy.package image     the container image and the list of what is in it, into dist/
+python -m deploy.package wheels    what deploy/install.sh installs, into dist/wheels
+
+SOURCE_DATE_EPOCH is the time of what is built, 0 if it is not set: the same sources give the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+from deploy.package import deb as debian
+from deploy.package import image as container
+from deploy.package import papers, wheels
+from deploy.package.target import PackageError, Target
+from deploy.supply.__main__ import ROOT, project
+from deploy.supply.packages import Locked, installed, read_requirements
+from edge.cli import main as commands
+from edge.lab.build import default_cache
+
+_SUITE = click.option("--suite", default="bookworm", show_default=True, help="Debian's name of the release.")
+_OUT = click.option("--out", type=click.Path(path_type=Path), default=ROOT / "dist", help="Directory of the result.")
+
+
+@click.group()
+def main() -> None:
+    """Packages for users."""
+
+
+def _epoch() -> int:
+    return int(os.environ.get("SOURCE_DATE_EPOCH") or 0)
+
+
+def _packages(target: Target) -> list[Locked]:
+    locked = read_requirements((ROOT / "deploy/requirements.txt").read_text())
+    return wheels.needed(project(), locked, installed(), target)
+
+
+def _fetched(target: Target) -> Path:
+    return wheels.fetch(_packages(target), target, default_cache())
+
+
+def _deb(target: Target, out: Path, version: str) -> Path:
+    others = sorted(_fetched(target).glob("*.whl"))
+    with tempfile.TemporaryDirectory() as work:
+        own = wheels.build(ROOT, Path(work), _epoch())
+        return debian.build(debian.Source([own, *others], version, _epoch()), target, out)
+
+
+@main.command()
+@_SUITE
+@_OUT
+@click.option("--version", default="", help="Instead of that of pyproject.toml: to try an upgrade.")
+def deb(suite: str, out: Path, version: str) -> None:
+    """Make the Debian package and print its path."""
+    click.echo(_deb(Target.of(suite), out, version or project().version))
+
+
+@main.command()
+@_SUITE
+@_OUT
+def image(suite: str, out: Path) -> None:
+    """Make the container image, with no container engine, and print its digest."""
+    target, version = Target.of(suite), project().version
+    with tempfile.TemporaryDirectory() as work:
+        deb = _deb(target, Path(work), version)
+        click.echo(container.build(deb, version, _packages(target), target, _epoch(), default_cache(), out))
+
+
+@main.command("wheels")
+@_SUITE
+@click.option("--out", type=click.Path(path_type=Path), default=ROOT / "dist/wheels", help="Directory; made anew.")
+def collect(suite: str, out: Path) -> None:
+    """Collect what deploy/install.sh installs: wheels with their hashes, units, manual pages, completions."""
+    target = Target.of(suite)
+    if out.exists():
+        if not (out / "requirements.txt").is_file():
+            raise PackageError(f"--out {out}: there is something else in it")
+        shutil.rmtree(out)
+    out.mkdir(parents=True)
+    for wheel in sorted(_fetched(target).glob("*.whl")):
+        shutil.copy(wheel, out)
+    own = wheels.build(ROOT, out, _epoch())
+    lines = wheels.requirements(_packages(target))
+    digest = hashlib.sha256(own.read_bytes()).hexdigest()
+    (out / "requirements.txt").write_text(f"{lines}tinkedge=={project().version} --hash=sha256:{digest}\n")
+    (out / "python").write_text(f"python{target.python}\n")
+    shutil.copytree(ROOT / "deploy/systemd", out / "systemd")
+    papers.write(out / "papers", papers.manual(commands, _epoch(), project().version))
+    papers.write(out / "papers", papers.completions(commands))
+    click.echo(out)
+
+
+if __name__ == "__main__":
+    try:
+        main(prog_name="python -m deploy.package")
+    except PackageError as error:
+        click.echo(f"package: {error}", err=True)
+        sys.exit(1)

@@ -1,0 +1,88 @@
+"""The container image: the smallest Debian that runs the package, and a list (CycloneDX) of all that is in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cyclonedx.model.bom import Bom
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.output.json import JsonV1Dot6
+from packageurl import PackageURL
+
+from deploy.package import oci
+from deploy.package.deb import DEPLOY
+from deploy.package.target import Target, run
+from deploy.supply.packages import Locked
+
+_NAMESPACE = uuid.UUID("9c2f2a4c-42ec-4e1b-8f0f-6a1d0a4c3b52")
+
+
+def build(deb: Path, version: str, packages: list[Locked], target: Target, epoch: int, cache: Path, out: Path) -> str:
+    """Make `tinkedge_VERSION_ARCH.oci.tar` and its list in the directory `out`; gives the image's digest.
+
+    `packages` are the Python packages in `deb`. Raises PackageError.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    name = f"tinkedge_{version}_{target.architecture}"
+    with tempfile.TemporaryDirectory() as work:
+        root = Path(work) / "root"
+        script = ["bash", str(DEPLOY / "container" / "root.sh"), target.suite, str(deb), str(cache / "debs"), str(root)]
+        run(script, what="the image's Debian", env=os.environ | {"SOURCE_DATE_EPOCH": str(epoch)})
+        status = (root / "var/lib/dpkg/status").read_text()
+        (out / f"{name}.cdx.json").write_text(contents(status, packages, version, target, epoch))
+        (out / f"{name}.oci.tar").unlink(missing_ok=True)
+        return oci.write(root, _config(root, version, target), f"tinkedge:{version}", epoch, out / f"{name}.oci.tar")
+
+
+def _config(root: Path, version: str, target: Target) -> oci.Config:
+    (account,) = re.findall(r"^tinkedge:[^:]*:(\d+):(\d+):", (root / "etc/passwd").read_text(), re.MULTILINE)
+    label = "org.opencontainers.image"
+    return oci.Config(
+        architecture=target.architecture,
+        user=":".join(account),
+        entrypoint=("/usr/bin/tinkedge",),
+        command=("up",),
+        labels={
+            f"{label}.title": "tinkedge",
+            f"{label}.description": "Netboot, metadata and workflows for bare metal",
+            f"{label}.version": version,
+            f"{label}.licenses": "Apache-2.0",
+        },
+        ports=("67/udp", "69/udp", "4011/udp", "7080/tcp", "42113/tcp"),
+        volumes=("/var/lib/tinkedge",),
+        environment=("PATH=/usr/bin:/bin", "LANG=C.UTF-8"),
+    )
+
+
+def contents(status: str, packages: list[Locked], version: str, target: Target, epoch: int) -> str:
+    """The list as JSON: Debian's packages, by dpkg's `status`, and Python's."""
+    distribution = f"debian-{target.release}"
+    components = []
+    for paragraph in status.strip().split("\n\n"):
+        fields = dict(re.findall(r"^(\S+): (.*)$", paragraph, re.MULTILINE))
+        if fields["Package"] == "tinkedge":
+            continue
+        qualifiers = {"arch": fields["Architecture"], "distro": distribution}
+        purl = PackageURL("deb", "debian", fields["Package"], fields["Version"], qualifiers)
+        components.append(_component(fields["Package"], fields["Version"], purl))
+    for one in packages:
+        purl = PackageURL("pypi", name=one.requirement.name, version=str(one.version))
+        components.append(_component(one.requirement.name, str(one.version), purl))
+    root = _component(
+        "tinkedge", version, PackageURL("pypi", name="tinkedge", version=version), ComponentType.APPLICATION
+    )
+    bom = Bom(components=components)
+    bom.metadata.component = root
+    bom.register_dependency(root, components)
+    bom.serial_number = uuid.uuid5(_NAMESPACE, " ".join(sorted(str(one.purl) for one in (root, *components))))
+    bom.metadata.timestamp = datetime.fromtimestamp(epoch, UTC)
+    return JsonV1Dot6(bom).output_as_string(indent=2) + "\n"
+
+
+def _component(name: str, version: str, purl: PackageURL, kind: ComponentType = ComponentType.LIBRARY) -> Component:
+    return Component(name=name, version=version, type=kind, bom_ref=str(purl), purl=purl)

@@ -1,0 +1,88 @@
+"""The container image, run by podman: as nobody special, with the capabilities that docs/installing.md names."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop.rack import ADDRESS, IN_EDGE, Namespaces, clean_environment
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+MIB = 1 << 20
+# What podman needs where root may not raise limits, and no bridge of its own is wanted.
+_SETTINGS = """\
+[containers]
+default_ulimits = ["nofile=20000:20000", "nproc=32768:32768"]
+[engine]
+runtime = "runc"
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+"""
+
+
+class Podman:
+    """podman with images and containers of its own."""
+
+    def __init__(self, rack: Namespaces, directory: Path) -> None:
+        (directory / "containers.conf").write_text(_SETTINGS)
+        self._rack = rack
+        self._command = ["podman", f"--root={directory}/images", f"--runroot={directory}/run"]
+        self._env = clean_environment() | {"CONTAINERS_CONF": f"{directory}/containers.conf"}
+
+    def __call__(self, *words: str | Path, check: bool = True) -> str:
+        # Not `ip netns exec`: that hides the cgroups.
+        inside = ["nsenter", f"--net=/run/netns/{self._rack.namespaces[IN_EDGE]}"]
+        command = [*inside, *self._command, *map(str, words)]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False, env=self._env)
+        assert not check or ran.returncode == 0, ran.stderr
+        return ran.stdout
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("image")
+    command = [sys.executable, "-m", "deploy.package", "image", "--out", str(out)]
+    environment = os.environ | {"SOURCE_DATE_EPOCH": "1700000000"}
+    subprocess.run(command, check=True, capture_output=True, cwd=ROOT, env=environment)
+    return out
+
+
+@pytest.fixture
+def podman(made: Path, tmp_path: Path) -> Iterator[Podman]:
+    with Namespaces(tmp_path) as rack:
+        rack.network("rack0", {})
+        podman = Podman(rack, tmp_path)
+        podman("load", "--quiet", "--input", *made.glob("*.oci.tar"))
+        yield podman
+        podman("rm", "--all", "--force", "--time=5", "--volumes", check=False)
+        podman("rmi", "--all", "--force", check=False)
+
+
+@pytest.mark.timeout(300)
+def test_image_serves_as_a_user_with_three_capabilities(podman: Podman, made: Path) -> None:
+    (image,) = made.glob("*.oci.tar")
+    assert image.stat().st_size < 150 * MIB
+    assert '"pkg:deb/debian/python3-minimal@' in next(made.glob("*.cdx.json")).read_text()
+    name = podman("images", "--format={{.ID}}").strip()
+    assert podman("run", "--rm", "--network=none", name, "--version").startswith("tinkedge, version ")
+    assert podman("run", "--rm", "--network=none", "--entrypoint=/usr/bin/id", name, "-un").strip() == "tinkedge"
+
+    rights = ["--cap-drop=all", "--cap-add=NET_BIND_SERVICE,NET_RAW,NET_ADMIN", "--read-only", "--network=host"]
+    state = ["--volume=state:/var/lib/tinkedge"]
+    podman("run", "--detach", "--name=up", *rights, *state, name, "up", "--interface", "rack0")
+    asked = ["nsenter", f"--net=/run/netns/{podman._rack.namespaces[IN_EDGE]}", "curl", "-sf"]
+    ready = [*asked, f"http://{ADDRESS}:7080/readyz"]
+    wait_until(
+        lambda: subprocess.run(ready, capture_output=True, check=False).returncode == 0,
+        lambda: podman("logs", "up", check=False),
+        within=60,
+        every=0.3,
+    )
+    podman("stop", "--time=10", "up")
+    assert podman("inspect", "--format={{.State.ExitCode}}", "up").strip() == "0"

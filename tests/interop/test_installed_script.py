@@ -1,0 +1,67 @@
+"""deploy/install.sh on a fresh Debian 12 with systemd: installed, started, upgraded, removed; and refused where a file
+is not the one that was tried."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop.installed.host import ADDRESS, Host
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """With what `make wheels` makes, and the script, in /root."""
+    wheels = tmp_path_factory.mktemp("made") / "wheels"
+    command = [sys.executable, "-m", "deploy.package", "wheels", "--out", str(wheels)]
+    environment = os.environ | {"SOURCE_DATE_EPOCH": "1700000000"}
+    subprocess.run(command, check=True, capture_output=True, cwd=ROOT, env=environment)
+    with Host(tmp_path_factory.mktemp("host")) as host:
+        shutil.copytree(wheels, host.path("/root/wheels"))
+        shutil.copy(ROOT / "deploy/install.sh", host.path("/root"))
+        yield host
+
+
+@pytest.mark.timeout(300)
+def test_script_installs_upgrades_and_removes(host: Host) -> None:
+    install = ("bash", "/root/install.sh")
+    ours = ("/opt/*", "/usr/local/**/*tinkedge*")
+    assert host.there("/opt/*") == []
+
+    # A file that is not the one that was tried is not run, and nothing is left of the attempt.
+    (wheel,) = host.path("/root/wheels").glob("click-*.whl")
+    right = wheel.read_bytes()
+    wheel.write_bytes(right + b"\0")
+    said = host.run(*install, "--wheels", "/root/wheels", check=False)
+    assert "DO NOT MATCH THE HASHES" in said
+    assert "nothing was changed" in said
+    assert [name for pattern in ours for name in host.there(pattern)] == []
+    wheel.write_bytes(right)
+
+    assert "systemctl enable --now tinkedge" in host.run(*install, "--wheels", "/root/wheels")
+    assert host.run("/usr/local/bin/tinkedge", "--version").startswith("tinkedge, version ")
+    assert host.there("/usr/local/share/man/man1/tinkedge-up.1")
+    assert host.there("/usr/local/share/bash-completion/completions/tinkedge")
+    assert host.run("systemctl", "is-enabled", "tinkedge", check=False).strip() == "disabled"
+
+    host.path("/etc/default/tinkedge").write_text("TINKEDGE_INTERFACE=eth1\n")
+    host.run("systemctl", "enable", "--now", "tinkedge")
+    url = f"http://{ADDRESS}:7080/readyz"
+    host.wait(lambda: host.run("curl", "-sf", "-o", "/dev/null", "-w", "%{http_code}", url, check=False) == "200")
+
+    assert "upgraded" in host.run(*install, "--wheels", "/root/wheels")
+    assert host.path("/etc/default/tinkedge").read_text() == "TINKEDGE_INTERFACE=eth1\n"
+    host.run("systemctl", "restart", "tinkedge")
+
+    assert "State is left" in host.run(*install, "--uninstall")
+    assert [name for pattern in ours for name in host.there(pattern)] == []
+    assert host.run("pgrep", "-u", "tinkedge", check=False) == ""
+    assert host.there("/var/lib/tinkedge/kubeconfig")

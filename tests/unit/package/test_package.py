@@ -1,0 +1,79 @@
+"""What packages are made of: the same sources give the same bytes, and what is left out is missed by nobody."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from deploy.package import oci
+from deploy.package.environment import without_missing
+from deploy.package.papers import completions, manual
+from deploy.package.target import PackageError, Target
+from deploy.package.wheels import needed
+from deploy.supply.packages import Locked, Project
+from edge.cli import main
+
+CONFIG = oci.Config("amd64", "999:999", ("/usr/bin/tinkedge",), ("up",))
+
+
+def tree(root: Path) -> Path:
+    (root / "usr/bin").mkdir(parents=True)
+    (root / "usr/bin/b").write_text("b")
+    (root / "usr/bin/a").symlink_to("b")
+    return root
+
+
+def test_image_of_the_same_files_is_the_same_whenever_they_were_written(tmp_path: Path) -> None:
+    one, other = tree(tmp_path / "one"), tree(tmp_path / "other")
+    os.utime(other / "usr/bin/b", (2e9, 2e9))
+    digests = [oci.write(root, CONFIG, "tinkedge:1", 1_600_000_000, root.with_suffix(".tar")) for root in (one, other)]
+    assert digests[0] == digests[1]
+    assert one.with_suffix(".tar").read_bytes() == other.with_suffix(".tar").read_bytes()
+
+
+def test_image_of_other_files_is_another(tmp_path: Path) -> None:
+    root = tree(tmp_path / "one")
+    before = oci.write(root, CONFIG, "tinkedge:1", 0, tmp_path / "a.tar")
+    (root / "usr/bin/b").write_text("c")
+    assert oci.write(root, CONFIG, "tinkedge:1", 0, tmp_path / "b.tar") != before
+
+
+def test_package_whose_parts_were_left_out_imports_only_what_is_there(tmp_path: Path) -> None:
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack/kept.py").write_text("")
+    text = (
+        'import json\nimport pack.gone as gone\nfrom pack.kept import (\n  a,\n)\n__all__ = ["gone", "a"]\nLAST = 1\n'
+    )
+    assert (
+        without_missing(text, tmp_path) == "import json\nfrom pack.kept import (\n  a,\n)\n__all__ = ['a']\nLAST = 1\n"
+    )
+
+
+def test_every_command_has_a_manual_page_with_the_names_of_its_variables() -> None:
+    pages = {paper.path.rpartition("/")[2]: paper.text for paper in manual(main, 0, "1.2.3")}
+    assert pages.keys() >= {"tinkedge.1", *(f"tinkedge-{name}.1" for name in main.list_commands(click.Context(main)))}
+    assert "TINKEDGE_DATA_DIR" in pages["tinkedge-up.1"]
+    assert "1970\\-01\\-01" in pages["tinkedge.1"] or "1970-01-01" in pages["tinkedge.1"]
+
+
+def test_shells_ask_the_program_what_may_follow() -> None:
+    assert all("_TINKEDGE_COMPLETE" in paper.text for paper in completions(main))
+
+
+def test_packages_for_another_python_are_those_it_needs() -> None:
+    wanted = (Requirement('old; python_version < "3.13"'), Requirement('new; python_version >= "3.13"'))
+    project = Project("ours", "1", "Apache-2.0", wanted, {"docker": ()}, ())
+    locked = {canonicalize_name(name): Locked(Requirement(f"{name}==1"), ()) for name in ("old", "new")}
+    for suite, name in (("bookworm", "old"), ("trixie", "new")):
+        found = needed(project, locked, {}, Target(suite, "x86_64"))
+        assert [one.requirement.name for one in found] == [name]
+
+
+def test_suite_that_nobody_has_tried_is_refused() -> None:
+    with pytest.raises(PackageError, match="sid: there are bookworm, trixie"):
+        Target.of("sid")
