@@ -159,11 +159,12 @@ def probe(interfaces: Sequence[str], ipxe_dir: Path) -> Iterator[Finding]:
         yield _tftp(network, ipxe_dir)
 
 
-def lab(cache: Path) -> Iterator[Finding]:
-    """What `tinkedge lab` needs besides."""
+def lab(cache: Path, *, uefi: bool = True) -> Iterator[Finding]:
+    """What `tinkedge lab` needs besides; `uefi`: for its machines with UEFI, too."""
     yield _capabilities("namespaces", ("CAP_SYS_ADMIN", "CAP_NET_ADMIN"))
     missing = {package for program, package in LAB_PROGRAMS.items() if shutil.which(program) is None}
     missing |= {package for path, package in LAB_FILES.items() if not _readable(Path(path))}
+    missing -= set() if uefi else {"ovmf"}
     packages = " ".join(sorted(missing))
     yield Finding(
         "lab packages",
