@@ -49,6 +49,7 @@ LAB_FILES = {
     "/usr/lib/ipxe/qemu/pxe-virtio.rom": "ipxe-qemu",
     "/usr/lib/systemd/boot/efi/systemd-bootx64.efi": "systemd-boot-efi",
     "/usr/lib/syslinux/mbr/gptmbr.bin": "syslinux-common",
+    "/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring",
 }
 _LAB_DISK_MB = 4000
 _PROGRAM = ("tinkedge", "edge.cli")
