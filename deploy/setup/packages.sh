@@ -26,7 +26,7 @@ install_packages() {
 fetch_and_install() {
   local apt log presets policy=/usr/sbin/policy-rc.d preset=00-tinkedge-setup.preset directory ours=() failed=''
   export DEBIAN_FRONTEND=noninteractive LC_ALL=C
-  apt=(apt-get -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 -o APT::Status-Fd=1)
+  apt=(apt_with_status -o DPkg::Lock::Timeout=300)
   log=$(mktemp)
   # The package lists may be missing or too old for what the mirror has now.
   watched "fetching Debian's package lists" "$log" apt_detail "${apt[@]}" update || failed=update
@@ -62,6 +62,9 @@ fetch_and_install() {
   rm -f "$log" "$log.before"
   [ -z "$failed" ] || die "apt-get could not install: $*"
 }
+
+# Not descriptor 1: apt closes the one that it is given in the programs that it starts.
+apt_with_status() { apt-get -o Dpkg::Use-Pty=0 -o APT::Status-Fd=5 "$@" 5>&1; }
 
 announce() { # what apt is going to do, in its own figures
   local said
@@ -120,7 +123,7 @@ remove_all() { # the packages that were installed for this, and the cache
     [ -z "${extra[*]}" ] || die "of the packages in $remembered, these others need some: ${extra[*]}. Take what they need out of that file, or remove them"
     package=$(mktemp)
     DEBIAN_FRONTEND=noninteractive watched "removing ${#packages[@]} Debian packages" "$package" apt_detail \
-      apt-get -o APT::Status-Fd=1 -o Dpkg::Use-Pty=0 purge -y "${packages[@]}" ||
+      apt_with_status purge -y "${packages[@]}" ||
       { tail -n 20 "$package" >&2; die "apt-get could not remove them"; }
     rm -f "$package"
   fi
