@@ -89,7 +89,7 @@ keep_disabled() { # what was enabled since $links was written is disabled again;
     case $link in
       /etc/rc*)
         name=${link##*/S[0-9][0-9]}
-        [ ! -e "$link" ] || update-rc.d "$name" disable >/dev/null 2>&1 || rm -f "$link"
+        [ ! -L "$link" ] || update-rc.d "$name" disable >/dev/null 2>&1 || rm -f "$link"
         ;;
       *) rm -f "$link" ;;
     esac
