@@ -68,9 +68,10 @@ make_venv() { # [run]: all, or only what running needs
   interpreter=$(find_python) || { [ -z "${PYTHON:-}" ] && install_packages python && interpreter=$(find_python); } ||
     die "${PYTHON:-Python} is missing, or older than 3.11: Debian 12 and 13 have one that fits; elsewhere give one with PYTHON=python3.X"
   "$interpreter" -c 'import ensurepip' 2>/dev/null || install_packages python
-  [ -x "$venv/bin/python" ] || "$interpreter" -m venv "$venv" || die "$interpreter can't make virtual environments"
   pip=("$venv/bin/python" -m pip install --disable-pip-version-check)
   log=$(mktemp) wanted=$(mktemp)
+  [ -x "$venv/bin/python" ] || watched "making $venv" "$log" pip_detail "$interpreter" -m venv "$venv" ||
+    { cat "$log" >&2; rm -f "$log" "$wanted"; die "$interpreter can't make virtual environments"; }
   if [ "${1:-}" = run ]; then
     locked_for_run >"$wanted"
     echo "setup: the Python packages to run with: $(sed -n 's/^# size: //p' "$runtime"), into $venv" >&2
@@ -82,9 +83,9 @@ make_venv() { # [run]: all, or only what running needs
   watched "installing Python packages" "$log" pip_detail "${pip[@]}" "${how[@]}" --progress-bar off --require-hashes \
     --no-deps --only-binary :all: -r "$wanted" ||
     { tail -n 30 "$log" >&2; rm -f "$log" "$wanted"; die "pip could not install the Python packages (see above). Is a package index reachable? If a hash differs, the file is not the one that was tried: find out why before you run \`make lock\`"; }
+  watched "installing tinkedge itself" "$log" pip_detail "${pip[@]}" --no-index --no-deps --no-build-isolation -e . ||
+    { tail -n 30 "$log" >&2; rm -f "$log" "$wanted"; die "pip could not install the project itself (see above)"; }
   rm -f "$log" "$wanted"
-  "${pip[@]}" --quiet --no-index --no-deps --no-build-isolation -e . ||
-    die "pip could not install the project itself (see above)"
   echo "$key" >"$stamp"
 }
 

@@ -1,7 +1,7 @@
 """What is installed for the tests and the lab is not started by the next boot; what was enabled before stays so.
 
-deploy/setup/packages.sh runs in a mount namespace of its own, over an /etc of its own, with an apt-get that enables units
-as packages do.
+deploy/setup/packages.sh runs in a mount namespace of its own, over an /etc of its own, with an apt-get that enables
+units as packages do.
 """
 
 from __future__ import annotations
