@@ -4,6 +4,7 @@
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/tinkedge
 remembered=$cache/installed-packages   # what was not on this machine before, one name a line
+policy=/usr/sbin/policy-rc.d
 links=$cache/enabled-before            # there while packages are installed: what the next boot would start before that
 
 install_packages() {
@@ -24,7 +25,7 @@ install_packages() {
 }
 
 fetch_and_install() {
-  local apt log presets policy=/usr/sbin/policy-rc.d preset=00-tinkedge-setup.preset directory ours=() failed=''
+  local apt log presets preset=00-tinkedge-setup.preset directory ours=() failed=''
   export DEBIAN_FRONTEND=noninteractive LC_ALL=C
   apt=(apt_with_status -o DPkg::Lock::Timeout=300)
   log=$(mktemp)
@@ -36,10 +37,8 @@ fetch_and_install() {
     installed_packages >"$log.before"
     enabled_links >"$links.new" && mv "$links.new" "$links"
     # What is installed is started by the tests or the lab, when they want it, and not by its package.
-    if [ ! -e $policy ]; then
-      printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy
-      ours+=("$policy")
-    fi
+    [ -e $policy ] || ours+=("$policy")
+    deny_services
     # Debian's packages ask systemd's presets whether to enable a unit (systemd.preset(5)). Those in /run are gone after
     # a reboot, should this script be killed.
     for directory in /run/systemd/system-preset /run/systemd/user-preset; do
@@ -61,6 +60,13 @@ fetch_and_install() {
   [ -z "$failed" ] || grep -vE '^(dl|pm)status:' "$log" | tail -n 20 >&2
   rm -f "$log" "$log.before"
   [ -z "$failed" ] || die "apt-get could not install: $*"
+}
+
+deny_services() { # until this script ends, unless the administrator has a policy already (invoke-rc.d(8))
+  [ ! -e $policy ] || return 0
+  # shellcheck disable=SC2064
+  trap "rm -f $policy" EXIT
+  printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy
 }
 
 # Not descriptor 1: apt closes the one that it is given in the programs that it starts.
@@ -122,6 +128,8 @@ remove_all() { # the packages that were installed for this, and the cache
     mapfile -t extra < <(LC_ALL=C comm -23 <(echo "$gone") "$remembered")
     [ -z "${extra[*]}" ] || die "of the packages in $remembered, these others need some: ${extra[*]}. Take what they need out of that file, or remove them"
     package=$(mktemp)
+    # Where no service manager runs (a chroot, a container), there is nothing to stop, and asking for it fails.
+    [ -d /run/systemd/system ] || deny_services
     DEBIAN_FRONTEND=noninteractive watched "removing ${#packages[@]} Debian packages" "$package" apt_detail \
       apt_with_status purge -y "${packages[@]}" ||
       { tail -n 20 "$package" >&2; die "apt-get could not remove them"; }
