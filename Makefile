@@ -1,6 +1,6 @@
-# `make run` and `make test` do all set-up themselves on a fresh Debian 12 machine.
+# `make run` and `make test` do all set-up themselves on a fresh Debian 12 or 13 machine.
 .DEFAULT_GOAL := help
-.PHONY: help venv lock run test test-unit soak record check bench wheel wheels sbom deb image proto crds clean
+.PHONY: help venv lock run test test-unit soak record check bench wheel wheels sbom deb image proto crds clean clean-all
 
 # Another Python than the one that is found, with an environment of its own, e.g. make test-unit PYTHON=python3.13.
 export PYTHON ?=
@@ -35,6 +35,7 @@ help:
 	@echo 'make image   the container image (OCI) and the list of what is in it (CycloneDX), into dist/ (root, Debian)'
 	@echo 'make wheels  what deploy/install.sh installs, into dist/wheels (SUITE=trixie: for Python 3.13)'
 	@echo 'make proto   generate the gRPC stubs again'
+	@echo 'make clean-all  remove all that these commands have left: environments, cache, Debian packages (CONFIRM=1)'
 	@echo 'make crds    generate deploy/crds again'
 
 venv:
@@ -43,13 +44,15 @@ venv:
 lock:
 	@deploy/setup.sh lock $(NEWER)
 
-run: venv
-	@deploy/setup.sh packages lab
-	@deploy/setup.sh kubectl
+run:
+	@deploy/setup.sh packages python lab $(if $(findstring uefi,$(LAB)),uefi)
+	@deploy/setup.sh venv run
+	@deploy/setup.sh kubectl run
 	@tinkedge lab $(LAB)
+	@deploy/setup.sh left-behind
 
 test: venv
-	@deploy/setup.sh packages lab test
+	@deploy/setup.sh packages lab uefi test
 	@deploy/setup.sh kubectl
 	@deploy/setup.sh ipxe
 	@deploy/setup.sh cloud-init
@@ -62,7 +65,7 @@ test-unit: venv
 	python -m pytest -n $(JOBS) tests/unit
 
 soak: venv
-	@deploy/setup.sh packages lab test
+	@deploy/setup.sh packages lab uefi test
 	@deploy/setup.sh kubectl
 	python -m pytest -m soak -o faulthandler_timeout=0
 
@@ -106,3 +109,7 @@ crds: venv
 
 clean:
 	rm -rf .venv .venv-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+clean-all:
+	@deploy/setup.sh remove
+	@$(MAKE) --no-print-directory clean

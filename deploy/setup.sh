@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
-# Set up what `make` needs on a Debian 12 machine, and nothing twice.
+# Set up what `make` needs on a Debian 12 or 13 machine, and nothing twice.
 #
-#   setup.sh packages SET...   install the Debian packages of these sets that are missing (sets: below)
-#   setup.sh venv              make .venv with the project and the packages of deploy/requirements.txt: these versions,
+#   setup.sh packages SET...   install the Debian packages of these sets that are missing (sets: below). Nothing of them is
+#                              started or enabled; what was not there before is remembered in the cache directory
+#   setup.sh left-behind       say what of all this is on the machine
+#   setup.sh remove            remove those packages and the cache (with CONFIRM=1 in the environment)
+#   setup.sh venv [run]        make .venv with the project and the packages of deploy/requirements.txt: these versions,
 #                              and only files with these hashes. With PYTHON=python3.13 in the environment, that one
-#                              makes .venv-python3.13
+#                              makes .venv-python3.13. `run`: only what running needs
 #   setup.sh lock [PACKAGE...] write deploy/requirements.txt anew from pyproject.toml: versions stay as they are where
 #                              they fit; PACKAGE gets its newest one, `all` all of them
 #   setup.sh ipxe              unpack Debian 13's iPXE into .venv/ipxe: the tests boot machines with an old and a new one
 #   setup.sh tftpd             unpack the server tftpd-hpa into .venv/bin, as a peer of the benchmarks
-#   setup.sh kubectl           use the kubectl on PATH, else unpack Debian 13's into .venv/bin; unpack Debian 12's there
+#   setup.sh kubectl [run]     use the kubectl on PATH, else unpack Debian 13's into .venv/bin; unpack Debian 12's there
 #                              as kubectl-1.20: the tests speak to the API server with an old one, too
 #   setup.sh installed         make the small Debian 12 that the tests install tinkedge in, in the cache directory
 #   setup.sh cloud-init        make a small Debian 12 and unpack the cloud-init of four Debians beside it, in the cache
@@ -19,14 +22,17 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 requirements=deploy/requirements.txt
+runtime=deploy/requirements-run.txt
 venv=.venv${PYTHON:+-${PYTHON##*/}}
 
 declare -A sets=(
   # To make the virtual environment.
   [python]="python3 python3-venv ca-certificates"
   # To run `tinkedge lab`: the machine, its firmware and boot programs, the registry, and what builds OSIE and images.
-  [lab]="qemu-system-x86 ovmf ipxe ipxe-qemu seabios iproute2 docker-registry skopeo umoci mmdebstrap squashfs-tools cpio kmod
-         busybox-static zstd syslinux syslinux-common systemd-boot-efi mtools dosfstools gdisk e2fsprogs"
+  [lab]="qemu-system-x86 ipxe ipxe-qemu seabios iproute2 docker-registry skopeo umoci mmdebstrap squashfs-tools cpio kmod
+         busybox-static zstd syslinux syslinux-common systemd-boot-efi mtools dosfstools gdisk e2fsprogs debian-archive-keyring"
+  # For its machines with UEFI.
+  [uefi]="ovmf"
   # Real clients that the tests let speak to the servers.
   [test]="isc-dhcp-client dhcpcd-base systemd isc-dhcp-relay kea-admin dnsmasq-base nginx-light busybox-static tftp-hpa atftp
           curl wget runc crun docker.io containerd podman netavark docker-registry skopeo umoci
@@ -37,34 +43,10 @@ declare -A sets=(
 
 die() { echo "setup: $*" >&2; exit 1; }
 
-install_packages() {
-  local wanted=() missing=() set package
-  for set in "$@"; do
-    [ -n "${sets[$set]:-}" ] || die "there is no package set $set (there are: ${!sets[*]})"
-    for package in ${sets[$set]}; do wanted+=("$package"); done
-  done
-  for package in "${wanted[@]}"; do
-    [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
-  done
-  [ ${#missing[@]} -gt 0 ] || return 0
-  command -v apt-get >/dev/null || die "this is no Debian; please install: ${missing[*]}"
-  [ "$(id -u)" = 0 ] || die "missing Debian packages. As root: apt-get install --no-install-recommends ${missing[*]}"
-  echo "setup: installing ${missing[*]}" >&2
-  export DEBIAN_FRONTEND=noninteractive
-  local apt=(apt-get -q -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0) log
-  log=$(mktemp)
-  # What is installed is started by the tests, when they want it, and not by its package.
-  local policy=/usr/sbin/policy-rc.d ours=
-  [ -e $policy ] || { ours=$policy; trap "rm -f $policy" EXIT; printf '#!/bin/sh\nexit 101\n' >$policy; chmod 755 $policy; }
-  # The package lists may be missing or too old for what the mirror has now.
-  if ! { "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
-    tail -n 20 "$log" >&2
-    rm -f "$log"
-    die "apt-get could not install: ${missing[*]}"
-  fi
-  [ -z "$ours" ] || { rm -f "$ours"; trap - EXIT; }
-  rm -f "$log"
-}
+# shellcheck source=setup/progress.sh
+. deploy/setup/progress.sh
+# shellcheck source=setup/packages.sh
+. deploy/setup/packages.sh
 
 find_python() { # a Python that the project runs with
   local candidate
@@ -75,22 +57,42 @@ find_python() { # a Python that the project runs with
   return 1
 }
 
-make_venv() {
-  local stamp=$venv/.installed key interpreter
-  key=$(cat pyproject.toml "$requirements" | sha256sum)
+make_venv() { # [run]: all, or only what running needs
+  local stamp=$venv/.installed key interpreter log wanted pip how=()
+  key=$(cat pyproject.toml "$requirements" "$runtime" | sha256sum)
   [ "$(cat "$stamp" 2>/dev/null)" = "$key" ] && return 0
+  if [ "${1:-}" = run ]; then
+    stamp=$venv/.installed-run
+    how=(--no-compile) # most of it is never imported; what is, Python compiles by itself
+    [ "$(cat "$stamp" 2>/dev/null)" = "$key" ] && return 0
+  fi
   interpreter=$(find_python) || { [ -z "${PYTHON:-}" ] && install_packages python && interpreter=$(find_python); } ||
-    die "${PYTHON:-Python} is missing, or older than 3.11"
+    die "${PYTHON:-Python} is missing, or older than 3.11: Debian 12 and 13 have one that fits; elsewhere give one with PYTHON=python3.X"
   "$interpreter" -c 'import ensurepip' 2>/dev/null || install_packages python
-  [ -x "$venv/bin/python" ] || "$interpreter" -m venv "$venv" || die "$interpreter can't make virtual environments"
-  echo "setup: installing the Python packages of $requirements into $venv" >&2
+  pip=("$venv/bin/python" -m pip install --disable-pip-version-check)
+  log=$(mktemp) wanted=$(mktemp)
+  [ -x "$venv/bin/python" ] || watched "making $venv" "$log" pip_detail "$interpreter" -m venv "$venv" ||
+    { cat "$log" >&2; rm -f "$log" "$wanted"; die "$interpreter can't make virtual environments"; }
+  if [ "${1:-}" = run ]; then
+    locked_for_run >"$wanted"
+    echo "setup: the Python packages to run with: $(sed -n 's/^# size: //p' "$runtime"), into $venv" >&2
+  else
+    cp "$requirements" "$wanted"
+    echo "setup: installing the Python packages of $requirements into $venv: about 200 MB to download, 650 MB on the disk" >&2
+  fi
   # Wheels only: building another form would fetch what nobody has the hash of, and run it.
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --only-binary :all: \
-    -r "$requirements" ||
-    die "pip could not install the Python packages (see above). Is a package index reachable? If a hash differs, the file is not the one that was tried: find out why before you run \`make lock\`"
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation -e . ||
-    die "pip could not install the project itself (see above)"
+  watched "installing Python packages" "$log" pip_detail "${pip[@]}" "${how[@]}" --progress-bar off --require-hashes \
+    --no-deps --only-binary :all: -r "$wanted" ||
+    { tail -n 30 "$log" >&2; rm -f "$log" "$wanted"; die "pip could not install the Python packages (see above). Is a package index reachable? If a hash differs, the file is not the one that was tried: find out why before you run \`make lock\`"; }
+  watched "installing tinkedge itself" "$log" pip_detail "${pip[@]}" --no-index --no-deps --no-build-isolation -e . ||
+    { tail -n 30 "$log" >&2; rm -f "$log" "$wanted"; die "pip could not install the project itself (see above)"; }
+  rm -f "$log" "$wanted"
   echo "$key" >"$stamp"
+}
+
+locked_for_run() { # of the requirements file, the packages that the other one names
+  awk 'NR == FNR {if (!/^#/) wanted[$1]; next} /^[a-z0-9]/ {split($1, name, "=="); on = name[1] in wanted} on && !/^ *#/' \
+    "$runtime" "$requirements"
 }
 
 make_lock() { # PACKAGE...: those that are to be newer
@@ -110,6 +112,7 @@ make_lock() { # PACKAGE...: those that are to be newer
   common=("$work/venv/bin/uv" pip compile --quiet --no-progress --no-build)
   "${common[@]}" --universal --python-version 3.11 --generate-hashes --custom-compile-command 'make lock' \
     --all-extras "${newer[@]}" -o "$requirements" pyproject.toml
+  lock_runtime
   echo uv | "${common[@]}" --universal --generate-hashes --custom-compile-command 'make lock' "${newer[@]}" -o "$tool" -
   for version in 3.11 3.12 3.13 3.14; do
     for processor in x86_64 aarch64; do
@@ -119,8 +122,23 @@ make_lock() { # PACKAGE...: those that are to be newer
   done
 }
 
-unpack_kubectl() {
+lock_runtime() { # the names of what running from a checkout needs: hatchling and editables install it, and make the OSIE's wheel
+  local size
+  printf 'hatchling\neditables\n' >"$work/build.in"
+  "${common[@]}" --python-version 3.11 --generate-hashes -c "$requirements" -o "$work/run.txt" pyproject.toml "$work/build.in"
+  "$work/venv/bin/python" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: \
+    -d "$work/wheels" -r "$work/run.txt"
+  size="$(du -sm "$work/wheels" | cut -f 1) MB to download"
+  size="$size, $("$work/venv/bin/python" -c 'import sys, zipfile
+print(sum(one.file_size for file in sys.argv[1:] for one in zipfile.ZipFile(file).infolist()) // 10**6)' "$work"/wheels/*.whl) MB on the disk"
+  { echo "# The packages of requirements.txt that \`make run\` installs; versions and hashes are there. Written by \`make lock\`."
+    echo "# size: $size"
+    sed -n 's/^\([a-z0-9][a-z0-9.-]*\)==.*/\1/p' "$work/run.txt"; } >"$runtime"
+}
+
+unpack_kubectl() { # [run]: without the old one
   command -v kubectl >/dev/null || [ -x .venv/bin/kubectl ] || unpack trixie kubectl usr/bin/kubectl .venv/bin/kubectl
+  [ "${1:-}" != run ] || return 0
   # Only tests need it: a mirror that has Debian 12 no more is no reason to stop.
   [ -x .venv/bin/kubectl-1.20 ] || (unpack bookworm kubernetes-client usr/bin/kubectl .venv/bin/kubectl-1.20) ||
     echo "setup: the tests will do without an old kubectl" >&2
@@ -181,6 +199,8 @@ make_cloud_init() { # a root file system without cloud-init, and its releases, e
   done
 }
 
+fetch_package() { cd "$work" && apt-get -q update && apt-get -q download "$1"; }
+
 unpack() { # SUITE PACKAGE PATH TARGET: a file or directory of another Debian's package, without installing it
   local suite=$1 package=$2 path=$3 target=$4 mirror
   work=$(mktemp -d) # not local: the trap runs after this function
@@ -201,7 +221,7 @@ Dir::Cache "$work/cache";
 APT::Sandbox::User "root";
 Acquire::Languages "none";
 EOF
-  (cd "$work" && export APT_CONFIG="$work/apt.conf" && { apt-get -q update && apt-get -q download "$package"; } >log 2>&1) ||
+  (export APT_CONFIG="$work/apt.conf" && watched "fetching $package" "$work/log" apt_detail fetch_package "$package") ||
     { tail -n 5 "$work/log" >&2; die "$package of Debian $suite could not be fetched; please provide it yourself"; }
   dpkg-deb -x "$work/$package"_*.deb "$work/unpacked"
   rm -rf "$target" && cp -rL "$work/unpacked/$path" "$target"
@@ -210,12 +230,14 @@ EOF
 
 case ${1:-} in
   packages) shift; install_packages "$@" ;;
-  venv) make_venv ;;
+  venv) make_venv "${2:-}" ;;
+  left-behind) say_left_behind ;;
+  remove) remove_all ;;
   lock) shift; make_lock "$@" ;;
-  kubectl) unpack_kubectl ;;
+  kubectl) unpack_kubectl "${2:-}" ;;
   ipxe) unpack_ipxe ;;
   tftpd) unpack_tftpd ;;
   cloud-init) make_cloud_init ;;
   installed) make_installed ;;
-  *) die "usage: setup.sh packages SET... | venv | lock [PACKAGE...] | kubectl | ipxe | tftpd | cloud-init | installed" ;;
+  *) die "usage: setup.sh packages SET... | venv [run] | remove | left-behind | lock [PACKAGE...] | kubectl [run] | ipxe | tftpd | cloud-init | installed" ;;
 esac

@@ -184,7 +184,7 @@ if [ ! -e "$base/complete" ]; then
   say "squashing"
   mkdir -p "$work/base"
   mksquashfs "$work/root" "$work/base/base.squashfs" -quiet -no-progress -noappend -all-root -no-xattrs \
-    -comp zstd -Xcompression-level 15 -e "dev/*" >&2
+    -comp zstd -Xcompression-level 6 -e "dev/*" >&2
   make_early >"$work/base/early.cpio"
   cp "$work/kernel/boot/vmlinuz-$version" "$work/base/kernel"
   : >"$work/base/complete"

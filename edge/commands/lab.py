@@ -23,7 +23,12 @@ from edge.lab.screen import Screen
 @click.option("--full", is_flag=True, help="Install Debian, boot it from the disk and wait for its cloud-init.")
 @click.option("--accel", default="tcg", help="QEMU's accelerator. kvm may fail in firmware on a virtualised host.")
 @click.option("--memory", "memory_mib", type=click.IntRange(512), default=1024, help="The machine's memory in MiB.")
-@click.option("--patience", type=float, default=120, help="Seconds without any step after which the lab fails.")
+@click.option(
+    "--patience",
+    type=float,
+    default=120,
+    help="Seconds without any step, download or new screen output after which the lab fails.",
+)
 @click.option("--cache-dir", type=click.Path(path_type=Path), default=None, help="Where the OSIE and images are kept.")
 @click.option("--ipxe-dir", type=click.Path(path_type=Path, exists=True), default=None, help="Other iPXE binaries.")
 @click.option("--wheel", type=click.Path(path_type=Path, exists=True), default=None, help="Wheel for the OSIE's agent.")

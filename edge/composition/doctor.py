@@ -52,6 +52,7 @@ LAB_FILES = {
     "/usr/lib/ipxe/qemu/pxe-virtio.rom": "ipxe-qemu",
     "/usr/lib/systemd/boot/efi/systemd-bootx64.efi": "systemd-boot-efi",
     "/usr/lib/syslinux/mbr/gptmbr.bin": "syslinux-common",
+    "/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring",
 }
 _LAB_DISK_MB = 4000
 _PROGRAM = ("tinkedge", "edge.cli")
@@ -195,11 +196,12 @@ def probe(interfaces: Sequence[str], ipxe_dir: Path) -> Iterator[Finding]:
         yield _tftp(network, ipxe_dir)
 
 
-def lab(cache: Path) -> Iterator[Finding]:
-    """What `tinkedge lab` needs besides."""
+def lab(cache: Path, *, uefi: bool = True) -> Iterator[Finding]:
+    """What `tinkedge lab` needs besides; `uefi`: for its machines with UEFI, too."""
     yield _capabilities("namespaces", ("CAP_SYS_ADMIN", "CAP_NET_ADMIN"))
     missing = {package for program, package in LAB_PROGRAMS.items() if shutil.which(program) is None}
     missing |= {package for path, package in LAB_FILES.items() if not _readable(Path(path))}
+    missing -= set() if uefi else {"ovmf"}
     packages = " ".join(sorted(missing))
     yield Finding(
         "lab packages",

@@ -6,17 +6,21 @@ it is built again only when that has changed. The cache is outside of the reposi
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import os
 import re
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from edge.lab.shell import CommandError, run
 
 _ROOT = Path(__file__).resolve().parents[2]
+_TICK_SECONDS = 4.0
 _BUILD_SECONDS = 900.0  # seconds; a slow mirror is slow, but not for ever
 
 _RECIPE = re.compile(r"(osie|build-\w+\.sh): ")
@@ -56,13 +60,22 @@ class Builder:
         self._say = say
         self._wheel = wheel
         self._deploy = recipes()
+        self._asking = asyncio.Lock()
+        self._environment: dict[str, str] | None = None
 
     async def build(self, *, full: bool) -> Artifacts:
         """Make what is missing or out of date; with `full`, the image with cloud-init. Raises CommandError."""
         self._cache.mkdir(parents=True, exist_ok=True)
-        osie = await self._osie()
-        image = await self._image("build-cloud.sh", "debian-cloud.raw.zst") if full else await self._tiny()
-        actions, digest = await self._actions()
+        # Side by side: each waits for a mirror while another one computes.
+        with _unwrapped():
+            async with asyncio.TaskGroup() as group:
+                making_osie = group.create_task(self._osie())
+                making_image = group.create_task(
+                    self._image("build-cloud.sh", "debian-cloud.raw.zst") if full else self._tiny()
+                )
+                making_actions = group.create_task(self._actions())
+        osie, image = making_osie.result(), making_image.result()
+        actions, digest = making_actions.result()
         return Artifacts(
             kernel=osie / "kernel", initrd=osie / "initrd", image=image, actions=actions, actions_digest=digest
         )
@@ -79,17 +92,29 @@ class Builder:
 
         async def build() -> None:
             wheel = self._wheel or await self._make_wheel()
+            apt = await self._apt()
             await run(
                 [
                     *("bash", self._deploy / "osie" / "build.sh", "--wheel", wheel, "--python", sys.executable),
                     *("--requirements", requirements, "--cache", self._cache / "osie-build", "--out", out),
                 ],
                 timeout=_BUILD_SECONDS,
+                env=apt,
                 progress=self._progress,
             )
 
         await self._once(out, _digest(sources), "OSIE: kernel and initrd with the agent", build)
         return out
+
+    async def _apt(self) -> dict[str, str]:
+        """What the recipes' apt needs in its environment to know Debian 12 on a host that is another Debian."""
+        async with self._asking:
+            if self._environment is None:
+                script = self._deploy / "bookworm-apt.sh"
+                command: list[str | Path] = ["bash", script, self._cache / "bookworm-apt"]
+                said = (await run(command, timeout=_BUILD_SECONDS, progress=self._progress)).strip()
+                self._environment = {"APT_CONFIG": said} if said else {}
+            return self._environment
 
     async def _make_wheel(self) -> Path:
         if not (_ROOT / "pyproject.toml").is_file():
@@ -115,7 +140,7 @@ class Builder:
         async def build() -> None:
             script = self._deploy / "image" / recipe
             command: list[str | Path] = ["bash", script, "--cache", self._cache / "debs", out]
-            await run(command, timeout=_BUILD_SECONDS, progress=self._progress)
+            await run(command, timeout=_BUILD_SECONDS, env=await self._apt(), progress=self._progress)
 
         await self._once(out, _digest(_files(self._deploy / "image")), f"disk image {name}", build)
         return out
@@ -141,8 +166,39 @@ class Builder:
             return
         self._say(what)
         stamp.unlink(missing_ok=True)
-        await build()
+        began = time.monotonic()
+        ticking = asyncio.ensure_future(self._tick(what, began))
+        try:
+            await build()
+        finally:
+            ticking.cancel()
         stamp.write_text(digest)
+
+    async def _tick(self, what: str, began: float) -> None:
+        """Say every few seconds that it is still being built, and how much there is of it."""
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            written = await asyncio.to_thread(_size, self._cache)
+            self._say(f"{what}: {time.monotonic() - began:.0f} s, {written / 1e6:.0f} MB in the cache")
+
+
+@contextlib.contextmanager
+def _unwrapped() -> Iterator[None]:
+    """The first error of a TaskGroup as itself: one recipe that fails ends the others."""
+    try:
+        yield
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from None
+
+
+def _size(directory: Path) -> int:
+    """Bytes of the files below, while others write and remove them."""
+    total = 0
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(parent, name)).st_size  # noqa: PTH118 - thousands of files
+    return total
 
 
 def _files(directory: Path, pattern: str = "*") -> dict[str, Path]:

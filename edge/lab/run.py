@@ -25,6 +25,7 @@ from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.journey.follow import follow
 from edge.lab.build import Builder, recipes
 from edge.lab.machine import Firmware, Machine, MachineSettings
+from edge.lab.progress import Progress
 from edge.lab.rack import Rack, RackNetwork
 from edge.lab.screen import Screen
 from edge.lab.shell import CommandError, Daemon, run
@@ -44,7 +45,7 @@ class LabError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LabSettings:
-    """How to run the lab. `patience` is how many seconds may pass without any step."""
+    """How to run the lab. `patience`: seconds that may pass without a step, a download or a new line on its screen."""
 
     firmware: Firmware
     full: bool
@@ -138,7 +139,11 @@ class Lab:
 
     def _examine(self) -> None:
         """Say all that is missing on this host at once, before anything is built."""
-        problems = [finding for finding in doctor.lab(self._settings.cache) if not finding.ok]
+        problems = [
+            finding
+            for finding in doctor.lab(self._settings.cache, uefi=self._settings.firmware is not Firmware.BIOS)
+            if not finding.ok
+        ]
         if problems:
             listed = "\n".join(f"  {found.name}: {found.seen}\n    -> {found.remedy}" for found in problems)
             raise LabError(f"this host can't run the lab:\n{listed}")
@@ -225,13 +230,14 @@ class Lab:
         """Show each step until the last one. Raises LabError if the machine goes a wrong way, or nowhere."""
         events = follow(_ADMIN, token, history=True)
         reader = asyncio.ensure_future(anext(events))
+        progress = Progress(machine.screen, self._network.tap)
         waited = 0.0
         try:
             while True:
                 done, _ = await asyncio.wait([reader], timeout=1.0)
                 self._alive(edge, machine)
                 if not done:
-                    waited += 1.0
+                    waited = 0.0 if progress.made() else waited + 1.0
                     if waited >= self._settings.patience:
                         raise LabError(self._stuck(machine, waited))
                     continue
@@ -276,7 +282,10 @@ class Lab:
         return event.step is Step.METADATA and "instance_id" in event.detail
 
     def _stuck(self, machine: Machine, waited: float) -> str:
-        return f"no step for {waited:.0f} s{_quoted(machine.last_lines(15))}"
+        return (
+            f"no step, nothing loaded and nothing new on the screen for {waited:.0f} s; "
+            f"on a slow host give it more with --patience SECONDS{_quoted(machine.last_lines(15))}"
+        )
 
     async def _prove(self, kubectl: Kubectl, machine: Machine, image: Path) -> None:
         """The API must say the same, and the bytes of the image must be on the disk."""

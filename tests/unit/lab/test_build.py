@@ -31,6 +31,7 @@ class Lab:
             file = self.deploy / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(f'set -eu; out="${{@: -1}}"; echo {name} >>{self.log}\n{text}\n')
+        (self.deploy / "bookworm-apt.sh").write_text("")  # this host's apt knows Debian 12
         (self.deploy / "requirements.txt").write_text("x==1\n")
         for package in ("proto", "tink", "edge"):
             (self.sources / package / "agent").mkdir(parents=True)
@@ -64,7 +65,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
 
 
 async def test_second_lab_builds_nothing(lab: Lab) -> None:
-    assert await lab.built() == ["osie/build.sh", "image/build-tiny.sh", "actions/build.sh"]
+    assert sorted(await lab.built()) == ["actions/build.sh", "image/build-tiny.sh", "osie/build.sh"]
     assert await lab.built() == []
     assert await lab.built(full=True) == ["image/build-cloud.sh"]
     assert await lab.built(full=True) == []

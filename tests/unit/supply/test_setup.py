@@ -37,6 +37,8 @@ class Checkout:
         self.directory = directory
         (directory / "deploy").mkdir()
         shutil.copy(ROOT / "deploy" / "setup.sh", directory / "deploy")
+        shutil.copytree(ROOT / "deploy" / "setup", directory / "deploy" / "setup")
+        (directory / "deploy" / "requirements-run.txt").write_text("wanted\n")
         (directory / "pyproject.toml").write_text(PYPROJECT)
         (directory / "backend.py").write_text(BACKEND)
         self.wheels = directory / "wheels"

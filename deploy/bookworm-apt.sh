@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# The OSIE and the disk images are Debian 12, whatever this host is: prints the path of an apt configuration (for
+# APT_CONFIG) that knows Debian 12, of this host's own mirror where it is Debian; nothing if the host's apt knows it.
+#
+#   bookworm-apt.sh DIR      keeps lists and configuration in DIR
+set -euo pipefail
+
+[ $# -eq 1 ] || { echo "usage: $0 DIR" >&2; exit 2; }
+suite=bookworm
+keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+targets() { apt-get indextargets --format "$1" 'Created-By: Packages'; }
+
+# shellcheck disable=SC2016  # the variables are apt's
+if targets '$(ORIGIN) $(CODENAME) $(COMPONENT)' | grep -qx "Debian $suite main"; then exit 0; fi
+[ -e "$keyring" ] || { echo "bookworm-apt.sh: $keyring is missing: apt-get install debian-archive-keyring" >&2; exit 1; }
+# shellcheck disable=SC2016
+mirror=$(targets '$(ORIGIN) $(RELEASE) $(REPO_URI)' | awk '$1 == "Debian" && $2 !~ /-/ {print $3; exit}')
+# shellcheck disable=SC2016
+security=$(targets '$(ORIGIN) $(RELEASE) $(REPO_URI)' | awk '$1 == "Debian" && $2 ~ /-security$/ {print $3; exit}')
+mirror=${mirror:-http://deb.debian.org/debian}
+mkdir -p "$1"/{lists/partial,cache/archives/partial,empty}
+dir=$(cd "$1" && pwd)
+: >"$dir/status"
+{
+  echo "deb [signed-by=$keyring] $mirror $suite main"
+  echo "deb [signed-by=$keyring] $mirror $suite-updates main"
+  [ -z "$security" ] || echo "deb [signed-by=$keyring] $security $suite-security main"
+} >"$dir/sources.list"
+cat >"$dir/apt.conf" <<CONF
+Dir::Etc::sourcelist "$dir/sources.list";
+Dir::Etc::sourceparts "$dir/empty";
+Dir::State::lists "$dir/lists";
+Dir::State::status "$dir/status";
+Dir::Cache "$dir/cache";
+APT::Sandbox::User "root";
+Acquire::Languages "none";
+CONF
+echo "osie: fetching the package lists of Debian 12" >&2
+APT_CONFIG=$dir/apt.conf apt-get -q update >&2
+echo "$dir/apt.conf"

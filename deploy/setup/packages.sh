@@ -1,0 +1,139 @@
+# shellcheck shell=bash
+# Debian packages: said beforehand, installed with nothing started or enabled by it, remembered, removed on request.
+# Sourced by setup.sh, not run.
+
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/tinkedge
+remembered=$cache/installed-packages   # what was not on this machine before, one name a line
+policy=/usr/sbin/policy-rc.d
+links=$cache/enabled-before            # there while packages are installed: what the next boot would start before that
+
+install_packages() {
+  local wanted=() missing=() set package
+  for set in "$@"; do
+    [ -n "${sets[$set]:-}" ] || die "there is no package set $set (there are: ${!sets[*]})"
+    for package in ${sets[$set]}; do wanted+=("$package"); done
+  done
+  [ ! -e "$links" ] || [ "$(id -u)" != 0 ] || keep_disabled # an installation was killed before it could
+  for package in "${wanted[@]}"; do
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  command -v apt-get >/dev/null ||
+    die "this is no Debian (12 and 13 are tried); please install by other means what these Debian packages have: ${missing[*]}"
+  [ "$(id -u)" = 0 ] || die "missing Debian packages. As root: apt-get install --no-install-recommends ${missing[*]}"
+  fetch_and_install "${missing[@]}"
+}
+
+fetch_and_install() {
+  local apt log presets preset=00-tinkedge-setup.preset directory ours=() failed=''
+  export DEBIAN_FRONTEND=noninteractive LC_ALL=C
+  apt=(apt_with_status -o DPkg::Lock::Timeout=300)
+  log=$(mktemp)
+  # The package lists may be missing or too old for what the mirror has now.
+  watched "fetching Debian's package lists" "$log" apt_detail "${apt[@]}" update || failed=update
+  if [ -z "$failed" ]; then
+    announce "$@"
+    mkdir -p "$cache"
+    installed_packages >"$log.before"
+    enabled_links >"$links.new" && mv "$links.new" "$links"
+    # What is installed is started by the tests or the lab, when they want it, and not by its package.
+    [ -e $policy ] || ours+=("$policy")
+    deny_services
+    # Debian's packages ask systemd's presets whether to enable a unit (systemd.preset(5)). Those in /run are gone after
+    # a reboot, should this script be killed.
+    for directory in /run/systemd/system-preset /run/systemd/user-preset; do
+      presets=$directory/$preset
+      mkdir -p "$directory" && echo 'disable *' >"$presets"
+      ours+=("$presets")
+    done
+    # shellcheck disable=SC2064  # these files, and not what the variable holds later
+    trap "rm -f ${ours[*]}" EXIT
+    watched "installing Debian packages" "$log" apt_detail "${apt[@]}" install -y --no-install-recommends "$@" ||
+      failed=install
+    rm -f "${ours[@]}"
+    rmdir --ignore-fail-on-non-empty /run/systemd/system-preset /run/systemd/user-preset
+    trap - EXIT
+    keep_disabled
+    installed_packages | comm -13 "$log.before" - >>"$remembered"
+    sort -u -o "$remembered" "$remembered"
+  fi
+  [ -z "$failed" ] || grep -vE '^(dl|pm)status:' "$log" | tail -n 20 >&2
+  rm -f "$log" "$log.before"
+  [ -z "$failed" ] || die "apt-get could not install: $*"
+}
+
+deny_services() { # until this script ends, unless the administrator has a policy already (invoke-rc.d(8))
+  [ ! -e $policy ] || return 0
+  # shellcheck disable=SC2064
+  trap "rm -f $policy" EXIT
+  printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy
+}
+
+# Not descriptor 1: apt closes the one that it is given in the programs that it starts.
+apt_with_status() { apt-get -o Dpkg::Use-Pty=0 -o APT::Status-Fd=5 "$@" 5>&1; }
+
+announce() { # what apt is going to do, in its own figures
+  local said
+  said=$(apt-get install --no-install-recommends --assume-no "$@" 2>/dev/null |
+    awk '/newly installed/ {count = $3} /^Need to get/ {get = $4 " " $5; sub(/\/.*/, "", $4)}
+      /^After this/ {room = $4 " " $5} END {print count " Debian packages: " get " to download, " room " on the disk"}') || true
+  echo "setup: $said" >&2
+  echo "setup: for $*" >&2
+}
+
+installed_packages() { dpkg-query -W -f '${db:Status-Abbrev} ${Package}\n' | awk '/^ii/ {print $2}' | LC_ALL=C sort -u; }
+
+enabled_links() { # what systemd and System V would start at boot
+  find /etc/systemd/system /etc/systemd/user /etc/rc[S2-5].d -type l \
+    \( -path '*.wants/*' -o -path '*.requires/*' -o -path '/etc/systemd/*/*.service' -o -path '/etc/rc*/S*' \) 2>/dev/null |
+    LC_ALL=C sort || true
+}
+
+keep_disabled() { # what was enabled since $links was written is disabled again; what was enabled before stays
+  local link name
+  while read -r link; do
+    case $link in
+      /etc/rc*)
+        name=${link##*/S[0-9][0-9]}
+        [ ! -L "$link" ] || update-rc.d "$name" disable >/dev/null 2>&1 || rm -f "$link"
+        ;;
+      *) rm -f "$link" ;;
+    esac
+  done < <(enabled_links | LC_ALL=C comm -13 "$links" -)
+  rm -f "$links"
+}
+
+say_left_behind() { # at the end of `make run`
+  local number=0
+  [ ! -s "$remembered" ] || number=$(wc -l <"$remembered")
+  echo "left on this machine: $venv ($(megabytes "$venv") MB), the cache $cache ($(megabytes "$cache") MB)," \
+    "and $number Debian packages that were not there before ($remembered), none of them started or enabled." \
+    "\`make clean-all CONFIRM=1\` takes it all away."
+}
+
+megabytes() { du -sm "$1" 2>/dev/null | cut -f 1; }
+
+remove_all() { # the packages that were installed for this, and the cache
+  local packages=() gone package extra=()
+  if [ -s "$remembered" ]; then
+    mapfile -t packages < <(installed_packages | LC_ALL=C comm -12 - "$remembered")
+  fi
+  if [ "${CONFIRM:-}" != 1 ]; then
+    echo "setup: would remove $cache, .venv and these packages: ${packages[*]:-none}" >&2
+    die "to do so: make clean-all CONFIRM=1"
+  fi
+  if [ ${#packages[@]} -gt 0 ]; then
+    [ "$(id -u)" = 0 ] || die "packages are removed by root only: ${packages[*]}"
+    gone=$(apt-get -s purge "${packages[@]}" | awk '$1 == "Purg" || $1 == "Remv" {print $2}' | LC_ALL=C sort -u)
+    mapfile -t extra < <(LC_ALL=C comm -23 <(echo "$gone") "$remembered")
+    [ -z "${extra[*]}" ] || die "of the packages in $remembered, these others need some: ${extra[*]}. Take what they need out of that file, or remove them"
+    package=$(mktemp)
+    # Where no service manager runs (a chroot, a container), there is nothing to stop, and asking for it fails.
+    [ -d /run/systemd/system ] || deny_services
+    DEBIAN_FRONTEND=noninteractive watched "removing ${#packages[@]} Debian packages" "$package" apt_detail \
+      apt_with_status purge -y "${packages[@]}" ||
+      { tail -n 20 "$package" >&2; die "apt-get could not remove them"; }
+    rm -f "$package"
+  fi
+  rm -rf "$cache"
+}

@@ -1,0 +1,35 @@
+# shellcheck shell=bash
+# What setup.sh shows while something takes long: on a terminal a line in place, elsewhere a line every four seconds.
+# Sourced, not run.
+
+watched() { # WHAT LOG DETAIL COMMAND...: run COMMAND, its output to the file LOG; DETAIL prints how far it is
+  local what=$1 log=$2 detail=$3 ticker status=0
+  shift 3
+  tick "$what" "$log" "$detail" &
+  ticker=$!
+  # In the foreground, so that an interruption reaches it.
+  "$@" >"$log" 2>&1 || status=$?
+  kill "$ticker" 2>/dev/null || true
+  wait "$ticker" 2>/dev/null || true
+  [ ! -t 2 ] || printf '\r\033[K' >&2
+  return "$status"
+}
+
+tick() { # until it is killed, or the script that started it is gone
+  local what=$1 log=$2 detail=$3 began=$SECONDS pause=4 line
+  [ ! -t 2 ] || pause=1
+  while sleep "$pause" && kill -0 $$ 2>/dev/null; do
+    line="setup: $what, $((SECONDS - began)) s: $("$detail" "$log")"
+    if [ -t 2 ]; then printf '\r\033[K%s' "${line:0:100}" >&2; else printf '%s\n' "$line" >&2; fi
+  done
+}
+
+apt_detail() { # of a log with apt's status lines (APT::Status-Fd)
+  awk -F: '/^(dl|pm)status:/ {last = int($3) " %, " $4} /^(Get|Hit):/ {fetched = $0}
+    END {print last != "" ? last : fetched}' "$1" 2>/dev/null || true
+}
+
+pip_detail() { # of pip's own output
+  awk '/Downloading / {number++; last = $0; sub(/^ *Downloading /, "", last)} /Installing collected/ {last = "unpacking"}
+    END {print number + 0 " files, " last}' "$1" 2>/dev/null || true
+}
