@@ -21,11 +21,11 @@ from typing import Final
 
 from tink.api.v1alpha2 import Raw, WorkflowState
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
+from tink.kube.objects import NamespacedName
 from tink.kube.resources import WORKFLOW
 from tink.limits.backoff import Backoff
 from tink.limits.log import LimitedLog
 from tink.limits.semaphore import PrioritySemaphore, Waiter
-from tink.server.agents.directory import HardwareKey
 from tink.server.workflows import WorkflowIndex, hardware_of, uid_of
 from tink.workflow import machine
 from tink.workflow.events import (
@@ -144,7 +144,7 @@ class EventStore:
         self._first = rejection_first
         self._longest = rejection_longest
         self._chance = chance
-        self._queues: dict[HardwareKey, _Queue] = {}
+        self._queues: dict[NamespacedName, _Queue] = {}
         self._writes = PrioritySemaphore(MAX_WRITES)
         # That the API is away is worth a line once in a while: it is away for all machines.
         self._log = LimitedLog(log, clock, capacity=8)
@@ -154,7 +154,7 @@ class EventStore:
 
         Raises BusyError, WorkflowGoneError, StaleError, UnknownActionError, InvalidStatusError, ApiError.
         """
-        key = hardware_of(workflow) or ("", "")
+        key = hardware_of(workflow) or NamespacedName("", "")
         due = asyncio.get_running_loop().time() + (YIELD_SECONDS if _can_wait(workflow, event) else 0.0)
         mine = _QueuedEvent(uid_of(workflow), event, due)
         async with self._queued(key, mine) as queue:
@@ -227,7 +227,7 @@ class EventStore:
                 return
 
     @asynccontextmanager
-    async def _queued(self, key: HardwareKey, mine: _QueuedEvent) -> AsyncIterator[_Queue]:
+    async def _queued(self, key: NamespacedName, mine: _QueuedEvent) -> AsyncIterator[_Queue]:
         queue = self._queues.setdefault(key, _Queue())
         if len(queue.waiting) >= MAX_WAITING:
             raise BusyError(
