@@ -60,7 +60,7 @@ class Guard:
     # --- calls, as they come; `peer` is gRPC's name of the caller -----------------------------------------------------
 
     def begun(self, peer: str, *, busy: bool) -> str:
-        """A call has begun: why it is not to be served, empty if it is. `busy`: only agents can have it open for long."""
+        """A call has begun: why it is not to be served, empty if it is. `busy`: only agents have it open for long."""
         return self._at_once(self.connections.begun(Peer(*peer_of(peer)), self._clock(), busy=busy))
 
     def heard(self, peer: str, size: int, *, first: bool) -> str:
