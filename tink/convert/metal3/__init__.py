@@ -3,7 +3,7 @@
 `versions` is the conversion webhook's core, `conversion_data` keeps what a version has no field for. `to_hardware`
 makes Hardware: `safety` decides whether the machine may netboot, `interfaces` and `network_data` what DHCP serves,
 `root_disk` which disk is the root, `rufio` how the management controller is reached; `surroundings` has what inspection
-found, and the Secrets; `marks` are the labels and annotations by which the controller of `tink.metal3` knows the result.
+found, and the Secrets; `marks` are labels and annotations by which the controller of `tink.metal3` knows the result.
 """
 
 from tink.convert.metal3.marks import (
