@@ -274,7 +274,10 @@ class EventStore:
                 except ConflictError:
                     pass
                 else:
-                    self._note_delay(workflow, status)
+                    until = dispatch_after(status)
+                    if until and until != dispatch_after(status_of(workflow)):
+                        delay = until - self._clock()
+                        log.info("Workflow %s is not offered again for %.1f s", name_of(workflow), delay)
                     return outcomes
             # Somebody was faster, or the informer's copy may be behind; no event must be lost because of that.
             workflow, fresh = await self._read(workflow), True
@@ -302,11 +305,6 @@ class EventStore:
             if status is not None:
                 after = {**after, "status": status}
         return None if after is workflow else after["status"], outcomes
-
-    def _note_delay(self, workflow: Raw, status: Status) -> None:
-        until = dispatch_after(status)
-        if until and until != dispatch_after(status_of(workflow)):
-            log.info("Workflow %s is not offered again for %.1f s", name_of(workflow), until - self._clock())
 
     def _with_delay(self, event: ServerEvent, workflow: Raw) -> ServerEvent:
         if not isinstance(event, Rejected):

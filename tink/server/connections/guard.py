@@ -115,7 +115,9 @@ class Guard:
                 paused += await _pause()
         self._keep_away()
         self._say()
-        await self._tidy()
+        if self._attacked and self._clock() - self._attacked > _OVER_SECONDS:
+            self._attacked = 0.0
+            await asyncio.to_thread(_give_back)
         return time.thread_time() - begin - paused
 
     def _has_moved(self, now: float) -> bool:
@@ -181,11 +183,6 @@ class Guard:
                 log.warning("gRPC server: %s: %d connections ended: %s", address, counts.total(), why)
         while len(self._ended) > 256:
             del self._ended[next(iter(self._ended))]
-
-    async def _tidy(self) -> None:
-        if self._attacked and self._clock() - self._attacked > _OVER_SECONDS:
-            self._attacked = 0.0
-            await asyncio.to_thread(_give_back)
 
 
 async def _pause() -> float:
