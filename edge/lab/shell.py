@@ -69,15 +69,23 @@ async def _spawn(
         if shutil.which(program, path=environment.get("PATH")) is None:
             name = Path(program).name
             raise CommandError(f"{name} is not installed; `tinkedge doctor` says which Debian package has it")
-    return await asyncio.create_subprocess_exec(
-        *("setpriv", "--pdeathsig", "TERM"),
-        *map(str, command),
-        stdin=stdin,
-        stdout=stdout,
-        stderr=stderr,
-        env=environment,
-        start_new_session=True,
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
+            *("setpriv", "--pdeathsig", "TERM"),
+            *map(str, command),
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            env=environment,
+            start_new_session=True,
+        )
     )
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        # asyncio would kill the leader alone, at once, and then wait as long as what that has started holds the pipes.
+        await _end(await starting)
+        raise
 
 
 async def _communicate(

@@ -171,7 +171,7 @@ async def test_webhook_that_is_down_refuses_with_fail_and_is_passed_over_with_ig
     ran = await widgets.run("create", "-f", "-", stdin=WIDGET)
     assert (
         'failed calling webhook "check.example.org": failed to call webhook: '
-        'Post "https://127.0.0.1:1/check?timeout=1s": dial tcp 127.0.0.1:1: connect: connection refused'
+        'Post "https://127.0.0.1:1/check?timeout=1s": Connection refused'
     ) in ran.err
     await _configure(widgets, hooks, "Validating", "Ignore", URL="https://127.0.0.1:1")
     assert "created" in await widgets("create", "-f", "-", stdin=WIDGET)
@@ -181,7 +181,7 @@ async def test_slow_webhook_is_given_up_after_its_timeout(widgets: Kubectl, hook
     await _configure(widgets, hooks, "Mutating")
     hooks.delay_s = 5
     ran = await widgets.run("create", "-f", "-", stdin=WIDGET)
-    assert "context deadline exceeded" in ran.err
+    assert "no answer within" in ran.err
     await _configure(widgets, hooks, "Mutating", "Ignore")
     assert "created" in await widgets("create", "-f", "-", stdin=WIDGET)
 

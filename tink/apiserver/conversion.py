@@ -34,6 +34,7 @@ from tink.schema import (
     field_errors,
     meta,
     root_schema,
+    structs,
 )
 from tink.shrink import shrink_to_fit
 
@@ -279,9 +280,8 @@ class Conversion:
             raise _failed(f"{whom} failed: {error}") from error
         if len(converted) != len(objects):
             raise _failed(f"{whom} returned {len(converted)} objects, expected {len(objects)}")
-        many = len(objects) > 1
         return [
-            _checked(whom, index, before, after, target, many=many)
+            _checked(whom, index, before, after, target)
             for index, (before, after) in enumerate(zip(objects, converted, strict=True))
         ]
 
@@ -383,55 +383,31 @@ def _converted(answer: Any, uid: str, version: str) -> list[Any]:
     return objects if isinstance(objects, list) else []
 
 
-def _checked(whom: str, index: int, before: Raw, after: Any, target: str, *, many: bool) -> Raw:
+def _checked(whom: str, index: int, before: Raw, after: Any, target: str) -> Raw:
     """Check a converted object against the one that was sent, and give it its metadata. Raises StatusError (500)."""
-    at = f"converted object at index {index}" if many else f"object at index {index}"
     shown = after if isinstance(after, dict) else {}
-    if not shown.get("kind"):
-        missing = f"Object 'Kind' is missing in '{orjson.dumps(shown, option=orjson.OPT_SORT_KEYS).decode()}'"
-        raise _failed(f"{whom} returned invalid {at}: {missing}" if many else missing)
-    if shown.get("apiVersion") != target:
-        got = shown.get("apiVersion") or ""
-        raise _failed(f"{whom} returned invalid {at}: invalid groupVersion (expected {target}, received {got})")
-    if shown["kind"] != before["kind"]:
-        wrong = f"invalid kind (expected {before['kind']}, received {shown['kind']})"
-        raise _failed(f"{whom} returned invalid {at}: {wrong}")
-    at_many = f" in object at index {index}" if many else ""
-    ours, theirs = before["metadata"], shown.get("metadata")
-    fields = theirs if isinstance(theirs, dict) else {}
-    for name, title in (("name", "name"), ("namespace", "namespace"), ("uid", "UID")):
-        if (fields.get(name) or "") != (ours.get(name) or ""):
-            where = at if many else "object"
-            raise _failed(
-                f"{whom} returned invalid {where}: must have the same {title}: {ours.get(name) or ''} != "
-                f"{fields.get(name) or ''}"
-            )
+    theirs = shown.get("metadata")
     try:
-        return shown | {"metadata": _metadata(ours, shown)}
+        for name, wanted in (("kind", before["kind"]), ("apiVersion", target)):
+            if shown.get(name) != wanted:
+                raise ValueError(f"invalid {name} (expected {wanted}, received {shown.get(name) or ''})")
+        return shown | {"metadata": _metadata(before["metadata"], theirs if isinstance(theirs, dict) else {})}
     except ValueError as error:
-        raise _failed(f"{whom} returned invalid metadata{at_many}: {error}") from error
+        raise _failed(f"{whom} returned an invalid object at index {index}: {error}") from error
 
 
-def _metadata(ours: Raw, after: Raw) -> Raw:
+def _metadata(ours: Raw, theirs: Raw) -> Raw:
     """The metadata that were sent, with labels and annotations of the answer. Raises ValueError."""
-    if "metadata" not in after:
-        raise ValueError("missing metadata in converted object")
-    theirs = after["metadata"]
-    if not isinstance(theirs, dict):
-        raise ValueError(f"invalid metadata of type {_go_type(theirs)} in converted object")  # noqa: TRY004
+    for name in ("name", "namespace", "uid"):
+        if (theirs.get(name) or "") != (ours.get(name) or ""):
+            raise ValueError(f"must have the same {name}: {ours.get(name) or ''} != {theirs.get(name) or ''}")
     made = dict(ours)
     for name in ("labels", "annotations"):
         found = theirs.get(name)
         if found is None:
             made.pop(name, None)
             continue
-        if not isinstance(found, dict):
-            raise ValueError(f"invalid metadata.{name} of type {_go_type(found)} in converted object")  # noqa: TRY004
-        for key, value in found.items():
-            if not isinstance(value, str):
-                raise ValueError(  # noqa: TRY004
-                    f"metadata.{name}[{key}] must be a string, but is {_go_type(value)} in converted object"
-                )
+        structs.METADATA.read({name: found}, "metadata")
         if found != ours.get(name):
             _check_changed(name, found)
         made[name] = found
@@ -444,15 +420,5 @@ def _check_changed(name: str, found: dict[str, str]) -> None:
         for error in meta.check({"name": "x", name: found}, meta.subdomain)
         if error.field.startswith(f"metadata.{name}")
     ]
-    if not wrong:
-        return
-    # Kubernetes reports annotations under this name here.
-    texts = [str(error).replace("metadata.annotations", "metadata.annotation", 1) for error in wrong]
-    raise ValueError(texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]")
-
-
-def _go_type(value: Any) -> str:
-    if isinstance(value, bool):
-        return "bool"
-    names = {str: "string", int: "int64", float: "float64", list: "[]interface {}", dict: "map[string]interface {}"}
-    return names.get(type(value), "<nil>")
+    if wrong:
+        raise ValueError("; ".join(map(str, wrong)))

@@ -106,33 +106,15 @@ def no_such_path() -> StatusError:
     return StatusError(404, "NotFound", "the server could not find the requested resource", {})
 
 
-class NoPageError(StatusError):
-    """Refuse: nothing is served under this path, and it is none of the built-in types: the answer is plain text."""
-
-    def __init__(self) -> None:
-        super().__init__(404, "NotFound", "404 page not found\n")
-
-
-def method_not_allowed(why: str = "the server does not allow this method on the requested resource") -> StatusError:
+def method_not_allowed() -> StatusError:
     """Refuse: the resource does not have this verb."""
-    return StatusError(405, "MethodNotAllowed", why, {})
-
-
-def not_supported(group: str, plural: str, verb: str = "") -> StatusError:
-    """Refuse: custom resources do not have this verb."""
-    message = f'{verb} is not supported on resources of kind "{_qualified(group, plural)}"'
-    return StatusError(405, "MethodNotAllowed", message, _details(group, plural, ""))
+    return StatusError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource", {})
 
 
 def unsupported_media_type(supported: Sequence[str]) -> StatusError:
     """Refuse the content type of a body."""
     message = f"the body of the request was in an unknown format - accepted media types include: {', '.join(supported)}"
     return StatusError(415, "UnsupportedMediaType", message)
-
-
-def unrouted_media_type() -> StatusError:
-    """Refuse the content type of a body before it comes to a built-in resource."""
-    return StatusError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
 
 
 def not_acceptable(supported: Sequence[str]) -> StatusError:

@@ -22,7 +22,7 @@ MAX_COPIED = 3 << 20
 
 
 class PatchError(Exception):
-    """The patch cannot be applied. The message is Kubernetes'.
+    """The patch cannot be applied.
 
     `unprocessable`: it is well-formed but does not fit the object (422, not 400).
     """
@@ -53,10 +53,8 @@ def merge(target: Any, patch: Any) -> Any:
 
 def merge_object(target: Any, patch: Any) -> Any:
     """Apply a JSON merge patch to an object. Raises PatchError."""
-    if patch is None:
-        raise PatchError("Invalid JSON Patch")
     if not isinstance(patch, dict):
-        raise PatchError(_undecodable(patch, "value of type map[string]interface {}"))
+        raise PatchError(f"error decoding patch: it must be an object, not {json_kind(patch)}")
     return merge(target, patch)
 
 
@@ -72,7 +70,7 @@ def apply_operations(target: Any, operations: Any) -> Any:
     if operations is None:
         return deep_copy(target)
     if not isinstance(operations, list):
-        raise PatchError(_undecodable(operations, "value of type []handlers.jsonPatchOp"))
+        raise PatchError(f"error decoding patch: it must be a list, not {json_kind(operations)}")
     if len(operations) > MAX_OPERATIONS:
         raise PatchError(f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(operations)}")
     for operation in operations:
@@ -88,19 +86,15 @@ def apply_operations(target: Any, operations: Any) -> Any:
     return out
 
 
-def _undecodable(value: Any, where: str) -> str:
-    return f"error decoding patch: json: cannot unmarshal {json_kind(value)} into Go {where}"
-
-
 def _check_operation(operation: Any) -> None:
     if operation is None:
         return
     if not isinstance(operation, dict):
-        raise PatchError(_undecodable(operation, "value of type handlers.jsonPatchOp"))
+        raise PatchError(f"error decoding patch: an operation must be an object, not {json_kind(operation)}")
     for name in ("op", "path", "from"):
         value = operation.get(name)
         if value is not None and not isinstance(value, str):
-            raise PatchError(_undecodable(value, f"struct field jsonPatchOp.{name} of type string"))
+            raise PatchError(f"error decoding patch: {name}: must be a string, not {json_kind(value)}")
 
 
 def _misfit(why: str) -> PatchError:
@@ -227,7 +221,7 @@ _ORDER, _DELETE, _RETAIN = "$setElementOrder/", "$deleteFromPrimitiveList/", "$r
 def merge_strategic(target: Any, patch: Any) -> Any:
     """Apply a strategic merge patch. Raises PatchError for directives that make no sense."""
     if not isinstance(patch, dict):
-        raise PatchError(f"json: cannot unmarshal {json_kind(patch)} into Go value of type map[string]interface {{}}")
+        raise PatchError(f"error decoding patch: it must be an object, not {json_kind(patch)}")
     return _strategic(target if isinstance(target, dict) else {}, patch)
 
 

@@ -11,10 +11,10 @@ the functions' rooms, names are the declared variables and the functions of `sig
 specification (cel-spec), and the behaviour of Kubernetes' own environment, recorded in `tests/unit/cel`.
 """
 
-from tink.cel.cost.sizes import Cost
 from tink.cel.errors import BudgetExceededError, CelError, EvaluationError
+from tink.cel.library.named_formats import FORMATS as NAMED_FORMATS
 from tink.cel.library.regex import PatternError, check_pattern, pattern_tester
-from tink.cel.program import PER_CALL_LIMIT, PER_OBJECT_LIMIT, Budget, Program, compile_expression
+from tink.cel.program import PER_OBJECT_LIMIT, Budget, Program, compile_expression
 from tink.cel.types import (
     BOOL,
     BYTES,
@@ -54,8 +54,8 @@ __all__ = [
     "INT",
     "KEYWORDS",
     "MAX_REQUEST_BYTES",
+    "NAMED_FORMATS",
     "NULL",
-    "PER_CALL_LIMIT",
     "PER_OBJECT_LIMIT",
     "STRING",
     "TIMESTAMP",
@@ -64,7 +64,6 @@ __all__ = [
     "BudgetExceededError",
     "BytesType",
     "CelError",
-    "Cost",
     "DynType",
     "EvaluationError",
     "Field",

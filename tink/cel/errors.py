@@ -5,6 +5,7 @@ error with the place, the message, the line and a caret. Evaluation errors are `
 logical operators absorb them as CEL's definition says. `BudgetExceededError` is never absorbed.
 """
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 MAX_REPORTED = 100
@@ -45,25 +46,14 @@ class Source:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        starts = [0]
-        at = text.find("\n")
-        while at >= 0:
-            starts.append(at + 1)
-            at = text.find("\n", at + 1)
-        self.starts = starts
+        self.starts = [0, *(at + 1 for at, char in enumerate(text) if char == "\n")]
 
     def place(self, offset: int) -> tuple[int, int]:
         """Line (from 1) and column (from 0) of an offset; (-1, -1) for nowhere."""
         if offset < 0:
             return -1, -1
-        low, high = 0, len(self.starts)
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.starts[middle] <= offset:
-                low = middle
-            else:
-                high = middle
-        return low + 1, offset - self.starts[low]
+        line = bisect_right(self.starts, offset)
+        return line, offset - self.starts[line - 1]
 
     def _show(self, issue: Issue) -> str:
         line, column = self.place(issue.offset)

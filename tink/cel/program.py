@@ -11,7 +11,7 @@ from tink.cel.errors import BudgetExceededError, CelError, EvaluationError, Sour
 from tink.cel.evaluate.code import ABSORBED, SLICE, VARIABLES, Frame, as_error
 from tink.cel.evaluate.compiler import Compiler
 from tink.cel.syntax.parser import MAX_DEPTH, parse
-from tink.cel.types import Type, same, text_of
+from tink.cel.types import Type
 
 PER_CALL_LIMIT = 1_000_000
 """The greatest cost of one evaluation (Kubernetes' PerCallLimit)."""
@@ -46,11 +46,7 @@ class Budget:
         return max(self.limit - self.used, 0)
 
     def look(self) -> None:
-        """Looks at the clock, as is due when `used` comes to `due`.
-
-        Raises:
-            BudgetExceededError: the time is over.
-        """
+        """Looks at the clock, as is due when `used` comes to `due`. Raises BudgetExceededError: the time is over."""
         now = self._clock()
         if self._since is None:  # a slice late, so that objects whose rules are soon done need no clock
             self._since = now
@@ -62,10 +58,7 @@ class Budget:
 class Program:
     """A compiled expression. It holds no state of its evaluations and may be shared between tasks.
 
-    Attributes:
-        source: the expression.
-        type: the type of its result.
-        variables: the variables that it uses.
+    `source` is the expression, `type` the type of its result, `variables` are the variables that it uses.
     """
 
     __slots__ = ("_rest", "_run", "_slots", "_tree", "_types", "cost", "source", "type", "variables")
@@ -91,9 +84,8 @@ class Program:
     def __call__(self, bindings: Mapping[str, Any], budget: Budget) -> Any:
         """The value for variables' values, which are plain JSON.
 
-        Raises:
-            EvaluationError: it has none.
-            BudgetExceededError: it costs more than one evaluation may, or than the budget has left.
+        Raises EvaluationError: it has none; BudgetExceededError: it costs more than one evaluation may, or than the
+        budget has left.
         """
         used = budget.used
         if used >= budget.due:
@@ -127,17 +119,13 @@ class Program:
         return estimate_tree(self._tree, self._types)
 
 
-def compile_expression(source: str, variables: Mapping[str, Type], *, expected: Type | None = None) -> Program:
+def compile_expression(source: str, variables: Mapping[str, Type]) -> Program:
     """Compiles an expression over variables of declared types.
 
-    Raises:
-        CelError: it is wrong, or its type is not the expected one; the text is Kubernetes'.
+    Raises CelError: it is wrong.
     """
     try:
-        program = Program(source, variables)
+        return Program(source, variables)
     except RecursionError:
         text = f"ERROR: <input>:-1:0: expression recursion limit exceeded: {MAX_DEPTH}"
         raise CelError(text) from None
-    if expected is not None and not same(program.type, expected):
-        raise CelError(f"cel expression must evaluate to a {text_of(expected)}")
-    return program

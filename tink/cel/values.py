@@ -5,7 +5,8 @@ small classes here and in the rooms of their functions (`net`, `urls`, `quantity
 """
 
 import reprlib
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from tink.cel.errors import EvaluationError
 from tink.golang.strconv import format_float
@@ -48,19 +49,11 @@ class MapList(list[Any]):
         return tuple(hashable(item.get(key)) for key in self.keys)
 
 
+@dataclass(slots=True, unsafe_hash=True)
 class TypeValue:
     """A type as a value, the result of `type(x)`."""
 
-    __slots__ = ("name",)
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TypeValue) and other.name == self.name
-
-    def __hash__(self) -> int:
-        return hash(self.name)
+    name: str
 
 
 class Optional:
@@ -73,11 +66,7 @@ class Optional:
         self.present = present
 
     def get(self) -> Any:
-        """The value.
-
-        Raises:
-            EvaluationError: there is none.
-        """
+        """The value. Raises EvaluationError: there is none."""
         if not self.present:
             raise EvaluationError("optional.none() dereference")
         return self.value
@@ -86,54 +75,26 @@ class Optional:
 ABSENT = Optional(None, present=False)
 
 
+@dataclass(slots=True, order=True, unsafe_hash=True)
 class Duration:
     """A span of time in nanoseconds, within 64 bits."""
 
-    __slots__ = ("ns",)
-
-    def __init__(self, ns: int) -> None:
-        self.ns = ns
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is Duration and other.ns == self.ns
-
-    def __hash__(self) -> int:
-        return hash(("duration", self.ns))
-
-    def __lt__(self, other: "Duration") -> bool:
-        return self.ns < other.ns
-
-    def __le__(self, other: "Duration") -> bool:
-        return self.ns <= other.ns
+    ns: int
 
 
+@dataclass(slots=True, order=True, unsafe_hash=True)
 class Timestamp:
     """An instant: nanoseconds since 1970 in UTC. `offset` (minutes) is how it was written and is shown again."""
 
-    __slots__ = ("ns", "offset")
-
-    def __init__(self, ns: int, offset: int = 0) -> None:
-        self.ns = ns
-        self.offset = offset
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is Timestamp and other.ns == self.ns
-
-    def __hash__(self) -> int:
-        return hash(("timestamp", self.ns))
-
-    def __lt__(self, other: "Timestamp") -> bool:
-        return self.ns < other.ns
-
-    def __le__(self, other: "Timestamp") -> bool:
-        return self.ns <= other.ns
+    ns: int
+    offset: int = field(default=0, compare=False)
 
 
 class OpaqueValue:
     """The base of values that only functions look into. `type_name` is their type; `size_for_cost` their size."""
 
     __slots__ = ()
-    type_name = ""
+    type_name: ClassVar[str] = ""
 
     def size_for_cost(self) -> int:
         """What costs take for the value's size."""
@@ -163,29 +124,6 @@ def type_name(value: Any) -> str:
     """The name of a value's type at evaluation; objects are maps then."""
     name = _TYPE_NAMES.get(type(value))
     return name if name is not None else str(getattr(value, "type_name", "dyn"))
-
-
-_GO_NAMES: dict[str, str] = {
-    "null_type": "types.Null",
-    "list": "*types.baseList",
-    "map": "*types.baseMap",
-    "google.protobuf.Timestamp": "types.Timestamp",
-    "google.protobuf.Duration": "types.Duration",
-    "type": "*types.Type",
-    "optional_type": "*types.Optional",
-    "net.IP": "cel.IP",
-    "net.CIDR": "cel.CIDR",
-    "kubernetes.URL": "cel.URL",
-    "kubernetes.Quantity": "cel.Quantity",
-    "kubernetes.Semver": "cel.Semver",
-    "kubernetes.NamedFormat": "cel.Format",
-}
-
-
-def go_name(value: Any) -> str:
-    """What Kubernetes' implementation calls a value's type in some errors."""
-    name = type_name(value)
-    return _GO_NAMES.get(name) or f"types.{name.capitalize()}"
 
 
 def size_for_cost(value: Any) -> int:
@@ -250,11 +188,7 @@ COMPARABLE = _ORDERED | frozenset(NUMBERS)
 
 
 def compare(a: Any, b: Any) -> int:
-    """-1, 0 or 1.
-
-    Raises:
-        EvaluationError: types that have no order among each other, or NaN.
-    """
+    """-1, 0 or 1. Raises EvaluationError: types that have no order among each other, or NaN."""
     kind, other = type(a), type(b)
     if kind in NUMBERS and other in NUMBERS:
         if kind is float or other is float:

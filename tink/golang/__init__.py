@@ -6,7 +6,7 @@ whole values (`text_of` is %v, `sprintf` takes every verb), `values` says which 
 """
 
 from tink.golang import fmt, strconv, values
-from tink.golang.json_values import MAX_SHOWN, bad_value, cut, json_kind, number, plain, syntax, to_json, type_name
+from tink.golang.json_values import MAX_SHOWN, bad_value, cut, json_kind, number, to_json
 from tink.golang.strconv import quote
 
 __all__ = [
@@ -16,11 +16,8 @@ __all__ = [
     "fmt",
     "json_kind",
     "number",
-    "plain",
     "quote",
     "strconv",
-    "syntax",
     "to_json",
-    "type_name",
     "values",
 ]

@@ -1,6 +1,6 @@
 """JSON values as Go writes them in messages, which people and tools compare with those of Kubernetes.
 
-Sources: Go's packages fmt (%v, %#v, %T) and encoding/json.
+Source: Go's package encoding/json.
 """
 
 from __future__ import annotations
@@ -47,51 +47,9 @@ def bad_value(value: Any) -> str:
     return number(value) if isinstance(value, float) else to_json(_sorted(value))
 
 
-def plain(value: Any) -> str:
-    """Write a value as %v does, cut when it is very long."""
-    return cut(_plain(value))
-
-
-def syntax(value: Any) -> str:
-    """Write a value as %#v does, cut when it is very long."""
-    return cut(_syntax(value))
-
-
 def cut(text: str, limit: int = MAX_SHOWN) -> str:
     """Cut a text that is longer than a message should repeat, in characters."""
     return text if len(text) <= limit else text[:limit] + "..."
-
-
-def _plain(value: Any) -> str:
-    if value is None:
-        return "<nil>"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return number(value)
-    if isinstance(value, dict):
-        return "map[" + " ".join(f"{key}:{_plain(value[key])}" for key in sorted(value)) + "]"
-    return "[" + " ".join(map(_plain, value)) + "]" if isinstance(value, list) else str(value)
-
-
-def _syntax(value: Any) -> str:
-    if value is None:
-        return "interface {}(nil)"
-    if isinstance(value, str):
-        return quote(value)
-    if isinstance(value, dict):
-        return "map[string]interface {}{" + ", ".join(f"{quote(k)}:{_syntax(value[k])}" for k in sorted(value)) + "}"
-    return "[]interface {}{" + ", ".join(map(_syntax, value)) + "}" if isinstance(value, list) else _plain(value)
-
-
-_TYPES = ((bool, "bool"), (int, "int64"), (float, "float64"), (str, "string"), (list, "[]interface {}"))
-
-
-def type_name(value: Any) -> str:
-    """Name the type of a decoded JSON value as %T does."""
-    if isinstance(value, dict):
-        return "map[string]interface {}"
-    return next((name for kind, name in _TYPES if isinstance(value, kind)), "<nil>")
 
 
 def json_kind(value: Any) -> str:

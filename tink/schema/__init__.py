@@ -4,9 +4,10 @@
 
 `definition/` says whether a definition is right, `structural/` compiles its schemas, `validations/` its CEL rules
 (`tink.cel`), `checker` puts them together. Beside them stands what a server of the API needs to speak of objects:
-`meta` and `structs` (what Kubernetes reads into Go types), `field_errors` (its words), `jsonpath` (columns),
-`client_config` (where a webhook is), `values`. Of these `definition`, `field_errors`, `meta` and `structs` are used by
-their own names (`field_errors.required`), the others through this door.
+`meta` and `structs` (what Kubernetes has types of its own for), `shapes` (how their schemas are written),
+`field_errors` (its words), `jsonpath` (columns), `client_config` (where a webhook is), `values`. Of these `definition`,
+`field_errors`, `meta`, `shapes` and `structs` are used by their own names (`field_errors.required`), the others through
+this door.
 
 The behaviour is that of k8s.io/apiextensions-apiserver, recorded from a real kube-apiserver (`tests/unit/schema`).
 """

@@ -136,5 +136,5 @@ def complete_by_schema(compiled: CompiledSchema, new: Raw, read: Callable[[Raw],
 
 def read_metadata(new: Raw) -> list[str]:
     """Read the metadata of a custom resource, in place; give the paths of unknown fields. Raises MistypedError."""
-    new["metadata"], unknown = structs.METADATA.read(new["metadata"])
-    return [f"metadata.{name}" for name in unknown]
+    new["metadata"], unknown = structs.METADATA.read(new["metadata"], "metadata")
+    return unknown

@@ -44,12 +44,7 @@ def invalid(field: str, value: object, detail: str, reason: str = "FieldValueInv
 
 def invalid_whole(field: str, value: object, detail: str) -> FieldError:
     """Report that a field holds a value that is not allowed; the value is repeated whatever its size."""
-    return invalid_text(field, golang.bad_value(value), detail)
-
-
-def invalid_text(field: str, text: str, detail: str) -> FieldError:
-    """Report that a field holds a value that is not allowed; `text` is how the message shows the value."""
-    return FieldError(field, "FieldValueInvalid", f"Invalid value: {text}: {detail}")
+    return FieldError(field, "FieldValueInvalid", f"Invalid value: {golang.bad_value(value)}: {detail}")
 
 
 def type_invalid(field: str, value: object, detail: str) -> FieldError:

@@ -6,41 +6,15 @@ Names, labels, annotations, owners and finalizers are checked here with Kubernet
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
+from tink.cel import NAMED_FORMATS
 from tink.schema import field_errors
 from tink.schema.field_errors import FieldError
+from tink.schema.shapes import ANY, FLAG, INT64, TEXT, TIME, array, keyed, mapping, same, struct, texts
 from tink.schema.values import Raw
-
-_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-DNS_LABEL = re.compile(_LABEL)
-DNS_SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
-_QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
-_LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
-
-SUBDOMAIN_WORDS = (
-    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and "
-    "end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
-    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
-)
-_LABEL_WORDS = (
-    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with "
-    "an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is "
-    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
-)
-_QUALIFIED_WORDS = (
-    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric "
-    "character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
-    "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
-)
-_VALUE_WORDS = (
-    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and "
-    "end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
-    "'(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
-)
 
 MAX_ANNOTATIONS = 256 << 10
 """All annotations of an object together, in bytes."""
@@ -49,20 +23,23 @@ NameRule = Callable[[str], str | None]
 """Says what is wrong with a name, or None."""
 
 
-def subdomain(name: str) -> str | None:
-    """Names of most objects: RFC 1123 subdomains."""
-    if len(name) > 253:
-        return "must be no more than 253 characters"
-    return None if DNS_SUBDOMAIN.fullmatch(name) else SUBDOMAIN_WORDS
+def _by_format(name: str) -> NameRule:
+    check = NAMED_FORMATS[name].check
+    return lambda text: next(iter(check(text)), None)
 
 
-def label(name: str) -> str | None:
-    """Names of namespaces: RFC 1123 labels."""
-    if len(name) > 63:
-        return "must be no more than 63 characters"
-    if DNS_LABEL.fullmatch(name):
-        return None
-    return "must not contain dots" if DNS_SUBDOMAIN.fullmatch(name) else _LABEL_WORDS
+subdomain = _by_format("dns1123Subdomain")
+"""Names of most objects: RFC 1123 subdomains."""
+label = _by_format("dns1123Label")
+"""Names of namespaces: RFC 1123 labels."""
+dns1035 = _by_format("dns1035Label")
+"""Names in definitions: RFC 1035 labels."""
+qualified = _by_format("qualifiedName")
+"""Keys of labels or annotations, and finalizers: an optional DNS prefix and a name."""
+wrong_keys = NAMED_FORMATS["qualifiedName"].check
+"""Says all that is wrong with a key of labels or annotations, or a finalizer."""
+wrong_values = NAMED_FORMATS["labelValue"].check
+"""Says all that is wrong with the value of a label."""
 
 
 def path_segment(name: str) -> str | None:
@@ -70,45 +47,6 @@ def path_segment(name: str) -> str | None:
     if name in (".", ".."):
         return f"may not be '{name}'"
     return next((f"may not contain '{sign}'" for sign in "/%" if sign in name), None)
-
-
-def wrong_keys(key: str) -> list[str]:
-    """Say all that is wrong with a key of labels or annotations, or a finalizer: an optional DNS prefix and a name."""
-    prefix, slash, name = key.partition("/")
-    if "/" in name:
-        words = _QUALIFIED_WORDS.removeprefix("name part must")
-        return [
-            f"a valid label key must{words} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
-        ]
-    found = []
-    if not slash:
-        name = prefix
-    elif not prefix:
-        found.append("prefix part must be non-empty")
-    else:
-        if len(prefix) > 253:
-            found.append("prefix part must be no more than 253 bytes")
-        if not DNS_SUBDOMAIN.fullmatch(prefix):
-            found.append(f"prefix part {SUBDOMAIN_WORDS}")
-    if not name:
-        found.append("name part must be non-empty")
-    elif len(name) > 63:
-        found.append("name part must be no more than 63 bytes")
-    if not _QUALIFIED.fullmatch(name):
-        found.append(_QUALIFIED_WORDS)
-    return found
-
-
-def wrong_values(value: str) -> list[str]:
-    """Say all that is wrong with the value of a label."""
-    found = ["must be no more than 63 bytes"] if len(value.encode("utf-8", "replace")) > 63 else []
-    return found if _LABEL_VALUE.fullmatch(value) else [*found, _VALUE_WORDS]
-
-
-def qualified(name: str) -> str | None:
-    """Say what is wrong with a key of labels or annotations, or a finalizer."""
-    wrong = wrong_keys(name)
-    return wrong[0] if wrong else None
 
 
 STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
@@ -252,68 +190,15 @@ def ordered(meta: Raw) -> Raw:
     return {key: meta[key] for key in first if key in meta} | {k: v for k, v in sorted(meta.items()) if k not in first}
 
 
-_STRING: Raw = {"type": "string"}
-_STRINGS: Raw = {"type": "object", "additionalProperties": _STRING}
-_TIME: Raw = {"type": "string", "format": "date-time"}
-
-OWNER_SCHEMA: Raw = {
-    "type": "object",
-    "description": "OwnerReference contains enough information to let you identify an owning object.",
-    "properties": {
-        "apiVersion": _STRING,
-        "blockOwnerDeletion": {"type": "boolean"},
-        "controller": {"type": "boolean"},
-        "kind": _STRING,
-        "name": _STRING,
-        "uid": _STRING,
-    },
-}
-
-
-def _described(schema: Raw, text: str) -> Raw:
-    return {"description": text, **schema}
-
-
-META_SCHEMA: Raw = {
-    "type": "object",
-    "description": "ObjectMeta is metadata that all persisted resources must have, which includes all objects users "
-    "must create.",
-    "properties": {
-        "annotations": _described(_STRINGS, "Unstructured key value map that may be set by external tools."),
-        "creationTimestamp": _described(_TIME, "When the server created this object, in UTC. Read-only."),
-        "deletionGracePeriodSeconds": {"type": "integer", "format": "int64", "description": "Read-only."},
-        "deletionTimestamp": _described(
-            _TIME, "When this object was asked to be deleted; it goes when its finalizers are gone. Read-only."
-        ),
-        "finalizers": {
-            "type": "array",
-            "items": _STRING,
-            "x-kubernetes-list-type": "set",
-            "description": "Must be empty before the object is deleted from the registry.",
-        },
-        "generateName": _described(_STRING, "Prefix of a unique name that the server makes when no name is given."),
-        "generation": {
-            "type": "integer",
-            "format": "int64",
-            "description": "Counts the changes of the desired state. Read-only.",
-        },
-        "labels": _described(_STRINGS, "Map of keys and values to organize and select objects."),
-        "managedFields": {
-            "type": "array",
-            "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
-            "description": "Which workflow manages which fields of this object.",
-        },
-        "name": _described(_STRING, "Unique within a namespace. Cannot be updated."),
-        "namespace": _described(_STRING, "The space within which the name must be unique. Cannot be updated."),
-        "ownerReferences": {
-            "type": "array",
-            "items": OWNER_SCHEMA,
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["uid"],
-            "description": "Objects that this object depends on.",
-        },
-        "resourceVersion": _described(_STRING, "Opaque value that changes with every change of the object. Read-only."),
-        "selfLink": _described(_STRING, "Deprecated and not set."),
-        "uid": _described(_STRING, "Unique in time and space; set by the server on creation. Read-only."),
-    },
-}
+OWNER_SCHEMA = struct({**texts("apiVersion", "kind", "name", "uid"), **same(FLAG, "blockOwnerDeletion", "controller")})
+META_SCHEMA = struct(
+    {
+        **texts("generateName", "name", "namespace", "resourceVersion", "selfLink", "uid"),
+        **same(mapping(TEXT), "annotations", "labels"),
+        **same(TIME, "creationTimestamp", "deletionTimestamp"),
+        **same(INT64, "deletionGracePeriodSeconds", "generation"),
+        "finalizers": {**array(TEXT), "x-kubernetes-list-type": "set"},
+        "managedFields": array(ANY),
+        "ownerReferences": keyed(OWNER_SCHEMA, "uid"),
+    }
+)

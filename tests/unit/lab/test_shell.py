@@ -6,6 +6,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,22 @@ async def test_interrupted_build_may_clear_up_and_leaves_no_process(tmp_path: Pa
         await task
     assert not (tmp_path / "work").exists()
     await until(lambda: not alive(child))  # it is killed; that it is dead, it says when it is its turn
+
+
+async def test_command_that_is_interrupted_while_it_is_started_leaves_no_process(tmp_path: Path) -> None:
+    script = f"trap 'rm {tmp_path}/work' EXIT; touch {tmp_path}/work; sleep 60 & echo $! >{tmp_path}/child; wait"
+    task = asyncio.create_task(run(["bash", "-c", script]))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    while not (tmp_path / "child").exists():  # the event loop hears of the start only after it is far ahead
+        time.sleep(0.01)
+    child = await pid_in(tmp_path / "child")
+    task.cancel()
+    async with asyncio.timeout(20):
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert not (tmp_path / "work").exists()
+    await until(lambda: not alive(child))
 
 
 async def test_command_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ def test_schema_too_deep_for_any_walk_is_refused_before_anything_walks_it() -> N
         node = {"type": "object", "properties": {"a": node}}
     made = with_version(schema=openapi(a=node))
     with pytest.raises(MistypedError, match="nested at most 64 deep"):
-        typed.read(made, lambda _: None)
+        typed.read(made)
 
 
 def test_deepest_schema_that_is_allowed_can_be_checked() -> None:
@@ -57,7 +57,7 @@ def test_deepest_schema_that_is_allowed_can_be_checked() -> None:
     for _ in range(typed.MAX_DEPTH - 3):
         node = {"type": "object", "properties": {"a": node}}
     made = with_version(schema=openapi(a=node))
-    typed.read(made, lambda _: None)
+    typed.read(made)
     assert spec.check(made, None) == []
 
 
@@ -96,7 +96,7 @@ def test_message_never_repeats_a_huge_definition() -> None:
     other = {**BASE["spec"]["versions"][0], "name": "v2"}
     made = with_version(schema=schema)
     made["spec"]["versions"].append(other)
-    assert max(len(error.message) for error in spec.check(made, None)) < typed.MAX_SHOWN + 200
+    assert max(len(error.message) for error in spec.check(made, None)) < 2_000
 
 
 def test_smallest_object_counts_what_is_required_and_not_filled_in() -> None:

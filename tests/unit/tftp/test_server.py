@@ -247,6 +247,8 @@ async def test_client_that_asks_for_something_else_from_the_same_port_gets_it(
         await receive(client)
         client.sendto(rrq(name="b"), loopback.address)
         packet, transfer = await receive(client)
+        while packet == b"\0\3\0\2" + b"a" * 88:  # sent again before the request was there
+            packet, transfer = await receive(client)
         assert packet == b"\0\3\0\1" + b"b" * 512
         assert server.transfers == 1
         [message] = await loopback.settled(1)

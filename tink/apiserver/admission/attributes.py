@@ -13,6 +13,9 @@ from typing import Literal, Protocol
 from tink.apiserver.resources import Resource
 from tink.schema import Raw
 
+USER: Raw = {"username": "admin", "groups": ["system:masters", "system:authenticated"]}
+"""Who makes every request: the holder of the administrator's token."""
+
 
 @dataclass(slots=True)
 class Attributes:

@@ -8,8 +8,6 @@ which the webhook's failurePolicy may forgive; a refusal is final.
 from __future__ import annotations
 
 import base64
-import binascii
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +18,8 @@ from tink.apiserver.admission.matching import is_namespaces
 from tink.apiserver.errors import StatusError
 from tink.apiserver.resources import Resource
 from tink.apiserver.webhooks import check_review, group_version_kind
-from tink.golang import json_kind
-from tink.schema import Raw, field_errors
+from tink.schema import Raw, field_errors, structs
+from tink.schema.shapes import BYTES, FLAG, INT32, TEXT, array, mapping, struct, texts
 
 GROUP = "admission.k8s.io"
 VERSIONS = ("v1", "v1beta1")
@@ -31,7 +29,7 @@ MAX_WARNINGS = 1000
 
 
 class AnswerError(Exception):
-    """The answer of a webhook makes no sense. The message is Kubernetes'."""
+    """The answer of a webhook makes no sense; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,95 +90,42 @@ def review(version: str, uid: str, asked: Raw, obj: Raw | None, old: Raw | None)
 
 # --- the answer -------------------------------------------------------------------------------------------------
 
-_Check = Callable[[Any, str, str], None]
-
-
-def _is(kind: type, name: str) -> _Check:
-    def check(value: Any, at: str, struct: str) -> None:
-        if value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
-            raise AnswerError(f"json: cannot unmarshal {json_kind(value)} into Go {_place(struct, at)}of type {name}")
-
-    return check
-
-
-def _place(struct: str, at: str) -> str:
-    return f"struct field {struct}.{at} " if struct else "value "
-
-
-_TEXT, _FLAG, _NUMBER = _is(str, "string"), _is(bool, "bool"), _is(int, "int32")
-
-
-def _fields(struct: str, type_name: str, known: Mapping[str, _Check]) -> _Check:
-    is_object = _is(dict, type_name)
-
-    def check(value: Any, at: str, parent: str) -> None:
-        is_object(value, at, parent)
-        for name, content in (value or {}).items():
-            if name in known:
-                known[name](content, f"{at}.{name}" if at else name, struct)
-
-    return check
-
-
-def _each(outer: type, type_name: str, inner: _Check) -> _Check:
-    is_outer = _is(outer, type_name)
-
-    def check(value: Any, at: str, parent: str) -> None:
-        is_outer(value, at, parent)
-        for item in (value.values() if isinstance(value, dict) else value) or ():
-            inner(item, at, parent)
-
-    return check
-
-
-_CAUSE = _fields("StatusCause", "v1.StatusCause", dict.fromkeys(("reason", "message", "field"), _TEXT))
-_DETAILS = _fields(
-    "StatusDetails",
-    "v1.StatusDetails",
+_STATUS = struct(
     {
-        **dict.fromkeys(("name", "group", "kind", "uid"), _TEXT),
-        "causes": _each(list, "[]v1.StatusCause", _CAUSE),
-        "retryAfterSeconds": _NUMBER,
-    },
+        **texts("status", "message", "reason"),
+        "code": INT32,
+        "details": struct(
+            {
+                **texts("name", "group", "kind", "uid"),
+                "causes": array(struct(texts("reason", "message", "field"))),
+                "retryAfterSeconds": INT32,
+            }
+        ),
+    }
 )
-_STATUS = _fields(
-    "Status",
-    "v1.Status",
-    {**dict.fromkeys(("status", "message", "reason"), _TEXT), "details": _DETAILS, "code": _NUMBER},
+_RESPONSE = structs.struct(
+    struct(
+        {
+            **texts("uid", "patchType"),
+            "allowed": FLAG,
+            "status": _STATUS,
+            "patch": BYTES,
+            "auditAnnotations": mapping(TEXT),
+            "warnings": array(TEXT),
+        }
+    )
 )
-_RESPONSE = _fields(
-    "AdmissionResponse",
-    "v1.AdmissionResponse",
-    {
-        "uid": _TEXT,
-        "allowed": _FLAG,
-        "status": _STATUS,
-        "patch": _TEXT,
-        "patchType": _TEXT,
-        "auditAnnotations": _each(dict, "map[string]string", _TEXT),
-        "warnings": _each(list, "[]string", _TEXT),
-    },
-)
-_REVIEW = _fields("AdmissionReview", "v1.AdmissionReview", {"response": _RESPONSE})
 
 
 def decode(answer: Any, version: str) -> Raw:
     """Check that a JSON value is an AdmissionReview of this version. Raises WebhookCallError, AnswerError."""
     found = check_review(answer, f"{GROUP}/{version}", "AdmissionReview")
-    _REVIEW(found, "", "")
-    patch = (found.get("response") or {}).get("patch") or ""
-    try:
-        base64.b64decode(patch, validate=True)
-    except binascii.Error:
-        raise AnswerError(f"illegal base64 data at input byte {_first_wrong(patch)}") from None
+    if found.get("response") is not None:
+        try:
+            _RESPONSE.read(found["response"], "response")
+        except structs.MistypedError as error:
+            raise AnswerError(str(error)) from error
     return found
-
-
-def _first_wrong(text: str) -> int:
-    for index, letter in enumerate(text):
-        if not (letter.isascii() and (letter.isalnum() or letter in "+/=")):
-            return index
-    return len(text)
 
 
 def verify(hook: str, answer: Raw, uid: str, version: str, *, mutating: bool) -> Answer:

@@ -21,7 +21,7 @@ import orjson
 
 from tink.apiserver import conversion, errors, patch
 from tink.apiserver.admission import review
-from tink.apiserver.admission.attributes import Attributes
+from tink.apiserver.admission.attributes import USER, Attributes
 from tink.apiserver.admission.configuration import Hook, compile_hooks
 from tink.apiserver.admission.matching import exempt, is_namespaces, labels_of
 from tink.apiserver.errors import StatusError
@@ -39,10 +39,6 @@ MUTATING = f"{GROUP}/mutatingwebhookconfigurations"
 VALIDATING = f"{GROUP}/validatingwebhookconfigurations"
 KEYS = (MUTATING, VALIDATING)
 """Keys of the two resources in the store: changes of these are told to `Webhooks.configured`."""
-
-USER: Raw = {"username": "admin", "groups": ["system:masters", "system:authenticated"]}
-"""Who makes every request: the holder of the administrator's token."""
-
 
 MAX_MATCHED = 1000
 """For so many kinds of write it is remembered which webhooks there are."""
@@ -94,12 +90,10 @@ class Webhooks:
         post: CallWebhook,
         namespace_labels: Callable[[str], Awaitable[Mapping[str, str]]],
         versions: Callable[[Resource], Sequence[Resource]],
-        user: Raw = USER,
     ) -> None:
         self._post = post
         self._namespace_labels = namespace_labels
         self._versions = versions
-        self._user = user
         self._configurations: dict[tuple[str, str], tuple[Hook, ...]] = {}
         self._mutating: tuple[Hook, ...] = ()
         self._validating: tuple[Hook, ...] = ()
@@ -156,8 +150,7 @@ class Webhooks:
         try:
             operations = load_json(answer.patch)
             if not isinstance(operations, list):
-                kind = json_kind(operations)
-                raise JsonError(f"json: cannot unmarshal {kind} into Go value of type jsonpatch.Patch")
+                raise JsonError(f"it must be a list, not {json_kind(operations)}")
         except JsonError as error:
             raise CalledError(hook.name, f"received undecodable patch in webhook response: {error}") from error
         if not operations:
@@ -267,7 +260,7 @@ class Webhooks:
         if hook.conditions is None:
             return True
         if now.asked is None:
-            now.asked = review.request(attributes, now.resource, self._user)
+            now.asked = review.request(attributes, now.resource, USER)
         bindings = {"object": now.object, "oldObject": now.old, "namespaceObject": None, "request": now.asked}
         try:
             return hook.conditions.hold(bindings)
@@ -303,7 +296,7 @@ class Webhooks:
             raise CalledError(hook.name, f"could not create admission objects: {unknown}")
         uid = str(uuid.uuid4())
         if now.asked is None:
-            now.asked = review.request(attributes, now.resource, self._user)
+            now.asked = review.request(attributes, now.resource, USER)
         text = review.review(hook.version, uid, now.asked, now.object, now.old)
         try:
             answer = review.decode(await self._post(hook.client, text, hook.timeout_s), hook.version)

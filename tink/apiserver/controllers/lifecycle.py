@@ -235,46 +235,29 @@ def _conditions(left: _Remaining, before: list[Raw], now: str) -> list[Raw]:
     finalizers = counted(left.finalizers, "in {} resource instances")
     failed = f"Failed to delete all resource types, {len(left.failures)} remaining: {', '.join(sorted(left.failures))}"
     told = (
-        ("NamespaceDeletionDiscoveryFailure", "", "", "ResourcesDiscovered", "All resources successfully discovered"),
+        ("DeletionContentFailure", "ContentDeletionFailed", failed if left.failures else "", "ContentDeleted"),
         (
-            "NamespaceDeletionGroupVersionParsingFailure",
-            "",
-            "",
-            "ParsedGroupVersions",
-            "All legacy kube types successfully parsed",
-        ),
-        (
-            "NamespaceDeletionContentFailure",
-            "ContentDeletionFailed",
-            failed if left.failures else "",
-            "ContentDeleted",
-            "All content successfully deleted, may be waiting on finalization",
-        ),
-        (
-            "NamespaceContentRemaining",
+            "ContentRemaining",
             "SomeResourcesRemain",
             f"Some resources are remaining: {objects}" if objects else "",
             "ContentRemoved",
-            "All content successfully removed",
         ),
         (
-            "NamespaceFinalizersRemaining",
+            "FinalizersRemaining",
             "SomeFinalizersRemain",
             f"Some content in the namespace has finalizers remaining: {finalizers}" if finalizers else "",
             "ContentHasNoFinalizers",
-            "All content-preserving finalizers finished",
         ),
     )
     known = {item["type"]: item for item in before}
     made = []
-    for kind, reason, message, fine, all_well in told:
-        status = "True" if message else "False"
+    for what, reason, message, fine in told:
+        kind, status = f"Namespace{what}", "True" if message else "False"
         old = known.get(kind, {})
-        since = old["lastTransitionTime"] if old.get("status") == status else now
         made.append(
             {
-                "lastTransitionTime": since,
-                "message": message or all_well,
+                "lastTransitionTime": old["lastTransitionTime"] if old.get("status") == status else now,
+                "message": message,
                 "reason": reason if message else fine,
                 "status": status,
                 "type": kind,

@@ -133,7 +133,7 @@ class Api:
         return await self._collection(request, resource, target)
 
     def _route(self, request: web.Request, path: str) -> tuple[Resource, Target]:
-        """Find what a path means. Raises StatusError: 404 in the manner of who would serve it in Kubernetes; 400."""
+        """Find what a path means. Raises StatusError (404, 400)."""
         if "%" in request.raw_path and _BAD_ESCAPE.search(request.raw_path):
             raise errors.bad_request("400 Bad Request")
         target = parse_path(path)
@@ -148,7 +148,7 @@ class Api:
             or (target.namespace and not resource.namespaced)
             or (target.name and resource.namespaced and not target.namespace)
         ):
-            raise self._nowhere(path)
+            raise errors.no_such_path()
         if target.name in (".", ".."):
             raise errors.bad_request(f"Name parameter invalid: \"{target.name}\": may not be '{target.name}'")
         if (target.subresource and target.subresource not in resource.parts) or target.more:
@@ -156,15 +156,6 @@ class Api:
                 raise errors.not_found(resource.group, resource.plural, target.name)
             raise errors.no_such_path()
         return resource, target
-
-    def _nowhere(self, path: str) -> StatusError:
-        """Refuse a path that means nothing: built-in groups have a router of their own, with answers of its own."""
-        match path.split("/"):
-            case ["", "api" | "version", *_]:
-                return errors.no_such_path()
-            case ["", "apis", group, _, *_] if any(r.group == group and not r.custom for r in self._registry.all()):
-                return errors.no_such_path()
-        return errors.NoPageError()
 
     def _authenticate(self, request: web.Request) -> None:
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
@@ -230,7 +221,7 @@ class Api:
                 # Kubernetes asks the object for its name, not the path.
                 return await self._create(request, resource, target)
             case _:
-                raise _not_allowed(request, resource)
+                raise errors.method_not_allowed()
         return self._result(request, resource, result, accepted)
 
     async def _check_version(self, version: str) -> None:
@@ -260,7 +251,7 @@ class Api:
     async def _collection(self, request: web.Request, resource: Resource, target: Target) -> web.StreamResponse:
         writes = request.method in ("POST", "DELETE")
         if writes and resource.namespaced and not target.namespace:
-            raise errors.NoPageError() if resource.custom else errors.method_not_allowed()
+            raise errors.no_such_path() if resource.custom else errors.method_not_allowed()
         match request.method:
             case "GET":
                 return await self._list_responses.respond(request, resource, target)
@@ -272,7 +263,7 @@ class Api:
                 return await self._delete_collection(request, resource, target)
             case "PUT" | "PATCH" if resource.custom:
                 raise errors.bad_request("name must be provided")
-        raise _not_allowed(request, resource)
+        raise errors.method_not_allowed()
 
     async def _body(self, request: web.Request, resource: Resource, options: WriteOptions) -> Body:
         raw = await _sent(request)
@@ -336,10 +327,3 @@ async def _sent(request: web.Request) -> bytes:
 
 def _write_options(request: web.Request, kind: OptionsKind, *, apply: bool = False) -> WriteOptions:
     return WriteOptions.of(request.query, kind, request.headers.get("User-Agent", ""), apply=apply)
-
-
-def _not_allowed(request: web.Request, resource: Resource) -> StatusError:
-    if not resource.custom:
-        return errors.method_not_allowed()
-    verb = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-    return errors.not_supported(resource.group, resource.plural, verb.get(request.method, ""))

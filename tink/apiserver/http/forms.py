@@ -19,7 +19,7 @@ def accepted_form(request: web.Request, resource: Resource, *, many: bool = Fals
     """Choose the media type and form of a response. Raises StatusError (406)."""
     header = ",".join(request.headers.getall("Accept", ()))
     written = message_of(resource.api_version, resource.kind) is not None
-    return negotiate(header, builtin=not resource.stored_version, protobuf=written, many=many, watch=watch)
+    return negotiate(header, protobuf=written, many=many, watch=watch)
 
 
 def included(request: web.Request) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import orjson
 from aiohttp import web
 
-from tink.apiserver import errors
 from tink.apiserver.admission.warnings import limited
 from tink.apiserver.errors import StatusError
 from tink.apiserver.requests import JSON, PROTOBUF, YAML, Accepted
@@ -16,13 +15,7 @@ DEPRECATED = web.RequestKey("deprecated", str)
 
 
 def error_response(error: StatusError) -> web.Response:
-    """Give the response to a request that is refused: a Status, or plain text where nothing is served."""
-    if isinstance(error, errors.NoPageError):
-        return web.Response(
-            status=error.code,
-            body=error.message.encode(),
-            headers={"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"},
-        )
+    """Give the response to a request that is refused: a Status."""
     headers = {"Retry-After": "1"} if error.code in (429, 504) else {}
     response = web.Response(status=error.code, body=orjson.dumps(error.body()), content_type=JSON, headers=headers)
     for text in limited(error.warnings):

@@ -244,7 +244,7 @@ class FieldManager:
 
     def _check(self, config: Raw, kind: str) -> None:
         found: list[str] = []
-        self._type.check(config, "", found, twice=False)
+        self._type.check(config, "", found)
         if found:
             metadata = config.get("metadata")
             named = metadata if isinstance(metadata, dict) else {}
@@ -328,7 +328,7 @@ class FieldManager:
         if not isinstance(last, dict) or last.get("apiVersion") != self._version:
             return {}
         found: list[str] = []
-        self._type.check(last, "", found, twice=False)
+        self._type.check(last, "", found)
         if found:
             return {}
         allowed = self._type.applied(last) or {}

@@ -23,7 +23,7 @@ from tink.apiserver.managed_fields.types import Difference, ItemError, Type, in_
 from tink.schema import ValidCache, text_of
 
 
-class List:
+class List(Type):
     """A set of scalars, or a list of maps that are told apart by `keys`, with their defaults."""
 
     atomic = False
@@ -98,6 +98,7 @@ class List:
         return texts if len(texts) == len(keys) == len(set(texts)) else None
 
     def everything(self, value: Any) -> Fields:
+        """Give all items, each by what tells it apart."""
         if not value or not isinstance(value, list):
             return {}
         groups = self._grouped(value)
@@ -109,6 +110,7 @@ class List:
         return found
 
     def applied(self, value: Any) -> Fields | None:
+        """Give the items, each of which is owned itself."""
         if not value or not isinstance(value, list):
             return None
         groups = self._grouped(value)
@@ -120,6 +122,7 @@ class List:
         return found
 
     def compare(self, old: Any, new: Any) -> Difference:
+        """Compare item by item, wherever the items stand."""
         if not old and not new:
             return {}, None
         old, new = old or [], new or []
@@ -158,6 +161,7 @@ class List:
             changed[element] = {}
 
     def merge(self, old: Any, new: Any) -> Any:
+        """Merge item by item."""
         if not old and not new:
             return new
         if not isinstance(old, list):
@@ -210,6 +214,7 @@ class List:
         return out
 
     def without(self, value: Any, fields: Fields) -> Any:
+        """Leave out items that are in the set, and what is below the others."""
         if not value or not isinstance(value, list):
             return None
         out = []
@@ -222,12 +227,14 @@ class List:
         return out or None
 
     def named(self, fields: Fields) -> Fields:
+        """Add the fields of structs that are on the way."""
         return {
             element: self.element.named(below) if below and element.startswith("k:") else below
             for element, below in fields.items()
         }
 
     def settle(self, fields: Fields) -> Fields:
+        """Settle the items."""
         if not self.settles:
             return fields
         out = None
@@ -243,11 +250,12 @@ class List:
                 out[element] = settled
         return out or fields
 
-    def check(self, value: Any, path: str, found: list[str], *, twice: bool) -> None:
+    def check(self, value: Any, path: str, found: list[str]) -> None:
+        """Find items that cannot be told apart, and what is wrong with the others."""
         if value is None:
             return
         if not isinstance(value, list):
-            report(found, path, f"expected list, got &{{{golang.plain(value)}}}")
+            report(found, path, f"expected list, got {golang.json_kind(value)}")
             return
         seen = set()
         for index, item in enumerate(value):
@@ -256,7 +264,7 @@ class List:
             except ItemError as error:
                 report(found, path, f"element {index}: {error}")
                 return
-            if element in seen and not twice:
+            if element in seen:
                 report(found, path, f"duplicate entries for key {render_element(element)}")
             seen.add(element)
-            self.element.check(item, path + render_element(element), found, twice=twice)
+            self.element.check(item, path + render_element(element), found)

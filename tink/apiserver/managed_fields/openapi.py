@@ -14,7 +14,7 @@ from tink.apiserver.managed_fields.lists import List
 from tink.apiserver.managed_fields.types import Atomic, Items, Map, Scalar, Type, Untyped
 from tink.schema import meta
 
-_NUMERIC, _TEXT, _TRUTH, _ANY = Scalar("numeric"), Scalar("string"), Scalar("boolean"), Scalar("untyped")
+_NUMERIC, _TEXT, _TRUTH, _ANY = Scalar("numeric"), Scalar("string"), Scalar("boolean"), Scalar("any scalar")
 _DEDUCED = Untyped()
 
 

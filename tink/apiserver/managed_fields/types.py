@@ -15,7 +15,7 @@ Values that do not fit their type (a status from the time of an older schema) co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from tink import golang
 from tink.apiserver.managed_fields.fields import Fields, is_member
@@ -31,139 +31,113 @@ class ItemError(ValueError):
     """An item of a list cannot be told apart from others. The message is Kubernetes'."""
 
 
-class Type(Protocol):
-    """What can be done with the values of a type. Sets are what is below the element that leads to the value."""
-
-    atomic: bool
-    """Whether values are replaced as a whole."""
-    settles: bool
-    """Whether `settle` can change anything."""
-    loose: bool
-    """Whether a value may hold 1 where it held true, which Python takes for the same."""
-
-    def everything(self, value: Any) -> Fields:
-        """Give all that appears when the value appears."""
-
-    def applied(self, value: Any) -> Fields | None:
-        """Give what somebody who applies the value owns: the leaves, items and keys of maps. None for nothing."""
-
-    def compare(self, old: Any, new: Any) -> Difference:
-        """Give what is different, when something is. Raises ItemError."""
-
-    def merge(self, old: Any, new: Any) -> Any:
-        """Give the old value with what the new one says. Raises ItemError."""
-
-    def without(self, value: Any, fields: Fields) -> Any:
-        """Give the value without these fields; None when nothing is left."""
-
-    def named(self, fields: Fields) -> Fields:
-        """Add the fields of structs that lead to what is in the set."""
-
-    def settle(self, fields: Fields) -> Fields:
-        """Bring a set of the time before the value became atomic up to date: the value as a whole is owned."""
-
-    def check(self, value: Any, path: str, found: list[str], *, twice: bool) -> None:
-        """Find where the value does not fit the type. `twice` allows lists in which an item stands twice."""
-
-
 _FITTING: Mapping[str, frozenset[type]] = {
     "numeric": frozenset({int, float}),
     "string": frozenset({str}),
     "boolean": frozenset({bool}),
-    "untyped": frozenset({int, float, str, bool}),
+    "any scalar": frozenset({int, float, str, bool}),
 }
 
 
-class Scalar:
-    """A number, text or truth value; `kind` is numeric, string, boolean or untyped."""
+class Type:
+    """What can be done with the values of a type; here, of one that is replaced as a whole.
+
+    Sets of fields are what is below the element that leads to the value.
+    """
 
     atomic = True
+    """Whether values are replaced as a whole."""
     settles = False
+    """Whether `settle` can change anything."""
     loose = False
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-        self.fitting = _FITTING.get(kind, frozenset())
-        """Types of values that fit for sure."""
+    """Whether a value may hold 1 where it held true, which Python takes for the same."""
 
     def everything(self, _value: Any) -> Fields:
+        """Give all that appears when the value appears."""
         return {}
 
     def applied(self, _value: Any) -> Fields | None:
+        """Give what somebody who applies the value owns: the leaves, items and keys of maps. None for nothing."""
         return {}
 
     def compare(self, _old: Any, _new: Any) -> Difference:
+        """Give what is different, when something is. Raises ItemError."""
         return {}, None
 
     def merge(self, _old: Any, new: Any) -> Any:
+        """Give the old value with what the new one says. Raises ItemError."""
         return new
 
     def without(self, value: Any, _fields: Fields) -> Any:
+        """Give the value without these fields; None when nothing is left."""
         return value
 
     def named(self, fields: Fields) -> Fields:
+        """Add the fields of structs that lead to what is in the set."""
         return fields
 
     def settle(self, fields: Fields) -> Fields:
+        """Bring a set of the time before the value became atomic up to date: the value as a whole is owned."""
         return fields
 
-    def check(self, value: Any, path: str, found: list[str], *, twice: bool) -> None:
-        del twice  # lists alone have items that stand twice
-        if value is None:
-            return
-        truth, number, text = isinstance(value, bool), isinstance(value, int | float), isinstance(value, str)
-        match self.kind:
-            case "numeric" if truth or not number:
-                wrong = f"expected numeric (int or float), got {golang.type_name(value)}"
-            case "string" if not text:
-                wrong = f"expected string, got &value.valueUnstructured{{Value:{golang.syntax(value)}}}"
-            case "boolean" if not truth:
-                wrong = f"expected boolean, got &{{{golang.plain(value)}}}"
-            case "untyped" if not (number or text):
-                wrong = f"expected any scalar, got &{{{golang.plain(value)}}}"
-            case _:
-                return
-        report(found, path, wrong)
+    def check(self, value: Any, path: str, found: list[str]) -> None:
+        """Find where the value does not fit the type."""
 
 
-class Atomic(Scalar):
+class Scalar(Type):
+    """A number, text or truth value; `kind` says which."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.fitting = _FITTING[kind]
+
+    def check(self, value: Any, path: str, found: list[str]) -> None:
+        """Find a value of another kind; null is none."""
+        if value is not None and type(value) not in self.fitting:
+            report(found, path, f"expected {self.kind}, got {golang.json_kind(value)}")
+
+
+class Atomic(Type):
     """A list or a map that is replaced as a whole; `inner` checks what is in it."""
 
     settles = True
 
-    def __init__(self, inner: Map | Items) -> None:
-        super().__init__("atomic")
+    def __init__(self, inner: Type) -> None:
         self.inner = inner
         self.loose = inner.loose
 
     def without(self, _value: Any, _fields: Fields) -> Any:
+        """Give nothing: what is owned is all of it."""
         return None
 
     def settle(self, _fields: Fields) -> Fields:
+        """Give the value as a whole."""
         return {}
 
-    def check(self, value: Any, path: str, found: list[str], *, twice: bool) -> None:
-        self.inner.check(value, path, found, twice=twice)
+    def check(self, value: Any, path: str, found: list[str]) -> None:
+        """Find what is wrong inside."""
+        self.inner.check(value, path, found)
 
 
-class Items:
+class Items(Type):
     """A list that is replaced as a whole, inside an `Atomic`: only checks."""
 
     def __init__(self, element: Type) -> None:
         self.element = element
         self.loose = element.loose
 
-    def check(self, value: Any, path: str, found: list[str], *, twice: bool) -> None:
+    def check(self, value: Any, path: str, found: list[str]) -> None:
+        """Find what is wrong with items, by their places."""
         if value is None:
             return
         if not isinstance(value, list):
-            report(found, path, f"expected list, got &{{{golang.plain(value)}}}")
+            report(found, path, f"expected list, got {golang.json_kind(value)}")
             return
         for index, item in enumerate(value):
-            self.element.check(item, f"{path}[{index}]", found, twice=twice)
+            self.element.check(item, f"{path}[{index}]", found)
 
 
-class Map:
+class Map(Type):
     """A struct, with its `fields`, or a map whose values are of type `element`, or both.
 
     `element` is None when other keys are not allowed; values under such keys are passed over, but `check` finds them.
@@ -204,12 +178,14 @@ class Map:
         return found
 
     def everything(self, value: Any) -> Fields:
+        """Give what is in the map, and the map itself unless it is empty."""
         if not value or not isinstance(value, dict):
             return {}
         found = self._inside(value)
         return {".": {}, **found} if found else {}
 
     def applied(self, value: Any) -> Fields | None:
+        """Give what is in the map; keys of maps are owned themselves, fields of structs are not."""
         if not value or not isinstance(value, dict):
             return None
         found: Fields = {}
@@ -226,6 +202,7 @@ class Map:
         return found or None
 
     def compare(self, old: Any, new: Any) -> Difference:
+        """Compare field by field."""
         if not old and not new:
             return {}, None  # null and empty are different
         old, new = old or {}, new or {}
@@ -262,6 +239,7 @@ class Map:
         return in_order(changed), in_order(removed)
 
     def merge(self, old: Any, new: Any) -> Any:
+        """Merge field by field."""
         if not old and not new:
             return new
         if not isinstance(old, dict):
@@ -275,6 +253,7 @@ class Map:
         return out
 
     def without(self, value: Any, fields: Fields) -> Any:
+        """Leave out members, and what is below the others."""
         if not value or not isinstance(value, dict):
             return None
         out: dict[str, Any] = {}
@@ -288,6 +267,7 @@ class Map:
         return out or None
 
     def named(self, fields: Fields) -> Fields:
+        """Add the fields of structs that are on the way."""
         out: Fields = {}
         for element, below in fields.items():
             kind = self.at(element)
@@ -299,6 +279,7 @@ class Map:
         return out
 
     def settle(self, fields: Fields) -> Fields:
+        """Settle what is below."""
         if not self.settles:
             return fields
         out = None
@@ -314,63 +295,57 @@ class Map:
                 out[element] = settled
         return out or fields
 
-    def check(self, value: Any, path: str, found: list[str], *, twice: bool) -> None:
+    def check(self, value: Any, path: str, found: list[str]) -> None:
+        """Find fields that are not declared, up to the first, and what is wrong with the others."""
         if value is None:
             return
         if not isinstance(value, dict):
-            report(found, path, f"expected map, got &{{{golang.plain(value)}}}")
+            report(found, path, f"expected map, got {golang.json_kind(value)}")
             return
         for name in sorted(value):
             kind = self.fields.get(name, self.element)
             if kind is None:
                 report(found, f"{path}.{name}", "field not declared in schema")
                 return
-            if isinstance(kind, Scalar) and type(value[name]) in kind.fitting:
-                continue
-            kind.check(value[name], f"{path}.{name}", found, twice=twice)
+            kind.check(value[name], f"{path}.{name}", found)
 
 
-class Untyped:
+class Untyped(Map):
     """A value that says itself what it is: a map is merged (as `open_map` says), lists and scalars are leaves."""
 
-    atomic = False
-    settles = False
-    loose = True
-
     def __init__(self, open_map: Map | None = None) -> None:
-        self._map = open_map or Map({}, self)
-
-    def everything(self, value: Any) -> Fields:
-        return self._map.everything(value)
+        super().__init__(open_map.fields if open_map else {}, open_map.element if open_map else self)
+        self.settles, self.loose = False, True
 
     def applied(self, value: Any) -> Fields | None:
-        return self._map.applied(value) if isinstance(value, dict) else {} if value is not None else None
+        """Give what is in a map; of other values that there is one."""
+        return super().applied(value) if isinstance(value, dict) else {} if value is not None else None
 
     def compare(self, old: Any, new: Any) -> Difference:
+        """Compare maps; of a map that becomes something else, or the other way round, all changes."""
         was, now = isinstance(old, dict), isinstance(new, dict)
         if (was and (now or new is None)) or (now and old is None):
-            return self._map.compare(old, new)
-        # A map has become something else, or the other way round: both the value and what is in the map change.
-        removed = {element: below for element, below in self._map.everything(old).items() if element != "."}
-        return self._map.everything(new), removed or None
+            return super().compare(old, new)
+        removed = {element: below for element, below in self.everything(old).items() if element != "."}
+        return self.everything(new), removed or None
 
     def merge(self, old: Any, new: Any) -> Any:
+        """Merge maps; others are replaced."""
         if isinstance(old, dict) and (isinstance(new, dict) or new is None):
-            return self._map.merge(old, new)
+            return super().merge(old, new)
         return new
 
     def without(self, value: Any, fields: Fields) -> Any:
+        """Give a map without the fields, and no list at all."""
         if isinstance(value, dict):
-            return self._map.without(value, fields)
+            return super().without(value, fields)
         return None if isinstance(value, list) else value
 
-    def named(self, fields: Fields) -> Fields:
-        return self._map.named(fields)
-
     def settle(self, fields: Fields) -> Fields:
+        """Leave the set as it is: what it says of its fields is the value's own business."""
         return fields
 
-    def check(self, value: Any, path: str, found: list[str], *, twice: bool) -> None:
+    def check(self, value: Any, path: str, found: list[str]) -> None:
         """Find nothing: everything is allowed."""
 
 

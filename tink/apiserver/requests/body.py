@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-import yaml
 
 from tink.api.yaml import YamlError, document_and_repeated
 from tink.apiserver import errors
-from tink.apiserver.requests.media_types import APPLY_PATCH, JSON, PROTOBUF, STRATEGIC_PATCH, YAML
+from tink.apiserver.requests.media_types import APPLY_PATCH, JSON, PROTOBUF, YAML
 from tink.apiserver.serializer import JsonError, ProtobufError, duplicate_fields, load_json, load_protobuf
 from tink.golang import json_kind
 
@@ -43,7 +42,7 @@ class Body:
 
 
 class UnreadableError(ValueError):
-    """A body that cannot be read; the message is Kubernetes'."""
+    """A body that cannot be read; the message says why."""
 
 
 def decode(content_type: str, raw: bytes, *, strict: bool, kind: str = "", custom: bool = False) -> Body:
@@ -60,23 +59,15 @@ def decode(content_type: str, raw: bytes, *, strict: bool, kind: str = "", custo
         raise errors.unsupported_media_type((JSON, YAML, PROTOBUF))
     try:
         if media == PROTOBUF:
-            return Body(_decode_protobuf(raw), size=len(raw))
+            return Body(load_protobuf(raw), size=len(raw))
         body = _decode_yaml(raw) if media == YAML else _decode_json(raw, strict=strict)
         _check_head(body.value, raw, custom)
-    except UnreadableError as error:
+    except (UnreadableError, JsonError, ProtobufError) as error:
         if not kind:
             raise errors.bad_request(str(error)) from error
-        why = f"the object provided is unrecognized (must be of type {kind}): {error} ({_summary(raw)})"
+        why = f"the object provided is unrecognized (must be of type {kind}): {error}"
         raise errors.bad_request(why) from error
     return body
-
-
-def _summary(raw: bytes) -> str:
-    """Show the beginning of a body that could not be read (k8s.io/apiserver, pkg/endpoints/handlers)."""
-    if not raw:
-        return "<empty>"
-    more = " ..." if len(raw) > 30 else ""
-    return (raw[:30].decode("utf-8", "replace") if raw[:1] == b"{" else raw[:30].hex()) + more
 
 
 def _check_head(value: Any, raw: bytes, custom: bool) -> None:
@@ -86,8 +77,7 @@ def _check_head(value: Any, raw: bytes, custom: bool) -> None:
     head = value or {}
     for name in ("apiVersion", "kind"):
         if not isinstance(found := head.get(name) or "", str):
-            why = f"json: cannot unmarshal {json_kind(found)} into Go struct field .{name} of type string"
-            raise UnreadableError(f"couldn't get version/kind; json parse error: {why}")
+            raise UnreadableError(f"{name}: must be a string, not {json_kind(found)}")
     version = head.get("apiVersion") or ""
     if version.count("/") > 1:
         raise UnreadableError(f"unexpected GroupVersion string: {version}")
@@ -97,21 +87,7 @@ def _check_head(value: Any, raw: bytes, custom: bool) -> None:
 
 def not_an_object(value: Any) -> str:
     """Say that JSON which should be an object is not."""
-    return f"couldn't get version/kind; json parse error: json: cannot unmarshal {json_kind(value)} into Go value"
-
-
-def _decode_protobuf(raw: bytes) -> Any:
-    if not raw:
-        raise UnreadableError("empty data")
-    if not raw.startswith(b"k8s\0"):
-        why = "provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]"
-        raise UnreadableError(why)
-    if len(raw) == 4:
-        raise UnreadableError("empty body")
-    try:
-        return load_protobuf(raw)
-    except ProtobufError as error:
-        raise UnreadableError(str(error)) from error
+    return f"it must be an object, not {json_kind(value)}"
 
 
 def _decode_yaml(raw: bytes) -> Body:
@@ -121,30 +97,16 @@ def _decode_yaml(raw: bytes) -> Body:
         text = orjson.dumps(value)
         body = orjson.loads(text)
     except (YamlError, TypeError, RecursionError) as error:
-        raise UnreadableError(_yaml_words(error)) from error
+        where = f"line {error.line}: " if isinstance(error, YamlError) and error.line else ""
+        raise UnreadableError(f"yaml: {where}{error}") from error
     twice = tuple(f'line {line}: key "{key}" already set in map' for key, line in repeated[:100])
     return Body(body, twice, len(text))
 
 
-def _yaml_words(error: Exception) -> str:
-    """Say what is wrong with YAML as sigs.k8s.io/yaml does, whose parser is the same as ours."""
-    cause = error.__cause__
-    if not isinstance(cause, yaml.MarkedYAMLError):
-        line = error.line if isinstance(error, YamlError) else 0
-        return f"yaml: line {line}: {error}" if line else f"yaml: {error}"
-    scans = isinstance(cause, yaml.scanner.ScannerError)
-    mark = cause.context_mark if cause.context_mark and cause.context_mark.line else cause.problem_mark
-    line = mark.line if mark else 0
-    where = f"line {line + scans}: " if line else ""
-    return f"yaml: {where}{cause.problem}"
-
-
 def _decode_json(raw: bytes, *, strict: bool) -> Body:
-    try:
-        value = load_json(raw)
-    except JsonError as error:
-        raise UnreadableError(f"couldn't get version/kind; json parse error: {error}") from error
-    _check_depth(raw, value)
+    value = load_json(raw)
+    if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
+        raise UnreadableError(f"json: exceeded max depth of {MAX_DEPTH}")
     return Body(value, _repeated(raw, value) if strict else (), len(raw))
 
 
@@ -158,25 +120,12 @@ def _repeated(raw: bytes, value: Any) -> tuple[str, ...]:
     return tuple(f'duplicate field "{path}"' for path in duplicate_fields(raw))
 
 
-def _check_depth(raw: bytes, value: Any) -> None:
-    if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
-        raise UnreadableError(f"json: exceeded max depth of {MAX_DEPTH}")
-
-
 def decode_patch(kind: str, raw: bytes, *, strict: bool = False) -> Body:
     """Read a patch of media type `kind`: JSON, or YAML for an apply. Raises StatusError (400)."""
     try:
-        if kind == APPLY_PATCH:
-            return _decode_yaml(raw)
-        value = load_json(raw)
-        _check_depth(raw, value)
+        return _decode_yaml(raw) if kind == APPLY_PATCH else _decode_json(raw, strict=strict)
     except (JsonError, UnreadableError) as error:
-        prefix = {
-            APPLY_PATCH: "error decoding YAML: error converting YAML to JSON: ",
-            STRATEGIC_PATCH: "",
-        }.get(kind, "error decoding patch: ")
-        raise errors.bad_request(f"{prefix}{error}") from error
-    return Body(value, _repeated(raw, value) if strict else (), len(raw))
+        raise errors.bad_request(f"error decoding patch: {error}") from error
 
 
 def _depth(value: Any) -> int:

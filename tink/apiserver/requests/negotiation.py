@@ -8,7 +8,7 @@ the store holds. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -67,8 +67,8 @@ def clauses(header: str) -> list[Clause]:
             continue
         named = {key.strip(" "): value.strip(" ") for key, _, value in (p.partition("=") for p in parameters) if value}
         quality = _quality(named.pop("q", "1"))
-        _insert(found, Clause(f"{kind}/{subtype}".lower(), quality, named))
-    return found
+        found.append(Clause(f"{kind}/{subtype}".lower(), quality, named))
+    return sorted(found, key=_rank)
 
 
 def _quality(text: str) -> float:
@@ -78,29 +78,16 @@ def _quality(text: str) -> float:
         return 0.0
 
 
-def _insert(sorted_clauses: list[Clause], new: Clause) -> None:
-    """Put a clause in its place: the insertion sort of the original, whose order is no total one."""
-    at = len(sorted_clauses)
-    while at and _before(new, sorted_clauses[at - 1]):
-        at -= 1
-    sorted_clauses.insert(at, new)
-
-
-def _before(one: Clause, other: Clause) -> bool:
-    return (
-        one.quality > other.quality
-        or (not one.media.startswith("*/") and other.media.startswith("*/"))
-        or (not one.media.endswith("/*") and other.media.endswith("/*"))
-    )
+def _rank(clause: Clause) -> tuple[bool, bool, float]:
+    """Order clauses as Kubernetes does: named types before `*`, whatever their quality."""
+    return (clause.media.startswith("*/"), clause.media.endswith("/*"), -clause.quality)
 
 
 @lru_cache(256)  # clients have few headers, and send them with each request
-def negotiate(
-    header: str, *, builtin: bool = False, protobuf: bool = False, many: bool = False, watch: bool = False
-) -> Accepted:
+def negotiate(header: str, *, protobuf: bool = False, many: bool = False, watch: bool = False) -> Accepted:
     """Choose the media type and form of an answer with objects.
 
-    `builtin`: of a built-in type; `protobuf`: which can be written as protobuf here; `many`: a list; `watch`: a watch.
+    `protobuf`: they can be written as protobuf here; `many`: a list; `watch`: a watch.
     Raises StatusError (406) when nothing that the client accepts is served.
     """
     if not header:
@@ -112,7 +99,7 @@ def negotiate(
                 made = _accepted(clause, media, many) if clause.matches(media) else None
                 if made is not None:
                     return made
-    raise _not_acceptable(wanted, builtin=builtin, many=many, watch=watch)
+    raise errors.not_acceptable(STREAMS if watch else SERVED)
 
 
 def _accepted(clause: Clause, media: str, many: bool) -> Accepted | None:
@@ -140,15 +127,6 @@ def _check_partial(kind: str, many: bool) -> None:
         return
     is_not = "is a list" if many else "is not a list"
     raise StatusError(406, "NotAcceptable", f"you requested {kind}, but the requested object {is_not}")
-
-
-def _not_acceptable(wanted: Sequence[Clause], *, builtin: bool, many: bool, watch: bool) -> StatusError:
-    known = any(clause.matches(media) for clause in wanted for media in SERVED)
-    if builtin and not known:
-        # The router of the built-in types refuses before Kubernetes' own negotiation is asked.
-        listed = ", ".join(SERVED + (STREAMS if many else ()))
-        return StatusError(406, "NotAcceptable", f"406: Not Acceptable\n\nAvailable representations: {listed}")
-    return errors.not_acceptable(STREAMS if watch and known else SERVED)
 
 
 @lru_cache(64)

@@ -241,26 +241,24 @@ class DeleteOptions:
         return made | ({"dryRun": ["All"]} if self.dry_run else {})
 
 
-_DELETE_TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
-    "gracePeriodSeconds": (int, "int64"),
-    "preconditions": (dict, "v1.Preconditions"),
-    "orphanDependents": (bool, "bool"),
-    "propagationPolicy": (str, "v1.DeletionPropagation"),
-    "dryRun": (list, "[]string"),
+_DELETE_TYPES: dict[str, tuple[type, str]] = {
+    "gracePeriodSeconds": (int, "an integer"),
+    "preconditions": (dict, "an object"),
+    "orphanDependents": (bool, "a boolean"),
+    "propagationPolicy": (str, "a string"),
+    "dryRun": (list, "a list"),
 }
 
 
 def _check_types(body: Any) -> None:
     """Check that a body is DeleteOptions (any kind of that name: clients differ in its group). Raises StatusError."""
     if not isinstance(body, dict):
-        raise errors.bad_request("couldn't get version/kind; json parse error: the body is not an object")
+        raise errors.bad_request("the body must be an object")
     if body.get("kind", "DeleteOptions") != "DeleteOptions":
         raise errors.bad_request(
             f"no kind {quote(body['kind'])} is registered for version {quote(body.get('apiVersion', ''))}"
         )
-    for name, (wanted, go_type) in _DELETE_TYPES.items():
+    for name, (wanted, words) in _DELETE_TYPES.items():
         value = body.get(name)
         if value is not None and (not isinstance(value, wanted) or (wanted is int and isinstance(value, bool))):
-            raise errors.bad_request(
-                f"json: cannot unmarshal {json_kind(value)} into Go struct field DeleteOptions.{name} of type {go_type}"
-            )
+            raise errors.bad_request(f"{name}: must be {words}, not {json_kind(value)}")

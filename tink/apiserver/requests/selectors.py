@@ -1,9 +1,8 @@
 """Label and field selectors, as in `kubectl get -l` and `--field-selector`.
 
 Label selectors are equality based (`a=b`, `a==b`, `a!=b`) and set based (`a in (b,c)`, `a notin (b)`, `a`, `!a`, `a>1`,
-`a<1`), joined by commas that all must hold (Kubernetes documentation, "Labels and Selectors"). They are read sign by
-sign, by a parser with the grammar and the words of k8s.io/apimachinery (pkg/labels). Field selectors know
-`metadata.name` and `metadata.namespace`, and for some resources more fields (`registry`); pkg/fields.
+`a<1`), joined by commas that all must hold (Kubernetes documentation, "Labels and Selectors"; pkg/labels). Field
+selectors know `metadata.name` and `metadata.namespace`, and for some resources more fields (`registry`); pkg/fields.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tink.apiserver.errors import bad_request
+from tink.apiserver.errors import StatusError, bad_request
 from tink.schema import meta, quote
 
 Labels = Mapping[str, str]
@@ -20,155 +19,67 @@ Match = Callable[[Labels], bool]
 Term = tuple[str, str, bool]
 """A term of a field selector: field, value, whether they must be equal."""
 
-_TOKEN = re.compile(r"[ \t\r\n]*(?:(?P<special>==|!=|[=!(),<>])|(?P<word>[^ \t\r\n=!(),<>]+)|$)")
-_OPERATORS = "in, notin, =, ==, !=, gt, lt"
+_KEY = r"[^ \t\r\n=!(),<>]+"
+_REQUIREMENT = re.compile(
+    rf"""\s*(?:
+        !\s*(?P<absent>{_KEY})
+        | (?P<key>{_KEY}) (?:
+            \s*(?P<operator>==|!=|=|<|>)\s*(?P<value>{_KEY})?
+            | \s+(?P<set>in|notin)\s*\((?P<values>[^=!()<>]*)\)
+        )?
+    )\s*(?P<more>,|$)""",
+    re.VERBOSE,
+)
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
-
-
-class _SelectorError(ValueError):
-    """The selector breaks the grammar; the message is Kubernetes'."""
-
-
-class _Tokens:
-    """The tokens of a label selector; the end is "" again and again. `in` and `notin` are words like others."""
-
-    def __init__(self, text: str) -> None:
-        self._found = list(self._scan(text))
-        self._at = 0
-
-    @staticmethod
-    def _scan(text: str) -> Iterator[tuple[str, bool]]:
-        at = 0
-        while at < len(text):
-            found = _TOKEN.match(text, at)
-            if found is None or not (found["special"] or found["word"]):
-                return
-            yield (found["special"] or found["word"]), found["word"] is not None
-            at = found.end()
-
-    def look(self) -> tuple[str, bool]:
-        """Give the next token and whether it is a word; it stays."""
-        return self._found[self._at] if self._at < len(self._found) else ("", False)
-
-    def take(self) -> tuple[str, bool]:
-        """Give the next token and whether it is a word."""
-        found = self.look()
-        self._at += 1
-        return found
 
 
 def parse_labels(text: str) -> Match | None:
     """Compile a label selector; None when it selects everything. Raises StatusError (400) when it cannot be parsed."""
-    if not text:
+    if not text.strip():
         return None
-    try:
-        requirements = list(_requirements(_Tokens(text)))
-    except _SelectorError as error:
-        raise bad_request(str(error)) from error
-    if not requirements:
-        return None
+    requirements = list(_requirements(text))
     return lambda labels: all(holds(labels) for holds in requirements)
 
 
-def _requirements(tokens: _Tokens) -> Iterator[Match]:
+def _requirements(text: str) -> Iterator[Match]:
+    at = 0
     while True:
-        sign, word = tokens.look()
-        if not sign:
+        found = _REQUIREMENT.match(text, at)
+        if found is None:
+            raise bad_request(f"unable to parse the label selector {quote(text)} at {quote(text[at:])}")
+        yield _requirement(found)
+        at = found.end()
+        if not found["more"]:
             return
-        if not word and sign != "!":
-            raise _SelectorError(f"found '{sign}', expected: !, identifier, or 'end of string'")
-        try:
-            yield _requirement(tokens)
-        except _SelectorError as error:
-            raise _SelectorError(f"unable to parse requirement: {error}") from error
-        sign, _ = tokens.take()
-        if not sign:
-            return
-        if sign != ",":
-            raise _SelectorError(f"found '{sign}', expected: ',' or 'end of string'")
-        sign, word = tokens.look()
-        if not word and sign != "!":
-            raise _SelectorError(f"found '{sign}', expected: identifier after ','")
 
 
-def _requirement(tokens: _Tokens) -> Match:
-    key, word = tokens.take()
-    absent = key == "!" and not word
-    if absent:
-        key, word = tokens.take()
-    if not word:
-        raise _SelectorError(f"found '{key}', expected: identifier")
+def _requirement(found: re.Match[str]) -> Match:
+    key, operator = found["absent"] or found["key"], found["operator"] or found["set"]
+    values = frozenset(map(str.strip, (found["values"] or "").split(",")))
+    value = found["value"] or ""
+    if operator in ("<", ">") and not _INTEGER.fullmatch(value):
+        raise _wrong(value, "for 'Gt', 'Lt' operators, the value must be an integer")
     if wrong := meta.wrong_keys(key):
-        raise _SelectorError(f"<nil>: Invalid value: {quote(key)}: {'; '.join(wrong)}")
-    if absent:
-        return lambda labels: key not in labels
-    sign, _ = tokens.look()
-    if sign in ("", ","):
-        return lambda labels: key in labels
-    operator, _ = tokens.take()
+        raise _wrong(key, "; ".join(wrong))
+    for given in sorted(values) if found["set"] else [value]:
+        if wrong := meta.wrong_values(given):
+            raise _wrong(given, "; ".join(wrong))
     match operator:
-        case "in" | "notin":
-            values = frozenset(_values(tokens))
-            _check_values(key, sorted(values))
-            if operator == "in":
-                return lambda labels: labels.get(key) in values
+        case "in":
+            return lambda labels: labels.get(key) in values
+        case "notin":
             return lambda labels: labels.get(key) not in values
-        case "=" | "==" | "!=" | "<" | ">":
-            return _comparison(key, operator, _value(tokens))
-    raise _SelectorError(f"found '{operator}', expected: {_OPERATORS}")
+        case "=" | "==":
+            return lambda labels: labels.get(key) == value
+        case "!=":
+            return lambda labels: labels.get(key) != value
+        case "<" | ">":
+            return _ordered(key, operator, int(value))
+    return (lambda labels: key not in labels) if found["absent"] else (lambda labels: key in labels)
 
 
-def _comparison(key: str, operator: str, value: str) -> Match:
-    if operator in "<>":
-        if not _INTEGER.fullmatch(value):
-            why = "for 'Gt', 'Lt' operators, the value must be an integer"
-            raise _SelectorError(f"values[0]: Invalid value: {quote(value)}: {why}")
-        return _ordered(key, operator, int(value))
-    _check_values(key, [value])
-    if operator == "!=":
-        return lambda labels: labels.get(key) != value
-    return lambda labels: labels.get(key) == value
-
-
-def _value(tokens: _Tokens) -> str:
-    sign, _ = tokens.look()
-    if sign in ("", ","):
-        return ""
-    sign, word = tokens.take()
-    if not word:
-        raise _SelectorError(f"found '{sign}', expected: identifier")
-    return sign
-
-
-def _values(tokens: _Tokens) -> Iterator[str]:
-    """Read `(a,b,)`: between, before and after commas the empty value may stand."""
-    sign, _ = tokens.take()
-    if sign != "(":
-        raise _SelectorError(f"found '{sign}' expected: '('")
-    sign, word = tokens.look()
-    if not word and sign not in (",", ")"):
-        raise _SelectorError(f"found '{sign}', expected: ',', ')' or identifier")
-    before = ","
-    while True:
-        sign, word = tokens.take()
-        if word:
-            yield sign
-            if (after := tokens.look()[0]) not in (",", ")"):
-                raise _SelectorError(f"found '{after}', expected: ',' or ')'")
-        elif sign in (",", ")"):
-            if before == ",":
-                yield ""
-            if sign == ")":
-                return
-        else:
-            raise _SelectorError(f"found '{sign}', expected: ',', or identifier")
-        before = "" if word else sign
-
-
-def _check_values(key: str, values: list[str]) -> None:
-    for index, value in enumerate(values):
-        if wrong := meta.wrong_values(value):
-            raise _SelectorError(f"values[{index}][{key}]: Invalid value: {quote(value)}: {'; '.join(wrong)}")
+def _wrong(value: str, why: str) -> StatusError:
+    return bad_request(f"unable to parse the label selector: Invalid value: {quote(value)}: {why}")
 
 
 def _ordered(key: str, operator: str, bound: int) -> Match:

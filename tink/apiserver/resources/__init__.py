@@ -1,8 +1,9 @@
 """What is served: the registry of resources, Kubernetes' own among them (`builtin`), and what definitions describe.
 
-`definitions` and `webhook_configurations` are resources with rules of their own; they are imported by name.
+`builtin`, `definitions` and `webhook_configurations` are imported by name, all else comes through this door.
 """
 
-from tink.apiserver.resources.registry import VERBS, Registry, Resource
+from tink.apiserver.resources.registry import VERBS, Registry, Resource, Rules
+from tink.apiserver.resources.scale_paths import ScalePaths
 
-__all__ = ["VERBS", "Registry", "Resource"]
+__all__ = ["VERBS", "Registry", "Resource", "Rules", "ScalePaths"]

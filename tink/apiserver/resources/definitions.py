@@ -13,7 +13,6 @@ from datetime import datetime
 from typing import Any
 
 from tink.apiserver import errors
-from tink.apiserver.resources.definition_schema import ANY, SCHEMA
 from tink.apiserver.resources.registry import CUSTOM, NAME_FIELD, NAMESPACED_FIELDS, Resource, Rules, priority
 from tink.apiserver.resources.scale_paths import ScalePaths, scale_check
 from tink.apiserver.tables import AGE, CUSTOM_AGE, NAME, Column, printer_column
@@ -30,7 +29,7 @@ from tink.schema import (
     meta,
     root_schema,
 )
-from tink.schema.definition import approval, bundle_problem, check, fill_in, is_true, protected, read, warnings
+from tink.schema.definition import SCHEMA, approval, bundle_problem, check, fill_in, is_true, protected, read, warnings
 
 GROUP = "apiextensions.k8s.io"
 PLURAL = "customresourcedefinitions"
@@ -89,17 +88,18 @@ def definition_resource(taken: Taken) -> Resource:
 
 
 _walk_metadata = compile_schema(
-    root_schema({"properties": {"spec": {**ANY, "type": ""}, "status": {**ANY, "type": ""}}})
+    root_schema({"properties": {key: {"x-kubernetes-preserve-unknown-fields": True} for key in ("spec", "status")}})
 )
 
 
 def _walk(value: Any, path: Path, found: Outcome) -> None:
-    """Read a definition as Kubernetes' Go types would. Raises StatusError (400) for values of wrong types."""
+    """Read a definition as the type that it is in Kubernetes. Raises StatusError (400) for values of wrong types."""
     _walk_metadata(value, path, found)
     try:
-        read(value, found.unknown.append)
+        found.unknown += read(value)
     except MistypedError as error:
-        raise errors.bad_request(str(error)) from error
+        kind = "CustomResourceDefinition"
+        raise errors.bad_request(f'{kind} in version "v1" cannot be handled as a {kind}: {error}') from error
 
 
 def _check(new: Raw, old: Raw | None) -> list[FieldError]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tink import golang
 from tink.schema import FieldError, Raw, invalid_whole
 
 
@@ -39,37 +38,24 @@ def scale_check(scale: Raw) -> Callable[[Raw, Raw | None], list[FieldError]]:
     def check(new: Raw, _old: Raw | None) -> list[FieldError]:
         found = []
         for path in paths:
-            value, why = _at(new, path, int, "int64", 0)
-            if why:
-                found.append(invalid_whole(path, 0, why))
-            elif value < 0:
-                found.append(invalid_whole(path, value, "should be a non-negative integer"))
-            elif value > _INT32_MAX:
-                found.append(invalid_whole(path, value, f"should be less than or equal to {_INT32_MAX}"))
+            value = _at(new, path, 0)
+            if not isinstance(value, int) or isinstance(value, bool):
+                found.append(invalid_whole(path, value, "must be an integer"))
+            elif not 0 <= value <= _INT32_MAX:
+                found.append(invalid_whole(path, value, f"must be between 0 and {_INT32_MAX}"))
         if scale.get("labelSelectorPath") is not None:
-            _, why = _at(new, scale["labelSelectorPath"], str, "string", "")
-            if why:
-                found.append(invalid_whole(scale["labelSelectorPath"], "", why))
+            selector = _at(new, scale["labelSelectorPath"], "")
+            if not isinstance(selector, str):
+                found.append(invalid_whole(scale["labelSelectorPath"], selector, "must be a string"))
         return found
 
     return check
 
 
-def _at(obj: Any, path: str, wanted: type, go_type: str, zero: Any) -> tuple[Any, str]:
-    """Give the value at a simple path, or why there is none of the wanted type; a missing one is zero."""
-    steps = path.removeprefix(".").split(".")
-    at = ""
-    for step in steps:
+def _at(obj: Any, path: str, zero: Any) -> Any:
+    """Give the value at a simple path; a missing one is zero, and what stands in the way of others is what is there."""
+    for step in path.removeprefix(".").split("."):
         if not isinstance(obj, dict):
-            return zero, _accessor_error(at, obj, "map[string]interface {}")
-        at += f".{step}"
-        if step not in obj:
-            return zero, ""
-        obj = obj[step]
-    if not isinstance(obj, wanted) or isinstance(obj, bool):
-        return zero, _accessor_error(at, obj, go_type)
-    return obj, ""
-
-
-def _accessor_error(at: str, found: Any, wanted: str) -> str:
-    return f"{at} accessor error: {golang.plain(found)} is of the type {golang.type_name(found)}, expected {wanted}"
+            return obj
+        obj = obj.get(step, zero)
+    return obj

@@ -6,7 +6,6 @@ k8s.io/kubernetes, pkg/apis/admissionregistration; `admission` compiles what is 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -24,109 +23,42 @@ from tink.schema import (
     meta,
     root_schema,
 )
+from tink.schema.shapes import BYTES, INT32, TEXT, atomic, keyed, mapping, same, struct, texts
 
 GROUP = "admissionregistration.k8s.io"
 MAX_CONDITIONS = 64
 """Most matchConditions of one webhook."""
 
-_TEXT: Raw = {"type": "string"}
-_TEXTS: Raw = {"type": "array", "items": _TEXT, "x-kubernetes-list-type": "atomic"}
-_INT32: Raw = {"type": "integer", "format": "int32"}
-
-
-def _object(properties: Raw, text: str = "", **more: Any) -> Raw:
-    return {"type": "object", "properties": properties, **({"description": text} if text else {}), **more}
-
-
-def _said(kind: Raw, text: str, **more: Any) -> Raw:
-    return {**kind, "description": text, **more}
-
-
-_SELECTOR = _object(
+_TEXTS = atomic(TEXT)
+_SELECTOR = struct(
     {
-        "matchLabels": {"type": "object", "additionalProperties": _TEXT},
-        "matchExpressions": {
-            "type": "array",
-            "items": _object({"key": _TEXT, "operator": _TEXT, "values": _TEXTS}),
-            "x-kubernetes-list-type": "atomic",
-        },
-    },
-)
-_CLIENT = _object(
-    {
-        "caBundle": _said(_TEXT, "The certificates to trust, PEM in base64; the system's when absent.", format="byte"),
-        "service": _object(
-            {
-                "name": _TEXT,
-                "namespace": _TEXT,
-                "path": _TEXT,
-                "port": {**_INT32, "default": 443},
-            },
-            "A Service of the cluster. Either this or url.",
-        ),
-        "url": _said(_TEXT, "Where the webhook is: https://host[:port]/path. Either this or service."),
-    },
-    "How to reach the webhook.",
-)
-_RULE = _object(
-    {
-        "apiGroups": _TEXTS,
-        "apiVersions": _TEXTS,
-        "operations": _TEXTS,
-        "resources": _TEXTS,
-        "scope": {**_TEXT, "default": "*"},
+        "matchLabels": mapping(TEXT),
+        "matchExpressions": atomic(struct({**texts("key", "operator"), "values": _TEXTS})),
     }
 )
-_CONDITION = _object({"name": _TEXT, "expression": _TEXT})
+_SERVICE = struct({**texts("name", "namespace", "path"), "port": {**INT32, "default": 443}})
+_RULE = struct(
+    {
+        **same(_TEXTS, "apiGroups", "apiVersions", "operations", "resources"),
+        "scope": {**TEXT, "default": "*"},
+    }
+)
 _WEBHOOK: Raw = {
-    "admissionReviewVersions": _said(_TEXTS, "Versions of AdmissionReview that the webhook knows, the best first."),
-    "clientConfig": _CLIENT,
-    "failurePolicy": _said(_TEXT, "What a call that fails means: Fail or Ignore.", default="Fail"),
-    "matchConditions": {
-        "type": "array",
-        "items": _CONDITION,
-        "description": "CEL expressions that must all be true for the webhook to be called.",
-        "x-kubernetes-list-type": "map",
-        "x-kubernetes-list-map-keys": ["name"],
-    },
-    "matchPolicy": _said(_TEXT, "How rules match: Exact, or Equivalent in any served version.", default="Equivalent"),
-    "name": _said(_TEXT, "The full name of the webhook, such as imagepolicy.example.com."),
-    "namespaceSelector": _said(_SELECTOR, "Selects by the labels of the object's namespace.", default={}),
-    "objectSelector": _said(_SELECTOR, "Selects by the labels of the object, before or after.", default={}),
-    "rules": {
-        "type": "array",
-        "items": _RULE,
-        "description": "Operations on resources that the webhook is called for.",
-        "x-kubernetes-list-type": "atomic",
-    },
-    "sideEffects": _said(_TEXT, "Whether a call changes anything elsewhere: None or NoneOnDryRun."),
-    "timeoutSeconds": _said(_INT32, "How long a call may take: 1 to 30 seconds.", default=10),
+    "admissionReviewVersions": _TEXTS,
+    "clientConfig": struct({"caBundle": BYTES, "service": _SERVICE, "url": TEXT}),
+    "failurePolicy": {**TEXT, "default": "Fail"},
+    "matchConditions": keyed(struct(texts("name", "expression")), "name"),
+    "matchPolicy": {**TEXT, "default": "Equivalent"},
+    "name": TEXT,
+    "namespaceSelector": {**_SELECTOR, "default": {}},
+    "objectSelector": {**_SELECTOR, "default": {}},
+    "rules": atomic(_RULE),
+    "sideEffects": TEXT,
+    "timeoutSeconds": {**INT32, "default": 10},
 }
-
-
-def _schema(text: str, webhook: Raw) -> Raw:
-    return _object(
-        {
-            "webhooks": {
-                "type": "array",
-                "items": _object(webhook),
-                "description": "The webhooks and what they are asked about.",
-                "x-kubernetes-list-type": "map",
-                "x-kubernetes-list-map-keys": ["name"],
-            }
-        },
-        text,
-    )
-
-
-VALIDATING = _schema(
-    "ValidatingWebhookConfiguration describes webhooks that accept or reject objects without changing them.", _WEBHOOK
-)
-MUTATING = _schema(
-    "MutatingWebhookConfiguration describes webhooks that accept or reject objects and may change them.",
-    _WEBHOOK
-    | {"reinvocationPolicy": _said(_TEXT, "Whether it may be called again: Never or IfNeeded.", default="Never")},
-)
+VALIDATING = struct({"webhooks": keyed(struct(_WEBHOOK), "name")})
+_MUTATING = _WEBHOOK | {"reinvocationPolicy": {**TEXT, "default": "Never"}}
+MUTATING = struct({"webhooks": keyed(struct(_MUTATING), "name")})
 
 
 def resources() -> list[Resource]:
@@ -274,9 +206,6 @@ def _check_name(name: str, at: str) -> list[FieldError]:
     return []
 
 
-_DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-
-
 def _check_versions(versions: list[str], at: str, *, known: bool) -> list[FieldError]:
     ours = ", ".join(_REVIEW_VERSIONS)
     if not versions:
@@ -285,15 +214,8 @@ def _check_versions(versions: list[str], at: str, *, known: bool) -> list[FieldE
     for index, version in enumerate(versions):
         if version in versions[:index]:
             found.append(field_errors.invalid(f"{at}[{index}]", version, "duplicate version"))
-        elif len(version) > 63:
-            found.append(field_errors.invalid(f"{at}[{index}]", version, "must be no more than 63 bytes"))
-        elif not _DNS_1035.fullmatch(version):
-            why = (
-                "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic "
-                "character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for "
-                "validation is '[a-z]([-a-z0-9]*[a-z0-9])?')"
-            )
-            found.append(field_errors.invalid(f"{at}[{index}]", version, why))
+        elif wrong := meta.dns1035(version):
+            found.append(field_errors.invalid(f"{at}[{index}]", version, wrong))
     if known and not set(versions) & set(_REVIEW_VERSIONS):
         found.append(field_errors.invalid(at, versions, f"must include at least one of {ours}"))
     return found

@@ -1,12 +1,20 @@
-"""Objects as bytes: JSON as Go reads it, Kubernetes' protobuf, and YAML. Pure; knows no requests and no resources."""
+"""Objects as bytes: JSON, Kubernetes' protobuf, and YAML. Pure; knows no requests and no resources."""
 
-from tink.apiserver.serializer.go_json import JsonError, duplicate_fields, load_json
-from tink.apiserver.serializer.protobuf import ProtobufError, dump_protobuf, load_protobuf, message_of
+from tink.apiserver.serializer.json_reader import JsonError, duplicate_fields, load_json
+from tink.apiserver.serializer.protobuf import (
+    ProtobufError,
+    delimited,
+    dump_protobuf,
+    load_protobuf,
+    message_of,
+    varint,
+)
 from tink.apiserver.serializer.yaml_writer import dump_yaml, dump_yaml_item, dump_yaml_list
 
 __all__ = [
     "JsonError",
     "ProtobufError",
+    "delimited",
     "dump_protobuf",
     "dump_yaml",
     "dump_yaml_item",
@@ -15,4 +23,5 @@ __all__ = [
     "load_json",
     "load_protobuf",
     "message_of",
+    "varint",
 ]

@@ -186,29 +186,29 @@ def dump_protobuf(obj: Mapping[str, Any]) -> bytes:
     message = message_of(api_version, kind)
     if message is None:
         raise ProtobufError(f"{api_version} {kind} is not written as protobuf here")
-    head = _put(1, _write({"apiVersion": api_version, "kind": kind}, "TypeMeta"))
+    head = delimited(1, _write({"apiVersion": api_version, "kind": kind}, "TypeMeta"))
     try:
         if message in MESSAGES:
             body = _write(obj, message)
         else:
-            items = [_put(2, _write(item, message.removesuffix("List"))) for item in obj.get("items") or []]
-            body = b"".join((_put(1, _write(obj.get("metadata") or {}, "ListMeta")), *items))
+            items = [delimited(2, _write(item, message.removesuffix("List"))) for item in obj.get("items") or []]
+            body = b"".join((delimited(1, _write(obj.get("metadata") or {}, "ListMeta")), *items))
     except (TypeError, ValueError, AttributeError) as error:
         raise ProtobufError(f"{kind} does not fit its message: {error}") from error
-    return b"".join((MAGIC, head, _put(2, body), _put(3, b""), _put(4, b"")))
+    return b"".join((MAGIC, head, delimited(2, body), delimited(3, b""), delimited(4, b"")))
 
 
 def _write(obj: Mapping[str, Any], name: str) -> bytes:
     out: list[bytes] = []
     for field in MESSAGES[name]:
         if field.inline:
-            out.append(_put(field.number, _write(obj, field.type)))
+            out.append(delimited(field.number, _write(obj, field.type)))
             continue
         value = obj.get(field.name)
         if value is None:
             continue
         if field.type in ("map", "bytesmap", "listmap"):
-            out += [_put(field.number, _pair(field.type, key, one)) for key, one in sorted(value.items())]
+            out += [delimited(field.number, _pair(field.type, key, one)) for key, one in sorted(value.items())]
         else:
             out += [_field(field, one) for one in (value if field.repeated else (value,))]
     return b"".join(out)
@@ -216,19 +216,19 @@ def _write(obj: Mapping[str, Any], name: str) -> bytes:
 
 def _field(field: Field, value: Any) -> bytes:
     if field.type in ("int", "bool"):
-        return _number(field.number << 3) + _number(int(value) & _WORD)
+        return varint(field.number << 3) + varint(int(value))
     if field.type not in SCALARS:
-        return _put(field.number, _write(value, field.type))
+        return delimited(field.number, _write(value, field.type))
     match field.type:
         case "string":
-            return _put(field.number, value.encode())
+            return delimited(field.number, value.encode())
         case "bytes":
-            return _put(field.number, _unbased(value))
+            return delimited(field.number, _unbased(value))
         case "json":
-            return _put(field.number, orjson.dumps(value))
+            return delimited(field.number, orjson.dumps(value))
     since = datetime.fromisoformat(value) - _EPOCH
     seconds, nanos = since.days * 86400 + since.seconds, since.microseconds * 1000
-    return _put(field.number, _write({"seconds": seconds, "nanos": nanos}, "Time"))
+    return delimited(field.number, _write({"seconds": seconds, "nanos": nanos}, "Time"))
 
 
 def _pair(kind: str, key: str, value: Any) -> bytes:
@@ -236,7 +236,7 @@ def _pair(kind: str, key: str, value: Any) -> bytes:
         made = _write({"items": value}, "Texts")
     else:
         made = _unbased(value) if kind == "bytesmap" else value.encode()
-    return _put(1, key.encode()) + _put(2, made)
+    return delimited(1, key.encode()) + delimited(2, made)
 
 
 def _unbased(value: str) -> bytes:
@@ -246,11 +246,14 @@ def _unbased(value: str) -> bytes:
         raise ProtobufError("bytes are not base64") from error
 
 
-def _put(number: int, value: bytes) -> bytes:
-    return b"".join((_number(number << 3 | 2), _number(len(value)), value))
+def delimited(number: int, value: bytes) -> bytes:
+    """Write a field of bytes: texts and messages, too."""
+    return b"".join((varint(number << 3 | 2), varint(len(value)), value))
 
 
-def _number(value: int) -> bytes:
+def varint(value: int) -> bytes:
+    """Write a number of 64 bits."""
+    value &= _WORD
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

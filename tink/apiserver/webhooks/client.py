@@ -2,9 +2,7 @@
 
 Where a webhook is comes from a `clientConfig` (an https URL, or a Service, and the certificates to trust). Connections
 are kept and used again; redirects are not followed; time and the size of answers are bounded. Webhooks on loopback are
-common here, tinkedge's own among them; other special addresses (`tink.net.outbound`) are not connected to. What goes
-wrong is said in the words of Go's HTTP client, because operators look for those (k8s.io/apiserver, pkg/util/webhook;
-k8s.io/client-go, rest).
+common here, tinkedge's own among them; other special addresses (`tink.net.outbound`) are not connected to.
 
 This API server has no Services, so a webhook behind one is not found, as on a cluster where the Service is missing.
 """
@@ -12,6 +10,8 @@ This API server has no Services, so a webhook behind one is not found, as on a c
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import ssl
 from collections import OrderedDict
 from ipaddress import ip_network
@@ -40,7 +40,7 @@ _REACH = Reach(allowed=(ip_network("127.0.0.0/8"), ip_network("::1/128")))
 
 
 class WebhookCallError(Exception):
-    """A webhook could not be asked, or gave no answer that can be read. The message is Kubernetes'."""
+    """A webhook could not be asked, or gave no answer that can be read; the message says why."""
 
 
 class TrustError(WebhookCallError):
@@ -78,7 +78,7 @@ class WebhookClient:
                         break
                     await asyncio.sleep(wait_s)
         except TimeoutError:
-            raise WebhookCallError(f'Post "{url}": context deadline exceeded') from None
+            raise WebhookCallError(f'Post "{url}": no answer within {timeout_s} s') from None
         return _read(status, content, text)
 
     async def _once(
@@ -102,7 +102,7 @@ class WebhookClient:
                 again = (response.status == 429 or response.status >= 500) and after.isascii() and after.isdigit()
                 return response.status, response.headers.get("Content-Type", ""), text, int(after) if again else None
         except (aiohttp.ClientError, OSError) as error:
-            raise WebhookCallError(f'Post "{url}": {_in_words_of_go(error)}') from error
+            raise WebhookCallError(f'Post "{url}": {_why(error)}') from error
 
     def _trust(self, pem: bytes) -> ssl.SSLContext:
         found = self._trust_contexts.get(pem)
@@ -142,27 +142,19 @@ def _read(status: int, content: str, text: bytes) -> Any:
             return load_json(text)
         return next(iter(documents(text.decode())), None)
     except (JsonError, YamlError, UnicodeDecodeError) as error:
-        raise WebhookCallError(f"couldn't get version/kind; json parse error: {error}") from error
+        raise WebhookCallError(str(error)) from error
 
 
 def check_review(answer: Any, api_version: str, kind: str) -> dict[str, Any]:
-    """Check that an answer is an object of this kind, or does not say of which. Raises WebhookCallError.
-
-    The words are those of the decoder of k8s.io/apimachinery with the types that the caller's scheme knows.
-    """
+    """Check that an answer is an object of this kind, or does not say of which. Raises WebhookCallError."""
     if answer is None:
         return {}
     if not isinstance(answer, dict):
         raise WebhookCallError(not_an_object(answer))
-    group = api_version.partition("/")[0]
     given = answer.get("apiVersion") or api_version, answer.get("kind") or kind
-    if given == (api_version, kind):
-        return answer
-    version = str(given[0]).rpartition("/")[2]
-    if given in ((f"{group}/v1", kind), (f"{group}/v1beta1", kind), ("v1", "Status")):
-        wanted = api_version.rpartition("/")[2]
-        raise WebhookCallError(f"converting ({version}.{given[1]}) to ({wanted}.{kind}): unknown conversion")
-    raise WebhookCallError(f'no kind "{given[1]}" is registered for version "{given[0]}"')
+    if given != (api_version, kind):
+        raise WebhookCallError(f"expected a {kind} of {api_version}, got a {given[1]} of {given[0]}")
+    return answer
 
 
 def group_version_kind(answer: dict[str, Any]) -> str:
@@ -171,74 +163,21 @@ def group_version_kind(answer: dict[str, Any]) -> str:
     return f"{group}/{version}, Kind={answer.get('kind') or ''}"
 
 
-_REFUSALS = {
-    400: "the server rejected our request for an unknown reason",
-    401: "the server has asked for the client to provide credentials",
-    404: "the server could not find the requested resource",
-    405: "the server does not allow this method on the requested resource",
-    409: "the server reported a conflict",
-    422: "the server rejected our request due to an error in our request",
-    429: "the server has received too many requests and has asked us to try again later",
-    503: "the server is currently unable to handle the request",
-    504: "the server was unable to return a response in the time allotted, but may still be processing the request",
-}
-
-
 def _refusal(status: int, media: str, text: bytes) -> str:
-    """Say what an HTTP status means (k8s.io/apimachinery, pkg/api/errors, NewGenericServerResponse)."""
-    said = "unknown"
-    try:
+    """Say what an answer means that is none: the message of a Status, or the beginning of its text."""
+    with contextlib.suppress(orjson.JSONDecodeError):
         found = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        found = None
-    if isinstance(found, dict) and found.get("kind") == "Status" and found.get("status") == "Failure":
-        return str(found.get("message") or "")
-    if not media or media.startswith("text/"):
-        said = text[:MAX_REPEATED].decode("utf-8", "replace").strip()
-    if status in _REFUSALS:
-        return _REFUSALS[status]
-    if status in (403, 415):
-        return said
-    if status == 406:
-        unable = "the server was unable to respond with a content type that the client supports"
-        return unable if said in ("", "unknown") else said
-    if status >= 500:
-        return f"an error on the server ({field_errors.quote(said)}) has prevented the request from succeeding"
-    return f"the server responded with the status code {status} but did not return more information"
+        if isinstance(found, dict) and found.get("kind") == "Status" and found.get("status") == "Failure":
+            return str(found.get("message") or "")
+    said = text[:MAX_REPEATED].decode("utf-8", "replace").strip() if not media or media.startswith("text/") else ""
+    return f"it answered with HTTP status {status}" + (f": {said}" if said else "")
 
 
-def _in_words_of_go(error: Exception) -> str:
-    """Say what went wrong on the network as Go's net/http does."""
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return f"dial tcp: lookup {error.host}: no such host"
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return f"tls: failed to verify certificate: {_certificate(error.certificate_error)}"
-    if isinstance(error, aiohttp.ClientConnectorSSLError):
-        reason = getattr(error.os_error, "reason", None) or ""
-        if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"):
-            return "http: server gave HTTP response to HTTPS client"
-        return f"remote error: tls: {str(reason).lower().replace('_', ' ')}"
-    if isinstance(error, aiohttp.ClientConnectorError):
-        words = (error.os_error.strerror or str(error.os_error)).lower()
-        if "connect call failed" in words:
-            words = "connection refused"
-        host = f"[{error.host}]" if ":" in error.host else error.host
-        return f"dial tcp {host}:{error.port}: connect: {words}"
-    if isinstance(error, aiohttp.ServerDisconnectedError):
-        return "EOF"
-    if isinstance(error, ConnectionResetError | aiohttp.ClientOSError):
-        return "read: connection reset by peer"
-    if isinstance(error, aiohttp.ClientPayloadError):
-        return "unexpected EOF"
-    return f"net/http: HTTP/1.x transport connection broken: {error}"
-
-
-def _certificate(error: Exception) -> str:
-    code = getattr(error, "verify_code", 0)
-    if code == 10:
-        return "x509: certificate has expired or is not yet valid"
-    if code in (62, 64):  # of another host, of another address
-        said = str(getattr(error, "verify_message", ""))
-        wanted = said.rpartition("'")[0].rpartition("'")[2]
-        return f"x509: certificate is not valid for any names, but wanted to match {wanted}"
-    return "x509: certificate signed by unknown authority"
+def _why(error: Exception) -> str:
+    """Say what went wrong on the network: the cause, of which aiohttp speaks with the address of a TLS context."""
+    cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
+    number = cause.errno if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) else None
+    if number is not None and number > 0:
+        return os.strerror(number)
+    names = ("verify_message", "reason", "strerror")
+    return next((str(said) for name in names if (said := getattr(cause, name, ""))), str(cause) or type(cause).__name__)

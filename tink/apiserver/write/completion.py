@@ -29,7 +29,8 @@ from tink.schema import (
 
 @cache
 def struct_of(resource: Resource) -> structs.Struct:
-    return structs.struct(resource.kind, resource.openapi)
+    """Give the type of a built-in resource."""
+    return structs.struct(resource.openapi)
 
 
 def read(resource: Resource, new: Raw) -> list[str]:

@@ -10,75 +10,52 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from tink.apiserver import errors
-from tink.apiserver.resources.registry import Resource, Rules
+from tink.apiserver.admission.attributes import USER
+from tink.apiserver.resources import Resource, Rules
 from tink.apiserver.write import completion, submitted
 from tink.schema import FieldError, Raw, compile_schema, field_errors, meta, root_schema
+from tink.schema.shapes import FLAG, TEXT, atomic, mapping, same, struct, texts
 
 AUTHORIZATION = "authorization.k8s.io"
 AUTHENTICATION = "authentication.k8s.io"
 
-_TEXT: Raw = {"type": "string"}
-_FLAG: Raw = {"type": "boolean"}
-_TEXTS: Raw = {"type": "array", "items": _TEXT, "x-kubernetes-list-type": "atomic"}
-_EXTRA: Raw = {"type": "object", "additionalProperties": _TEXTS}
-
-
-def _object(properties: Raw, text: str = "", **more: Any) -> Raw:
-    return {"type": "object", "properties": properties, **({"description": text} if text else {}), **more}
-
-
-def _texts(*names: str) -> Raw:
-    return dict.fromkeys(names, _TEXT)
-
-
-_REQUIREMENTS: Raw = {
-    "type": "array",
-    "items": _object({**_texts("key", "operator"), "values": _TEXTS}),
-    "x-kubernetes-list-type": "atomic",
-}
-_SELECTOR = _object({"rawSelector": _TEXT, "requirements": _REQUIREMENTS})
+_TEXTS = atomic(TEXT)
+_EXTRA = mapping(_TEXTS)
+_SELECTOR = struct(
+    {"rawSelector": TEXT, "requirements": atomic(struct({**texts("key", "operator"), "values": _TEXTS}))}
+)
 _ACTION: Raw = {
-    "nonResourceAttributes": _object(_texts("path", "verb"), "A request for a path that is no resource."),
-    "resourceAttributes": _object(
+    "nonResourceAttributes": struct(texts("path", "verb")),
+    "resourceAttributes": struct(
         {
-            **_texts("namespace", "verb", "group", "version", "resource", "subresource", "name"),
-            "fieldSelector": _SELECTOR,
-            "labelSelector": _SELECTOR,
-        },
-        "A request for a resource.",
+            **texts("namespace", "verb", "group", "version", "resource", "subresource", "name"),
+            **same(_SELECTOR, "fieldSelector", "labelSelector"),
+        }
     ),
 }
-_DECISION = _object(
-    {"allowed": _FLAG, "denied": _FLAG, "reason": _TEXT, "evaluationError": _TEXT},
-    "The answer of the server.",
+_DECISION = struct({**same(FLAG, "allowed", "denied"), **texts("reason", "evaluationError")})
+_SUBJECT = struct({**_ACTION, **texts("user", "uid"), "groups": _TEXTS, "extra": _EXTRA})
+_USER = struct({**texts("username", "uid"), "groups": _TEXTS, "extra": _EXTRA})
+_RULES = struct(
+    {
+        "resourceRules": atomic(
+            struct(same(_TEXTS, "verbs", "apiGroups", "resources", "resourceNames")),
+        ),
+        "nonResourceRules": atomic(struct(same(_TEXTS, "verbs", "nonResourceURLs"))),
+        "incomplete": FLAG,
+        "evaluationError": TEXT,
+    }
 )
-_SUBJECT = _object({**_ACTION, "user": _TEXT, "groups": _TEXTS, "extra": _EXTRA, "uid": _TEXT})
-_USER = _object({"username": _TEXT, "uid": _TEXT, "groups": _TEXTS, "extra": _EXTRA}, "Who the user is.")
-_RULES: Raw = {
-    "resourceRules": {
-        "type": "array",
-        "items": _object(dict.fromkeys(("verbs", "apiGroups", "resources", "resourceNames"), _TEXTS)),
-        "x-kubernetes-list-type": "atomic",
-    },
-    "nonResourceRules": {
-        "type": "array",
-        "items": _object(dict.fromkeys(("verbs", "nonResourceURLs"), _TEXTS)),
-        "x-kubernetes-list-type": "atomic",
-    },
-    "incomplete": _FLAG,
-    "evaluationError": _TEXT,
-}
 
 
-def _review(group: str, kind: str, text: str, spec: Raw | None, status: Raw, namespaced: bool = False) -> Resource:
-    openapi = _object(
-        {**({"spec": spec} if spec else {}), "status": status}, text, **({"required": ["spec"]} if spec else {})
-    )
+def _review(group: str, kind: str, spec: Raw | None, status: Raw, *, namespaced: bool = False) -> Resource:
+    openapi = struct({"status": status})
+    if spec is not None:
+        openapi = struct({"spec": spec, "status": status}, "spec")
     return Resource(
         group,
         "v1",
@@ -93,38 +70,19 @@ def _review(group: str, kind: str, text: str, spec: Raw | None, status: Raw, nam
     )
 
 
-_ALL = (
-    _review(
-        AUTHORIZATION,
-        "LocalSubjectAccessReview",
-        "Asks whether a user or group may do something in one namespace.",
-        _SUBJECT,
-        _DECISION,
-        namespaced=True,
-    ),
-    _review(
-        AUTHORIZATION, "SelfSubjectAccessReview", "Asks whether you may do something.", _object(_ACTION), _DECISION
-    ),
-    _review(
-        AUTHORIZATION,
-        "SelfSubjectRulesReview",
-        "Asks for all that you may do in a namespace.",
-        _object({"namespace": _TEXT}),
-        _object(_RULES, "The rules that apply to you."),
-    ),
-    _review(
-        AUTHORIZATION, "SubjectAccessReview", "Asks whether a user or group may do something.", _SUBJECT, _DECISION
-    ),
-    _review(AUTHENTICATION, "SelfSubjectReview", "Asks who you are.", None, _object({"userInfo": _USER})),
+REVIEWS: Sequence[Resource] = (
+    _review(AUTHORIZATION, "LocalSubjectAccessReview", _SUBJECT, _DECISION, namespaced=True),
+    _review(AUTHORIZATION, "SelfSubjectAccessReview", struct(_ACTION), _DECISION),
+    _review(AUTHORIZATION, "SelfSubjectRulesReview", struct({"namespace": TEXT}), _RULES),
+    _review(AUTHORIZATION, "SubjectAccessReview", _SUBJECT, _DECISION),
+    _review(AUTHENTICATION, "SelfSubjectReview", None, struct({"userInfo": _USER})),
     _review(
         AUTHENTICATION,
         "TokenReview",
-        "Asks whose token this is.",
-        _object({"token": _TEXT, "audiences": _TEXTS}),
-        _object({"authenticated": _FLAG, "user": _USER, "audiences": _TEXTS, "error": _TEXT}),
+        struct({"token": TEXT, "audiences": _TEXTS}),
+        struct({"authenticated": FLAG, "user": _USER, "audiences": _TEXTS, "error": TEXT}),
     ),
 )
-REVIEWS: Sequence[Resource] = _ALL
 """What can be asked. Not in the registry: nothing of it is stored, and `create` is the only verb."""
 _BY_PLURAL = {(review.group, review.version, review.plural): review for review in REVIEWS}
 
@@ -134,25 +92,12 @@ def find_review(group: str, version: str, plural: str) -> Resource | None:
     return _BY_PLURAL.get((group, version, plural))
 
 
-@dataclass(frozen=True)
-class User:
-    """Who asks: what TokenReview and SelfSubjectReview tell."""
-
-    name: str = "admin"
-    groups: tuple[str, ...] = ("system:masters", "system:authenticated")
-
-    def info(self) -> Raw:
-        """Give the user as `UserInfo`."""
-        return {"username": self.name, "groups": list(self.groups)}
-
-
 class Reviewer:
     """Answers reviews for the one user of this server, who is known by `token`."""
 
-    def __init__(self, token: bytes, now: Callable[[], datetime], user: User | None = None) -> None:
+    def __init__(self, token: bytes, now: Callable[[], datetime]) -> None:
         self._token = token
         self._now = now
-        self._user = user or User()
 
     def answer(
         self, review: Resource, namespace: str, value: Any, duplicates: tuple[str, ...] = (), validation: str = "Warn"
@@ -170,7 +115,7 @@ class Reviewer:
                 created = meta.timestamp(self._now())
                 return made | {
                     "metadata": {"creationTimestamp": created},
-                    "status": {"userInfo": self._user.info()},
+                    "status": {"userInfo": USER},
                 }, warnings
             case "SelfSubjectRulesReview":
                 if not spec.get("namespace"):
@@ -190,7 +135,7 @@ class Reviewer:
         given = token.encode("utf-8", "surrogateescape")
         if spec.get("audiences") or not hmac.compare_digest(given, self._token):
             return {"user": {}, "error": "invalid bearer token"}
-        return {"authenticated": True, "user": self._user.info()}
+        return {"authenticated": True, "user": USER}
 
 
 def _everything() -> Raw:
@@ -207,7 +152,7 @@ def _check(kind: str, metadata: Mapping[str, Any], namespace: str, spec: Mapping
     resource, other = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
     if resource is not None and other is not None:
         both = "cannot be specified in combination with resourceAttributes"
-        found.append(field_errors.invalid("spec.nonResourceAttributes", _as_go(other), both))
+        found.append(field_errors.invalid("spec.nonResourceAttributes", other, both))
     if resource is None and other is None:
         neither = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
         found.append(field_errors.invalid("spec.resourceAttributes", None, neither))
@@ -223,12 +168,7 @@ def _check(kind: str, metadata: Mapping[str, Any], namespace: str, spec: Mapping
             )
         if other is not None:
             wrong = "disallowed on this kind of request"
-            found.append(field_errors.invalid("spec.nonResourceAttributes", _as_go(other), wrong))
+            found.append(field_errors.invalid("spec.nonResourceAttributes", other, wrong))
     if left:
         found.append(field_errors.invalid("metadata", left, "must be empty"))
     return found
-
-
-def _as_go(attributes: Mapping[str, Any]) -> Raw:
-    """Write attributes into a message as the real server does, with the names of its own fields."""
-    return {"Path": attributes.get("path", ""), "Verb": attributes.get("verb", "")}

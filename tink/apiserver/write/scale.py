@@ -12,8 +12,7 @@ import orjson
 
 from tink.apiserver import errors, patch
 from tink.apiserver.requests import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, Body, Target, WriteOptions
-from tink.apiserver.resources import Resource
-from tink.apiserver.resources.scale_paths import ScalePaths
+from tink.apiserver.resources import Resource, ScalePaths
 from tink.apiserver.write.strategy import Result
 from tink.apiserver.write.verbs import ATTEMPTS, Verbs
 from tink.schema import Raw, field_errors

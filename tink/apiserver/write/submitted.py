@@ -43,7 +43,7 @@ def object_of(resource: Resource, namespace: str, value: Any) -> Raw:
     """Check that a body is an object of the resource that the path names. Raises StatusError (400, 422)."""
     value = {} if value is None else value
     if not isinstance(value, dict):
-        raise errors.bad_request("couldn't get version/kind; the body must be an object")
+        raise errors.bad_request("the body must be an object")
     kind = value.setdefault("kind", resource.kind)
     api_version = (
         value.get("apiVersion", "") if resource.custom else value.setdefault("apiVersion", resource.api_version)
@@ -170,7 +170,7 @@ def patched(resource: Resource, old: Raw, kind: str, change: Any) -> Raw:
         if resource.rules.typed:
             struct_of(resource).read(new)
         elif not keeps_metadata(resource, kind, change):
-            structs.METADATA.read(fields)
+            structs.METADATA.read(fields, "metadata")
     except structs.MistypedError as error:
         raise _invalid_patch(new, str(error)) from error
     check_name(fields, before["name"])

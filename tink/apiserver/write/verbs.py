@@ -96,7 +96,7 @@ class Verbs:
         """Check that patches of a media type can be applied to a resource. Raises StatusError (415)."""
         accepted = (JSON_PATCH, MERGE_PATCH, *((STRATEGIC_PATCH,) if resource.rules.strategic else ()), APPLY_PATCH)
         if kind not in accepted:
-            raise errors.unsupported_media_type(accepted) if resource.custom else errors.unrouted_media_type()
+            raise errors.unsupported_media_type(accepted)
 
     async def patch(self, resource: Resource, target: Target, kind: str, body: Body, options: WriteOptions) -> Result:
         """Change an object, or its status, by a patch of media type `kind`. Raises StatusError."""

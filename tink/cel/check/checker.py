@@ -315,8 +315,7 @@ class _Checker:
 def check(tree: Node, source: Source, variables: Mapping[str, Type]) -> tuple[Type, frozenset[str]]:
     """The type of the whole expression and the variables it uses; the tree's nodes get their types.
 
-    Raises:
-        CelError: with the text of every error found.
+    Raises CelError: with the text of every error found.
     """
     checker = _Checker(source, variables)
     checker.check(tree)

@@ -31,11 +31,7 @@ class Traversal(Comparison):
         self._free = -1
 
     def visit(self, nodes: int) -> None:
-        """Counts nodes.
-
-        Raises:
-            BudgetExceededError: the traversal costs too much, or takes too long.
-        """
+        """Counts nodes. Raises BudgetExceededError: the traversal costs too much, or takes too long."""
         self._left -= nodes
         if self._left < 0:
             self._charge()
@@ -81,19 +77,14 @@ class Glance(Comparison):
         self._frame = frame
 
     def visit(self, nodes: int) -> None:
-        """Counts objects.
-
-        Raises:
-            BudgetExceededError: the evaluation takes too long.
-        """
+        """Counts objects. Raises BudgetExceededError: the evaluation takes too long."""
         look_sooner(self._frame, nodes * OBJECT)
 
 
 def look_sooner(frame: Frame, nodes: int) -> None:
     """Brings the next look at the clock nearer by work that costs nothing.
 
-    Raises:
-        BudgetExceededError: the evaluation takes too long, or costs too much.
+    Raises BudgetExceededError: the evaluation takes too long, or costs too much.
     """
     frame[0] -= nodes
     frame[1] += nodes

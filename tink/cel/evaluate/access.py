@@ -12,7 +12,7 @@ from tink.cel.evaluate.code import Code, Frame, Run
 from tink.cel.library.named_formats import decoded
 from tink.cel.library.times import json_duration, json_timestamp
 from tink.cel.types import ListType, MapType, ObjectType, Type
-from tink.cel.values import ABSENT, MapList, Optional, SetList, UInt, go_name, shown, type_name
+from tink.cel.values import ABSENT, MapList, Optional, SetList, UInt, shown, type_name
 
 Reader = Callable[[Any], Any]
 
@@ -80,50 +80,31 @@ def variable(slot: int, t: Type) -> Code:
 
 def local(slot: int) -> Code:
     """Reads what the frame has at a place, such as a loop's variable."""
-    return Code(lambda frame: frame[slot], 1, attribute=True, slot=slot)
+    return Code(lambda frame: frame[slot], 1, attribute=True)
 
 
 # fields of declared objects
 
 
-def field(operand: Code, name: str, t: Type, known_as: str) -> Run:
+def field(operand: Run, name: str, t: Type, known_as: str) -> Run:
     """Reads a declared field; one that is null counts as absent. Errors call it what the expression calls it."""
     read = reader(t)
-    plain = _slot_field(operand.slot, name, known_as) if operand.slot else _field(operand.run, name, known_as)
-    if read is None:
-        return plain
-    convert = read
-    return lambda frame: convert(plain(frame))
 
-
-def _field(operand: Run, name: str, known_as: str) -> Run:
     def plain(frame: Frame) -> Any:
         value = operand(frame).get(name)
         if value is None:
             raise missing_key(known_as)
         return value
 
-    return plain
+    if read is None:
+        return plain
+    convert = read
+    return lambda frame: convert(plain(frame))
 
 
-def _slot_field(slot: int, name: str, known_as: str) -> Run:
-    """The same right out of a variable, the most frequent of all."""
-
-    def plain(frame: Frame) -> Any:
-        value = frame[slot].get(name)
-        if value is None:
-            raise missing_key(known_as)
-        return value
-
-    return plain
-
-
-def has_field(operand: Code, name: str) -> Run:
+def has_field(operand: Run, name: str) -> Run:
     """Whether a declared field is there."""
-    get, slot = operand.run, operand.slot
-    if slot:
-        return lambda frame: frame[slot].get(name) is not None
-    return lambda frame: get(frame).get(name) is not None
+    return lambda frame: operand(frame).get(name) is not None
 
 
 # keys and indexes
@@ -146,13 +127,9 @@ _KEYS = frozenset((str, int, UInt, bool, float))
 
 
 def checked_key(key: Any) -> None:
-    """Refuses what can never be an index or key.
-
-    Raises:
-        EvaluationError: a list, null, and so on.
-    """
+    """Refuses what can never be an index or key. Raises EvaluationError: a list, null, and so on."""
     if type(key) not in _KEYS:
-        raise EvaluationError(f"invalid qualifier type: {go_name(key)}")
+        raise EvaluationError(f"invalid qualifier type: {type_name(key)}")
 
 
 def _find(value: Any, key: Any) -> Any:
@@ -181,11 +158,7 @@ def _absent(value: Any, key: Any) -> EvaluationError:
 
 
 def get(value: Any, key: Any) -> Any:
-    """What a value of any type has at an index or key; optionals give optionals.
-
-    Raises:
-        EvaluationError: nothing.
-    """
+    """What a value of any type has at an index or key; optionals give optionals. Raises EvaluationError: nothing."""
     checked_key(key)
     if type(value) is Optional:
         return get_optional(value, key)
@@ -233,53 +206,16 @@ def has_key(operand: Run, name: str) -> Run:
     return run
 
 
-def list_index(operand: Code, at: Code) -> Run:
-    """Reads an element of a list by a number."""
-    make, place_of, slot, place_slot = operand.run, at.run, operand.slot, at.slot
-
-    def run(frame: Frame) -> Any:
-        items, place = make(frame), place_of(frame)
-        if type(place) is int and isinstance(items, list):
-            if 0 <= place < len(items):
-                return items[place]
-            raise EvaluationError(f"index out of bounds: {place}")
-        return get(items, place)
-
-    def run_slots(frame: Frame) -> Any:
-        items, place = frame[slot], frame[place_slot]
-        if type(items) is list and type(place) is int and 0 <= place < len(items):
-            return items[place]
-        return get(items, place)
-
-    return run_slots if slot and place_slot else run
-
-
-def map_index(operand: Code, at: Code) -> Run:
-    """Reads what a map has at a key."""
-    make, key_of, slot, key_slot = operand.run, at.run, operand.slot, at.slot
-
-    def run(frame: Frame) -> Any:
-        items, key = make(frame), key_of(frame)
-        if type(key) is str and type(items) is dict:
-            found = items.get(key, _NOTHING)
-            if found is not _NOTHING:
-                return found
-        return get(items, key)
-
-    def run_slots(frame: Frame) -> Any:
-        items, key = frame[slot], frame[key_slot]
-        if type(key) is str and type(items) is dict:
-            found = items.get(key, _NOTHING)
-            if found is not _NOTHING:
-                return found
-        return get(items, key)
-
-    return run_slots if slot and key_slot else run
-
-
 def index(operand: Run, at: Run) -> Run:
     """Reads by an index or key of any type."""
-    return lambda frame: get(operand(frame), at(frame))
+
+    def run(frame: Frame) -> Any:
+        items, place = operand(frame), at(frame)
+        if type(items) is list and type(place) is int and 0 <= place < len(items):
+            return items[place]  # by far the most frequent
+        return get(items, place)
+
+    return run
 
 
 def optional_index(operand: Run, at: Run) -> Run:

@@ -28,11 +28,7 @@ class Clock(Protocol):
     due: int
 
     def look(self) -> None:
-        """Stops an evaluation that takes too long.
-
-        Raises:
-            BudgetExceededError: it does.
-        """
+        """Stops an evaluation that takes too long. Raises BudgetExceededError: it does."""
 
 
 Frame = list[Any]
@@ -45,16 +41,13 @@ ABSORBED = (EvaluationError, TypeError, AttributeError, KeyError, IndexError, Va
 @dataclass(frozen=True, slots=True)
 class Code:
     """A compiled expression. `attribute` tells that it reads a variable or what is in one (costs treat it apart);
-    `constant` that it has no variables, with its value in `value`; `slot` that it gives what the frame has there;
-    `single` gives the only element of a list that always has one."""
+    `constant` that it has no variables, with its value in `value`."""
 
     run: Run
     cost: int
     attribute: bool = False
     constant: bool = False
     value: Any = None
-    slot: int = 0
-    single: Run | None = None
 
 
 def constant(value: Any) -> Code:
@@ -80,8 +73,7 @@ def charged(code: Code, cost: int | None = None) -> Run:
 def overdrawn(frame: Frame) -> None:
     """Stops an evaluation that has spent all, or takes too long; does nothing before the end of a slice.
 
-    Raises:
-        BudgetExceededError: it is stopped.
+    Raises BudgetExceededError: it is stopped.
     """
     if frame[0] >= 0:
         return

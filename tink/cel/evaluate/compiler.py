@@ -13,7 +13,7 @@ from tink.cel.library.functions import OVERLOADS, TRAVERSING
 from tink.cel.library.regex import PatternError, find_all, pattern_tester
 from tink.cel.library.times import span
 from tink.cel.syntax.tree import Call, Comprehension, Ident, ListNode, Literal, MapNode, Node, Select
-from tink.cel.types import ListType, MapType, ObjectType, Opaque, Type, declared_field
+from tink.cel.types import ObjectType, Opaque, Type, declared_field
 from tink.cel.values import Duration, Optional, TypeValue, cost_of, no_overload, type_name
 
 _CONVERSIONS = frozenset(("bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"))
@@ -74,11 +74,7 @@ class Compiler:
         self.names[name].pop()
 
     def compile(self, node: Node) -> Code:
-        """The code of a node.
-
-        Raises:
-            CelError: a constant conversion or pattern in it is wrong.
-        """
+        """The code of a node. Raises CelError: a constant conversion or pattern in it is wrong."""
         if isinstance(node, Literal):
             return constant(node.value)
         if isinstance(node, Ident):
@@ -123,7 +119,7 @@ class Compiler:
         declared = declared_field(target, node.field)
         if node.test:
             run = (
-                access.has_field(operand, declared.name_in_json)
+                access.has_field(operand.run, declared.name_in_json)
                 if declared
                 else access.has_key(operand.run, node.field)
             )
@@ -134,7 +130,7 @@ class Compiler:
         if declared is None:
             return Code(access.string_key(operand.run, node.field), operand.cost + 1, attribute=True)
         name = declared.name_in_json
-        run = access.field(operand, name, declared.type, node.field)
+        run = access.field(operand.run, name, declared.type, node.field)
         return Code(run, operand.cost + 1, attribute=True)
 
     def optional_field(self, operand: Run, target: Type, name: str) -> Run:
@@ -156,10 +152,6 @@ class Compiler:
         fixed = operand.cost + at.cost - (1 if at.attribute else 0)
         if node.function == "_[?_]" or isinstance(node.args[0].type, Opaque):
             return Code(access.optional_index(operand.run, at.run), fixed, attribute=True)
-        if isinstance(node.args[0].type, ListType):
-            return Code(access.list_index(operand, at), fixed + 1, attribute=True)
-        if isinstance(node.args[0].type, MapType):
-            return Code(access.map_index(operand, at), fixed + 1, attribute=True)
         return Code(access.index(operand.run, at.run), fixed + 1, attribute=True)
 
     # literals
@@ -188,8 +180,7 @@ class Compiler:
 
         if all(part.constant for part in parts) and not optionals:
             return constant([part.value for part in parts])
-        single = runs[0] if len(runs) == 1 and not optionals else None
-        return Code(run_optional if optionals else run, sum(part.cost for part in parts) + LIST_BASE, single=single)
+        return Code(run_optional if optionals else run, sum(part.cost for part in parts) + LIST_BASE)
 
     def map_literal(self, node: MapNode) -> Code:
         """Code for `{a: b}`."""
@@ -412,16 +403,9 @@ class Compiler:
 def _applied(implementation: Any, args: list[Code]) -> Run:
     """A closure that calls a function with what other closures give."""
     runs = [arg.run for arg in args]
-    if not runs:
-        return lambda _: implementation()
     if len(runs) == 1:
-        first, slot = runs[0], args[0].slot
-        if slot:
-            return lambda frame: implementation(frame[slot])
-        return lambda frame: implementation(first(frame))
-    if len(runs) == 2:
-        first, second = runs
-        return lambda frame: implementation(first(frame), second(frame))
+        only = runs[0]
+        return lambda frame: implementation(only(frame))
     return lambda frame: implementation(*[run(frame) for run in runs])
 
 
@@ -437,28 +421,7 @@ def _priced(implementation: Any, args: list[Code], price: Charge) -> Run:
             overdrawn(frame)
         return result
 
-    if len(args) != 2:
-        return run
-    first, second = runs
-    slots = args[0].slot, args[1].slot
-
-    def run_pair(frame: Frame) -> Any:
-        pair = first(frame), second(frame)
-        result = implementation(*pair)
-        frame[0] -= price(pair, result)
-        if frame[0] < 0:
-            overdrawn(frame)
-        return result
-
-    def run_slots(frame: Frame) -> Any:
-        pair = frame[slots[0]], frame[slots[1]]
-        result = implementation(*pair)
-        frame[0] -= price(pair, result)
-        if frame[0] < 0:
-            overdrawn(frame)
-        return result
-
-    return run_slots if all(slots) else run_pair
+    return run
 
 
 def _walking(implementation: Any, args: list[Code], price: Charge | None) -> Run:

@@ -23,35 +23,29 @@ def _no_conversion(to: str) -> EvaluationError:
     return EvaluationError(f"type conversion error from 'string' to '{to}'")
 
 
-def _signed(value: int) -> int:
+def signed(value: int) -> int:
+    """The number, within 64 bits. Raises EvaluationError: outside of them."""
     if not MIN_INT <= value <= MAX_INT:
         raise EvaluationError("integer overflow")
     return value
 
 
-def _unsigned(value: int) -> UInt:
+def unsigned(value: int) -> UInt:
+    """The number, unsigned. Raises EvaluationError: outside of 64 bits."""
     if not 0 <= value <= MAX_UINT:
         raise EvaluationError("unsigned integer overflow")
     return UInt(value)
 
 
 def double_to_int(value: float) -> int:
-    """Towards zero.
-
-    Raises:
-        EvaluationError: outside the numbers that a double can tell apart from 64-bit integers.
-    """
+    """Towards zero. Raises EvaluationError: outside the numbers that a double can tell apart from 64-bit integers."""
     if not -(2.0**63) < value < 2.0**63:
         raise EvaluationError("integer overflow")
     return int(value)
 
 
 def double_to_uint(value: float) -> UInt:
-    """Towards zero.
-
-    Raises:
-        EvaluationError: negative or too large.
-    """
+    """Towards zero. Raises EvaluationError: negative or too large."""
     if not 0.0 <= value < 2.0**64:
         raise EvaluationError("unsigned integer overflow")
     return UInt(int(value))
@@ -123,13 +117,3 @@ def to_text(value: Any) -> str:
     if kind is Duration:
         return duration_text(value)
     return str(int(value)) if kind is UInt else str(value)
-
-
-def uint_to_int(value: int) -> int:
-    """The same number, signed."""
-    return _signed(int(value))
-
-
-def int_to_uint(value: int) -> UInt:
-    """The same number, unsigned."""
-    return _unsigned(value)

@@ -9,8 +9,8 @@ from typing import Any
 
 from tink.cel.cost.charges import LIST_BASE
 from tink.cel.errors import EvaluationError
-from tink.cel.evaluate.code import ABSORBED, Code, Frame, Run, as_error, charged, overdrawn
-from tink.cel.values import MAX_INT, go_name, no_overload
+from tink.cel.evaluate.code import ABSORBED, Code, Frame, as_error, charged, overdrawn
+from tink.cel.values import MAX_INT, no_overload, type_name
 
 
 def _elements(value: Any) -> Iterable[Any]:
@@ -18,7 +18,7 @@ def _elements(value: Any) -> Iterable[Any]:
         return value
     if type(value) is dict:
         return list(value)
-    raise EvaluationError(f"got '{go_name(value)}', expected iterable type")
+    raise EvaluationError(f"got '{type_name(value)}', expected iterable type")
 
 
 def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
@@ -26,7 +26,7 @@ def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
         return enumerate(value)
     if type(value) is dict:
         return list(value.items())
-    raise EvaluationError(f"unsupported comprehension range type: {go_name(value)}")
+    raise EvaluationError(f"unsupported comprehension range type: {type_name(value)}")
 
 
 Rounds = Callable[[Frame], Iterable[None]]
@@ -56,13 +56,7 @@ def quantifier(over: Code, slots: tuple[int, int], predicate: Code, *, every: bo
     """`all` (`every`) or `exists`: ends at the first round that decides; errors count only if none does."""
     per_round = (3 if every else 4) + predicate.cost
     per_test = per_round - 1 - predicate.cost
-    test, slot = predicate.run, slots[0]
-    stop = not every
-    if slots[1] < 0 and over.single is not None:
-        return Code(_once(over.single, slot, test, per_round), over.cost + 1)
-    if slots[1] < 0:
-        return Code(_quick_quantifier(over.run, slot, test, (per_round, per_test), stop=stop), over.cost + 1)
-    loop = rounds(over, *slots)
+    test, loop, stop = predicate.run, rounds(over, *slots), not every
 
     def run(frame: Frame) -> bool:
         failed: BaseException | None = None
@@ -71,38 +65,6 @@ def quantifier(over: Code, slots: tuple[int, int], predicate: Code, *, every: bo
             if decided:
                 frame[0] -= per_test
                 break
-            frame[0] -= per_round
-            overdrawn(frame)
-            try:
-                value = test(frame)
-                if value is stop:
-                    decided = True
-                elif value is not every:
-                    raise no_overload()
-            except ABSORBED as error:
-                failed = failed or error
-        if decided:
-            return stop
-        if failed is not None:
-            raise as_error(failed)
-        return every
-
-    return Code(run, over.cost + 1)
-
-
-def _quick_quantifier(get: Run, slot: int, test: Run, costs: tuple[int, int], *, stop: bool) -> Run:
-    """The same over one variable, which nearly every rule uses, without a generator."""
-    per_round, per_test = costs
-    every = not stop
-
-    def run(frame: Frame) -> bool:
-        failed: BaseException | None = None
-        decided = False
-        for item in _elements(get(frame)):
-            if decided:
-                frame[0] -= per_test
-                break
-            frame[slot] = item
             frame[0] -= per_round
             if frame[0] < 0:
                 overdrawn(frame)
@@ -120,23 +82,7 @@ def _quick_quantifier(get: Run, slot: int, test: Run, costs: tuple[int, int], *,
             raise as_error(failed)
         return every
 
-    return run
-
-
-def _once(get: Run, slot: int, test: Run, cost: int) -> Run:
-    """The same over a list of one element: how rules without `cel.bind` name what they use often."""
-
-    def run(frame: Frame) -> bool:
-        frame[slot] = get(frame)
-        frame[0] -= cost
-        if frame[0] < 0:
-            overdrawn(frame)
-        value = test(frame)
-        if value is True or value is False:
-            return value
-        raise no_overload()
-
-    return run
+    return Code(run, over.cost + 1)
 
 
 def exactly_one(over: Code, slots: tuple[int, int], predicate: Code) -> Code:
@@ -171,24 +117,6 @@ def collect(over: Code, slots: tuple[int, int], element: Code, predicate: Code |
     loop, make = rounds(over, *slots), element.run
     test = predicate.run if predicate else None
     per_round = predicate.cost if predicate else body
-    get, slot, single = over.run, slots[0], slots[1] < 0
-
-    def run_single(frame: Frame) -> list[Any]:
-        out: list[Any] = []
-        for item in _elements(get(frame)):
-            frame[slot] = item
-            frame[0] -= per_round
-            if frame[0] < 0:
-                overdrawn(frame)
-            if test is not None:
-                value = test(frame)
-                if value is False:
-                    continue
-                if value is not True:
-                    raise no_overload()
-                frame[0] -= body
-            out.append(make(frame))
-        return out
 
     def run(frame: Frame) -> list[Any]:
         out: list[Any] = []
@@ -205,7 +133,7 @@ def collect(over: Code, slots: tuple[int, int], element: Code, predicate: Code |
             out.append(make(frame))
         return out
 
-    return Code(run_single if single else run, over.cost + 1)
+    return Code(run, over.cost + 1)
 
 
 def insert(

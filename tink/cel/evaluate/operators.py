@@ -13,6 +13,7 @@ from tink.cel.cost.traversal import OBJECT, Glance, Traversal, look_sooner
 from tink.cel.errors import EvaluationError
 from tink.cel.evaluate.access import reader
 from tink.cel.evaluate.code import ABSORBED, Code, Frame, Run, as_error, charged, constant, overdrawn
+from tink.cel.evaluate.conversions import signed
 from tink.cel.evaluate.equality import contains, equal, lists_equal
 from tink.cel.types import ListType, MapType, ObjectType, Type
 from tink.cel.values import no_overload
@@ -22,8 +23,6 @@ _SCALARS = frozenset(("int", "bool", "string", "bytes", "timestamp", "duration",
 
 def logical(terms: list[Code], *, stop: bool) -> Code:
     """`||` (`stop` is True) or `&&` (False): the first term that is `stop` decides; errors count only if none is."""
-    if len(terms) == 2:
-        return Code(_logical_pair(terms[0].run, charged(terms[1]), stop=stop), terms[0].cost)
     runs = [(0, terms[0].run), *((term.cost, term.run) for term in terms[1:])]
 
     def run(frame: Frame) -> bool:
@@ -45,29 +44,6 @@ def logical(terms: list[Code], *, stop: bool) -> Code:
         return not stop
 
     return Code(run, terms[0].cost)
-
-
-def _logical_pair(left: Run, right: Run, *, stop: bool) -> Run:
-    def run(frame: Frame) -> bool:
-        try:
-            value = left(frame)
-            if value is stop:
-                return bool(value)
-            if value is not (not stop):
-                raise no_overload()
-        except ABSORBED as error:
-            try:
-                if right(frame) is stop:
-                    return bool(stop)
-            except ABSORBED:
-                pass
-            raise as_error(error) from None
-        value = right(frame)
-        if value is stop or value is (not stop):
-            return bool(value)
-        raise no_overload()
-
-    return run
 
 
 def negation(code: Code) -> Code:
@@ -179,18 +155,11 @@ def equals(left: Code, right: Code, t: Type, other: Type, *, wanted: bool) -> Co
     fixed = left.cost + right.cost
     known = t.shape == other.shape and t.shape not in ("dyn", "typevar")
     if known and t.shape in ("int", "bool"):
-        if right.constant and wanted:
-            value = right.value
-            return Code(lambda frame: a(frame) == value, fixed + 1)
-        if wanted:
-            return Code(lambda frame: a(frame) == b(frame), fixed + 1)
-        return Code(lambda frame: a(frame) != b(frame), fixed + 1)
+        return Code(lambda frame: (a(frame) == b(frame)) is wanted, fixed + 1)
     same = _equality_in_frame(t) if known else _walked
     opaque = t.shape == "opaque" or (isinstance(t, ObjectType) and not t.fields)
     if wanted and known and opaque and getattr(t, "name", "") != "optional_type":
         return Code(lambda frame: same(frame, a(frame), b(frame)) is wanted, fixed + 1)
-    if known and t.shape == "string" and right.constant:
-        return Code(_equality_with(a, right.value, wanted=wanted), fixed)
     if known and t.shape == "string":
         return Code(_string_equality(a, b, wanted=wanted), fixed)
 
@@ -212,24 +181,6 @@ def _string_equality(a: Run, b: Run, *, wanted: bool) -> Run:
     return run
 
 
-def _equality_with(a: Run, text: str, *, wanted: bool) -> Run:
-    """The equality with a text known now."""
-    limit = len(text)
-
-    def run(frame: Frame) -> bool:
-        x = a(frame)
-        frame[0] -= values.cost_of(min(len(x), limit))
-        return (x == text) is wanted
-
-    def run_short(frame: Frame) -> bool:
-        x = a(frame)
-        if len(x) and limit:
-            frame[0] -= 1
-        return (x == text) is wanted
-
-    return run if limit > 10 else run_short
-
-
 # order
 
 _ORDER: dict[str, Callable[[Any, Any], bool]] = {
@@ -246,7 +197,8 @@ def ordered(function: str, left: Code, right: Code, t: Type, other: Type, overlo
     a, b = left.run, right.run
     fixed = left.cost + right.cost
     if t.shape == other.shape and t.shape in ("int", "uint"):
-        return Code(_whole_order(_ORDER[function], a, right), fixed + 1)
+        test = _ORDER[function]
+        return Code(lambda frame: test(a(frame), b(frame)), fixed + 1)
     wanted = _WANTED[function]
     sized = len(overloads) == 1 and t.shape in ("string", "bytes")
 
@@ -259,22 +211,6 @@ def ordered(function: str, left: Code, right: Code, t: Type, other: Type, overlo
         return values.compare(x, y) in wanted
 
     return Code(run, fixed if sized else fixed + 1)
-
-
-def _whole_order(test: Callable[[Any, Any], bool], a: Run, right: Code) -> Run:
-    if right.constant:
-        value = right.value
-        if test is operator.ge:
-            return lambda frame: a(frame) >= value
-        if test is operator.le:
-            return lambda frame: a(frame) <= value
-        return lambda frame: test(a(frame), value)
-    b = right.run
-    if test is operator.le:
-        return lambda frame: a(frame) <= b(frame)
-    if test is operator.ge:
-        return lambda frame: a(frame) >= b(frame)
-    return lambda frame: test(a(frame), b(frame))
 
 
 # membership
@@ -311,9 +247,6 @@ def whole(overload: str, left: Code, right: Code) -> Code | None:
     a, b = left.run, right.run
 
     def run(frame: Frame) -> int:
-        result: int = compute(a(frame), b(frame))
-        if -0x8000000000000000 <= result <= 0x7FFFFFFFFFFFFFFF:
-            return result
-        raise EvaluationError("integer overflow")
+        return signed(compute(a(frame), b(frame)))
 
     return Code(run, left.cost + right.cost + 1)

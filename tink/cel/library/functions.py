@@ -10,6 +10,7 @@ from typing import Any
 from tink.cel import values
 from tink.cel.errors import EvaluationError
 from tink.cel.evaluate import conversions
+from tink.cel.evaluate.conversions import signed, unsigned
 from tink.cel.library import lists, net, quantity, semver, strings, times, urls
 from tink.cel.library.named_formats import FORMATS, NamedFormat
 from tink.cel.library.regex import PatternError, find_all, pattern_tester
@@ -28,35 +29,22 @@ def _no_duration(_: int) -> Duration:
     raise EvaluationError("type conversion error from 'int' to 'google.protobuf.Duration'")
 
 
-def _divided(a: int, b: int) -> int:
+def _divisor(b: int, what: str) -> int:
     if b == 0:
-        raise EvaluationError("division by zero")
-    whole = abs(a) // abs(b)
-    result = whole if (a < 0) is (b < 0) else -whole
-    if result > values.MAX_INT:
-        raise EvaluationError("integer overflow")
-    return result
+        raise EvaluationError(f"{what} by zero")
+    return b
+
+
+def _divided(a: int, b: int) -> int:
+    whole = abs(a) // abs(_divisor(b, "division"))
+    return signed(whole if (a < 0) is (b < 0) else -whole)
 
 
 def _modulo(a: int, b: int) -> int:
-    if b == 0:
-        raise EvaluationError("modulus by zero")
+    rest = abs(a) % abs(_divisor(b, "modulus"))
     if a == values.MIN_INT and b == -1:
         raise EvaluationError("integer overflow")
-    rest = abs(a) % abs(b)
     return -rest if a < 0 else rest
-
-
-def _uint_divided(a: int, b: int) -> UInt:
-    if b == 0:
-        raise EvaluationError("division by zero")
-    return UInt(int(a) // int(b))
-
-
-def _uint_modulo(a: int, b: int) -> UInt:
-    if b == 0:
-        raise EvaluationError("modulus by zero")
-    return UInt(int(a) % int(b))
 
 
 def _double_divided(a: float, b: float) -> float:
@@ -66,39 +54,6 @@ def _double_divided(a: float, b: float) -> float:
         return float("nan")
     negative = (a < 0) is not (str(b)[0] == "-")
     return float("-inf") if negative else float("inf")
-
-
-def _subtract(a: int, b: int) -> int:
-    result = a - b
-    if not values.MIN_INT <= result <= values.MAX_INT:
-        raise EvaluationError("integer overflow")
-    return result
-
-
-def _uint_subtract(a: int, b: int) -> UInt:
-    if b > a:
-        raise EvaluationError("unsigned integer overflow")
-    return UInt(int(a) - int(b))
-
-
-def _multiply(a: int, b: int) -> int:
-    result = a * b
-    if not values.MIN_INT <= result <= values.MAX_INT:
-        raise EvaluationError("integer overflow")
-    return result
-
-
-def _uint_multiply(a: int, b: int) -> UInt:
-    result = int(a) * int(b)
-    if result > values.MAX_UINT:
-        raise EvaluationError("unsigned integer overflow")
-    return UInt(result)
-
-
-def _negate(value: int) -> int:
-    if value == values.MIN_INT:
-        raise EvaluationError("integer overflow")
-    return -value
 
 
 def matches(text: str, pattern: str) -> bool:
@@ -232,21 +187,21 @@ _ARITHMETIC: dict[str, Function] = {
     "add_duration_timestamp": times.add,
     "add_timestamp_duration": times.add,
     "subtract_double": lambda a, b: a - b,
-    "subtract_int64": _subtract,
-    "subtract_uint64": _uint_subtract,
+    "subtract_int64": lambda a, b: signed(a - b),
+    "subtract_uint64": lambda a, b: unsigned(int(a) - int(b)),
     "subtract_duration_duration": times.subtract,
     "subtract_timestamp_duration": times.subtract,
     "subtract_timestamp_timestamp": times.subtract,
     "multiply_double": lambda a, b: a * b,
-    "multiply_int64": _multiply,
-    "multiply_uint64": _uint_multiply,
+    "multiply_int64": lambda a, b: signed(a * b),
+    "multiply_uint64": lambda a, b: unsigned(int(a) * int(b)),
     "divide_double": _double_divided,
     "divide_int64": _divided,
-    "divide_uint64": _uint_divided,
+    "divide_uint64": lambda a, b: UInt(int(a) // int(_divisor(b, "division"))),
     "modulo_int64": _modulo,
-    "modulo_uint64": _uint_modulo,
+    "modulo_uint64": lambda a, b: UInt(int(a) % int(_divisor(b, "modulus"))),
     "negate_double": lambda value: -value,
-    "negate_int64": _negate,
+    "negate_int64": lambda value: signed(-value),
 }
 
 _CONVERSIONS: dict[str, Function] = {
@@ -264,9 +219,9 @@ _CONVERSIONS: dict[str, Function] = {
     "duration_to_int64": lambda value: value.ns,
     "string_to_int64": conversions.string_to_int,
     "timestamp_to_int64": lambda value: value.ns // times.NANO,
-    "uint64_to_int64": conversions.uint_to_int,
+    "uint64_to_int64": lambda value: signed(int(value)),
     "double_to_uint64": conversions.double_to_uint,
-    "int64_to_uint64": conversions.int_to_uint,
+    "int64_to_uint64": unsigned,
     "string_to_uint64": conversions.string_to_uint,
     "int64_to_timestamp": conversions.int_to_timestamp,
     "string_to_timestamp": times.parse_timestamp,

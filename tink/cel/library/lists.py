@@ -37,8 +37,7 @@ MAX_COMPARED = 10_000_000
 def add_lists(traversal: Traversal, a: list[Any], b: list[Any]) -> list[Any]:
     """`a + b` by the kind of the left list: appended, united, or merged by keys.
 
-    Raises:
-        EvaluationError: it would be too long, or too much work.
+    Raises EvaluationError: it would be too long, or too much work.
     """
     if len(a) + len(b) > MAX_LENGTH:
         raise EvaluationError("operation cancelled: result is too large")
@@ -137,8 +136,7 @@ def is_sorted(traversal: Traversal, items: list[Any]) -> bool:
 def extreme(traversal: Traversal, items: list[Any], wanted: int, name: str) -> Any:
     """The least (`wanted` = -1) or greatest (1) element.
 
-    Raises:
-        EvaluationError: the list is empty or has elements without order.
+    Raises EvaluationError: the list is empty or has elements without order.
     """
     if not items:
         raise EvaluationError(f"{name} called on empty list")
@@ -198,11 +196,7 @@ def flatten(traversal: Traversal, items: list[Any], depth: int = 1) -> list[Any]
 
 
 def sort_by(traversal: Traversal, items: list[Any], keys: list[Any]) -> list[Any]:
-    """The elements in the order of their keys.
-
-    Raises:
-        EvaluationError: keys of several types, or without order.
-    """
+    """The elements in the order of their keys. Raises EvaluationError: keys of several types, or without order."""
     if len(items) != len(keys):
         raise EvaluationError(
             "@sortByAssociatedKeys() expected a list of the same size as the associated keys list, but got"

@@ -8,6 +8,8 @@ import binascii
 import datetime
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from tink.cel.library.urls import problem
 from tink.cel.values import OpaqueValue
@@ -50,22 +52,14 @@ _VALUE_TEXT = (
 )
 
 
+@dataclass(slots=True, unsafe_hash=True)
 class NamedFormat(OpaqueValue):
     """A format: its name, the length of pattern that costs go by, and the check."""
 
-    __slots__ = ("check", "name", "pattern_size")
-    type_name = "kubernetes.NamedFormat"
-
-    def __init__(self, name: str, pattern_size: int, check: Callable[[str], list[str]]) -> None:
-        self.name = name
-        self.pattern_size = pattern_size
-        self.check = check
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is NamedFormat and other.name == self.name
-
-    def __hash__(self) -> int:
-        return hash(self.name)
+    name: str
+    pattern_size: int = field(compare=False)
+    check: Callable[[str], list[str]] = field(compare=False)
+    type_name: ClassVar[str] = "kubernetes.NamedFormat"
 
 
 def _long(text: str, limit: int, unit: str = "characters") -> list[str]:

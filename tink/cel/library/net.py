@@ -6,30 +6,23 @@ What is an address is what Go's net/netip takes: no leading zeros, no zone, no I
 import ipaddress
 import re
 import socket
+from dataclasses import dataclass
+from typing import ClassVar
 
 from tink.cel.errors import EvaluationError
 from tink.cel.values import OpaqueValue
 from tink.golang import quote
 
-_HEX = frozenset("0123456789abcdefABCDEF")
 _BITS = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
 
 
+@dataclass(slots=True, unsafe_hash=True)
 class Ip(OpaqueValue):
     """An address: its number and 32 or 128 bits."""
 
-    __slots__ = ("bits", "number")
-    type_name = "net.IP"
-
-    def __init__(self, number: int, bits: int) -> None:
-        self.number = number
-        self.bits = bits
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is Ip and other.number == self.number and other.bits == self.bits
-
-    def __hash__(self) -> int:
-        return hash((self.number, self.bits))
+    number: int
+    bits: int
+    type_name: ClassVar[str] = "net.IP"
 
     def __str__(self) -> str:
         if self.bits == 32:
@@ -41,21 +34,13 @@ class Ip(OpaqueValue):
         return self.bits // 8
 
 
+@dataclass(slots=True, unsafe_hash=True)
 class Cidr(OpaqueValue):
     """An address with the length of its prefix."""
 
-    __slots__ = ("ip", "length")
-    type_name = "net.CIDR"
-
-    def __init__(self, ip: Ip, length: int) -> None:
-        self.ip = ip
-        self.length = length
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is Cidr and other.ip == self.ip and other.length == self.length
-
-    def __hash__(self) -> int:
-        return hash((self.ip, self.length))
+    ip: Ip
+    length: int
+    type_name: ClassVar[str] = "net.CIDR"
 
     def __str__(self) -> str:
         return f"{self.ip}/{self.length}"
@@ -75,77 +60,6 @@ class Cidr(OpaqueValue):
         return Cidr(Ip(self.ip.number >> shift << shift, self.ip.bits), self.length)
 
 
-def _v4_problem(text: str) -> str:
-    """Why the text of an IPv4 address is none, as Go says it."""
-    value, digits, fields = 0, 0, 0
-    for at, char in enumerate(text):
-        if "0" <= char <= "9":
-            if digits == 1 and value == 0:
-                return "IPv4 field has octet with leading zero"
-            value, digits = value * 10 + ord(char) - 48, digits + 1
-            if value > 255:
-                return "IPv4 field has value >255"
-        elif char == ".":
-            if at in (0, len(text) - 1) or text[at - 1] == ".":
-                return f"IPv4 field must have at least one digit (at {quote(text[at:])})"
-            if fields == 3:
-                return "IPv4 address too long"
-            fields, value, digits = fields + 1, 0, 0
-        else:
-            return f"unexpected character (at {quote(text[at:])})"
-    return "IPv4 address too short"
-
-
-def _v6_problem(text: str) -> str:
-    """Why the text of an IPv6 address is none, as Go says it."""
-    rest, groups, ellipsis = text, 0, False
-    if rest.startswith("::"):
-        rest, ellipsis = rest[2:], True
-    while groups < 8:
-        size = 0
-        while size < len(rest) and rest[size] in _HEX:
-            size += 1
-        at = f" (at {quote(rest)})"
-        if size > 4:
-            return f"each group must have 4 or less digits{at}"
-        if size == 0:
-            return f"each colon-separated field must have at least one digit{at}"
-        if rest[size : size + 1] == ".":
-            if not ellipsis and groups != 6:
-                return f"embedded IPv4 address must replace the final 2 fields of the address{at}"
-            if groups > 6:
-                return f"too many hex fields to fit an embedded IPv4 at the end of the address{at}"
-            return _v4_problem(rest)
-        groups, rest = groups + 1, rest[size:]
-        if not rest:
-            break
-        if rest[0] != ":":
-            return f"unexpected character, want colon (at {quote(rest)})"
-        if len(rest) == 1:
-            return f"colon must be followed by more characters (at {quote(rest)})"
-        rest = rest[1:]
-        if rest[0] == ":":
-            if ellipsis:
-                return f"multiple :: in address (at {quote(rest)})"
-            ellipsis, rest = True, rest[1:]
-            if not rest:
-                break
-    if rest:
-        return f"trailing garbage after address (at {quote(rest)})"
-    return "the :: must expand to at least one field of zeros" if groups == 8 else "address string too short"
-
-
-def _problem(text: str) -> str:
-    for char in text:
-        if char == ".":
-            return _v4_problem(text)
-        if char == ":":
-            return _v6_problem(text.partition("%")[0])
-        if char == "%":
-            return "missing IPv6 address"
-    return "unable to parse IP"
-
-
 def _number(text: str) -> tuple[int, int] | None:
     """The number and the bits of an address without zone; None if it is none."""
     try:
@@ -156,15 +70,13 @@ def _number(text: str) -> tuple[int, int] | None:
         return None
 
 
-def _address(text: str) -> tuple[Ip | None, str, str]:
-    """Address, zone and problem of a text."""
+def address(text: str) -> tuple[Ip | None, str]:
+    """The address, None if the text is none, and its zone."""
     bare, percent, zone = text.partition("%")
     found = _number(bare) if ":" in bare or not percent else None
-    if found is None or "\0" in text:
-        return None, "", f"ParseAddr({quote(text)}): {_problem(text)}"
-    if percent and not zone:
-        return None, "", f"ParseAddr({quote(text)}): zone must be a non-empty string"
-    return Ip(*found), zone, ""
+    if found is None or "\0" in text or (percent and not zone):
+        return None, ""
+    return Ip(*found), zone
 
 
 def _mapped(ip: Ip) -> bool:
@@ -172,14 +84,10 @@ def _mapped(ip: Ip) -> bool:
 
 
 def parse_ip(text: str) -> Ip:
-    """An address.
-
-    Raises:
-        EvaluationError: the text is none, has a zone, or is IPv4 inside IPv6.
-    """
-    ip, zone, problem = _address(text)
+    """An address. Raises EvaluationError: the text is none, has a zone, or is IPv4 inside IPv6."""
+    ip, zone = address(text)
     if ip is None:
-        raise EvaluationError(f"IP Address {quote(text)} parse error during conversion from string: {problem}")
+        raise EvaluationError(f"{quote(text)} is not an IP address")
     if zone:
         raise EvaluationError(f"IP address {quote(text)} with zone value is not allowed")
     if _mapped(ip):
@@ -193,29 +101,14 @@ def is_ip(text: str) -> bool:
     return found is not None and "%" not in text and not (found[1] == 128 and found[0] >> 32 == 0xFFFF)
 
 
-_CONVERSION = "network address parse error during conversion from string: "
-
-
 def parse_cidr(text: str) -> Cidr:
-    """An address with the length of its prefix.
-
-    Raises:
-        EvaluationError: the text is none.
-    """
-    head, slash, tail = text.rpartition("/")
-    ip, zone, problem = _address(head) if slash else (None, "", "no '/'")
-    if ip is None:
-        pass
-    elif zone:
-        problem = "IPv6 zones cannot be present in a prefix"
-    elif not _BITS.fullmatch(tail):
-        problem = f"bad bits after slash: {quote(tail)}"
-    elif int(tail) > ip.bits:
-        problem = "prefix length out of range"
-    if problem or ip is None:
-        raise EvaluationError(f"{_CONVERSION}{_CONVERSION}netip.ParsePrefix({quote(text)}): {problem}")
+    """An address with the length of its prefix. Raises EvaluationError: the text is none."""
+    head, _, tail = text.rpartition("/")
+    ip, zone = address(head)
+    if ip is None or zone or not _BITS.fullmatch(tail) or int(tail) > ip.bits:
+        raise EvaluationError(f"{quote(text)} is not an IP address with the length of a prefix")
     if _mapped(ip):
-        raise EvaluationError(f"{_CONVERSION}IPv4-mapped IPv6 address {quote(text)} is not allowed")
+        raise EvaluationError(f"IPv4-mapped IPv6 address {quote(text)} is not allowed")
     return Cidr(ip, int(tail))
 
 

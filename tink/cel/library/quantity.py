@@ -66,11 +66,7 @@ def _suffix(text: str) -> tuple[str, int]:
 
 
 def parse(text: str) -> Quantity:
-    """A quantity.
-
-    Raises:
-        EvaluationError: the text is none.
-    """
+    """A quantity. Raises EvaluationError: the text is none."""
     match = _TEXT.fullmatch(text)
     if match is None or not text:
         raise _wrong(f"quantities must match the regular expression '{_PATTERN}'")

@@ -1,4 +1,4 @@
-"""Regular expressions in linear time (RE2), worded as Go's when they are wrong.
+"""Regular expressions in linear time (RE2).
 
 Patterns that stand in an expression are compiled with it; others once for each of the last few texts.
 """
@@ -14,61 +14,26 @@ _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
 _OPTIONS.never_capture = True  # no function returns groups, and RE2 is much faster without them
 
-_WORDING = {
-    "missing ]": "missing closing ]",
-    "missing )": "missing closing )",
-    "unexpected )": "unexpected )",
-    "no argument for repetition operator": "missing argument to repetition operator",
-    "bad repetition operator": "invalid nested repetition operator",
-    "invalid character class range": "invalid character class range",
-    "invalid repetition size": "invalid repeat count",
-    "invalid escape sequence": "invalid escape sequence",
-    "trailing \\": "trailing backslash at end of expression",
-    "invalid perl operator": "invalid or unsupported Perl syntax",
-    "invalid named capture group": "invalid named capture",
-    "invalid UTF-8": "invalid UTF-8",
-}
-_WITHOUT_PLACE = ("trailing backslash at end of expression",)
-
 
 class PatternError(Exception):
-    """A pattern that is not one; the text is Go's."""
-
-
-def _explained(pattern: str, message: str) -> str:
-    problem, _, place = message.partition(": ")
-    wording = _WORDING.get(problem, problem)
-    if wording in _WITHOUT_PLACE:
-        place = ""
-    elif wording == "missing closing )" or wording == "unexpected )":
-        place = pattern
-    shown = f"{wording}: `{place}`" if place or wording not in _WITHOUT_PLACE else f"{wording}: ``"
-    return f"error parsing regexp: {shown}"
+    """A pattern that is not one; the text is RE2's."""
 
 
 @functools.lru_cache(maxsize=512)
 def compiled(pattern: str) -> Any:
-    """The compiled pattern.
-
-    Raises:
-        PatternError: RE2 does not take it.
-    """
+    """The compiled pattern. Raises PatternError: RE2 does not take it."""
     try:
         return re2.compile(pattern, options=_OPTIONS)
     except re2.error as error:
         text = error.args[0] if error.args else ""
         message = text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
-        raise PatternError(_explained(pattern, message)) from None
+        raise PatternError(f"error parsing regexp: {message}") from None
     except UnicodeEncodeError:
-        raise PatternError("error parsing regexp: invalid UTF-8: ``") from None
+        raise PatternError("error parsing regexp: invalid UTF-8") from None
 
 
 def check_pattern(pattern: str) -> None:
-    """See that a text is a pattern.
-
-    Raises:
-        PatternError: RE2 does not take it.
-    """
+    """See that a text is a pattern. Raises PatternError: RE2 does not take it."""
     compiled(pattern)
 
 
@@ -103,11 +68,7 @@ _match_of, _ANYWHERE = _choose_match()
 
 
 def pattern_tester(pattern: str) -> Callable[[str], bool]:
-    """A function that tells whether a text has a match.
-
-    Raises:
-        PatternError: as `compiled`.
-    """
+    """A function that tells whether a text has a match. Raises PatternError: as `compiled`."""
     match, anywhere = _match_of(compiled(pattern)), _ANYWHERE
 
     def test(text: str) -> bool:
@@ -120,8 +81,7 @@ def pattern_tester(pattern: str) -> Callable[[str], bool]:
 def find_all(pattern: str, text: str, limit: int = -1) -> list[str]:
     """The first matches in order, all of them for a negative limit; an empty match right behind one is none (Go).
 
-    Raises:
-        PatternError: as `compiled`.
+    Raises PatternError: as `compiled`.
     """
     match, anywhere = _match_of(compiled(pattern)), _ANYWHERE
     data = text.encode("utf-8", "surrogatepass")

@@ -6,8 +6,12 @@ from tink.cel.errors import EvaluationError
 from tink.cel.values import MAX_UINT, OpaqueValue
 from tink.golang import quote
 
-_ALPHANUM = re.compile(r"[0-9A-Za-z-]*", re.ASCII)
-_NUMERIC = re.compile(r"[0-9]*", re.ASCII)
+_NUMBER = r"(0|[1-9][0-9]{0,19})"
+_VERSION = re.compile(
+    rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(?:-([0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*))?(?:\+([0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*))?",
+    re.ASCII,
+)
+_DIGITS = re.compile(r"[0-9]+", re.ASCII)
 
 
 class Semver(OpaqueValue):
@@ -34,63 +38,29 @@ class Semver(OpaqueValue):
         return f"{text}+{self.build}" if self.build else text
 
 
-def _number(text: str, what: str) -> int:
-    if not _NUMERIC.fullmatch(text):
-        raise EvaluationError(f"Invalid character(s) found in {what.lower()} number {quote(text)}")
-    if len(text) > 1 and text[0] == "0":
-        raise EvaluationError(f"{what} number must not contain leading zeroes {quote(text)}")
-    return _unsigned(text)
-
-
-def _unsigned(text: str) -> int:
-    if not text:
-        raise EvaluationError('strconv.ParseUint: parsing "": invalid syntax')
-    if len(text) > 20 or int(text) > MAX_UINT:
-        raise EvaluationError(f"strconv.ParseUint: parsing {quote(text)}: value out of range")
-    return int(text)
-
-
-def _identifier(text: str) -> int | str:
-    if not text:
-        raise EvaluationError("Prerelease is empty")
-    if _NUMERIC.fullmatch(text):
-        if len(text) > 1 and text[0] == "0":
-            raise EvaluationError(f"Numeric PreRelease version must not contain leading zeroes {quote(text)}")
-        return _unsigned(text)
-    if not _ALPHANUM.fullmatch(text):
-        raise EvaluationError(f"Invalid character(s) found in prerelease {quote(text)}")
-    return text
+def _wrong(text: str) -> EvaluationError:
+    return EvaluationError(f"{quote(text)} is not a semantic version")
 
 
 def parse(text: str) -> Semver:
-    """A version, strictly.
-
-    Raises:
-        EvaluationError: the text is none.
-    """
-    if not text:
-        raise EvaluationError("Version string empty")
-    parts = text.split(".", 2)
-    if len(parts) != 3:
-        raise EvaluationError("No Major.Minor.Patch elements found")
-    major, minor = _number(parts[0], "Major"), _number(parts[1], "Minor")
-    rest, plus, build = parts[2].partition("+")
-    patch, minus, pre = rest.partition("-")
-    numbers = (major, minor, _number(patch, "Patch"))
-    identifiers = tuple(_identifier(part) for part in pre.split(".")) if minus else ()
-    for part in build.split(".") if plus else ():
-        if not part:
-            raise EvaluationError("Build meta data is empty")
-        if not _ALPHANUM.fullmatch(part):
-            raise EvaluationError(f"Invalid character(s) found in build meta data {quote(part)}")
-    return Semver(numbers, identifiers, build)
+    """A version, strictly. Raises EvaluationError: the text is none."""
+    found = _VERSION.fullmatch(text)
+    if found is None:
+        raise _wrong(text)
+    pre = found[4].split(".") if found[4] is not None else []
+    numeric = [part for part in pre if _DIGITS.fullmatch(part)]
+    numbers = int(found[1]), int(found[2]), int(found[3])
+    if any(len(part) > 20 or (len(part) > 1 and part[0] == "0") for part in numeric):
+        raise _wrong(text)
+    if max(*numbers, *map(int, numeric)) > MAX_UINT:
+        raise _wrong(text)
+    return Semver(numbers, tuple(int(part) if part in numeric else part for part in pre), found[5] or "")
 
 
 def normalized(text: str) -> Semver:
     """A version that may begin with v, have leading zeros, or lack its last numbers.
 
-    Raises:
-        EvaluationError: the text is none even so.
+    Raises EvaluationError: the text is none even so.
     """
     parts = text.removeprefix("v").split(".", 2)
     for at, part in enumerate(parts):
@@ -99,7 +69,7 @@ def normalized(text: str) -> Semver:
             parts[at] = bare if bare[:1].isdigit() and bare[:1].isascii() else "0" + bare
     if len(parts) < 3:
         if "+" in parts[-1] or "-" in parts[-1]:
-            raise EvaluationError("short version cannot contain PreRelease/Build meta data")
+            raise _wrong(text)
         parts += ["0"] * (3 - len(parts))
     return parse(".".join(parts))
 

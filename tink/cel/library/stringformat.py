@@ -64,8 +64,7 @@ def allowed(clause: str, given: str) -> str:
 def clauses(text: str, size: int) -> list[tuple[str, int, str]]:
     """The pieces of a format: (plain text, -1, "") or ("", precision or -1, clause).
 
-    Raises:
-        ClauseError: it is malformed, or has more clauses than the `size` arguments.
+    Raises ClauseError: it is malformed, or has more clauses than the `size` arguments.
     """
     pieces: list[tuple[str, int, str]] = []
     at = count = 0
@@ -223,9 +222,8 @@ _WRITERS: dict[str, Callable[[Any, int], str]] = {
 def formatted(traversal: Traversal, text: str, args: list[Any]) -> str:
     """`text` with its clauses filled from `args`.
 
-    Raises:
-        EvaluationError: malformed, too few arguments, or of wrong types; or the result would be too long.
-        BudgetExceededError: the arguments have too much in them.
+    Raises EvaluationError: malformed, too few arguments, or of wrong types; or the result would be too long;
+    BudgetExceededError: the arguments have too much in them.
     """
     try:
         out: list[str] = []

@@ -111,8 +111,7 @@ def quote(text: str) -> str:
 def join(items: list[Any], mark: str = "") -> str:
     """The strings of a list with a mark between them.
 
-    Raises:
-        EvaluationError: an element is no string, or the result would be too long.
+    Raises EvaluationError: an element is no string, or the result would be too long.
     """
     for item in items:
         if type(item) is not str:

@@ -68,11 +68,7 @@ def _year_zero(*parts: int) -> Timestamp | None:
 
 
 def parse_timestamp(text: str) -> Timestamp:
-    """RFC 3339 to an instant.
-
-    Raises:
-        EvaluationError: other text, or out of the years 1 to 9999.
-    """
+    """RFC 3339 to an instant. Raises EvaluationError: other text, or out of the years 1 to 9999."""
     match = _RFC3339.fullmatch(text)
     found = _instant(match) if match else None
     if found is None:
@@ -81,22 +77,14 @@ def parse_timestamp(text: str) -> Timestamp:
 
 
 def checked(ns: int, offset: int = 0) -> Timestamp:
-    """A timestamp within the limits.
-
-    Raises:
-        EvaluationError: out of them.
-    """
+    """A timestamp within the limits. Raises EvaluationError: out of them."""
     if not _MIN_SECONDS <= ns // NANO <= _MAX_SECONDS:
         raise timestamp_overflow()
     return Timestamp(ns, offset)
 
 
 def span(ns: int) -> Duration:
-    """A duration within 64 bits.
-
-    Raises:
-        EvaluationError: out of them.
-    """
+    """A duration within 64 bits. Raises EvaluationError: out of them."""
     if not MIN_INT <= ns <= MAX_INT:
         raise EvaluationError("integer overflow")
     return Duration(ns)
@@ -122,11 +110,7 @@ def _go_duration(text: str) -> int | None:
 
 
 def parse_duration(text: str) -> Duration:
-    """Go's duration text.
-
-    Raises:
-        EvaluationError: other text.
-    """
+    """Go's duration text. Raises EvaluationError: other text."""
     ns = _go_duration(text)
     if ns is None:
         raise EvaluationError("type conversion error from 'string' to 'google.protobuf.Duration'")
@@ -244,8 +228,7 @@ _SPANS = {"getHours": 3600 * NANO, "getMinutes": 60 * NANO, "getSeconds": NANO, 
 def part(function: str, value: Any, zone: str = "UTC") -> int:
     """A part of a timestamp in a zone, or the whole of a duration in a unit.
 
-    Raises:
-        EvaluationError: another type or an unknown zone.
+    Raises EvaluationError: another type or an unknown zone.
     """
     if type(value) is Duration:
         if function not in _SPANS:

@@ -1,9 +1,11 @@
 """URLs: Kubernetes' `url`, `isURL` and their methods, reading what Go's net/url reads as a request URI."""
 
 import re
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from tink.cel.errors import EvaluationError
-from tink.cel.library.net import _address
+from tink.cel.library.net import address
 from tink.cel.values import OpaqueValue
 from tink.golang import quote
 
@@ -24,24 +26,16 @@ class UrlError(Exception):
     """Not a URL; the text is Go's."""
 
 
+@dataclass(slots=True, unsafe_hash=True)
 class Url(OpaqueValue):
     """The parts of a URL that expressions can ask for; `text` is the URL as Go writes it."""
 
-    __slots__ = ("escaped_path", "host", "query", "scheme", "text")
-    type_name = "kubernetes.URL"
-
-    def __init__(self, scheme: str, host: str, escaped_path: str, query: str, text: str) -> None:
-        self.scheme = scheme
-        self.host = host
-        self.escaped_path = escaped_path
-        self.query = query
-        self.text = text
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is Url and other.text == self.text
-
-    def __hash__(self) -> int:
-        return hash(self.text)
+    scheme: str = field(compare=False)
+    host: str = field(compare=False)
+    escaped_path: str = field(compare=False)
+    query: str = field(compare=False)
+    text: str
+    type_name: ClassVar[str] = "kubernetes.URL"
 
     def _split(self) -> tuple[str, str]:
         host, colon, port = self.host.rpartition(":")
@@ -129,9 +123,9 @@ def _literal_host(text: str) -> str:
     _port_checked(text[close + 1 :])
     head, percent, zone = text[1:close].partition("%25")
     name = _host(head) + (_unescaped(percent + zone) if percent else "")
-    ip, _, problem = _address(name)
+    ip, _ = address(name)
     if ip is None:
-        raise UrlError(f"invalid host: {problem}")
+        raise UrlError(f"invalid host: {quote(name)} is not an IP address")
     if ip.bits == 32:
         raise UrlError("invalid IP-literal")
     return f"[{name}]{text[close + 1 :]}"
@@ -198,8 +192,7 @@ def _parsed(text: str, *, request: bool = True) -> Url:
 def parse(text: str) -> Url:
     """A URL as `url()` takes it: a request URI, or an absolute path; a fragment is read as Go's second pass does.
 
-    Raises:
-        UrlError: neither.
+    Raises UrlError: neither.
     """
     try:
         _parsed(text)
@@ -216,11 +209,7 @@ def parse(text: str) -> Url:
 
 
 def url(text: str) -> Url:
-    """`url(text)`.
-
-    Raises:
-        EvaluationError: not a URL.
-    """
+    """`url(text)`. Raises EvaluationError: not a URL."""
     try:
         return parse(text)
     except UrlError as error:

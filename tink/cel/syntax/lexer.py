@@ -52,8 +52,7 @@ def _escape_length(text: str, at: int) -> int:
 def _string_end(text: str, at: int, *, raw: bool) -> int:
     """The end of the string literal whose quote stands at `at`.
 
-    Raises:
-        _UnterminatedError: with the offset of the character that is wrong.
+    Raises _UnterminatedError: with the offset of the character that is wrong.
     """
     quote = text[at]
     if text.startswith(quote * 3, at):

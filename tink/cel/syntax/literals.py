@@ -9,8 +9,7 @@ _MAX_UINT = 2**64 - 1
 def integer(text: str) -> int:
     """A signed 64-bit integer, decimal or 0x; `text` may begin with a minus.
 
-    Raises:
-        ValueError: outside 64 bits; the message is Kubernetes'.
+    Raises ValueError: outside 64 bits; the message is Kubernetes'.
     """
     sign, digits = (-1, text[1:]) if text[0] == "-" else (1, text)
     hexadecimal = digits.startswith("0x")
@@ -23,11 +22,7 @@ def integer(text: str) -> int:
 
 
 def unsigned(text: str) -> UInt:
-    """An unsigned 64-bit integer; `text` ends with u.
-
-    Raises:
-        ValueError: outside 64 bits.
-    """
+    """An unsigned 64-bit integer; `text` ends with u. Raises ValueError: outside 64 bits."""
     digits = text[:-1]
     if len(digits) > 40:
         raise ValueError("invalid uint literal")
@@ -38,11 +33,7 @@ def unsigned(text: str) -> UInt:
 
 
 def double(text: str) -> float:
-    """A double.
-
-    Raises:
-        ValueError: larger than a double can be.
-    """
+    """A double. Raises ValueError: larger than a double can be."""
     value = float(text)
     if value in (float("inf"), float("-inf")):
         raise ValueError("invalid double literal")
@@ -69,11 +60,7 @@ def _escape(body: str, at: int) -> tuple[int, int]:
 
 
 def string(token: str) -> str:
-    """The value of a string token.
-
-    Raises:
-        ValueError: an escape that is no Unicode code point.
-    """
+    """The value of a string token. Raises ValueError: an escape that is no Unicode code point."""
     body, raw = _body(token)
     body = body.replace("\r\n", "\n").replace("\r", "\n")
     if raw or "\\" not in body:
@@ -96,8 +83,7 @@ def string(token: str) -> str:
 def octets(token: str) -> bytes:
     """The value of a bytes token; \\x and octal escapes are single bytes there.
 
-    Raises:
-        ValueError: \\u and \\U, which bytes do not have.
+    Raises ValueError: \\u and \\U, which bytes do not have.
     """
     body, raw = _body(token[1:])
     body = body.replace("\r\n", "\n").replace("\r", "\n")

@@ -52,9 +52,13 @@ class _Copier:
             node.offset,
             node.macro,
             self.copy(node.range),
-            (node.variable, node.variable2),
-            (node.accumulator, self.copy(node.initial)),
-            (self.copy(node.condition), self.copy(node.step), self.copy(node.result)),
+            node.variable,
+            node.variable2,
+            node.accumulator,
+            self.copy(node.initial),
+            self.copy(node.condition),
+            self.copy(node.step),
+            self.copy(node.result),
         )
 
 
@@ -103,7 +107,7 @@ def _quantifier(at: int, macro: str, target: Node, variables: tuple[str, str], p
         one_more = Call(at, "_+_", [accumulated(), Literal(at, "int", 1)])
         step = Call(at, "_?_:_", [predicate, one_more, accumulated()])
         result = Call(at, "_==_", [accumulated(), Literal(at, "int", 1)])
-    return Comprehension(at, macro, target, variables, (ACCUMULATOR, initial), (condition, step, result))
+    return Comprehension(at, macro, target, *variables, ACCUMULATOR, initial, condition, step, result)
 
 
 def _collect(
@@ -113,7 +117,7 @@ def _collect(
     if predicate is not None:
         step = Call(at, "_?_:_", [predicate, step, Ident(at, ACCUMULATOR)])
     loop = (Literal(at, "bool", True), step, Ident(at, ACCUMULATOR))
-    return Comprehension(at, macro, target, variables, (ACCUMULATOR, initial), loop)
+    return Comprehension(at, macro, target, *variables, ACCUMULATOR, initial, *loop)
 
 
 def _list_step(at: int, value: Node) -> Node:
@@ -163,7 +167,7 @@ def _transform_entry(at: int, target: Node, args: list[Node]) -> Node:
 def _bind(at: int, variable: str, value: Node, result: Node) -> Node:
     """`result` with `variable` bound to `value`: a loop over nothing."""
     loop = (Literal(at, "bool", False), Ident(at, variable), result)
-    return Comprehension(at, "bind", ListNode(at, []), ("#unused", ""), (variable, value), loop)
+    return Comprehension(at, "bind", ListNode(at, []), "#unused", "", variable, value, *loop)
 
 
 def _opt_map(at: int, target: Node, args: list[Node]) -> Node:
@@ -224,8 +228,7 @@ _RECEIVER: dict[tuple[str, int], Callable[[int, Node, list[Node]], Node]] = {
 def expand(at: int, name: str, target: Node | None, args: list[Node]) -> Node | None:
     """What a call stands for if it is a macro, else None.
 
-    Raises:
-        MacroError: it is one, but its arguments do not fit.
+    Raises MacroError: it is one, but its arguments do not fit.
     """
     if target is None:
         return _has(at, args) if name == "has" and len(args) == 1 else None

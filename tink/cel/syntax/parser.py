@@ -1,8 +1,7 @@
 """From tokens to the syntax tree, by precedence climbing; macros are expanded on the way.
 
 The grammar is CEL's (cel-spec, doc/langdef.md) as Kubernetes switches it on: optional syntax (`?.`, `[?]`,
-`{?k: v}`) is part of it, backquoted identifiers are not. Errors are worded as Kubernetes words them; after
-an error that cannot be mended by leaving out one token, parsing stops.
+`{?k: v}`) is part of it, backquoted identifiers are not. Parsing stops at the first syntax error.
 """
 
 from collections.abc import Callable
@@ -25,20 +24,9 @@ _BINARY = {
     "+": 4, "-": 4,
     "*": 5, "/": 5, "%": 5,
 }  # fmt: skip
-_ORDERED = ("[", "]", "{", "}", "(", ")", ".", ",", "-", "!", "?", "true", "false", "null")
-_CLASSES = ("NUM_FLOAT", "NUM_INT", "NUM_UINT", "STRING", "BYTES", "IDENTIFIER")
-_FOLLOWS = {
-    "]": frozenset(("EOF", *_BINARY)),
-    ")": frozenset(("EOF", ")", "]", "}", ",", ":", "?", ".", "[", *_BINARY)),
-}
-"""What may stand behind a closing mark; if it stands there instead of it, the mark is only missing."""
-
 _FUNCTION = {symbol: "@in" if symbol == "in" else f"_{symbol}_" for symbol in _BINARY}
 _STARTS = frozenset(
     ("[", "{", "(", ".", "-", "!", "true", "false", "null", "FLOAT", "INT", "UINT", "STRING", "BYTES", "IDENT")
-)
-_EXPRESSION = (
-    "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}"
 )
 _RESERVED = frozenset(
     (
@@ -81,11 +69,8 @@ class _Parser:
     def report(self, offset: int, message: str) -> None:
         self.issues.append(Issue(offset, message))
 
-    def syntax(self, message: str, token: Token | None = None) -> None:
-        self.report((token or self.token).offset, f"Syntax error: {message}")
-
     def fail(self, expected: str) -> _StopError:
-        self.syntax(f"mismatched input '{self.token.text}' expecting {expected}")
+        self.report(self.token.offset, f"Syntax error: mismatched input '{self.token.text}' expecting {expected}")
         return _StopError()
 
     def enter(self, *, chain: bool = True) -> None:
@@ -100,10 +85,7 @@ class _Parser:
     def whole(self) -> Node:
         node = self.expression()
         if self.token.kind != "EOF":
-            if self.peek().kind == "EOF":
-                self.syntax(f"extraneous input '{self.token.text}' expecting <EOF>")
-            else:
-                self.syntax(f"mismatched input '{self.token.text}' expecting <EOF>")
+            raise self.fail("<EOF>")
         return node
 
     def expression(self) -> Node:
@@ -168,12 +150,7 @@ class _Parser:
             self.take()
         name = self.token
         if name.kind not in ("IDENT", "ESC_IDENT"):
-            text = "" if name.kind == "EOF" else name.text
-            if name.kind in ("true", "false", "null"):
-                self.syntax(f"mismatched input '{text}' expecting IDENTIFIER")
-            else:
-                self.syntax(f"no viable alternative at input '.{'?' if optional else ''}{text}'")
-            raise _StopError
+            raise self.fail("IDENTIFIER")
         self.take()
         field = name.text
         if name.kind == "ESC_IDENT":
@@ -188,7 +165,6 @@ class _Parser:
 
     def index(self, operand: Node) -> Node:
         mark = self.take()
-        self.begin("?")
         optional = self.token.kind == "?"
         if optional:
             self.take()
@@ -196,38 +172,15 @@ class _Parser:
         self.close("]")
         return Call(mark.offset, "_[?_]" if optional else "_[_]", [operand, at])
 
-    def begin(self, *others: str) -> None:
-        """Sees to it that an expression or one of the other tokens comes next; one token too many is left out."""
-        kinds = _STARTS.union(others)
-        if self.token.kind in kinds:
-            return
-        shown = [text for text in _ORDERED if text in kinds]
-        expected = f"{{{', '.join([*map(repr, shown), *_CLASSES])}}}"
-        if self.peek().kind not in kinds:
-            raise self.fail(expected)
-        self.syntax(f"extraneous input '{self.token.text}' expecting {expected}")
-        self.take()
-
-    def close(self, mark: str, *, more: bool = False) -> None:
-        """The closing mark; a missing or a superfluous token before it is reported and mended."""
-        token = self.token
-        if token.kind == mark:
-            self.take()
-        elif more:
-            raise self.fail(f"{{'{mark}', ','}}")
-        elif self.peek().kind == mark:
-            self.syntax(f"extraneous input '{token.text}' expecting '{mark}'")
-            self.take()
-            self.take()
-        elif token.kind in _FOLLOWS.get(mark, ()):
-            self.syntax(f"missing '{mark}' at '{token.text}'")
-        else:
+    def close(self, mark: str) -> None:
+        """The closing mark."""
+        if self.token.kind != mark:
             raise self.fail(f"'{mark}'")
+        self.take()
 
     def arguments(self) -> list[Node]:
         self.take()
         args: list[Node] = []
-        self.begin(")")
         if self.token.kind != ")":
             args.append(self.expression())
             while self.token.kind == ",":
@@ -251,11 +204,7 @@ class _Parser:
     def primary(self) -> Node:
         token = self.token
         if token.kind not in _STARTS:
-            if self.peek().kind in _STARTS:
-                self.syntax(f"extraneous input '{token.text}' expecting {_EXPRESSION}")
-                self.take()
-                return self.primary()
-            raise self.fail(_EXPRESSION)
+            raise self.fail("an expression")
         if token.kind in ("IDENT", "."):
             return self.name()
         if token.kind == "(":
@@ -284,7 +233,7 @@ class _Parser:
         if token_kind not in _NUMBERS:
             # '!' after '-' and the like: unary operators do not mix.
             self.at -= 1
-            raise self.fail(_EXPRESSION)
+            raise self.fail("an expression")
         kind, read = _NUMBERS[token_kind]
         try:
             return Literal(token.offset, kind, read(text))
@@ -299,8 +248,7 @@ class _Parser:
             self.take()
             leading = "."
             if self.token.kind != "IDENT":
-                self.syntax(f"mismatched input '{self.token.text}' expecting IDENTIFIER")
-                raise _StopError
+                raise self.fail("IDENTIFIER")
         word = self.take()
         struct = self.struct(leading + word.text)
         if struct is not None:
@@ -327,7 +275,7 @@ class _Parser:
             if self.token.kind == "?":
                 self.take()
             if self.token.kind != "IDENT":
-                raise self.fail("{'}', ',', '?', IDENTIFIER, ESC_IDENTIFIER}")
+                raise self.fail("IDENTIFIER")
             field = self.take()
             if self.token.kind != ":":
                 raise self.fail("':'")
@@ -336,14 +284,13 @@ class _Parser:
             if self.token.kind != ",":
                 break
             self.take()
-        self.close("}", more=True)
+        self.close("}")
         return StructNode(mark.offset, name, fields)
 
     def list_literal(self) -> Node:
         mark = self.take()
         elements: list[Node] = []
         optionals: set[int] = set()
-        self.begin("]", ",", "?")
         while self.token.kind != "]":
             if self.token.kind == "," and not elements:
                 self.take()
@@ -355,13 +302,12 @@ class _Parser:
             if self.token.kind != ",":
                 break
             self.take()
-        self.close("]", more=True)
+        self.close("]")
         return ListNode(mark.offset, elements, frozenset(optionals))
 
     def map_literal(self) -> Node:
         mark = self.take()
         entries: list[Entry] = []
-        self.begin("}", ",", "?")
         while self.token.kind != "}":
             if self.token.kind == "," and not entries:
                 self.take()
@@ -377,16 +323,12 @@ class _Parser:
             if self.token.kind != ",":
                 break
             self.take()
-        self.close("}", more=True)
+        self.close("}")
         return MapNode(mark.offset, entries)
 
 
 def parse(source: Source) -> Node:
-    """The tree of an expression.
-
-    Raises:
-        CelError: it is not an expression; the text lists every error found.
-    """
+    """The tree of an expression. Raises CelError: it is not an expression; the text lists every error found."""
     size = len(source.text)
     if size > MAX_SOURCE:
         issue = Issue(-1, f"expression code point size exceeds limit: size: {size}, limit {MAX_SOURCE}")

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tink.schema import field_errors
-from tink.schema.definition.names import dns1035
 from tink.schema.field_errors import FieldError, invalid_whole
+from tink.schema.meta import dns1035
 from tink.schema.outcome import Outcome
 from tink.schema.structural import compile_schema
 from tink.schema.validations import OBJECT_BUDGET, compile_at, embedded
@@ -118,7 +118,7 @@ def _type_meta(name: str, value: Any, at: str) -> list[FieldError]:
     if not value:
         return [invalid_whole(at, value, "must not be empty")]
     if name == "apiVersion":
-        wrong = f"unexpected GroupVersion string: {value}" if value.count("/") > 1 else ""
+        wrong = f"unexpected GroupVersion string: {value}" if value.count("/") > 1 else None
     else:
         wrong = dns1035(value.lower())
         wrong = wrong and f"may have mixed case, but should otherwise match: {wrong}"

@@ -14,10 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tink.cel import ListType, MapType, ObjectType, Type, min_json_size
-from tink.golang import to_json
 from tink.schema import field_errors
-from tink.schema.definition.typed import cut, shown_rule
-from tink.schema.field_errors import FieldError, invalid_text, invalid_whole
+from tink.schema.field_errors import FieldError, invalid_whole
 from tink.schema.validations import FieldPathError, Rule, compile_rule, declare, embedded, escaped, field_path
 
 Schema = Mapping[str, Any]
@@ -264,8 +262,7 @@ def _extensions(schema: Schema, at: str) -> list[FieldError]:
         if items.get("type") == "array" and items.get(_LIST) not in (None, "atomic"):
             found.append(invalid_whole(f"{at}.items.{_LIST}", items.get(_LIST), detail))
         elif items.get("type") == "object" and items.get(_MAP) != "atomic":
-            # Kubernetes shows the list type here, although it speaks about the map type.
-            found.append(invalid_text(f"{at}.items.{_MAP}", to_json(items.get(_LIST)), detail))
+            found.append(invalid_whole(f"{at}.items.{_MAP}", items.get(_MAP), detail))
     if list_type not in ("atomic", "set", "map"):
         found.append(field_errors.not_supported(f"{at}.{_LIST}", list_type, ("atomic", "set", "map")))
     return found
@@ -380,14 +377,13 @@ def _compiled(schema: Schema, at: str, rules: Rules, scope: Scope) -> list[Field
 
 def _expression(rule: Rule, raw: Schema, at: str, cost: int, rules: Rules, costs: Costs) -> list[FieldError]:
     found = []
-    shown = cut(to_json(shown_rule(raw)))
     if not rules.free and cost > RULE_LIMIT:
         found.append(field_errors.forbidden(f"{at}.rule", too_dear("estimated rule cost", cost, RULE_LIMIT)))
     costs.add(f"{at}.rule", cost)
     if rule.error:
-        found.append(invalid_text(f"{at}.rule", shown, rule.error))
+        found.append(field_errors.invalid(f"{at}.rule", raw["rule"], rule.error))
     if rule.message_error:
-        found.append(invalid_text(f"{at}.messageExpression", shown, rule.message_error))
+        found.append(field_errors.invalid(f"{at}.messageExpression", raw["messageExpression"], rule.message_error))
     elif rule.message_program is not None:
         if not rules.free and rule.message_cost > RULE_LIMIT:
             detail = too_dear("estimated messageExpression cost", rule.message_cost, RULE_LIMIT)

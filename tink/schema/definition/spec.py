@@ -1,9 +1,9 @@
 """What a CustomResourceDefinition says apart from its schemas: names, versions, columns, subresources, approval.
 
-Definitions come from `typed`. What all versions say alike, Kubernetes moves above them before it looks at it, and so
-its messages speak of `spec.validation` although a client wrote `spec.versions[0].schema`; `Spec` does the same.
+Definitions come from `typed`. Kubernetes moves what all versions say alike above them before it looks at it, and speaks
+of `spec.validation`; here errors name the field that the client wrote, `spec.versions[0].schema`.
 
-Source: k8s.io/apiextensions-apiserver, pkg/apis/apiextensions (v1/conversion.go, validation/validation.go).
+Source: k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/validation/validation.go.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from tink.golang import to_json
 from tink.schema import field_errors
 from tink.schema.definition import defaults, keywords, structural, webhooks
-from tink.schema.definition.names import dns1035, subdomain
-from tink.schema.definition.typed import GO_NAMES, cut, shown_schema, shown_versions
-from tink.schema.field_errors import FieldError, invalid_text, invalid_whole
+from tink.schema.field_errors import FieldError, invalid_whole
+from tink.schema.meta import dns1035, subdomain
 from tink.schema.validations import FieldPathError, field_path
 from tink.schema.values import Raw
 
@@ -32,67 +30,11 @@ _PROPOSAL = "see https://github.com/kubernetes/enhancements/pull/1111"
 _COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
 _COLUMN_FORMATS = ("byte", "date", "date-time", "double", "float", "int32", "int64", "password")
 _AT_ROOT = (
-    "Description",
-    "Type",
-    "Format",
-    "Title",
-    "Maximum",
-    "ExclusiveMaximum",
-    "Minimum",
-    "ExclusiveMinimum",
-    "MaxLength",
-    "MinLength",
-    "Pattern",
-    "MaxItems",
-    "MinItems",
-    "UniqueItems",
-    "MultipleOf",
-    "Required",
-    "Items",
-    "Properties",
-    "ExternalDocs",
-    "Example",
-    "XPreserveUnknownFields",
-    "XValidations",
-)
+    "description", "type", "format", "title", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum", "maxLength",
+    "minLength", "pattern", "maxItems", "minItems", "uniqueItems", "multipleOf", "required", "items", "properties",
+    "externalDocs", "example", "x-kubernetes-preserve-unknown-fields", "x-kubernetes-validations",
+)  # fmt: skip
 """Keywords that the root of a schema may have when status is written apart from the rest."""
-
-
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """A definition's spec with what all versions say alike moved above them.
-
-    `validation`, `subresources`, `columns` and `selectable` are None where versions differ or say nothing.
-    """
-
-    raw: Raw
-    versions: list[Raw] | None
-    validation: Raw | None
-    subresources: Raw | None
-    columns: list[Raw] | None
-    selectable: list[Raw] | None
-
-    @classmethod
-    def of(cls, spec: Raw) -> Spec:
-        """Read a spec."""
-        listed = spec.get("versions")
-        versions = [dict(version) for version in listed or ()]
-        alike: dict[str, Any] = {}
-        for key in ("schema", "subresources", "additionalPrinterColumns", "selectableFields"):
-            first = versions[0].get(key) if versions else None
-            same = all((version.get(key) or None) == (first or None) for version in versions)
-            alike[key] = first if same else None
-            if same:
-                for version in versions:
-                    version.pop(key, None)
-        return cls(
-            spec,
-            None if listed is None else versions,
-            alike["schema"],
-            alike["subresources"],
-            alike["additionalPrinterColumns"],
-            alike["selectableFields"],
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +83,7 @@ def check(new: Raw, old: Raw | None) -> list[FieldError]:
     name = new["metadata"].get("name", "")
     if old is None and name != expected:
         found.append(invalid_whole("metadata.name", name, 'must be spec.names.plural+"."+spec.group'))
-    found += _spec(Spec.of(spec), Past.of(new, old))
+    found += _spec(spec, Past.of(new, old))
     if old is not None:
         found += _immutable(spec, old)
     found += _stored(new)
@@ -169,53 +111,40 @@ def _immutable(spec: Raw, old: Raw) -> list[FieldError]:
     return found
 
 
-def _spec(spec: Spec, past: Past) -> list[FieldError]:
-    raw = spec.raw
+def _spec(spec: Raw, past: Past) -> list[FieldError]:
     found: list[FieldError] = []
-    group = raw.get("group", "")
+    group = spec.get("group", "")
     if not group:
         found.append(field_errors.required("spec.group"))
     elif problem := subdomain(group):
         found.append(invalid_whole("spec.group", group, problem))
     elif "." not in group:
         found.append(invalid_whole("spec.group", group, "should be a domain with at least one dot"))
-    scope = raw.get("scope", "")
+    scope = spec.get("scope", "")
     if not scope:
         found.append(field_errors.required("spec.scope"))
     elif scope not in ("Cluster", "Namespaced"):
         found.append(field_errors.not_supported("spec.scope", scope, ("Cluster", "Namespaced")))
-    versions = spec.versions or []
-    if (spec.validation or {}).get("openAPIV3Schema") is None:
-        found += [
-            field_errors.required(f"spec.versions[{index}].schema.openAPIV3Schema")
-            for index, version in enumerate(versions)
-            if (version.get("schema") or {}).get("openAPIV3Schema") is None
-        ]
+    versions = spec.get("versions") or []
     for index, version in enumerate(versions):
-        at = f"spec.versions[{index}]"
-        if problem := dns1035(version.get("name", "")):
-            found.append(invalid_whole(f"{at}.name", version.get("name", ""), problem))
-        found += _version(version, at, spec, past)
+        found += _version(version, f"spec.versions[{index}]", past)
     named = [version.get("name", "") for version in versions]
     if len(set(named)) < len(named):
-        found.append(invalid_text("spec.versions", shown_versions(spec.versions), "must contain unique version names"))
-    if sum(bool(version.get("storage")) for version in versions) != 1:
+        found.append(invalid_whole("spec.versions", named, "must contain unique version names"))
+    storing = [version.get("name", "") for version in versions if version.get("storage")]
+    if len(storing) != 1:
         detail = "must have exactly one version marked as storage version"
-        found.append(invalid_text("spec.versions", shown_versions(spec.versions), detail))
-    first = named[0] if named else ""
-    if first and (problem := dns1035(first)):
-        found.append(invalid_whole("spec.version", first, problem))
-    names = raw.get("names") or {}
+        found.append(invalid_whole("spec.versions", storing, detail))
+    names = spec.get("names") or {}
     found += [
         field_errors.required(f"spec.names.{key}")
         for key in ("plural", "singular", "kind", "listKind")
         if not names.get(key)
     ]
     found += _names(names, "spec.names")
-    found += _shared(spec, past, first)
-    conversion = raw.get("conversion")
+    conversion = spec.get("conversion")
     if conversion is not None:
-        if conversion.get("strategy", "") != "None" and raw.get("preserveUnknownFields"):
+        if conversion.get("strategy", "") != "None" and spec.get("preserveUnknownFields"):
             detail = "must be None if spec.preserveUnknownFields is true"
             found.append(invalid_whole("spec.conversion.strategy", conversion.get("strategy", ""), detail))
         found += webhooks.check(
@@ -224,57 +153,29 @@ def _spec(spec: Spec, past: Past) -> list[FieldError]:
     return found
 
 
-def _shared(spec: Spec, past: Past, first: str) -> list[FieldError]:
-    """Check what all versions say alike."""
-    versions = spec.versions or []
-    holders = (spec.subresources, *(version.get("subresources") for version in versions))
-    status = any("status" in (holder or {}) for holder in holders)
-    found = _validation(spec.validation, "spec.validation", status=status, free=first in past.unchanged)
-    found += _subresources(spec.subresources, "spec.subresources")
-    for index, column in enumerate(spec.columns or ()):
-        found += _column(column, f"spec.additionalPrinterColumns[{index}]")
-    if spec.selectable:
-        at = "spec.selectableFields"
-        openapi = (spec.validation or {}).get("openAPIV3Schema")
-        if openapi is None:
-            found.append(invalid_whole(at, "", "may only be set when validations.schema is included"))
-        else:
-            found += _selectable(spec.selectable, openapi, at, _old_selectable(past, first))
-    return found
-
-
-def _old_selectable(past: Past, version: str) -> Any:
-    return None if past.selectable is None else past.selectable.get(version)
-
-
-def _version(version: Raw, at: str, spec: Spec, past: Past) -> list[FieldError]:
-    found = [
-        invalid_whole(f"{at}.deprecationWarning", None, detail)
-        if version.get("deprecationWarning") is None
-        else invalid_text(f"{at}.deprecationWarning", to_json(version["deprecationWarning"]), detail)
-        for detail in _warning_problems(version)
-    ]
-    subresources = version.get("subresources")
-    if subresources is None:
-        subresources = spec.subresources
-    name = version.get("name", "")
-    found += _validation(
-        version.get("schema"),
-        f"{at}.schema",
-        status="status" in (subresources or {}),
-        free=name in past.unchanged,
-    )
-    found += _subresources(version.get("subresources"), f"{at}.subresources")
+def _version(version: Raw, at: str, past: Past) -> list[FieldError]:
+    name, subresources = version.get("name", ""), version.get("subresources") or {}
+    openapi = (version.get("schema") or {}).get("openAPIV3Schema")
+    found: list[FieldError] = []
+    if problem := dns1035(name):
+        found.append(invalid_whole(f"{at}.name", name, problem))
+    warned = version.get("deprecationWarning")
+    found += [invalid_whole(f"{at}.deprecationWarning", warned, detail) for detail in _warning_problems(version)]
+    if openapi is None:
+        found.append(field_errors.required(f"{at}.schema.openAPIV3Schema"))
+    else:
+        where = f"{at}.schema.openAPIV3Schema"
+        found += _validation(openapi, where, status="status" in subresources, free=name in past.unchanged)
+    found += _subresources(subresources, f"{at}.subresources")
     for index, column in enumerate(version.get("additionalPrinterColumns") or ()):
         found += _column(column, f"{at}.additionalPrinterColumns[{index}]")
     if version.get("selectableFields"):
-        openapi = (version.get("schema") or {}).get("openAPIV3Schema")
+        where = f"{at}.selectableFields"
         if openapi is None:
-            detail = "may only be set when `version.schema.openAPIV3Schema` is not included"
-            found.append(invalid_whole(f"{at}.selectableFields", "", detail))
+            found.append(invalid_whole(where, "", "may only be set when validations.schema is included"))
         else:
-            where = f"{at}.selectableFields"
-            found += _selectable(version["selectableFields"], openapi, where, _old_selectable(past, name))
+            old = None if past.selectable is None else past.selectable.get(name)
+            found += _selectable(version["selectableFields"], openapi, where, old)
     return found
 
 
@@ -303,15 +204,9 @@ def _printable(char: str) -> bool:
     return char == " " or unicodedata.category(char)[0] in "LMNPS"
 
 
-def _validation(validation: Raw | None, at: str, *, status: bool, free: bool) -> list[FieldError]:
+def _validation(schema: Raw, at: str, *, status: bool, free: bool) -> list[FieldError]:
     """Check a schema. `status` tells that status is written apart; `free` that the schema was there before."""
-    schema = (validation or {}).get("openAPIV3Schema")
-    if schema is None:
-        return []
-    at = f"{at}.openAPIV3Schema"
-    found: list[FieldError] = []
-    if status:
-        found += _root_keywords(schema, at)
+    found = _root_keywords(schema, at) if status else []
     if schema.get("nullable"):
         found.append(field_errors.forbidden(f"{at}.nullable", "nullable cannot be true at the root"))
     scope = None
@@ -331,22 +226,14 @@ def _validation(validation: Raw | None, at: str, *, status: bool, free: bool) ->
 
 
 def _root_keywords(schema: Raw, at: str) -> list[FieldError]:
-    for go, name, zero in GO_NAMES:
-        value = schema.get(name, zero)
-        if value == zero and type(value) is type(zero):
-            continue
-        if go == "Type":
-            if value != "object":
-                detail = (
-                    'only "object" is allowed as the type at the root of the schema if the status subresource is '
-                    "enabled"
-                )
-                return [invalid_whole(f"{at}.type", value, detail)]
-        elif go not in _AT_ROOT:
-            allowed = f"only [{' '.join(_AT_ROOT)}] fields are allowed"
-            detail = f"{allowed} at the root of the schema if the status subresource is enabled"
-            return [invalid_text(at, cut(to_json(shown_schema(schema))), detail)]
-    return []
+    if schema.get("type", "object") not in ("", "object"):
+        detail = 'only "object" is allowed as the type at the root of the schema if the status subresource is enabled'
+        return [invalid_whole(f"{at}.type", schema["type"], detail)]
+    others = [name for name, value in schema.items() if name not in _AT_ROOT and value not in ("", False)]
+    if not others:
+        return []
+    allowed = f"only [{' '.join(_AT_ROOT)}] fields are allowed"
+    return [invalid_whole(at, others, f"{allowed} at the root of the schema if the status subresource is enabled")]
 
 
 def _names(names: Mapping[str, Any], at: str) -> list[FieldError]:
@@ -394,8 +281,8 @@ def _json_path(path: str, at: str, starts: Sequence[str] = (), detail: str = "")
     return []
 
 
-def _subresources(subresources: Raw | None, at: str) -> list[FieldError]:
-    scale = (subresources or {}).get("scale")
+def _subresources(subresources: Raw, at: str) -> list[FieldError]:
+    scale = subresources.get("scale")
     if scale is None:
         return []
     found = []
@@ -445,7 +332,7 @@ def _stored(new: Raw) -> list[FieldError]:
     stored = (new.get("status") or {}).get("storedVersions") or []
     if not stored:
         listed = (new.get("status") or {}).get("storedVersions")
-        return [invalid_text(at, to_json(listed), "must have at least one stored version")]
+        return [invalid_whole(at, listed, "must have at least one stored version")]
     versions = (new.get("spec") or {}).get("versions") or ()
     found = [
         invalid_whole(at, stored, f"must have the storage version {version.get('name', '')}")
@@ -480,7 +367,7 @@ def approval(annotations: Mapping[str, str]) -> tuple[str, str]:
     if not note:
         return "Missing", f'protected groups must have approval annotation "{APPROVED}", {_PROPOSAL}'
     if note.startswith("unapproved"):
-        return "Unapproved", f"not approved: {to_json(note)}"
+        return "Unapproved", f"not approved: {field_errors.quote(note)}"
     try:
         parts = urlsplit(note)
     except ValueError:

@@ -14,8 +14,8 @@ from cryptography import x509
 
 from tink.schema import field_errors
 from tink.schema.client_config import check_client
-from tink.schema.definition.names import dns1035
 from tink.schema.field_errors import FieldError, invalid_whole
+from tink.schema.meta import dns1035
 
 Conversion = Mapping[str, Any]
 
@@ -71,19 +71,10 @@ def check(conversion: Conversion, at: str, *, known_reviews: bool, any_bundle: b
     if config is None:
         found.append(field_errors.required(where, "required when strategy is set to Webhook"))
     else:
-        found += _client(config, where)
+        found += check_client(config, where)
         if not any_bundle and (why := bundle_problem(conversion)):
             found.append(invalid_whole(f"{where}.caBundle", config["caBundle"], why))
     return found + _reviews(reviews, f"{at}.conversionReviewVersions", known=known_reviews)
-
-
-def _client(config: Mapping[str, Any], at: str) -> list[FieldError]:
-    service = config.get("service")
-    if service is not None:
-        # Kubernetes hands name and namespace over in the wrong order, so each is missed where the other should be.
-        swapped = {"name": service.get("namespace"), "namespace": service.get("name")}
-        config = {**config, "service": {**service, **swapped}}
-    return check_client(config, at)
 
 
 def _reviews(versions: Sequence[str], at: str, *, known: bool) -> list[FieldError]:

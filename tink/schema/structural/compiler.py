@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-import re2
 
 from tink.schema import field_errors, meta, structs
 from tink.schema.field_errors import FieldError
@@ -244,14 +243,6 @@ def _object(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
     return apply
 
 
-_KIND_WORDS = (
-    "may have mixed case, but should otherwise match: a DNS-1035 label must consist of lower case alphanumeric "
-    "characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  "
-    "or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')"
-)
-_KIND = re2.compile("^[a-z]([-a-z0-9]*[a-z0-9])?$")
-
-
 def _check_embedded(value: dict[str, Any], path: Path, found: Outcome) -> None:
     """Check that a value is an object of some resource (apiextensions-apiserver, pkg/apiserver/schema/objectmeta)."""
     version, kind, fields = value.get("apiVersion"), value.get("kind"), value.get("metadata")
@@ -264,21 +255,22 @@ def _check_embedded(value: dict[str, Any], path: Path, found: Outcome) -> None:
     if isinstance(version, str) and version.count("/") > 1:
         why = f"unexpected GroupVersion string: {version}"
         found.report(field_errors.invalid(render((path, "apiVersion")), version, why))
-    if kind and isinstance(kind, str) and not (len(kind) <= 63 and _KIND.search(kind.lower())):
-        found.report(field_errors.invalid(render((path, "kind")), kind, _KIND_WORDS))
+    if kind and isinstance(kind, str) and (wrong := meta.dns1035(kind.lower())):
+        why = f"may have mixed case, but should otherwise match: {wrong}"
+        found.report(field_errors.invalid(render((path, "kind")), kind, why))
     if isinstance(fields, dict):
         at = render((path, "metadata"))
         try:
             # A copy: what is stored stays as the client wrote it.
-            checked, unknown = structs.METADATA.read(fields)
+            checked, unknown = structs.METADATA.read(fields, at)
         except structs.MistypedError as error:
             found.report(field_errors.invalid(at, fields, str(error)))
             return
         for name in unknown:
-            found.drop_late(f"{at}.{name}")
-            fields.pop(name, None)
-        for wrong in meta.check(checked | {"name": checked.get("name") or "x"}, meta.path_segment, at):
-            found.report(wrong)
+            found.drop_late(name)
+            fields.pop(name.removeprefix(f"{at}."), None)
+        for broken in meta.check(checked | {"name": checked.get("name") or "x"}, meta.path_segment, at):
+            found.report(broken)
 
 
 def _array(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:

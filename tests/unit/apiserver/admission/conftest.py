@@ -21,7 +21,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from tests.implementation_details import without_details
+from tests.implementation_details import in_common
 from tink.apiserver import credentials
 
 Raw = dict[str, Any]
@@ -243,9 +243,7 @@ def _differences(at: str, ours: Any, theirs: Any) -> list[str]:
     if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
         pairs = enumerate(zip(ours, theirs, strict=True))
         return [line for index, (x, y) in pairs for line in _differences(f"{at}/{index}", x, y)]
-    if isinstance(theirs, str):
-        theirs = without_details(theirs)
-    return [] if ours == theirs else [f"{at}: {ours!r} | {theirs!r}"]
+    return [] if in_common(ours) == in_common(theirs) else [f"{at}: {ours!r} | {theirs!r}"]
 
 
 @pytest.fixture

@@ -245,7 +245,7 @@ async def test_answer_for_many_names_the_object_that_is_wrong(server: Server) ->
     with pytest.raises(StatusError) as caught:
         await conversion.as_served(resource("v2", rule), [stored(size=1), stored("two", size=2)])
     assert str(caught.value) == (
-        "conversion webhook for x.org/v1, Kind=Shape returned invalid converted object at index 1: "
+        "conversion webhook for x.org/v1, Kind=Shape returned an invalid object at index 1: "
         "must have the same name: two != other"
     )
 

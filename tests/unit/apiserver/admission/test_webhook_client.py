@@ -110,7 +110,7 @@ async def test_webhook_is_never_a_clouds_metadata_service(webhook_client: Webhoo
     """Loopback is where tinkedge's own webhooks are, and may be asked."""
     with pytest.raises(WebhookCallError) as caught:
         await webhook_client.post(ClientConfig(f"https://{host}:8443/latest"), b"{}", 5)
-    assert str(caught.value) == f'Post "https://{host}:8443/latest?timeout=5s": dial tcp {host}:8443: connect: {why}'
+    assert str(caught.value) == f'Post "https://{host}:8443/latest?timeout=5s": {why}'
 
 
 async def test_redirect_is_not_followed(webhook_client: WebhookClient, serve: Serve) -> None:
@@ -120,7 +120,7 @@ async def test_redirect_is_not_followed(webhook_client: WebhookClient, serve: Se
         asked.append(request.path)
         return web.Response(status=307, headers={"Location": "/elsewhere"})
 
-    with pytest.raises(WebhookCallError, match="the server responded with the status code 307"):
+    with pytest.raises(WebhookCallError, match="it answered with HTTP status 307"):
         await webhook_client.post(await serve(answer), b"{}", 5)
     assert asked == ["/x"]
 
@@ -146,7 +146,7 @@ async def test_webhook_that_asks_for_a_moment_too_often_is_given_up(
         asked.append(1)
         return web.Response(status=503, headers={"Retry-After": "0"})
 
-    with pytest.raises(WebhookCallError, match="currently unable"):
+    with pytest.raises(WebhookCallError, match="HTTP status 503"):
         await webhook_client.post(await serve(answer), b"{}", 5)
     assert len(asked) == 11
 
@@ -158,7 +158,7 @@ async def test_waiting_for_a_webhook_that_asks_for_an_hour_ends_with_the_timeout
         return web.Response(status=429, headers={"Retry-After": "3600"})
 
     start = time.monotonic()
-    with pytest.raises(WebhookCallError, match="context deadline exceeded"):
+    with pytest.raises(WebhookCallError, match="no answer within"):
         await webhook_client.post(await serve(answer), b"{}", 1)
     assert time.monotonic() - start < 60
 
@@ -172,7 +172,7 @@ async def test_answer_that_trickles_ends_with_the_timeout(webhook_client: Webhoo
             await asyncio.sleep(0.05)
         return response
 
-    with pytest.raises(WebhookCallError, match="context deadline exceeded"):
+    with pytest.raises(WebhookCallError, match="no answer within"):
         await webhook_client.post(await serve(answer), b"{}", 1)
 
 
@@ -205,7 +205,7 @@ async def test_certificate_of_another_host_is_refused(
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", found)
     named = ClientConfig(where.url.replace("127.0.0.1", "other.example.org"), where.trust)
-    with pytest.raises(WebhookCallError, match=r"but wanted to match other\.example\.org"):
+    with pytest.raises(WebhookCallError, match="not valid for 'other"):
         await webhook_client.post(named, b"{}", 5)
 
 
@@ -248,7 +248,7 @@ def test_bundle_of_nothing_but_space_trusts_the_system(bundle: str) -> None:
 @pytest.mark.parametrize("url", ["https://a.b/%zz", "https://a\x00b/", "https://[::1/", "https://a<b/"])
 def test_url_that_go_cannot_parse_is_refused_when_it_is_stored(url: str) -> None:
     found = check_client({"url": url}, "clientConfig")
-    assert [str(error).partition(": parse")[0] for error in found] == [
+    assert [str(error).partition(";")[0] for error in found] == [
         "clientConfig.url: Required value: url must be a valid URL"
     ]
 

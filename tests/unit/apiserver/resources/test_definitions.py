@@ -121,7 +121,7 @@ async def test_object_is_served_in_every_version_and_stored_in_one(bare: Client)
                     }
                 ]
             },
-            "spec.additionalPrinterColumns[0].JSONPath",
+            "spec.versions[0].additionalPrinterColumns[0].JSONPath",
         ),
         (
             {
@@ -132,7 +132,7 @@ async def test_object_is_served_in_every_version_and_stored_in_one(bare: Client)
                     }
                 ]
             },
-            "spec.validation.openAPIV3Schema.properties[a].type",
+            "spec.versions[0].schema.openAPIV3Schema.properties[a].type",
         ),
     ],
 )
@@ -195,7 +195,7 @@ async def test_rule_that_does_not_compile_is_refused_with_its_place(bare: Client
     answer = await bare("POST", CRDS, with_schema(**{"x-kubernetes-validations": [{"rule": "self.length > 1"}]}))
     assert answer.status == 422
     cause = answer.json["details"]["causes"][0]
-    assert cause["field"] == "spec.validation.openAPIV3Schema.properties[spec].x-kubernetes-validations[0].rule"
+    assert cause["field"] == "spec.versions[0].schema.openAPIV3Schema.properties[spec].x-kubernetes-validations[0].rule"
     assert cause["message"].endswith(
         "compilation failed: ERROR: <input>:1:5: undefined field 'length'\n | self.length > 1\n | ....^"
     )
@@ -222,9 +222,9 @@ async def test_replicas_that_cannot_be_scaled_are_refused(bare: Client) -> None:
     scale = {"specReplicasPath": ".spec.size", "statusReplicasPath": ".status.size"}
     await bare("POST", CRDS, put_version(subresources={"scale": scale}))
     answer = await bare("POST", WIDGETS, made(spec={"size": -1}))
-    assert answer.json["message"].endswith(".spec.size: Invalid value: -1: should be a non-negative integer")
+    assert answer.json["message"].endswith(".spec.size: Invalid value: -1: must be between 0 and 2147483647")
     answer = await bare("POST", WIDGETS, made(spec={"size": 1 << 31}))
-    assert answer.json["message"].endswith("should be less than or equal to 2147483647")
+    assert answer.json["message"].endswith("must be between 0 and 2147483647")
     assert (await bare("POST", WIDGETS, made(spec={}))).status == 201
 
 

@@ -13,49 +13,36 @@ from typing import Any
 
 import orjson
 
+from tink.apiserver.serializer import delimited, varint
 from tink.schema import Raw
 
 Encode = Callable[[int, Any], bytes]
 
 
-def _varint(value: int) -> bytes:
-    value &= (1 << 64) - 1
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _bytes(number: int, value: bytes) -> bytes:
-    return b"".join((_varint(number << 3 | 2), _varint(len(value)), value))
-
-
 def _text(number: int, value: Any) -> bytes:
     raw = str(value).encode("utf-8", "surrogatepass")
-    return _bytes(number, raw) if raw else b""
+    return delimited(number, raw) if raw else b""
 
 
 def _texts(number: int, value: Any) -> bytes:
-    return b"".join(_bytes(number, str(item).encode("utf-8", "surrogatepass")) for item in value)
+    return b"".join(delimited(number, str(item).encode("utf-8", "surrogatepass")) for item in value)
 
 
 def _flag(number: int, value: Any) -> bytes:
-    return _varint(number << 3) + b"\1" if value is True else b""
+    return varint(number << 3) + b"\1" if value is True else b""
 
 
 def _integer(number: int, value: Any) -> bytes:
-    return _varint(number << 3) + _varint(int(value)) if value else b""
+    return varint(number << 3) + varint(int(value)) if value else b""
 
 
 def _double(number: int, value: Any) -> bytes:
-    return _varint(number << 3 | 1) + struct.pack("<d", value) if value else b""
+    return varint(number << 3 | 1) + struct.pack("<d", value) if value else b""
 
 
 def _any(number: int, value: Any) -> bytes:
     """Write a value as the message Any: its field `yaml`."""
-    return _bytes(number, _bytes(2, orjson.dumps(value) + b"\n"))
+    return delimited(number, delimited(2, orjson.dumps(value) + b"\n"))
 
 
 def _anys(number: int, value: Any) -> bytes:
@@ -63,7 +50,7 @@ def _anys(number: int, value: Any) -> bytes:
 
 
 def _schema(number: int, value: Any) -> bytes:
-    return _bytes(number, schema(value))
+    return delimited(number, schema(value))
 
 
 def _schemas(number: int, value: Any) -> bytes:
@@ -71,20 +58,20 @@ def _schemas(number: int, value: Any) -> bytes:
 
 
 def _items(number: int, value: Any) -> bytes:
-    return _bytes(number, _schemas(1, value if isinstance(value, list) else [value]))
+    return delimited(number, _schemas(1, value if isinstance(value, list) else [value]))
 
 
 def _types(number: int, value: Any) -> bytes:
-    return _bytes(number, _texts(1, value if isinstance(value, list) else [value]))
+    return delimited(number, _texts(1, value if isinstance(value, list) else [value]))
 
 
 def _additional(number: int, value: Any) -> bytes:
     # The one message here where false differs from nothing: it is one of two alternatives.
-    return _bytes(number, _varint(2 << 3) + bytes([value]) if isinstance(value, bool) else _schema(1, value))
+    return delimited(number, varint(2 << 3) + bytes([value]) if isinstance(value, bool) else _schema(1, value))
 
 
 def _properties(number: int, value: Any) -> bytes:
-    return _bytes(number, b"".join(named(1, name, schema(part)) for name, part in value.items()))
+    return delimited(number, b"".join(named(1, name, schema(part)) for name, part in value.items()))
 
 
 _SCHEMA: Mapping[str, tuple[int, Encode]] = {
@@ -145,11 +132,13 @@ _METHODS = {"get": 2, "put": 3, "post": 4, "delete": 5, "patch": 8}
 
 def named(number: int, name: str, value: bytes) -> bytes:
     """Write an entry of a map, as all Named... messages are: name and value."""
-    return _bytes(number, _text(1, name) + _bytes(2, value))
+    return delimited(number, _text(1, name) + delimited(2, value))
 
 
 def _extensions(number: int, of: Raw) -> bytes:
-    return b"".join(_bytes(number, _text(1, key) + _any(2, value)) for key, value in of.items() if key.startswith("x-"))
+    return b"".join(
+        delimited(number, _text(1, key) + _any(2, value)) for key, value in of.items() if key.startswith("x-")
+    )
 
 
 def _fields(of: Raw, table: Mapping[str, tuple[int, Encode]]) -> bytes:
@@ -164,12 +153,12 @@ def schema(value: Raw) -> bytes:
 def _parameter_item(value: Raw) -> bytes:
     fields = _fields(value, _PARAMETER[value["in"]])
     if value["in"] == "body":
-        return _bytes(1, _bytes(1, fields))
-    return _bytes(1, _bytes(2, _bytes(3 if value["in"] == "query" else 4, fields)))
+        return delimited(1, delimited(1, fields))
+    return delimited(1, delimited(2, delimited(3 if value["in"] == "query" else 4, fields)))
 
 
 def _operation(value: Raw) -> bytes:
-    answers = b"".join(named(1, code, _bytes(1, _response(answer))) for code, answer in value["responses"].items())
+    answers = b"".join(named(1, code, delimited(1, _response(answer))) for code, answer in value["responses"].items())
     return b"".join(
         (
             _texts(1, value["tags"]),
@@ -177,8 +166,8 @@ def _operation(value: Raw) -> bytes:
             _text(5, value["operationId"]),
             _texts(6, value["produces"]),
             _texts(7, value["consumes"]),
-            *(_bytes(8, _parameter_item(parameter)) for parameter in value.get("parameters", [])),
-            _bytes(9, answers),
+            *(delimited(8, _parameter_item(parameter)) for parameter in value.get("parameters", [])),
+            delimited(9, answers),
             _texts(10, value["schemes"]),
             _extensions(13, value),
         )
@@ -186,14 +175,16 @@ def _operation(value: Raw) -> bytes:
 
 
 def _response(value: Raw) -> bytes:
-    content = _bytes(2, _schema(1, value["schema"])) if "schema" in value else b""
+    content = delimited(2, _schema(1, value["schema"])) if "schema" in value else b""
     return _text(1, value["description"]) + content
 
 
 def path_item(value: Raw) -> bytes:
     """Encode the message PathItem, of what `swagger` gives."""
-    operations = [_bytes(number, _operation(value[method])) for method, number in _METHODS.items() if method in value]
-    parameters = [_bytes(9, _parameter_item(parameter)) for parameter in value["parameters"]]
+    operations = [
+        delimited(number, _operation(value[method])) for method, number in _METHODS.items() if method in value
+    ]
+    parameters = [delimited(9, _parameter_item(parameter)) for parameter in value["parameters"]]
     return b"".join((*operations, *parameters))
 
 
@@ -204,20 +195,20 @@ def document(head: Raw, paths: Iterable[tuple[str, bytes]], definitions: Iterabl
         named(
             1,
             name,
-            _bytes(
+            delimited(
                 2, _text(1, one["type"]) + _text(2, one["name"]) + _text(3, one["in"]) + _text(4, one["description"])
             ),
         )
         for name, one in head["securityDefinitions"].items()
     )
-    needed = b"".join(_bytes(12, b"".join(named(1, name, b"") for name in one)) for one in head["security"])
+    needed = b"".join(delimited(12, b"".join(named(1, name, b"") for name in one)) for one in head["security"])
     return b"".join(
         (
             _text(1, head["swagger"]),
-            _bytes(2, info),
-            _bytes(8, b"".join([named(2, path, item) for path, item in paths])),
-            _bytes(9, b"".join([named(1, name, one) for name, one in definitions])),
+            delimited(2, info),
+            delimited(8, b"".join([named(2, path, item) for path, item in paths])),
+            delimited(9, b"".join([named(1, name, one) for name, one in definitions])),
             needed,
-            _bytes(13, security),
+            delimited(13, security),
         )
     )

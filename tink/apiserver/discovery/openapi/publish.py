@@ -10,16 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tink.apiserver.discovery.openapi.common import (
-    API_VERSION,
-    COMMON,
-    JSON_SCHEMA,
-    KIND,
-    LIST_META,
-    METADATA,
-    text,
-)
-from tink.apiserver.discovery.openapi.texts import PACKAGES, TYPES
+from tink.apiserver.discovery.openapi import common
+from tink.apiserver.discovery.openapi.common import API_VERSION, KIND, LIST_META, METADATA, PACKAGES
 from tink.apiserver.resources import Resource
 from tink.schema import Raw
 
@@ -61,17 +53,18 @@ def schemas(resource: Resource, *, version: int, custom: bool) -> dict[str, Raw]
     return found
 
 
-def common(version: int, names: set[str] | None = None) -> dict[str, Raw]:
+def shared(version: int, names: set[str] | None = None) -> dict[str, Raw]:
     """Give the types that all documents share; with `names`, only those and what they refer to."""
+    known = common.common()
     if names is None:
-        return {name: _final(schema, version) for name, schema in COMMON.items()}
+        return {name: _final(schema, version) for name, schema in known.items()}
     found: dict[str, Raw] = {}
-    waiting = [name for name in names if name in COMMON]
+    waiting = [name for name in names if name in known]
     while waiting:
         name = waiting.pop()
         if name not in found:
-            found[name] = _final(COMMON[name], version)
-            waiting += [other for other in _references(COMMON[name]) if other in COMMON]
+            found[name] = _final(known[name], version)
+            waiting += [other for other in _references(known[name]) if other in known]
     return dict(sorted(found.items()))
 
 
@@ -108,9 +101,9 @@ def _list(resource: Resource, name: str, version: int, extensions: Raw) -> Raw:
 
 def _parts(name: str, schema: Mapping[str, Any]) -> dict[str, Raw]:
     """Take a built-in type apart into the types that clients know, with a text for each field."""
-    if name in JSON_SCHEMA:
-        return dict(JSON_SCHEMA)
-    texts = TYPES.get(name, {})
+    if name in (definitions := common.definitions()):
+        return dict(definitions)
+    texts = common.texts().get(name, {})
     own: Raw = {**schema, "properties": {}}
     if description := texts.get(""):
         own["description"] = description
@@ -196,8 +189,8 @@ def _narrow(out: Raw, schema: Mapping[str, Any]) -> None:
 def _embed(out: Raw, version: int) -> None:
     """Give a field that holds a whole object the head of one, in place."""
     head = {
-        "apiVersion": text("Group and version of the embedded object."),
-        "kind": text("Kind of the embedded object."),
+        "apiVersion": {"type": "string", "description": "Group and version of the embedded object."},
+        "kind": {"type": "string", "description": "Kind of the embedded object."},
         "metadata": _final(METADATA, version),
     }
     out["properties"] = {**(out.get("properties") or {}), **head}

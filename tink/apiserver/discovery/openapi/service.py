@@ -8,7 +8,7 @@ made again. What is kept is text, not trees: about the size of the schemas, thre
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import orjson
@@ -46,14 +46,17 @@ class Text:
     tag: str
 
 
+_Parts = tuple[dict[str, bytes], dict[str, bytes]]
+
+
 @dataclass(slots=True)
 class _Piece:
     """What is kept of a group and version: its document of version 3, and by name the parts for version 2."""
 
     resources: Sequence[Resource]
     document: Text | None = None
-    parts: tuple[dict[str, bytes], dict[str, bytes]] | None = None
-    binary: tuple[dict[str, bytes], dict[str, bytes]] | None = None
+    parts: dict[bool, _Parts] = field(default_factory=dict)
+    """Path items and definitions, as text and (True) as protobuf."""
 
 
 @dataclass(slots=True)
@@ -62,7 +65,7 @@ class _Whole:
 
     json: Text | None = None
     binary: Text | None = None
-    index: Text | None = field(default=None)
+    index: Text | None = None
 
 
 class OpenAPI:
@@ -91,12 +94,7 @@ class OpenAPI:
         """`/openapi/v2` as JSON."""
         pieces = self._current()
         if self._whole.json is None:
-            items, definitions = dict[str, bytes](), {k: orjson.dumps(v) for k, v in publish.common(2).items()}
-            for piece in pieces.values():
-                if piece.parts is None:
-                    piece.parts = _parts(piece.resources, binary=False)
-                items |= piece.parts[0]
-                definitions |= piece.parts[1]
+            items, definitions = _joined(pieces.values(), binary=False)
             head = orjson.dumps(_HEAD_2)[:-1]
             body = b"".join((head, b',"paths":', _object(items), b',"definitions":', _object(definitions), b"}"))
             self._whole.json = _tagged(body)
@@ -106,12 +104,7 @@ class OpenAPI:
         """`/openapi/v2` as protobuf (`gnostic`), with the tag of the JSON, as in Kubernetes: Vary tells them apart."""
         pieces = self._current()
         if self._whole.binary is None:
-            items, definitions = dict[str, bytes](), {k: gnostic.schema(v) for k, v in publish.common(2).items()}
-            for piece in pieces.values():
-                if piece.binary is None:
-                    piece.binary = _parts(piece.resources, binary=True)
-                items |= piece.binary[0]
-                definitions |= piece.binary[1]
+            items, definitions = _joined(pieces.values(), binary=True)
             body = gnostic.document(_HEAD_2, sorted(items.items()), sorted(definitions.items()))
             self._whole.binary = Text(body, self.two().tag)
         return self._whole.binary
@@ -156,7 +149,7 @@ def document(resources: Sequence[Resource]) -> Raw:
         "openapi": "3.0.0",
         "info": title if custom else {"title": "Kubernetes", "version": KUBERNETES},
         "paths": dict(sorted(items.items())),
-        "components": {"schemas": dict(sorted({**publish.common(3, shared), **schemas}.items()))},
+        "components": {"schemas": dict(sorted({**publish.shared(3, shared), **schemas}.items()))},
     }
     if not custom:
         made["components"]["securitySchemes"] = _SECURITY
@@ -175,7 +168,19 @@ def _named_in(items: Raw) -> set[str]:
     return found
 
 
-def _parts(resources: Sequence[Resource], *, binary: bool) -> tuple[dict[str, bytes], dict[str, bytes]]:
+def _joined(pieces: Iterable[_Piece], *, binary: bool) -> _Parts:
+    """Give the path items and definitions of all that is served, in version 2."""
+    write = gnostic.schema if binary else orjson.dumps
+    items, definitions = dict[str, bytes](), {name: write(one) for name, one in publish.shared(2).items()}
+    for piece in pieces:
+        if binary not in piece.parts:
+            piece.parts[binary] = _parts(piece.resources, binary=binary)
+        items |= piece.parts[binary][0]
+        definitions |= piece.parts[binary][1]
+    return items, definitions
+
+
+def _parts(resources: Sequence[Resource], *, binary: bool) -> _Parts:
     """Give the path items and definitions of version 2, each as text or as protobuf."""
     items: dict[str, bytes] = {}
     definitions: dict[str, bytes] = {}

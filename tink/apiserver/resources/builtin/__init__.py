@@ -67,26 +67,15 @@ def _data_count(obj: Mapping[str, Any], _: datetime) -> int:
     return len(obj.get("data") or {}) + len(obj.get("binaryData") or {})
 
 
-def _core(
-    plural: str,
-    kind: str,
-    openapi: Raw,
-    short: tuple[str, ...],
-    columns: tuple[Column, ...],
-    how: Rules,
-    **more: Any,
-) -> Resource:
-    return _resource("", plural, kind, openapi, short, columns, how, **more)
-
-
 def _resource(
-    group: str,
     plural: str,
     kind: str,
     openapi: Raw,
     short: tuple[str, ...],
     columns: tuple[Column, ...],
     how: Rules,
+    *,
+    group: str = "",
     **more: Any,
 ) -> Resource:
     return Resource(
@@ -108,7 +97,7 @@ def _resource(
 def resources() -> list[Resource]:
     """Give the built-in resources, the core group first."""
     return [
-        _core(
+        _resource(
             "namespaces",
             "Namespace",
             NAMESPACE,
@@ -129,7 +118,7 @@ def resources() -> list[Resource]:
             status=True,
             subresources=("finalize",),
         ),
-        _core(
+        _resource(
             "configmaps",
             "ConfigMap",
             CONFIG_MAP,
@@ -137,7 +126,7 @@ def resources() -> list[Resource]:
             (NAME, Column("Data", _data_count, "Number of keys."), AGE),
             Rules(typed=True, check=rules.check_config_map),
         ),
-        _core(
+        _resource(
             "secrets",
             "Secret",
             SECRET,
@@ -155,7 +144,7 @@ def resources() -> list[Resource]:
                 selectable={**NAMESPACED_FIELDS, "type": ("type",)},
             ),
         ),
-        _core(
+        _resource(
             "events",
             "Event",
             EVENT,
@@ -181,7 +170,6 @@ def resources() -> list[Resource]:
             ),
         ),
         _resource(
-            "coordination.k8s.io",
             "leases",
             "Lease",
             LEASE,
@@ -195,5 +183,6 @@ def resources() -> list[Resource]:
                 prepare=rules.prepare_lease,
                 check=rules.check_lease,
             ),
+            group="coordination.k8s.io",
         ),
     ]
