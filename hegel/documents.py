@@ -11,7 +11,7 @@ import base64
 import binascii
 
 from hegel.secret import SecretReference, SecretUnusableError
-from tink.api.v1alpha2 import Raw
+from tink.api.v1alpha2 import Raw, as_mapping
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _BASE64_WHITESPACE = b" \t\r\n"
@@ -27,8 +27,7 @@ def document_of_secret(reference: SecretReference, secret: Raw) -> bytes:
 
     Raises SecretUnusableError, which names Secret, keys and what to do, and never a value.
     """
-    held = secret.get("data")
-    values = held if isinstance(held, dict) else {}
+    values = as_mapping(secret.get("data"))
     key = next((key for key in reference.keys if values.get(key) is not None), None)
     if key is None:
         raise SecretUnusableError(f"Secret {reference.name} has no key {' or '.join(reference.keys)}: add it")

@@ -23,7 +23,8 @@ _IPV4 = re.compile(r"\d+\.\d+\.\d+\.\d+", re.ASCII)
 
 def network_config(all_links: list[Link]) -> bytes:
     """The document; empty if no interface can be configured (cloud-init then uses DHCP on one interface)."""
-    configured = [link for link in all_links if _can_be_configured(link)]
+    # There must be an address, and either a netmask for it or a DHCP server to tell one.
+    configured = [link for link in all_links if link.dhcp.ip and (link.dhcp.netmask or link.by_dhcp)]
     gateways = [link for link in configured if link.dhcp.gateway is not None]
     metrics = {link.mac: 100 * place for place, link in enumerate(gateways, 1)} if len(gateways) > 1 else {}
     ethernets: list[str] = []
@@ -43,11 +44,6 @@ def network_config(all_links: list[Link]) -> bytes:
         return b""
     lines = ["version: 2", "ethernets:", *ethernets, *(["vlans:", *vlans] if vlans else []), ""]
     return "\n".join(lines).encode()
-
-
-def _can_be_configured(link: Link) -> bool:
-    """Whether there is an address, and either a netmask for it or a DHCP server to tell one."""
-    return link.dhcp.ip is not None and (link.dhcp.netmask is not None or link.by_dhcp)
 
 
 def _addressing(link: Link, metric: int | None) -> list[str]:

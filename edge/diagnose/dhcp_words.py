@@ -128,11 +128,20 @@ def _uuid(value: bytes) -> str:
     return value[1:].hex() if len(value) == 17 and value[0] == 0 else f"{_hex(value)} (not 17 bytes of type 0)"
 
 
-def _vendor(value: bytes) -> str:
-    found = _suboptions(value)
-    if found is None:
-        return _hex(value)
-    return "{" + " ".join(f"{_PXE.get(code, code)}={_vendor_value(code, part)}" for code, part in found) + "}"
+def _braced(word: Callable[[int, bytes], str]) -> Callable[[bytes], str]:
+    """The options inside an option, each as `word` says it, where it says anything; in hex where there are none."""
+
+    def words(value: bytes) -> str:
+        found = options.suboptions(value)
+        if found is None:
+            return _hex(value)
+        return "{" + " ".join(filter(None, (word(code, part) for code, part in found.items()))) + "}"
+
+    return words
+
+
+def _vendor_word(code: int, value: bytes) -> str:
+    return f"{_PXE.get(code, code)}={_vendor_value(code, value)}"
 
 
 def _vendor_value(code: int, value: bytes) -> str:
@@ -150,34 +159,18 @@ def _vendor_value(code: int, value: bytes) -> str:
     return _hex(value)
 
 
-def _ipxe(value: bytes) -> str:
-    found = _suboptions(value)
-    if found is None:
-        return _hex(value)
-    words = []
-    for code, part in found:
-        if code in _IPXE:
-            if part != b"\0":  # a feature's value is the version of its interface
-                words.append(_IPXE[code])
-        elif code == _IPXE_NO_PXEDHCP:
-            words.append(f"no-pxedhcp={_number(part)}")
-        elif code == _IPXE_VERSION:
-            words.append("version=" + ".".join(map(str, part)))
-        elif code == _IPXE_BUS_ID:
-            words.append(f"bus-id={_hex(part)}")
-        else:
-            words.append(f"{code}={_hex(part)}")
-    return "{" + " ".join(words) + "}"
+def _ipxe_word(code: int, part: bytes) -> str:
+    if code in _IPXE:
+        return _IPXE[code] if part != b"\0" else ""  # a feature's value is the version of its interface
+    if code == _IPXE_NO_PXEDHCP:
+        return f"no-pxedhcp={_number(part)}"
+    if code == _IPXE_VERSION:
+        return "version=" + ".".join(map(str, part))
+    return f"{'bus-id' if code == _IPXE_BUS_ID else code}={_hex(part)}"
 
 
-def _relay(value: bytes) -> str:
-    found = _suboptions(value)
-    if found is None:
-        return _hex(value)
-    return "{" + " ".join(
-        f"{_RELAY.get(code, code)}={_addresses(part) if code in _RELAY_ADDRESSES else _printable(part)}"
-        for code, part in found
-    ) + "}"  # fmt: skip
+def _relay_word(code: int, part: bytes) -> str:
+    return f"{_RELAY.get(code, code)}={_addresses(part) if code in _RELAY_ADDRESSES else _printable(part)}"
 
 
 def _printable(value: bytes) -> str:
@@ -194,21 +187,6 @@ def _user_class(value: bytes) -> str:
     return ",".join(map(_text, classes)) if classes and at == len(value) else _text(value)
 
 
-def _suboptions(value: bytes) -> list[tuple[int, bytes]] | None:
-    """The options inside an option; None where it holds something else."""
-    found = []
-    at = 0
-    while at < len(value) and value[at] != options.END:
-        if value[at] == options.PAD:
-            at += 1
-            continue
-        if at + 1 >= len(value) or at + 2 + value[at + 1] > len(value):
-            return None
-        found.append((value[at], value[at + 2 : at + 2 + value[at + 1]]))
-        at += 2 + value[at + 1]
-    return found
-
-
 _WORDS: Final[dict[int, tuple[str, Callable[[bytes], str]]]] = {
     options.SUBNET_MASK: ("mask", _addresses),
     options.ROUTER: ("router", _addresses),
@@ -218,7 +196,7 @@ _WORDS: Final[dict[int, tuple[str, Callable[[bytes], str]]]] = {
     26: ("mtu", _number),
     options.BROADCAST_ADDRESS: ("broadcast-address", _addresses),
     options.NTP_SERVERS: ("ntp", _addresses),
-    options.VENDOR_SPECIFIC: ("vendor(43)", _vendor),
+    options.VENDOR_SPECIFIC: ("vendor(43)", _braced(_vendor_word)),
     options.REQUESTED_ADDRESS: ("requested", _addresses),
     options.LEASE_TIME: ("lease", _seconds),
     options.SERVER_IDENTIFIER: ("server", _addresses),
@@ -232,9 +210,9 @@ _WORDS: Final[dict[int, tuple[str, Callable[[bytes], str]]]] = {
     options.TFTP_SERVER_NAME: ("tftp(66)", _text),
     options.BOOTFILE_NAME: ("bootfile(67)", _text),
     options.USER_CLASS: ("user-class(77)", _user_class),
-    options.RELAY_AGENT_INFORMATION: ("relay(82)", _relay),
+    options.RELAY_AGENT_INFORMATION: ("relay(82)", _braced(_relay_word)),
     options.CLIENT_ARCHITECTURE: ("arch(93)", _architectures),
     94: ("nic(94)", _hex),
     options.CLIENT_UUID: ("uuid(97)", _uuid),
-    options.IPXE: ("ipxe(175)", _ipxe),
+    options.IPXE: ("ipxe(175)", _braced(_ipxe_word)),
 }

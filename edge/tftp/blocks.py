@@ -86,10 +86,8 @@ class NetasciiBlocks:
             self._first_kept += 1
         while self._first_kept + len(self._kept) <= last and self._translate():
             pass
-        return [self._kept[number - self._first_kept] for number in range(first, self._end_before(last) + 1)]
-
-    def _end_before(self, last: int) -> int:
-        return min(last, self._first_kept + len(self._kept) - 1)
+        end = min(last + 1, self._first_kept + len(self._kept))
+        return [self._kept[number - self._first_kept] for number in range(first, end)]
 
     def _translate(self) -> bool:
         """One step ahead; False where there is nothing more to translate."""

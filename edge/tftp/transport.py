@@ -60,7 +60,10 @@ class UdpTransport:
         """`local` is the address of ours to send from where the socket has none of its own."""
         self.client = client
         self._socket = sock
-        self._ancillary: Ancillary = [] if local is None else [_from_address(local)]
+        self._ancillary: Ancillary = []
+        if local is not None:
+            source = struct.pack("=i4s4s", 0, socket.inet_aton(local), bytes(4))
+            self._ancillary.append((socket.IPPROTO_IP, _IP_PKTINFO, source))
         packet_bytes = block_bytes + 4
         self._segmented = [*self._ancillary, (_SOL_UDP, _UDP_SEGMENT, struct.pack("=H", packet_bytes))]
         self._per_call = 2 * min(MAX_SEGMENTS, _MAX_DATAGRAM_BYTES // packet_bytes)
@@ -168,7 +171,3 @@ def asked_address(ancillary: list[tuple[int, int, bytes]]) -> str | None:
             ours, written = value[4:8], value[8:12]
             return socket.inet_ntoa(ours) if ours == written else None
     return "0.0.0.0"  # noqa: S104 - the kernel chooses
-
-
-def _from_address(local: str) -> tuple[int, int, bytes]:
-    return (socket.IPPROTO_IP, _IP_PKTINFO, struct.pack("=i4s4s", 0, socket.inet_aton(local), bytes(4)))

@@ -34,7 +34,8 @@ declare -A sets=([lab]="no-such-package")
 die() { echo "$*" >&2; exit 1; }
 . deploy/setup/progress.sh
 . deploy/setup/packages.sh
-(export KILLED; exec bash -c "$(declare -f); $(declare -p sets cache links remembered policy); install_packages lab") || true
+variables=$(declare -p sets cache links remembered policy)
+(export KILLED; exec bash -c "$(declare -f); $variables; install_packages lab") || true
 [ -z "$KILLED" ] || KILLED='' install_packages lab
 find /etc/systemd /etc/rc3.d /run/systemd -type l -o -type f -name '*.preset'
 """

@@ -7,15 +7,15 @@ rule of apiextensions.k8s.io/v1, where a column shows the first result only, so 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
 
 import yaml
 from pydantic import BaseModel
 
 from tink.api.schema import RULES, Schema, structural
-from tink.api.v1alpha2 import GROUP, OSIE, UNPREPARED, VERSION, Hardware, Resource, Template, Workflow, WorkflowState
+from tink.api.v1alpha2 import GROUP, OSIE, UNPREPARED, VERSION, Hardware, Raw, Template, Workflow, WorkflowState
 
 CATEGORY = "tinkerbell"
 
@@ -41,9 +41,9 @@ class Column:
     type: str = "string"
     priority: int = 0
 
-    def entry(self) -> dict[str, Any]:
+    def entry(self) -> Raw:
         """The column as it stands in a CustomResourceDefinition."""
-        entry: dict[str, Any] = {
+        entry: Raw = {
             "name": self.name,
             "type": self.type,
             "jsonPath": self.path,
@@ -58,93 +58,113 @@ AGE = Column("Age", ".metadata.creationTimestamp", "Time since the object was cr
 
 
 @dataclass(frozen=True)
-class _Definition:
-    model: type[Resource]
-    plural: str
-    short_names: tuple[str, ...]
+class Version:
+    """One version of a definition. `selectable`: the paths that `kubectl get --field-selector` takes (Kubernetes 1.31
+    and later; older ones ignore them). `status`: whether the status is a subresource."""
+
+    name: str
+    model: type[BaseModel]
     columns: tuple[Column, ...]
     selectable: tuple[str, ...] = ()
-    """Paths that `kubectl get --field-selector` takes (Kubernetes 1.31 and later; older ones ignore them)."""
     status: bool = False
-    first_status: dict[str, Any] | None = None
+    storage: bool = True
+    served: bool = True
+    deprecation: str = ""
+    first_status: Raw | None = None
     """The status of an object that nobody has written one for: what `kubectl get` shows until then."""
 
+    def entry(self) -> Raw:
+        """The version as it stands in a CustomResourceDefinition."""
+        entry: Raw = {"name": self.name, "served": self.served, "storage": self.storage}
+        if self.deprecation:
+            entry |= {"deprecated": True, "deprecationWarning": self.deprecation}
+        entry["additionalPrinterColumns"] = [column.entry() for column in self.columns]
+        schema = _object_schema(self.model)
+        if self.first_status is not None:
+            schema["properties"]["status"]["default"] = deepcopy(self.first_status)
+        entry["schema"] = {"openAPIV3Schema": schema}
+        if self.selectable:
+            entry["selectableFields"] = [{"jsonPath": path} for path in self.selectable]
+        if self.status:
+            entry["subresources"] = {"status": {}}
+        return entry
 
-_DEFINITIONS = (
-    _Definition(
-        Hardware,
-        "hardware",
-        ("hw",),
-        (
-            Column("OSIE", ".spec.osie.name", "The OSIE that the machine netboots."),
-            Column("BMC", ".spec.bmcRef.name", "The Rufio Machine that controls its power."),
-            Column(
-                "Conflict",
-                '.status.conditions[?(@.type=="AddressConflict")].status',
-                "Whether another host uses one of its addresses.",
-                priority=1,
-            ),
-            AGE,
+
+_HARDWARE = Version(
+    VERSION,
+    Hardware,
+    (
+        Column("OSIE", ".spec.osie.name", "The OSIE that the machine netboots."),
+        Column("BMC", ".spec.bmcRef.name", "The Rufio Machine that controls its power."),
+        Column(
+            "Conflict",
+            '.status.conditions[?(@.type=="AddressConflict")].status',
+            "Whether another host uses one of its addresses.",
+            priority=1,
         ),
-        (".spec.osie.name", ".spec.bmcRef.name"),
-        status=True,
-        # `kubectl wait --for=condition=AddressConflict=False` waits for a condition that exists.
-        first_status={
-            "conditions": [
-                {
-                    "type": "AddressConflict",
-                    "status": "False",
-                    "reason": "NotDeclined",
-                    "message": "no machine has declined its address",
-                }
-            ]
-        },
+        AGE,
     ),
-    _Definition(
-        OSIE,
-        "osies",
-        (),
-        (
-            Column("Kernel", ".spec.kernelUrl", "URL of the kernel."),
-            Column("Initrd", ".spec.initrdUrl", "URL of the initrd.", priority=1),
-            AGE,
-        ),
+    (".spec.osie.name", ".spec.bmcRef.name"),
+    status=True,
+    # `kubectl wait --for=condition=AddressConflict=False` waits for a condition that exists.
+    first_status={
+        "conditions": [
+            {
+                "type": "AddressConflict",
+                "status": "False",
+                "reason": "NotDeclined",
+                "message": "no machine has declined its address",
+            }
+        ]
+    },
+)
+_OSIE = Version(
+    VERSION,
+    OSIE,
+    (
+        Column("Kernel", ".spec.kernelUrl", "URL of the kernel."),
+        Column("Initrd", ".spec.initrdUrl", "URL of the initrd.", priority=1),
+        AGE,
     ),
-    _Definition(
-        Template,
-        "templates",
-        ("tpl",),
-        (Column("First Action", ".spec.actions[0].name", "Name of the first action.", priority=1), AGE),
+)
+_TEMPLATE = Version(
+    VERSION, Template, (Column("First Action", ".spec.actions[0].name", "Name of the first action.", priority=1), AGE)
+)
+_WORKFLOW = Version(
+    VERSION,
+    Workflow,
+    (
+        Column("State", ".status.state", "Where the Workflow is."),
+        Column("Action", ".status.currentAction", "The action that runs now, or that ran last."),
+        Column("Hardware", ".spec.hardwareRef.name", "The Hardware that the Workflow executes on."),
+        Column("Template", ".spec.templateRef.name", "The Template that gives the actions."),
+        Column("Message", ".status.message", "Where the Workflow is, or why it ended."),
+        Column("Started", ".status.startedAt", "Time since the first action started.", type="date", priority=1),
+        AGE,
     ),
-    _Definition(
-        Workflow,
-        "workflows",
-        ("wf",),
-        (
-            Column("State", ".status.state", "Where the Workflow is."),
-            Column("Action", ".status.currentAction", "The action that runs now, or that ran last."),
-            Column("Hardware", ".spec.hardwareRef.name", "The Hardware that the Workflow executes on."),
-            Column("Template", ".spec.templateRef.name", "The Template that gives the actions."),
-            Column("Message", ".status.message", "Where the Workflow is, or why it ended."),
-            Column("Started", ".status.startedAt", "Time since the first action started.", type="date", priority=1),
-            AGE,
-        ),
-        (".spec.hardwareRef.name", ".spec.templateRef.name", ".status.state"),
-        status=True,
-        first_status={"state": WorkflowState.PENDING.value, "message": UNPREPARED},
-    ),
+    (".spec.hardwareRef.name", ".spec.templateRef.name", ".status.state"),
+    status=True,
+    first_status={"state": WorkflowState.PENDING.value, "message": UNPREPARED},
 )
 
 
-def generate() -> list[dict[str, Any]]:
+def generate() -> list[Raw]:
     """Give the CustomResourceDefinitions (apiextensions.k8s.io/v1) of Hardware, OSIE, Template and Workflow.
 
     The result is the same for the same models, byte for byte, and belongs to the caller.
     """
-    return [_definition(definition) for definition in _DEFINITIONS]
+    kinds = (
+        ("hardware", ("hw",), _HARDWARE),
+        ("osies", (), _OSIE),
+        ("templates", ("tpl",), _TEMPLATE),
+        ("workflows", ("wf",), _WORKFLOW),
+    )
+    return [
+        definition(GROUP, plural, short_names, version, categories=[CATEGORY]) for plural, short_names, version in kinds
+    ]
 
 
-def to_yaml(definitions: list[dict[str, Any]]) -> str:
+def to_yaml(definitions: list[Raw]) -> str:
     """Write definitions as a YAML stream, one document each, as it stands in `deploy/crds/`."""
     return "".join(
         "---\n" + yaml.dump(definition, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
@@ -159,47 +179,33 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def _definition(definition: _Definition) -> dict[str, Any]:
-    kind = definition.model.__name__
-    schema = object_schema(definition.model)
-    if definition.first_status is not None:
-        schema["properties"]["status"]["default"] = deepcopy(definition.first_status)
-    version: dict[str, Any] = {
-        "name": VERSION,
-        "served": True,
-        "storage": True,
-        "additionalPrinterColumns": [column.entry() for column in definition.columns],
-        "schema": {"openAPIV3Schema": schema},
-    }
-    if definition.selectable:
-        version["selectableFields"] = [{"jsonPath": path} for path in definition.selectable]
-    if definition.status:
-        version["subresources"] = {"status": {}}
+def definition(
+    group: str, plural: str, short_names: Sequence[str], *versions: Version, categories: Sequence[str] = ()
+) -> Raw:
+    """A CustomResourceDefinition (apiextensions.k8s.io/v1) of a namespaced kind, which is named like its models.
+
+    Raises SchemaError for a model without a structural schema.
+    """
+    kind = versions[0].model.__name__
+    names: Raw = {"categories": list(categories)} if categories else {}
+    names |= {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
+    if short_names:
+        names["shortNames"] = list(short_names)
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{definition.plural}.{GROUP}"},
+        "metadata": {"name": f"{plural}.{group}"},
         "spec": {
-            "group": GROUP,
-            "names": {
-                "categories": [CATEGORY],
-                "kind": kind,
-                "listKind": f"{kind}List",
-                "plural": definition.plural,
-                "singular": kind.lower(),
-                **({"shortNames": list(definition.short_names)} if definition.short_names else {}),
-            },
+            "group": group,
+            "names": names,
             "scope": "Namespaced",
-            "versions": [version],
+            "versions": [version.entry() for version in versions],
         },
     }
 
 
-def object_schema(model: type[BaseModel]) -> Schema:
-    """Give the schema of a whole object: what the model says of spec and status, and what every object has.
-
-    Raises SchemaError for a model without a structural schema.
-    """
+def _object_schema(model: type[BaseModel]) -> Schema:
+    """The schema of a whole object: what the model says of spec and status, and what every object has."""
     source = structural(model)
     properties = source["properties"]
     schema: Schema = {

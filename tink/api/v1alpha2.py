@@ -71,6 +71,7 @@ _VLAN_PATTERN = r"^([1-9][0-9]{0,2}|[1-3][0-9]{3}|40[0-8][0-9]|409[0-4])$"
 _DEVICE_PATTERN = r"^(/[^/ ]+)+$"
 _URL_PATTERN = r"^(https?|file)://.+$"
 _HTTP_URL_PATTERN = r"^https?://.+$"
+TIME: JsonDict = {"format": "date-time"}
 
 
 def _map_list(key: str) -> JsonDict:
@@ -84,6 +85,11 @@ class Model(BaseModel):
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore", hide_input_in_errors=True
     )
+
+
+def optional(description: str, *, extra: JsonDict | None = None, **bounds: Any) -> Any:
+    """A field that may be absent; it has no default, so the API writes none. `extra` is for its schema (`checked`)."""
+    return Field(default=None, description=description, json_schema_extra=extra, **bounds)
 
 
 class ObjectMeta(Model):
@@ -133,14 +139,10 @@ class ConditionStatus(StrEnum):
 class Condition(Model):
     """An observation on a resource that is generally attainable by inspecting other status fields."""
 
-    type: str = Field(default=..., description="Type of condition.")
-    status: ConditionStatus = Field(default=..., description="Status of the condition: True, False or Unknown.")
-    reason: str | None = Field(
-        default=None, description="A short CamelCase description of the condition's last transition."
-    )
-    message: str | None = Field(
-        default=None, description="A human readable message with details about the last transition."
-    )
+    type: str = Field(description="Type of condition.")
+    status: ConditionStatus = Field(description="Status of the condition: True, False or Unknown.")
+    reason: str | None = optional("A short CamelCase description of the condition's last transition.")
+    message: str | None = optional("A human readable message with details about the last transition.")
 
 
 # --- Hardware ---------------------------------------------------------------------------------------------------
@@ -170,38 +172,27 @@ class DHCP(Model):
 
     model_config = ConfigDict(json_schema_extra=checked(rules.GATEWAY_IN_SUBNET))
 
-    ip: IPv4 | None = Field(
-        default=None, description="IPv4 address to serve. No two interfaces of the cluster may have the same."
+    ip: IPv4 | None = optional("IPv4 address to serve. No two interfaces of the cluster may have the same.")
+    netmask: Annotated[str, StringConstraints(pattern=patterns.NETMASK)] | None = optional(
+        "IPv4 netmask to serve.", extra=checked(rules.NETMASK, maxLength=bounds.MAX_ADDRESS_CHARACTERS)
     )
-    netmask: Annotated[str, StringConstraints(pattern=patterns.NETMASK)] | None = Field(
-        default=None,
-        json_schema_extra=checked(rules.NETMASK, maxLength=bounds.MAX_ADDRESS_CHARACTERS),
-        description="IPv4 netmask to serve.",
+    gateway: IPv4 | None = optional(
+        "Default gateway address to serve, in the subnet of ip and netmask (unless netmask is 255.255.255.255)."
     )
-    gateway: IPv4 | None = Field(
-        default=None,
-        description="Default gateway address to serve, in the subnet of ip and netmask (unless netmask is "
-        "255.255.255.255).",
+    hostname: Annotated[str, StringConstraints(pattern=_HOSTNAME_PATTERN)] | None = optional(
+        "Host name to serve.", extra=checked(rules.HOSTNAME, maxLength=bounds.MAX_NAME_CHARACTERS)
     )
-    hostname: Annotated[str, StringConstraints(pattern=_HOSTNAME_PATTERN)] | None = Field(
-        default=None,
-        json_schema_extra=checked(rules.HOSTNAME, maxLength=bounds.MAX_NAME_CHARACTERS),
-        description="Host name to serve.",
+    vlan_id: Annotated[str, StringConstraints(pattern=_VLAN_PATTERN)] | None = optional(
+        'VLAN ID between 1 and 4094, as a string, e.g. "100".',
+        extra=checked(rules.VLAN, maxLength=bounds.MAX_VLAN_CHARACTERS),
     )
-    vlan_id: Annotated[str, StringConstraints(pattern=_VLAN_PATTERN)] | None = Field(
-        default=None,
-        json_schema_extra=checked(rules.VLAN, maxLength=bounds.MAX_VLAN_CHARACTERS),
-        description='VLAN ID between 1 and 4094, as a string, e.g. "100".',
+    nameservers: list[HostOrIP] | None = optional(
+        "Nameservers to serve: IPs or host names. DHCP carries the IPs only.",
+        extra=checked(maxItems=bounds.MAX_SERVERS),
     )
-    nameservers: list[HostOrIP] | None = Field(
-        default=None,
-        json_schema_extra=checked(maxItems=bounds.MAX_SERVERS),
-        description="Nameservers to serve: IPs or host names. DHCP carries the IPs only.",
-    )
-    timeservers: list[HostOrIP] | None = Field(
-        default=None,
-        json_schema_extra=checked(maxItems=bounds.MAX_SERVERS),
-        description="Timeservers to serve: IPs or host names. DHCP carries the IPs only.",
+    timeservers: list[HostOrIP] | None = optional(
+        "Timeservers to serve: IPs or host names. DHCP carries the IPs only.",
+        extra=checked(maxItems=bounds.MAX_SERVERS),
     )
     lease_time_seconds: int = Field(
         default=86400,
@@ -214,7 +205,7 @@ class DHCP(Model):
 class NetworkInterface(Model):
     """The desired configuration of one network interface."""
 
-    dhcp: DHCP | None = Field(default=None, description="Basic network information for serving DHCP requests.")
+    dhcp: DHCP | None = optional("Basic network information for serving DHCP requests.")
     disable_dhcp: bool = Field(default=False, description="Disables DHCP for this interface. Implies disableNetboot.")
     disable_netboot: bool = Field(
         default=False,
@@ -228,31 +219,23 @@ class IPXE(Model):
 
     model_config = ConfigDict(json_schema_extra=checked(rules.SOME_SCRIPT))
 
-    inline: str | None = Field(
-        default=None,
-        json_schema_extra=checked(maxLength=bounds.MAX_DATA_CHARACTERS),
-        description="An inline iPXE script.",
-    )
-    url: Annotated[str, StringConstraints(pattern=_HTTP_URL_PATTERN)] | None = Field(
-        default=None,
-        json_schema_extra=checked(rules.HTTP_URL, maxLength=bounds.MAX_URL_CHARACTERS),
-        description="URL of a hosted iPXE script (http or https).",
+    inline: str | None = optional("An inline iPXE script.", extra=checked(maxLength=bounds.MAX_DATA_CHARACTERS))
+    url: Annotated[str, StringConstraints(pattern=_HTTP_URL_PATTERN)] | None = optional(
+        "URL of a hosted iPXE script (http or https).",
+        extra=checked(rules.HTTP_URL, maxLength=bounds.MAX_URL_CHARACTERS),
     )
 
 
 class Instance(Model):
     """Instance specific data, served to the machine's permanent operating system by the metadata service."""
 
-    userdata: str | None = Field(
-        default=None,
-        json_schema_extra=checked(maxLength=bounds.MAX_DATA_CHARACTERS),
-        description="Data with a structure understood by the producer and the consumer of the data, e.g. "
-        "#cloud-config.",
+    userdata: str | None = optional(
+        "Data with a structure understood by the producer and the consumer of the data, e.g. #cloud-config.",
+        extra=checked(maxLength=bounds.MAX_DATA_CHARACTERS),
     )
-    vendordata: str | None = Field(
-        default=None,
-        json_schema_extra=checked(maxLength=bounds.MAX_DATA_CHARACTERS),
-        description="Data with a structure understood by the producer and the consumer of the data.",
+    vendordata: str | None = optional(
+        "Data with a structure understood by the producer and the consumer of the data.",
+        extra=checked(maxLength=bounds.MAX_DATA_CHARACTERS),
     )
 
 
@@ -266,38 +249,29 @@ class HardwareSpec(Model):
         description="Network interfaces by MAC address (lower case, colons). Defines the desired DHCP and netboot "
         "configuration of each. No two Hardware of the cluster may have the same MAC address.",
     )
-    ipxe: IPXE | None = Field(
-        default=None,
-        description="iPXE script overrides, for debugging or for netboot customisation. Give inline or url.",
+    ipxe: IPXE | None = optional(
+        "iPXE script overrides, for debugging or for netboot customisation. Give inline or url."
     )
-    osie: LocalObjectReference | None = Field(
-        default=None, description="The Operating System Installation Environment to be netbooted."
+    osie: LocalObjectReference | None = optional("The Operating System Installation Environment to be netbooted.")
+    kernel_params: list[KernelParam] | None = optional(
+        "Parameters passed to the kernel when the OSIE is launched, joined with a space.",
+        extra=checked(maxItems=bounds.MAX_KERNEL_PARAMS),
     )
-    kernel_params: list[KernelParam] | None = Field(
-        default=None,
-        json_schema_extra=checked(maxItems=bounds.MAX_KERNEL_PARAMS),
-        description="Parameters passed to the kernel when the OSIE is launched, joined with a space.",
-    )
-    instance: Instance | None = Field(
-        default=None, description="Instance specific data that is generally unused by Tinkerbell itself."
-    )
-    storage_devices: list[StorageDevice] | None = Field(
-        default=None,
-        json_schema_extra=checked(maxItems=bounds.MAX_DISKS),
-        description="Storage devices that will be available in the OSIE, as Linux paths without partitions, "
+    instance: Instance | None = optional("Instance specific data that is generally unused by Tinkerbell itself.")
+    storage_devices: list[StorageDevice] | None = optional(
+        "Storage devices that will be available in the OSIE, as Linux paths without partitions, "
         "e.g. /dev/sda or /dev/nvme0n1.",
+        extra=checked(maxItems=bounds.MAX_DISKS),
     )
-    bmc_ref: LocalObjectReference | None = Field(default=None, description="Refers to a Rufio Machine object.")
+    bmc_ref: LocalObjectReference | None = optional("Refers to a Rufio Machine object.")
 
 
 class HardwareStatus(Model):
     """What was observed of a machine."""
 
-    conditions: list[Condition] | None = Field(
-        default=None,
-        json_schema_extra=_map_list("type"),
-        description="Observations about the machine. AddressConflict: it found another host at its address and "
-        "declined it.",
+    conditions: list[Condition] | None = optional(
+        "Observations about the machine. AddressConflict: it found another host at its address and declined it.",
+        extra=_map_list("type"),
     )
 
 
@@ -321,8 +295,8 @@ ArtifactURL = Annotated[
 class OSIESpec(Model):
     """Where the kernel and the initrd are."""
 
-    kernel_url: ArtifactURL = Field(default=..., description="URL of a kernel image (http, https or file).")
-    initrd_url: ArtifactURL = Field(default=..., description="URL of an initrd image (http, https or file).")
+    kernel_url: ArtifactURL = Field(description="URL of a kernel image (http, https or file).")
+    initrd_url: ArtifactURL = Field(description="URL of an initrd image (http, https or file).")
 
 
 class OSIE(Resource):
@@ -348,51 +322,38 @@ class Action(Model):
     """An individual action to be run on a target machine."""
 
     name: str = Field(
-        default=...,
         min_length=1,
         json_schema_extra=checked(rules.ACTION_NAME, maxLength=bounds.MAX_NAME_CHARACTERS),
         description="Name of the action, unique within the Template. Not a template.",
     )
     image: str = Field(
-        default=...,
         min_length=1,
         json_schema_extra=checked(rules.IMAGE, maxLength=bounds.MAX_IMAGE_CHARACTERS),
         description="An OCI image.",
     )
-    cmd: str | None = Field(
-        default=None,
-        json_schema_extra=checked(maxLength=bounds.MAX_TEXT_CHARACTERS),
-        description="Command to use when launching the image (its entrypoint).",
+    cmd: str | None = optional(
+        "Command to use when launching the image (its entrypoint).", extra=checked(maxLength=bounds.MAX_TEXT_CHARACTERS)
     )
-    args: list[Text] | None = Field(
-        default=None,
-        json_schema_extra=checked(maxItems=bounds.MAX_ARGS),
-        description="Arguments passed to the container on launch.",
+    args: list[Text] | None = optional(
+        "Arguments passed to the container on launch.", extra=checked(maxItems=bounds.MAX_ARGS)
     )
-    env: dict[str, Text] | None = Field(
-        default=None, json_schema_extra=_env(), description="Environment variables of the container."
-    )
-    volumes: list[Volume] | None = Field(
-        default=None,
-        json_schema_extra=checked(maxItems=bounds.MAX_VOLUMES),
-        description="Volumes to mount into the container, as {SRC-VOLUME-NAME | SRC-HOST-DIR}:TGT-CONTAINER-DIR:OPTIONS"
+    env: dict[str, Text] | None = optional("Environment variables of the container.", extra=_env())
+    volumes: list[Volume] | None = optional(
+        "Volumes to mount into the container, as {SRC-VOLUME-NAME | SRC-HOST-DIR}:TGT-CONTAINER-DIR:OPTIONS"
         ", e.g. /etc/data:/data:ro.",
+        extra=checked(maxItems=bounds.MAX_VOLUMES),
     )
-    network_namespace: str | None = Field(
-        default=None,
-        json_schema_extra=checked(maxLength=bounds.MAX_NETWORK_NAMESPACE_CHARACTERS),
-        description='Network namespace to run the container in, e.g. "host".',
+    network_namespace: str | None = optional(
+        'Network namespace to run the container in, e.g. "host".',
+        extra=checked(maxLength=bounds.MAX_NETWORK_NAMESPACE_CHARACTERS),
     )
-    timeout: int | None = Field(
-        default=None,
-        ge=0,
-        description="Seconds the action may take. 0 or absent: the controller's --action-timeout, by default none.",
+    timeout: int | None = optional(
+        "Seconds the action may take. 0 or absent: the controller's --action-timeout, by default none.", ge=0
     )
-    reboots: bool | None = Field(
-        default=None,
-        description="Whether the action restarts the machine, or starts another kernel on it, so that nobody is left "
+    reboots: bool | None = optional(
+        "Whether the action restarts the machine, or starts another kernel on it, so that nobody is left "
         "to report its end: it has succeeded when the agent is gone, or comes back anew. For the last action only, "
-        "which is run in the machine's own PID namespace: no container can restart the machine from another one.",
+        "which is run in the machine's own PID namespace: no container can restart the machine from another one."
     )
 
 
@@ -400,20 +361,16 @@ class TemplateSpec(Model):
     """Actions, and what they share."""
 
     actions: list[Action] = Field(
-        default=...,
         min_length=1,
         json_schema_extra=_map_list("name") | checked(maxItems=bounds.MAX_ACTIONS),
         description="Actions to be run on a target machine, one after the other in this order. Names are unique.",
     )
-    volumes: list[Volume] | None = Field(
-        default=None,
-        json_schema_extra=checked(maxItems=bounds.MAX_VOLUMES),
-        description="Volumes mounted on all actions. An action's own volume takes precedence.",
+    volumes: list[Volume] | None = optional(
+        "Volumes mounted on all actions. An action's own volume takes precedence.",
+        extra=checked(maxItems=bounds.MAX_VOLUMES),
     )
-    env: dict[str, Text] | None = Field(
-        default=None,
-        json_schema_extra=_env(),
-        description="Environment variables of all actions. An action's own variable takes precedence.",
+    env: dict[str, Text] | None = optional(
+        "Environment variables of all actions. An action's own variable takes precedence.", extra=_env()
     )
 
 
@@ -459,47 +416,32 @@ class ActionState(StrEnum):
 class ActionStatus(Model):
     """What became of one action."""
 
-    rendered: Action | None = Field(
-        default=None, json_schema_extra={UNCHECKED: True}, description="The rendered action."
-    )
-    id: str = Field(default=..., description="Uniquely identifies the action within the Workflow.")
-    started_at: str | None = Field(
-        default=None,
-        json_schema_extra={"format": "date-time"},
-        description="When the action was started. Absent: it has not started.",
-    )
-    last_transitioned: str | None = Field(
-        default=None, json_schema_extra={"format": "date-time"}, description="When state changed last."
-    )
-    state: ActionState | None = Field(default=None, description="Current state of the action.")
-    failure_reason: str | None = Field(
-        default=None, description="A short CamelCase word or phrase that says why the action failed."
-    )
-    failure_message: str | None = Field(
-        default=None, description="A free-form, user friendly elaboration on the failure reason."
-    )
+    rendered: Action | None = optional("The rendered action.", extra={UNCHECKED: True})
+    id: str = Field(description="Uniquely identifies the action within the Workflow.")
+    started_at: str | None = optional("When the action was started. Absent: it has not started.", extra=TIME)
+    last_transitioned: str | None = optional("When state changed last.", extra=TIME)
+    state: ActionState | None = optional("Current state of the action.")
+    failure_reason: str | None = optional("A short CamelCase word or phrase that says why the action failed.")
+    failure_message: str | None = optional("A free-form, user friendly elaboration on the failure reason.")
 
 
 class WorkflowSpec(Model):
     """What to run, and where."""
 
     hardware_ref: LocalObjectReference = Field(
-        default=...,
         json_schema_extra=checked(rules.NAMES_HARDWARE),
         description="The Hardware this Workflow executes on, in the Workflow's namespace. Can't be changed once the "
         "Workflow has left Pending.",
     )
     template_ref: LocalObjectReference = Field(
-        default=...,
         json_schema_extra=checked(rules.NAMES_TEMPLATE),
         description="The Template used to render the Workflow's actions, in the Workflow's namespace. Can't be changed "
         "once the Workflow has left Pending.",
     )
-    template_params: dict[str, Text] | None = Field(
-        default=None,
-        json_schema_extra=checked(maxProperties=bounds.MAX_TEMPLATE_PARAMS),
-        description='Key-value pairs exposed to the Template as .Params, e.g. {"foo": "bar"} as .Params.foo. Can\'t be '
+    template_params: dict[str, Text] | None = optional(
+        'Key-value pairs exposed to the Template as .Params, e.g. {"foo": "bar"} as .Params.foo. Can\'t be '
         "changed once the Workflow has left Pending.",
+        extra=checked(maxProperties=bounds.MAX_TEMPLATE_PARAMS),
     )
     timeout: int = Field(
         default=0,
@@ -517,61 +459,41 @@ class WorkflowStatus(Model):
 
     model_config = ConfigDict(json_schema_extra=checked(rules.ENDED_STAYS_ENDED))
 
-    actions: list[ActionStatus] | None = Field(
-        default=None, json_schema_extra=_map_list("id"), description="The actions and their states."
+    actions: list[ActionStatus] | None = optional("The actions and their states.", extra=_map_list("id"))
+    started_at: str | None = optional(
+        "When the first action was started. Absent: the Workflow has not started.", extra=TIME
     )
-    id: str | None = Field(
-        default=None,
-        description="Identifies the Workflow to its agent, where that is not metadata.uid: it was moved here from "
-        "another API, where it had this one.",
+    id: str | None = optional(
+        "Identifies the Workflow to its agent, where that is not metadata.uid: it was moved here from another API, "
+        "where it had this one."
     )
-    started_at: str | None = Field(
-        default=None,
-        json_schema_extra={"format": "date-time"},
-        description="When the first action was started. Absent: the Workflow has not started.",
+    last_transitioned: str | None = optional("When state changed last.", extra=TIME)
+    state: WorkflowState | None = optional("Current state of the Workflow.")
+    message: str | None = optional(
+        "Where the Workflow is, or why it ended, in one line for people; programs read the conditions."
     )
-    last_transitioned: str | None = Field(
-        default=None, json_schema_extra={"format": "date-time"}, description="When state changed last."
+    observed_generation: int | None = optional(
+        "metadata.generation that the actions were rendered from. While it is another, the Workflow is not "
+        "given to an agent."
     )
-    state: WorkflowState | None = Field(default=None, description="Current state of the Workflow.")
-    message: str | None = Field(
-        default=None,
-        description="Where the Workflow is, or why it ended, in one line for people; programs read the conditions.",
+    current_action: str | None = optional("Name of the action that runs now, or that ran last.")
+    dispatched: bool | None = optional(
+        "Whether the Workflow was given to an agent, which has not rejected it. While this is false, a "
+        "Workflow that is cancelled or deleted ends at once: there is nobody to stop it."
     )
-    observed_generation: int | None = Field(
-        default=None,
-        description="metadata.generation that the actions were rendered from. While it is another, the Workflow is not "
-        "given to an agent.",
+    claimed_at: str | None = optional("When a server last claimed the Workflow, to give it to its agent.", extra=TIME)
+    rejections: int | None = optional("How often an agent has rejected the Workflow since it was last started.", ge=0)
+    dispatch_after: str | None = optional(
+        "Before that moment the Workflow is not offered to its agent again, which has rejected it.",
+        extra=TIME,
     )
-    current_action: str | None = Field(default=None, description="Name of the action that runs now, or that ran last.")
-    dispatched: bool | None = Field(
-        default=None,
-        description="Whether the Workflow was given to an agent, which has not rejected it. While this is false, a "
-        "Workflow that is cancelled or deleted ends at once: there is nobody to stop it.",
-    )
-    claimed_at: str | None = Field(
-        default=None,
-        json_schema_extra={"format": "date-time"},
-        description="When a server last claimed the Workflow, to give it to its agent.",
-    )
-    rejections: int | None = Field(
-        default=None, ge=0, description="How often an agent has rejected the Workflow since it was last started."
-    )
-    dispatch_after: str | None = Field(
-        default=None,
-        json_schema_extra={"format": "date-time"},
-        description="Before that moment the Workflow is not offered to its agent again, which has rejected it.",
-    )
-    agent_seen_at: str | None = Field(
-        default=None,
-        json_schema_extra={"format": "date-time"},
-        description="When a server last had a stream of the agent while the last action, which reboots the machine, "
+    agent_seen_at: str | None = optional(
+        "When a server last had a stream of the agent while the last action, which reboots the machine, "
         "ran. Written only where that action takes longer than a moment, or its agent connects anew.",
+        extra=TIME,
     )
-    conditions: list[Condition] | None = Field(
-        default=None,
-        json_schema_extra=_map_list("type"),
-        description="Observations about the Workflow: Prepared, Started, Succeeded.",
+    conditions: list[Condition] | None = optional(
+        "Observations about the Workflow: Prepared, Started, Succeeded.", extra=_map_list("type")
     )
 
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from tink.api.v1alpha2 import GROUP, Raw
+from tink.api.v1alpha2 import Raw
 from tink.convert.documents import DEFAULT_NAMESPACE, Converted, Document, validated
 from tink.convert.findings import Finding, Kind, Source
 from tink.convert.metal3 import secrets_to_read
 from tink.kube import pager
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError, UnreachableError
+from tink.kube.objects import NamespacedName
 from tink.kube.resources import (
     HARDWARE,
     HARDWARE_DATA,
@@ -26,7 +27,6 @@ from tink.kube.resources import (
     SECRET,
     TEMPLATE,
     WORKFLOW,
-    ResourceType,
 )
 
 FIELD_MANAGER = "tinkedge-convert"
@@ -35,18 +35,9 @@ CLUSTER = "cluster"
 _AT_ONCE = 8
 _FORBIDDEN = 403
 
-_TINKERBELL = tuple(
-    ResourceType(GROUP, "v1alpha1", plural, kind)
-    for plural, kind in (("hardware", "Hardware"), ("templates", "Template"), ("workflows", "Workflow"))
-)
+_TINKERBELL = tuple(replace(each, version="v1alpha1") for each in (HARDWARE, TEMPLATE, WORKFLOW))
 _METAL3 = (HOST_V1ALPHA1, HARDWARE_DATA)
-_RUFIO = (
-    MACHINE,
-    *(
-        ResourceType(MACHINE.group, MACHINE.version, plural, kind)
-        for plural, kind in (("jobs", "Job"), ("tasks", "Task"))
-    ),
-)
+_RUFIO = (MACHINE, replace(MACHINE, plural="jobs", kind="Job"), replace(MACHINE, plural="tasks", kind="Task"))
 _WRITTEN = {
     (each.api_version, each.kind): each
     for each in (HARDWARE, OSIE, TEMPLATE, WORKFLOW, SECRET, *_METAL3, HOST_V1BETA1, *_RUFIO)
@@ -86,23 +77,21 @@ async def read_cluster(
 
 async def _network_secrets(client: KubeClient, found: Iterable[Document | Finding]) -> list[Document | Finding]:
     """The Secrets with the hosts' network data and metadata. No other Secret is read."""
-    secrets: dict[tuple[str, str], Document | Finding] = {}
+    secrets: dict[NamespacedName, Document | Finding] = {}
     for document in list(found):
         if isinstance(document, Finding) or document.obj["kind"] != "BareMetalHost":
             continue
-        for (namespace, name), path in secrets_to_read(document.obj, document.source.namespace).items():
-            if (namespace, name) in secrets:
+        for key, path in secrets_to_read(document.obj, document.source.namespace).items():
+            if key in secrets:
                 continue
             try:
-                secret = await client.get(SECRET, name, namespace)
+                secret = await client.get(SECRET, key.name, key.namespace)
             except UnreachableError:
                 raise
             except ApiError as error:
-                secrets[namespace, name] = Finding(
-                    Kind.ERROR, document.source, path, f"its Secret {namespace}/{name}: {error}"
-                )
+                secrets[key] = Finding(Kind.ERROR, document.source, path, f"its Secret {key}: {error}")
             else:
-                secrets[namespace, name] = _document({"apiVersion": "v1", "kind": "Secret"} | secret, 1)
+                secrets[key] = _document({"apiVersion": "v1", "kind": "Secret"} | secret, 1)
     return list(secrets.values())
 
 

@@ -8,6 +8,7 @@ field by field, because it leaves out what would be refused and keeps the rest; 
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 from functools import lru_cache
 
 from tink.api import bounds, patterns, rules
@@ -20,20 +21,43 @@ NO_PID_NAMESPACE = (
 IPV4_ONLY = "v1alpha2 serves IPv4 only"
 
 _THIS_NETWORK = ipaddress.IPv4Network("0.0.0.0/8")
-_IPV4 = patterns.compiled(patterns.IPV4)
-_NETMASK = patterns.compiled(patterns.NETMASK)
-_HOSTNAME = patterns.compiled(patterns.HOSTNAME)
-_LIKE_AN_ADDRESS = patterns.compiled(patterns.LIKE_AN_ADDRESS)
-_VLAN = patterns.compiled(patterns.VLAN)
-_HTTP_URL = patterns.compiled(patterns.HTTP_URL)
-_ARTIFACT_URL = patterns.compiled(patterns.ARTIFACT_URL)
-_ENDS_IPXE_COMMAND = patterns.compiled(patterns.ENDS_IPXE_COMMAND)
-_DEVICE_PATH = patterns.compiled(patterns.DEVICE_PATH)
-_PARTITION = patterns.compiled(patterns.PARTITION)
-_OBJECT_NAME = patterns.compiled(patterns.OBJECT_NAME)
 _SPACE = patterns.compiled(patterns.SPACE)
 _VOLUME = patterns.compiled(patterns.VOLUME)
-_URL_BOUND = f"(at most {bounds.MAX_URL_CHARACTERS} characters)"
+_PARTITION = patterns.compiled(patterns.PARTITION)
+_ENDS_IPXE_COMMAND = patterns.compiled(patterns.ENDS_IPXE_COMMAND)
+
+Check = Callable[[str], str | None]
+"""Gives the reason why a value is refused; None if it is good."""
+
+
+def _matching(pattern: str, rule: rules.Rule, longest: int | None = None, bound: str = "") -> Check:
+    """The check of a rule that is a pattern, and perhaps a bound; `bound` says so, where the rule does not."""
+    compiled = patterns.compiled(pattern)
+
+    @lru_cache(1024)  # the same servers, netmasks and URLs for a whole rack
+    def check(text: str) -> str | None:
+        good = (longest is None or len(text) <= longest) and compiled.search(text)
+        return None if good else rule.message + bound
+
+    return check
+
+
+_URL_BOUND = f" (at most {bounds.MAX_URL_CHARACTERS} characters)"
+ipv4 = _matching(patterns.IPV4, rules.IPV4)
+"""An address, in dotted form."""
+netmask = _matching(patterns.NETMASK, rules.NETMASK)
+"""A netmask, in dotted form."""
+hostname = _matching(patterns.HOSTNAME, rules.HOSTNAME, bounds.MAX_NAME_CHARACTERS)
+"""A host name (RFC 1123)."""
+http_url = _matching(patterns.HTTP_URL, rules.HTTP_URL, bounds.MAX_URL_CHARACTERS, _URL_BOUND)
+"""The URL of an iPXE script."""
+artifact_url = _matching(patterns.ARTIFACT_URL, rules.ARTIFACT_URL, bounds.MAX_URL_CHARACTERS, _URL_BOUND)
+"""The URL of a kernel or an initrd."""
+object_name = _matching(patterns.OBJECT_NAME, rules.OBJECT_NAME, bounds.MAX_NAME_CHARACTERS)
+"""The name of an object that is referred to."""
+_device_path = _matching(patterns.DEVICE_PATH, rules.DEVICE_PATH, bounds.MAX_DEVICE_PATH_CHARACTERS)
+_like_an_address = _matching(patterns.LIKE_AN_ADDRESS, rules.SERVER)
+_vlan = _matching(patterns.VLAN, rules.VLAN)
 
 
 def unicast(address: str) -> str | None:
@@ -42,17 +66,6 @@ def unicast(address: str) -> str | None:
     if it.is_loopback or it.is_multicast or it.is_unspecified or it.is_reserved or it in _THIS_NETWORK:
         return "must be an address that a machine can have: not 0.x, 127.x, or from 224.x on"
     return None
-
-
-def ipv4(text: str) -> str | None:
-    """An address, in dotted form."""
-    return None if _IPV4.match(text) else rules.IPV4.message
-
-
-@lru_cache(1024)
-def netmask(text: str) -> str | None:
-    """A netmask, in dotted form."""
-    return None if _NETMASK.match(text) else rules.NETMASK.message
 
 
 def canonical_mac(text: str) -> str:
@@ -65,38 +78,15 @@ def mac(text: str) -> str | None:
     return None if is_mac(text) else "must be a MAC address, such as 52:54:00:12:34:56"
 
 
-def hostname(text: str) -> str | None:
-    """A host name (RFC 1123)."""
-    return None if len(text) <= bounds.MAX_NAME_CHARACTERS and _HOSTNAME.match(text) else rules.HOSTNAME.message
-
-
-@lru_cache(1024)
 def server(text: str) -> str | None:
     """A name server or a time server: an IPv4 address or a host name."""
-    good = (
-        _IPV4.match(text)
-        if _LIKE_AN_ADDRESS.match(text)
-        else len(text) <= bounds.MAX_NAME_CHARACTERS and _HOSTNAME.match(text)
-    )
-    return None if good else rules.SERVER.message
+    refused = hostname(text) if _like_an_address(text) else ipv4(text)
+    return rules.SERVER.message if refused else None
 
 
 def vlan(text: str) -> str | None:
     """A VLAN ID, as a string."""
-    return None if _VLAN.match(text) and int(text) <= patterns.MAX_VLAN else rules.VLAN.message
-
-
-def http_url(text: str) -> str | None:
-    """The URL of an iPXE script."""
-    good = len(text) <= bounds.MAX_URL_CHARACTERS and _HTTP_URL.match(text)
-    return None if good else f"{rules.HTTP_URL.message} {_URL_BOUND}"
-
-
-@lru_cache(1024)
-def artifact_url(text: str) -> str | None:
-    """The URL of a kernel or an initrd."""
-    good = len(text) <= bounds.MAX_URL_CHARACTERS and _ARTIFACT_URL.match(text)
-    return None if good else f"{rules.ARTIFACT_URL.message} {_URL_BOUND}"
+    return _vlan(text) or (None if int(text) <= patterns.MAX_VLAN else rules.VLAN.message)
 
 
 def kernel_param(text: str) -> str | None:
@@ -107,9 +97,7 @@ def kernel_param(text: str) -> str | None:
 
 def disk(text: str) -> str | None:
     """A whole disk's path in the OSIE."""
-    if len(text) > bounds.MAX_DEVICE_PATH_CHARACTERS or not _DEVICE_PATH.match(text):
-        return rules.DEVICE_PATH.message
-    return rules.WHOLE_DISK.message if _PARTITION.match(text) else None
+    return _device_path(text) or (rules.WHOLE_DISK.message if _PARTITION.match(text) else None)
 
 
 def image(text: str) -> str | None:
@@ -120,11 +108,6 @@ def image(text: str) -> str | None:
 def volume(text: str) -> str | None:
     """A volume of a container, or a template of one."""
     return None if "{{" in text or _VOLUME.match(text) else rules.VOLUME.message
-
-
-def object_name(text: str) -> str | None:
-    """The name of an object that is referred to."""
-    return None if len(text) <= bounds.MAX_NAME_CHARACTERS and _OBJECT_NAME.match(text) else rules.OBJECT_NAME.message
 
 
 def long_text(text: str) -> str | None:

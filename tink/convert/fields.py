@@ -14,11 +14,12 @@ Fields that say nothing (null, "", [], {}) are never reported: there is nothing 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
 from tink.api.v1alpha2 import Raw
+from tink.convert.constraints import Check
 from tink.convert.findings import Findings
 
 UNKNOWN = "there is no such field, and v1alpha2 has no place for it"
@@ -102,12 +103,8 @@ class Fields:
 
     def text(self, key: str) -> str | None:
         """A string; None if absent, null or of another type (reported)."""
-        self._left.pop(key, None)  # as `take` and `_typed` do: most fields by far are read here
-        value = self._value.get(key)
-        if value is None or isinstance(value, str):
-            return value
-        self._wrong(self.at(key), "a string", value)
-        return None
+        value: str | None = self._typed(key, str, "a string")
+        return value
 
     def flag(self, key: str) -> bool | None:
         """A boolean; None if absent, null or of another type (reported)."""
@@ -193,10 +190,6 @@ class Fields:
         if value is not None:
             self._findings.dropped(path, f"must be {wanted}, is {type_name(value)}")
         return False
-
-
-Check = Callable[[str], str | None]
-"""Gives the reason why a value is refused; None if it is good (`tink.convert.constraints`)."""
 
 
 def put_checked(findings: Findings, path: str, value: Any, check: Check, result: Raw, at: str, key: str) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tink.api import metal3 as metal3_api
-from tink.api.v1alpha2 import API_VERSION, RUFIO_GROUP, Raw
+from tink.api.v1alpha2 import API_VERSION, RUFIO_GROUP, Raw, as_mapping
 from tink.convert import metal3, v1alpha1, v1alpha2
 from tink.convert.documents import Lookup
 from tink.convert.fields import Fields
@@ -68,11 +68,23 @@ def _to_hardware(obj: Raw, findings: Findings, context: Context) -> list[Raw]:
 
 
 def _to_version(version: str) -> Converter:
-    return lambda obj, findings, context: metal3.convert_version_with_findings(obj, findings, version, context.versions)
+    """To another version, with a word about what would be lost on the way back."""
 
+    def convert(obj: Raw, findings: Findings, context: Context) -> list[Raw]:
+        settings = context.versions
+        made = metal3.convert_version(obj, f"{metal3_api.GROUP}/{version}", settings)
+        if obj["apiVersion"] != made["apiVersion"] and made["apiVersion"] != metal3_api.V1ALPHA1:
+            if settings.empty_checksum_type == "md5":
+                for path in metal3.wrongly_md5(obj):
+                    reason = "empty means md5, and this checksum is none: say its type, or --empty-checksum-type auto"
+                    findings.changed(f"{path}.checksumType", reason)
+            back = metal3.convert_version(made, obj["apiVersion"], settings)
+            if as_mapping(back.get("status")).get("hardware") != as_mapping(obj.get("status")).get("hardware"):
+                reason = "too large for the annotation that keeps it; a HardwareData of the host's name is to hold it"
+                findings.dropped("status.hardware", reason)
+        return [made]
 
-def _unchanged(obj: Raw, _findings: Findings, _context: Context) -> list[Raw]:
-    return [obj]
+    return convert
 
 
 def _looked_up(_obj: Raw, _findings: Findings, _context: Context) -> list[Raw]:
@@ -102,7 +114,10 @@ def _without_target(kind: str) -> Converter:
 _CONVERTERS: dict[tuple[str, str], Converter] = {
     (v1alpha1.API_VERSION, "Hardware"): _of_object_alone(v1alpha1.convert_hardware),
     (v1alpha1.API_VERSION, "Template"): _of_object_alone(v1alpha1.convert_template),
-    (v1alpha1.API_VERSION, "Workflow"): _workflow,
+    # A Workflow's Template says how long it may take.
+    (v1alpha1.API_VERSION, "Workflow"): lambda obj, findings, around: v1alpha1.convert_workflow(
+        obj, findings, around.lookup
+    ),
     (API_VERSION, "Hardware"): _of_object_alone(v1alpha2.convert),
     (API_VERSION, "OSIE"): _of_object_alone(v1alpha2.convert),
     (API_VERSION, "Template"): _of_object_alone(v1alpha2.convert),
@@ -111,11 +126,13 @@ _CONVERTERS: dict[tuple[str, str], Converter] = {
 }
 
 _HOST_CONVERTERS: dict[tuple[str | None, str], Converter] = {
-    (TO_HARDWARE, _HOST): _to_hardware,
+    (TO_HARDWARE, _HOST): lambda obj, findings, around: metal3.convert_to_hardware(
+        obj, findings, around.lookup, around.hosts
+    ),
     (TO_HARDWARE, _HARDWARE_DATA): _looked_up,
     (None, _HOST): _without_target(_HOST),
     (None, _HARDWARE_DATA): _without_target(_HARDWARE_DATA),
     **{(version, _HOST): _to_version(version) for version in metal3_api.HOST_VERSIONS},
-    **{(version, _HARDWARE_DATA): _unchanged for version in metal3_api.HOST_VERSIONS},
+    **{(version, _HARDWARE_DATA): lambda obj, _findings, _context: [obj] for version in metal3_api.HOST_VERSIONS},
 }
 """(What it is to become, kind) -> converter, for all versions of Metal3's kinds."""

@@ -27,7 +27,6 @@ class _Row:
     reason: str
     first: Source
     objects: int = 1
-    findings: int = 1
 
     def where(self) -> str:
         """One object in full; of several the first."""
@@ -107,7 +106,6 @@ def _rows(findings: Iterable[Finding]) -> list[_Row]:
         if row is None:
             rows[finding.kind, path, finding.reason] = _Row(finding.kind, finding.path, finding.reason, finding.source)
             continue
-        row.findings += 1
         row.path = path
         if finding.source != row.first:
             row.objects += 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tink.api.v1alpha2 import Raw
+from tink.api.v1alpha2 import Raw, as_mapping
 from tink.convert.documents import DEFAULT_NAMESPACE, Converted, Document
 from tink.convert.findings import Finding, Findings, Kind
 from tink.convert.metal3 import ConversionSettings, HostOptions
@@ -103,8 +103,6 @@ class _Run:
 
 def _identity(obj: Raw) -> tuple[str, str, str, str]:
     """Group, kind, namespace, name: the same for the versions of one object."""
-    metadata = obj.get("metadata")
-    if not isinstance(metadata, dict):
-        metadata = {}
+    metadata = as_mapping(obj.get("metadata"))
     namespace = metadata.get("namespace") or DEFAULT_NAMESPACE
     return (obj["apiVersion"].rpartition("/")[0], obj["kind"], str(namespace), str(metadata.get("name") or ""))

@@ -8,52 +8,17 @@ the text would grow beyond `LARGEST` characters or values are nested deeper than
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from copy import copy
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
-from tink.golang import strconv
-from tink.golang.values import CallError, Struct, Uint8, Value, type_name
+from tink.golang.values import CallError, Uint8, Value, type_name
+from tink.golang.verbs import DEEPEST, LARGEST, PLAIN, Flags, Room, argument
 
-LARGEST: Final = 1 << 20
-DEEPEST: Final = 100
+__all__ = ["DEEPEST", "LARGEST", "Room", "sprint", "sprintf", "sprintln", "text_of"]
+
 _WIDEST: Final = 1_000_000  # Go ignores a width or precision above this.
-
-
-class Room:
-    """How many characters may still be written."""
-
-    __slots__ = ("left",)
-
-    def __init__(self, left: int = LARGEST) -> None:
-        self.left = left
-
-    def take(self, count: int) -> None:
-        """Raises CallError when the text becomes too large."""
-        self.left -= count
-        if self.left < 0:
-            raise CallError(f"the text is larger than {LARGEST} characters")
-
-
-class _Flags:
-    """The flags, width and precision of one directive."""
-
-    __slots__ = ("minus", "plus", "plus_v", "precision", "sharp", "sharp_v", "space", "width", "zero")
-
-    def __init__(self) -> None:
-        self.minus = self.plus = self.sharp = self.space = self.zero = self.plus_v = self.sharp_v = False
-        self.width: int | None = None
-        self.precision: int | None = None
-
-    def tell_v(self, verb: str) -> None:
-        """For %v, sharp and plus ask for another syntax, not for another form of the numbers in it."""
-        if verb in "vw":
-            self.sharp_v, self.sharp = self.sharp, False
-            self.plus_v, self.plus = self.plus, False
-
-
-_PLAIN: Final = _Flags()
+_FLAGS: Final = {"-": "minus", "+": "plus", "#": "sharp", " ": "space", "0": "zero"}
 
 
 # --- print ------------------------------------------------------------------------------------------------------
@@ -65,7 +30,7 @@ def text_of(value: Value) -> str:
         return value
     if type(value) is int:
         return str(value)
-    return _argument(_PLAIN, value, "v", Room())
+    return argument(PLAIN, value, "v", Room())
 
 
 def sprint(arguments: Sequence[Value]) -> str:
@@ -77,7 +42,7 @@ def sprint(arguments: Sequence[Value]) -> str:
         is_string = type(value) is str
         if not (is_string or after_string):
             out.append(" ")
-        out.append(_argument(_PLAIN, value, "v", room))
+        out.append(argument(PLAIN, value, "v", room))
         after_string = is_string
     return "".join(out)
 
@@ -85,7 +50,7 @@ def sprint(arguments: Sequence[Value]) -> str:
 def sprintln(arguments: Sequence[Value]) -> str:
     """Go's Sprintln: always a space between, and a newline at the end."""
     room = Room()
-    return " ".join([_argument(_PLAIN, value, "v", room) for value in arguments]) + "\n"
+    return " ".join([argument(PLAIN, value, "v", room) for value in arguments]) + "\n"
 
 
 # --- printf -----------------------------------------------------------------------------------------------------
@@ -102,12 +67,12 @@ def sprintf(template: str, arguments: Sequence[Value]) -> str:
         out.append(before)
         if integer_format is not None and type(value) is int:
             out.append(format(value, integer_format))
-        elif flags is _PLAIN and type(value) is str and verb in "sv":
+        elif flags is PLAIN and type(value) is str and verb in "sv":
             out.append(value)
         else:
             if room is None:
                 room = Room()
-            out.append(_argument(flags, value, verb, room))
+            out.append(argument(flags, value, verb, room))
     out.append(directives[-1][0])
     if sum(map(len, out)) > LARGEST:
         raise CallError(f"the text is larger than {LARGEST} characters")
@@ -118,19 +83,19 @@ _DIRECTIVE: Final = re.compile(r"%([-+# 0]*)([1-9]\d{0,5})?(?:\.(\d{0,5}))?([a-z
 
 
 @lru_cache(256)
-def _regular(template: str) -> list[tuple[str, str, _Flags, str | None]] | None:
+def _regular(template: str) -> list[tuple[str, str, Flags, str | None]] | None:
     """The directives of a format that takes its arguments in order: the text before, the verb, its flags, and for an
     integer that needs none of Go's peculiarities, Python's format. The last is only text. None: it is no such format.
     """
     if len(template) > 1000:
         return None
-    directives: list[tuple[str, str, _Flags, str | None]] = []
+    directives: list[tuple[str, str, Flags, str | None]] = []
     before = ""
     at = 0
     while True:
         percent = template.find("%", at)
         if percent < 0:
-            return [*directives, (before + template[at:], "", _PLAIN, None)]
+            return [*directives, (before + template[at:], "", PLAIN, None)]
         found = _DIRECTIVE.match(template, percent)
         if found is None:
             return None
@@ -140,8 +105,9 @@ def _regular(template: str) -> list[tuple[str, str, _Flags, str | None]] | None:
         if verb == "%":
             before += "%"
             continue
-        flags = _Flags()
-        flags.minus, flags.plus, flags.sharp, flags.space, flags.zero = (mark in marks for mark in "-+# 0")
+        flags = Flags()
+        for mark in marks:
+            setattr(flags, _FLAGS[mark], True)
         flags.width = int(width) if width else None
         flags.precision = int(precision or 0) if precision is not None else None
         flags.tell_v(verb)
@@ -150,7 +116,7 @@ def _regular(template: str) -> list[tuple[str, str, _Flags, str | None]] | None:
             integer_format = ("<" if flags.minus else "0" if flags.zero else "") + (width or "") + "d"
             integer_format = "d" if width is None else integer_format
         plain = not marks and width is None and precision is None
-        directives.append((before, verb, _PLAIN if plain else flags, integer_format))
+        directives.append((before, verb, PLAIN if plain else flags, integer_format))
         before = ""
 
 
@@ -195,28 +161,15 @@ class _Format:
             self.out.append(self._extra())
         return "".join(self.out)
 
-    def _flags(self) -> _Flags:
-        flags = _Flags()
-        template, end = self.template, len(self.template)
-        while self.at < end:
-            char = template[self.at]
-            if char == "#":
-                flags.sharp = True
-            elif char == "0":
-                flags.zero = True
-            elif char == "+":
-                flags.plus = True
-            elif char == "-":
-                flags.minus = True
-            elif char == " ":
-                flags.space = True
-            else:
-                break
+    def _flags(self) -> Flags:
+        flags = Flags()
+        while name := _FLAGS.get(self.template[self.at : self.at + 1]):
+            setattr(flags, name, True)
             self.at += 1
         self._index()
         return flags
 
-    def _width(self, flags: _Flags) -> None:
+    def _width(self, flags: Flags) -> None:
         if self.template[self.at : self.at + 1] == "*":
             self.at += 1
             flags.width = self._star()
@@ -232,7 +185,7 @@ class _Format:
         if self.after_index and flags.width is not None:
             self.index_is_good = False
 
-    def _precision(self, flags: _Flags) -> None:
+    def _precision(self, flags: Flags) -> None:
         # A dot that ends the format is taken for the verb.
         if self.at + 1 >= len(self.template) or self.template[self.at] != ".":
             return
@@ -297,7 +250,7 @@ class _Format:
         else:
             self.index_is_good = False
 
-    def _directive(self, flags: _Flags, verb: str) -> None:
+    def _directive(self, flags: Flags, verb: str) -> None:
         if verb == "%":
             self.out.append("%")
         elif not self.index_is_good:
@@ -308,253 +261,11 @@ class _Format:
             flags.tell_v(verb)
             value = self.arguments[self.argument]
             self.argument += 1
-            self.out.append(_argument(flags, value, verb, self.room))
+            self.out.append(argument(flags, value, verb, self.room))
 
     def _extra(self) -> str:
         shown = [
-            "<nil>" if value is None else f"{type_name(value)}={_argument(_PLAIN, value, 'v', self.room)}"
+            "<nil>" if value is None else f"{type_name(value)}={argument(PLAIN, value, 'v', self.room)}"
             for value in self.arguments[self.argument :]
         ]
         return "%!(EXTRA " + ", ".join(shown) + ")"
-
-
-# --- one value --------------------------------------------------------------------------------------------------
-
-
-def _argument(flags: _Flags, value: Value, verb: str, room: Room) -> str:
-    """One value for one verb (Go: printArg)."""
-    if value is None:
-        return _pad(flags, "<nil>", room) if verb in "Tv" else f"%!{verb}(<nil>)"
-    if verb == "T":
-        return _string(flags, type_name(value), "s", room)
-    return _formatted(flags, value, verb, room, 0)
-
-
-def _formatted(flags: _Flags, value: Value, verb: str, room: Room, depth: int) -> str:
-    if depth > DEEPEST:
-        raise CallError(f"the value is nested deeper than {DEEPEST}")
-    formatter = _FORMATTERS.get(type(value))
-    if formatter is None:
-        raise CallError(f"can't print a {type(value).__name__}")
-    return formatter(flags, value, verb, room, depth)
-
-
-def _bad_verb(flags: _Flags, value: Value, verb: str, room: Room, depth: int) -> str:
-    room.take(len(verb) + 8)
-    return f"%!{verb}({type_name(value)}={_formatted(flags, value, 'v', room, depth)})"
-
-
-def _pad(flags: _Flags, text: str, room: Room, *, zeros: bool = True) -> str:
-    room.take(max(len(text), flags.width or 0) + 1)
-    if not flags.width or len(text) >= flags.width:
-        return text
-    if flags.minus:
-        return text.ljust(flags.width)
-    return text.rjust(flags.width, "0" if zeros and flags.zero else " ")
-
-
-def _boolean(flags: _Flags, value: bool, verb: str, room: Room, depth: int) -> str:
-    if verb not in "tv":
-        return _bad_verb(flags, value, verb, room, depth)
-    return _pad(flags, "true" if value else "false", room)
-
-
-def _string_value(flags: _Flags, value: str, verb: str, room: Room, depth: int) -> str:
-    if verb not in "vsqxX":
-        return _bad_verb(flags, value, verb, room, depth)
-    return _string(flags, value, verb, room)
-
-
-def _string(flags: _Flags, value: str, verb: str, room: Room) -> str:
-    if verb in "xX":
-        return _hex_string(flags, value, verb, room)
-    room.take(len(value))
-    text = value if flags.precision is None else value[: flags.precision]
-    if verb == "q" or (verb == "v" and flags.sharp_v):
-        if flags.sharp and strconv.can_backquote(text):
-            text = f"`{text}`"
-        else:
-            text = strconv.quote(text, ascii_only=flags.plus)
-    return _pad(flags, text, room)
-
-
-def _hex_string(flags: _Flags, value: str, verb: str, room: Room) -> str:
-    raw = strconv.to_bytes(value)[: flags.precision]
-    room.take(5 * len(raw))
-    prefix = ("0X" if verb == "X" else "0x") if flags.sharp else ""
-    digits = raw.hex(" ") if flags.space else raw.hex()
-    digits = digits.upper() if verb == "X" else digits
-    text = (prefix + digits.replace(" ", " " + prefix)) if raw else ""
-    return _pad(flags, text, room)
-
-
-def _integer_value(flags: _Flags, value: int, verb: str, room: Room, depth: int) -> str:
-    signed = type(value) is not Uint8
-    if verb in "vd":
-        if verb == "v" and flags.sharp_v and not signed:
-            return _pad(flags, f"0x{int(value):x}", room)
-        return _integer(flags, value, "d", "", room)
-    if verb in "box":
-        return _integer(flags, value, verb, {"b": "0b", "o": "0", "x": "0x"}[verb], room)
-    if verb == "X":
-        return _integer(flags, value, "X", "0X", room)
-    if verb == "O":
-        return _integer(flags, value, "o", "0", room, always="0o")
-    if verb == "c":
-        return _pad(flags, strconv.rune(value), room)
-    if verb == "q":
-        return _pad(flags, strconv.quote_rune(value, ascii_only=flags.plus), room)
-    if verb == "U":
-        return _unicode(flags, value, room)
-    return _bad_verb(flags, value, verb, room, depth)
-
-
-def _integer(flags: _Flags, value: int, base: str, prefix: str, room: Room, *, always: str = "") -> str:
-    magnitude = abs(value)
-    precision = 0
-    if flags.precision is not None:
-        precision = flags.precision
-        if precision == 0 and value == 0:
-            room.take(flags.width or 0)
-            return " " * (flags.width or 0)
-    elif flags.zero and not flags.minus and flags.width is not None:
-        precision = flags.width - (value < 0 or flags.plus or flags.space)
-    room.take(precision)
-    digits = format(magnitude, base).rjust(precision, "0")
-    if flags.sharp and not (base == "o" and digits[0] == "0"):
-        digits = prefix + digits
-    digits = always + digits
-    sign = "-" if value < 0 else "+" if flags.plus else " " if flags.space else ""
-    return _pad(flags, sign + digits, room, zeros=False)
-
-
-def _unicode(flags: _Flags, value: int, room: Room) -> str:
-    code = value & strconv.UINT64_MAX
-    precision = max(4, flags.precision or 0)
-    room.take(precision)
-    text = f"U+{code:0{precision}X}"
-    if flags.sharp and code <= strconv.MAX_RUNE and chr(code).isprintable():
-        text += f" '{chr(code)}'"
-    return _pad(flags, text, room, zeros=False)
-
-
-def _float_value(flags: _Flags, value: float, verb: str, room: Room, depth: int) -> str:
-    if verb not in "vbgGxXfFeE":
-        return _bad_verb(flags, value, verb, room, depth)
-    precision = flags.precision
-    if precision is None:
-        precision = 6 if verb in "fFeE" else -1
-    room.take(precision + 330)
-    style = {"v": "g", "F": "f"}.get(verb, verb)
-    text = strconv.format_float(value, style, precision)
-    if text[0] not in "+-":
-        text = "+" + text
-    if flags.space and text[0] == "+" and not flags.plus:
-        text = " " + text[1:]
-    if text[1] in "IN":
-        if text[1] == "N" and not flags.space and not flags.plus:
-            text = text[1:]
-        return _pad(flags, text, room, zeros=False)
-    if flags.sharp and verb != "b":
-        text = _with_point(text, style, precision)
-    if not flags.plus and text[0] == "+":
-        return _pad(flags, text[1:], room)
-    if flags.zero and not flags.minus and flags.width is not None and flags.width > len(text):
-        room.take(flags.width)
-        return text[0] + text[1:].rjust(flags.width - 1, "0")
-    return _pad(flags, text, room)
-
-
-def _complex_value(flags: _Flags, value: complex, verb: str, room: Room, depth: int) -> str:
-    """(1+2i): both parts like floats, the second always with its sign. Only constants are complex."""
-    if verb not in "vbgGxXfFeE":
-        return _bad_verb(flags, value, verb, room, depth)
-    signed = copy(flags)
-    signed.plus = True
-    real = _float_value(flags, value.real, verb, room, depth)
-    return f"({real}{_float_value(signed, value.imag, verb, room, depth)}i)"
-
-
-def _with_point(text: str, style: str, precision: int) -> str:
-    """The `#` flag: always a decimal point, and the zeros that %g would drop."""
-    wanted = 0
-    if style in "gGx":
-        wanted = 6 if precision == -1 else precision
-    end = len(text)
-    for letter in "pP" if style in "xX" else "eE":
-        found = text.find(letter)
-        end = found if found >= 0 else end
-    number, tail = text[:end], text[end:]
-    # Digits count from the first that is not zero. Go counts the x of 0x, too.
-    significant = number[1:].replace(".", "").lstrip("0")
-    wanted -= len(significant)
-    if "." not in number:
-        if number[1:] == "0":
-            wanted -= 1
-        number += "."
-    return number + "0" * max(0, wanted) + tail
-
-
-def _slice(flags: _Flags, value: list[Value], verb: str, room: Room, depth: int) -> str:
-    if depth == 0 and verb in "pw":
-        return _bad_verb(flags, value, verb, room, depth)
-    room.take(2 + len(value))
-    parts = [_element(flags, item, verb, room, depth) for item in value]
-    if flags.sharp_v:
-        return f"{type_name(value)}{{{', '.join(parts)}}}"
-    return f"[{' '.join(parts)}]"
-
-
-def _map(flags: _Flags, value: dict[str, Value], verb: str, room: Room, depth: int) -> str:
-    if depth == 0 and verb in "pw":
-        return _bad_verb(flags, value, verb, room, depth)
-    room.take(5 + 2 * len(value))
-    parts = [
-        f"{_string_value(flags, key, verb, room, depth)}:{_element(flags, value[key], verb, room, depth)}"
-        for key in sorted(value)
-    ]
-    if flags.sharp_v:
-        return f"{type_name(value)}{{{', '.join(parts)}}}"
-    return f"map[{' '.join(parts)}]"
-
-
-def _struct(flags: _Flags, value: Struct, verb: str, room: Room, depth: int) -> str:
-    if value.text is not None and verb in "vsxXq" and not flags.sharp_v:
-        return _string_value(flags, value.text, verb, room, depth)
-    if depth == 0 and verb in "pw":
-        return _bad_verb(flags, value, verb, room, depth)
-    named = flags.plus_v or flags.sharp_v
-    parts = [
-        (f"{name}:" if named else "") + _formatted(flags, item, verb, room, depth + 1)
-        for name, item in value.fields.items()
-    ]
-    room.take(sum(map(len, value.fields)) + 4)
-    if flags.sharp_v:
-        return f"{value.type_name}{{{', '.join(parts)}}}"
-    return f"{{{' '.join(parts)}}}"
-
-
-def _element(flags: _Flags, value: Value, verb: str, room: Room, depth: int) -> str:
-    """An element of a map or slice: nil is printed alike for every verb."""
-    if value is None:
-        return "interface {}(nil)" if flags.sharp_v else "<nil>"
-    return _formatted(flags, value, verb, room, depth + 1)
-
-
-def _nothing(flags: _Flags, value: None, verb: str, room: Room, depth: int) -> str:
-    return _element(flags, value, verb, room, depth)
-
-
-_Formatter = Callable[[_Flags, Value, str, Room, int], str]
-_FORMATTERS: Final[dict[type, _Formatter]] = {
-    bool: _boolean,
-    int: _integer_value,
-    Uint8: _integer_value,
-    float: _float_value,
-    complex: _complex_value,
-    str: _string_value,
-    list: _slice,
-    dict: _map,
-    Struct: _struct,
-    type(None): _nothing,
-}

@@ -214,10 +214,12 @@ def format_float(value: float, verb: str, precision: int = -1) -> str:
     if verb == "b":
         return _binary_float(value)
     if precision >= 0:
-        return _fixed_float(value, verb, precision)
+        # Python and Go both round the exact binary value half to even, and print exponents with two digits at least.
+        return f"{value:.{precision}{verb}}"
     sign, digits, exponent = _shortest(value)
     if verb in "eE" or (verb in "gG" and not -4 <= exponent < 6):
-        return sign + _scientific(digits, exponent, "e" if verb in "eg" else "E")
+        fraction = "." + digits[1:] if len(digits) > 1 else ""
+        return f"{sign}{digits[0]}{fraction}{'e' if verb in 'eg' else 'E'}{exponent:+03d}"
     return sign + _positional(digits, exponent)
 
 
@@ -234,22 +236,12 @@ def _shortest(value: float) -> tuple[str, str, int]:
     return sign, digits.rstrip("0"), first + int(exponent or 0)
 
 
-def _scientific(digits: str, exponent: int, letter: str) -> str:
-    fraction = "." + digits[1:] if len(digits) > 1 else ""
-    return f"{digits[0]}{fraction}{letter}{exponent:+03d}"
-
-
 def _positional(digits: str, exponent: int) -> str:
     if exponent < 0:
         return "0." + "0" * (-exponent - 1) + digits
     whole = digits[: exponent + 1].ljust(exponent + 1, "0")
     fraction = digits[exponent + 1 :]
     return f"{whole}.{fraction}" if fraction else whole
-
-
-def _fixed_float(value: float, verb: str, precision: int) -> str:
-    # Python and Go both round the exact binary value half to even, and print exponents with two digits at least.
-    return f"{value:.{precision}{verb}}"
 
 
 def _hex_float(value: float, precision: int) -> str:

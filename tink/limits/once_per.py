@@ -45,7 +45,9 @@ class OncePer:
             order.popleft()
             self._passed.remove(oldest)
             if whose is not None:
-                self._give_back(whose)
+                self._of_owner[whose] -= 1
+                if not self._of_owner[whose]:
+                    del self._of_owner[whose]
         if key in self._passed or len(order) >= self._capacity:
             return False
         if owner is not None:
@@ -55,11 +57,6 @@ class OncePer:
         self._passed.add(key)
         order.append((now, key, owner))
         return True
-
-    def _give_back(self, owner: Hashable) -> None:
-        self._of_owner[owner] -= 1
-        if not self._of_owner[owner]:
-            del self._of_owner[owner]
 
 
 class Tally:

@@ -15,10 +15,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 
-def _future() -> asyncio.Future[None]:
-    return asyncio.get_running_loop().create_future()
-
-
 class QueueSemaphore:
     """Lets `limit` in at once. Those that wait stand in a queue: `next_waiter` takes the next out of it, and raises
     IndexError when it is empty."""
@@ -63,14 +59,14 @@ class Waiter:
     """One that waits for a slot, or has it; `time` is when it should come."""
 
     time: float
-    called: asyncio.Future[None] = field(default_factory=_future)
+    called: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class PrioritySemaphore:
     """Lets `limit` in at once, of those that wait the one with the earliest time."""
 
     def __init__(self, limit: int) -> None:
-        self._semaphore = QueueSemaphore(limit, self._pop)
+        self._semaphore = QueueSemaphore(limit, lambda: heapq.heappop(self._heap)[2].called)
         self._heap: list[tuple[float, int, Waiter]] = []
         self._count = 0
 
@@ -87,6 +83,3 @@ class PrioritySemaphore:
     def _push(self, waiter: Waiter) -> None:
         self._count += 1
         heapq.heappush(self._heap, (waiter.time, self._count, waiter))
-
-    def _pop(self) -> asyncio.Future[None]:
-        return heapq.heappop(self._heap)[2].called

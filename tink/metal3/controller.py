@@ -19,9 +19,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.objects import NamespacedName, ObjectReference
@@ -63,18 +62,16 @@ class Metal3Controller:
         workflows: Informer,
         settings: Metal3Settings | None = None,
         elector: LeaderElector | None = None,
-        clock: Callable[[], float] = time.time,
-        elapsed: Callable[[], float] = steady,
     ) -> None:
         """`hosts` is of either version; `hardware_data` is None where the API has no such resource."""
         settings = settings or Metal3Settings()
         self._workers = settings.workers
         self._elector = elector
         self._following = False
-        self._addresses = Addresses(elapsed)
+        self._addresses = Addresses(steady)
         self._references = References()
-        limited_log = controller_log(log, elapsed)
-        self._recorder = EventRecorder(client, MANAGER, now=clock, clock=elapsed)
+        limited_log = controller_log(log, steady)
+        self._recorder = EventRecorder(client, MANAGER, now=time.time, clock=steady)
         self._hosts = Hosts(hosts, hardware_data, hardware, unmanaged=settings.hosts.unmanaged)
         self._reporter = Reporter(self._hosts, limited_log, self._recorder)
         self._writer = HardwareWriter(client, elector)
@@ -108,7 +105,10 @@ class Metal3Controller:
         # An informer of nothing counts as false.
         self._informers = [each for each in (hardware_data, hardware, workflows, hosts) if each is not None]
         for informer in (each for each in self._informers if each is not workflows):
-            informer.add_event_handler(lambda new, _: self._changed([NamespacedName.of(new)]), self._gone)
+            informer.add_event_handler(
+                lambda new, _: self._changed([NamespacedName.of(new)]),
+                lambda old: self._changed([NamespacedName.of(old)]),
+            )
         self._index(hardware, workflows)
 
     def _index(self, hardware: Informer, workflows: Informer) -> None:
@@ -179,9 +179,6 @@ class Metal3Controller:
         if self._following:
             for key in keys:
                 (self._safety if self._hosts.is_unsafe(key) else self._controller).queue.add(key)
-
-    def _gone(self, old: Raw) -> None:
-        self._changed([NamespacedName.of(old)])
 
     def _released(self, targets: Iterable[ObjectReference]) -> None:
         """What a Workflow needs no more may be a Hardware that is to be deleted."""

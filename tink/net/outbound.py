@@ -72,10 +72,6 @@ class RefusedAddressError(OSError):
         self.allowable = allowable
 
 
-def _nobody(_address: Address) -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class Reach:
     """What may be connected to: all but special addresses, and those that `is_own` says are this host's.
@@ -84,7 +80,7 @@ class Reach:
     """
 
     allowed: Networks = ()
-    is_own: Callable[[Address], bool] = _nobody
+    is_own: Callable[[Address], bool] = lambda _address: False
     own_ports: frozenset[int] = frozenset()
 
     def check(self, host: str, port: int) -> None:

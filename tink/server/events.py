@@ -21,11 +21,11 @@ from typing import Final
 
 from tink.api.v1alpha2 import Raw, WorkflowState
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
+from tink.kube.objects import NamespacedName
 from tink.kube.resources import WORKFLOW
 from tink.limits.backoff import Backoff
 from tink.limits.log import LimitedLog
 from tink.limits.semaphore import PrioritySemaphore, Waiter
-from tink.server.agents.directory import HardwareKey
 from tink.server.workflows import WorkflowIndex, hardware_of, uid_of
 from tink.workflow import machine
 from tink.workflow.events import (
@@ -149,7 +149,7 @@ class EventStore:
         self._first = rejection_first
         self._longest = rejection_longest
         self._chance = chance
-        self._queues: dict[HardwareKey, _Queue] = {}
+        self._queues: dict[NamespacedName, _Queue] = {}
         self._writes = PrioritySemaphore(MAX_WRITES)
         # That the API is away is worth a line once in a while: it is away for all machines.
         self._log = LimitedLog(log, clock, capacity=8)
@@ -159,7 +159,7 @@ class EventStore:
 
         Raises BusyError, WorkflowGoneError, StaleError, UnknownActionError, InvalidStatusError, ApiError.
         """
-        key = hardware_of(workflow) or ("", "")
+        key = hardware_of(workflow) or NamespacedName("", "")
         due = asyncio.get_running_loop().time() + (YIELD_SECONDS if _can_wait(workflow, event) else 0.0)
         mine = _QueuedEvent(uid_of(workflow), event, due)
         async with self._queued(key, mine) as queue:
@@ -232,7 +232,7 @@ class EventStore:
                 return
 
     @asynccontextmanager
-    async def _queued(self, key: HardwareKey, mine: _QueuedEvent) -> AsyncIterator[_Queue]:
+    async def _queued(self, key: NamespacedName, mine: _QueuedEvent) -> AsyncIterator[_Queue]:
         queue = self._queues.setdefault(key, _Queue())
         if len(queue.waiting) >= MAX_WAITING:
             raise BusyError(
@@ -281,7 +281,10 @@ class EventStore:
                 except ConflictError:
                     pass
                 else:
-                    self._note_delay(workflow, status)
+                    until = dispatch_after(status)
+                    if until and until != dispatch_after(status_of(workflow)):
+                        delay = until - self._clock()
+                        log.info("Workflow %s is not offered again for %.1f s", name_of(workflow), delay)
                     return outcomes
             # Somebody was faster, or the informer's copy may be behind; no event must be lost because of that.
             workflow, fresh = await self._read(workflow), True
@@ -309,11 +312,6 @@ class EventStore:
             if status is not None:
                 after = {**after, "status": status}
         return None if after is workflow else after["status"], outcomes
-
-    def _note_delay(self, workflow: Raw, status: Status) -> None:
-        until = dispatch_after(status)
-        if until and until != dispatch_after(status_of(workflow)):
-            log.info("Workflow %s is not offered again for %.1f s", name_of(workflow), until - self._clock())
 
     def _with_delay(self, event: ServerEvent, workflow: Raw) -> ServerEvent:
         if not isinstance(event, Rejected):

@@ -24,9 +24,10 @@ from proto.workflow_pb2_grpc import add_WorkflowServiceServicer_to_server
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient
+from tink.kube.objects import NamespacedName
 from tink.server.activity import ActivityObserver, never_raising
 from tink.server.agents.auth import AgentAuthorizer, OtherHost
-from tink.server.agents.directory import AgentDirectory, HardwareKey
+from tink.server.agents.directory import AgentDirectory
 from tink.server.agents.tls import Certificates
 from tink.server.agents.tokens import TokenKeys
 from tink.server.connections.concurrency import ConcurrencyLimiter
@@ -212,15 +213,11 @@ class WorkflowServer:
 
     def _hardware_changed(self, new: Raw, _: Raw | None) -> None:
         self._agents.apply(new)
-        self._streams.hardware_changed(_key_of(new))
+        self._streams.hardware_changed(NamespacedName.of(new))
 
     def _hardware_gone(self, old: Raw) -> None:
         self._agents.remove(old)
-        self._streams.hardware_changed(_key_of(old))
-
-
-def _key_of(hardware: Raw) -> HardwareKey:
-    return hardware["metadata"].get("namespace", ""), hardware["metadata"]["name"]
+        self._streams.hardware_changed(NamespacedName.of(old))
 
 
 def _say_why(task: asyncio.Task[None]) -> None:

@@ -30,12 +30,13 @@ from proto import workflow_pb2_grpc as pb_grpc
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer
 from tink.kube.client import ApiError
+from tink.kube.objects import NamespacedName
 from tink.limits.log import LimitedLog
 from tink.limits.token_bucket import TokenBuckets
 from tink.server.activity import ActivityKind, ActivityObserver, AgentActivity
 from tink.server.agents.auth import AgentAuthorizer, Credentials, ForeignAgentError, RefusedError, credentials_of
 from tink.server.agents.call_metadata import read_call_metadata
-from tink.server.agents.directory import MAX_AGENT_ID, AgentDirectory, HardwareKey
+from tink.server.agents.directory import MAX_AGENT_ID, AgentDirectory
 from tink.server.dispatch.streams import AgentStreams
 from tink.server.events import BusyError, EventStore, PausedError, StaleError, WorkflowGoneError
 from tink.server.messages import MalformedEventError, describe, event_of
@@ -101,7 +102,7 @@ class WorkflowService(pb_grpc.WorkflowServiceServicer):
             key = self._authorizer.admit(agent_id, credentials)
         except RefusedError as error:
             known = isinstance(error, ForeignAgentError)
-            named = self._agents.find(agent_id) if known else ("", "")
+            named = self._agents.find(agent_id) if known else NamespacedName("", "")
             await self._refuse(context, agent_id, named, credentials, error)
         if not self._openings.allows(key, time.monotonic()):
             hurry = "connects too often; are there two agents of this machine?"
@@ -123,7 +124,7 @@ class WorkflowService(pb_grpc.WorkflowServiceServicer):
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         await self._synced(context)
         workflow = self._workflows.get(message.workflow_id)
-        if workflow is None and self._workflows.is_gone(message.workflow_id):
+        if workflow is None and self._workflows.name_of_gone(message.workflow_id) is not None:
             return pb.PublishEventResponse()  # it ended, and was deleted: nothing changes any more
         if workflow is None:
             await _abort_unknown(context, message.workflow_id)
@@ -139,7 +140,7 @@ class WorkflowService(pb_grpc.WorkflowServiceServicer):
             stream.heard(message.workflow_id, event)
         return pb.PublishEventResponse()
 
-    async def _store(self, workflow: Raw, event: AgentEvent, key: HardwareKey, context: Context) -> bool:
+    async def _store(self, workflow: Raw, event: AgentEvent, key: NamespacedName, context: Context) -> bool:
         """Whether the event changes the Workflow; ends the call if that can't be stored. Raises WorkflowGoneError."""
         try:
             return await self._events.take(workflow, event)
@@ -159,14 +160,14 @@ class WorkflowService(pb_grpc.WorkflowServiceServicer):
             self._of_strangers.warning(text, name_of(workflow), error, key="API")  # for all agents alike
             await _abort(context, grpc.StatusCode.UNAVAILABLE, f"the event could not be stored: {error}")
 
-    def _tell(self, workflow: Raw, event: AgentEvent, key: HardwareKey, agent_id: str, peer: str) -> None:
+    def _tell(self, workflow: Raw, event: AgentEvent, key: NamespacedName, agent_id: str, peer: str) -> None:
         story, name = describe(workflow, event), name_of(workflow)
         elsewhere = peer not in self._agents.addresses(key)
         if elsewhere:
             story += f" (so says {peer})"  # it has shown something else, or nothing is asked
         log.info("Workflow %s: agent %s: %s", name, agent_id, story)
-        kind, hardware = ActivityKind.EVENT, "/".join(key)
-        self._observe(AgentActivity(agent_id, peer, kind, story, hardware, name, elsewhere=elsewhere))
+        kind = ActivityKind.EVENT
+        self._observe(AgentActivity(agent_id, peer, kind, story, str(key), name, elsewhere=elsewhere))
 
     # --- output -----------------------------------------------------------------------------------------------------
 
@@ -180,7 +181,7 @@ class WorkflowService(pb_grpc.WorkflowServiceServicer):
         key, agent_id = await self._agent_of(workflow, credentials, context)
         actions = {str(action.get("id")): action_name(action) for action in actions_of(status_of(workflow))}
         elsewhere = credentials.peer not in self._agents.addresses(key)
-        return Speaker(agent_id, credentials.peer, "/".join(key), name_of(workflow), actions, elsewhere)
+        return Speaker(agent_id, credentials.peer, str(key), name_of(workflow), actions, elsewhere)
 
     # --- who asks ---------------------------------------------------------------------------------------------------
 
@@ -197,9 +198,9 @@ class WorkflowService(pb_grpc.WorkflowServiceServicer):
         except TimeoutError:
             await _abort(context, grpc.StatusCode.UNAVAILABLE, "the server can't reach the Kubernetes API yet")
 
-    async def _agent_of(self, workflow: Raw, credentials: Credentials, context: Context) -> tuple[HardwareKey, str]:
+    async def _agent_of(self, workflow: Raw, credentials: Credentials, context: Context) -> tuple[NamespacedName, str]:
         """The machine that a Workflow is for, and its agent's id; ends the call of anybody else."""
-        key = hardware_of(workflow) or ("", "")
+        key = hardware_of(workflow) or NamespacedName("", "")
         stream = self._streams.of(key)
         agent_id = stream.agent_id if stream is not None else self._agents.id_of(key)
         try:
@@ -209,12 +210,12 @@ class WorkflowService(pb_grpc.WorkflowServiceServicer):
         return key, agent_id
 
     async def _refuse(
-        self, context: Context, agent_id: str, key: HardwareKey, credentials: Credentials, error: RefusedError
+        self, context: Context, agent_id: str, key: NamespacedName, credentials: Credentials, error: RefusedError
     ) -> Never:
         self._note_refusal(agent_id, key, credentials.peer, str(error))
         await _abort(context, error.code, error.public_message)
 
-    def _note_refusal(self, agent_id: str, key: HardwareKey, peer: str, why: str) -> None:
+    def _note_refusal(self, agent_id: str, key: NamespacedName, peer: str, why: str) -> None:
         """Into the log and onto the journey, once a while for each address; of machines and of strangers apart.
 
         A journey is that of the machine which was named: so `why` says who asked.
@@ -222,8 +223,7 @@ class WorkflowService(pb_grpc.WorkflowServiceServicer):
         why = why if peer in why else f"{peer} asked as {agent_id!r}: {why}"
         limited, what = (self._of_machines, (key, peer)) if any(key) else (self._of_strangers, peer)
         if limited.warning("agent %r at %s refused: %s", agent_id, peer, why, key=what):
-            hardware = "/".join(key) if any(key) else ""
-            self._observe(AgentActivity(agent_id, peer, ActivityKind.REFUSED, why, hardware))
+            self._observe(AgentActivity(agent_id, peer, ActivityKind.REFUSED, why, str(key)))
 
 
 async def _abort(context: Context, code: grpc.StatusCode, message: str) -> Never:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tink.api.v1alpha2 import Raw
-from tink.server.agents.directory import HardwareKey
+from tink.kube.objects import NamespacedName
 from tink.workflow.guards import paused
 from tink.workflow.status import name_of, status_of
 
@@ -25,7 +25,7 @@ _REMEMBERED = 4096
 @dataclass(slots=True)
 class _Entry:
     workflow: Raw
-    hardware: HardwareKey | None
+    hardware: NamespacedName | None
     order: tuple[str, int]
     ahead: bool = False
     """Whether it is an answer to a call of ours, which the informer has yet to hear of."""
@@ -36,7 +36,7 @@ class WorkflowIndex:
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
-        self._by_hardware: dict[HardwareKey, dict[str, _Entry]] = {}
+        self._by_hardware: dict[NamespacedName, dict[str, _Entry]] = {}
         self._ids: dict[str, str] = {}
         """The ids on the wire, by uid."""
         self._gone: OrderedDict[str, str] = OrderedDict()
@@ -102,20 +102,16 @@ class WorkflowIndex:
         entry = self._entries.get(uid)
         return entry.workflow if entry is not None else None
 
-    def is_gone(self, uid: str) -> bool:
-        """Whether a Workflow of that uid was deleted not long ago."""
-        return uid in self._gone
-
     def name_of_gone(self, uid: str) -> str | None:
         """namespace/name of a Workflow that was deleted not long ago; None for any other uid."""
         return self._gone.get(uid)
 
-    def of(self, hardware: HardwareKey) -> list[Raw]:
+    def of(self, hardware: NamespacedName) -> list[Raw]:
         """The Workflows of a machine, oldest first."""
         entries = sorted(self._by_hardware.get(hardware, {}).values(), key=lambda entry: entry.order)
         return [entry.workflow for entry in entries]
 
-    def _discard(self, uid: str, hardware: HardwareKey | None) -> None:
+    def _discard(self, uid: str, hardware: NamespacedName | None) -> None:
         if hardware is None:
             return
         entries = self._by_hardware[hardware]
@@ -152,9 +148,9 @@ def version_of(workflow: Raw) -> str:
     return str(workflow["metadata"].get("resourceVersion", ""))
 
 
-def hardware_of(workflow: Raw) -> HardwareKey | None:
+def hardware_of(workflow: Raw) -> NamespacedName | None:
     """The Hardware that a Workflow is for; None if its spec does not say."""
     spec: Any = workflow.get("spec")
     reference = spec.get("hardwareRef") if isinstance(spec, dict) else None
     name = reference.get("name") if isinstance(reference, dict) else None
-    return (workflow["metadata"].get("namespace", ""), name) if name else None
+    return NamespacedName(workflow["metadata"].get("namespace", ""), name) if name else None

@@ -14,7 +14,7 @@ from tink.golang.strconv import byte_length, from_bytes, quote, to_bytes
 from tink.golang.values import CallError, Uint8, Value
 from tink.template import nodes
 from tink.template.errors import TemplateExecutionError, shortened
-from tink.template.execution import RUN, WRITE, Budget, Expression, Frame, Origin, Run, Statement
+from tink.template.execution import RUN, WRITE, Budget, Frame, Origin, Run, Statement
 from tink.template.expressions import ExpressionCompiler, last_visited
 from tink.template.parser import parse
 from tink.template.signatures import Functions, text_size
@@ -161,8 +161,6 @@ class _StatementCompiler:
             condition = self.expressions.pipe(pipe)
             arms.append((is_with, condition, self._scoped(body, 0) if is_with else self.block(body)))
         otherwise = self.block(node.otherwise) if node.otherwise is not None else None
-        if len(arms) == 1 and not node.is_with:
-            return _if_else(arms[0][1], arms[0][2], otherwise)
 
         def choose(frame: Frame, dot: Value) -> None:
             for is_with, condition, body in arms:
@@ -252,18 +250,6 @@ def _text(text: str) -> Statement:
         frame[WRITE](text)
 
     return write
-
-
-def _if_else(condition: Expression, body: Statement, otherwise: Statement | None) -> Statement:
-    """The plain `if`. Python's truth of these values is Go's."""
-
-    def choose(frame: Frame, dot: Value) -> None:
-        if condition(frame, dot):
-            body(frame, dot)
-        elif otherwise is not None:
-            otherwise(frame, dot)
-
-    return choose
 
 
 def _raise_break(_frame: Frame, _dot: Value) -> None:

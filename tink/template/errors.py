@@ -14,16 +14,15 @@ from typing import Final
 class TemplateError(Exception):
     """A template that cannot be parsed or executed.
 
-    Attributes: `name` of the template (or path of the field), `line` (from 1) and `column` (bytes from the start of the
-    line, from 0, as Go counts), `expression` that failed; line 0 where there is no place, "" where no expression.
+    Attributes: `name` of the template (or path of the field), `line` (from 1; 0 where there is no place) and `column`
+    (bytes from the start of the line, from 0, as Go counts).
     """
 
-    def __init__(self, message: str, *, name: str = "", line: int = 0, column: int = 0, expression: str = "") -> None:
+    def __init__(self, message: str, *, name: str = "", line: int = 0, column: int = 0) -> None:
         super().__init__(message)
         self.name = name
         self.line = line
         self.column = column
-        self.expression = expression
 
 
 class TemplateSyntaxError(TemplateError):

@@ -88,14 +88,12 @@ class Origin:
         """The error that Go reports for this node; the caller raises it."""
         name = frame[RUN].name
         line, column = place(self.text, node.position)
-        expression = shortened(str(node))
         executing = name if self.tree is None else self.tree
         return TemplateExecutionError(
-            f'template: {name}:{line}:{column}: executing "{executing}" at <{expression}>: {message}',
+            f'template: {name}:{line}:{column}: executing "{executing}" at <{shortened(str(node))}>: {message}',
             name=name,
             line=line,
             column=column,
-            expression=expression,
         )
 
     def charge(self, frame: Frame, node: nodes.Node, steps: int) -> None:

@@ -15,7 +15,7 @@ from tink.golang.values import CallError, Struct, Value, type_name
 from tink.template import nodes
 from tink.template.errors import shortened
 from tink.template.execution import Expression, Frame, Origin
-from tink.template.signatures import FREE, PYTHON_TYPES, SIZED, Function, Functions, Type, is_large, text_size
+from tink.template.signatures import PYTHON_TYPES, Function, Functions, Type, is_large, text_size
 
 PANICS = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
 """What a function must not raise, but if one does, only the template fails that calls it, as with a panic in Go."""
@@ -149,31 +149,6 @@ class ExpressionCompiler:
     def _walk(self, node: nodes.Field | nodes.Chain | nodes.Variable, base: Expression, path: list[str]) -> Expression:
         names = tuple(path)
         origin, element, blamed = self.origin, self._is_element(node), last_visited(node)
-        if len(names) == 1:
-            name = names[0]
-
-            def field(frame: Frame, dot: Value) -> Value:
-                value = base(frame, dot)
-                try:
-                    if type(value) is dict:
-                        return value[name]
-                    if type(value) is Struct:
-                        return value.members[name]
-                except KeyError:
-                    pass
-                raise origin.error(frame, blamed, no_field(value, name, elementary=element))
-
-            if isinstance(node, nodes.Variable) and node.slot is not None:
-                slot = node.slot
-
-                def variable_field(frame: Frame, dot: Value) -> Value:
-                    value = frame[slot]
-                    if type(value) is dict and name in value:
-                        return value[name]
-                    return field(frame, dot)
-
-                return variable_field
-            return field
 
         def fields(frame: Frame, dot: Value) -> Value:
             value = base(frame, dot)
@@ -246,11 +221,6 @@ class ExpressionCompiler:
                 return call_with(frame, *values, last if check is None else check(frame, last))
 
             return call_piped
-        if len(arguments) == 2 and not metered:
-            return _two_arguments(call, arguments[0], arguments[1], call_with)
-        if len(arguments) == 1:
-            (only,) = arguments
-            return lambda frame, dot: call_with(frame, only(frame, dot))
         return lambda frame, dot: call_with(frame, *[argument(frame, dot) for argument in arguments])
 
     def _argument(self, node: nodes.Operand, wanted: Type) -> Expression:
@@ -341,25 +311,6 @@ def constant(value: Value) -> Expression:
 def variable(slot: int) -> Expression:
     """What a slot of the frame holds."""
     return lambda frame, _dot: frame[slot]
-
-
-def _two_arguments(
-    call: Callable[..., Any], first: Expression, second: Expression, call_with: Callable[..., Value]
-) -> Expression:
-    """The commonest call, with arguments that cost nothing; for all others, and for failures, `call_with`."""
-
-    def call_two(frame: Frame, dot: Value) -> Value:
-        one, other = first(frame, dot), second(frame, dot)
-        if (type(one) not in SIZED or len(one) <= FREE) and (type(other) not in SIZED or len(other) <= FREE):
-            try:
-                result = call(one, other)
-            except (CallError, *PANICS):
-                return call_with(frame, one, other)
-            if type(result) not in SIZED or len(result) <= FREE:
-                return result
-        return call_with(frame, one, other)
-
-    return call_two
 
 
 def _short_circuit(wanted: bool, arguments: list[Expression], final: Expression | None) -> Expression:

@@ -163,13 +163,9 @@ class _Rendering:
         text = engine.render(expected(str, raw, path), self._context, path, self._budget)
         if "\0" in text:
             raise TemplateError(f"{path}: renders to text with a NUL byte, which no container can be given", name=path)
-        if not text.isascii() and not _is_utf8(text):
+        if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
             raise TemplateError(f"{path}: renders to bytes that are no UTF-8", name=path)
         return text
-
-
-def _is_utf8(text: str) -> bool:
-    return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def _container_path(volume: str) -> str:

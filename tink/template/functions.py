@@ -25,10 +25,6 @@ _BASIC: Final = {values.BOOL, values.INT, values.UINT, values.FLOAT, values.COMP
 # --- logic ------------------------------------------------------------------------------------------------------
 
 
-def _not(value: Value) -> bool:
-    return not value
-
-
 def _and_or(*_arguments: Value) -> Value:
     """Never called: the compiler makes these, for they must not evaluate what they do not need."""
     raise CallError("and, or are no plain functions")
@@ -76,10 +72,6 @@ def _eq(one: Value, *others: Value) -> bool:
     return any(_equal(one, other) for other in others)
 
 
-def _ne(one: Value, other: Value) -> bool:
-    return not _equal(one, other)
-
-
 def _ordered(one: Value, other: Value) -> str:
     """Checks that two values have an order, and returns their kind."""
     first, second = _comparable_kind(one), _comparable_kind(other)
@@ -98,20 +90,8 @@ def _less(one: Value, other: Value) -> bool:
     return bool(one < other)
 
 
-def _lt(one: Value, other: Value) -> bool:
-    return _less(one, other)
-
-
 def _le(one: Value, other: Value) -> bool:
     return _less(one, other) or bool(one == other)
-
-
-def _gt(one: Value, other: Value) -> bool:
-    return not _le(one, other)
-
-
-def _ge(one: Value, other: Value) -> bool:
-    return not _less(one, other)
 
 
 # --- parts of values --------------------------------------------------------------------------------------------
@@ -202,18 +182,6 @@ def _reflected(value: Value) -> str:
 # --- text -------------------------------------------------------------------------------------------------------
 
 
-def _print(*arguments: Value) -> str:
-    return fmt.sprint(arguments)
-
-
-def _printf(template: str, *arguments: Value) -> str:
-    return fmt.sprintf(template, arguments)
-
-
-def _println(*arguments: Value) -> str:
-    return fmt.sprintln(arguments)
-
-
 def _escapable(arguments: tuple[Value, ...]) -> str:
     """The text that html, js and urlquery escape; a nil is shown as where a value is printed."""
     return fmt.sprint(["<no value>" if value is None else value for value in arguments])
@@ -226,10 +194,6 @@ _JS_SPECIAL: Final = re.compile("[\\\\'\"<>&=\0-\x1f\x80-\U0010ffff]")
 _JS: Final = {"\\": "\\\\", "'": "\\'", '"': '\\"'}
 
 
-def _html(*arguments: Value) -> str:
-    return _escapable(arguments).translate(_HTML)
-
-
 def _js_escape(match: re.Match[str]) -> str:
     char = match[0]
     if char in _JS:
@@ -240,27 +204,7 @@ def _js_escape(match: re.Match[str]) -> str:
     return "\ufffd" if 0xD800 <= ord(char) <= 0xDFFF else f"\\u{ord(char):04X}"
 
 
-def _js(*arguments: Value) -> str:
-    return _JS_SPECIAL.sub(_js_escape, _escapable(arguments))
-
-
-def _urlquery(*arguments: Value) -> str:
-    return quote_plus(to_bytes(_escapable(arguments)))
-
-
 # --- Tinkerbell -------------------------------------------------------------------------------------------------
-
-
-def _contains(text: str, part: str) -> bool:
-    return part in text
-
-
-def _has_prefix(text: str, prefix: str) -> bool:
-    return text.startswith(prefix)
-
-
-def _has_suffix(text: str, suffix: str) -> bool:
-    return text.endswith(suffix)
 
 
 _LETTERED: Final = ("/dev/sd", "/dev/vd", "/dev/xvd", "/dev/hd")
@@ -298,26 +242,26 @@ def netmask_to_prefix_length(netmask: str) -> str:
 _OWN: Final = table(
     Function("and", _and_or, (ANY,), ANY),
     Function("or", _and_or, (ANY,), ANY),
-    Function("not", _not, (ANY,)),
+    Function("not", lambda value: not value, (ANY,)),
     Function("eq", _eq, (ANY,), ANY),
-    Function("ne", _ne, (ANY, ANY)),
-    Function("lt", _lt, (ANY, ANY)),
+    Function("ne", lambda one, other: not _equal(one, other), (ANY, ANY)),
+    Function("lt", lambda one, other: _less(one, other), (ANY, ANY)),
     Function("le", _le, (ANY, ANY)),
-    Function("gt", _gt, (ANY, ANY)),
-    Function("ge", _ge, (ANY, ANY)),
+    Function("gt", lambda one, other: not _le(one, other), (ANY, ANY)),
+    Function("ge", lambda one, other: not _less(one, other), (ANY, ANY)),
     Function("len", _len, (ANY,)),
     Function("index", _index, (ANY,), ANY),
     Function("slice", _slice, (ANY,), ANY),
     Function("call", _call, (ANY,), ANY),
-    Function("print", _print, (), ANY),
-    Function("printf", _printf, (STRING,), ANY),
-    Function("println", _println, (), ANY),
-    Function("html", _html, (), ANY),
-    Function("js", _js, (), ANY),
-    Function("urlquery", _urlquery, (), ANY),
-    Function("contains", _contains, (STRING, STRING)),
-    Function("hasPrefix", _has_prefix, (STRING, STRING)),
-    Function("hasSuffix", _has_suffix, (STRING, STRING)),
+    Function("print", lambda *arguments: fmt.sprint(arguments), (), ANY),
+    Function("printf", lambda template, *arguments: fmt.sprintf(template, arguments), (STRING,), ANY),
+    Function("println", lambda *arguments: fmt.sprintln(arguments), (), ANY),
+    Function("html", lambda *arguments: _escapable(arguments).translate(_HTML), (), ANY),
+    Function("js", lambda *arguments: _JS_SPECIAL.sub(_js_escape, _escapable(arguments)), (), ANY),
+    Function("urlquery", lambda *arguments: quote_plus(to_bytes(_escapable(arguments))), (), ANY),
+    Function("contains", lambda text, part: part in text, (STRING, STRING)),
+    Function("hasPrefix", lambda text, prefix: text.startswith(prefix), (STRING, STRING)),
+    Function("hasSuffix", lambda text, suffix: text.endswith(suffix), (STRING, STRING)),
     Function("formatPartition", format_partition, (STRING, INT)),
     Function("netmaskToPrefixLength", netmask_to_prefix_length, (STRING,)),
 )

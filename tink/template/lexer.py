@@ -53,19 +53,8 @@ class Kind(Enum):
     WITH = auto()
 
 
-KEYWORDS: Final = {
-    "block": Kind.BLOCK,
-    "break": Kind.BREAK,
-    "continue": Kind.CONTINUE,
-    "define": Kind.DEFINE,
-    "else": Kind.ELSE,
-    "end": Kind.END,
-    "if": Kind.IF,
-    "nil": Kind.NIL,
-    "range": Kind.RANGE,
-    "template": Kind.TEMPLATE,
-    "with": Kind.WITH,
-}
+_WORDS: Final = "block break continue define else end if nil range template with"
+KEYWORDS: Final = {word: Kind[word.upper()] for word in _WORDS.split()}
 _KEYWORD_KINDS: Final = frozenset(KEYWORDS.values()) | {Kind.DOT}
 
 

@@ -141,7 +141,6 @@ class _Parser:
             name=self.name,
             line=token.line,
             column=place(self.text, token.position)[1],
-            expression=token.text if token.kind not in (Kind.ERROR, Kind.EOF) else "",
         )
 
     def _expect(self, context: str, *kinds: Kind) -> Token:

@@ -16,7 +16,6 @@ import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -106,28 +105,21 @@ def serving(authority: Authority, names: Sequence[str], now: datetime) -> Servin
     return Serving(pem, now + SERVING_LIFE * 2 / 3)
 
 
-class Keeper(Protocol):
-    """Where the authority is kept."""
-
-    async def authority(self, now: datetime) -> Authority:
-        """The one to use now; made or renewed when it is time. Raises CertificateError, ApiError."""
-
-
 class MemoryKeeper:
-    """For one process."""
+    """Keeps the authority for one process."""
 
     def __init__(self) -> None:
         self._authority: Authority | None = None
 
     async def authority(self, now: datetime) -> Authority:
-        """The one of this process."""
+        """The one to use now; made or renewed when it is time."""
         if self._authority is None or self._authority.ageing(now):
             self._authority = renewed(self._authority, now)
         return self._authority
 
 
 class SecretKeeper:
-    """For all replicas behind one Service: the Secret `name` in `namespace`, with ca.crt and ca.key."""
+    """Keeps it for all replicas behind one Service: the Secret `name` in `namespace`, with ca.crt and ca.key."""
 
     def __init__(self, client: KubeClient, namespace: str, name: str) -> None:
         self._client = client
@@ -135,7 +127,10 @@ class SecretKeeper:
         self._name = name
 
     async def authority(self, now: datetime) -> Authority:
-        """The one in the Secret; of two replicas that make one at the same moment, the first wins."""
+        """The one to use now; of two replicas that make one at the same moment, the first wins.
+
+        Raises CertificateError, ApiError.
+        """
         while True:
             try:
                 found = await self._client.get(SECRET, self._name, self._namespace)

@@ -8,28 +8,25 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from tink.api.v1alpha2 import Raw, WorkflowState
+from tink.api.v1alpha2 import Raw, WorkflowState, as_mapping
 from tink.kube.cache import Index
 from tink.kube.objects import NamespacedName, ObjectReference
 
+_REFERENCES = {
+    "Hardware": (("osie", "OSIE"),),
+    "Workflow": (("hardwareRef", "Hardware"), ("templateRef", "Template")),
+}
 _ENDED = tuple(state.value for state in WorkflowState if state.terminal)
 
 
 def targets_of(obj: Any) -> list[ObjectReference]:
     """What a Hardware or a Workflow refers to, by its `kind`; what can't be read refers to nothing."""
-    if not isinstance(obj, dict) or not isinstance(obj.get("spec"), dict):
-        return []
-    metadata, spec = obj.get("metadata"), obj["spec"]
-    namespace = metadata.get("namespace", "") if isinstance(metadata, dict) else ""
-    fields: tuple[tuple[str, str], ...] = ()
-    if obj.get("kind") == "Hardware":
-        fields = (("osie", "OSIE"),)
-    elif obj.get("kind") == "Workflow":
-        fields = (("hardwareRef", "Hardware"), ("templateRef", "Template"))
+    obj = as_mapping(obj)
+    spec = as_mapping(obj.get("spec"))
+    namespace = as_mapping(obj.get("metadata")).get("namespace", "")
     found = []
-    for field, kind in fields:
-        reference = spec.get(field)
-        name = reference.get("name") if isinstance(reference, dict) else None
+    for field, kind in _REFERENCES.get(obj.get("kind", ""), ()):
+        name = as_mapping(spec.get(field)).get("name")
         if isinstance(name, str) and name:
             found.append(ObjectReference(kind, namespace, name))
     return found
@@ -37,8 +34,7 @@ def targets_of(obj: Any) -> list[ObjectReference]:
 
 def ended(workflow: Raw) -> bool:
     """Whether a Workflow is in an end state: it needs its Hardware and its Template no more."""
-    status = workflow.get("status")
-    return isinstance(status, dict) and status.get("state") in _ENDED
+    return as_mapping(workflow.get("status")).get("state") in _ENDED
 
 
 class References:

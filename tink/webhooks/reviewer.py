@@ -31,7 +31,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from tink.api.mistakes import ELSEWHERE, Reason, Site, hardware_mistakes, osie_mistakes
-from tink.api.v1alpha2 import Raw
+from tink.api.v1alpha2 import Raw, as_mapping
 from tink.kube.objects import NamespacedName, ObjectReference
 from tink.net.special_addresses import carried, parsed, special
 from tink.template import TemplateError, TemplateSyntaxError, parse_fields
@@ -86,11 +86,10 @@ class Request:
     @classmethod
     def read(cls, request: Mapping[str, Any]) -> Request:
         """From JSON; whatever is missing or odd is read as absent."""
-        kind = request.get("kind")
         new, old = request.get("object"), request.get("oldObject")
         name = request.get("name") or _metadata(new).get("name") or _metadata(old).get("name") or ""
         return cls(
-            kind=str(kind.get("kind", "")) if isinstance(kind, dict) else "",
+            kind=str(as_mapping(request.get("kind")).get("kind", "")),
             operation=str(request.get("operation", "")),
             key=NamespacedName(str(request.get("namespace") or ""), str(name)),
             new=new,
@@ -257,9 +256,8 @@ def _syntax(error: TemplateSyntaxError) -> Cause:
 
 
 def _two_scripts(hardware: Any) -> tuple[str, ...]:
-    spec = hardware.get("spec") if isinstance(hardware, dict) else None
-    ipxe = spec.get("ipxe") if isinstance(spec, dict) else None
-    if isinstance(ipxe, dict) and ipxe.get("inline") and ipxe.get("url"):
+    ipxe = as_mapping(as_mapping(_spec(hardware)).get("ipxe"))
+    if ipxe.get("inline") and ipxe.get("url"):
         return ("spec.ipxe has both inline and url: the machine gets neither until one of them is removed",)
     return ()
 
@@ -267,7 +265,7 @@ def _two_scripts(hardware: Any) -> tuple[str, ...]:
 def _unreachable(osie: Any, old: Any) -> tuple[str, ...]:
     """Of the URLs that are new, those that name a special address themselves; names are not looked up here."""
     warnings = []
-    specs = [spec if isinstance(spec, dict) else {} for spec in (_spec(osie), _spec(old))]
+    specs = [as_mapping(_spec(each)) for each in (osie, old)]
     for field_name in ("kernelUrl", "initrdUrl"):
         url, before = (spec.get(field_name) for spec in specs)
         if not isinstance(url, str) or url == before:
@@ -287,9 +285,8 @@ def _unreachable(osie: Any, old: Any) -> tuple[str, ...]:
 
 
 def _metadata(obj: Any) -> Mapping[str, Any]:
-    metadata = obj.get("metadata") if isinstance(obj, dict) else None
-    return metadata if isinstance(metadata, dict) else {}
+    return as_mapping(as_mapping(obj).get("metadata"))
 
 
 def _spec(obj: Any) -> Any:
-    return obj.get("spec") if isinstance(obj, dict) else None
+    return as_mapping(obj).get("spec")

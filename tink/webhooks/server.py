@@ -14,7 +14,7 @@ import asyncio
 import logging
 import secrets
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -25,7 +25,7 @@ from tink.kube.certificates import show
 from tink.kube.client import ApiError, KubeClient
 from tink.net.connection_limit import LimitedSite, Limits
 from tink.webhooks import certificates
-from tink.webhooks.certificates import CertificateError, Keeper, MemoryKeeper, SecretKeeper
+from tink.webhooks.certificates import CertificateError, MemoryKeeper, SecretKeeper
 from tink.webhooks.registration import Address
 from tink.webhooks.settings import WebhookSettings
 
@@ -40,10 +40,6 @@ _LARGEST_REVIEW = 16 << 20
 """Bytes: an old and a new object of the 3 MiB that the API takes, and the growth that escapes in JSON can bring. A hook
 that is sent more says so itself."""
 _LOOK_AFTER_SECONDS = 60.0
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 class Hook(Protocol):
@@ -76,20 +72,13 @@ class Hook(Protocol):
 class Webhooks:
     """One port for all hooks. Started once, stopped once."""
 
-    def __init__(
-        self,
-        client: KubeClient,
-        hooks: Sequence[Hook],
-        settings: WebhookSettings | None = None,
-        now: Callable[[], datetime] = _now,
-    ) -> None:
+    def __init__(self, client: KubeClient, hooks: Sequence[Hook], settings: WebhookSettings | None = None) -> None:
         self._client = client
         self._hooks = tuple(hooks)
         self._settings = settings or WebhookSettings()
-        self._now = now
         self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._context.set_alpn_protocols(["http/1.1"])
-        self._keeper: Keeper = MemoryKeeper()
+        self._keeper: MemoryKeeper | SecretKeeper = MemoryKeeper()
         if self._settings.service:
             self._keeper = SecretKeeper(client, self._settings.namespace, SECRET_NAME)
         self._serving: certificates.Serving | None = None
@@ -139,7 +128,7 @@ class Webhooks:
 
     async def look_after(self) -> None:
         """Renew what is due and have the API server know. What fails is said once, and tried again the next time."""
-        now = self._now()
+        now = datetime.now(UTC)
         try:
             authority = await self._keeper.authority(now)
         except (ApiError, CertificateError) as error:

@@ -275,7 +275,8 @@ class _Transition:
             self._began()
         match event:
             case ActionSucceeded():
-                if self._move_action(action, ActionCause.SUCCEEDED) and self._all_succeeded():
+                done = (action_state(each) is ActionState.SUCCEEDED for each in actions_of(self._after))
+                if self._move_action(action, ActionCause.SUCCEEDED) and all(done):
                     if self._move(Cause.SUCCEEDED):
                         self._observe(ConditionType.SUCCEEDED, ConditionStatus.TRUE)
                     else:
@@ -395,9 +396,6 @@ class _Transition:
         if message:
             action["failureMessage"] = message[:MAX_MESSAGE]
         return True
-
-    def _all_succeeded(self) -> bool:
-        return all(action_state(action) is ActionState.SUCCEEDED for action in actions_of(self._after))
 
     def _action(self, action_id: str) -> dict[str, Any]:
         for action in actions_of(self._after):

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from tink.api.v1alpha2 import ActionState, ConditionStatus, Raw, WorkflowState
+from tink.api.v1alpha2 import ActionState, ConditionStatus, Raw, WorkflowState, as_mapping
 
 Status = dict[str, Any]
 """The `.status` of a Workflow."""
@@ -60,8 +60,7 @@ def state_of(workflow: Raw) -> WorkflowState | None:
 
 def status_of(workflow: Raw) -> Mapping[str, Any]:
     """The status, empty if there is none."""
-    status = workflow.get("status")
-    return status if isinstance(status, dict) else {}
+    return as_mapping(workflow.get("status"))
 
 
 def unprepared(status: Mapping[str, Any]) -> bool:

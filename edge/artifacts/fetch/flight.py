@@ -174,7 +174,7 @@ class Flight:
 
     async def _attempt(self) -> Download | None:
         """One request, and its body up to the end. None if the stored file is still the right one."""
-        seconds = self._seconds_left()
+        seconds = self._deadline - self._services.clock()
         if seconds <= 0:
             raise UpstreamTimeoutError(self.url, f"not there within {self._services.timeouts.total:g} s")
         await self._hashed()
@@ -204,9 +204,6 @@ class Flight:
         if stored is not None and not self.answered.done():
             return Known(etag=stored.etag, last_modified=stored.last_modified)
         return Known()
-
-    def _seconds_left(self) -> float:
-        return self._deadline - self._services.clock()
 
     # --- taking in ---
 

@@ -49,11 +49,6 @@ def _nothing(_address: str) -> None:
     """No request is plain."""
 
 
-def _spelled(address: str) -> str:
-    """As the inventory spells it; that of an IPv4 socket is."""
-    return dotted(address) if ":" in address else address
-
-
 def _affordable() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(64, min(4096, soft // (2 * DESCRIPTORS_EACH)))
@@ -130,7 +125,8 @@ class BoundedServer(web.Server):
         name = connection.transport.get_extra_info("peername")
         if not isinstance(name, tuple):
             return False  # it was reset before we could look
-        connection.address = address = _spelled(name[0])
+        # As the inventory spells it; that of an IPv4 socket is.
+        connection.address = address = dotted(name[0]) if ":" in name[0] else name[0]
         neighbours = self._by_address.get(address, {})
         fits = True
         if len(neighbours) >= self._limits.per_address and not inside(address, self._limits.proxies):

@@ -86,7 +86,8 @@ class Journal:
         whole = content.whole
         try:
             state = _replay(content.records)
-            restored = Restored(_progress_from(state), tuple(_event_from(*raw) for raw in state["events"]))
+            events = tuple((int(number), _EVENTS[kind](**values)) for number, kind, values in state["events"])
+            restored = Restored(_progress_from(state), events)
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             log.error("the journal is not one of this version: %r; what the agent did before is not known", error)
             restored, whole, state = Restored(Progress()), False, {}
@@ -142,7 +143,7 @@ def _differences(
         after = new.after_workflow
         change["settling"] = [after.workflow_id, after.outcome, after.begun] if after else None
     newest = old_pending[-1][0] if old_pending else 0
-    if added := [_event_to(number, event) for number, event in new_pending if number > newest]:
+    if added := [[number, type(event).__name__, asdict(event)] for number, event in new_pending if number > newest]:
         change["events"] = added
     if new_pending and (not old_pending or new_pending[0][0] != old_pending[0][0]):
         change["first"] = new_pending[0][0]
@@ -189,14 +190,6 @@ def _action_from(raw: Mapping[str, Any]) -> Action:
     values: dict[str, Any] = {field.name: raw[field.name] for field in fields(Action) if field.name in raw}
     values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
     return Action(**values)
-
-
-def _event_to(number: int, event: Event) -> list[Any]:
-    return [number, type(event).__name__, asdict(event)]
-
-
-def _event_from(number: int, kind: str, values: Mapping[str, str]) -> NumberedEvent:
-    return int(number), _EVENTS[kind](**values)
 
 
 def _without_what_ran(restored: Restored, why: str) -> Restored:

@@ -56,7 +56,6 @@ async def run_child(
     stop: asyncio.Event,
     signals: Signals = TO_GROUP,
     env: Mapping[str, str] | None = None,
-    cwd: str | None = None,
     grace_seconds: float = STOP_GRACE_SECONDS,
 ) -> int:
     """Run `argv` to its end and return its exit code, 128 + n for signal n as a shell has it.
@@ -74,7 +73,6 @@ async def run_child(
             stdout=write_end,
             stderr=write_end,
             env=env,
-            cwd=cwd,
             start_new_session=True,
         )
     except BaseException:

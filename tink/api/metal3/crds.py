@@ -11,40 +11,15 @@ v1beta1 lack what v1alpha1 calls otherwise, so give `generate` the webhook at on
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
-from tink.api.crds import AGE, Column, object_schema
+from tink.api.crds import AGE, Column, Version, definition
 from tink.api.metal3 import GROUP, HOST_VERSIONS, v1alpha1, v1beta1
 from tink.api.metal3.hardwaredata import HardwareData
-from tink.api.metal3.parts import Metal3Resource
 from tink.api.v1alpha2 import Raw
 
 _DEPRECATION = (
     "metal3.io/v1alpha1 BareMetalHost is deprecated; use metal3.io/v1beta1: online is poweredOn there, hardwareProfile "
     "and status.hardware are gone (say rootDeviceHints and architecture, read HardwareData)"
 )
-
-
-@dataclass(frozen=True)
-class _Version:
-    name: str
-    model: type[Metal3Resource]
-    columns: tuple[Column, ...]
-    storage: bool
-    status: bool
-    deprecation: str = ""
-    served: bool = True
-
-    def entry(self) -> Raw:
-        entry: Raw = {"name": self.name, "served": self.served, "storage": self.storage}
-        if self.deprecation:
-            entry |= {"deprecated": True, "deprecationWarning": self.deprecation}
-        return entry | {
-            "additionalPrinterColumns": [column.entry() for column in self.columns],
-            "schema": {"openAPIV3Schema": object_schema(self.model)},
-            "subresources": {"status": {}} if self.status else {},
-        }
 
 
 def _host_columns(power: Column) -> tuple[Column, ...]:
@@ -65,41 +40,24 @@ _POWERED_ON = Column("PoweredOn", ".spec.poweredOn", "Whether the host shall be 
 
 def generate(
     conversion: Raw | None = None, *, storage: str = HOST_VERSIONS[0], serve_v1alpha1: bool = True
-) -> list[dict[str, Any]]:
+) -> list[Raw]:
     """Give the definitions (apiextensions.k8s.io/v1) of BareMetalHost and HardwareData; they belong to the caller.
 
     `conversion` is the `spec.conversion` of BareMetalHost, e.g. with the strategy Webhook. `storage` is the version,
     one of HOST_VERSIONS, that hosts are stored in.
     """
     old, new = HOST_VERSIONS
-    versions = (
-        _Version(
-            old, v1alpha1.BareMetalHost, _host_columns(_ONLINE), storage == old, True, _DEPRECATION, serve_v1alpha1
-        ),
-        _Version(new, v1beta1.BareMetalHost, _host_columns(_POWERED_ON), storage == new, True),
+    before = Version(
+        old,
+        v1alpha1.BareMetalHost,
+        _host_columns(_ONLINE),
+        status=True,
+        storage=storage == old,
+        served=serve_v1alpha1,
+        deprecation=_DEPRECATION,
     )
-    hosts = _definition("BareMetalHost", "baremetalhosts", ["bmh", "bmhost"], versions)
+    now = Version(new, v1beta1.BareMetalHost, _host_columns(_POWERED_ON), status=True, storage=storage == new)
+    hosts = definition(GROUP, "baremetalhosts", ["bmh", "bmhost"], before, now)
     if conversion is not None:
         hosts["spec"]["conversion"] = conversion
-    found = _Version("v1alpha1", HardwareData, (AGE,), True, False)
-    return [hosts, _definition("HardwareData", "hardwaredata", ["hd"], (found,))]
-
-
-def _definition(kind: str, plural: str, short_names: list[str], versions: tuple[_Version, ...]) -> Raw:
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{GROUP}"},
-        "spec": {
-            "group": GROUP,
-            "names": {
-                "kind": kind,
-                "listKind": f"{kind}List",
-                "plural": plural,
-                "shortNames": short_names,
-                "singular": kind.lower(),
-            },
-            "scope": "Namespaced",
-            "versions": [version.entry() for version in versions],
-        },
-    }
+    return [hosts, definition(GROUP, "hardwaredata", ["hd"], Version("v1alpha1", HardwareData, (AGE,)))]

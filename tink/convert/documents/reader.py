@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import orjson
 
 from tink.api import yaml
-from tink.api.v1alpha2 import Raw
+from tink.api.v1alpha2 import Raw, as_mapping
 from tink.api.yaml import MAX_BYTES, YamlError
 from tink.convert.documents.comments import has_comments
 from tink.convert.documents.document import MAX_DEPTH, Document, error_in, validated
@@ -98,8 +98,8 @@ def _json_chunk(file: str, number: int, first_line: int, chunk: bytes) -> list[l
     while at < len(text):
         source = Source(file, number + len(parts), "", "", "")
         try:
-            obj, end = _decoded(text, at)
-            parts.append(list(_objects(source, obj, None, end - at)))
+            obj, end = _DECODER.raw_decode(text, at)
+            parts.append(list(_objects(source, _sound(obj), None, end - at)))
         except (ValueError, RecursionError) as error:
             if not parts and not file.endswith(".json"):
                 return None
@@ -110,12 +110,6 @@ def _json_chunk(file: str, number: int, first_line: int, chunk: bytes) -> list[l
             end = following.start() if following else len(text)
         at = _skip_space(text, end)
     return parts
-
-
-def _decoded(text: str, at: int) -> tuple[Any, int]:
-    """The JSON value that begins at `at`, and where it ends. Raises ValueError, RecursionError."""
-    obj, end = _DECODER.raw_decode(text, at)
-    return _sound(obj), end
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -186,15 +180,10 @@ def _objects(source: Source, found: Any, text: str | None, size: int) -> Iterato
 def _items(obj: Raw) -> list[Any] | None:
     """The items of a List (`v1` List, or HardwareList as the API answers it); None if this is no List."""
     kind = obj.get("kind")
-    if not isinstance(kind, str) or not kind.endswith("List") or ("metadata" in obj and _named(obj)):
+    if not isinstance(kind, str) or not kind.endswith("List") or as_mapping(obj.get("metadata")).get("name"):
         return None
     items = obj.get("items")
     return items if isinstance(items, list) else [] if items is None else None
-
-
-def _named(obj: Raw) -> bool:
-    metadata = obj["metadata"]
-    return isinstance(metadata, dict) and bool(metadata.get("name"))
 
 
 def _kind_of_items(obj: Raw) -> tuple[str, str]:
@@ -205,9 +194,7 @@ def _kind_of_items(obj: Raw) -> tuple[str, str]:
 
 
 def _document(source: Source, obj: Raw, prefix: str, text: str | None, size: int) -> Document | Finding:
-    metadata = obj.get("metadata")
-    if not isinstance(metadata, dict):
-        metadata = {}
+    metadata = as_mapping(obj.get("metadata"))
     kind, namespace, name = obj.get("kind"), metadata.get("namespace"), metadata.get("name")
     named = Source(
         source.file,

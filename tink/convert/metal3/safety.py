@@ -135,7 +135,8 @@ def _of_state(host: Raw, unmanaged: bool) -> list[Refusal]:
         why = _IN_USE.get(state, "only hosts that are available netboot")
         return [Refusal(path, f"is {_short(state)}: {why}")]
     if not unmanaged:
-        return [Refusal(path, "nothing says that the machine is free: Metal3 has given no state" + _hint(state))]
+        unmanaged_says = ", the host is unmanaged" if state else ""
+        return [Refusal(path, f"nothing says that the machine is free: Metal3 has given no state{unmanaged_says}")]
     return _of_unmanaged(host)
 
 
@@ -151,10 +152,6 @@ def _of_unmanaged(host: Raw) -> list[Refusal]:
         path = join("metadata.annotations", SAVED_STATUS)
         found.append(Refusal(path, "the host's state stands here, and Metal3 has not taken it over yet"))
     return found
-
-
-def _hint(state: str) -> str:
-    return ", the host is unmanaged" if state else ""
 
 
 def provisioning_state(host: Raw) -> Any:

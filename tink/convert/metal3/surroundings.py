@@ -18,6 +18,7 @@ from tink.convert.documents import Lookup
 from tink.convert.fields import Fields, join
 from tink.convert.findings import Findings
 from tink.convert.metal3 import network_data
+from tink.kube.objects import NamespacedName
 
 USER_DATA, NETWORK_DATA, META_DATA = "userData", "networkData", "metaData"
 DETAILS_ANNOTATION = "inspect.metal3.io/hardwaredetails"
@@ -28,8 +29,8 @@ _FALLBACK_KEY = "value"
 _DETAILS = "HardwareData.spec.hardware"
 
 
-def secrets_to_read(host: Raw, namespace: str) -> dict[tuple[str, str], str]:
-    """Namespace and name of the Secrets whose content a conversion of `host` needs, each with the field that names it.
+def secrets_to_read(host: Raw, namespace: str) -> dict[NamespacedName, str]:
+    """The Secrets whose content a conversion of `host` needs, each with the field that names it.
 
     Never that of user-data.
     """
@@ -37,11 +38,11 @@ def secrets_to_read(host: Raw, namespace: str) -> dict[tuple[str, str], str]:
     names = {f"spec.{key}": as_mapping(spec.get(key)) for key in (NETWORK_DATA, META_DATA)}
     if spec.get(NETWORK_DATA) is None:
         names["spec.preprovisioningNetworkDataName"] = {"name": spec.get("preprovisioningNetworkDataName")}
-    found: dict[tuple[str, str], str] = {}
+    found: dict[NamespacedName, str] = {}
     for path, each in names.items():
         name = each.get("name")
         if isinstance(name, str) and name and each.get("namespace") in (None, "", namespace):
-            found.setdefault((namespace, name), path)
+            found.setdefault(NamespacedName(namespace, name), path)
     return found
 
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from tink.api import bounds, rules
-from tink.api.v1alpha2 import API_VERSION, Raw
+from tink.api.v1alpha2 import API_VERSION, Raw, as_mapping
 from tink.api.yaml import plain_scalar
 from tink.convert import constraints
 from tink.convert.documents import END
@@ -47,11 +47,9 @@ def convert_template(obj: Raw, findings: Findings) -> list[Raw]:
 
 def global_timeout(obj: Raw) -> int | None:
     """Seconds that a v1alpha1 Template gives the whole of a Workflow; None if it says nothing that can be read."""
-    spec = obj.get("spec")
-    data = spec.get("data") if isinstance(spec, dict) else None
+    data = as_mapping(obj.get("spec")).get("data")
     found = read(data).value if isinstance(data, str) else None
-    seconds = _seconds(found.get("global_timeout")) if isinstance(found, dict) else None
-    return seconds or None
+    return _seconds(as_mapping(found).get("global_timeout")) or None
 
 
 class _Conversion:

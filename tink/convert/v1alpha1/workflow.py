@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tink.api.v1alpha2 import API_VERSION, Raw
+from tink.api.v1alpha2 import API_VERSION, Raw, as_mapping
 from tink.convert import constraints
 from tink.convert.documents import Lookup
 from tink.convert.fields import Fields, says_nothing
@@ -66,7 +66,7 @@ class _Conversion:
         return [{"apiVersion": API_VERSION, "kind": "Workflow", "metadata": metadata, "spec": result}]
 
     def _is_over(self, status: Any) -> bool:
-        state = status.get("state") if isinstance(status, dict) else None
+        state = as_mapping(status).get("state")
         name = str(state or "").removeprefix("STATE_")
         if name in _WAITING:
             return False
@@ -101,7 +101,7 @@ class _Conversion:
 
     def _timeout(self, status: Any, metadata: Raw, result: Raw) -> int | None:
         """`global_timeout` of the Template, from its text or from what the old controller noted in the status."""
-        noted = status.get("globalTimeout") if isinstance(status, dict) else None
+        noted = as_mapping(status).get("globalTimeout")
         if isinstance(noted, int) and not isinstance(noted, bool) and noted > 0:
             return noted
         name = result.get("templateRef", {}).get("name")

@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 from tink.api import bounds
-from tink.api.v1alpha2 import Raw
+from tink.api.v1alpha2 import Raw, as_mapping
 from tink.convert import constraints
 from tink.convert.fields import Fields, says_nothing
 from tink.convert.findings import Findings
@@ -39,8 +39,7 @@ _OF_CONDITIONS = ("severity", "lastTransitionTime")
 
 def is_first_revision(obj: Raw) -> bool:
     """Whether an object of v1alpha2 has a field or a value that only the first revision knew."""
-    spec = obj.get("spec")
-    spec = spec if isinstance(spec, dict) else {}
+    spec = as_mapping(obj.get("spec"))
     if obj.get("kind") == "Hardware":
         osie = spec.get("osie")
         return (isinstance(osie, dict) and ("osieRef" in osie or "kernelParams" in osie)) or any(
@@ -78,9 +77,8 @@ def _copy(value: Any) -> Any:
 
 def _leases(spec: Raw) -> Iterator[tuple[str, Raw]]:
     """MAC address and DHCP of each interface that has one."""
-    interfaces = spec.get("networkInterfaces")
-    for mac, interface in interfaces.items() if isinstance(interfaces, dict) else ():
-        dhcp = interface.get("dhcp") if isinstance(interface, dict) else None
+    for mac, interface in as_mapping(spec.get("networkInterfaces")).items():
+        dhcp = as_mapping(interface).get("dhcp")
         if isinstance(dhcp, dict):
             yield mac, dhcp
 
@@ -93,8 +91,7 @@ def _actions(spec: Raw) -> Iterator[tuple[int, Raw]]:
 
 
 def _conditions(obj: Raw) -> list[Raw]:
-    status = obj.get("status")
-    conditions = status.get("conditions") if isinstance(status, dict) else None
+    conditions = as_mapping(obj.get("status")).get("conditions")
     return [each for each in conditions if isinstance(each, dict)] if isinstance(conditions, list) else []
 
 

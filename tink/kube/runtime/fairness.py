@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Hashable
-from contextlib import asynccontextmanager
+from collections.abc import Hashable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Generic, TypeVar
+
+from tink.limits.semaphore import QueueSemaphore
 
 T = TypeVar("T")
 
@@ -62,32 +65,10 @@ class FairSemaphore:
 
     def __init__(self, value: int) -> None:
         """`value`: how many may hold it at once."""
-        self._value = value
         self._waiters: FairQueue[asyncio.Future[None]] = FairQueue()
+        self._semaphore = QueueSemaphore(value, self._waiters.popleft)
 
-    @asynccontextmanager
-    async def held(self, flow: Hashable) -> AsyncIterator[None]:
+    def held(self, flow: Hashable) -> AbstractAsyncContextManager[None]:
         """Acquire it as a part of `flow`, and release it at the end of the block."""
-        if self._value:
-            self._value -= 1
-        else:
-            acquired: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(flow, acquired)
-            try:
-                await acquired
-            except asyncio.CancelledError:
-                if not acquired.cancelled():
-                    self._release()  # both happened in the same moment
-                raise
-        try:
-            yield
-        finally:
-            self._release()
-
-    def _release(self) -> None:
-        while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
-        self._value += 1
+        acquired: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        return self._semaphore.slot(acquired, partial(self._waiters.append, flow, acquired))

@@ -34,7 +34,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tink.api.v1alpha2 import Raw
+from tink.api.v1alpha2 import Raw, as_mapping
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError, UnreachableError
 from tink.kube.resources import LEASE
 
@@ -298,8 +298,7 @@ class LeaderElector:
 
 
 def _spec(lease: Raw) -> Raw:
-    spec = lease.get("spec")
-    return spec if isinstance(spec, dict) else {}
+    return as_mapping(lease.get("spec"))
 
 
 def _holder(lease: Raw) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Generic, TypeVar
 
 from tink.kube.runtime.fairness import FairQueue
@@ -75,7 +76,7 @@ class WorkQueue(Generic[K]):
             if timer.when() <= when:
                 return
             timer.cancel()
-        self._timers[key] = loop.call_at(when, self._due, key)
+        self._timers[key] = loop.call_at(when, partial(self.add, key, low_priority=True))
 
     def add_rate_limited(self, key: K) -> float:
         """Have `key` handed out again after a failure; the delay in seconds."""
@@ -129,9 +130,6 @@ class WorkQueue(Generic[K]):
     def _enqueue(self, key: K, *, high: bool) -> None:
         (self._high if high else self._low).append(self._flow_of(key), key)
         self._wakeup.set()
-
-    def _due(self, key: K) -> None:
-        self.add(key, low_priority=True)
 
     def _cancel_timer(self, key: K) -> None:
         timer = self._timers.pop(key, None)

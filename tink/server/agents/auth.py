@@ -32,8 +32,9 @@ import grpc.aio
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
+from tink.kube.objects import NamespacedName
 from tink.server.agents.call_metadata import read_call_metadata
-from tink.server.agents.directory import MAX_AGENT_ID, AgentDirectory, HardwareKey, UnknownAgentError
+from tink.server.agents.directory import MAX_AGENT_ID, AgentDirectory, UnknownAgentError
 from tink.server.agents.tokens import TokenError, TokenKeys
 from tink.server.peer import peer_address
 
@@ -119,7 +120,7 @@ class AgentAuthorizer:
         self._clock = clock
         self._other_host = other_host
 
-    def admit(self, agent_id: str, credentials: Credentials) -> HardwareKey:
+    def admit(self, agent_id: str, credentials: Credentials) -> NamespacedName:
         """The machine that the agent speaks for. Raises RefusedError."""
         named = repr(agent_id)
         try:
@@ -132,13 +133,13 @@ class AgentAuthorizer:
     def _unknown(self, error: UnknownAgentError, credentials: Credentials, named: str) -> RefusedError:
         """No Hardware, or several, has the id: whoever asks is told what a foreign agent would be."""
         try:
-            self.authorise(("", ""), credentials, named)
+            self.authorise(NamespacedName("", ""), credentials, named)
         except ForeignAgentError as foreign:
             return RefusedError(str(error), foreign.public_message, foreign.code)
         return RefusedError(str(error))  # nothing is asked, and there is nothing to hide
 
     def authorise(
-        self, key: HardwareKey, credentials: Credentials, named: str = "the machine of this Workflow"
+        self, key: NamespacedName, credentials: Credentials, named: str = "the machine of this Workflow"
     ) -> None:
         """Raises ForeignAgentError if whoever shows this may not speak for that Hardware, which they call `named`."""
         match self._auth:
@@ -162,7 +163,7 @@ class AgentAuthorizer:
         mac = self._tokens.verify(credentials.token, now).mac
         return self._tokens.mint(mac, now), self._tokens.lifetime / 2
 
-    def _by_address(self, key: HardwareKey, credentials: Credentials, named: str) -> None:
+    def _by_address(self, key: NamespacedName, credentials: Credentials, named: str) -> None:
         addresses = self._agents.addresses(key)
         said = "no Hardware of that id has this address; the server's log says more"
         if credentials.peer in addresses:
@@ -186,7 +187,7 @@ class AgentAuthorizer:
         public_message = f"{credentials.peer} can't speak for {named}: {said}"
         raise ForeignAgentError(f"{_refusal(key, credentials)}, which {why}", public_message)
 
-    def _by_token(self, key: HardwareKey, credentials: Credentials, named: str) -> None:
+    def _by_token(self, key: NamespacedName, credentials: Credentials, named: str) -> None:
         if not credentials.token:
             why = "it shows no token; a machine gets one as tinkerbell_token= when it boots from this edge"
             raise NoCredentialsError(*_both(key, credentials, named, why))
@@ -201,7 +202,7 @@ class AgentAuthorizer:
                 *_both(key, credentials, named, f"its token is that of {token.mac}, another machine")
             )
 
-    def _by_certificate(self, key: HardwareKey, credentials: Credentials, named: str) -> None:
+    def _by_certificate(self, key: NamespacedName, credentials: Credentials, named: str) -> None:
         if not credentials.certificate:
             raise NoCredentialsError(*_both(key, credentials, named, "it shows no client certificate"))
         names = certificate_ids(credentials.certificate)
@@ -210,7 +211,7 @@ class AgentAuthorizer:
             more = " and more" if len(names) > _NAMES_SHOWN else ""
             raise ForeignAgentError(*_both(key, credentials, named, f"its certificate names {', '.join(shown)}{more}"))
 
-    def _is_alone(self, key: HardwareKey, ids: Iterable[str]) -> bool:
+    def _is_alone(self, key: NamespacedName, ids: Iterable[str]) -> bool:
         """Whether these are ids of that Hardware, and of no other."""
         return {found for each in ids for found in self._agents.named(each)} == {key}
 
@@ -253,10 +254,10 @@ def _from_dns(name: str) -> tuple[str, ...]:
     return (name, f"{namespace}/{hardware}") if dot else (name,)
 
 
-def _both(key: HardwareKey, credentials: Credentials, named: str, why: str) -> tuple[str, str]:
+def _both(key: NamespacedName, credentials: Credentials, named: str, why: str) -> tuple[str, str]:
     """What the operator is told, and the caller."""
     return f"{_refusal(key, credentials)}: {why}", f"{credentials.peer} can't speak for {named}: {why}"
 
 
-def _refusal(key: HardwareKey, credentials: Credentials) -> str:
-    return f"{credentials.peer} can't speak for Hardware {'/'.join(key)}"
+def _refusal(key: NamespacedName, credentials: Credentials) -> str:
+    return f"{credentials.peer} can't speak for Hardware {key}"

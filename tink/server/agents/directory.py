@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from tink.api.v1alpha2 import Hardware, Raw
+from tink.kube.objects import NamespacedName
 
 MAX_AGENT_ID = 320
 """Characters: a namespace, a slash and a name, and no more."""
-
-HardwareKey = tuple[str, str]
-"""Namespace and name of a Hardware."""
 
 
 class UnknownAgentError(LookupError):
@@ -24,7 +22,7 @@ class UnknownAgentError(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class _Identity:
-    key: HardwareKey
+    key: NamespacedName
     macs: tuple[str, ...]
     addresses: frozenset[str]
 
@@ -33,8 +31,8 @@ class AgentDirectory:
     """All ids that agents may use. Fed by an informer of Hardware; a look-up is a dictionary access."""
 
     def __init__(self) -> None:
-        self._machines: dict[HardwareKey, _Identity] = {}
-        self._by_id: dict[str, set[HardwareKey]] = {}
+        self._machines: dict[NamespacedName, _Identity] = {}
+        self._by_id: dict[str, set[NamespacedName]] = {}
 
     def apply(self, obj: Raw) -> None:
         """Take in a Hardware that was added or changed; one that can't be read has no agents."""
@@ -43,7 +41,7 @@ class AgentDirectory:
             hardware = Hardware.model_validate(obj)
         except ValidationError:
             return  # the API's schema refuses these; whoever stored one nevertheless hears of it from the edge
-        key = (hardware.metadata.namespace, hardware.metadata.name)
+        key = NamespacedName(hardware.metadata.namespace, hardware.metadata.name)
         interfaces = hardware.spec.network_interfaces
         addresses = frozenset(i.dhcp.ip for i in interfaces.values() if i.dhcp is not None and i.dhcp.ip is not None)
         identity = _Identity(key, tuple(mac.lower() for mac in interfaces), addresses)
@@ -53,7 +51,7 @@ class AgentDirectory:
 
     def remove(self, obj: Raw) -> None:
         """Forget a Hardware."""
-        identity = self._machines.pop((obj["metadata"].get("namespace", ""), obj["metadata"]["name"]), None)
+        identity = self._machines.pop(NamespacedName.of(obj), None)
         if identity is None:
             return
         for agent_id in _ids(identity):
@@ -62,7 +60,7 @@ class AgentDirectory:
             if not keys:
                 del self._by_id[agent_id]
 
-    def find(self, agent_id: str) -> HardwareKey:
+    def find(self, agent_id: str) -> NamespacedName:
         """The Hardware of an agent: by MAC, by name, or by namespace/name. Raises UnknownAgentError."""
         keys = self.named(agent_id)
         if len(keys) == 1:
@@ -71,33 +69,32 @@ class AgentDirectory:
             raise UnknownAgentError(
                 f"no Hardware has the MAC address or name {agent_id!r}: create one, or correct the agent's id"
             )
-        names = ", ".join(sorted("/".join(key) for key in keys))
+        names = ", ".join(sorted(map(str, keys)))
         raise UnknownAgentError(f"the agent id {agent_id!r} fits several Hardware, so it is none: {names}")
 
-    def named(self, agent_id: str) -> frozenset[HardwareKey]:
+    def named(self, agent_id: str) -> frozenset[NamespacedName]:
         """All Hardware of that MAC or name, in upper or lower case of ASCII: beyond it other letters have ours, too."""
         return frozenset(self._by_id.get(agent_id.lower(), ())) if agent_id.isascii() else frozenset()
 
-    def is_known(self, key: HardwareKey) -> bool:
+    def is_known(self, key: NamespacedName) -> bool:
         """Whether there is such a Hardware."""
         return key in self._machines
 
-    def macs(self, key: HardwareKey) -> tuple[str, ...]:
+    def macs(self, key: NamespacedName) -> tuple[str, ...]:
         """The MACs of a Hardware's interfaces, in lower case with colons; none of an unknown one."""
         identity = self._machines.get(key)
         return identity.macs if identity is not None else ()
 
-    def addresses(self, key: HardwareKey) -> frozenset[str]:
+    def addresses(self, key: NamespacedName) -> frozenset[str]:
         """The IP addresses that the Hardware gives to its machine; none of an unknown one."""
         identity = self._machines.get(key)
         return identity.addresses if identity is not None else frozenset()
 
-    def id_of(self, key: HardwareKey) -> str:
+    def id_of(self, key: NamespacedName) -> str:
         """What an operator knows the machine by: its first MAC, or else the Hardware's name."""
         identity = self._machines.get(key)
-        return identity.macs[0] if identity is not None and identity.macs else key[1]
+        return identity.macs[0] if identity is not None and identity.macs else key.name
 
 
 def _ids(identity: _Identity) -> set[str]:
-    namespace, name = identity.key
-    return {*identity.macs, name.lower(), f"{namespace}/{name}".lower()}
+    return {*identity.macs, identity.key.name.lower(), str(identity.key).lower()}

@@ -20,12 +20,13 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import grpc.aio
 
 from tink.limits.log import LimitedLog
+from tink.server.connections.guard import Guard
 from tink.server.peer import peer_address
 
 log = logging.getLogger(__name__)
@@ -36,22 +37,6 @@ if TYPE_CHECKING:
 
 _FIRST_MESSAGE_SECONDS: Final = 10.0
 """Seconds that the first message of a call may take to come."""
-
-
-class CallObserver(Protocol):
-    """Who is told of calls. `peer` is gRPC's name of the caller; `busy`: only an agent can have it open for long."""
-
-    def begun(self, peer: str, *, busy: bool) -> str:
-        """A call has begun: why it is not to be served; empty if it is."""
-
-    def heard(self, peer: str, size: int, *, first: bool) -> str:
-        """A message of so many bytes has come: why the call is to be ended; empty if it is not."""
-
-    def aborted(self, peer: str) -> None:
-        """The caller has taken a call back."""
-
-    def ended(self, peer: str, *, busy: bool) -> None:
-        """A call that had begun has ended."""
 
 
 class _FullError(Exception):
@@ -65,11 +50,11 @@ class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
     """
 
     def __init__(
-        self, in_all: int, per_address: int, observer: CallObserver, clock: Callable[[], float], *, busy: str = ""
+        self, in_all: int, per_address: int, guard: Guard, clock: Callable[[], float], *, busy: str = ""
     ) -> None:
         self._in_all = in_all
         self._per_address = per_address
-        self._observer = observer
+        self._guard = guard
         self._busy = f"/{busy}/"
         self._calls = 0
         self._by_address: Counter[str] = Counter()
@@ -97,16 +82,16 @@ class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
         """A place for one call. Raises _FullError."""
         peer = context.peer()
         try:
-            why = self._observer.begun(peer, busy=busy)
+            why = self._guard.begun(peer, busy=busy)
             if why:
                 raise _FullError(f"this connection is ended: {why}")
             with self._share(peer_address(peer)):
                 yield
         except asyncio.CancelledError:
-            self._observer.aborted(peer)
+            self._guard.aborted(peer)
             raise
         finally:
-            self._observer.ended(peer, busy=busy)
+            self._guard.ended(peer, busy=busy)
 
     @contextmanager
     def _share(self, address: str) -> Iterator[None]:
@@ -185,7 +170,7 @@ class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
             except TimeoutError:
                 why = f"no message came within {_FIRST_MESSAGE_SECONDS:g} s"
                 await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, why)
-            why = self._observer.heard(peer, len(message), first=first)
+            why = self._guard.heard(peer, len(message), first=first)
             if why:
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"this connection is ended: {why}")
             first = False

@@ -14,7 +14,6 @@ import ctypes
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
 from typing import Final
 
 from tink.limits.once_per import OncePer
@@ -39,11 +38,11 @@ _OVER_SECONDS: Final = 2.0
 
 
 class Guard:
-    """Looks after the connections of one server, from `run` on. `clock` gives monotonic seconds."""
+    """Looks after the connections of one server, from `run` on."""
 
-    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limits: Limits) -> None:
         self.connections = Connections(limits)
-        self._clock = clock
+        self._clock = time.monotonic
         self._sockets: Sockets | None = None
         self._busy = False
         self._kept_away = 0
@@ -52,16 +51,16 @@ class Guard:
         self._listed = -_AT_LEAST_EVERY_SECONDS
         self._measured = -_AT_LEAST_EVERY_SECONDS
         self._used = time.process_time()
-        self._looked = clock()
+        self._looked = self._clock()
         self._away: frozenset[Block] = frozenset()
         self._ended: dict[str, Counter[str]] = {}
         self._said = OncePer(_LOG_INTERVAL_SECONDS, 64)
         self._attacked = 0.0
 
-    # --- calls, as they come (`concurrency.CallObserver`) ------------------------------------------------------------
+    # --- calls, as they come; `peer` is gRPC's name of the caller -----------------------------------------------------
 
     def begun(self, peer: str, *, busy: bool) -> str:
-        """A call has begun: why it is not to be served, empty if it is."""
+        """A call has begun: why it is not to be served, empty if it is. `busy`: only agents have it open for long."""
         return self._at_once(self.connections.begun(Peer(*peer_of(peer)), self._clock(), busy=busy))
 
     def heard(self, peer: str, size: int, *, first: bool) -> str:
@@ -116,7 +115,9 @@ class Guard:
                 paused += await _pause()
         self._keep_away()
         self._say()
-        await self._tidy()
+        if self._attacked and self._clock() - self._attacked > _OVER_SECONDS:
+            self._attacked = 0.0
+            await asyncio.to_thread(_give_back)
         return time.thread_time() - begin - paused
 
     def _has_moved(self, now: float) -> bool:
@@ -182,11 +183,6 @@ class Guard:
                 log.warning("gRPC server: %s: %d connections ended: %s", address, counts.total(), why)
         while len(self._ended) > 256:
             del self._ended[next(iter(self._ended))]
-
-    async def _tidy(self) -> None:
-        if self._attacked and self._clock() - self._attacked > _OVER_SECONDS:
-            self._attacked = 0.0
-            await asyncio.to_thread(_give_back)
 
 
 async def _pause() -> float:

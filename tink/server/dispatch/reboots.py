@@ -20,11 +20,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError
-from tink.server.agents.directory import HardwareKey
+from tink.kube.objects import NamespacedName
 from tink.server.events import BusyError, ServerEvent, StaleError, WorkflowGoneError
 from tink.server.workflows import WorkflowIndex, hardware_of, uid_of
 from tink.workflow.events import AgentAway, AgentSeen
@@ -43,14 +43,7 @@ _RETRY_SECONDS = 5.0
 """Seconds after which what could not be stored is tried again."""
 
 
-class Timer(Protocol):
-    """Something that is to happen."""
-
-    def cancel(self) -> object:
-        """It is not."""
-
-
-Later = Callable[[float, Callable[[str], None], str], Timer]
+Later = Callable[[float, Callable[[str], None], str], asyncio.TimerHandle]
 """`later(seconds, call, uid)` calls `call(uid)` after that time."""
 
 
@@ -62,7 +55,7 @@ class _Watch:
     here: bool
     seconds: float
     seen: str
-    timer: Timer
+    timer: asyncio.TimerHandle
 
 
 class RebootWatch:
@@ -75,7 +68,7 @@ class RebootWatch:
         workflows: WorkflowIndex,
         *,
         take: Callable[[Raw, ServerEvent], Awaitable[bool]],
-        connected: Callable[[HardwareKey], bool],
+        connected: Callable[[NamespacedName], bool],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         rebooted: Callable[[Raw], None],
         grace: float,
@@ -107,7 +100,7 @@ class RebootWatch:
         """A Workflow is gone."""
         self._cancel(uid_of(workflow))
 
-    def opened(self, key: HardwareKey, holds: Collection[str] | None) -> None:
+    def opened(self, key: NamespacedName, holds: Collection[str] | None) -> None:
         """The machine's agent has a stream, and said that it holds these Workflows (None: it does not say)."""
         for workflow in self._workflows.of(key):
             if _rebooting(workflow):
@@ -116,7 +109,7 @@ class RebootWatch:
                 soon = 0.0 if holds is None or uid in holds else self._grace * REPORT_PART
                 self._set(uid, soon, agent_seen(status_of(workflow)), here=True)
 
-    def closed(self, key: HardwareKey) -> None:
+    def closed(self, key: NamespacedName) -> None:
         """It has none any more."""
         for workflow in self._workflows.of(key):
             if _rebooting(workflow):
@@ -131,7 +124,7 @@ class RebootWatch:
         self._cancel(uid)
         self._watches[uid] = _Watch(here, seconds, seen, self._call(seconds, uid))
 
-    def _call(self, seconds: float, uid: str) -> Timer:
+    def _call(self, seconds: float, uid: str) -> asyncio.TimerHandle:
         later = self._later or asyncio.get_running_loop().call_later
         return later(seconds, self._due, uid)
 

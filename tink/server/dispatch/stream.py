@@ -22,17 +22,17 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 
 from proto import workflow_pb2 as pb
 from tink.api.v1alpha2 import Raw, WorkflowState
 from tink.kube.client import ApiError
+from tink.kube.objects import NamespacedName
 from tink.limits.backoff import Backoff
-from tink.server.agents.directory import HardwareKey
 from tink.server.dispatch.decision import AgentView, Claim, GiveBack, Move, Recall, Start, Stop, Wait, next_move
-from tink.server.events import BusyError, ServerEvent, StaleError, WorkflowGoneError
+from tink.server.events import BusyError, EventStore, StaleError, WorkflowGoneError
 from tink.server.messages import UnsendableError, start_command, stop_command
 from tink.server.workflows import WorkflowIndex, uid_of
 from tink.workflow import events
@@ -53,25 +53,6 @@ _ACCOUNT_SECONDS = 5.0
 _UNDER_WAY = (WorkflowState.RUNNING, WorkflowState.CANCELLING)
 
 
-class StatusWriter(Protocol):
-    """What the stream has written to the API: `tink.server.events.EventStore`."""
-
-    async def claim(self, workflow: Raw) -> Raw | None:
-        """Make a Pending Workflow Scheduled; None if it can't be had now."""
-
-    async def give_back(self, workflow: Raw) -> bool:
-        """Make it Pending again, if nobody changed it since; False if it stays as it is."""
-
-    async def reclaim(self, workflow: Raw) -> Raw | None:
-        """Claim a Workflow that is Scheduled already; None if it can't be had now."""
-
-    async def take_back(self, workflow: Raw, before: Raw) -> None:
-        """Undo the claim of `before` that made `workflow` and was never sent, unless others have claimed it since."""
-
-    async def take(self, workflow: Raw, event: ServerEvent) -> bool:
-        """Store what `event` makes of it; False if that changes nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class Ending:
     """How the server ends a stream."""
@@ -87,11 +68,11 @@ class CommandStream:
         self,
         agent_id: str,
         peer: str,
-        key: HardwareKey,
+        key: NamespacedName,
         *,
         holds: frozenset[str] | None,
         workflows: WorkflowIndex,
-        writer: StatusWriter,
+        writer: EventStore,
         spawn: Spawn,
         sent: Callable[[CommandStream, Start | Stop], None],
         lost: Callable[[CommandStream, Raw], None],

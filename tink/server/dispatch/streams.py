@@ -18,9 +18,10 @@ import grpc.aio
 
 from proto import metadata
 from tink.api.v1alpha2 import Raw
+from tink.kube.objects import NamespacedName
 from tink.server.activity import ActivityKind, ActivityObserver, AgentActivity
 from tink.server.agents.auth import AgentAuthorizer, Credentials, RefusedError
-from tink.server.agents.directory import AgentDirectory, HardwareKey
+from tink.server.agents.directory import AgentDirectory
 from tink.server.agents.tokens import TokenError
 from tink.server.dispatch.decision import Start, Stop
 from tink.server.dispatch.reboots import RebootWatch
@@ -58,8 +59,8 @@ class AgentStreams:
         self._observe = observe
         self._spawn = spawn
         self._clock = clock
-        self._streams: dict[HardwareKey, CommandStream] = {}
-        self._credentials: dict[HardwareKey, Credentials] = {}
+        self._streams: dict[NamespacedName, CommandStream] = {}
+        self._credentials: dict[NamespacedName, Credentials] = {}
         self._closed = False
         self._reboots = RebootWatch(
             workflows,
@@ -70,7 +71,7 @@ class AgentStreams:
             grace=settings.reboot_grace,
         )
 
-    def of(self, key: HardwareKey) -> CommandStream | None:
+    def of(self, key: NamespacedName) -> CommandStream | None:
         """The stream of a machine's agent; None if it has none here."""
         return self._streams.get(key)
 
@@ -100,7 +101,7 @@ class AgentStreams:
         if stream is not None:
             stream.gone(old)
 
-    def hardware_changed(self, key: HardwareKey) -> None:
+    def hardware_changed(self, key: NamespacedName) -> None:
         """End the stream of an agent that may no longer speak for its machine."""
         stream = self._streams.get(key)
         if stream is None:
@@ -125,7 +126,7 @@ class AgentStreams:
         self,
         agent_id: str,
         credentials: Credentials,
-        key: HardwareKey,
+        key: NamespacedName,
         holds: frozenset[str] | None,
         context: Context,
     ) -> Ending:
@@ -157,7 +158,7 @@ class AgentStreams:
         return token, asyncio.get_running_loop().call_later(spread, stream.end, *again)
 
     def _open(
-        self, agent_id: str, credentials: Credentials, key: HardwareKey, holds: frozenset[str] | None
+        self, agent_id: str, credentials: Credentials, key: NamespacedName, holds: frozenset[str] | None
     ) -> CommandStream:
         peer = credentials.peer
         stream = CommandStream(
@@ -180,7 +181,7 @@ class AgentStreams:
         self._streams[key] = stream
         self._credentials[key] = credentials
         self._reboots.opened(key, holds)
-        log.info("agent %s connected from %s, for Hardware %s/%s", agent_id, peer, *key)
+        log.info("agent %s connected from %s, for Hardware %s", agent_id, peer, key)
         self._tell(stream, ActivityKind.CONNECTED, f"agent connected from {peer}")
         return stream
 
@@ -211,10 +212,9 @@ class AgentStreams:
         self._tell(stream, ActivityKind.EVENT, story, name)
 
     def _rebooted(self, workflow: Raw) -> None:
-        name, key = name_of(workflow), hardware_of(workflow) or ("", "")
+        name, key = name_of(workflow), hardware_of(workflow) or NamespacedName("", "")
         story = f"agent is gone with the last action of workflow {name}, which reboots the machine"
-        self._observe(AgentActivity(self._agents.id_of(key), "", ActivityKind.EVENT, story, "/".join(key), name))
+        self._observe(AgentActivity(self._agents.id_of(key), "", ActivityKind.EVENT, story, str(key), name))
 
     def _tell(self, stream: CommandStream, kind: ActivityKind, message: str, workflow: str = "") -> None:
-        hardware = "/".join(stream.key)
-        self._observe(AgentActivity(stream.agent_id, stream.peer, kind, message, hardware, workflow))
+        self._observe(AgentActivity(stream.agent_id, stream.peer, kind, message, str(stream.key), workflow))

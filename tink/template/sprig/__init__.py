@@ -26,39 +26,23 @@ from tink.template.sprig.text import TEXT
 from tink.template.sprig.versions import VERSIONS
 
 
-def _default(fallback: Value, *given: Value) -> Value:
-    return given[0] if given and given[0] else fallback
-
-
-def _coalesce(*candidates: Value) -> Value:
-    return next((value for value in candidates if value), None)
-
-
-def _ternary(yes: Value, no: Value, condition: bool) -> Value:
-    return yes if condition else no
-
-
 def _fail(message: str) -> Value:
     raise CallError(message)
 
 
-def _type_is_like(wanted: str, value: Value) -> bool:
-    return type_name(value) in (wanted, f"*{wanted}")
-
-
 _CHOICES: Final = table(
-    Function("default", _default, (ANY,), ANY),
+    Function("default", lambda fallback, *given: given[0] if given and given[0] else fallback, (ANY,), ANY),
     Function("empty", lambda value: not value, (ANY,)),
-    Function("coalesce", _coalesce, (), ANY),
+    Function("coalesce", lambda *candidates: next((value for value in candidates if value), None), (), ANY),
     Function("all", lambda *values: all(values), (), ANY),
     Function("any", lambda *values: any(values), (), ANY),
-    Function("ternary", _ternary, (ANY, ANY, BOOL)),
+    Function("ternary", lambda yes, no, condition: yes if condition else no, (ANY, ANY, BOOL)),
     Function("fail", _fail, (STRING,)),
     Function("kindOf", kind, (ANY,)),
     Function("kindIs", lambda wanted, value: kind(value) == wanted, (STRING, ANY)),
     Function("typeOf", lambda value: fmt.sprintf("%T", [value]), (ANY,)),
     Function("typeIs", lambda wanted, value: type_name(value) == wanted, (STRING, ANY)),
-    Function("typeIsLike", _type_is_like, (STRING, ANY)),
+    Function("typeIsLike", lambda wanted, value: type_name(value) in (wanted, f"*{wanted}"), (STRING, ANY)),
     Function("deepEqual", deep_equal, (ANY, ANY), metered=True),
 )
 

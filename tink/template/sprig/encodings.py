@@ -10,6 +10,8 @@ import json
 import math
 import re
 import zlib
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from tink.golang import fmt, strconv
@@ -114,18 +116,14 @@ def _from_json(text: str) -> Value:
 # --- Base64 and Base32 ------------------------------------------------------------------------------------------
 
 
-def _b64dec(text: str) -> str:
+def _decoded(name: str, decode: Callable[[bytes], bytes], text: str) -> str:
     try:
-        return from_bytes(base64.b64decode(to_bytes(re.sub("[\r\n]", "", text)), validate=True))
+        return from_bytes(decode(to_bytes(re.sub("[\r\n]", "", text))))
     except binascii.Error as error:
-        raise CallError(f"illegal base64 data: {error}") from None
+        raise CallError(f"illegal {name} data: {error}") from None
 
 
-def _b32dec(text: str) -> str:
-    try:
-        return from_bytes(base64.b32decode(to_bytes(re.sub("[\r\n]", "", text))))
-    except binascii.Error as error:
-        raise CallError(f"illegal base32 data: {error}") from None
+_b64dec: Final = partial(_decoded, "base64", partial(base64.b64decode, validate=True))
 
 
 # --- ciphers ----------------------------------------------------------------------------------------------------
@@ -211,7 +209,7 @@ ENCODINGS: Final[Functions] = table(
     on_text("b64enc", lambda text: base64.b64encode(to_bytes(text)).decode()),
     on_text("b64dec", _b64dec),
     on_text("b32enc", lambda text: base64.b32encode(to_bytes(text)).decode()),
-    on_text("b32dec", _b32dec),
+    on_text("b32dec", partial(_decoded, "base32", base64.b32decode)),
     on_text("sha1sum", lambda text: hashlib.sha1(to_bytes(text), usedforsecurity=False).hexdigest()),
     on_text("sha256sum", lambda text: hashlib.sha256(to_bytes(text)).hexdigest()),
     on_text("sha512sum", lambda text: hashlib.sha512(to_bytes(text)).hexdigest()),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from tink.golang.values import NIL, CallError, Value, kind
-from tink.template.signatures import ANY, INT, Function, Functions, table
+from tink.template.signatures import ANY, INT, Function, Functions, Type, table
 from tink.template.sprig.conversions import (
     NIL_POINTER,
     Spend,
@@ -19,40 +20,6 @@ from tink.template.sprig.conversions import (
 )
 
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
-
-
-def _first(value: Value) -> Value:
-    items = sequence("Cannot find first on type", value)
-    return items[0] if items else None
-
-
-def _last(value: Value) -> Value:
-    items = sequence("Cannot find last on type", value)
-    return items[-1] if items else None
-
-
-def _rest(value: Value) -> Value:
-    return sequence("Cannot find rest on type", value)[1:]
-
-
-def _initial(value: Value) -> Value:
-    return sequence("Cannot find initial on type", value)[:-1]
-
-
-def _append(value: Value, item: Value) -> Value:
-    return [*sequence("Cannot push on type", value), item]
-
-
-def _prepend(value: Value, item: Value) -> Value:
-    return [item, *sequence("Cannot prepend on type", value)]
-
-
-def _reverse(value: Value) -> Value:
-    return sequence("Cannot find reverse on type", value)[::-1]
-
-
-def _compact(value: Value) -> Value:
-    return [item for item in sequence("Cannot compact on type", value) if item]
 
 
 def _concat(*lists: Value) -> Value:
@@ -128,26 +95,33 @@ def _chunk(size: int, value: Value) -> Value:
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
-def _sort_alpha(value: Value) -> Value:
-    return sorted(texts_of(value)) if type(value) is list else [text_of(value)]
+def _of_list(
+    name: str, doing: str, call: Callable[..., Value], *more: Type, also: tuple[str, ...] = ()
+) -> tuple[Function, ...]:
+    """A function of a list, and of `more`; `doing` is what Sprig says it can't do with anything else."""
+
+    def checked(value: Value, *arguments: Value) -> Value:
+        return call(sequence(f"Cannot {doing} on type", value), *arguments)
+
+    return aliases(Function(name, checked, (ANY, *more)), f"must{name.capitalize()}", *also)
 
 
 LISTS: Final[Functions] = table(
     *aliases(Function("list", lambda *items: list(items), (), ANY), "tuple"),
-    *aliases(Function("first", _first, (ANY,)), "mustFirst"),
-    *aliases(Function("last", _last, (ANY,)), "mustLast"),
-    *aliases(Function("rest", _rest, (ANY,)), "mustRest"),
-    *aliases(Function("initial", _initial, (ANY,)), "mustInitial"),
-    *aliases(Function("append", _append, (ANY, ANY)), "push", "mustAppend", "mustPush"),
-    *aliases(Function("prepend", _prepend, (ANY, ANY)), "mustPrepend"),
-    *aliases(Function("reverse", _reverse, (ANY,)), "mustReverse"),
-    *aliases(Function("compact", _compact, (ANY,)), "mustCompact"),
+    *_of_list("first", "find first", lambda items: items[0] if items else None),
+    *_of_list("last", "find last", lambda items: items[-1] if items else None),
+    *_of_list("rest", "find rest", lambda items: items[1:]),
+    *_of_list("initial", "find initial", lambda items: items[:-1]),
+    *_of_list("append", "push", lambda items, item: [*items, item], ANY, also=("push", "mustPush")),
+    *_of_list("prepend", "prepend", lambda items, item: [item, *items], ANY),
+    *_of_list("reverse", "find reverse", lambda items: items[::-1]),
+    *_of_list("compact", "compact", lambda items: [item for item in items if item]),
     *aliases(Function("uniq", _uniq, (ANY,), metered=True), "mustUniq"),
     *aliases(Function("without", _without, (ANY,), ANY, metered=True), "mustWithout"),
     *aliases(Function("has", _has, (ANY, ANY), metered=True), "mustHas"),
     *aliases(Function("chunk", _chunk, (INT, ANY)), "mustChunk"),
     Function("mustSlice", _slice, (ANY,), ANY),
     Function("concat", _concat, (), ANY),
-    Function("sortAlpha", _sort_alpha, (ANY,)),
+    Function("sortAlpha", lambda value: sorted(texts_of(value)) if type(value) is list else [text_of(value)], (ANY,)),
     Function("toStrings", texts_of, (ANY,)),
 )

@@ -6,6 +6,7 @@ work on a copy of the data. Maps are in the order of their keys; Go's have none.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from tink.golang import fmt
@@ -21,10 +22,6 @@ def _dict(*arguments: Value) -> Value:
     return {text_of(pairs[index]): pairs[index + 1] for index in range(0, len(pairs), 2)}
 
 
-def _get(mapping: Mapping, key: str) -> Value:
-    return mapping.get(key, "")
-
-
 def _set(mapping: Mapping, key: str, value: Value) -> Value:
     mapping[key] = value
     return mapping
@@ -35,35 +32,13 @@ def _unset(mapping: Mapping, key: str) -> Value:
     return mapping
 
 
-def _keys(*mappings: Mapping) -> Value:
-    return [key for mapping in mappings for key in sorted(mapping)]
-
-
-def _values(mapping: Mapping) -> Value:
-    return [mapping[key] for key in sorted(mapping)]
-
-
-def _pluck(key: str, *mappings: Mapping) -> Value:
-    return [mapping[key] for mapping in mappings if key in mapping]
-
-
-def _pick(mapping: Mapping, *keys: str) -> Value:
-    return {key: mapping[key] for key in keys if key in mapping}
-
-
 def _omit(mapping: Mapping, *keys: str) -> Value:
     return {key: value for key, value in mapping.items() if key not in keys}
 
 
-def _merge(spend: Spend, target: Mapping, *sources: Mapping) -> Value:
+def _merge(overwrite: bool, spend: Spend, target: Mapping, *sources: Mapping) -> Value:
     for source in sources:
-        _merge_into(spend, target, source, False, 0)
-    return target
-
-
-def _merge_overwrite(spend: Spend, target: Mapping, *sources: Mapping) -> Value:
-    for source in sources:
-        _merge_into(spend, target, source, True, 0)
+        _merge_into(spend, target, source, overwrite, 0)
     return target
 
 
@@ -112,19 +87,20 @@ def _copied(spend: Spend, value: Value) -> Value:
 
 MAPS: Final[Functions] = table(
     Function("dict", _dict, (), ANY),
-    Function("get", _get, (MAP, STRING)),
+    Function("get", lambda mapping, key: mapping.get(key, ""), (MAP, STRING)),
     Function("set", _set, (MAP, STRING, ANY), changing=True),
     Function("unset", _unset, (MAP, STRING), changing=True),
     Function("hasKey", lambda mapping, key: key in mapping, (MAP, STRING)),
-    Function("keys", _keys, (), MAP),
-    Function("values", _values, (MAP,)),
-    Function("pluck", _pluck, (STRING,), MAP),
-    Function("pick", _pick, (MAP,), STRING),
+    Function("keys", lambda *mappings: [key for mapping in mappings for key in sorted(mapping)], (), MAP),
+    Function("values", lambda mapping: [mapping[key] for key in sorted(mapping)], (MAP,)),
+    Function("pluck", lambda key, *mappings: [mapping[key] for mapping in mappings if key in mapping], (STRING,), MAP),
+    Function("pick", lambda mapping, *keys: {key: mapping[key] for key in keys if key in mapping}, (MAP,), STRING),
     Function("omit", _omit, (MAP,), STRING),
     Function("dig", _dig, (), ANY),
-    *aliases(Function("merge", _merge, (MAP,), MAP, metered=True, changing=True), "mustMerge"),
+    *aliases(Function("merge", partial(_merge, False), (MAP,), MAP, metered=True, changing=True), "mustMerge"),
     *aliases(
-        Function("mergeOverwrite", _merge_overwrite, (MAP,), MAP, metered=True, changing=True), "mustMergeOverwrite"
+        Function("mergeOverwrite", partial(_merge, True), (MAP,), MAP, metered=True, changing=True),
+        "mustMergeOverwrite",
     ),
     *aliases(Function("deepCopy", _copied, (ANY,), metered=True), "mustDeepCopy"),
 )

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Context, Decimal
+from functools import partial
 from typing import Final
 
 from tink.golang import strconv
@@ -20,10 +21,6 @@ def _div(one: Value, other: Value) -> int:
         raise CallError("runtime error: integer divide by zero")
     quotient = abs(dividend) // abs(divisor)
     return wrap64(quotient if (dividend < 0) == (divisor < 0) else -quotient)
-
-
-def _mod(one: Value, other: Value) -> int:
-    return wrap64(to_int(one) - to_int(other) * _div(one, other))
 
 
 def _mul(one: Value, *more: Value) -> int:
@@ -83,14 +80,9 @@ _sum: Final = _folded(_EXACT.add)
 # --- floats -----------------------------------------------------------------------------------------------------
 
 
-def _floor(value: Value) -> float:
+def _whole(nearest: Callable[[float], int], value: Value) -> float:
     number = to_float(value)
-    return math.copysign(float(math.floor(number)), number) if math.isfinite(number) else number
-
-
-def _ceil(value: Value) -> float:
-    number = to_float(value)
-    return math.copysign(float(math.ceil(number)), number) if math.isfinite(number) else number
+    return math.copysign(float(nearest(number)), number) if math.isfinite(number) else number
 
 
 def _round(value: Value, places: int, *threshold: float) -> float:
@@ -117,10 +109,6 @@ def _until_step(start: int, stop: int, step: int) -> list[Value]:
     return list(range(start, stop, step))
 
 
-def _until(count: int) -> Value:
-    return _until_step(0, count, 1 if count >= 0 else -1)
-
-
 def _seq(*bounds: int) -> str:
     """`seq end`, `seq start end`, `seq start step end`: the numbers, both ends included, as text."""
     if not 1 <= len(bounds) <= 3:
@@ -131,10 +119,6 @@ def _seq(*bounds: int) -> str:
     if direction < 0 < step:
         return ""
     return " ".join(map(str, _until_step(start, end + direction, step)))
-
-
-def _max(one: Value, *more: Value) -> int:
-    return max(map(to_int, (one, *more)))
 
 
 def _by_sign(number: float) -> tuple[float, float]:
@@ -148,8 +132,8 @@ NUMBERS: Final[Functions] = table(
     Function("sub", lambda one, other: wrap64(to_int(one) - to_int(other)), (ANY, ANY)),
     Function("mul", _mul, (ANY,), ANY),
     Function("div", _div, (ANY, ANY)),
-    Function("mod", _mod, (ANY, ANY)),
-    *aliases(Function("max", _max, (ANY,), ANY), "biggest"),
+    Function("mod", lambda one, other: wrap64(to_int(one) - to_int(other) * _div(one, other)), (ANY, ANY)),
+    *aliases(Function("max", lambda one, *more: max(map(to_int, (one, *more))), (ANY,), ANY), "biggest"),
     Function("min", lambda one, *more: min(map(to_int, (one, *more))), (ANY,), ANY),
     Function("addf", lambda *numbers: _sum(0.0, *numbers), (), ANY),
     Function("add1f", lambda number: _sum(number, 1), (ANY,)),
@@ -158,15 +142,15 @@ NUMBERS: Final[Functions] = table(
     Function("divf", _folded(_quotient), (ANY,), ANY),
     Function("maxf", lambda *numbers: max(map(to_float, numbers), key=_by_sign), (ANY,), ANY),
     Function("minf", lambda *numbers: min(map(to_float, numbers), key=_by_sign), (ANY,), ANY),
-    Function("floor", _floor, (ANY,)),
-    Function("ceil", _ceil, (ANY,)),
+    Function("floor", partial(_whole, math.floor), (ANY,)),
+    Function("ceil", partial(_whole, math.ceil), (ANY,)),
     Function("round", _round, (ANY, INT), FLOAT),
     Function("int", to_int, (ANY,)),
     Function("int64", to_int, (ANY,)),
     Function("float64", to_float, (ANY,)),
     Function("atoi", _atoi, (STRING,)),
     Function("toDecimal", _to_decimal, (ANY,)),
-    Function("until", _until, (INT,)),
+    Function("until", lambda count: _until_step(0, count, 1 if count >= 0 else -1), (INT,)),
     Function("untilStep", _until_step, (INT, INT, INT)),
     Function("seq", _seq, (), INT),
 )

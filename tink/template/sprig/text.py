@@ -156,10 +156,6 @@ def _splitn(separator: str, count: int, text: str) -> dict[str, Value]:
     return _numbered(list(text.split(separator, count - 1)))
 
 
-def _nospace(text: str) -> str:
-    return "".join(char for char in text if char not in GO_SPACE)
-
-
 # --- made longer ------------------------------------------------------------------------------------------------
 
 
@@ -181,10 +177,6 @@ def _indent(spaces: int, text: str) -> str:
     bounded(len(text) + (text.count("\n") + 1) * spaces)
     pad = " " * spaces
     return pad + text.replace("\n", "\n" + pad)
-
-
-def _wrap(width: int, text: str) -> str:
-    return _wrapped(width, "\n", text, cut_words=False)
 
 
 def _wrap_with(width: int, line_end: str, text: str) -> str:
@@ -247,7 +239,7 @@ TEXT: Final[Functions] = table(
     on_text("trimall", lambda cut, text: text.strip(cut) if cut else text, STRING),
     on_text("trimPrefix", lambda prefix, text: text.removeprefix(prefix), STRING),
     on_text("trimSuffix", lambda suffix, text: text.removesuffix(suffix), STRING),
-    on_text("nospace", _nospace),
+    on_text("nospace", lambda text: "".join(char for char in text if char not in GO_SPACE)),
     on_text("replace", _replace, STRING, STRING),
     on_text("repeat", _repeat, INT),
     on_text("trunc", _trunc, INT),
@@ -256,7 +248,7 @@ TEXT: Final[Functions] = table(
     on_text("abbrevboth", _abbrev_both, INT, INT),
     on_text("indent", _indent, INT),
     on_text("nindent", lambda spaces, text: "\n" + _indent(spaces, text), INT),
-    on_text("wrap", _wrap, INT),
+    on_text("wrap", lambda width, text: _wrapped(width, "\n", text, cut_words=False), INT),
     on_text("wrapWith", _wrap_with, INT, STRING),
     on_text("regexQuoteMeta", lambda text: _META.sub(r"\\\g<0>", text)),
     Function("plural", lambda one, many, count: one if count == 1 else many, (STRING, STRING, INT)),

@@ -13,6 +13,7 @@ from cryptography import x509
 
 from tests.unit.server.conftest import Certify
 from tink.api.v1alpha2 import Raw
+from tink.kube.objects import NamespacedName
 from tink.server.agents.auth import (
     AgentAuth,
     AgentAuthorizer,
@@ -98,7 +99,7 @@ def test_a_machine_without_address_says_what_to_do() -> None:
     with pytest.raises(ForeignAgentError, match=r"no spec.networkInterfaces\[\].dhcp.ip .*another --agent-auth"):
         authorizer(agents, AgentAuth.ADDRESS).authorise(KEY, Credentials("192.0.2.1"))
     with pytest.raises(ForeignAgentError, match="Hardware d/gone, which is not there"):
-        authorizer(agents, AgentAuth.ADDRESS).authorise(("d", "gone"), Credentials("192.0.2.1"))
+        authorizer(agents, AgentAuth.ADDRESS).authorise(NamespacedName("d", "gone"), Credentials("192.0.2.1"))
 
 
 # --- by token ---
@@ -118,7 +119,7 @@ def test_a_token_of_another_machine_is_refused(directory: AgentDirectory, keys: 
         authorizer(directory, AgentAuth.TOKEN, keys).admit(MAC, credentials)
     assert caught.value.code is grpc.StatusCode.PERMISSION_DENIED
     with pytest.raises(ForeignAgentError):
-        authorizer(directory, AgentAuth.TOKEN, keys).authorise(("d", "gone"), credentials)
+        authorizer(directory, AgentAuth.TOKEN, keys).authorise(NamespacedName("d", "gone"), credentials)
 
 
 def test_who_shows_no_token_is_told_that_it_is_missing(directory: AgentDirectory, keys: TokenKeys) -> None:

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from tests.unit.server.conftest import Certify
 from tink.api.v1alpha2 import Raw
+from tink.kube.objects import NamespacedName
 from tink.server.agents.auth import AgentAuth, AgentAuthorizer, Credentials, ForeignAgentError, certificate_ids
-from tink.server.agents.directory import AgentDirectory, HardwareKey, UnknownAgentError
+from tink.server.agents.directory import AgentDirectory, UnknownAgentError
 
 DNS, URI = x509.DNSName, x509.UniformResourceIdentifier
 ODD = "\0\n\t *.:/-%\\aAkK01\u212a\u0130\u017f\uff21\u200b\u0301"
@@ -46,11 +47,11 @@ def agents() -> AgentDirectory:
 
 
 @pytest.fixture(scope="module")
-def speaks_for(agents: AgentDirectory) -> Callable[[bytes], set[HardwareKey]]:
+def speaks_for(agents: AgentDirectory) -> Callable[[bytes], set[NamespacedName]]:
     """All machines that whoever shows this certificate (PEM) may speak for."""
     authorizer = AgentAuthorizer(agents, AgentAuth.MTLS, None, lambda: 0.0)
 
-    def ask(pem: bytes) -> set[HardwareKey]:
+    def ask(pem: bytes) -> set[NamespacedName]:
         may = set()
         for each in MACHINES:
             key = (each["metadata"]["namespace"], each["metadata"]["name"])
@@ -111,7 +112,7 @@ def test_a_trick_names_nobody(certify: Certify, speaks_for: Any, name: str) -> N
     ],
 )
 def test_a_name_in_any_case_is_its_machine_alone(
-    certify: Certify, speaks_for: Any, name: str, key: HardwareKey
+    certify: Certify, speaks_for: Any, name: str, key: NamespacedName
 ) -> None:
     assert speaks_for(certify(alternative=[DNS(name)]).pem) == {key}
 
