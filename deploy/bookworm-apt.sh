@@ -17,7 +17,7 @@ if targets '$(ORIGIN) $(CODENAME) $(COMPONENT)' | grep -qx "Debian $suite main";
 mirror=$(targets '$(ORIGIN) $(RELEASE) $(REPO_URI)' | awk '$1 == "Debian" && $2 !~ /-/ {print $3; exit}')
 # shellcheck disable=SC2016
 security=$(targets '$(ORIGIN) $(RELEASE) $(REPO_URI)' | awk '$1 == "Debian" && $2 ~ /-security$/ {print $3; exit}')
-mirror=${mirror:-http://deb.debian.org/debian}
+[ -n "$mirror" ] || { echo "bookworm-apt.sh: apt knows no Debian mirror: name one that has $suite in /etc/apt/sources.list.d" >&2; exit 1; }
 mkdir -p "$1"/{lists/partial,cache/archives/partial,empty}
 dir=$(cd "$1" && pwd)
 : >"$dir/status"

@@ -47,13 +47,14 @@ LAB_PROGRAMS = {
     "mke2fs": "e2fsprogs",
 }
 LAB_FILES = {
-    "/usr/share/OVMF/OVMF_CODE_4M.fd": "ovmf",
-    "/usr/lib/ipxe/snponly.efi": "ipxe",
-    "/usr/lib/ipxe/qemu/pxe-virtio.rom": "ipxe-qemu",
-    "/usr/lib/systemd/boot/efi/systemd-bootx64.efi": "systemd-boot-efi",
-    "/usr/lib/syslinux/mbr/gptmbr.bin": "syslinux-common",
-    "/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring",
+    "ovmf": ("/usr/share/OVMF/OVMF_CODE_4M.fd",),
+    "ipxe": ("/usr/lib/ipxe/snponly.efi",),
+    "ipxe-qemu": ("/usr/lib/ipxe/qemu/pxe-virtio.rom", "/usr/share/qemu/pxe-virtio.rom"),  # Debian 12's, Debian 13's
+    "systemd-boot-efi": ("/usr/lib/systemd/boot/efi/systemd-bootx64.efi",),
+    "syslinux-common": ("/usr/lib/syslinux/mbr/gptmbr.bin",),
+    "debian-archive-keyring": ("/usr/share/keyrings/debian-archive-keyring.gpg",),
 }
+"""A file of each package, wherever it lies: one is enough."""
 _LAB_DISK_MB = 4000
 _PROGRAM = ("tinkedge", "edge.cli")
 _BOOT_PROGRAMS = ("undionly.kpxe", "snponly.efi")
@@ -200,7 +201,7 @@ def lab(cache: Path, *, uefi: bool = True) -> Iterator[Finding]:
     """What `tinkedge lab` needs besides; `uefi`: for its machines with UEFI, too."""
     yield _capabilities("namespaces", ("CAP_SYS_ADMIN", "CAP_NET_ADMIN"))
     missing = {package for program, package in LAB_PROGRAMS.items() if shutil.which(program) is None}
-    missing |= {package for path, package in LAB_FILES.items() if not _readable(Path(path))}
+    missing |= {package for package, paths in LAB_FILES.items() if not any(_readable(Path(path)) for path in paths)}
     missing -= set() if uefi else {"ovmf"}
     packages = " ".join(sorted(missing))
     yield Finding(
