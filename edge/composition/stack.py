@@ -88,12 +88,23 @@ class Stack:
             await self.stop()
             raise
         self._not_ready = ""
-        log.info("%s: %s", "started" if self._why_not_ready() else "ready", ", ".join(sorted(self._settings.services)))
+        log.info("%s: %s", "started" if self.not_ready else "ready", ", ".join(sorted(self._settings.services)))
+
+    @property
+    def starting(self) -> str:
+        """Why it has not started, or is about to end. Empty: it runs, be the networks there or not."""
+        return self._not_ready
 
     @property
     def not_ready(self) -> str:
         """Why machines can't be served: what /readyz says. Empty: they can."""
-        return self._not_ready
+        reasons = [self._not_ready, self._networks.not_ready() if self._networks is not None else ""]
+        return next(filter(None, [*reasons, *(informer.denied for informer in self._informers.values())]), "")
+
+    @property
+    def networks(self) -> Sequence[NetworkState]:
+        """The networks that face machines, as they are."""
+        return self._networks.states if self._networks is not None else []
 
     async def alive(self) -> None:
         """Return when the threads of the embedded API answer, if it runs here."""
@@ -192,7 +203,7 @@ class Stack:
                 osie=informers[OSIE].get if OSIE in informers else lambda _namespace, _name: None,
                 declined=conditions.changed,
                 relay_heard=mistakes.relay_heard,
-                not_ready=self._why_not_ready,
+                not_ready=lambda: self.not_ready,
                 read_secret=lambda namespace, name: client.get(SECRET, name, namespace),
             )
         if Service.CONTROLLER in wanted:
@@ -230,11 +241,6 @@ class Stack:
             return ELSEWHERE
         mode = self._settings.edge.dhcp_mode
         return self._networks.site(self._mistakes.relayed if self._mistakes is not None else (), mode)
-
-    def _why_not_ready(self) -> str:
-        """Why machines can't be served; empty: they can."""
-        reasons = [self._not_ready, self._networks.not_ready() if self._networks is not None else ""]
-        return next(filter(None, [*reasons, *(informer.denied for informer in self._informers.values())]), "")
 
     def _elector(self, client: KubeClient) -> LeaderElector | None:
         """Who decides which of several controllers works; None where there is one only."""

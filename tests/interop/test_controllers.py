@@ -193,10 +193,16 @@ class Site:
         await until(in_state)
         return time.monotonic() - begun
 
+    async def prepared(self, name: str) -> None:
+        async def has_actions() -> bool:
+            return "actions" in (await self.client.get(WORKFLOW, name, "default")).get("status", {})
+
+        await until(has_actions)
+
     async def all_prepared(self) -> None:
         async def prepared() -> list[Raw] | None:
             items: list[Raw] = (await self.client.list(WORKFLOW, "default"))["items"]
-            return items if all(item.get("status", {}).get("state") == "Pending" for item in items) else None
+            return items if all("actions" in item.get("status", {}) for item in items) else None
 
         assert len(await until(prepared, every=0.1)) == self.created
 
@@ -367,7 +373,7 @@ async def test_kubectl_describe_tells_what_became_of_a_workflow(site: Site) -> N
     await site.client.create(WORKFLOW, workflow("w"))
     await asyncio.sleep(0.4)
     await site.hardware()
-    await site.until("w", "Pending")
+    await site.prepared("w")
     await site.client.delete(WORKFLOW, "w", "default")
     async with asyncio.timeout(20):
         while len(items := (await site.client.list(EVENT, "default"))["items"]) < 3:
@@ -393,7 +399,7 @@ async def test_hardware_that_is_deleted_does_not_keep_its_workflow_from_ending(s
     await site.references()
     await site.replica("a", leader_elect=False, cancelling_timeout=0.5)
     await site.client.create(WORKFLOW, workflow("w"))
-    await site.until("w", "Pending")
+    await site.prepared("w")
     actions = (await site.client.get(WORKFLOW, "w", "default"))["status"]["actions"]
     actions[0] |= {"state": "Running"}
     await site.client.patch(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -32,8 +33,12 @@ class Podman:
     def __init__(self, rack: Namespaces, directory: Path) -> None:
         (directory / "containers.conf").write_text(_SETTINGS)
         self._rack = rack
-        self._command = ["podman", f"--root={directory}/images", f"--runroot={directory}/run"]
+        self._run = TemporaryDirectory(prefix="podman-")  # its path may have 50 characters
+        self._command = ["podman", f"--root={directory}/images", f"--runroot={self._run.name}"]
         self._env = clean_environment() | {"CONTAINERS_CONF": f"{directory}/containers.conf"}
+
+    def end(self) -> None:
+        self._run.cleanup()
 
     def __call__(self, *words: str | Path, check: bool = True) -> str:
         # Not `ip netns exec`: that hides the cgroups.
@@ -62,6 +67,7 @@ def podman(made: Path, tmp_path: Path) -> Iterator[Podman]:
         yield podman
         podman("rm", "--all", "--force", "--time=5", "--volumes", check=False)
         podman("rmi", "--all", "--force", check=False)
+        podman.end()
 
 
 @pytest.mark.timeout(300)

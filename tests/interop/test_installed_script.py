@@ -46,7 +46,7 @@ def test_script_installs_upgrades_and_removes(host: Host) -> None:
     assert [name for pattern in ours for name in host.there(pattern)] == []
     wheel.write_bytes(right)
 
-    assert "systemctl enable --now tinkedge" in host.run(*install, "--wheels", "/root/wheels")
+    assert "systemctl enable --now tinkedge" in host.run(*install, "--wheels", "/root/wheels", timeout=180)
     assert host.run("/usr/local/bin/tinkedge", "--version").startswith("tinkedge, version ")
     assert host.there("/usr/local/share/man/man1/tinkedge-up.1")
     assert host.there("/usr/local/share/bash-completion/completions/tinkedge")
@@ -57,7 +57,7 @@ def test_script_installs_upgrades_and_removes(host: Host) -> None:
     url = f"http://{ADDRESS}:7080/readyz"
     host.wait(lambda: host.run("curl", "-sf", "-o", "/dev/null", "-w", "%{http_code}", url, check=False) == "200")
 
-    assert "upgraded" in host.run(*install, "--wheels", "/root/wheels")
+    assert "upgraded" in host.run(*install, "--wheels", "/root/wheels", timeout=180)
     assert host.path("/etc/default/tinkedge").read_text() == "TINKEDGE_INTERFACE=eth1\n"
     host.run("systemctl", "restart", "tinkedge")
 

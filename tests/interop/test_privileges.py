@@ -282,7 +282,10 @@ class Site:
         return False
 
     async def holder(self) -> str:
-        lease = await self.client.get(LEASE, "tinkedge-controller", HOME)
+        try:
+            lease = await self.client.get(LEASE, "tinkedge-controller", HOME)
+        except NotFoundError:
+            return ""
         return str(lease["spec"].get("holderIdentity"))
 
     async def clean(self) -> None:

@@ -227,7 +227,7 @@ async def test_a_workflow_goes_from_creation_to_success(stack: Stack) -> None:
         while (await stack.get())["metadata"].get("finalizers"):
             await asyncio.sleep(0.005)
     seen = [state for i, state in enumerate(states) if i == 0 or states[i - 1] != state]
-    assert seen == [None, "Pending", "Scheduled", "Running", "Succeeded"]
+    assert seen == ["Pending", "Scheduled", "Running", "Succeeded"]
     await stack.client.delete(WORKFLOW, "w", NAMESPACE)
     await stack.gone()
 
@@ -301,7 +301,9 @@ async def test_objects_may_be_applied_in_any_order(make_stack: Callable[..., Any
     stack = await make_stack()
     await stack.workflow()
     async with asyncio.timeout(20):
-        while "status" not in await stack.get():  # not at once: the rest of one `kubectl apply` may be on its way
+        while (
+            "conditions" not in (await stack.get())["status"]
+        ):  # not at once: the rest of one `kubectl apply` may be on its way
             await asyncio.sleep(0.05)
     waiting = condition(await stack.get(), "Prepared")
     assert waiting["reason"] == "HardwareNotFound"

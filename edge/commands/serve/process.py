@@ -110,7 +110,7 @@ async def _until(
     stop: asyncio.Event, stack: Stack, notifier: Notifier, stack_settings: StackSettings, steps: Sequence[Step]
 ) -> None:
     def status() -> str:
-        return status_line(stack_settings, stack.not_ready, len(stack.inventory))
+        return status_line(stack_settings, stack.networks, stack.not_ready, len(stack.inventory))
 
     reload = Reload(notifier, status, steps)
     reload.listen()
@@ -126,7 +126,7 @@ async def _until(
         return
     begin.result()
     settle()
-    reporting = asyncio.ensure_future(report(notifier, lambda: stack.not_ready, status))
+    reporting = asyncio.ensure_future(report(notifier, lambda: stack.starting, status))
     watching = asyncio.ensure_future(Watchdog(notifier, {"the embedded API": stack.alive}).run())
     reload.ready()
     try:

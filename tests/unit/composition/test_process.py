@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.composition.host import Network
+from edge.composition.host import Network, NetworkState
 from edge.composition.logs import StreamWriter, set_up
 from edge.composition.process import HealthServer, Notifier, Reload, Watchdog, report
 from edge.composition.settings import Service, StackSettings
@@ -111,9 +111,10 @@ async def test_probe_that_does_not_answer_is_named(notifier: Notifier, caplog: p
 
 
 def test_status_says_what_is_served_and_where() -> None:
-    settings = StackSettings(frozenset({Service.DHCP, Service.HTTP}), networks=(Network("eth1", "10.0.0.1"),))
-    assert status_line(settings, "", 1) == "serving dhcp, http on eth1 (10.0.0.1) for 1 machine"
-    assert status_line(settings, "starting", 1) == "not ready: starting"
+    settings = StackSettings(frozenset({Service.DHCP, Service.HTTP}), networks=(Network("eth1", ""),))
+    networks = [NetworkState("eth1", "10.0.0.1")]
+    assert status_line(settings, networks, "", 1) == "serving dhcp, http on eth1 (10.0.0.1) for 1 machine"
+    assert status_line(settings, networks, "starting", 1) == "not ready: starting"
 
 
 async def test_sighup_reads_keys_again_and_says_which_are_bad(
