@@ -1,4 +1,4 @@
-"""The operating systems of deploy/examples: what the API would say of them, what would run, and that papers list them."""
+"""The operating systems of deploy/examples: what the API says of them, what would run, and that papers list them."""
 
 from __future__ import annotations
 
