@@ -2,7 +2,7 @@
 # Builds the example action images as OCI layouts, one per image, from programs that this Debian system has:
 # busybox-static, zstd and coreutils. No network, no daemon, no base image.
 #
-#   build.sh OUT_DIR      makes OUT_DIR/{image2disk,inspect,reboot}, each with the tag 1
+#   build.sh OUT_DIR      makes OUT_DIR/{image2disk,inspect,reboot,writefile}, each with the tag 1
 #
 # Needs: umoci, busybox-static, zstd (Debian packages of these names). push.sh brings the result to a registry.
 set -eu
@@ -64,6 +64,6 @@ build() {
     echo "$layout:1"
 }
 
-for image in image2disk inspect reboot; do
+for image in image2disk inspect reboot writefile; do
     build "$image"
 done

@@ -21,7 +21,9 @@ TOP = "edge|hegel|ipxe|proto|tink|tests|deploy"
 # What others have, and no line of code here.
 ELSEWHERE = {
     "MIRROR_HOST",  # an example
+    "PRIORITY",  # a field of systemd's journal
     "TINKEDGE_DHCP_MODE",  # click makes it of the option
+    "_SYSTEMD_UNIT",  # a field of systemd's journal
     "__word__",
     "authorizer",
     "cloudinit/sources/helpers/ec2.py",

@@ -148,3 +148,88 @@ async def test_reboot_leaves_its_request_where_the_osie_looks(machine, tmp_path)
     assert (await machine.action(action)).succeeded
     assert (tmp_path / "requests" / "reboot").exists()
     assert (await machine.action(Action("a", "reboot", image))).reason == "HostNotMounted"
+
+
+@pytest.fixture
+def mounted(disk, tmp_path):
+    """Runs something in the directory where an ext4 filesystem on the disk is mounted for that time."""
+    device, _ = disk
+    run("mkfs.ext4", "-q", device)
+    point = tmp_path / "point"
+    point.mkdir()
+
+    def do(work):
+        run("mount", device, point)
+        try:
+            return work(point)
+        finally:
+            run("umount", point)
+
+    return do
+
+
+CONFIG = "/etc/cloud/cloud.cfg.d/90_tinkedge.cfg"
+
+
+async def test_writefile_writes_what_it_was_given_with_mode_and_owners(machine, disk, mounted):
+    contents = "datasource_list: [NoCloud]\nUID=77\n'quoted' \\n %s $(id)\n\n"
+    env = {"DEST_DISK": disk[0], "DEST_PATH": CONFIG, "CONTENTS": contents}
+    assert await machine.action(example(machine, "writefile", FS_TYPE="ext4", **env)) == RunResult(0)
+
+    def seen(point):
+        file = point / CONFIG[1:]
+        return [(each.stat().st_mode & 0o7777, each.stat().st_uid, each.stat().st_gid) for each in (file, file.parent)]
+
+    assert mounted(lambda point: (point / CONFIG[1:]).read_text()) == contents
+    assert mounted(seen) == [(0o644, 0, 0), (0o755, 0, 0)]
+    # It is replaced, without FS_TYPE; directories that are there stay as they are.
+    more = {"CONTENTS": "other", "MODE": "0600", "DIRMODE": "0700", "UID": "1000", "GID": "1001"}
+    assert await machine.action(example(machine, "writefile", **env | more)) == RunResult(0)
+    assert mounted(seen) == [(0o600, 1000, 1001), (0o755, 0, 0)]
+    assert mounted(lambda point: [each.name for each in (point / CONFIG[1:]).parent.iterdir()]) == ["90_tinkedge.cfg"]
+    assert mounted(lambda point: (point / CONFIG[1:]).read_text()) == "other"
+
+
+async def test_writefile_follows_links_within_the_filesystem_only(machine, disk, mounted):
+
+    def links(point):
+        (point / "usr" / "lib").mkdir(parents=True)
+        (point / "lib").symlink_to("usr/lib")
+        (point / "away").symlink_to("/tmp")
+        (point / "up").symlink_to("../..")
+        (point / "usr" / "lib" / "link").symlink_to("/tmp/other")
+        (point / "usr" / "lib" / "plain.new").symlink_to("/tmp/other")
+
+    mounted(links)
+    for name in ("plain", "link"):
+        env = {"DEST_DISK": disk[0], "DEST_PATH": f"/lib/{name}", "CONTENTS": name}
+        assert await machine.action(example(machine, "writefile", **env)) == RunResult(0)
+        assert mounted(lambda point, name=name: (point / "usr/lib" / name).is_symlink()) is False
+        assert mounted(lambda point, name=name: (point / "usr/lib" / name).read_text()) == name
+    for name in ("away", "up"):
+        env = {"DEST_DISK": disk[0], "DEST_PATH": f"/{name}/file", "CONTENTS": "x"}
+        result = await machine.action(example(machine, "writefile", **env))
+        assert (result.reason, f"/{name} is a link that leads out" in result.message) == ("WriteFailed", True), result
+
+
+@pytest.mark.parametrize(
+    ("env", "reason", "said"),
+    [
+        ({"FS_TYPE": "vfat"}, "MountFailed", "as vfat: "),
+        ({"FS_TYPE": "nofs"}, "MountFailed", "as nofs: "),
+        ({"FS_TYPE": "-o"}, "InvalidSetting", "FS_TYPE"),
+        ({"DEST_DISK": "/dev/nothing"}, "DiskNotFound", "/dev/nothing"),
+        ({"DEST_DISK": ""}, "InvalidSetting", "DEST_DISK"),
+        ({"DEST_PATH": "/etc/../x"}, "InvalidSetting", ".."),
+        ({"DEST_PATH": "etc/x"}, "InvalidSetting", "not absolute"),
+        ({"DEST_PATH": "/etc/"}, "InvalidSetting", "names no file"),
+        ({"DEST_PATH": "/lost+found"}, "WriteFailed", "is a directory"),
+        ({"MODE": "rw"}, "InvalidSetting", "MODE"),
+        ({"UID": "root"}, "InvalidSetting", "UID"),
+    ],
+)
+async def test_writefile_says_what_went_wrong(machine, disk, mounted, env, reason, said):
+    env = {"DEST_DISK": disk[0], "DEST_PATH": CONFIG, "CONTENTS": "x", **env}
+    result = await machine.action(example(machine, "writefile", **env))
+    assert (result.reason, said in result.message) == (reason, True), result
+    assert mounted(lambda point: [each.name for each in point.iterdir()]) == ["lost+found"]

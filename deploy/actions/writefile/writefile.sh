@@ -1,0 +1,141 @@
+#!/bin/sh
+# writefile: writes one file into a filesystem on the disk, as tinkerbell's action of this name does.
+#
+#   DEST_DISK   the partition (or disk) with the filesystem, a block device
+#   FS_TYPE     ext4, xfs, vfat, ...; without it the kernel tries those that it knows
+#   DEST_PATH   where the file is in that filesystem: an absolute path without ..
+#   CONTENTS    what is in the file, to the byte: no line end is added
+#   MODE        of the file, octal (default 0644)
+#   DIRMODE     of directories that are not there yet, octal (default 0755)
+#   UID, GID    owner of the file and of such directories, numbers (default 0)
+#
+# A file or link of that name is replaced: there is the old one or the whole new one. Directories may be links, as long
+# as they stay in the filesystem; an absolute link leads out of it, for it is not mounted at /.
+#
+# Reasons it fails with: InvalidSetting, DiskNotFound, MountFailed, WriteFailed.
+set -u
+
+mounted=
+point=
+
+fail() {
+    [ -z "$mounted" ] || umount "$point"
+    echo "$2" >&2
+    echo "$1" > /tinkerbell/failure-reason
+    echo "$2" > /tinkerbell/failure-message
+    exit 1
+}
+
+# What the action was given as this variable. Some shells make UID and GID their own.
+given() {
+    tr '\n\0' '\001\n' < /proc/$$/environ | sed -n "s/^$1=//p" | head -n 1
+}
+
+octal() {
+    case "$2" in
+        *[!0-7]* | ?????*) ;;
+        ???*) return ;;
+    esac
+    fail InvalidSetting "$1 is $2, not three or four octal digits such as 0644"
+}
+
+number() {
+    case "$2" in
+        *[!0-9]* | ???????????*) fail InvalidSetting "$1 is $2, not a number" ;;
+    esac
+}
+
+disk=${DEST_DISK:-}
+path=${DEST_PATH:-}
+type=${FS_TYPE:-}
+mode=${MODE:-0644}
+dirmode=${DIRMODE:-0755}
+uid=$(given UID)
+gid=$(given GID)
+uid=${uid:-0}
+gid=${gid:-0}
+[ -n "$disk" ] || fail InvalidSetting "DEST_DISK is not set"
+[ -n "$path" ] || fail InvalidSetting "DEST_PATH is not set"
+[ -n "${CONTENTS+set}" ] || fail InvalidSetting "CONTENTS is not set"
+case "$path" in
+    [!/]*) fail InvalidSetting "DEST_PATH $path is not absolute" ;;
+    */ | */.) fail InvalidSetting "DEST_PATH $path names no file" ;;
+esac
+case "$path/" in
+    */../*) fail InvalidSetting "DEST_PATH $path must not hold .." ;;
+esac
+case "$type" in
+    *[!a-z0-9]*) fail InvalidSetting "FS_TYPE is $type, not the name of a filesystem such as ext4" ;;
+esac
+octal MODE "$mode"
+octal DIRMODE "$dirmode"
+number UID "$uid"
+number GID "$gid"
+
+# The kernel may still be reading the partition table that an action before this one has written.
+tries=0
+while [ ! -b "$disk" ]; do
+    tries=$((tries + 1))
+    [ $tries -le 10 ] || fail DiskNotFound "$disk is not a block device of this machine"
+    sleep 1
+done
+
+point=$(readlink -f "$(mktemp -d)")
+log=$(mktemp)
+# The first process of a container does not die of a TERM that it does not handle.
+trap '[ -z "$mounted" ] || umount "$point"; exit 143' TERM INT
+
+said() {
+    tail -n 1 "$log" | cut -c 1-200
+}
+
+# shellcheck disable=SC2086 - no word where there is no type
+mount ${type:+-t $type} -o rw,nodev,nosuid,noexec "$disk" "$point" 2> "$log" ||
+    fail MountFailed "$disk as ${type:-any filesystem that the kernel knows}: $(said)"
+mounted=yes
+
+# Step by step, so that no link leads a step out of the filesystem.
+directory=$point
+rest=${path#/}
+while :; do
+    case "$rest" in
+        */*) step=${rest%%/*} rest=${rest#*/} ;;
+        *) break ;;
+    esac
+    case "$step" in "" | .) continue ;; esac
+    next=$directory/$step
+    if [ -L "$next" ] || [ -e "$next" ]; then
+        real=$(readlink -f "$next")
+        case "$real/" in
+            "$point"/*) ;;
+            *) fail WriteFailed "$path: ${next#"$point"} is a link that leads out of the filesystem on $disk" ;;
+        esac
+        [ -d "$real" ] || fail WriteFailed "$path: ${next#"$point"} is no directory"
+        directory=$real
+    else
+        { mkdir "$next" && chown "$uid:$gid" "$next" && chmod "$dirmode" "$next"; } 2> "$log" ||
+            fail WriteFailed "$path: $(said)"
+        directory=$next
+    fi
+done
+
+file=$directory/$rest
+[ -L "$file" ] || [ ! -d "$file" ] || fail WriteFailed "$path is a directory"
+umask 077
+# noclobber (-C): nothing that is there already is written through.
+{ rm -f "$file.new" && (set -C && printf '%s' "$CONTENTS" > "$file.new"); } 2> "$log" || {
+    message=$(said)
+    rm -f "$file.new"
+    fail WriteFailed "$path: $message"
+}
+# FAT has no owners: that it refuses them is no reason to leave the file out, if it is to be root's as all is there.
+{ { [ "$uid:$gid" = 0:0 ] || chown "$uid:$gid" "$file.new"; } && chmod "$mode" "$file.new" && sync -f "$file.new" &&
+    mv -fT "$file.new" "$file"; } 2> "$log" || {
+    message=$(said)
+    rm -f "$file.new"
+    fail WriteFailed "$path: $message"
+}
+sync
+mounted=
+umount "$point" 2> "$log" || fail WriteFailed "$disk: cannot be unmounted: $(said)"
+echo "$path written to $disk: ${#CONTENTS} characters, mode $mode, owner $uid:$gid"

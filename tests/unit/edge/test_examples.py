@@ -1,0 +1,127 @@
+"""The operating systems of deploy/examples: what the API says of them, what would run, and that papers list them."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from edge.cli import main
+from tink.api import crds
+from tink.schema import Checker, compile_definition
+
+DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
+EXAMPLES = DEPLOY / "examples"
+DIRECTORIES = sorted(path for path in EXAMPLES.iterdir() if path.is_dir() and path.name != "full")
+WITH_WORKFLOW = {"debian", "flatcar", "rocky", "ubuntu"}
+INSTALLERS = {
+    "autoinstall": "ds=nocloud;s=http://192.168.10.1:7080/nocloud/autoinstall-1/",
+    "kickstart": "inst.ks=http://192.168.10.1:7080/latest/user-data",
+    "preseed": "url=http://192.168.10.1:7080/latest/user-data",
+    "talos": "talos.config=http://192.168.10.1:7080/latest/user-data",
+}
+ADDRESS = re.compile(r"\b\d+\.\d+\.\d+\.\d+\b")
+
+each_directory = pytest.mark.parametrize("directory", DIRECTORIES, ids=lambda path: path.name)
+
+
+@cache
+def checkers() -> dict[str, Checker]:
+    found = [each for definition in crds.generate() for each in compile_definition(definition).values()]
+    return {each.kind: each for each in found if each.api_version == "tinkerbell.org/v1alpha2"}
+
+
+def objects(directory: Path) -> list[dict[str, Any]]:
+    return [each for file in sorted(directory.glob("*.yaml")) for each in yaml.safe_load_all(file.read_text())]
+
+
+def only(directory: Path, kind: str) -> dict[str, Any]:
+    (found,) = [each for each in objects(directory) if each["kind"] == kind]
+    return found
+
+
+def test_every_directory_is_one_of_those_tested_here() -> None:
+    assert {path.name for path in DIRECTORIES} == WITH_WORKFLOW | INSTALLERS.keys()
+
+
+@each_directory
+def test_the_api_takes_every_object_without_a_warning(directory: Path) -> None:
+    for each in objects(directory):
+        checked = checkers()[each["kind"]].check(each | {"metadata": {**each["metadata"], "namespace": "default"}})
+        assert list(checked.problems) == [], f"{each['kind']} {each['metadata']['name']}"
+
+
+@each_directory
+def test_objects_refer_to_each_other(directory: Path) -> None:
+    hardware = only(directory, "Hardware")
+    assert hardware["spec"]["osie"]["name"] == only(directory, "OSIE")["metadata"]["name"]
+
+
+@each_directory
+def test_only_one_file_has_anything_to_edit(directory: Path) -> None:
+    assert (directory / "machine.yaml").read_text().startswith("# The one file to edit")
+    others = [file for file in directory.glob("*.yaml") if file.name != "machine.yaml"]
+    assert [file.name for file in others if ADDRESS.search(file.read_text())] == []
+    found = {text for each in directory.iterdir() for text in ADDRESS.findall(each.read_text())}
+    assert {text for text in found if not text.startswith(("192.168.10.", "255."))} == set()
+
+
+@pytest.mark.parametrize("name", sorted(WITH_WORKFLOW))
+def test_a_workflow_renders_with_actions_that_there_are(name: str) -> None:
+    result = CliRunner().invoke(main, ["render", "-f", str(EXAMPLES / name)])
+    assert result.exit_code == 0, result.output
+    actions = yaml.safe_load(result.output)
+    assert [action["image"].rsplit("/", 1)[1] for action in actions] == ["image2disk:1", "writefile:1", "reboot:1"]
+    for action in actions:
+        script = action["image"].rsplit("/", 1)[1].removesuffix(":1")
+        text = (DEPLOY / "actions" / script / f"{script}.sh").read_text()
+        # Busybox' sh says nothing of a setting that is misspelt: it has no effect.
+        assert [variable for variable in action.get("env", {}) if not re.search(rf"\b{variable}\b", text)] == []
+    disk = only(EXAMPLES / name, "Hardware")["spec"]["storageDevices"][0]
+    partition = only(EXAMPLES / name, "Workflow")["spec"]["templateParams"]["partition"]
+    assert actions[0]["env"]["DEST_DISK"] == disk
+    assert actions[1]["env"]["DEST_DISK"] == f"{disk}{partition}"
+    assert "http://192.168.10.1:7080/" in actions[1]["env"]["CONTENTS"]
+
+
+@pytest.mark.parametrize("name", sorted(WITH_WORKFLOW - {"flatcar"}))
+def test_cloud_init_is_sent_to_its_own_metadata(name: str) -> None:
+    actions = yaml.safe_load(CliRunner().invoke(main, ["render", "-f", str(EXAMPLES / name)]).output)
+    seed = yaml.safe_load(actions[1]["env"]["CONTENTS"])
+    assert seed == {
+        "datasource_list": ["NoCloud"],
+        "datasource": {"NoCloud": {"seedfrom": f"http://192.168.10.1:7080/nocloud/{name}-1/"}},
+    }
+
+
+@pytest.mark.parametrize(("name", "parameter"), INSTALLERS.items())
+def test_an_installer_is_told_where_its_answers_are_and_no_workflow_waits_for_an_agent(
+    name: str, parameter: str
+) -> None:
+    assert {each["kind"] for each in objects(EXAMPLES / name)} == {"Hardware", "OSIE"}
+    assert parameter in only(EXAMPLES / name, "Hardware")["spec"]["kernelParams"]
+
+
+@pytest.mark.parametrize("name", sorted((WITH_WORKFLOW | {"autoinstall"}) - {"flatcar"}))
+def test_user_data_is_yaml_that_cloud_init_knows(name: str) -> None:
+    text = only(EXAMPLES / name, "Hardware")["spec"]["instance"]["userdata"]
+    assert text.startswith("#cloud-config\n")
+    assert isinstance(yaml.safe_load(text), dict)
+
+
+def test_flatcars_user_data_is_json_of_ignition() -> None:
+    text = only(EXAMPLES / "flatcar", "Hardware")["spec"]["instance"]["userdata"]
+    assert yaml.safe_load(text)["ignition"] == {"version": "3.3.0"}
+
+
+@each_directory
+def test_papers_list_it_and_it_says_what_is_untested(directory: Path) -> None:
+    assert f"[{directory.name}]({directory.name}/README.md)" in (EXAMPLES / "README.md").read_text()
+    paper = (directory / "README.md").read_text()
+    assert "## Untested" in paper
+    assert [file.name for file in directory.glob("*.yaml") if f"`{file.name}`" not in paper] == []
