@@ -102,7 +102,7 @@ class Stack:
         return next(filter(None, [*reasons, *(informer.denied for informer in self._informers.values())]), "")
 
     @property
-    def networks(self) -> Sequence[NetworkState]:
+    def networks(self) -> list[NetworkState]:
         """The networks that face machines, as they are."""
         return self._networks.states if self._networks is not None else []
 
