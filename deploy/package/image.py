@@ -23,7 +23,7 @@ _NAMESPACE = uuid.UUID("9c2f2a4c-42ec-4e1b-8f0f-6a1d0a4c3b52")
 
 
 def build(deb: Path, version: str, packages: list[Locked], target: Target, epoch: int, cache: Path, out: Path) -> str:
-    """Make `tinkedge_VERSION_ARCH.oci.tar` and its list in the directory `out`; gives the image's digest.
+    """Make the archive of the image, an OCI layout, and its list in the directory `out`; gives the image's digest.
 
     `packages` are the Python packages in `deb`. Raises PackageError.
     """

@@ -90,7 +90,7 @@ async def test_everything_comes_with_status_and_owners_and_one_side_alone_has_th
         assert running["metadata"]["ownerReferences"][0]["uid"] == hardware["metadata"]["uid"]
         assert hardware["metadata"]["labels"] == {"rack": "1"}
         assert (await b.get(SECRET, "ud", "default"))["data"] == {"userdata": "eA=="}
-        assert "status" not in after["new"] or not after["new"]["status"]
+        assert after["new"]["status"]["state"] == "Pending"
 
 
 async def test_dry_run_and_problems_change_nothing(tmp_path: Path) -> None:
