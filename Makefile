@@ -48,7 +48,7 @@ run:
 	@deploy/setup.sh packages python lab $(if $(findstring uefi,$(LAB)),uefi)
 	@deploy/setup.sh venv run
 	@deploy/setup.sh kubectl run
-	@tinkedge lab $(LAB)
+	tinkedge lab $(LAB)
 	@deploy/setup.sh left-behind
 
 test: venv
