@@ -76,7 +76,7 @@ announce() { # what apt is going to do, in its own figures
   local said
   # Not --assume-no: where nothing but what is named comes, apt does not ask and installs it.
   said=$(apt-get install --no-install-recommends --print-uris "$@" 2>/dev/null |
-    awk '/newly installed/ {count = $3} /^Need to get/ {get = $4 " " $5; sub(/\/.*/, "", $4)}
+    awk '/newly installed/ {count = $3} /^Need to get/ {get = $0; gsub(/Need to get |\/.*| of archives.*/, "", get)}
       /^After this/ {room = $4 " " $5} END {print count " Debian packages: " get " to download, " room " on the disk"}') || true
   echo "setup: $said" >&2
   echo "setup: for $*" >&2
