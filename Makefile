@@ -1,4 +1,4 @@
-# `make run` and `make test` do all set-up themselves on a fresh Debian 12 or 13 machine.
+# `make run` and `make test` do all set-up themselves on a fresh Debian 12 or 13 (`make test` is tried on 12 only).
 .DEFAULT_GOAL := help
 .PHONY: help venv lock run test test-unit soak record check bench wheel wheels sbom deb image proto crds clean clean-all
 
@@ -48,7 +48,7 @@ run:
 	@deploy/setup.sh packages python lab $(if $(findstring uefi,$(LAB)),uefi)
 	@deploy/setup.sh venv run
 	@deploy/setup.sh kubectl run
-	@tinkedge lab $(LAB)
+	tinkedge lab $(LAB)
 	@deploy/setup.sh left-behind
 
 test: venv

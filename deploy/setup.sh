@@ -60,6 +60,11 @@ find_python() { # a Python that the project runs with
 make_venv() { # [run]: all, or only what running needs
   local stamp=$venv/.installed key interpreter log wanted pip how=()
   key=$(cat pyproject.toml "$requirements" "$runtime" | sha256sum)
+  # Its Python has gone with an upgrade of Debian, or making it was interrupted.
+  if [ -d "$venv" ] && ! "$venv/bin/python" -c 'import pip' 2>/dev/null; then
+    echo "setup: $venv does not work with the Python of this machine: it is made anew" >&2
+    rm -rf "$venv"
+  fi
   [ "$(cat "$stamp" 2>/dev/null)" = "$key" ] && return 0
   if [ "${1:-}" = run ]; then
     stamp=$venv/.installed-run
@@ -137,20 +142,20 @@ print(sum(one.file_size for file in sys.argv[1:] for one in zipfile.ZipFile(file
 }
 
 unpack_kubectl() { # [run]: without the old one
-  command -v kubectl >/dev/null || [ -x .venv/bin/kubectl ] || unpack trixie kubectl usr/bin/kubectl .venv/bin/kubectl
+  command -v kubectl >/dev/null || [ -x "$venv/bin/kubectl" ] || unpack trixie kubectl usr/bin/kubectl "$venv/bin/kubectl"
   [ "${1:-}" != run ] || return 0
   # Only tests need it: a mirror that has Debian 12 no more is no reason to stop.
-  [ -x .venv/bin/kubectl-1.20 ] || (unpack bookworm kubernetes-client usr/bin/kubectl .venv/bin/kubectl-1.20) ||
+  [ -x "$venv/bin/kubectl-1.20" ] || (unpack bookworm kubernetes-client usr/bin/kubectl "$venv/bin/kubectl-1.20") ||
     echo "setup: the tests will do without an old kubectl" >&2
 }
 
 unpack_ipxe() {
-  [ -e .venv/ipxe/snponly.efi ] || (unpack trixie ipxe usr/lib/ipxe .venv/ipxe) ||
+  [ -e "$venv/ipxe/snponly.efi" ] || (unpack trixie ipxe usr/lib/ipxe "$venv/ipxe") ||
     echo "setup: the tests will do without a newer iPXE" >&2
 }
 
 unpack_tftpd() { # its package and atftpd's exclude each other
-  [ -x .venv/bin/in.tftpd ] || [ -x /usr/sbin/in.tftpd ] || (unpack bookworm tftpd-hpa usr/sbin/in.tftpd .venv/bin/in.tftpd) ||
+  [ -x "$venv/bin/in.tftpd" ] || [ -x /usr/sbin/in.tftpd ] || (unpack bookworm tftpd-hpa usr/sbin/in.tftpd "$venv/bin/in.tftpd") ||
     echo "setup: the benchmarks will do without tftpd-hpa" >&2
 }
 

@@ -18,7 +18,7 @@ packages=(python3-minimal libpython3-stdlib crun busybox-static kmod ca-certific
 # The wheel's dependencies that the agent uses; their versions and hashes are those of the requirements file.
 libraries=(click grpcio protobuf typing-extensions)
 # Debian packages that this recipe itself runs.
-tools=(mmdebstrap:mmdebstrap mksquashfs:squashfs-tools cpio:cpio depmod:kmod dpkg-deb:dpkg busybox:busybox-static)
+tools=(mmdebstrap:mmdebstrap {mksquashfs,unsquashfs}:squashfs-tools cpio:cpio depmod:kmod dpkg-deb:dpkg busybox:busybox-static)
 
 kernel_package=linux-image-cloud-amd64
 wheel='' python='' requirements='' cache='' out=''
@@ -196,22 +196,27 @@ fi
 
 # --- agent: the project's wheel -----------------------------------------------------------------------------------
 
-site=$work/agent/usr/lib/python3/dist-packages
-mkdir -p "$site" "$work/agent/usr/bin"
+# The OSIE's own Python compiles it, in its own root: byte code of this host's Python is of no use to another version.
+unsquashfs -quiet -no-progress -d "$work/osie" "$base/base.squashfs" lib lib64 usr/bin/python3.11 usr/lib64 \
+  usr/lib/x86_64-linux-gnu usr/lib/python3.11 >&2
+agent=$work/osie/agent
+modules=usr/lib/python3/dist-packages
+site=$agent/$modules
+mkdir -p "$site" "$agent/usr/bin"
 "$python" -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --no-index --target "$site" "$wheel" >&2
 rm -rf "$site/bin" "$site/edge/_deploy"
-"$python" -m compileall -q -s "$work/agent" "$site/proto" "$site/tink/__init__.py" "$site/tink/mac.py" \
-  "$site/tink/agent" "$site/tink/limits" "$site/edge/__init__.py" "$site/edge/cli.py" "$site/edge/commands"
-cat >"$work/agent/usr/bin/tinkedge" <<'PY'
+compiled=(proto tink/{__init__.py,mac.py,agent,limits} edge/{__init__.py,cli.py,commands})
+chroot "$work/osie" /usr/bin/python3.11 -m compileall -q -s /agent "${compiled[@]/#//agent/$modules/}"
+cat >"$agent/usr/bin/tinkedge" <<'PY'
 #!/usr/bin/python3 -I
 from edge.cli import main
 
 main()
 PY
-chmod 0755 "$work/agent/usr/bin/tinkedge"
+chmod 0755 "$agent/usr/bin/tinkedge"
 mkdir "$work/layers"
 cp "$base/base.squashfs" "$work/layers/"
-mksquashfs "$work/agent" "$work/layers/agent.squashfs" -quiet -no-progress -noappend -all-root -no-xattrs -comp zstd >&2
+mksquashfs "$agent" "$work/layers/agent.squashfs" -quiet -no-progress -noappend -all-root -no-xattrs -comp zstd >&2
 
 # --- kernel and initrd --------------------------------------------------------------------------------------------
 

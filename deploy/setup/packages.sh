@@ -74,8 +74,9 @@ apt_with_status() { apt-get -o Dpkg::Use-Pty=0 -o APT::Status-Fd=5 "$@" 5>&1; }
 
 announce() { # what apt is going to do, in its own figures
   local said
-  said=$(apt-get install --no-install-recommends --assume-no "$@" 2>/dev/null |
-    awk '/newly installed/ {count = $3} /^Need to get/ {get = $4 " " $5; sub(/\/.*/, "", $4)}
+  # Not --assume-no: where nothing but what is named comes, apt does not ask and installs it.
+  said=$(apt-get install --no-install-recommends --print-uris "$@" 2>/dev/null |
+    awk '/newly installed/ {count = $3} /^Need to get/ {get = $0; gsub(/Need to get |\/.*| of archives.*/, "", get)}
       /^After this/ {room = $4 " " $5} END {print count " Debian packages: " get " to download, " room " on the disk"}') || true
   echo "setup: $said" >&2
   echo "setup: for $*" >&2

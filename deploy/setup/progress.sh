@@ -5,6 +5,8 @@
 watched() { # WHAT LOG DETAIL COMMAND...: run COMMAND, its output to the file LOG; DETAIL prints how far it is
   local what=$1 log=$2 detail=$3 ticker status=0
   shift 3
+  # Said at once: short ones that follow each other would else add up to a long silence.
+  [ -t 2 ] || echo "setup: $what" >&2
   tick "$what" "$log" "$detail" &
   ticker=$!
   # In the foreground, so that an interruption reaches it.

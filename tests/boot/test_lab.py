@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from edge.lab.build import default_cache
 from tests.boot.conftest import Run
 from tests.waiting import wait_until
 
@@ -30,12 +31,24 @@ def in_order(expected: tuple[str, ...], found: list[str]) -> bool:
     return all(step in rest for step in expected)
 
 
+def byte_code(initrd: Path, scratch: Path) -> set[str]:
+    """For which Pythons the agent in an OSIE is compiled: its squashed tree is the last file of the archive."""
+    content = initrd.read_bytes()
+    squashed = scratch / "agent.squashfs"
+    squashed.write_bytes(content[content.rindex(b"hsqs") :])
+    listed = subprocess.run(["unsquashfs", "-l", squashed], capture_output=True, text=True, check=True).stdout
+    assert "/tink/agent/__init__.py" in listed
+    return set(re.findall(r"/tink/agent/.*\.([\w-]+)\.pyc$", listed, re.MULTILINE))
+
+
 @pytest.mark.parametrize(
     ("firmware", "expected"),
     [("bios", STEPS), ("uefi", ("power", "dhcp", "tftp", *STEPS[1:]))],
     ids=["bios", "uefi"],
 )
-def test_machine_boots_from_power_on_to_succeeded(lab: Run, firmware: str, expected: tuple[str, ...]) -> None:
+def test_machine_boots_from_power_on_to_succeeded(
+    lab: Run, tmp_path: Path, firmware: str, expected: tuple[str, ...]
+) -> None:
     outcome = lab("--firmware", firmware)
     assert outcome.status == 0, outcome.shown + outcome.error
     assert in_order(expected, steps(outcome.shown)), outcome.shown
@@ -43,6 +56,8 @@ def test_machine_boots_from_power_on_to_succeeded(lab: Run, firmware: str, expec
     assert "hardware.tinkerbell.org/lab-machine" in outcome.shown
     share = re.search(r"\(([\d.]+)% of that\)", outcome.shown)
     assert share is not None
+    osie = default_cache() / "osie" / "initrd"
+    assert byte_code(osie, tmp_path) == {"cpython-311"}, "its own Python's, whatever this host's is"
     print(outcome.shown)
 
 

@@ -44,7 +44,7 @@ class Checkout:
         self.wheels = directory / "wheels"
         self.wheels.mkdir()
         self.wheel = self.publish("wanted", "")
-        self.publish("unlocked", "")
+        self.unlocked = self.publish("unlocked", "")
 
     def publish(self, name: str, text: str) -> Path:
         """What there is to be fetched."""
@@ -63,15 +63,18 @@ class Checkout:
             "".join((f"wanted==1 --hash=sha256:{digest}\n", *lines))
         )
 
-    def venv(self, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
+    def venv(self, what: str = "", python: str = sys.executable) -> subprocess.CompletedProcess[str]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
         environment |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.wheels), "PYTHON": python}
-        command = ["bash", str(self.directory / "deploy" / "setup.sh"), "venv"]
+        command = ["bash", str(self.directory / "deploy" / "setup.sh"), "venv", *what.split()]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
+    @property
+    def python(self) -> Path:
+        return self.directory / f".venv-{Path(sys.executable).name}" / "bin" / "python"
+
     def has(self, module: str) -> bool:
-        python = self.directory / f".venv-{Path(sys.executable).name}" / "bin" / "python"
-        return subprocess.run([python, "-c", f"import {module}"], capture_output=True, check=False).returncode == 0
+        return subprocess.run([self.python, "-c", f"import {module}"], capture_output=True, check=False).returncode == 0
 
 
 @pytest.fixture
@@ -111,3 +114,29 @@ def test_python_that_was_asked_for_and_is_missing_is_named_and_no_other_taken(ch
     assert refused.returncode == 1
     assert "python3.99 is missing, or older than 3.11" in refused.stderr
     assert not list(checkout.directory.glob(".venv*"))
+
+
+def test_environment_to_run_grows_into_the_whole_one_and_is_made_anew_for_another_python(
+    checkout: Checkout,
+) -> None:
+    checkout.lock(f"unlocked==1 --hash=sha256:{hashlib.sha256(checkout.unlocked.read_bytes()).hexdigest()}\n")
+    done = checkout.venv("run")
+    assert done.returncode == 0, done.stderr
+    assert checkout.has("wanted")
+    assert not checkout.has("unlocked"), "running does not need it"
+    assert checkout.venv("run").stderr == ""
+
+    done = checkout.venv()
+    assert done.returncode == 0, done.stderr
+    assert checkout.has("unlocked")
+    assert checkout.venv("run").stderr == checkout.venv().stderr == ""
+
+    # After an upgrade of Debian, its link to python3 leads to one that looks elsewhere.
+    (library,) = (checkout.python.parents[1] / "lib").glob("python3.*")
+    library.rename(library.with_name("python3.1"))
+    done = checkout.venv("run")
+    assert done.returncode == 0, done.stderr
+    assert "made anew" in done.stderr
+    assert checkout.has("wanted")
+    assert checkout.has("ours")
+    assert not checkout.has("unlocked"), "nothing of the old one is left"
