@@ -181,9 +181,9 @@ class Site:
         return time.monotonic()
 
     async def state(self, name: str) -> str | None:
-        found = await self.client.get(WORKFLOW, name, "default")
-        state: str | None = found.get("status", {}).get("state")
-        return state
+        status = (await self.client.get(WORKFLOW, name, "default")).get("status", {})
+        state: str | None = status.get("state")
+        return None if state == "Pending" and "actions" not in status else state  # it was created, and no more
 
     async def until(self, name: str, state: str | None) -> float:
         async def in_state() -> bool:
@@ -192,12 +192,6 @@ class Site:
         begun = time.monotonic()
         await until(in_state)
         return time.monotonic() - begun
-
-    async def prepared(self, name: str) -> None:
-        async def has_actions() -> bool:
-            return "actions" in (await self.client.get(WORKFLOW, name, "default")).get("status", {})
-
-        await until(has_actions)
 
     async def all_prepared(self) -> None:
         async def prepared() -> list[Raw] | None:
@@ -373,7 +367,7 @@ async def test_kubectl_describe_tells_what_became_of_a_workflow(site: Site) -> N
     await site.client.create(WORKFLOW, workflow("w"))
     await asyncio.sleep(0.4)
     await site.hardware()
-    await site.prepared("w")
+    await site.until("w", "Pending")
     await site.client.delete(WORKFLOW, "w", "default")
     async with asyncio.timeout(20):
         while len(items := (await site.client.list(EVENT, "default"))["items"]) < 3:
@@ -399,7 +393,7 @@ async def test_hardware_that_is_deleted_does_not_keep_its_workflow_from_ending(s
     await site.references()
     await site.replica("a", leader_elect=False, cancelling_timeout=0.5)
     await site.client.create(WORKFLOW, workflow("w"))
-    await site.prepared("w")
+    await site.until("w", "Pending")
     actions = (await site.client.get(WORKFLOW, "w", "default"))["status"]["actions"]
     actions[0] |= {"state": "Running"}
     await site.client.patch(

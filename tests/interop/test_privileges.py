@@ -271,8 +271,8 @@ class Site:
         await self.create(WORKFLOW, name, {"hardwareRef": {"name": hardware}, "templateRef": {"name": template}})
 
     async def state(self, name: str) -> str:
-        found = await self.client.get(WORKFLOW, name, WORK)
-        return str(found.get("status", {}).get("state"))
+        status = (await self.client.get(WORKFLOW, name, WORK)).get("status", {})
+        return str(status.get("state")) if "actions" in status else ""  # "": it was created, and no more
 
     async def gone(self, resource: ResourceType, name: str) -> bool:
         try:

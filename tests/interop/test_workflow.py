@@ -154,7 +154,9 @@ class Stack:
     async def until(self, state: str, name: str = "w") -> Raw:
         async def in_state() -> Raw | None:
             workflow = await self.get(name)
-            return workflow if workflow.get("status", {}).get("state") == state else None
+            status = workflow["status"]
+            # One without actions was created, and no more: it is Pending, but not yet prepared.
+            return workflow if status["state"] == state and (state != "Pending" or "actions" in status) else None
 
         return await until(in_state)
 

@@ -133,7 +133,7 @@ async def test_taken_port_is_named_with_what_to_do_and_nothing_is_left_running(
 async def test_address_of_another_host_is_waited_for_and_named(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     stack = make(Service.APISERVER, Service.HTTP, networks=(Network("lo", "192.0.2.1"), Network("absent0")))
     await stack.start()
-    why = stack._why_not_ready()
+    why = stack.not_ready
     assert why.startswith("192.0.2.1 is no address of this host (lo has 127.0.0.1); there is no interface absent0 (")
     assert "192.0.2.1 is no address of this host (lo has 127.0.0.1): machines on lo are not served" in caplog.messages
 
