@@ -205,7 +205,7 @@ site=$agent/$modules
 mkdir -p "$site" "$agent/usr/bin"
 "$python" -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --no-index --target "$site" "$wheel" >&2
 rm -rf "$site/bin" "$site/edge/_deploy"
-compiled=(proto tink/{__init__.py,mac.py,agent,limits} edge/{__init__.py,cli.py,commands})
+compiled=(proto tink/{__init__.py,mac.py,agent,limits} edge/{__init__.py,cli.py,commands,configuration})
 chroot "$work/osie" /usr/bin/python3.11 -m compileall -q -s /agent "${compiled[@]/#//agent/$modules/}"
 cat >"$agent/usr/bin/tinkedge" <<'PY'
 #!/usr/bin/python3 -I

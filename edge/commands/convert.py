@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import click
 
 from edge.commands.hosts import host_options, osies_by_architecture
-from edge.commands.metal3_options import empty_checksum_type
+from edge.commands.metal3.options import empty_checksum_type
 from tink.convert.documents import (
     DEFAULT_NAMESPACE,
     Document,

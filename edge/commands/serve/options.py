@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from edge.commands.health_option import health_address
-from edge.commands.metal3_options import empty_checksum_type
+from edge.commands.metal3.options import empty_checksum_type
 from edge.commands.serve.parameter_types import Interface, Ipv4, NetworkList, Osie, Size
 from edge.composition.settings import Service
 from edge.machines import DhcpMode, NetbootWhen

@@ -11,8 +11,8 @@ from typing import BinaryIO
 
 import click
 
-from edge.commands.passphrase import passphrase_option, read_passphrase
 from edge.commands.progress import Progress
+from edge.commands.state.passphrase import passphrase_option, read_passphrase
 
 
 @click.command()

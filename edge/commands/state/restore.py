@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from edge.commands.passphrase import passphrase_option, read_passphrase
 from edge.commands.progress import Progress
+from edge.commands.state.passphrase import passphrase_option, read_passphrase
 
 if TYPE_CHECKING:
     from tink.backup import Restored

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from edge.commands.metal3_options import empty_checksum_type
+from edge.commands.metal3.options import empty_checksum_type
 from edge.commands.progress import Progress
 from tink.convert.metal3 import ConversionSettings
 from tink.kube.client import ApiError, KubeClient, KubeConfigError
