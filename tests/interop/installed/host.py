@@ -212,7 +212,7 @@ class Host:
 
 
 class Checkout(Host):
-    """A host whose `tinkedge` is this checkout, with the units of deploy/systemd: at once what a package would bring."""
+    """A host whose `tinkedge` is this checkout, with the units of deploy/systemd: what a package brings, at once."""
 
     def __init__(self, directory: Path, suite: str = "bookworm") -> None:
         python, packages = Path(sys.base_prefix), Path(sysconfig.get_path("purelib"))
