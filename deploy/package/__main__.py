@@ -49,20 +49,21 @@ def _fetched(target: Target) -> Path:
     return wheels.fetch(_packages(target), target, default_cache())
 
 
-def _deb(target: Target, out: Path, version: str) -> Path:
+def _deb(target: Target, out: Path, version: str, *, quick: bool) -> Path:
     others = sorted(_fetched(target).glob("*.whl"))
     with tempfile.TemporaryDirectory() as work:
         own = wheels.build(ROOT, Path(work), _epoch())
-        return debian.build(debian.Source([own, *others], version, _epoch()), target, out)
+        return debian.build(debian.Source([own, *others], version, _epoch()), target, out, quick=quick)
 
 
 @main.command()
 @_SUITE
 @_OUT
 @click.option("--version", default="", help="Instead of that of pyproject.toml: to try an upgrade.")
-def deb(suite: str, out: Path, version: str) -> None:
+@click.option("--quick", is_flag=True, help="Compress less: to try it.")
+def deb(suite: str, out: Path, version: str, quick: bool) -> None:
     """Make the Debian package and print its path."""
-    click.echo(_deb(Target.of(suite), out, version or project().version))
+    click.echo(_deb(Target.of(suite), out, version or project().version, quick=quick))
 
 
 @main.command()
@@ -72,7 +73,7 @@ def image(suite: str, out: Path) -> None:
     """Make the container image, with no container engine, and print its digest."""
     target, version = Target.of(suite), project().version
     with tempfile.TemporaryDirectory() as work:
-        deb = _deb(target, Path(work), version)
+        deb = _deb(target, Path(work), version, quick=True)
         click.echo(container.build(deb, version, _packages(target), target, _epoch(), default_cache(), out))
 
 

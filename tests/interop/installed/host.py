@@ -72,15 +72,18 @@ class Host:
     """One host; `directory` has its disk. `boot` may be called again after `off`."""
 
     def __init__(self, directory: Path, suite: str = "bookworm", shown: Mapping[Path, str] | None = None) -> None:
-        """`shown`: files and directories of this machine that it sees, by their names there."""
-        self.directory, self._system = directory, debian(suite)
+        """Its name is that of `directory`. `shown`: what it sees of this machine's files, by their names there."""
+        self.directory, self.name, self._system = directory, directory.name, debian(suite)
         self.disk = directory / "disk"
         self._shown = kubectl() | dict(shown or {})
         self._cgroup = _unified() / f"tinkedge-{os.getpid()}-{secrets.token_hex(3)}"
         self._started: subprocess.Popen[bytes] | None = None
         self._first = 0
-        for name in ("disk", "work", "root"):
+        for name in ("disk/etc/dpkg/dpkg.cfg.d", "work", "root"):
             (directory / name).mkdir(parents=True)
+        (self.disk / "etc/hostname").write_text(f"{self.name}\n")
+        # Nobody misses this disk after a power cut: dpkg does not wait for each file to be on it.
+        (self.disk / "etc/dpkg/dpkg.cfg.d/test").write_text("force-unsafe-io\n")
 
     def __enter__(self) -> Self:
         try:
@@ -163,11 +166,12 @@ class Host:
         environment = [f"{name}={value}" for name, value in _ENVIRONMENT.items()]
         ran = subprocess.run(
             [*inside, *environment, *map(str, command)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout,
             check=False, env=clean_environment(),
         )  # fmt: skip
-        assert not check or ran.returncode == 0, f"{command}: {ran.stdout}\n{self.journal('-n', '60')}"
-        return ran.stdout
+        said = ran.stdout.decode()  # with what moves a terminal's cursor back, as it is
+        assert not check or ran.returncode == 0, f"{command}: {said}\n{self.journal('-n', '60')}"
+        return said
 
     def kubectl(self, *words: str | Path) -> str:
         return self.run("kubectl", *words)
