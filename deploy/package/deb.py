@@ -53,7 +53,8 @@ class Source:
 def build(source: Source, target: Target, out: Path, *, quick: bool = False) -> Path:
     """Make the package in the directory `out` and give its path.
 
-    `quick`: in a tenth of the time and half as large again, for one that is installed here at once. Raises PackageError.
+    `quick`: in a tenth of the time and half as large again, for one that is unpacked here at once.
+    Raises PackageError.
     """
     version = f"{source.version}+deb{target.release}"
     out.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
-"""The life of an installation from the Debian package, on hosts with systemd: installed, rebooted, backed up, restored on
-another host, upgraded and removed, with a machine that is installed in between. docs/transcript.md is what it showed.
+"""The life of an installation from the Debian package, on hosts with systemd: installed, rebooted, backed up, restored
+on another host, upgraded and removed, with a machine that is installed in between. docs/transcript.md is what it
+showed.
 
     TINKEDGE_RECORD=1 pytest tests/interop/test_installed_deb.py    # writes docs/transcript.md anew
 
@@ -34,8 +35,8 @@ real firmware and disks are in `tests/boot`, and `make run` shows one.
 
 The hosts `first` and `second` have 172.31.78.1/24 on `eth1`, where the machine is."""
 UPGRADED = """\
-No release is older than the first one, so what is upgraded is the same package with a lower version. What older releases
-have stored and said is recorded in `tests/unit/upgrades`. The fourth Workflow's action runs all the while."""
+No release is older than the first one, so what is upgraded is the same package with a lower version. What older
+releases have stored and said is recorded in `tests/unit/upgrades`. The fourth Workflow's action runs all the while."""
 MADE = (
     "/etc/tinkedge*", "/etc/default/tinkedge*", "/etc/systemd/system/**/tinkedge*", "/lib/systemd/system/tinkedge*",
     "/run/tinkedge*", "/usr/bin/tinkedge*", "/usr/lib/tinkedge*", "/usr/lib/sysusers.d/tinkedge*",
