@@ -157,10 +157,10 @@ def first_host(life: Life, host: Host, older: Path) -> Path:
     transcript.type(host, "cat machine.yaml")
     transcript.type(host, "kubectl apply -f machine.yaml")
     life.apply(host, "one", manifests.workflow("one"))
-    life.switch_on(host)
-    life.succeeded(host, "one")
-    journey = transcript.type(host, "timeout 2 tinkedge watch machine", check=False)
-    assert "workflow default/one: Succeeded" in journey
+    with transcript.beside(host, "tinkedge watch machine", until="workflow default/one: Succeeded"):
+        life.switch_on(host)
+        life.succeeded(host, "one")
+        transcript.happens("What that was, shows in another terminal:")
 
     transcript.chapter("The host is rebooted")
     transcript.typed(host, "systemctl reboot")

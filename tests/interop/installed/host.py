@@ -17,14 +17,14 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 import pytest
 
 from edge.lab.build import default_cache
-from tests.interop.rack import clean_environment
+from tests.interop.rack import Process, clean_environment
 from tests.waiting import wait_until
 
 HERE = Path(__file__).parent
@@ -162,16 +162,22 @@ class Host:
 
     def run(self, *command: str | Path, check: bool = True, timeout: float = 60) -> str:
         """What a command there prints; unless `check`, whatever its status."""
-        inside = ["nsenter", "--target", str(self._first), *_JOIN, "--root", "env", "--chdir=/root", "-i"]
-        environment = [f"{name}={value}" for name, value in _ENVIRONMENT.items()]
         ran = subprocess.run(
-            [*inside, *environment, *map(str, command)],
+            self._inside(command),
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout,
             check=False, env=clean_environment(),
         )  # fmt: skip
         said = ran.stdout.decode()  # with what moves a terminal's cursor back, as it is
         assert not check or ran.returncode == 0, f"{command}: {said}\n{self.journal('-n', '60')}"
         return said
+
+    def start(self, *command: str | Path) -> Process:
+        """A command there that runs meanwhile; it ends with the host, or by a signal there."""
+        return Process(self._inside(command), self.directory, clean_environment())
+
+    def _inside(self, command: Sequence[str | Path]) -> list[str]:
+        there = ["nsenter", "--target", str(self._first), *_JOIN, "--root", "env", "--chdir=/root", "-i"]
+        return [*there, *(f"{name}={value}" for name, value in _ENVIRONMENT.items()), *map(str, command)]
 
     def kubectl(self, *words: str | Path) -> str:
         return self.run("kubectl", *words)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import indent
 
 from tests.interop.installed.host import Host
+from tests.waiting import wait_until
 
 _FOR_SCRIPTS = "WARNING: apt does not have a stable CLI interface. Use with caution in scripts."
 """What apt says to whoever is no terminal."""
@@ -42,6 +45,16 @@ class Transcript:
         answer = host.run("bash", "-c", line, check=check, timeout=timeout)
         self.typed(host, line, answer)
         return answer
+
+    @contextlib.contextmanager
+    def beside(self, host: Host, line: str, until: str) -> Iterator[None]:
+        """A line that is typed in another terminal, and what it shows until that is said."""
+        process = host.start("bash", "-c", f"exec {line}")
+        yield
+        wait_until(lambda: until in process.out, lambda: process.out + process.err)
+        host.run("pkill", "-f", f"{line}$")
+        process.status()
+        self.typed(host, line, process.out)
 
     def typed(self, host: Host, line: str, answer: str = "") -> None:
         """Note what was typed there by other means."""
