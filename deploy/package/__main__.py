@@ -49,21 +49,20 @@ def _fetched(target: Target) -> Path:
     return wheels.fetch(_packages(target), target, default_cache())
 
 
-def _deb(target: Target, out: Path, version: str, *, quick: bool) -> Path:
+def _deb(target: Target, out: Path, version: str) -> Path:
     others = sorted(_fetched(target).glob("*.whl"))
     with tempfile.TemporaryDirectory() as work:
         own = wheels.build(ROOT, Path(work), _epoch())
-        return debian.build(debian.Source([own, *others], version, _epoch()), target, out, quick=quick)
+        return debian.build(debian.Source([own, *others], version, _epoch()), target, out)
 
 
 @main.command()
 @_SUITE
 @_OUT
 @click.option("--version", default="", help="Instead of that of pyproject.toml: to try an upgrade.")
-@click.option("--quick", is_flag=True, help="Compress less: to try it.")
-def deb(suite: str, out: Path, version: str, quick: bool) -> None:
+def deb(suite: str, out: Path, version: str) -> None:
     """Make the Debian package and print its path."""
-    click.echo(_deb(Target.of(suite), out, version or project().version, quick=quick))
+    click.echo(_deb(Target.of(suite), out, version or project().version))
 
 
 @main.command()
@@ -73,7 +72,7 @@ def image(suite: str, out: Path) -> None:
     """Make the container image, with no container engine, and print its digest."""
     target, version = Target.of(suite), project().version
     with tempfile.TemporaryDirectory() as work:
-        deb = _deb(target, Path(work), version, quick=True)
+        deb = _deb(target, Path(work), version)
         click.echo(container.build(deb, version, _packages(target), target, _epoch(), default_cache(), out))
 
 

@@ -35,7 +35,7 @@ ADDRESS = "172.31.78.1"
 """Of `eth1`, the interface that faces machines."""
 _JOIN = ("--mount", "--uts", "--ipc", "--pid", "--net", "--cgroup")
 _ENVIRONMENT = {
-    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/test",
     "LANG": "C.UTF-8",
     "DEBIAN_FRONTEND": "noninteractive",
     "HOME": "/root",
@@ -57,7 +57,7 @@ def kubectl() -> dict[Path, str]:
     found = shutil.which("kubectl")
     if found is None:
         pytest.fail("no kubectl: deploy/setup.sh kubectl")
-    return {Path(found).resolve(): "/usr/local/bin/kubectl"}
+    return {Path(found).resolve(): "/usr/local/test/kubectl"}
 
 
 def _unified() -> Path:
@@ -78,7 +78,8 @@ class Host:
         self._shown = kubectl() | dict(shown or {})
         self._cgroup = _unified() / f"tinkedge-{os.getpid()}-{secrets.token_hex(3)}"
         self._started: subprocess.Popen[bytes] | None = None
-        self._first = 0
+        self.first = 0
+        """systemd's process, as this machine numbers it."""
         for name in ("disk/etc/dpkg/dpkg.cfg.d", "work", "root"):
             (directory / name).mkdir(parents=True)
         (self.disk / "etc/hostname").write_text(f"{self.name}\n")
@@ -120,8 +121,8 @@ class Host:
         assert self._started.poll() is None, self.console()
         children = Path(f"/proc/{self._started.pid}/task/{self._started.pid}/children").read_text().split()
         if children and Path(f"/proc/{children[0]}/comm").read_text().strip() == "systemd":
-            self._first = int(children[0])
-        return self._first > 0
+            self.first = int(children[0])
+        return self.first > 0
 
     def reboot(self) -> None:
         """As who is logged in there does: services end, and those that are enabled start again."""
@@ -137,7 +138,7 @@ class Host:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._started.pid, signal.SIGKILL)
             self._started.wait()
-        self._started, self._first = None, 0
+        self._started, self.first = None, 0
         for _ in range(100):
             try:
                 for group, _, _ in os.walk(self._cgroup, topdown=False):
@@ -153,7 +154,7 @@ class Host:
 
     def path(self, name: str) -> Path:
         """A file of the running host, as seen from here."""
-        return Path(f"/proc/{self._first}/root") / name.lstrip("/")
+        return Path(f"/proc/{self.first}/root") / name.lstrip("/")
 
     def there(self, pattern: str) -> list[str]:
         """The files of the running host that match, as it names them."""
@@ -176,7 +177,7 @@ class Host:
         return Process(self._inside(command), self.directory, clean_environment())
 
     def _inside(self, command: Sequence[str | Path]) -> list[str]:
-        there = ["nsenter", "--target", str(self._first), *_JOIN, "--root", "env", "--chdir=/root", "-i"]
+        there = ["nsenter", "--target", str(self.first), *_JOIN, "--root", "env", "--chdir=/root", "-i"]
         return [*there, *(f"{name}={value}" for name, value in _ENVIRONMENT.items()), *map(str, command)]
 
     def kubectl(self, *words: str | Path) -> str:
@@ -212,8 +213,8 @@ class Host:
         port = f"port-{secrets.token_hex(4)}"
         card = ["ip", "-n", namespace, "link", "add", "eth0", "address", mac, "type", "veth"]
         commands = [
-            [*card, "peer", "name", port, "netns", str(self._first)],
-            ["nsenter", "--target", str(self._first), "--net", "ip", "link", "set", port, "master", "eth1", "up"],
+            [*card, "peer", "name", port, "netns", str(self.first)],
+            ["nsenter", "--target", str(self.first), "--net", "ip", "link", "set", port, "master", "eth1", "up"],
             ["ip", "-n", namespace, "link", "set", "lo", "up"],
             ["ip", "-n", namespace, "link", "set", "eth0", "up"],
         ]

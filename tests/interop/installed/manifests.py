@@ -34,4 +34,4 @@ def _of(kind: str, name: str, spec: object) -> dict[str, object]:
 
 
 def _text(*objects: object) -> str:
-    return yaml.safe_dump_all(objects, sort_keys=False)
+    return yaml.safe_dump_all(objects, sort_keys=False, explicit_start=True)

@@ -6,7 +6,6 @@ import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from textwrap import indent
 
 from tests.interop.installed.host import Host
 from tests.waiting import wait_until
@@ -25,6 +24,7 @@ class Transcript:
     @property
     def page(self) -> str:
         text = "\n\n".join(self._parts) + "\n"
+        text = text.replace("```\n\n```console\n", "")  # what follows at once is of the same block
         for real, shown in self._hidden:
             text = text.replace(real, shown)
         return text
@@ -58,15 +58,15 @@ class Transcript:
 
     def typed(self, host: Host, line: str, answer: str = "") -> None:
         """Note what was typed there by other means."""
-        # Of a line that was written over again and again, what is left; no empty ones, which end a block of Markdown.
+        # Of a line that was written over again and again, what is left.
         ended = [each.rstrip().rpartition("\r")[2] for each in answer.split("\n")]
         lines = [each for each in ended if each and each != _FOR_SCRIPTS]
-        self._parts.append(indent("\n".join([f"root@{host.name}:~# {line}", *lines]), "    "))
+        self._parts.append("\n".join(["```console", f"root@{host.name}:~# {line}", *lines, "```"]))
 
 
 def commands(page: str) -> list[str]:
     """What is typed on a page, with where: `root@HOST:~# LINE`."""
-    return re.findall(r"^    (root@\S+:~# .*)$", page, re.MULTILINE)
+    return re.findall(r"^root@\S+:~# .*$", page, re.MULTILINE)
 
 
 def blocks(page: Path, heading: str) -> list[str]:
