@@ -30,6 +30,7 @@ from tink.server.agents.auth import AgentAuthorizer, OtherHost
 from tink.server.agents.directory import AgentDirectory
 from tink.server.agents.tls import Certificates
 from tink.server.agents.tokens import TokenKeys
+from tink.server.callers import Callers
 from tink.server.connections.concurrency import ConcurrencyLimiter
 from tink.server.connections.guard import Guard
 from tink.server.connections.options import channel_options, connection_limits
@@ -37,6 +38,7 @@ from tink.server.dispatch.streams import AgentStreams
 from tink.server.events import EventStore
 from tink.server.health import HealthAndReflection
 from tink.server.output import OutputService
+from tink.server.reports import Reports
 from tink.server.service import WorkflowService
 from tink.server.settings import ServerSettings
 from tink.server.workflows import WorkflowIndex
@@ -92,15 +94,11 @@ class WorkflowServer:
             spawn=self._spawn,
             clock=clock,
         )
-        self._service = WorkflowService(
-            self._index,
-            self._agents,
-            authorizer,
-            events,
-            self._streams,
-            informers=self._informers,
-            observe=self._observe,
+        self._callers = Callers(
+            self._agents, authorizer, self._streams, informers=self._informers, observe=self._observe
         )
+        reports = Reports(self._callers, self._agents, events, self._streams, observe=self._observe)
+        self._service = WorkflowService(self._callers, reports, self._index, self._agents, self._streams)
         self._background: set[asyncio.Task[None]] = set()
         self._servers: dict[str, grpc.aio.Server] = {}
         """By address: gRPC's can take up no further one once it runs."""
@@ -176,7 +174,7 @@ class WorkflowServer:
     async def stop(self) -> None:
         """Close all streams so that agents look for another server, and end within a few seconds."""
         self._stopping = True
-        self._service.close()
+        self._callers.close()
         self._streams.close()
         await self._health.draining()
         self._streams.end_all(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
