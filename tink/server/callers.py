@@ -26,6 +26,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 _MAX_DETAILS = 1000
 """Characters of the message with which a call is ended."""
+_MAX_METHOD = 200
 _SYNC_SECONDS = 10.0
 """How long an agent is kept waiting for the server's first look at the API."""
 
@@ -94,6 +95,14 @@ class Callers:
         """End the call in the words of `error`, which the operator has in full."""
         self.note_refusal(agent_id, key, credentials.peer, str(error))
         await abort(context, error.code, error.public_message)
+
+    def unknown_method(self, peer: str, method: str) -> None:
+        """Somebody calls what this server does not have: once in a while onto the journey of the machine there."""
+        why = f"calls {''.join(filter(str.isprintable, method))[:_MAX_METHOD]}, which this server does not have"
+        if self.of_strangers.warning("%s %s", peer, why, key=("method", peer)):
+            key = self._agents.at(peer) or NamespacedName("", "")
+            agent_id = self._agents.id_of(key)
+            self._observe(AgentActivity(agent_id, peer, ActivityKind.REFUSED, f"{peer} {why}", str(key)))
 
     def note_refusal(self, agent_id: str, key: NamespacedName, peer: str, why: str) -> bool:
         """Into the log and onto the journey, once a while for each address; of machines and of strangers apart.
