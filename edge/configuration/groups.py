@@ -21,7 +21,7 @@ GROUPS: Final[dict[str, tuple[str, ...]]] = {
     "Workflows and agents": (
         *("scheduled-timeout", "cancelling-timeout", "action-timeout", "reference-timeout", "reboot-grace"),
         *("agent-auth", "agent-token-key", "agent-token-lifetime", "grpc-port", "grpc-authority", "grpc-tls-cert"),
-        *("grpc-tls-key", "grpc-tls-ca", "grpc-client-ca", "grpc-connections-per-address"),
+        *("grpc-tls-key", "grpc-tls-ca", "grpc-client-ca", "grpc-connections-per-address", "older-agents"),
     ),
     "API and webhooks": (
         *("api-port", "api-address", "leader-elect", "lease-namespace", "webhook-url", "webhook-service"),

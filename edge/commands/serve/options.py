@@ -12,7 +12,7 @@ from edge.commands.metal3.options import empty_checksum_type
 from edge.commands.serve.parameter_types import Interface, Ipv4, NetworkList, Osie, Size
 from edge.composition.settings import Service
 from edge.machines import DhcpMode, NetbootWhen
-from tink.server import DEFAULT_LIFETIME_SECONDS, AgentAuth
+from tink.server import DEFAULT_LIFETIME_SECONDS, AgentAuth, OlderAgentAuth
 
 Command = Callable[..., None]
 
@@ -241,6 +241,14 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
     Service.CONVERSION: (empty_checksum_type,),
     Service.SERVER: (
         click.option("--grpc-port", type=_PORT, default=42113, help="Port of the gRPC server for agents."),
+        click.option(
+            "--older-agents",
+            type=click.Choice([auth.value for auth in OlderAgentAuth]),
+            default=OlderAgentAuth.AUTO.value,
+            help="Whether Tinkerbell's tink-agent and tink-worker, which know no tokens, may speak for their machines. "
+            "auto: where --agent-auth asks for no more than an address. address: by their address, whatever "
+            "--agent-auth says. off: never.",
+        ),
         click.option(
             "--reboot-grace",
             type=click.FloatRange(min=0, min_open=True),

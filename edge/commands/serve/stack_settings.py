@@ -12,7 +12,7 @@ from edge.composition.settings import EDGE, LOOPBACK, EdgeSettings, Service, Sta
 from edge.machines import DhcpMode, NetbootWhen
 from tink.controller import ControllerSettings
 from tink.convert.metal3 import ConversionSettings
-from tink.server import AgentAuth, ServerSettings, TlsFiles, TokenSettings
+from tink.server import AgentAuth, OlderAgentAuth, ServerSettings, TlsFiles, TokenSettings
 from tink.webhooks import WebhookSettings
 
 _EDGE = (
@@ -25,6 +25,7 @@ _EDGE = (
 _AGENT_OPTIONS = (
     *("agent_auth", "agent_token_key", "agent_token_lifetime"),
     *("grpc_tls_ca", "grpc_tls_cert", "grpc_tls_key", "grpc_client_ca", "grpc_connections_per_address", "reboot_grace"),
+    "older_agents",
 )
 _WEBHOOKS = ("url", "service", "port", "failure_policy")
 _CONTROLLER_TIMES = ("scheduled_timeout", "cancelling_timeout", "action_timeout", "reference_timeout")
@@ -98,6 +99,8 @@ def _server(services: frozenset[Service], data_dir: Path | None, given: dict[str
     if auth is AgentAuth.MTLS and Service.SERVER not in services:
         auth = AgentAuth.ADDRESS  # an edge has nothing to do with certificates of agents
     more = {"reboot_grace": given["reboot_grace"]} if "reboot_grace" in given else {}
+    if "older_agents" in given:
+        more["older_agents"] = OlderAgentAuth(given["older_agents"])
     share = given.get("grpc_connections_per_address")
     if share is not None:
         more |= {"connections_per_address": share, "calls_per_address": share}

@@ -62,7 +62,7 @@ class TinkWorker:
         self.stub: Any = stub(channel)  # type: ignore[no-untyped-call]
         self.oldest = oldest
         raw = "/github.com.tinkerbell.tink.protos.workflow.WorkflowService" if oldest else "/proto.WorkflowService"
-        self._report = channel.unary_unary(
+        self._report: Any = channel.unary_unary(
             f"{raw}/ReportActionStatus", request_serializer=pb.WorkflowActionStatus.SerializeToString
         )
 
@@ -143,7 +143,7 @@ async def test_an_action_in_tink_agents_words(rig: Rig, agent: TinkAgent) -> Non
     rig.workflow(actions=actions(described, {"networkNamespace": "none", "reboots": True}))
     first = await agent.run()
     assert (first.workflow_id, first.agent_id, first.image, first.timeout) == ("uid-w", MAC, "i", 90)
-    assert (first.command, first.environment, first.volumes) == (["a", "b c"], ["A=1=2"], ["/dev:/dev"])
+    assert [*first.command, *first.environment, *first.volumes] == ["a", "b c", "A=1=2", "/dev:/dev"]
     assert (first.namespaces.network, first.namespaces.pid, first.pid) == ("host", "", "")
     second = await agent.poll()
     assert (second.namespaces.network, second.namespaces.pid, second.pid) == ("none", "host", "host")
@@ -249,6 +249,15 @@ async def test_a_cancelled_workflow_ends_at_the_next_poll(rig: Rig, agent: TinkA
     assert rig.state() == "Canceled"
 
 
+async def test_what_is_to_be_stopped_while_tink_agent_waits_has_stopped(rig: Rig, agent: TinkAgent) -> None:
+    poll = asyncio.ensure_future(agent.poll())
+    await until(lambda: rig.seen)
+    rig.workflow(state="Cancelling")
+    await until(lambda: rig.state() == "Canceled")
+    rig.workflow("next", created=1)
+    assert (await poll).workflow_id == "uid-next"
+
+
 async def test_what_it_cannot_be_told_fails_before_it_is_sent(rig: Rig, agent: TinkAgent) -> None:
     rig.workflow(actions=actions({}, {"cmd": "/bin/sh"}))
     rig.workflow("next", created=1)
@@ -271,12 +280,11 @@ async def test_no_report_is_answered_with_what_ends_tink_agent(rig: Rig, agent: 
         for state in AGENT.State.values():
             await agent.report(changed, state)
     assert rig.state() == "Scheduled"
-    rig.api.faults = [grpc.RpcError()] * 0
 
 
 async def test_what_tink_agent_says_of_its_machine_is_said_once(rig: Rig, agent: TinkAgent) -> None:
     hold(rig, 0.1)
-    found = {
+    found: dict[str, Any] = {
         "cpu": pb.AgentAttributes.CPU(total_cores=4),
         "memory": pb.AgentAttributes.Memory(total="16GB"),
         "block": [pb.AgentAttributes.Block(name="sda", size="480GB")],
@@ -404,7 +412,7 @@ async def test_an_operator_may_rule_them_out(rig: Rig) -> None:
 async def test_what_this_server_does_not_have_is_said_on_the_journey_of_who_calls_it(rig: Rig) -> None:
     await rig.start()
     rig.machine()
-    call = rig.agent(apart=True).channel.unary_unary("/proto.HardwareService/Push")
+    call: Any = rig.agent(apart=True).channel.unary_unary("/proto.HardwareService/Push")
     for _ in range(3):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call(b"")
