@@ -16,7 +16,17 @@ GROUPS: Final[dict[str, tuple[str, ...]]] = {
         *("log-level", "config"),
     ),
     "Network": (*("http-port", "known-by-address", "trusted-proxies", "router-advertisements", "decline-quarantine"),),
-    "Netboot": (*("netboot-when", "default-osie", "ipxe-dir", "tftp-dir", "tftp-single-port", "insecure-registry"),),
+    "Netboot": (
+        *(
+            "netboot-when",
+            "default-osie",
+            "ipxe-dir",
+            "tftp-dir",
+            "tftp-single-port",
+            "insecure-registry",
+            "kernel-parameters",
+        ),
+    ),
     "Metadata": (*("imds-tokens", "metadata-nat", "metadata-tokens", "metadata-token-key", "metadata-token-lifetime"),),
     "Workflows and agents": (
         *("scheduled-timeout", "cancelling-timeout", "action-timeout", "reference-timeout", "reboot-grace"),

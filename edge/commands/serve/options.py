@@ -9,7 +9,7 @@ import click
 
 from edge.commands.health_option import health_address
 from edge.commands.metal3.options import empty_checksum_type
-from edge.commands.serve.parameter_types import Interface, Ipv4, NetworkList, Osie, Size
+from edge.commands.serve.parameter_types import Interface, Ipv4, KernelWords, NetworkList, Osie, Size
 from edge.composition.settings import Service
 from edge.machines import DhcpMode, NetbootWhen
 from tink.server import DEFAULT_LIFETIME_SECONDS, AgentAuth, OlderAgentAuth
@@ -148,6 +148,13 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         click.option("--http-port", type=_PORT, default=7080, help="Port of scripts, kernels and metadata."),
         click.option(
             "--insecure-registry", multiple=True, help="Registry that agents speak to over plain HTTP. Repeatable."
+        ),
+        click.option(
+            "--kernel-parameters",
+            type=KernelWords(),
+            multiple=True,
+            help="Words for the kernel of every machine that netboots, before those of its Hardware; ${...} are "
+            "settings of iPXE. Repeatable.",
         ),
         click.option("--grpc-authority", default="", help="Where agents find the gRPC server. Default: this host."),
         click.option(

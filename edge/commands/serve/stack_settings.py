@@ -18,6 +18,7 @@ from tink.webhooks import WebhookSettings
 _EDGE = (
     *("dhcp_mode", "netboot_when", "decline_quarantine", "default_osie", "tftp_dir", "tftp_single_port"),
     *("ipxe_dir", "osie_dir", "cache_size", "allow_upstream", "http_port", "insecure_registry", "grpc_authority"),
+    "kernel_parameters",
     *("router_advertisements", "admin_address", "admin_port", "admin_token_file", "trusted_proxies", "metadata_nat"),
     *("imds_tokens", "known_by_address", "metadata_tokens", "metadata_token_key", "metadata_token_lifetime"),
     "fast_path",
@@ -117,5 +118,7 @@ def _edge(given: dict[str, Any]) -> EdgeSettings:
         given["imds_required"] = given.pop("imds_tokens") == "required"
     if "allow_upstream" in given:
         given["allowed_upstreams"] = tuple(network for each in given.pop("allow_upstream") for network in each)
+    if "kernel_parameters" in given:
+        given["kernel_parameters"] = tuple(word for words in given.pop("kernel_parameters") for word in words)
     renamed = {"cache_size": "cache_bytes", "insecure_registry": "insecure_registries"}
     return EdgeSettings(**{renamed.get(name, name): value for name, value in given.items()})
