@@ -61,16 +61,15 @@ class DirectoryInUseError(Exception):
 class Stored:
     """A whole artifact on disk. `size` in bytes; `etag` and `last_modified` as the upstream sent them, or empty.
 
-    `sha256` is what its bytes were found to have (empty: written by a version that did not compute it); `pin` what the
-    OSIE demanded when it was fetched.
+    `sha256` is what its bytes were found to have; `pin` what the OSIE demanded when it was fetched.
     """
 
     url: str
     blob: str
     size: int
+    sha256: str
     etag: str = ""
     last_modified: str = ""
-    sha256: str = ""
     pin: str = ""
 
     @property
@@ -229,14 +228,6 @@ class Store:
         if replaced is not None and replaced.blob != stored.blob:
             self._touched.pop(replaced.blob, None)
             self.path(replaced).unlink(missing_ok=True)
-
-    def learn(self, stored: Stored, sha256: str) -> Stored:
-        """Keep in mind the checksum of an artifact that an earlier version stored without. Not written down."""
-        known = Stored(**{**asdict(stored), "sha256": sha256})
-        key = _key(stored.url, stored.pin)
-        if self._index.get(key) == stored:
-            self._index[key] = known
-        return known
 
     # --- downloads ---
 
