@@ -6,6 +6,7 @@ import logging
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,7 +20,7 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option("--server", help="The workflow server, host:port.")
 @click.option(
     "--kernel-command-line",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=_FILE,
     help="Read what is not given as an option from this file; in the OSIE, /proc/cmdline.",
 )
 @click.option(
@@ -59,23 +60,11 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", help="Verbosity."
 )
 def agent(
-    agent_id: str | None,
-    server: str | None,
     kernel_command_line: Path | None,
-    runtime: str,
-    docker_host: str,
-    state_dir: Path,
     insecure_registry: tuple[str, ...],
-    docker_registry: str | None,
-    registry_username: str | None,
-    registry_password: str | None,
-    tls: bool | None,
-    tls_roots: Path | None,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    token: str | None,
     after_workflow: str,
     log_level: str,
+    **flags: Any,
 ) -> None:
     """The agent: takes Workflows from the server and runs their actions on this machine."""
     logging.basicConfig(level=log_level.upper(), format="agent: %(message)s", stream=sys.stderr)
@@ -87,21 +76,9 @@ def agent(
         settings = from_kernel_command_line(
             # Whoever wrote the command line may have used any encoding; what is for the agent is ASCII.
             kernel_command_line.read_text(errors="replace") if kernel_command_line is not None else "",
-            agent_id=agent_id,
-            server=server,
-            runtime=runtime,
-            state_dir=state_dir,
             insecure_registries=insecure_registry or None,
-            docker_registry=docker_registry,
-            registry_username=registry_username,
-            registry_password=registry_password,
-            tls=tls,
-            tls_roots=tls_roots,
-            tls_cert=tls_cert,
-            tls_key=tls_key,
-            token=token,
             after_workflow=command,
-            docker_host=docker_host,
+            **flags,
         )
     except AgentError as error:
         raise click.UsageError(str(error)) from error

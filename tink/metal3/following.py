@@ -56,8 +56,7 @@ class Follower:
 
     async def run(self) -> None:
         """Keep Hardware in step until cancelled. Raises KubeConfigError."""
-        client = await KubeClient.connect(self._kubeconfig, self._context)
-        try:
+        async with await KubeClient.connect(self._kubeconfig, self._context) as client:
             elector = LeaderElector(client, self._election) if self._election is not None else None
             while True:
                 hosts, details = await self._served(client)
@@ -68,13 +67,10 @@ class Follower:
                     )
                 except _OtherVersionError as error:
                     log.warning("%s; looking for what is", error)
-        finally:
-            await client.close()
 
     async def once(self) -> int:
         """Bring every host in step once: 0, or 1 if one could not be. Raises KubeConfigError, ApiError."""
-        client = await KubeClient.connect(self._kubeconfig, self._context)
-        try:
+        async with await KubeClient.connect(self._kubeconfig, self._context) as client:
             hosts = await served_hosts(client, self._namespace)
             if hosts is None:
                 log.error("the API serves no BareMetalHosts: nothing to do (`tinkedge crds --metal3`)")
@@ -96,8 +92,6 @@ class Follower:
             if failed:
                 log.error("%d hosts are not in step", failed)
             return 1 if failed else 0
-        finally:
-            await client.close()
 
     async def _served(self, client: KubeClient) -> tuple[ResourceType, bool]:
         """The version of the hosts, as soon as there is one, and whether there are HardwareData."""

@@ -108,15 +108,13 @@ class _Run:
         """Look, plan, and do it if that is wanted and nothing stands in the way."""
         progress = Progress()
         try:
-            client = await KubeClient.connect(kubeconfig, context)
-            try:
+            async with await KubeClient.connect(kubeconfig, context) as client:
                 return await self._all(client, progress)
-            finally:
-                progress.clear()
-                await client.close()
         except (ApiError, KubeConfigError) as error:
             self.error = str(error)
             return Outcome.FAILED
+        finally:
+            progress.clear()
 
     async def _all(self, client: KubeClient, progress: Progress) -> Outcome:
         self.survey = await survey(client, self.settings.conversion, progress)
