@@ -89,10 +89,9 @@ class AdminApp:
         registry: CollectorRegistry | None = None,
         networks: Networks | None = None,
         ready: Callable[[], str] = lambda: "",
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`admits(token)`: whether a token is good. `registry` has the metrics of the other servers; the journey's are
-        added. `ready()` gives why machines can't be served, or an empty string; `clock` gives monotonic seconds.
+        added. `ready()` gives why machines can't be served, or an empty string.
         """
         self._metrics = registry if registry is not None else CollectorRegistry()
         self._metrics.register(JourneyMetrics(journey, inventory))
@@ -100,7 +99,6 @@ class AdminApp:
         self._ready = ready
         self._admits = admits
         self._refused = OncePer(_SAY_AGAIN_SECONDS, 256)
-        self.clock = clock
         self._open: dict[str, _Handler] = {
             "/metrics": self._show_metrics,
             "/healthz": self._health,
@@ -141,7 +139,7 @@ class AdminApp:
 
     def _unknown(self, request: web.Request, shown: str) -> web.Response:
         who = request.remote or "somebody"
-        if self._refused.due(who, self.clock()):
+        if self._refused.due(who, time.monotonic()):
             log.warning(
                 "%s: refused on the operators' port: %s", who, "a wrong token" if shown else "without the token"
             )
@@ -166,7 +164,7 @@ class AdminApp:
 
 def admin_runner(app: AdminApp, limits: Limits = LIMITS) -> web.BaseRunner:
     """A runner of the application, for any number of sites. Needs a running loop."""
-    return Runner(BoundedServer(app.answer, limits, app.clock), app.close)
+    return Runner(BoundedServer(app.answer, limits, time.monotonic), app.close)
 
 
 def _token(request: web.Request) -> str:

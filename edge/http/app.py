@@ -77,11 +77,6 @@ class MachineApp:
             Place.READY: self._ready,
         }
 
-    @property
-    def clock(self) -> Callable[[], float]:
-        """Monotonic seconds."""
-        return self._context.clock
-
     def close(self) -> None:
         """Break off the bodies that are being sent."""
         self._sender.close()
@@ -152,7 +147,6 @@ def build_app(
     agent_ca: bytes = b"",
     default_osie: tuple[str, str] | None = None,
     ready: Callable[[], str] = lambda: "",
-    clock: Callable[[], float] = time.monotonic,
     sender: BodySender | None = None,
     fast_path: bool = True,
 ) -> MachineApp:
@@ -160,8 +154,8 @@ def build_app(
 
     `inventory` is to call its `machine_changed`, and `callers` its `callers_changed`. `agent_ca` is what agents trust
     the gRPC server by (PEM). `default_osie` is the namespace and name of the OSIE that machines without a Hardware may
-    have; `ready()` gives why the edge can't serve yet, or an empty string; `clock` gives monotonic seconds. Without
-    `fast_path` every request is answered in full, which changes nothing but the time.
+    have; `ready()` gives why the edge can't serve yet, or an empty string. Without `fast_path` every request is
+    answered in full, which changes nothing but the time.
     """
     tokens = MetadataTokens(metadata.keys, metadata.token_lifetime)
     context = Context(
@@ -172,7 +166,7 @@ def build_app(
         default_osie=default_osie,
         binaries=binaries,
         record=record,
-        clock=clock,
+        clock=time.monotonic,
         ready=ready,
         said=OncePer(SAY_AGAIN_SECONDS, 16384),
         refusals=OncePer(SAY_AGAIN_SECONDS, 1024),
@@ -184,4 +178,4 @@ def machine_runner(app: MachineApp, limits: Limits | None = None) -> web.BaseRun
     """A runner of the application, for any number of sites. Needs a running loop; `cleanup` takes a second at most."""
     limits = replace(limits or Limits(), proxies=app.proxies)
     # A body, above all: nobody can wait for all of a kernel.
-    return Runner(BoundedServer(app.handle, limits, app.clock, app.responses), app.close)
+    return Runner(BoundedServer(app.handle, limits, time.monotonic, app.responses), app.close)

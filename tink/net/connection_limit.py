@@ -132,13 +132,12 @@ class ConnectionLimiter:
         context: ssl.SSLContext,
         what: str,
         limits: Limits,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.serve = serve
         self.context = context
         self.limits = limits
         self._what = what
-        self._log = LimitedLog(log, clock, capacity=256)
+        self._log = LimitedLog(log, time.monotonic, capacity=256)
         self._open: dict[Connection, None] = {}
         self._by_address: dict[str, dict[Connection, None]] = {}
 

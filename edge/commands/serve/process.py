@@ -31,9 +31,9 @@ from edge.composition.process import (
     report,
     starting,
 )
+from edge.composition.process.status import status_line
 from edge.composition.settings import Service, StackSettings
 from edge.composition.stack import Stack, StackError
-from edge.composition.status import status_line
 from edge.dhcp import DhcpServerError, SettingsError
 from edge.neighbour.router_advertisement import RouterAdvertiserError
 from edge.tftp import TftpServerError
