@@ -36,6 +36,7 @@ from typing import Any, TypeVar
 
 from edge.artifacts.errors import shown
 from edge.artifacts.storage.eviction import Occupant, Room
+from tink.files.private_files import sync_directory
 
 log = logging.getLogger(__name__)
 
@@ -209,7 +210,7 @@ class Store:
             part.rename(self.path(stored))
             _write_durably(temporary, stored)
             temporary.rename(entry)
-            self._sync_directory()
+            sync_directory(self._directory)
         except OSError:
             temporary.unlink(missing_ok=True)
             self.path(stored).unlink(missing_ok=True)
@@ -375,13 +376,6 @@ class Store:
             if 0 < unfinished.received <= min(there, unfinished.size) and written > oldest:
                 found.append((written, key, unfinished))
         return {key: unfinished for _, key, unfinished in sorted(found, key=lambda each: each[:2])}
-
-    def _sync_directory(self) -> None:
-        fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
 
 Entry = TypeVar("Entry", Stored, Unfinished)

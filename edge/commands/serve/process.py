@@ -44,6 +44,7 @@ from tink.files.key_file import KeyFileError
 from tink.kube.client import ApiError, KubeConfigError
 from tink.kube.manifests import ManifestError
 from tink.server import TlsError
+from tink.waiting import done_before
 
 log = logging.getLogger(__name__)
 
@@ -115,12 +116,10 @@ async def _until(
     reload = Reload(notifier, status, steps)
     reload.listen()
     begin = asyncio.ensure_future(stack.start())
-    stopped = asyncio.ensure_future(stop.wait())
     waiting = asyncio.ensure_future(starting(notifier))
-    await asyncio.wait([begin, stopped], return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
+    started = await done_before(begin, stop)
     waiting.cancel()
-    if not begin.done():
+    if not started:
         begin.cancel()
         await asyncio.wait([begin])
         return
