@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from edge.commands.options import log_level as log_level_option
 from tink.agent import AgentError, from_kernel_command_line, run
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -56,9 +57,7 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option(
     "--after-workflow", default="", help="A command to run when a Workflow has ended and the server knows it."
 )
-@click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", help="Verbosity."
-)
+@log_level_option
 def agent(
     kernel_command_line: Path | None,
     insecure_registry: tuple[str, ...],

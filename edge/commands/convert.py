@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 import click
 
+from edge.commands import options
 from edge.commands.hosts import host_options, osies_by_architecture
-from edge.commands.metal3.options import empty_checksum_type
 from edge.commands.progress import Progress
 from tink.convert.documents import (
     DEFAULT_NAMESPACE,
@@ -64,18 +64,12 @@ class _Cluster:
     help="What to convert: a file, a directory with all that is below it, or - for standard input. Repeatable.",
 )
 @click.option("--from-cluster", is_flag=True, help="Convert what a cluster serves. With -n or -A.")
-@click.option(
-    "--kubeconfig",
-    type=click.Path(path_type=Path, dir_okay=False),
-    envvar=["TINKEDGE_KUBECONFIG", "KUBECONFIG"],
-    default=None,
-    help="For --from-cluster and --apply.  [default: $KUBECONFIG, ~/.kube/config, or the service account of the pod]",
-)
-@click.option("--context", default=None, help="A context of the kubeconfig.  [default: its current one]")
+@options.kubeconfig("For --from-cluster and --apply.")
+@options.context
 @click.option("-n", "--namespace", default=None, help="The namespace to read, and to apply to what names none.")
 @click.option("-A", "--all-namespaces", is_flag=True, help="Read all namespaces.")
 @click.option("--to", type=click.Choice(TARGETS), default=None, help="What to make of Metal3's BareMetalHosts.")
-@empty_checksum_type
+@options.empty_checksum_type
 @host_options
 @click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", help="Format.")
 @click.option(
@@ -145,7 +139,7 @@ def convert(
         raise click.UsageError("--osie, --bmc, --consumed and --netboot-unmanaged go with --to hardware")
     hosts = HostOptions(osies_by_architecture(osies), bmc, consumed, unmanaged, namespace or DEFAULT_NAMESPACE)
     progress = Progress(shown=sys.stderr.isatty() and not sys.stdout.isatty())
-    cluster = _Cluster(kubeconfig or _own_kubeconfig(), context, namespace)
+    cluster = _Cluster(kubeconfig, context, namespace)
     try:
         with _uncollected():
             if from_cluster:
@@ -167,12 +161,6 @@ def convert(
         progress.clear()
     _tell(result, report, report_file, "applied" if apply else "written")
     sys.exit(result.exit_code(allow_loss=allow_loss))
-
-
-def _own_kubeconfig() -> Path | None:
-    """Where kubectl looks."""
-    path = Path.home() / ".kube" / "config"
-    return path if path.is_file() else None
 
 
 def _write_all(result: Result, output: str, out: Path | None, progress: Progress) -> Result:

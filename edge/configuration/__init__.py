@@ -13,7 +13,17 @@ A flag is stronger than a variable, that than the file, and that than the defaul
 from edge.configuration.example import example
 from edge.configuration.file import ConfigError, ConfigFile, Problem, read
 from edge.configuration.groups import GROUPS, REST, GroupedCommand, group_of
-from edge.configuration.options import DEFAULT_FILE, SERVICES, Schema, key, prepare, reads_file, settable, variable
+from edge.configuration.options import (
+    DEFAULT_FILE,
+    SERVICES,
+    Schema,
+    key,
+    prepare,
+    reads_file,
+    schema_of,
+    settable,
+    variable,
+)
 from edge.configuration.origin import Origin, origins
 from edge.configuration.values import apply, check, file_of, unknown_variables
 
@@ -38,6 +48,7 @@ __all__ = [
     "prepare",
     "read",
     "reads_file",
+    "schema_of",
     "settable",
     "unknown_variables",
     "variable",
