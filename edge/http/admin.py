@@ -29,7 +29,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from edge.http.context import local_address, not_found, text
+from edge.http.context import local_address, not_allowed, not_found, text
 from edge.http.transport.connections import BoundedServer, Limits, Runner, has_ended
 from edge.journey.events import JourneyEvent, Notice
 from edge.journey.metrics import JourneyMetrics
@@ -68,14 +68,6 @@ class Networks(Protocol):
         """What is wrong now."""
 
 
-class _NoNetworks:
-    def shown(self) -> list[dict[str, object]]:
-        return []
-
-    def notices(self) -> list[Notice]:
-        return []
-
-
 class AdminApp:
     """From a request to its answer, if whoever asks may have it."""
 
@@ -83,11 +75,11 @@ class AdminApp:
         self,
         journey: Journey,
         inventory: Inventory,
+        networks: Networks,
         admits: Callable[[str], bool],
         *,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
         registry: CollectorRegistry | None = None,
-        networks: Networks | None = None,
         ready: Callable[[], str] = lambda: "",
     ) -> None:
         """`admits(token)`: whether a token is good. `registry` has the metrics of the other servers; the journey's are
@@ -95,7 +87,7 @@ class AdminApp:
         """
         self._metrics = registry if registry is not None else CollectorRegistry()
         self._metrics.register(JourneyMetrics(journey, inventory))
-        self._api = _Api(journey, inventory, networks or _NoNetworks(), heartbeat_seconds)
+        self._api = _Api(journey, inventory, networks, heartbeat_seconds)
         self._ready = ready
         self._admits = admits
         self._refused = OncePer(_SAY_AGAIN_SECONDS, 256)
@@ -128,9 +120,7 @@ class AdminApp:
                 return self._unknown(request, shown)
         methods = ("GET",) if handler == self._api.events else ("GET", "HEAD")
         if request.method not in methods:
-            response = text(f"the method must be {' or '.join(methods)}", status=405)
-            response.headers["Allow"] = ", ".join(methods)
-            return response
+            return not_allowed(methods)
         return await handler(request)
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from aiohttp import web
 from edge.callers import Caller, Callers, ForwardedError, MetadataTokens, Networks, RequestCallers, dotted
 from edge.http.boot.osie import OsieDownloads
 from edge.http.boot.scripts import BootScripts
-from edge.http.context import Binaries, Context, not_found, text
+from edge.http.context import Context, not_allowed, not_found, text
 from edge.http.files.body import BodySender
 from edge.http.metadata import FastPath, MetadataCache, MetadataService, MetadataSettings
 from edge.http.metadata.responses import not_to_keep
@@ -26,6 +26,7 @@ from edge.http.transport.connections import BoundedServer, Limits, Runner
 from edge.http.transport.fast_path import PreparedResponse
 from edge.journey.events import Recorder
 from edge.machines import Inventory, MachineScripts, NetbootPolicy, OsieFiles
+from ipxe.binaries import BootBinaries
 from tink.limits.once_per import OncePer
 
 SAY_AGAIN_SECONDS = 60.0
@@ -108,9 +109,7 @@ class MachineApp:
             return not_found()
         methods = _METHODS.get(found.place, ("GET", "HEAD"))
         if request.method not in methods:
-            response = text(f"the method must be {' or '.join(methods)}", status=405)
-            response.headers["Allow"] = ", ".join(methods)
-            return response
+            return not_allowed(methods)
         if found.place in self._for_anybody:
             return self._for_anybody[found.place]()
         of_metadata = found.place in _METADATA
@@ -141,7 +140,7 @@ def build_app(
     policy: NetbootPolicy,
     scripts: MachineScripts,
     osie_files: OsieFiles,
-    binaries: Binaries,
+    binaries: BootBinaries,
     record: Recorder,
     metadata: MetadataSettings,
     agent_ca: bytes = b"",

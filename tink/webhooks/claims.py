@@ -80,21 +80,22 @@ class Claims:
         self._terminating: set[NamespacedName] = set()
         self._arrivals: OrderedDict[Claim, _Arrival] = OrderedDict()
 
-    def apply(self, hardware: Raw) -> None:
-        """Take in a Hardware that was added or changed."""
+    def apply(self, hardware: Raw) -> set[Claim]:
+        """Take in a Hardware that was added or changed; what it has given up."""
         key = NamespacedName.of(hardware)
         claims = claims_of(hardware)
-        self._replace(key, claims)
+        gone = self._replace(key, claims)
         if hardware["metadata"].get("deletionTimestamp"):
             self._terminating.add(key)
         for claim in claims:
             arrival = self._arrivals.get(claim)
             if arrival is not None and arrival.holder == key:
                 del self._arrivals[claim]
+        return gone
 
-    def remove(self, hardware: Raw) -> None:
-        """Forget a Hardware that is gone."""
-        self._replace(NamespacedName.of(hardware), {})
+    def remove(self, hardware: Raw) -> set[Claim]:
+        """Forget a Hardware that is gone; what it had."""
+        return self._replace(NamespacedName.of(hardware), {})
 
     def conflicts(self, key: NamespacedName, wanted: Mapping[Claim, str], now: float) -> list[Conflict]:
         """What of `wanted` other Hardware than `key` have, in the order of the fields."""
@@ -128,8 +129,9 @@ class Claims:
                 return
             del self._arrivals[claim]
 
-    def _replace(self, key: NamespacedName, claims: dict[Claim, str]) -> None:
-        for claim in self._of.pop(key, ()):
+    def _replace(self, key: NamespacedName, claims: dict[Claim, str]) -> set[Claim]:
+        before = self._of.pop(key, {})
+        for claim in before:
             holders = self._holders[claim]
             del holders[key]
             if not holders:
@@ -139,3 +141,4 @@ class Claims:
             self._of[key] = claims
         for claim, field in claims.items():
             self._holders.setdefault(claim, {})[key] = field
+        return before.keys() - claims.keys()
