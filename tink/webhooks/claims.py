@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from tink.api.v1alpha2 import Raw
+from tink.api.v1alpha2 import Raw, as_mapping
 from tink.kube.objects import NamespacedName
 
 REMEMBERED_SECONDS = 5.0
@@ -57,15 +57,11 @@ class _Arrival:
 def claims_of(hardware: Any) -> dict[Claim, str]:
     """The addresses of a Hardware, each with the path of its field; what can't be read claims nothing."""
     claims: dict[Claim, str] = {}
-    spec = hardware.get("spec") if isinstance(hardware, dict) else None
-    interfaces = spec.get("networkInterfaces") if isinstance(spec, dict) else None
-    if not isinstance(interfaces, dict):
-        return claims
+    interfaces = as_mapping(as_mapping(as_mapping(hardware).get("spec")).get("networkInterfaces"))
     for mac, interface in interfaces.items():
         path = f"spec.networkInterfaces[{mac}]"
         claims[(ClaimKind.MAC, mac.lower())] = path
-        dhcp = interface.get("dhcp") if isinstance(interface, dict) else None
-        ip = dhcp.get("ip") if isinstance(dhcp, dict) else None
+        ip = as_mapping(as_mapping(interface).get("dhcp")).get("ip")
         if isinstance(ip, str) and ip:
             claims.setdefault((ClaimKind.IP, ip), f"{path}.dhcp.ip")
     return claims
