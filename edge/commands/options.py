@@ -55,6 +55,13 @@ empty_checksum_type = click.option(
 """All commands about Metal3's hosts must agree on it."""
 
 
+def data_dir(what: str) -> Callable[[Command], Command]:
+    """The option of a command that works in a data directory."""
+    return click.option(
+        "--data-dir", type=click.Path(path_type=Path, file_okay=False), default=Path("/var/lib/tinkedge"), help=what
+    )
+
+
 def kubeconfig(whose: str) -> Callable[[Command], Command]:
     """The option of a command that is used as kubectl is, and finds the cluster where kubectl does."""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edge.commands.options import data_dir as data_dir_option
 from edge.commands.progress import Progress
 
 if TYPE_CHECKING:
@@ -30,12 +31,7 @@ _NAMED = 20
     help="Kubeconfig of the source.  [default: DATA_DIR/kubeconfig, the embedded API]",
 )
 @click.option("--from-context", default=None, help="A context of it.  [default: its current one]")
-@click.option(
-    "--data-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("/var/lib/tinkedge"),
-    help="Data directory of the embedded API that is the source.",
-)
+@data_dir_option("Data directory of the embedded API that is the source.")
 @click.option("--dry-run", is_flag=True, help="Look, say what would be moved and what is in the way; change nothing.")
 @click.option("--install-crds", is_flag=True, help="Install or update the CustomResourceDefinitions at the target.")
 @click.option("--delete-source", is_flag=True, help="Delete everything at the source when all was handed over.")
