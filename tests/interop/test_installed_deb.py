@@ -59,13 +59,15 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def older(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same as of a release before."""
+    """The same as of a release before, which has another option."""
     directory = tmp_path_factory.mktemp("older")
     subprocess.run(["dpkg-deb", "--raw-extract", package, directory / "root"], check=True)
     control = directory / "root/DEBIAN/control"
     head, _, rest = control.read_text().partition("\nVersion: ")
     version, _, rest = rest.partition("+")
     control.write_text(f"{head}\nVersion: {version}~before+{rest}")
+    with (directory / "root/usr/share/tinkedge/tinkedge.yaml").open("a") as settings:
+        settings.write("\n# Gone since. For: up.\n#gone: 1\n")
     made = directory / package.name.replace(version, f"{version}~before")
     command = ["dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "--build", directory / "root", made]
     subprocess.run(command, check=True, capture_output=True)
@@ -211,7 +213,8 @@ def second_host(life: Life, host: Host, older: Path, newer: Path, backup: Path) 
     assert host.show("tinkedge", "MainPID") not in (before, "0"), "the old one still runs"
     assert "~before" not in transcript.type(host, "dpkg-query --show tinkedge")
     assert "PROBLEM" not in transcript.type(host, "tinkedge doctor --no-lab", check=False)
-    assert host.path("/etc/tinkedge/tinkedge.yaml").read_text().endswith("interface: eth1\n"), "settings stay"
+    settings = host.path("/etc/tinkedge/tinkedge.yaml").read_text()
+    assert settings.endswith("#gone: 1\ninterface: eth1\n"), "settings stay as they are"
     assert "Running" in transcript.type(host, "kubectl get workflow four")
     go.touch()
     transcript.happens("The machine is done:")
