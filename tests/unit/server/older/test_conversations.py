@@ -1,7 +1,7 @@
 """What the real programs said, byte for byte, said to the server again: each gets the answer that it went on with.
 
-conversations/ has a file for each program: the Workflow that it ran, and its calls in their order (request and answers in
-hexadecimal). They were recorded between the program, with a Docker engine, and this server.
+conversations/ has a file for each program: the Workflow that it ran, and its calls in their order, with request and
+answers in hexadecimal. They were recorded between the program, with a Docker engine, and this server.
 """
 
 from __future__ import annotations
