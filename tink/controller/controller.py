@@ -22,6 +22,7 @@ from functools import partial
 from tink.api.v1alpha2 import Raw, WorkflowState
 from tink.controller.ages import TimestampAges
 from tink.controller.events import COMPONENT, event_for
+from tink.controller.metrics import WorkflowMetrics
 from tink.controller.reconcile import Outcome, Patch, Render, reconcile, references, refused, timestamps, to_be_rendered
 from tink.controller.settings import ControllerSettings
 from tink.kube.cache import Index, Informer
@@ -113,9 +114,16 @@ class WorkflowController:
         self._following = False
         self._waiting: Index[NamespacedName, ObjectReference] = Index()
         """Workflows, by what they wait for."""
+        self.metrics = WorkflowMetrics()
         workflows.add_event_handler(self._changed, self._gone)
+        workflows.add_event_handler(self.metrics.apply, self.metrics.remove)
         hardware.add_event_handler(lambda new, _: self._appeared("Hardware", new))
         templates.add_event_handler(lambda new, _: self._appeared("Template", new))
+
+    @property
+    def runtime(self) -> Controller:
+        """Its queue and workers."""
+        return self._controller
 
     async def run(self) -> None:
         """Work until cancelled."""

@@ -26,6 +26,7 @@ from tink.kube.client import ApiError, KubeClient
 from tink.net.connection_limit import LimitedSite, Limits
 from tink.webhooks import certificates
 from tink.webhooks.certificates import CertificateError, MemoryKeeper, SecretKeeper
+from tink.webhooks.metrics import WebhookMetrics
 from tink.webhooks.registration import Address
 from tink.webhooks.settings import WebhookSettings
 
@@ -89,6 +90,7 @@ class Webhooks:
         # All replicas behind a Service are asked by one path, and a NetworkPolicy can say by whom.
         self._secret = "" if self._settings.service else f"/{secrets.token_urlsafe(16)}"
         self.port = 0
+        self.metrics = WebhookMetrics()
 
     async def start(self) -> None:
         """Listen, and register. An API that has no webhooks, or does not let us register, is said in the log.
@@ -99,7 +101,7 @@ class Webhooks:
             await hook.ready()
         app = web.Application(client_max_size=_LARGEST_REVIEW)
         for hook in self._hooks:
-            app.router.add_post(hook.path + self._secret, hook.answer)
+            app.router.add_post(hook.path + self._secret, self.metrics.counted(hook.path, hook.answer))
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
         everywhere = self._settings.url or self._settings.service

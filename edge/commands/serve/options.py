@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from edge.commands.health_option import health_address
+from edge.commands.health_option import health_address, metrics_address
 from edge.commands.metal3.options import empty_checksum_type
 from edge.commands.serve.parameter_types import Interface, Ipv4, NetworkList, Osie, Size
 from edge.composition.settings import Service
@@ -274,6 +274,7 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
     ),
     "process": (
         health_address,
+        metrics_address,
         click.option(
             "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", help="Verbosity."
         ),

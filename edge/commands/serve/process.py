@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from edge.artifacts import DirectoryInUseError
+from edge.commands.health_option import operator_addresses
 from edge.commands.serve.stack_settings import settings
 from edge.commands.settings_in_use import begin
 from edge.composition.heap import settle
@@ -25,6 +26,7 @@ from edge.composition.process import (
     HealthError,
     HealthServer,
     Notifier,
+    OperatorAddresses,
     Reload,
     Step,
     Watchdog,
@@ -82,18 +84,19 @@ def run(services: frozenset[Service], options: dict[str, Any]) -> None:
     # Every transfer and connection is a file; the usual soft limit, 1,024, is less than a rack needs.
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     gc.set_threshold(50_000, 20, 100)  # taking in 100,000 machines makes many objects and no garbage
-    steps = begin(click.get_current_context())
-    sys.exit(uvloop.run(_run(settings(services, options), options["health_address"], steps)))
+    context = click.get_current_context()
+    steps = begin(context)
+    sys.exit(uvloop.run(_run(settings(services, options), operator_addresses(context), steps)))
 
 
-async def _run(stack_settings: StackSettings, health: tuple[str, int] | None, steps: Sequence[Step]) -> int:
+async def _run(stack_settings: StackSettings, addresses: OperatorAddresses, steps: Sequence[Step]) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     stack, notifier = Stack(stack_settings), Notifier.from_environment()
     try:
-        async with HealthServer(lambda: stack.not_ready).listening(health):
+        async with HealthServer(lambda: stack.readiness, stack.metrics).listening(addresses):
             await _until(stop, stack, notifier, stack_settings, steps)
     except _EXPECTED as error:
         log.error("%s", error)

@@ -33,7 +33,7 @@ _CONTROLLER_TIMES = ("scheduled_timeout", "cancelling_timeout", "action_timeout"
 def settings(services: frozenset[Service], options: dict[str, Any]) -> StackSettings:
     """From the options to what the stack takes. Raises click.UsageError."""
     given = dict(options)
-    for name in ("log_level", "log_format", "health_address"):
+    for name in ("log_level", "log_format", "health_address", "metrics_address"):
         given.pop(name, None)
     interfaces, public_ip = given.pop("interface", ()), given.pop("public_ip", None)
     networks = _networks(interfaces, public_ip) if services & (EDGE | {Service.SERVER}) else (LOOPBACK,)

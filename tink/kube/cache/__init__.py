@@ -6,6 +6,6 @@
 
 from tink.kube.cache.compression import ObjectCompressor
 from tink.kube.cache.index import Index
-from tink.kube.cache.informer import Informer
+from tink.kube.cache.informer import AWAY_SECONDS, Informer
 
-__all__ = ["Index", "Informer", "ObjectCompressor"]
+__all__ = ["AWAY_SECONDS", "Index", "Informer", "ObjectCompressor"]
