@@ -13,7 +13,7 @@ from edge.configuration.example import example
 from edge.configuration.file import ConfigError, ConfigFile, Problem, read
 from edge.configuration.groups import GROUPS, REST, GroupedCommand, group_of
 from edge.configuration.options import DEFAULT_FILE, SERVICES, Schema, key, prepare, reads_file, settable, variable
-from edge.configuration.origin import Origin, origins
+from edge.configuration.origin import Origin, origins, place
 from edge.configuration.values import apply, check, file_of
 from edge.configuration.variables import unknown_variables
 
@@ -35,6 +35,7 @@ __all__ = [
     "group_of",
     "key",
     "origins",
+    "place",
     "prepare",
     "read",
     "reads_file",

@@ -11,13 +11,16 @@ import resource
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import click
 
 from edge.artifacts import DirectoryInUseError
 from edge.commands.health_option import operator_addresses
+from edge.commands.serve.agreement import Place, disagreements
 from edge.commands.serve.stack_settings import settings
+from edge.commands.serve.surroundings import obstacles
 from edge.commands.settings_in_use import begin
 from edge.composition.heap import settle
 from edge.composition.logs import set_up
@@ -36,6 +39,7 @@ from edge.composition.process import (
 from edge.composition.settings import Service, StackSettings
 from edge.composition.stack import Stack, StackError
 from edge.composition.status import status_line
+from edge.configuration import place
 from edge.dhcp import DhcpServerError, SettingsError
 from edge.neighbour.router_advertisement import RouterAdvertiserError
 from edge.tftp import TftpServerError
@@ -85,8 +89,24 @@ def run(services: frozenset[Service], options: dict[str, Any]) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     gc.set_threshold(50_000, 20, 100)  # taking in 100,000 machines makes many objects and no garbage
     context = click.get_current_context()
+    where = partial(place, context)
+    stack_settings = settings(services, options, where)
     steps = begin(context)
-    sys.exit(uvloop.run(_run(settings(services, options), operator_addresses(context), steps)))
+    if not _fits(services, options, where):
+        sys.exit(1)
+    sys.exit(uvloop.run(_run(stack_settings, operator_addresses(context), steps)))
+
+
+def _fits(services: frozenset[Service], options: dict[str, Any], where: Place) -> bool:
+    """Say what is strange in the settings, and what this host lacks for them; whether it can be tried."""
+    fits = True
+    for each in (*disagreements(services, options), *obstacles(services, options)):
+        if each.is_error:
+            log.error("%s", each.text(where))
+            fits = False
+        elif each.keys != ("interface",):  # who follows the networks says that, and when it is over
+            log.warning("%s", each.text(where))
+    return fits
 
 
 async def _run(stack_settings: StackSettings, addresses: OperatorAddresses, steps: Sequence[Step]) -> int:
