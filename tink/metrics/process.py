@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 
@@ -18,11 +19,20 @@ def process_registry(not_ready: Callable[[], str]) -> CollectorRegistry:
     `not_ready()` says why this process can't do its work; empty: it can.
     """
     registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
+    _Process(registry=registry)
     PlatformCollector(registry=registry)
     GCCollector(registry=registry)
     registry.register(_Ready(not_ready))
     return registry
+
+
+class _Process(ProcessCollector):
+    """Of this process alone: its units hide the rest of /proc (ProcSubset=pid), and with /proc/stat, where the library
+    looks for the time of the boot, all of its metrics would be gone.
+    """
+
+    def _boot_time(self) -> float:
+        return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class _Ready(Collector):

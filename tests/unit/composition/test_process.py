@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import logging
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -201,9 +204,26 @@ async def test_metrics_are_beside_the_probes() -> None:
     async with server.listening(OperatorAddresses(metrics=("127.0.0.1", port), wanted=True)):
         status, text = await ask(port, "GET /metrics")
         assert status == "200"
-        assert "\ntinkedge_ready 0.0\n" in text
-        assert "\nprocess_resident_memory_bytes " in text
+        assert "tinkedge_ready 0.0" in text.splitlines()
+        assert "# TYPE process_resident_memory_bytes gauge" in text.splitlines()
         assert await ask(port, "GET /readyz") == ("200", "ok")
+
+
+def test_metrics_of_the_process_are_there_in_a_unit_that_hides_the_rest_of_proc(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = builtins.open
+
+    def hiding(name: Any, *args: Any, **options: Any) -> Any:
+        if str(name) == "/proc/stat":
+            raise FileNotFoundError(name)
+        return known(name, *args, **options)
+
+    monkeypatch.setattr(builtins, "open", hiding)
+    registry = process_registry(str)
+    assert (registry.get_sample_value("process_resident_memory_bytes") or 0) > 0
+    begun = registry.get_sample_value("process_start_time_seconds") or 0
+    assert 0 < time.time() - begun < 86400
 
 
 async def test_second_service_on_a_host_runs_without_the_metrics_that_nobody_asked_for(
