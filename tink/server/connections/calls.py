@@ -15,7 +15,7 @@ import grpc.aio
 from tink.metrics import Histograms
 
 Method = tuple[str, str, str]
-"""Kind, service and name: `unary`, `proto.WorkflowService`, `PublishEvent`."""
+"""Kind, full name of the service, and name: `unary`, ..., `PublishEvent`."""
 
 UNKNOWN: Final[Method] = ("unary", "unknown", "unknown")
 """All methods that nobody serves: their names are the callers'."""
@@ -62,7 +62,7 @@ class CallCounts:
 
 
 def method_of(name: str, handler: grpc.RpcMethodHandler[Any, Any]) -> Method:
-    """Of a method by its path, `/proto.WorkflowService/PublishEvent`."""
+    """Of a method by its path, /SERVICE/METHOD."""
     service, _, method = name.lstrip("/").partition("/")
     kind = {(False, False): "unary", (True, False): "client_stream", (False, True): "server_stream"}
     return kind.get((handler.request_streaming, handler.response_streaming), "bidi_stream"), service, method
