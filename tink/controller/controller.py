@@ -242,9 +242,12 @@ def _log(workflow: Raw, patch: Patch, before: str | None) -> None:
     if patch.subresource != "status":
         return
     if after != before:
-        log.info("Workflow %s: %s -> %s%s", NamespacedName.of(workflow), before or "(new)", after, _why(status))
+        fields = {"workflow": str(NamespacedName.of(workflow)), "state": after or "", "before": before or ""}
+        why = _why(status)
+        log.info("Workflow %s: %s -> %s%s", fields["workflow"], before or "(new)", after, why, extra={"fields": fields})
     elif not after:
-        log.info("Workflow %s is not prepared yet%s", NamespacedName.of(workflow), _why(status))
+        name = str(NamespacedName.of(workflow))
+        log.info("Workflow %s is not prepared yet%s", name, _why(status), extra={"fields": {"workflow": name}})
 
 
 def _shown_state(workflow: Raw) -> str | None:

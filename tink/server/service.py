@@ -165,7 +165,8 @@ class WorkflowService(pb_grpc.WorkflowServiceServicer):
         elsewhere = peer not in self._agents.addresses(key)
         if elsewhere:
             story += f" (so says {peer})"  # it has shown something else, or nothing is asked
-        log.info("Workflow %s: agent %s: %s", name, agent_id, story)
+        fields = {"workflow": name, "agent": agent_id, "hardware": str(key), "address": peer}
+        log.info("Workflow %s: agent %s: %s", name, agent_id, story, extra={"fields": fields})
         kind = ActivityKind.EVENT
         self._observe(AgentActivity(agent_id, peer, kind, story, str(key), name, elsewhere=elsewhere))
 
@@ -222,7 +223,9 @@ class WorkflowService(pb_grpc.WorkflowServiceServicer):
         """
         why = why if peer in why else f"{peer} asked as {agent_id!r}: {why}"
         limited, what = (self._of_machines, (key, peer)) if any(key) else (self._of_strangers, peer)
-        if limited.warning("agent %r at %s refused: %s", agent_id, peer, why, key=what):
+        fields = {"agent": agent_id, "hardware": str(key) if any(key) else "", "address": peer, "outcome": "refused"}
+        text = "agent %r at %s refused: %s"
+        if limited.warning(text, agent_id, peer, why, key=what, fields=fields):
             self._observe(AgentActivity(agent_id, peer, ActivityKind.REFUSED, why, str(key)))
 
 
