@@ -66,7 +66,7 @@ class JournalWriter(StreamWriter):
 
 
 def entry(priority: str, message: str, fields: Mapping[str, Any]) -> bytes:
-    """A datagram; `fields` by their names in JSON lines, which become `TINKEDGE_NAME`."""
+    """A datagram; `fields` by their names in JSON lines, in capitals behind our prefix."""
     text = message.encode("utf-8", "backslashreplace")
     parts = [b"PRIORITY=", priority.encode(), b"\n", _MESSAGE, _LENGTH.pack(len(text)), text]
     parts.append(b"\nSYSLOG_IDENTIFIER=tinkedge\n")
