@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edge.composition.host import NetworkState
+from edge.composition.readiness import Readiness
 from edge.composition.settings import EDGE, Service, StackSettings
 
 
-def status_line(settings: StackSettings, networks: Sequence[NetworkState], not_ready: str, machines: int) -> str:
-    """`not_ready`: why not; empty: it is ready. `machines`: how many Hardware the edge knows."""
-    if not_ready:
-        return f"not ready: {not_ready}"
+def status_line(settings: StackSettings, networks: Sequence[NetworkState], readiness: Readiness, machines: int) -> str:
+    """`machines`: how many Hardware the edge knows."""
+    if readiness.problem:
+        return f"not ready: {readiness.problem}"
     services = settings.services
     parts = [", ".join(sorted(services))]
     if services & (EDGE | {Service.SERVER}):
@@ -21,4 +22,4 @@ def status_line(settings: StackSettings, networks: Sequence[NetworkState], not_r
         parts.append(f"for {machines} machine{'' if machines == 1 else 's'}")
     if Service.APISERVER in services:
         parts.append(f"with the embedded API on port {settings.api_port}")
-    return f"serving {' '.join(parts)}"
+    return "; ".join((f"serving {' '.join(parts)}", *readiness.notes))

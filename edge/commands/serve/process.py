@@ -133,7 +133,7 @@ async def _until(
     stop: asyncio.Event, stack: Stack, notifier: Notifier, stack_settings: StackSettings, steps: Sequence[Step]
 ) -> None:
     def status() -> str:
-        return status_line(stack_settings, stack.networks, stack.not_ready, len(stack.inventory))
+        return status_line(stack_settings, stack.networks, stack.readiness, len(stack.inventory))
 
     reload = Reload(notifier, status, steps)
     reload.listen()

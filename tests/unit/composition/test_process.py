@@ -118,8 +118,11 @@ async def test_probe_that_does_not_answer_is_named(notifier: Notifier, caplog: p
 def test_status_says_what_is_served_and_where() -> None:
     settings = StackSettings(frozenset({Service.DHCP, Service.HTTP}), networks=(Network("eth1", ""),))
     networks = [NetworkState("eth1", "10.0.0.1")]
-    assert status_line(settings, networks, "", 1) == "serving dhcp, http on eth1 (10.0.0.1) for 1 machine"
-    assert status_line(settings, networks, "starting", 1) == "not ready: starting"
+    assert status_line(settings, networks, Readiness(), 1) == "serving dhcp, http on eth1 (10.0.0.1) for 1 machine"
+    assert status_line(settings, networks, Readiness("starting"), 1) == "not ready: starting"
+    leads = Readiness("", ("this replica leads",))
+    said = status_line(StackSettings(frozenset({Service.CONTROLLER})), [], leads, 0)
+    assert said == "serving controller; this replica leads"
 
 
 async def test_sighup_reads_keys_again_and_says_which_are_bad(
