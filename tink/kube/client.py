@@ -237,9 +237,10 @@ class KubeClient:
 
     @asynccontextmanager
     async def watch(
-        self, resource: ResourceType, namespace: str | None, resource_version: str, seconds: int
+        self, resource: ResourceType, namespace: str | None, resource_version: str, seconds: int, *, name: str = ""
     ) -> AsyncIterator[aiohttp.StreamReader]:
-        """The raw stream of a watch (a line of JSON per event) that the API ends after about `seconds`.
+        """The raw stream of a watch (a line of JSON per event) that the API ends after about `seconds`; with `name`, of
+        that object alone, for which the right to watch that one suffices.
 
         Silence longer than that, or 50 s without a sign of life, is a dead connection and raises UnreachableError.
         Raises ApiError.
@@ -250,6 +251,8 @@ class KubeClient:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(seconds),
         }
+        if name:
+            query["fieldSelector"] = f"metadata.name={name}"
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=seconds + 15)
         async with self._request("GET", resource.path(namespace), timeout=timeout, query=query) as response:
             _probe(response)
