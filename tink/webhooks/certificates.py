@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from tink.api.v1alpha2 import as_mapping
 from tink.kube.certificates import builder, common_name, new_key, private_pem
 from tink.kube.client import ConflictError, KubeClient, NotFoundError
 from tink.kube.resources import SECRET
@@ -160,7 +161,7 @@ class SecretKeeper:
             except NotFoundError:
                 made, version = renewed(None, now), None
             else:
-                self._version = found["metadata"]["resourceVersion"]
+                self._version = str(as_mapping(found.get("metadata")).get("resourceVersion", ""))
                 kept = self._read(found)
                 if not kept.ageing(now):
                     return kept
