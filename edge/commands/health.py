@@ -11,7 +11,7 @@ import sys
 
 import click
 
-from edge.commands.health_option import METRICS_PORTS
+from edge.commands.options import METRICS_PORTS
 
 _PORT = click.IntRange(1, 65535)
 _MOST_BYTES = 4096

@@ -146,9 +146,9 @@ class Serving:
             app = AdminApp(
                 self._journey,
                 self._inventory,
+                self._networks,
                 tokens.holds,
                 registry=self._metrics,
-                networks=self._networks,
                 ready=lambda: self._readiness().problem,
                 note=lambda: "; ".join(self._readiness().notes),
             )
@@ -293,4 +293,5 @@ def _boot_settings(settings: StackSettings, metadata: MetadataSettings | None) -
         token=(lambda mac: keys.mint(mac, time.time())) if keys is not None else None,
         metadata_token=tokens.mint if tokens is not None and edge.metadata_tokens else None,
         insecure_registries=edge.insecure_registries,
+        kernel_parameters=edge.kernel_parameters,
     )

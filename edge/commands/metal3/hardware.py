@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edge.commands.health_option import health_address, metrics_address, operator_addresses
+from edge.commands import options
 from edge.commands.hosts import host_options, osies_by_architecture
 from edge.commands.settings_in_use import begin
 from edge.composition.logs import set_up
@@ -36,7 +36,7 @@ _STATUS = "keeping Hardware in step with BareMetalHosts"
     default=None,
     help="The API with the hosts, where the Hardware goes, too.  [default: the service account of this pod]",
 )
-@click.option("--context", default=None, help="A context of the kubeconfig.  [default: its current one]")
+@options.context
 @click.option("-n", "--namespace", default=None, help="Hosts of this namespace only.  [default: of all]")
 @click.option("--once", is_flag=True, help="Bring every host in step once, and exit: with 1 if one could not be.")
 @click.option(
@@ -50,12 +50,10 @@ _STATUS = "keeping Hardware in step with BareMetalHosts"
     "--leader-elect/--no-leader-elect", default=True, help="Of several replicas one works, agreed by a Lease."
 )
 @click.option("--lease-namespace", default="", help="Where the Lease is.  [default: this pod's namespace, or default]")
-@health_address
-@metrics_address
-@click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", help="Verbosity."
-)
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="Lines for people or programs.")
+@options.health_address
+@options.metrics_address
+@options.log_level
+@options.log_format
 def metal3(
     kubeconfig: Path | None,
     context: str | None,
@@ -95,7 +93,7 @@ def metal3(
     follower = Follower(kubeconfig, context, namespace, Metal3Settings(hosts, resync), election)
     try:
         ctx = click.get_current_context()
-        steps, addresses = begin(ctx), operator_addresses(ctx)
+        steps, addresses = begin(ctx), options.operator_addresses(ctx)
         sys.exit(uvloop.run(follower.once() if once else _until_stopped(follower, addresses, steps)))
     except (ApiError, HealthError, KubeConfigError) as error:
         raise click.ClickException(str(error)) from error

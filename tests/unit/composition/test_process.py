@@ -18,9 +18,9 @@ import pytest
 from edge.composition.host import Network, NetworkState
 from edge.composition.logs import StreamWriter, set_up
 from edge.composition.process import HealthError, HealthServer, Notifier, OperatorAddresses, Reload, Watchdog, report
+from edge.composition.process.status import status_line
 from edge.composition.readiness import Readiness
 from edge.composition.settings import Service, StackSettings
-from edge.composition.status import status_line
 from tests.ports import free_port
 from tink.files.key_file import KeyFile
 from tink.metrics.process import process_registry

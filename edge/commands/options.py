@@ -1,9 +1,10 @@
-"""The options that every service has for probes and Prometheus; apart, for those that need no more of the stack."""
+"""Options that several commands have. Nothing of the stack is imported, for commands that need none of it."""
 
 from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -12,7 +13,8 @@ from click.core import ParameterSource
 if TYPE_CHECKING:
     from edge.composition.process import OperatorAddresses
 
-Command = Callable[..., Any]
+Command = Callable[..., None]
+
 
 METRICS_PORTS: Final = {"controller": 7091, "server": 7092, "apiserver": 7093, "metal3": 7094, "metal3-webhook": 7095}
 """Where the services have their metrics that have no operators' HTTP as the edge has, unless told otherwise."""
@@ -75,3 +77,44 @@ def operator_addresses(ctx: click.Context) -> OperatorAddresses:
     metrics = ctx.params["metrics_address"]
     wanted = ctx.get_parameter_source("metrics_address") is not ParameterSource.DEFAULT
     return OperatorAddresses(ctx.params["health_address"], None if metrics == NOWHERE else metrics, wanted)
+
+
+log_level = click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", help="Verbosity."
+)
+log_format = click.option(
+    "--log-format", type=click.Choice(["text", "json"]), default="text", help="Lines for people or programs."
+)
+context = click.option("--context", default=None, help="A context of the kubeconfig.  [default: its current one]")
+empty_checksum_type = click.option(
+    "--empty-checksum-type",
+    type=click.Choice(["md5", "auto"]),
+    default="md5",
+    help="What an image of a BareMetalHost v1alpha1 without a checksumType means: md5, or auto where the "
+    "baremetal-operator detects it.",
+)
+"""All commands about Metal3's hosts must agree on it."""
+
+
+def data_dir(what: str) -> Callable[[Command], Command]:
+    """The option of a command that works in a data directory."""
+    return click.option(
+        "--data-dir", type=click.Path(path_type=Path, file_okay=False), default=Path("/var/lib/tinkedge"), help=what
+    )
+
+
+def kubeconfig(whose: str) -> Callable[[Command], Command]:
+    """The option of a command that is used as kubectl is, and finds the cluster where kubectl does."""
+
+    def found(_ctx: click.Context, _option: click.Parameter, given: Path | None) -> Path | None:
+        own = Path.home() / ".kube" / "config"
+        return given or (own if own.is_file() else None)
+
+    return click.option(
+        "--kubeconfig",
+        type=click.Path(path_type=Path, dir_okay=False),
+        envvar=["TINKEDGE_KUBECONFIG", "KUBECONFIG"],
+        default=None,
+        callback=found,
+        help=f"{whose}  [default: $KUBECONFIG, ~/.kube/config, or the service account of the pod]",
+    )
