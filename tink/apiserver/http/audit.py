@@ -1,0 +1,68 @@
+"""Who did what, in the log: a line for each write of a user, and for what he may not.
+
+    alice from 10.0.0.7: delete workflows.tinkerbell.org default/install: 200
+    admin as bob from 127.0.0.1: ...
+
+Reads are not in it, nor is what our own components write with the administrator's token, which is what the journey and
+Events tell. There are no bodies and no tokens in it. So many lines a minute at most, and of one user no more than a
+share: the log says how many were left out.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from aiohttp import web
+
+from tink.apiserver.access import ADMIN, Action, Caller, Request
+from tink.limits.log import LimitedLog
+
+log = logging.getLogger(__name__)
+
+CAPACITY: Final = 1000
+SHARE: Final = 500
+"""Lines in a minute: in all, and of one user."""
+_READS: Final = frozenset({"get", "list", "watch", "head", ""})
+_OURS: Final = "tinkedge"
+"""How our components call themselves (User-Agent)."""
+_QUESTIONS: Final = frozenset({"authorization.k8s.io", "authentication.k8s.io"})
+
+
+class Audit:
+    """Writes the lines. `clock` gives seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = LimitedLog(log, clock, capacity=CAPACITY, share=SHARE)
+
+    def answered(self, request: web.Request, caller: Caller, action: Action | Request, status: int) -> None:
+        """A request was answered."""
+        if isinstance(action, Request) or action.verb in _READS or action.group in _QUESTIONS:
+            return
+        if caller == ADMIN and request.headers.get("User-Agent", "").partition("/")[0] == _OURS:
+            return
+        place = f"{action.namespace}/{action.name}" if action.resource != "namespaces" else action.name
+        tried = " (dry run)" if "dryRun" in request.query else ""
+        self._log.log(
+            logging.INFO,
+            "%s from %s: %s %s%s %s%s: %d",
+            _who(caller),
+            request.remote,
+            action.verb,
+            action.combined,
+            f".{action.group}" if action.group else "",
+            place.strip("/"),
+            tried,
+            status,
+            owner=caller.name,
+        )
+
+    def refused(self, caller: Caller, address: str, why: str) -> None:
+        """A request was forbidden: the same once a minute."""
+        self._log.log(logging.INFO, "%s from %s: refused: %s", _who(caller), address, why, key=why, owner=caller.name)
+
+
+def _who(caller: Caller) -> str:
+    return f"{caller.by} as {caller.name}" if caller.by else caller.name
