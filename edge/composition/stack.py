@@ -163,7 +163,12 @@ class Stack:
         return applied
 
     async def _start_api(self) -> Path:
-        api = self._api = ApiServer(self._settings.data_dir, port=self._settings.api_port)
+        api = self._api = ApiServer(
+            self._settings.data_dir,
+            port=self._settings.api_port,
+            addresses=self._settings.api_addresses,
+            names=self._settings.api_names,
+        )
         await api.start()
         self._exit.push_async_callback(api.stop)
         log.info("embedded API on %s, kubeconfig %s", api.url, api.kubeconfig)

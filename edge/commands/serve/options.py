@@ -9,7 +9,7 @@ import click
 
 from edge.commands.health_option import health_address
 from edge.commands.metal3.options import empty_checksum_type
-from edge.commands.serve.parameter_types import Interface, Ipv4, NetworkList, Osie, Size
+from edge.commands.serve.parameter_types import ApiAddress, HostName, Interface, Ipv4, NetworkList, Osie, Size
 from edge.composition.settings import Service
 from edge.machines import DhcpMode, NetbootWhen
 from tink.server import DEFAULT_LIFETIME_SECONDS, AgentAuth
@@ -85,7 +85,20 @@ _WEBHOOK_ADDRESS = (
 )
 _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
     Service.APISERVER: (
-        click.option("--api-port", type=_PORT, default=6443, help="Port of the embedded API, on loopback."),
+        click.option("--api-port", type=_PORT, default=6443, help="Port of the embedded API."),
+        click.option(
+            "--api-address",
+            type=ApiAddress(),
+            multiple=True,
+            help="An address of this host where the embedded API is there for other hosts, too, each user with a token "
+            "(tinkedge kubeconfig). Repeatable; 0.0.0.0: all, with --api-name. Default: on loopback alone.",
+        ),
+        click.option(
+            "--api-name",
+            type=HostName(),
+            multiple=True,
+            help="A name or address by which other hosts reach the API, for its certificate. Repeatable.",
+        ),
     ),
     Service.DHCP: (
         click.option(
