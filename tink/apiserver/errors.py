@@ -109,9 +109,9 @@ def bad_request(message: str) -> StatusError:
     return StatusError(400, "BadRequest", message)
 
 
-def no_such_path() -> StatusError:
+def no_such_path(advice: str = "") -> StatusError:
     """Refuse: nothing is served under this path."""
-    return StatusError(404, "NotFound", "the server could not find the requested resource", {})
+    return StatusError(404, "NotFound", advice or "the server could not find the requested resource", {})
 
 
 def method_not_allowed() -> StatusError:

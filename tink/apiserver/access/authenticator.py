@@ -111,7 +111,7 @@ class Authenticator:
             return False
         self._use(users)
         self._state, self._reported = state, ""
-        log.info("%s read again: it now has %d users", self._path, len(users.users))
+        log.info("%s read again: users %s", self._path, ", ".join(sorted(users.users)[:20]) or "none")
         return True
 
     def _use(self, users: Users) -> None:

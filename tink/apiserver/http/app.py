@@ -52,7 +52,7 @@ from tink.apiserver.requests import (
     parse_path,
     parse_version,
 )
-from tink.apiserver.resources import Registry, Resource
+from tink.apiserver.resources import Registry, Resource, advice
 from tink.apiserver.store import StorageError, Store
 from tink.apiserver.write import Result, Reviewer, Scales, Verbs, find_review
 from tink.offload import offload, weight
@@ -140,7 +140,7 @@ class Api:
         action = wanted(request.method, path, target, request.query)
         authorize(caller, action)
         response = await self._authorized(request, path, target)
-        self._audit.answered(request, caller, action, response.status)
+        self._audit.answered(request, caller, action, response)
         return response
 
     async def _authorized(self, request: web.Request, path: str, target: Target | None) -> web.StreamResponse:
@@ -173,7 +173,7 @@ class Api:
             or (target.namespace and not resource.namespaced)
             or (target.name and resource.namespaced and not target.namespace)
         ):
-            raise errors.no_such_path()
+            raise errors.no_such_path(advice(target.group, target.version, target.plural) if target else "")
         if target.name in (".", ".."):
             raise errors.bad_request(f"Name parameter invalid: \"{target.name}\": may not be '{target.name}'")
         if (target.subresource and target.subresource not in resource.parts) or target.more:

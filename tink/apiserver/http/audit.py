@@ -13,8 +13,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
+import orjson
 from aiohttp import web
 
 from tink.apiserver.access import ADMIN, Action, Caller, Request
@@ -28,6 +30,8 @@ SHARE: Final = 500
 _READS: Final = frozenset({"get", "list", "watch", "head", ""})
 _OURS: Final = "tinkedge"
 """How our components call themselves (User-Agent)."""
+_CREATED: Final = 201
+_LONG: Final = 64 << 10
 _QUESTIONS: Final = frozenset({"authorization.k8s.io", "authentication.k8s.io"})
 
 
@@ -37,13 +41,16 @@ class Audit:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = LimitedLog(log, clock, capacity=CAPACITY, share=SHARE)
 
-    def answered(self, request: web.Request, caller: Caller, action: Action | Request, status: int) -> None:
+    def answered(
+        self, request: web.Request, caller: Caller, action: Action | Request, response: web.StreamResponse
+    ) -> None:
         """A request was answered."""
         if isinstance(action, Request) or action.verb in _READS or action.group in _QUESTIONS:
             return
         if caller == ADMIN and request.headers.get("User-Agent", "").partition("/")[0] == _OURS:
             return
-        place = f"{action.namespace}/{action.name}" if action.resource != "namespaces" else action.name
+        name = action.name or _created(response)
+        place = f"{action.namespace}/{name}" if action.resource != "namespaces" else name
         tried = " (dry run)" if "dryRun" in request.query else ""
         self._log.log(
             logging.INFO,
@@ -55,7 +62,7 @@ class Audit:
             f".{action.group}" if action.group else "",
             place.strip("/"),
             tried,
-            status,
+            response.status,
             owner=caller.name,
         )
 
@@ -66,3 +73,13 @@ class Audit:
 
 def _who(caller: Caller) -> str:
     return f"{caller.by} as {caller.name}" if caller.by else caller.name
+
+
+def _created(response: web.StreamResponse) -> str:
+    """The name of what was created; "" where the answer is long, or in another form."""
+    body = response.body if isinstance(response, web.Response) and response.status == _CREATED else None
+    if not isinstance(body, bytes) or len(body) > _LONG:
+        return ""
+    with suppress(orjson.JSONDecodeError, LookupError, TypeError):
+        return str(orjson.loads(body)["metadata"]["name"])
+    return ""

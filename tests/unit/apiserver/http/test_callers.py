@@ -307,3 +307,59 @@ async def test_log_says_who_wrote_what_and_who_was_refused_and_has_no_token(
     ]
     for secret in (token.rpartition(".")[2], viewer.rpartition(".")[2], some.token, "SECRET"):
         assert secret not in caplog.text
+
+
+async def test_log_says_what_was_created(some: Client, user: User, caplog: pytest.LogCaptureFixture) -> None:
+    token = user("alice", "edit")
+    with caplog.at_level(logging.INFO):
+        new = {**WORKFLOW, "metadata": {"generateName": "many-"}}
+        name = (await some("POST", WORKFLOWS, new, token=token)).json["metadata"]["name"]
+    assert f"alice from 127.0.0.1: create workflows.tinkerbell.org default/{name}: 201" in caplog.text
+
+
+async def test_components_with_the_administrators_token_do_not_fill_the_log(
+    some: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    headers = {"Authorization": f"Bearer {some.token}"}
+    with caplog.at_level(logging.INFO):
+        for agent in ("tinkedge", "kubectl/v1.32.4"):
+            async with some._session.delete(WORKFLOWS, headers={**headers, "User-Agent": agent}) as answer:
+                assert answer.status == 200
+    assert [line for line in caplog.messages if "deletecollection" in line] == [
+        "admin from 127.0.0.1: deletecollection workflows.tinkerbell.org default: 200"
+    ]
+
+
+# --- versions that are known and not served
+
+
+async def test_objects_of_v1alpha1_are_answered_with_what_to_do_about_them(api: Client) -> None:
+    """kubectl asks only for kinds that discovery names; to what it can't list or watch, other tools pay no heed."""
+    group = (await api("GET", "/apis/tinkerbell.org")).json
+    assert [version["version"] for version in group["versions"]] == ["v1alpha2", "v1alpha1"]
+    assert group["preferredVersion"]["version"] == "v1alpha2"
+    for kind in (
+        (await api("GET", "/apis/tinkerbell.org/v1alpha1")).json["resources"],
+        (await api("GET", "/apis", accept="application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")).json[
+            "items"
+        ][-1]["versions"][1]["resources"],
+    ):
+        assert [(each.get("name") or each["resource"], each["verbs"]) for each in kind] == [
+            ("hardware", []),
+            ("templates", []),
+            ("workflows", []),
+        ]
+    old = {"apiVersion": "tinkerbell.org/v1alpha1", "kind": "Hardware", "metadata": {"name": "m"}}
+    base = "/apis/tinkerbell.org/v1alpha1/namespaces/default/hardware"
+    for method, path, body in (("POST", base, old), ("GET", f"{base}/m", None), ("PUT", f"{base}/m", old)):
+        answer = await api(method, path, body)
+        assert (answer.status, answer.json["reason"]) == (404, "NotFound")
+        assert "make today's of them with `tinkedge convert -f FILE --out FILE`" in answer.json["message"]
+    paths = (await api("GET", "/openapi/v3")).json["paths"]
+    assert "apis/tinkerbell.org/v1alpha1" not in paths
+
+
+async def test_v1alpha1_is_not_named_where_nothing_of_it_is_known(bare: Client) -> None:
+    assert (await bare("GET", "/apis/tinkerbell.org")).status == 404
+    listed = [group["name"] for group in (await bare("GET", "/apis")).json["groups"]]
+    assert "tinkerbell.org" not in listed
