@@ -53,6 +53,7 @@ Manifests = list[tuple[Path, Raw]]
 
 _HOOKS = frozenset({Service.WEBHOOKS, Service.CONVERSION})
 
+_STARTING = "starting"
 _SYNC_SECONDS = 30.0  # seconds without a further object of a list; an API that answers lists thousands in far less
 
 
@@ -69,7 +70,7 @@ class Stack:
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
         self._failure: str | None = None
-        self._not_ready = "starting"
+        self._not_ready = _STARTING
         self._informers: dict[ResourceType, Informer] = {}
         self._api: ApiServer | None = None
         # One packed copy of each Hardware, for the informer and the inventory alike.
@@ -98,8 +99,11 @@ class Stack:
     @property
     def not_ready(self) -> str:
         """Why machines can't be served: what /readyz says. Empty: they can."""
-        reasons = [self._not_ready, self._networks.not_ready() if self._networks is not None else ""]
-        return next(filter(None, [*reasons, *(informer.denied for informer in self._informers.values())]), "")
+        denied = next(filter(None, (informer.denied for informer in self._informers.values())), "")
+        if self._not_ready == _STARTING and denied:
+            return f"{_STARTING}: {denied}"
+        networks = self._networks.not_ready() if self._networks is not None else ""
+        return self._not_ready or networks or denied
 
     @property
     def networks(self) -> list[NetworkState]:

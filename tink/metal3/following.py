@@ -26,8 +26,14 @@ log = logging.getLogger(__name__)
 
 _CHECK_SECONDS = 10.0
 """How often it is looked whether the version is still served, and can be read: until then no change is noticed."""
+_SAY_AGAIN_FIRST, _SAY_AGAIN_LONGEST = 60.0, 3600.0
+"""Seconds until it is said again what is waited for, and the longest such pause."""
+_DENIED = (401, 403)
 _SYNC_SECONDS = 120.0
 """How long a single run waits for lists."""
+
+
+_ADVICE = ": is what --kubeconfig has (or the service account) still good, and may it do that?"
 
 
 class _OtherVersionError(Exception):
@@ -53,6 +59,13 @@ class Follower:
         self._settings = settings
         self._election = election
         self._check_seconds = check_seconds
+        self._waiting = "starting"
+        self._informers: list[Informer] = []
+
+    @property
+    def not_ready(self) -> str:
+        """Why no host is followed; empty: they are."""
+        return self._waiting or next(filter(None, (each.denied for each in self._informers)), "")
 
     async def run(self) -> None:
         """Keep Hardware in step until cancelled. Raises KubeConfigError."""
@@ -62,6 +75,7 @@ class Follower:
             while True:
                 hosts, details = await self._served(client)
                 informers, controller = self._controller(client, hosts, details, elector)
+                self._informers = informers
                 try:
                     await _together(
                         controller.run(), self._watch(client, hosts, details), *(each.run() for each in informers)
@@ -101,18 +115,27 @@ class Follower:
 
     async def _served(self, client: KubeClient) -> tuple[ResourceType, bool]:
         """The version of the hosts, as soon as there is one, and whether there are HardwareData."""
-        backoff, logged = Backoff(0.5, 15.0), ""
+        backoff, again = Backoff(0.5, 15.0), Backoff(_SAY_AGAIN_FIRST, _SAY_AGAIN_LONGEST)
+        clock = asyncio.get_running_loop().time
+        since = clock()
+        due = since
         while True:
             try:
                 hosts = await served_hosts(client, self._namespace)
                 if hosts is not None:
-                    return hosts, await is_served(client, HARDWARE_DATA, self._namespace)
+                    found = hosts, await is_served(client, HARDWARE_DATA, self._namespace)
+                    self._waiting = ""
+                    return found
                 problem = "the API serves no BareMetalHosts yet (`tinkedge crds --metal3`)"
             except ApiError as error:
-                problem = str(error)
-            if problem != logged:
-                log.warning("%s; waiting", problem)
-                logged = problem
+                problem = f"no BareMetalHosts can be read: {error}{_ADVICE if error.status in _DENIED else ''}"
+            now = clock()
+            if problem != self._waiting or now >= due:
+                lasts = f" for {now - since:.0f} s now" if problem == self._waiting else ""
+                log.warning("%s; waiting%s", problem, lasts)
+                if problem != self._waiting:
+                    again.reset()
+                self._waiting, due = problem, now + again.next()
             await asyncio.sleep(backoff.next())
 
     def _controller(

@@ -47,6 +47,8 @@ _SERVICES = [
     pb.DESCRIPTOR.services_by_name["WorkflowService"].full_name,
     output_pb2.DESCRIPTOR.services_by_name["OutputService"].full_name,
 ]
+_SYNC_POLL_SECONDS = 0.2
+"""How often it looks whether all is known that agents may ask for."""
 
 
 class WorkflowServer:
@@ -189,10 +191,9 @@ class WorkflowServer:
             task.cancel()
 
     async def _say_when_ready(self) -> None:
-        waiting = asyncio.gather(*(informer.wait_for_cache_sync() for informer in self._informers))
-        while not self._stopping and not waiting.done():
-            await asyncio.wait([waiting], timeout=0.2)
-        waiting.cancel()
+        # No gather: cancelled, it complains of that when nobody looks at it any more.
+        while not self._stopping and not all(each.has_synced for each in self._informers):  # noqa: ASYNC110 - two, and it may be stopping
+            await asyncio.sleep(_SYNC_POLL_SECONDS)
         if not self._stopping:
             await self._health.ready()
 
