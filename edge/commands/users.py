@@ -152,8 +152,8 @@ def _wrong_at(url: str, authority: Path) -> str:
 
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or 6443
-    context = ssl.create_default_context(cafile=str(authority))
     try:
+        context = ssl.create_default_context(cafile=str(authority))
         with socket.create_connection((host, port), timeout=3) as raw, context.wrap_socket(raw, server_hostname=host):
             return ""
     except ssl.SSLCertVerificationError as error:
