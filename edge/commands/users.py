@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 _DAYS = {"h": 1 / 24, "d": 1, "w": 7, "y": 365}
-_ROLES = ("cluster-admin", "admin", "edit", "view")
+_ROLES = ("cluster-admin", "admin", "edit", "view", "tinkedge-edge", "tinkedge-server")
 """Those of tink.apiserver, which takes a tenth of a second to import."""
 _MOST_DAYS = 100 * 365
 
@@ -60,7 +60,8 @@ class Server(click.ParamType[str]):
     "--role",
     type=click.Choice(_ROLES),
     default=None,
-    help="What the user may do, as Kubernetes' role of this name. Not for a user who has one.",
+    help="What the user may do, as Kubernetes' role of this name; the last two are for a `tinkedge edge` or `server` "
+    "on another host. Not for a user who has one.",
 )
 @click.option(
     "--namespace", "-n", "namespaces", multiple=True, help="The role holds in this namespace only. Repeatable."

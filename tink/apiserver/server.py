@@ -46,6 +46,7 @@ STOP_SECONDS = 5.0
 """How long requests under way get to finish when the server stops, in seconds."""
 SESSION_SECONDS = 1.0
 """How often it looks whether everybody who has something open still may."""
+_DAY_SECONDS = 86400.0
 ANYWHERE = "0.0.0.0"  # noqa: S104 - the operator says so
 """All IPv4 addresses of this host, loopback among them."""
 
@@ -161,6 +162,7 @@ class ApiServer:
             asyncio.create_task(self._lifecycle.run(), name="apiserver lifecycle"),
             asyncio.create_task(self._garbage_collector.run(), name="apiserver garbage collection"),
             asyncio.create_task(_look_at(api.sessions), name="apiserver sessions"),
+            asyncio.create_task(_say_daily(authenticator), name="apiserver tokens"),
         ]
         log.info("Kubernetes API at %s, kubeconfig in %s", self.url, self.kubeconfig)
 
@@ -290,6 +292,12 @@ async def _look_at(sessions: Sessions) -> None:
     while True:
         await asyncio.sleep(SESSION_SECONDS)
         sessions.look()
+
+
+async def _say_daily(authenticator: Authenticator) -> None:
+    while True:
+        authenticator.say_what_expires()
+        await asyncio.sleep(_DAY_SECONDS)
 
 
 def _is_ours(address: str) -> bool:

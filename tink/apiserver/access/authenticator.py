@@ -10,7 +10,7 @@ import hmac
 import logging
 import time
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 RECHECK_SECONDS: Final = 1.0
 """For which the file is taken to be as it was."""
+SOON: Final = timedelta(days=7)
 
 
 class WrongTokenError(Exception):
@@ -92,6 +93,17 @@ class Authenticator:
         if not 0 <= now - self._looked < RECHECK_SECONDS:
             self._looked = now
             self._compare()
+
+    def say_what_expires(self) -> None:
+        """A line in the log for each token that ends within a week. To be called once a day."""
+        for name, credential in self._users.expiring(self._now(), SOON):
+            log.warning(
+                "the token %s of %s expires on %s UTC: `tinkedge kubeconfig --user %s` makes another",
+                credential.id,
+                name,
+                f"{credential.expires:%Y-%m-%d %H:%M}",
+                name,
+            )
 
     def reread(self) -> bool:
         """Look at the file now. False: it can't be used, the users stay as they were, and the log says why."""

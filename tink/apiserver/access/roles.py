@@ -51,14 +51,28 @@ _EDIT: Final = (
     Rule(_WRITE, ("metal3.io",), _METAL3),
 )
 _ADMIN: Final = (Rule(("create",), ("authorization.k8s.io",), ("localsubjectaccessreviews",)),)
+_SERVER: Final = (
+    Rule(("list", "watch"), ("tinkerbell.org",), ("hardware", "workflows")),
+    Rule(("get",), ("tinkerbell.org",), ("workflows",)),
+    Rule(("patch",), ("tinkerbell.org",), ("workflows/status",)),
+)
+_EDGE: Final = (
+    Rule(("list", "watch"), ("tinkerbell.org",), ("hardware", "osies", "workflows")),
+    Rule(("get",), ("tinkerbell.org",), ("hardware",)),
+    Rule(("patch",), ("tinkerbell.org",), ("hardware/status",)),
+    Rule(("get",), ("",), ("secrets",)),
+)
+"""What these components use, as deploy/rbac.yaml has it for clusters; user-data may stand in any Secret."""
 
 ROLES: Final[Mapping[str, tuple[Rule, ...]]] = {
     "cluster-admin": (Rule((ALL,), (ALL,), (ALL,)), Rule((ALL,), paths=(ALL,))),
     "admin": (*_VIEW, *_EDIT, *_ADMIN),
     "edit": (*_VIEW, *_EDIT),
     "view": _VIEW,
+    "tinkedge-edge": _EDGE,
+    "tinkedge-server": _SERVER,
 }
-"""From most to least."""
+"""For people, from most to least; then for components on other hosts."""
 
 EVERYBODY: Final = (
     Rule(("create",), ("authorization.k8s.io",), ("selfsubjectaccessreviews", "selfsubjectrulesreviews")),

@@ -13,7 +13,7 @@ import hashlib
 import hmac
 import re
 import secrets
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Final
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
@@ -84,6 +84,15 @@ class Users(_Kept):
         if user is None:
             return Caller(name)
         return Caller(name, (AUTHENTICATED,), user.role, user.namespaces, credential)
+
+    def expiring(self, now: datetime, within: timedelta) -> list[tuple[str, Credential]]:
+        """The tokens that end soon, and whose they are."""
+        return [
+            (name, credential)
+            for name, user in sorted(self.users.items())
+            for credential in user.credentials
+            if credential.expires is not None and now < credential.expires <= now + within
+        ]
 
     def issue(
         self, name: str, role: str, namespaces: tuple[str, ...], now: datetime, expires: datetime | None

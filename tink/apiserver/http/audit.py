@@ -3,9 +3,8 @@
     alice from 10.0.0.7: delete workflows.tinkerbell.org default/install: 200
     admin as bob from 127.0.0.1: ...
 
-Reads are not in it, nor is what our own components write with the administrator's token, which is what the journey and
-Events tell. There are no bodies and no tokens in it. So many lines a minute at most, and of one user no more than a
-share: the log says how many were left out.
+Reads are not in it, nor is what our own components write: the journey and Events tell that. There are no bodies and no
+tokens in it. So many lines a minute at most, and of one user no more than a share: the log says how many were left out.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Audit:
         """A request was answered."""
         if isinstance(action, Request) or action.verb in _READS or action.group in _QUESTIONS:
             return
-        if caller == ADMIN and request.headers.get("User-Agent", "").partition("/")[0] == _OURS:
+        if _is_ours(caller, request):
             return
         name = action.name or _created(response)
         place = f"{action.namespace}/{name}" if action.resource != "namespaces" else name
@@ -69,6 +68,12 @@ class Audit:
     def refused(self, caller: Caller, address: str, why: str) -> None:
         """A request was forbidden: the same once a minute."""
         self._log.log(logging.INFO, "%s from %s: refused: %s", _who(caller), address, why, key=why, owner=caller.name)
+
+
+def _is_ours(caller: Caller, request: web.Request) -> bool:
+    """Whether a component of ours asks, on this host or another."""
+    agent = request.headers.get("User-Agent", "").partition("/")[0]
+    return caller.role.startswith(f"{_OURS}-") or (caller == ADMIN and agent == _OURS)
 
 
 def _who(caller: Caller) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
+import yaml
 from multidict import CIMultiDict
 
 from tink.api.crds import generate
@@ -22,6 +24,7 @@ from tink.apiserver.access import (
     wants_impersonation,
 )
 
+DEPLOY = Path(__file__).parents[4] / "deploy"
 READS = ("get", "list", "watch")
 WRITES = ("create", "update", "patch", "delete", "deletecollection")
 
@@ -80,6 +83,8 @@ def test_who_may_change_something_may_create_it(role: str) -> None:
         changes = {"patch", "update"} & {*rule.verbs}
         for group in rule.groups if changes else ():
             for resource in rule.resources:
+                if "/" in resource:
+                    continue  # a subresource is of what is there
                 assert "create" in verbs(role, resource, group), (group, resource)
 
 
@@ -107,6 +112,20 @@ def test_everybody_may_find_out_what_there_is_and_what_he_may(role: str) -> None
     for path in ("/", "/metrics", "/apisx", "/debug/pprof", ""):
         assert not allowed(user(role), Request("get", path))
     assert not allowed(user(role), Request("post", "/apis"))
+
+
+@pytest.mark.parametrize("component", ["server", "edge"])
+def test_component_on_another_host_may_what_it_may_on_a_cluster(component: str) -> None:
+    """tests/interop/test_privileges.py runs them with exactly that."""
+    rules = [
+        (rule["apiGroups"], rule["resources"], rule["verbs"])
+        for document in yaml.safe_load_all((DEPLOY / "rbac.yaml").read_text())
+        if document["kind"] == "ClusterRole" and document["metadata"]["name"] == f"tinkedge-{component}"
+        for rule in document["rules"]
+    ]
+    rules += [([""], ["secrets"], ["get"])] if component == "edge" else []
+    ours = ROLES[f"tinkedge-{component}"]
+    assert [([*rule.groups], [*rule.resources], [*rule.verbs]) for rule in ours] == rules
 
 
 @pytest.mark.parametrize(

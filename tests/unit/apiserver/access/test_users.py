@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import stat
 import threading
 from datetime import UTC, datetime, timedelta
@@ -141,6 +142,14 @@ def test_file_holds_no_token_and_is_for_its_owner_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_file_belongs_to_whom_the_directory_does_whoever_writes_it(tmp_path: Path) -> None:
+    """Root hands out tokens for a service that runs as another user."""
+    if os.geteuid() == 0:
+        os.chown(tmp_path, 65534, 65534)
+    issue(tmp_path, "alice", "view", (), NOW, None)
+    assert (tmp_path / FILE).stat().st_uid == tmp_path.stat().st_uid
+
+
 def test_two_who_hand_out_tokens_at_once_do_not_lose_each_others(tmp_path: Path) -> None:
     def hand_out(number: int) -> None:
         for each in range(5):
@@ -239,3 +248,21 @@ def test_tokens_that_have_expired_do_not_pile_up_and_living_ones_are_bounded(tmp
         issue(tmp_path, "alice", "", (), NOW, None)
     with pytest.raises(UserError, match="alice has 50 tokens: revoke those that are not used"):
         issue(tmp_path, "alice", "", (), NOW, None)
+
+
+def test_token_that_ends_within_a_week_is_said_by_name(
+    tmp_path: Path, authenticator: Authenticator, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    soon, _ = issue(tmp_path, "alice", "view", (), NOW, NOW + 7 * DAY)
+    issue(tmp_path, "bob", "view", (), NOW, NOW + 8 * DAY)
+    issue(tmp_path, "eve", "view", (), NOW, None)
+    clock.seconds += 1
+    authenticator.look()
+    authenticator.say_what_expires()
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    advice = "`tinkedge kubeconfig --user alice` makes another"
+    assert said == [f"the token {soon.id} of alice expires on 2026-01-08 00:00 UTC: {advice}"]
+    caplog.clear()
+    clock.at = NOW + 7 * DAY
+    authenticator.say_what_expires()
+    assert [record.getMessage().split()[4] for record in caplog.records] == ["bob"]
