@@ -13,17 +13,12 @@ from typing import Any
 
 import click
 
+from edge.commands.options import data_dir
+
 _DAYS = {"h": 1 / 24, "d": 1, "w": 7, "y": 365}
 _ROLES = ("cluster-admin", "admin", "edit", "view", "tinkedge-edge", "tinkedge-server")
 """Those of tink.apiserver, which takes a tenth of a second to import."""
 _MOST_DAYS = 100 * 365
-
-data_dir_option = click.option(
-    "--data-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("/var/lib/tinkedge"),
-    help="That of `tinkedge up`.",
-)
 
 
 class Lifetime(click.ParamType[timedelta | None]):
@@ -76,7 +71,7 @@ class Server(click.ParamType[str]):
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), default=None, help="Default: NAME.kubeconfig.")
 @click.option("--stdout", "to_stdout", is_flag=True, help="Write it to standard output.")
 @click.option("--force", is_flag=True, help="Replace --out if it is there.")
-@data_dir_option
+@data_dir("That of `tinkedge up`.")
 @click.option("--api-address", multiple=True, help="As for `tinkedge up`.")
 @click.option("--api-name", multiple=True, help="As for `tinkedge up`.")
 @click.option("--api-port", type=click.IntRange(1, 65535), default=6443, help="As for `tinkedge up`.")
@@ -175,7 +170,7 @@ def users() -> None:
 
 
 @users.command("list")
-@data_dir_option
+@data_dir("That of `tinkedge up`.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, for programs.")
 def list_(data_dir: Path, *, as_json: bool) -> None:
     """All users with their tokens, by id: a token itself is kept nowhere."""
@@ -223,7 +218,7 @@ def _end(expires: datetime | None, *, expired: bool) -> str:
 @users.command("revoke")
 @click.argument("name")
 @click.option("--token", default="", help="Only the token of this id. Default: all of the user's, and the user.")
-@data_dir_option
+@data_dir("That of `tinkedge up`.")
 def revoke(name: str, token: str, data_dir: Path) -> None:
     """Take away a user's tokens, within a second also from a server that runs: requests are refused, watches end."""
     from tink.apiserver import revoke_token
@@ -237,7 +232,7 @@ def revoke(name: str, token: str, data_dir: Path) -> None:
 @click.argument("name")
 @click.argument("role", type=click.Choice(_ROLES))
 @click.option("--namespace", "-n", "namespaces", multiple=True, help="It holds in this namespace only. Repeatable.")
-@data_dir_option
+@data_dir("That of `tinkedge up`.")
 def role_(name: str, role: str, namespaces: tuple[str, ...], data_dir: Path) -> None:
     """Change what a user may do. The kubeconfigs that the user has go on working."""
     from tink.apiserver import change_role
