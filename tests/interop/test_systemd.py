@@ -151,7 +151,7 @@ def roles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
 
 def test_role_is_started_again_until_its_api_is_there_and_start_returns_when_it_is_ready(roles: Host) -> None:
     roles.run("systemctl", "start", "--no-block", "tinkedge-controller")
-    roles.wait(lambda: "no such file" in roles.journal("-u", "tinkedge-controller"))
+    roles.wait(lambda: "there is no file" in roles.journal("-u", "tinkedge-controller"))
     roles.wait(lambda: roles.show("tinkedge-controller", "ActiveState") == "activating")
     roles.run("systemctl", "start", "tinkedge-apiserver")
     roles.path("/root/hosts.yaml").write_text(roles.run("tinkedge", "crds", "--metal3"))
