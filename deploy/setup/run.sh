@@ -1,0 +1,84 @@
+# shellcheck shell=bash
+# What `make run` needs: said beforehand with bytes and time, then brought, side by side where one waits for a server while
+# another computes. Sourced by setup.sh, not run.
+
+# What comes later than the Debian packages: MB to download, and seconds on two processors that do nothing else. As measured
+# on Debian 12; deploy/requirements-run.txt has the MB of the Python packages.
+python_seconds=15
+kubectl_mb=21 kubectl_seconds=3
+lab_mb=41 lab_seconds=15 boot_seconds=35         # OSIE, disk image, actions; from power-on to Succeeded
+full_mb=75 full_seconds=60 full_boot_seconds=120 # with a Debian to install, and until its cloud-init has reported
+foreign_mb=16                                    # the package lists of Debian 12, where this is another one
+usual_rate=10                                    # MB/s, where the mirror was not asked for enough to know
+
+prepare_run() { # OPTION...: those of `tinkedge lab`
+  local wanted=(python lab) options="$*"
+  [[ $options != *uefi* ]] || wanted+=(uefi)
+  announced=plan # by install_packages, when it knows what is to be downloaded
+  install_packages "${wanted[@]}"
+  [ -z "$announced" ] || plan 0 0 ''
+  bring_kubectl_beside make_venv run
+  # Python compiles what is imported for the first time: shown here, because it can say nothing meanwhile.
+  local log
+  log=$(mktemp)
+  watched "preparing the first start" "$log" cat "$venv/bin/python" -c 'import edge.commands.lab' ||
+    { tail -n 20 "$log" >&2; rm -f "$log"; die "the lab can't be imported"; }
+  rm -f "$log"
+}
+
+bring_kubectl_beside() { # COMMAND...: at the same time
+  local log fetching status=0
+  log=$(mktemp)
+  (unpack_kubectl run) >"$log" 2>&1 &
+  fetching=$!
+  # A process in the background does not hear an interruption.
+  # shellcheck disable=SC2064
+  trap "kill $fetching 2>/dev/null || true; rm -f $log" EXIT
+  "$@"
+  watched "fetching kubectl" "$log.here" cat wait "$fetching" || status=$?
+  [ "$status" = 0 ] || cat "$log" >&2
+  rm -f "$log" "$log.here"
+  trap - EXIT
+  [ "$status" = 0 ] || exit "$status"
+}
+
+plan() { # MB SECONDS FETCHED: of the Debian packages; apt's line of what its package lists were (nothing: not known)
+  local mb=$1 seconds=$2 rate part parts=() total=$1
+  announced=''
+  [ "$mb" = 0 ] || parts+=("$mb MB of Debian packages")
+  if ! venv_is_made run; then
+    part=$(sed -n 's/^# size: \([0-9]*\) MB.*/\1/p' "$runtime")
+    add_part "$part" $python_seconds "of Python packages"
+  fi
+  kubectl_is_here || add_part $kubectl_mb $kubectl_seconds "for kubectl"
+  plan_lab
+  rate=$(measured_rate "$3")
+  seconds=$(((seconds + total / rate) * 2 / ($(nproc) < 2 ? 1 : 2)))
+  if [ ${#parts[@]} -gt 0 ]; then
+    part=$(printf '%s, ' "${parts[@]}")
+    echo "setup: to download: ${part%, }: $total MB in all" >&2
+  fi
+  echo "setup: until the machine has booted: $(spoken "$seconds") with $(nproc) processors$(
+    [ "$total" = 0 ] || echo " and $rate MB/s$([ -z "$3" ] || echo ", as Debian's mirror gave just now")")" >&2
+}
+
+add_part() { total=$((total + $1)) seconds=$((seconds + $2)) parts+=("$1 MB $3"); } # of plan
+
+plan_lab() { # what `tinkedge lab` will make, and its boot
+  local made=$cache/images/tiny.raw.gz mb=$lab_mb work=$lab_seconds boot=$boot_seconds
+  if [[ $options == *--full* ]]; then
+    made=$cache/images/debian-cloud.raw.zst mb=$((lab_mb + full_mb)) work=$full_seconds boot=$full_boot_seconds
+  fi
+  grep -q 'VERSION_CODENAME=bookworm' /etc/os-release 2>/dev/null || mb=$((mb + foreign_mb))
+  if [ ! -e "$made" ] || [ ! -e "$cache/osie" ]; then add_part "$mb" "$work" "for the machine's OSIE and disk"; fi
+  seconds=$((seconds + boot))
+}
+
+measured_rate() { # FETCHED: "Fetched 15.8 MB in 5s (3415 kB/s)" -> 3, in MB/s
+  awk -v usual=$usual_rate '{unit["kB"] = 0.001; unit["MB"] = 1; unit["B"] = 0; sub(/^\(/, "", $6); rate = $6 * ($7 == "MB/s)" ? 1 : 0.001)}
+    END {rate = ($2 * unit[$3] < 1) ? usual : rate; print rate < 1 ? 1 : int(rate + 0.5)}' <<<"$1"
+}
+
+spoken() { # SECONDS: as one says it
+  if [ "$1" -lt 90 ]; then echo "about a minute"; else echo "about $((($1 + 30) / 60)) minutes"; fi
+}
