@@ -27,23 +27,25 @@ prepare_run() { # OPTION...: those of `tinkedge lab`
 }
 
 bring_kubectl_beside() { # COMMAND...: at the same time
-  local log fetching status=0
-  log=$(mktemp)
-  (unpack_kubectl run) >"$log" 2>&1 &
+  local directory fetching status=0
+  directory=$(mktemp -d)
+  { (unpack_kubectl run) >"$directory/log" 2>&1 && : >"$directory/done"; } &
   fetching=$!
   # A process in the background does not hear an interruption.
   # shellcheck disable=SC2064
-  trap "kill $fetching 2>/dev/null || true; rm -f $log" EXIT
+  trap "kill $fetching 2>/dev/null || true; rm -rf $directory" EXIT
   "$@"
-  watched "fetching kubectl" "$log.here" cat wait "$fetching" || status=$?
-  [ "$status" = 0 ] || cat "$log" >&2
-  rm -f "$log" "$log.here"
+  ! kill -0 "$fetching" 2>/dev/null || watched "fetching kubectl" "$directory/here" cat gone "$fetching"
+  [ -e "$directory/done" ] || { cat "$directory/log" >&2; status=1; }
+  rm -rf "$directory"
   trap - EXIT
-  [ "$status" = 0 ] || exit "$status"
+  return "$status"
 }
 
+gone() { while kill -0 "$1" 2>/dev/null; do sleep 0.2; done; } # PROCESS
+
 plan() { # MB SECONDS FETCHED: of the Debian packages; apt's line of what its package lists were (nothing: not known)
-  local mb=$1 seconds=$2 rate part parts=() total=$1
+  local mb=$1 seconds=$2 rate source='' part parts=() total=$1
   announced=''
   [ "$mb" = 0 ] || parts+=("$mb MB of Debian packages")
   if ! venv_is_made run; then
@@ -53,13 +55,15 @@ plan() { # MB SECONDS FETCHED: of the Debian packages; apt's line of what its pa
   kubectl_is_here || add_part $kubectl_mb $kubectl_seconds "for kubectl"
   plan_lab
   rate=$(measured_rate "$3")
+  [ -z "$rate" ] || source=", as Debian's mirror gave just now"
+  rate=${rate:-$usual_rate}
   seconds=$(((seconds + total / rate) * 2 / ($(nproc) < 2 ? 1 : 2)))
   if [ ${#parts[@]} -gt 0 ]; then
     part=$(printf '%s, ' "${parts[@]}")
     echo "setup: to download: ${part%, }: $total MB in all" >&2
   fi
   echo "setup: until the machine has booted: $(spoken "$seconds") with $(nproc) processors$(
-    [ "$total" = 0 ] || echo " and $rate MB/s$([ -z "$3" ] || echo ", as Debian's mirror gave just now")")" >&2
+    [ "$total" = 0 ] || echo " and $rate MB/s$source")" >&2
 }
 
 add_part() { total=$((total + $1)) seconds=$((seconds + $2)) parts+=("$1 MB $3"); } # of plan
@@ -74,9 +78,8 @@ plan_lab() { # what `tinkedge lab` will make, and its boot
   seconds=$((seconds + boot))
 }
 
-measured_rate() { # FETCHED: "Fetched 15.8 MB in 5s (3415 kB/s)" -> 3, in MB/s
-  awk -v usual=$usual_rate '{unit["kB"] = 0.001; unit["MB"] = 1; unit["B"] = 0; sub(/^\(/, "", $6); rate = $6 * ($7 == "MB/s)" ? 1 : 0.001)}
-    END {rate = ($2 * unit[$3] < 1) ? usual : rate; print rate < 1 ? 1 : int(rate + 0.5)}' <<<"$1"
+measured_rate() { # FETCHED: "Fetched 15.8 MB in 5s (3415 kB/s)" -> 3, in MB/s; nothing of less than a MB
+  awk '$3 == "MB" && $2 >= 1 {sub(/^\(/, "", $6); rate = $6 * ($7 == "MB/s)" ? 1 : 0.001); print rate < 1 ? 1 : int(rate + 0.5)}' <<<"$1"
 }
 
 spoken() { # SECONDS: as one says it

@@ -56,13 +56,13 @@ def test_errors_go_to_standard_error_and_without_a_terminal_without_colours(
 def test_silence_is_broken_by_what_is_waited_for(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     screen = Screen(clock, terminal=False)
     screen.step("build", "OSIE")
-    clock.now += 2
+    clock.now += 1
     screen.waiting(lambda: "fetching")
     assert "fetching" not in capsys.readouterr().out
     clock.now += 2
     screen.waiting(lambda: "fetching")
     screen.waiting(lambda: "fetching")
-    assert capsys.readouterr().out.splitlines() == ["[  4.00 s] · ...       fetching"]
+    assert capsys.readouterr().out.splitlines() == ["[  3.00 s] · ...       fetching"]
 
 
 def test_on_a_terminal_it_is_one_line_that_the_next_step_replaces(
