@@ -14,6 +14,7 @@ usual_rate=10                                    # MB/s, where the mirror was no
 prepare_run() { # OPTION...: those of `tinkedge lab`
   local wanted=(python lab) options="$*"
   [[ $options != *uefi* ]] || wanted+=(uefi)
+  is_tried || say_elsewhere
   announced=plan # by install_packages, when it knows what is to be downloaded
   install_packages "${wanted[@]}"
   [ -z "$announced" ] || plan 0 0 ''
@@ -24,6 +25,27 @@ prepare_run() { # OPTION...: those of `tinkedge lab`
   watched "preparing the first start" "$log" cat "$venv/bin/python" -c 'import edge.commands.lab' ||
     { tail -n 20 "$log" >&2; rm -f "$log"; die "the lab can't be imported"; }
   rm -f "$log"
+}
+
+system() { sed -n "s/^$1=//p" "${os_release:-/etc/os-release}" 2>/dev/null | tr -d '"'; } # of os-release(5)
+
+is_tried() { case "$(system ID) $(system VERSION_ID)" in "debian 12" | "debian 13") ;; *) return 1 ;; esac; }
+
+say_elsewhere() {
+  local name
+  name=$(system PRETTY_NAME)
+  echo "setup: this is ${name:-no Linux that says its name}; \`make run\` is tried on Debian 12 and 13. It needs Python 3.11 or newer with" \
+    "venv, apt with packages of the names that Debian has (or what they bring), and a mirror of Debian 12 that apt" \
+    "knows: the machine's OSIE and disk are made of it" >&2
+}
+
+debian_is_known() { # to apt, whose lists have been fetched
+  # shellcheck disable=SC2016  # the variable is apt's
+  ! command -v apt-get >/dev/null || ! apt-get indextargets --format '$(ORIGIN)' 'Created-By: Packages' | grep -qx Debian || return 0
+  die "apt knows no mirror of Debian 12. Name one, with a priority that leaves this machine's own packages its own:
+  apt-get install --no-install-recommends debian-archive-keyring
+  printf 'Package: *\nPin: release o=Debian\nPin-Priority: 1\n' >/etc/apt/preferences.d/debian
+  echo 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] MIRROR bookworm main' >/etc/apt/sources.list.d/debian.list"
 }
 
 bring_kubectl_beside() { # COMMAND...: at the same time
@@ -45,6 +67,7 @@ bring_kubectl_beside() { # COMMAND...: at the same time
 gone() { while kill -0 "$1" 2>/dev/null; do sleep 0.2; done; } # PROCESS
 
 plan() { # MB SECONDS FETCHED: of the Debian packages; apt's line of what its package lists were (nothing: not known)
+  is_tried || debian_is_known
   local mb=$1 seconds=$2 rate source='' part parts=() total=$1
   announced=''
   [ "$mb" = 0 ] || parts+=("$mb MB of Debian packages")

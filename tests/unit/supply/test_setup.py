@@ -123,6 +123,7 @@ def said_of(checkout: Checkout, command: str, **programs: str) -> str:
     script = (
         f"set -euo pipefail; venv=.venv requirements=x runtime=deploy/requirements-run.txt; {sources}\n{functions}\n"
     )
+    script += 'die() { echo "setup: $*" >&2; exit 1; }\n'
     environment = {"HOME": str(checkout.directory), "PATH": f"{bin_}:{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "-c", script + command],
@@ -161,6 +162,19 @@ def test_nothing_is_to_be_downloaded_a_second_time(checkout: Checkout) -> None:
     (cache / "osie").mkdir()
     said = said_of(checkout, "venv_is_made() { :; }; options=''; plan 0 0 ''", nproc="echo 2", kubectl="exit 0")
     assert said == "setup: until the machine has booted: about a minute with 2 processors\n"
+
+
+def test_elsewhere_than_on_debian_what_is_needed_is_said_before_anything_is_downloaded(checkout: Checkout) -> None:
+    release = checkout.directory / "os-release"
+    release.write_text('ID=ubuntu\nVERSION_ID="24.04"\nPRETTY_NAME="Ubuntu 24.04 LTS"\n')
+    elsewhere = "os_release=os-release; is_tried || say_elsewhere; (debian_is_known) || echo refused"
+    said = said_of(checkout, elsewhere, **{"apt-get": "echo Ubuntu"})
+    assert "this is Ubuntu 24.04 LTS; `make run` is tried on Debian 12 and 13" in said
+    assert "apt knows no mirror of Debian 12. Name one" in said
+    assert said.endswith("refused\n")
+    assert "refused" not in said_of(checkout, elsewhere, **{"apt-get": "echo Ubuntu; echo Debian"})
+    release.write_text('ID=debian\nVERSION_ID="13"\n')
+    assert said_of(checkout, "os_release=os-release; is_tried || say_elsewhere") == ""
 
 
 def test_packages_to_run_are_those_of_the_project_and_what_installs_it() -> None:
