@@ -171,7 +171,7 @@ def test_elsewhere_than_on_debian_what_is_needed_is_said_before_anything_is_down
     said = said_of(checkout, elsewhere, **{"apt-get": "echo Ubuntu"})
     assert "this is Ubuntu 24.04 LTS; `make run` is tried on Debian 12 and 13" in said
     assert "apt knows no mirror of Debian 12. Name one" in said
-    assert said.endswith("refused\n")
+    assert "refused" in said
     assert "refused" not in said_of(checkout, elsewhere, **{"apt-get": "echo Ubuntu; echo Debian"})
     release.write_text('ID=debian\nVERSION_ID="13"\n')
     assert said_of(checkout, "os_release=os-release; is_tried || say_elsewhere") == ""
