@@ -5,6 +5,7 @@
 #                              started or enabled; what was not there before is remembered in the cache directory
 #   setup.sh run [OPTION...]   all that `tinkedge lab` with these options needs: packages, venv run, kubectl run; says first
 #                              how much is to be downloaded, and how long it may take
+#   setup.sh names             say which packages of the sets apt does not know; fails if there are any
 #   setup.sh left-behind       say what of all this is on the machine
 #   setup.sh remove            remove those packages and the cache (with CONFIRM=1 in the environment)
 #   setup.sh venv [run]        make .venv with the project and the packages of deploy/requirements.txt: these versions,
@@ -251,6 +252,7 @@ case ${1:-} in
   packages) shift; install_packages "$@" ;;
   run) shift; prepare_run "$@" ;;
   venv) make_venv "${2:-}" ;;
+  names) unknown_names ;;
   left-behind) say_left_behind ;;
   remove) remove_all ;;
   lock) shift; make_lock "$@" ;;
@@ -259,5 +261,5 @@ case ${1:-} in
   tftpd) unpack_tftpd ;;
   cloud-init) make_cloud_init ;;
   installed) make_installed ;;
-  *) die "usage: setup.sh packages SET... | run [OPTION...] | venv [run] | remove | left-behind | lock [PACKAGE...] | kubectl [run] | ipxe | tftpd | cloud-init | installed" ;;
+  *) die "usage: setup.sh packages SET... | run [OPTION...] | venv [run] | names | remove | left-behind | lock [PACKAGE...] | kubectl [run] | ipxe | tftpd | cloud-init | installed" ;;
 esac

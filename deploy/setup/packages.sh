@@ -24,6 +24,14 @@ install_packages() {
   fetch_and_install "${missing[@]}"
 }
 
+unknown_names() { # of all sets, to apt, whose lists have been fetched
+  local unknown
+  # shellcheck disable=SC2048,SC2086  # one word a package
+  unknown=$(printf '%s\n' ${sets[*]} | LC_ALL=C sort -u | LC_ALL=C comm -23 - \
+    <(apt-cache pkgnames | LC_ALL=C sort -u))
+  [ -z "$unknown" ] || die "apt knows no packages of these names: ${unknown//$'\n'/ }"
+}
+
 fetch_and_install() {
   local apt log presets preset=00-tinkedge-setup.preset directory ours=() failed=''
   export DEBIAN_FRONTEND=noninteractive LC_ALL=C

@@ -3,7 +3,9 @@
     python -m tests.fresh [--suite bookworm]... [--terminal] [--keep DIR] [--commit COMMIT] [COMMAND...]
 
 Makes a root file system of each Debian (mmdebstrap), clones what is committed into it, and runs the command there,
-which is `make run`. It has to end well, and may never say nothing for longer than five seconds. Root only; downloads.
+which is `make run`. It has to end well, and may never say nothing for longer than five seconds; this Debian has to
+have all packages of the set-up, nothing may be started by the next boot, and `make clean-all` has to leave nothing. Root
+only.
 """
 
 from __future__ import annotations
@@ -59,6 +61,28 @@ def inside(root: Path, command: list[str]) -> list[str]:
     return [*namespaces, "sh", "-c", script, str(root), shlex.join(command)]
 
 
+# What is installed, and what the next boot would start (the alternatives of dpkg are no such thing).
+_STATE = "dpkg-query -W -f '${Package}\\n'; find /etc/systemd /etc/rc?.d -type l"
+
+
+def state(root: Path) -> set[str]:
+    """Packages and what is enabled, one a line."""
+    shown = subprocess.run(inside(root, ["sh", "-c", _STATE]), check=True, capture_output=True, text=True)
+    return set(shown.stdout.split())
+
+
+def aftermath(suite: str, root: Path, before: set[str]) -> list[str]:
+    """Gives what is wrong with what the command has left."""
+    wrong = [f"{suite}: enabled: {name}" for name in sorted(state(root) - before) if name.startswith("/")]
+    for command in (["deploy/setup.sh", "names"], ["make", "clean-all", "CONFIRM=1"]):
+        done = subprocess.run(inside(root, command), capture_output=True, text=True, check=False)
+        if done.returncode:
+            wrong.append(f"{suite}: {shlex.join(command)}: {done.stderr[-1000:]}")
+    wrong += [f"{suite}: left by clean-all: {name}" for name in sorted(state(root) - before)]
+    left = [path for path in ("root/.cache/tinkedge", "root/tinkedge/.venv") if (root / path).exists()]
+    return wrong + [f"{suite}: left by clean-all: {path}" for path in left]
+
+
 def judge(suite: str, run: Run) -> list[str]:
     """Say what it took; gives what is wrong with it."""
     print(
@@ -88,8 +112,11 @@ def main() -> int:
             if not root.exists():
                 make_root(suite, root)
                 clone(options.commit, root / "root" / "tinkedge")
+            before = state(root)
             print(f"{suite}: {shlex.join(options.command)}", flush=True)
             wrong += judge(suite, listen(inside(root, options.command), _show, terminal=options.terminal))
+            if not options.keep:
+                wrong += aftermath(suite, root, before)
     for line in wrong:
         print(f"FAILED: {line}", file=sys.stderr)
     return 1 if wrong else 0
