@@ -3,9 +3,8 @@
     python -m tests.fresh [--suite bookworm]... [--terminal] [--keep DIR] [--commit COMMIT] [COMMAND...]
 
 Makes a root file system of each Debian (mmdebstrap), clones what is committed into it, and runs the command there,
-which is `make run`. It has to end well, and may never say nothing for longer than five seconds; this Debian has to
-have all packages of the set-up, nothing may be started by the next boot, and `make clean-all` has to leave nothing. Root
-only.
+which is `make run`. It has to end well, and may never say nothing for longer than five seconds. Without --keep, also:
+this Debian has all packages of the set-up, nothing is started by the next boot, `make clean-all` leaves nothing.
 """
 
 from __future__ import annotations
