@@ -20,7 +20,7 @@ _COLOUR = {Outcome.OK: "green", Outcome.INFO: None, Outcome.REFUSED: "yellow", O
 _SIGN = {Outcome.OK: "✓", Outcome.INFO: "·", Outcome.REFUSED: "!", Outcome.FAILED: "✗"}
 
 
-_SILENT_SECONDS = 2.0  # the next look is a second later, and a busy host is late: five seconds are too long
+_SILENT_SECONDS = 2.9  # a look every second, and a busy host is late: five seconds are too long
 _TERMINAL_SECONDS = 1.0
 
 
