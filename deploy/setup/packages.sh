@@ -145,8 +145,9 @@ remove_all() { # the packages that were installed for this, and the cache
     package=$(mktemp)
     # Where no service manager runs (a chroot, a container), there is nothing to stop, and asking for it fails.
     [ -d /run/systemd/system ] || deny_services
+    # Debian 13 calls e2fsprogs essential; a machine that did without it before does so again.
     DEBIAN_FRONTEND=noninteractive watched "removing ${#packages[@]} Debian packages" "$package" apt_detail \
-      apt_with_status purge -y "${packages[@]}" ||
+      apt_with_status purge -y --allow-remove-essential "${packages[@]}" ||
       { tail -n 20 "$package" >&2; die "apt-get could not remove them"; }
     rm -f "$package"
   fi

@@ -60,8 +60,8 @@ def inside(root: Path, command: list[str]) -> list[str]:
     return [*namespaces, "sh", "-c", script, str(root), shlex.join(command)]
 
 
-# What is installed, and what the next boot would start (the alternatives of dpkg are no such thing).
-_STATE = "dpkg-query -W -f '${Package}\\n'; find /etc/systemd /etc/rc?.d -type l"
+# What is installed, and what the next boot would start. Links that begin with K say that it would not.
+_STATE = "dpkg-query -W -f '${Package}\\n'; find /etc/systemd /etc/rc?.d -type l ! -name 'K*'"
 
 
 def state(root: Path) -> set[str]:
