@@ -97,16 +97,16 @@ class Builder:
             f"{name} {now - work.began:.0f} s{work.phase and f' ({work.phase}{work.percent})'}"
             for name, work in self._working.items()
         ]
-        fetched = sum(_size(file) for pattern in _FETCHED for file in self._cache.glob(pattern))
-        return f"{'; '.join(works)}; {fetched / 1e6:.1f} MB of packages fetched"
+        return f"{'; '.join(works)}; {_fetched(self._cache) / 1e6:.1f} MB of packages fetched"
 
     async def build(self, *, full: bool) -> Artifacts:
         """Make what is missing or out of date; with `full`, the image with cloud-init. Raises CommandError."""
         shutil.rmtree(self._work, ignore_errors=True)  # of a lab that was killed
         self._work.mkdir(parents=True)
         # Side by side: each waits for a mirror while another one computes.
-        with contextlib.ExitStack() as stack:
-            stack.callback(shutil.rmtree, self._work, ignore_errors=True)
+        async with contextlib.AsyncExitStack() as stack:
+            # Not by the event loop: these are thousands of files, and the screen is to go on.
+            stack.push_async_callback(asyncio.to_thread, shutil.rmtree, self._work, ignore_errors=True)
             stack.enter_context(_unwrapped())
             async with asyncio.TaskGroup() as group:
                 making_osie = group.create_task(self._osie())
@@ -226,6 +226,15 @@ def _unwrapped() -> Iterator[None]:
         yield
     except ExceptionGroup as group:
         raise group.exceptions[0] from None
+
+
+def _fetched(cache: Path) -> int:
+    """Bytes of the packages that apt has fetched so far, while its directories come and go."""
+    total = 0
+    for pattern in _FETCHED:
+        with contextlib.suppress(OSError):  # of a directory that has just been removed
+            total += sum(map(_size, cache.glob(pattern)))
+    return total
 
 
 def _size(file: Path) -> int:
