@@ -81,15 +81,18 @@ deny_services() { # until this script ends, unless the administrator has a polic
 apt_with_status() { apt-get -o Dpkg::Use-Pty=0 -o APT::Status-Fd=5 "$@" 5>&1; }
 
 announce() { # FETCHED PACKAGE...: what apt is going to do, in its own figures; FETCHED is what it said of its lists
-  local fetched=$1 count mb room
+  local fetched=$1 count mb room asked
   shift
+  asked=$(mktemp)
   # Not --assume-no: where nothing but what is named comes, apt does not ask and installs it.
-  read -r count mb room < <(apt-get install --no-install-recommends --print-uris "$@" 2>/dev/null | awk '
+  watched "asking apt what that brings" "$asked" true apt-get install --no-install-recommends --print-uris "$@" || true
+  read -r count mb room < <(awk '
     function megabytes(number, unit) { return int(number * (unit ~ /^G/ ? 1000 : unit ~ /^M/ ? 1 : unit ~ /^k/ ? 0.001 : 0.000001) + 0.5) }
     /newly installed/ {count = $3}
     /^Need to get/ {split($4, size, "/"); get = megabytes(size[1], $5)}
     /^After this/ {room = megabytes($4, $5)}
-    END {print count + 0, get + 0, room + 0}') || true
+    END {print count + 0, get + 0, room + 0}' "$asked") || true
+  rm -f "$asked"
   # Unpacking and configuring take two fifths of a second for a MB.
   [ -z "${announced:-}" ] || "$announced" "$mb" $((mb * 2 / 5)) "$fetched"
   echo "setup: $count Debian packages: $mb MB to download, $room MB on the disk" >&2
