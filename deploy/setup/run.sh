@@ -85,7 +85,7 @@ plan() { # MB SECONDS FETCHED: of the Debian packages; apt's line of what its pa
     part=$(printf '%s, ' "${parts[@]}")
     echo "setup: to download: ${part%, }: $total MB in all" >&2
   fi
-  echo "setup: until the machine has booted: $(spoken "$seconds") with $(nproc) processors$(
+  echo "setup: until the machine has booted: $(spoken "$seconds") with $(nproc) processor$([ "$(nproc)" = 1 ] || echo s)$(
     [ "$total" = 0 ] || echo " and $rate MB/s$source")" >&2
 }
 
