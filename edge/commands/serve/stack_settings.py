@@ -11,7 +11,6 @@ from edge.composition.host import HostError, Network, default_interface
 from edge.composition.settings import EDGE, LOOPBACK, EdgeSettings, Service, StackSettings
 from edge.machines import DhcpMode, NetbootWhen
 from tink.controller import ControllerSettings
-from tink.convert.metal3 import ConversionSettings
 from tink.server import AgentAuth, ServerSettings, TlsFiles, TokenSettings
 from tink.webhooks import WebhookSettings
 
@@ -42,7 +41,6 @@ def settings(services: frozenset[Service], options: dict[str, Any]) -> StackSett
     if not controller.get("action_timeout"):
         controller["action_timeout"] = None
     webhooks = {name: given.pop(f"webhook_{name}") for name in _WEBHOOKS if f"webhook_{name}" in given}
-    conversion = {name: given.pop(name) for name in ("empty_checksum_type",) if name in given}
     agents = {name: given.pop(name) for name in _AGENT_OPTIONS if name in given}
     elect = given.pop("leader_elect", None)
     try:
@@ -53,7 +51,6 @@ def settings(services: frozenset[Service], options: dict[str, Any]) -> StackSett
             edge=_edge(edge),
             controller=ControllerSettings(**controller),
             webhooks=WebhookSettings(**webhooks),
-            conversion=ConversionSettings(**conversion),
             server=_server(services, given.get("data_dir"), agents),
             **given,
         )
