@@ -57,15 +57,13 @@ test: venv
 	@deploy/setup.sh ipxe
 	@deploy/setup.sh cloud-init
 	@deploy/setup.sh installed
-	python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m 'not alone and not soak' tests/interop tests/unit
-	python -m pytest -n 2 --dist loadfile tests/boot
-	python -m pytest -m 'alone and not soak' tests/interop/attacks
+	python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder tests/boot tests/interop tests/unit
 
 test-unit: venv
 	python -m pytest -n $(JOBS) tests/unit
 
 soak: venv
-	@deploy/setup.sh packages lab uefi test
+	@deploy/setup.sh packages lab uefi test bench
 	@deploy/setup.sh kubectl
 	python -m pytest -m soak -o faulthandler_timeout=0
 

@@ -16,7 +16,7 @@ from edge.lab.build import default_cache
 from tests.boot.conftest import Run
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 STEPS = ("power", "dhcp", "script", "kernel", "initrd", "agent", "action", "workflow", "disk")
 
