@@ -17,8 +17,8 @@ export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 
 SUITE ?= bookworm
 # Which recordings `make record` makes; all without one.
 SUBJECT ?=
-# Tests wait more than they compute: one worker more than processors. Files stay whole, for what their tests share.
-JOBS ?= $(shell echo $$(($$(nproc) + 1)))
+# Tests wait more than they compute: two workers more than processors. Files stay whole, for what their tests share.
+JOBS ?= $(shell echo $$(($$(nproc) + 2)))
 
 help:
 	@echo 'make run     boot a virtual machine through the whole stack (LAB="--firmware uefi", LAB="--full")'
