@@ -143,9 +143,9 @@ class Serving:
             app = AdminApp(
                 self._journey,
                 self._inventory,
+                self._networks,
                 tokens.holds,
                 registry=self._metrics,
-                networks=self._networks,
                 ready=self._not_ready,
             )
             sites = await self._listener(admin_runner(app), edge.admin_port, "admin HTTP", "--admin-port")
@@ -291,4 +291,5 @@ def _boot_settings(settings: StackSettings, metadata: MetadataSettings | None) -
         token=(lambda mac: keys.mint(mac, time.time())) if keys is not None else None,
         metadata_token=tokens.mint if tokens is not None and edge.metadata_tokens else None,
         insecure_registries=edge.insecure_registries,
+        kernel_parameters=edge.kernel_parameters,
     )
