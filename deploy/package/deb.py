@@ -50,8 +50,11 @@ class Source:
     """The time of the sources, in seconds since 1970."""
 
 
-def build(source: Source, target: Target, out: Path) -> Path:
-    """Make the package in the directory `out` and give its path. Raises PackageError."""
+def build(source: Source, target: Target, out: Path, compression: str = "xz") -> Path:
+    """Make the package in the directory `out` and give its path. Raises PackageError.
+
+    `compression`: dpkg-deb(1), -Z.
+    """
     version = f"{source.version}+deb{target.release}"
     out.mkdir(parents=True, exist_ok=True)
     made = out / f"tinkedge_{version}_{target.architecture}.deb"
@@ -66,8 +69,8 @@ def build(source: Source, target: Target, out: Path) -> Path:
         _control(root, version, target, units, conffiles)
         settle(root, source.epoch)
         environment = os.environ | {"SOURCE_DATE_EPOCH": str(source.epoch)}
-        command = ["dpkg-deb", "--root-owner-group", "--uniform-compression", "-Zxz", "--build", str(root), str(made)]
-        run(command, what="the Debian package", env=environment)
+        how = ["--root-owner-group", "--uniform-compression", f"-Z{compression}"]
+        run(["dpkg-deb", *how, "--build", str(root), str(made)], what="the Debian package", env=environment)
     return made
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import click
@@ -14,7 +16,7 @@ from deploy.package import oci
 from deploy.package.environment import without_missing
 from deploy.package.papers import completions, manual
 from deploy.package.target import PackageError, Target
-from deploy.package.wheels import needed
+from deploy.package.wheels import fetch, needed
 from deploy.supply.packages import Locked, Project
 from edge.cli import main
 
@@ -77,3 +79,23 @@ def test_packages_for_another_python_are_those_it_needs() -> None:
 def test_suite_that_nobody_has_tried_is_refused() -> None:
     with pytest.raises(PackageError, match="sid: there are bookworm, trixie"):
         Target.of("sid")
+
+
+def test_wheels_that_somebody_else_fetches_at_the_same_time_are_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`make deb` beside `make image`."""
+    met = threading.Barrier(2)
+
+    def download(command: list[str], *, what: str) -> str:
+        made = Path(next(word for word in command if word.startswith("--dest=")).partition("=")[2])
+        made.mkdir()
+        (made / "a.whl").touch()
+        met.wait(20)
+        return what
+
+    monkeypatch.setattr("deploy.package.wheels.run", download)
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(fetch, [], Target.of("bookworm"), tmp_path) for _ in range(2)]
+        kept = {one.result() for one in both}
+    assert [[file.name for file in directory.iterdir()] for directory in kept] == [["a.whl"]]

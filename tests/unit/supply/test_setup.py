@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[3]
 BACKEND = """
 def build_editable(directory, config_settings=None, metadata_directory=None):
