@@ -97,14 +97,19 @@ class Reader:
     def __init__(self, file: BinaryIO, verify: Verify) -> None:
         """Check the signature and read the manifest. Raises BundleError, OSError."""
         self._file = file
+        self._headers: list[bytes] = []
         sums = self._text(SUMS, MAX_TEXT_BYTES)
-        self.signer = verify(sums, self._text(SIGNATURE, MAX_SIGNATURE_BYTES))
+        signature = self._text(SIGNATURE, MAX_SIGNATURE_BYTES)
+        self.signer = verify(sums, signature)
         self._sums = read_sums(sums)
         text = self._text(MANIFEST, MAX_TEXT_BYTES)
         if hashlib.sha256(text).hexdigest() != self._sums[MANIFEST]:
             raise BundleError(f"{MANIFEST} is damaged: its SHA-256 is not the one that was signed")
         self.manifest = Manifest.from_json(text)
         agree(self.manifest, self._sums)
+        names = ((SUMS, len(sums)), (SIGNATURE, len(signature)), (MANIFEST, len(text)))
+        for block, (name, size) in zip(self._headers, names, strict=True):
+            self._same(block, name, size)
 
     def sha256(self, name: str) -> str:
         """What was signed of a file, in hex."""
@@ -116,12 +121,13 @@ class Reader:
         Raises BundleError, OSError.
         """
         for name, size in self.manifest.sizes.items():
-            found = self._next()
-            if found != (name, size):
+            *found, block = self._next()
+            if found != [name, size]:
                 raise BundleError(
                     f"it has {found[0]!r} of {found[1]} bytes where {name!r} of {size} should be: it was changed or "
                     "damaged; copy it anew"
                 )
+            self._same(block, name, size)
             yield name, self._content(name, size)
         if any(self._exactly(2 * _BLOCK)):
             raise BundleError(f"it has a file more than {SUMS} names: it was changed; copy it anew")
@@ -137,19 +143,29 @@ class Reader:
             yield chunk
         if digest.hexdigest() != self._sums[name]:
             raise BundleError(f"{name} in it is damaged: its SHA-256 is not the one that was signed; copy it anew")
-        self._exactly(-size % _BLOCK)
+        self._pad(size)
 
     def _text(self, wanted: str, most: int) -> bytes:
-        name, size = self._next()
+        name, size, block = self._next()
         if name != wanted:
             raise BundleError(f"it is no bundle of tinkedge: there is {name!r} where {wanted} should be")
         if size > most:
             raise BundleError(f"{wanted} has {size} bytes, and {most} are the most")
+        self._headers.append(block)
         text = self._exactly(size)
-        self._exactly(-size % _BLOCK)
+        self._pad(size)
         return text
 
-    def _next(self) -> tuple[str, int]:
+    def _same(self, block: bytes, name: str, size: int) -> None:
+        """No byte of a header is another than `write` makes: nobody's tar can take it for something else."""
+        if block != _header(name, size, self.manifest.created):
+            raise BundleError(f"{name} in it has another header than tinkedge writes: it was changed; copy it anew")
+
+    def _pad(self, size: int) -> None:
+        if any(self._exactly(-size % _BLOCK)):
+            raise BundleError("there is something between its files: it was changed or damaged; copy it anew")
+
+    def _next(self) -> tuple[str, int, bytes]:
         block = self._exactly(_BLOCK)
         if not any(block):
             raise BundleError("it ends too early: it was changed or damaged; copy it anew")
@@ -159,7 +175,7 @@ class Reader:
             raise BundleError(f"it is no bundle of tinkedge, or damaged ({error}); copy it anew") from error
         if info.type != tarfile.REGTYPE or info.size < 0:
             raise BundleError(f"{info.name!r} in it is no plain file: it was not made by tinkedge")
-        return info.name, info.size
+        return info.name, info.size, block
 
     def _exactly(self, size: int) -> bytes:
         found = self._file.read(size)

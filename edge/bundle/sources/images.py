@@ -17,6 +17,7 @@ from tink.agent.images import parse
 from tink.agent.model import ActionError
 
 ALL = "all"
+_TRANSPORTS = ("containers-storage:", "dir:", "docker:", "docker-archive:", "docker-daemon:", "oci:", "oci-archive:")
 _POLICIES = (Path.home() / ".config/containers/policy.json", Path("/etc/containers/policy.json"))
 
 
@@ -33,7 +34,7 @@ class Wanted:
         name, given, source = text.partition("=")
         if not given:
             name, source = "", text
-        if ":" not in source.partition("/")[0] or source.partition("/")[0].rpartition(":")[2].isdigit():
+        if not source.startswith(_TRANSPORTS):
             try:
                 reference = parse(source)
             except ActionError as error:
