@@ -48,14 +48,14 @@ def needed(deb: Path, program: Program, cache: Path, say: Say) -> list[Path]:
     missing = {name: version for name, version in wanted.items() if name not in there and name != "tinkedge"}
     packages = cache / "debs"
     packages.mkdir(parents=True, exist_ok=True)
-    paths = [apt.path(packages, name, version) for name, version in sorted(missing.items())]
-    absent = [path for path in paths if not path.exists()]
+    absent = {name: version for name, version in missing.items() if apt.find(packages, name, version) is None}
     if absent:
-        say(f"fetching {len(absent)} of {len(paths)} Debian packages")
-        apt.download(packages, {name: one for name, one in missing.items() if apt.path(packages, name, one) in absent})
-    if lost := [path.name for path in paths if not path.exists()]:
-        raise BundleError(f"apt has not brought {', '.join(lost[:3])}")
-    return paths
+        say(f"fetching {len(absent)} of {len(missing)} Debian packages")
+        apt.download(packages, absent)
+    found = {name: apt.find(packages, name, version) for name, version in sorted(missing.items())}
+    if lost := [name for name, path in found.items() if path is None]:
+        raise BundleError(f"apt has not brought {', '.join(lost[:3])} into {packages}")
+    return [path for path in found.values() if path is not None]
 
 
 class _Apt:
@@ -95,11 +95,11 @@ class _Apt:
         script: list[str | Path] = ["sh", "-c", 'cd "$1" && shift && exec apt-get -q download "$@"', "sh", into, *words]
         run(script, what="fetching Debian packages", package="apt", env=self._environment)
 
-    def path(self, directory: Path, name: str, version: str) -> Path:
-        """Where apt puts a package."""
-        found = [*directory.glob(f"{name}_{version.replace(':', '%3a')}_*.deb")]
-        mine = [one for one in found if one.stem.rpartition("_")[2] in (self._program.architecture, "all")]
-        return mine[0] if mine else directory / f"{name}_{version.replace(':', '%3a')}_{self._program.architecture}.deb"
+    def find(self, directory: Path, name: str, version: str) -> Path | None:
+        """Where apt has put a package."""
+        stem = f"{name}_{version.replace(':', '%3a')}"
+        candidates = (directory / f"{stem}_{which}.deb" for which in (self._program.architecture, "all"))
+        return next((path for path in candidates if path.exists()), None)
 
     @property
     def _environment(self) -> dict[str, str]:
