@@ -46,11 +46,12 @@ if grep -q '^debian/tinkedge_' "$named"; then
     elif [ -n "$here" ] && dpkg --compare-versions "$here" ge "$version"; then
       continue
     fi
-    set -- "$@" "./$package"
+    set -- "$@" "$PWD/$package"
   done
   echo "install: $# of $(grep -c '^debian/' "$named") packages"
-  # --reinstall: tinkedge itself, should the same version have been built anew.
-  DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-download --no-install-recommends --reinstall install "$@"
+  # apt for the order, and with no source but these files. --reinstall: should the same version have been built anew.
+  DEBIAN_FRONTEND=noninteractive apt-get -q -y -o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts=/dev/null \
+    -o APT::Sandbox::User=root --no-install-recommends --reinstall install "$@"
 elif grep -q '^wheels/' "$named"; then
   bash wheels/install.sh --wheels wheels
 fi

@@ -263,7 +263,7 @@ def _commands(made: Manifest, output: Path, key: Path | None) -> Iterator[str]:
         heavy = " ".join(f"--exclude={folder}" for folder in ("images", "osie", "files"))
         check = "sqv" if made.program is not None and made.program.suite == "trixie" else "gpgv"
         yield "at the site, as root, in the directory with the bundle and the public key:"
-        yield f"  mkdir new && tar -xf {name} -C new {heavy} && cd new &&"
+        yield f"  mkdir new && tar -xf {name} -C new {heavy} && (cd new &&"
         yield f'  {check} --keyring "$PWD/../{public}" SHA256SUMS.sig SHA256SUMS &&'
-        yield "  sha256sum --check --strict --quiet --ignore-missing SHA256SUMS && sh install.sh; cd .."
+        yield "  sha256sum --check --strict --quiet --ignore-missing SHA256SUMS && sh install.sh)"
     yield f"  tinkedge bundle load {name} --key {public}"

@@ -7,7 +7,6 @@ import os
 import secrets
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -136,5 +135,6 @@ def agent(where: str, directory: Path, command_line: str) -> Process:
     """The agent, as the OSIE starts it, with what the boot script gave the kernel."""
     (directory / "cmdline").write_text(command_line)
     options = ["--kernel-command-line", str(directory / "cmdline"), "--state-dir", str(directory / "agent")]
-    start = ["ip", "netns", "exec", where, sys.executable, "-m", "edge.cli", "agent", *options]
+    # Its network alone: `ip netns exec` would take away the cgroups that runc wants.
+    start = ["nsenter", f"--net=/run/netns/{where}", *TINKEDGE, "agent", *options]
     return Process(start, directory, clean_environment())
