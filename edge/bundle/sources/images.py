@@ -60,7 +60,15 @@ def fetch(wanted: Wanted, layout: Path, *, platform: str, insecure: Iterable[str
     is_plain = any(wanted.source.startswith(f"docker://{host}/") for host in insecure)
     plain = ["--src-tls-verify=false"] if is_plain else []
     command = ["skopeo", *policy, *chosen, "copy", "--quiet", "--retry-times", "3", *which, *plain]
-    run([*command, wanted.source, f"oci:{layout}:{wanted.name}"], what=f"image {wanted.name}", package="skopeo")
+    try:
+        run([*command, wanted.source, f"oci:{layout}:{wanted.name}"], what=f"image {wanted.name}", package="skopeo")
+    except BundleError as error:
+        if "HTTP response to HTTPS client" not in str(error):
+            raise
+        host = wanted.source.removeprefix("docker://").partition("/")[0]
+        raise BundleError(
+            f"{error}\nit speaks plain HTTP: --insecure-registry {host}, if you trust the way there"
+        ) from error
     try:
         return ImageLayout(layout).images()[wanted.name]
     except (LayoutError, KeyError) as error:
