@@ -5,13 +5,13 @@ archive      the file, written and read: the signature first, then every byte ag
 signature    keys, gpg, gpgv and sqv
 sources/     where parts come from: apt, registries, URLs
 sbom         the list of what is in it
-create       a bundle, on a host with a route
-load         what it brings for machines, into a data directory
+creation     a bundle, on a host with a route
+loading      what it brings for machines, into a data directory
 """
 
-from edge.bundle.archive import Reader
-from edge.bundle.create import Contents, Osie, Surroundings, create
-from edge.bundle.load import Loaded, check, load, next_steps
+from edge.bundle.archive import Reader, digest_of
+from edge.bundle.creation import Contents, Osie, Surroundings, create
+from edge.bundle.loading import Loaded, check, load, next_steps
 from edge.bundle.manifest import BundleError, Manifest
 from edge.bundle.signature import Key, make_key, sign_with_file, sign_with_keyring, verify
 from edge.bundle.sources.images import Wanted
@@ -28,6 +28,7 @@ __all__ = [
     "Wanted",
     "check",
     "create",
+    "digest_of",
     "load",
     "make_key",
     "next_steps",

@@ -50,8 +50,7 @@ def make(prefix: Path, name: str) -> None:
     an OpenPGP key of their own, on a smart card perhaps, needs none of this: create --gpg-user, and
     gpg --export > site.pgp.
     """
-    from edge.bundle import make_key
-    from edge.bundle.archive import digest_of
+    from edge.bundle import digest_of, make_key
 
     with _errors():
         made = make_key(prefix, name or prefix.name)
