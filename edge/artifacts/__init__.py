@@ -4,7 +4,7 @@
 files that are here already: single ones, and container images.
 """
 
-from edge.artifacts.artifact import Artifact, Source
+from edge.artifacts.artifact import Artifact, Progress, Source
 from edge.artifacts.cache import ArtifactCache
 from edge.artifacts.checksum import normalized
 from edge.artifacts.errors import (
@@ -22,7 +22,6 @@ from edge.artifacts.fetch.upstream import Timeouts
 from edge.artifacts.layout import Descriptor, ImageLayout, LayoutError, NoImageError, is_name
 from edge.artifacts.local import open_file
 from edge.artifacts.metrics import CacheMetrics
-from edge.artifacts.progress import Progress
 from edge.artifacts.storage.store import DirectoryInUseError
 
 __all__ = [

@@ -143,9 +143,9 @@ class Serving:
             app = AdminApp(
                 self._journey,
                 self._inventory,
+                self._networks,
                 tokens.holds,
                 registry=self._metrics,
-                networks=self._networks,
                 ready=self._not_ready,
             )
             sites = await self._listener(admin_runner(app), edge.admin_port, "admin HTTP", "--admin-port")
@@ -293,4 +293,5 @@ def _boot_settings(settings: StackSettings, metadata: MetadataSettings | None) -
         metadata_token=tokens.mint if tokens is not None and edge.metadata_tokens else None,
         insecure_registries=edge.insecure_registries,
         own_registry=(settings.data_dir / "images/index.json").exists(),
+        kernel_parameters=edge.kernel_parameters,
     )

@@ -35,6 +35,7 @@ from tink.workflow.events import (
     AgentAway,
     AgentEvent,
     AgentLost,
+    AgentRefused,
     AgentSeen,
     Dispatched,
     Event,
@@ -80,7 +81,7 @@ _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 0.5, 15.0
 _JITTER = 0.2
 """The part of a delay that chance may take away."""
 
-ServerEvent = AgentEvent | AgentLost | AgentSeen | AgentAway | Undelivered
+ServerEvent = AgentEvent | AgentLost | AgentRefused | AgentSeen | AgentAway | Undelivered
 """What agents report, what the server concludes when they do not, and what it has not sent."""
 
 
@@ -177,13 +178,18 @@ class EventStore:
 
     async def claim(self, workflow: Raw) -> Raw | None:
         """Make a Pending Workflow Scheduled; None if somebody changed it meanwhile, or the API is away."""
-        return await self._claim(workflow, Dispatched())
+        return await self._change(workflow, Dispatched(), "can't be scheduled, trying again")
 
     async def reclaim(self, workflow: Raw) -> Raw | None:
         """Claim a Workflow that is Scheduled, which somebody else may be about to send; None as above."""
-        return await self._claim(workflow, Reclaimed())
+        return await self._change(workflow, Reclaimed(), "can't be scheduled, trying again")
 
-    async def _claim(self, workflow: Raw, event: Event) -> Raw | None:
+    async def give_back(self, workflow: Raw) -> bool:
+        """Make a Scheduled Workflow Pending again. False if somebody changed it meanwhile, or the API is away."""
+        return await self._change(workflow, GivenBack(), "stays Scheduled") is not None
+
+    async def _change(self, workflow: Raw, event: Event, otherwise: str) -> Raw | None:
+        """The Workflow as it was stored. `otherwise`: what is said of it while the API is away, once in a while."""
         status = None if paused(workflow) else machine.apply(workflow, event, self._clock(), Author.SERVER)
         if status is None:
             return None
@@ -192,23 +198,8 @@ class EventStore:
         except (ConflictError, NotFoundError):
             return None  # the informer will tell what it is now
         except ApiError as error:
-            text = "Workflow %s can't be scheduled, trying again: %s"
-            self._log.warning(text, name_of(workflow), error, key="claim")
+            self._log.warning("Workflow %s %s: %s", name_of(workflow), otherwise, error, key=otherwise)
             return None
-
-    async def give_back(self, workflow: Raw) -> bool:
-        """Make a Scheduled Workflow Pending again. False if somebody changed it meanwhile, or the API is away."""
-        status = None if paused(workflow) else machine.apply(workflow, GivenBack(), self._clock(), Author.SERVER)
-        if status is None:
-            return False
-        try:
-            await self._store(workflow, status)
-        except (ConflictError, NotFoundError):
-            return False
-        except ApiError as error:
-            self._log.warning("Workflow %s stays Scheduled: %s", name_of(workflow), error, key="give back")
-            return False
-        return True
 
     async def take_back(self, workflow: Raw, before: Raw) -> None:
         """Undo a claim that was never sent, unless the Workflow was claimed by others since. `workflow` is what `claim`
@@ -287,7 +278,7 @@ class EventStore:
                         log.info("Workflow %s is not offered again for %.1f s", name_of(workflow), delay)
                     return outcomes
             # Somebody was faster, or the informer's copy may be behind; no event must be lost because of that.
-            workflow, fresh = await self._read(workflow), True
+            workflow, fresh = await self.fresh(workflow), True
         raise StaleError(f"Workflow {name_of(workflow)} changes too often; try again")
 
     def _decide(
@@ -319,8 +310,8 @@ class EventStore:
         count = rejections(status_of(workflow))
         return replace(event, delay=rejection_delay(count, self._first, self._longest, self._chance()))
 
-    async def _read(self, workflow: Raw) -> Raw:
-        """The Workflow as it is now. Raises WorkflowGoneError, ApiError."""
+    async def fresh(self, workflow: Raw) -> Raw:
+        """The Workflow as it is in the API now. Raises WorkflowGoneError, ApiError."""
         metadata = workflow["metadata"]
         try:
             now = await self._client.get(WORKFLOW, metadata["name"], metadata.get("namespace"))

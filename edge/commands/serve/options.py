@@ -7,12 +7,11 @@ from pathlib import Path
 
 import click
 
-from edge.commands.health_option import health_address
-from edge.commands.metal3.options import empty_checksum_type
-from edge.commands.serve.parameter_types import Interface, Ipv4, NetworkList, Osie, Size
+from edge.commands.options import empty_checksum_type, health_address, log_format, log_level
+from edge.commands.serve.parameter_types import Interface, Ipv4, KernelWords, NetworkList, Osie, Size
 from edge.composition.settings import Service
 from edge.machines import DhcpMode, NetbootWhen
-from tink.server import DEFAULT_LIFETIME_SECONDS, AgentAuth
+from tink.server import DEFAULT_LIFETIME_SECONDS, AgentAuth, OlderAgentAuth
 
 Command = Callable[..., None]
 
@@ -149,6 +148,13 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         click.option(
             "--insecure-registry", multiple=True, help="Registry that agents speak to over plain HTTP. Repeatable."
         ),
+        click.option(
+            "--kernel-parameters",
+            type=KernelWords(),
+            multiple=True,
+            help="Words for the kernel of every machine that netboots, before those of its Hardware; ${...} are "
+            "settings of iPXE. Repeatable.",
+        ),
         click.option("--grpc-authority", default="", help="Where agents find the gRPC server. Default: this host."),
         click.option(
             "--router-advertisements",
@@ -242,6 +248,14 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
     Service.SERVER: (
         click.option("--grpc-port", type=_PORT, default=42113, help="Port of the gRPC server for agents."),
         click.option(
+            "--older-agents",
+            type=click.Choice([auth.value for auth in OlderAgentAuth]),
+            default=OlderAgentAuth.AUTO.value,
+            help="Whether Tinkerbell's tink-agent and tink-worker, which know no tokens, may speak for their machines. "
+            "auto: where --agent-auth asks for no more than an address. address: by their address, whatever "
+            "--agent-auth says. off: never.",
+        ),
+        click.option(
             "--reboot-grace",
             type=click.FloatRange(min=0, min_open=True),
             default=30.0,
@@ -272,15 +286,7 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         click.option("--kubeconfig", type=_PATH, default=None, help="The cluster's. Default: see above."),
         click.option("--manifests", type=_PATH, default=None, help="Directory of manifests to apply at the start."),
     ),
-    "process": (
-        health_address,
-        click.option(
-            "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", help="Verbosity."
-        ),
-        click.option(
-            "--log-format", type=click.Choice(["text", "json"]), default="text", help="Lines for people or programs."
-        ),
-    ),
+    "process": (health_address, log_level, log_format),
 }
 
 

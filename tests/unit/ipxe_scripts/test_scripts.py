@@ -133,6 +133,13 @@ def test_edge_with_images_is_one_of_the_insecure_registries_at_the_address_that_
     assert " insecure_registries=10.0.0.1:5000,10.0.0.1:7080 " in compile_text(hardware(), settings=both)
 
 
+def test_the_sites_parameters_come_before_the_hardwares() -> None:
+    settings = BootSettings(kernel_parameters=("tink_worker_image=r/a:1", "mac=${mac}"))
+    words = kernel_words(compile_text(hardware(kernelParams=["quiet"]), settings))
+    begin = words.index("console=ttyS0,115200")
+    assert words[begin + 1 : begin + 4] == ["tink_worker_image=r/a:1", "mac=${mac}", "quiet"]
+
+
 def test_no_insecure_registries_no_parameter() -> None:
     assert "insecure_registries" not in compile_text(hardware())
 

@@ -95,7 +95,7 @@ async def test_events_need_the_machines_token_too(rig: Rig, keys: TokenKeys, sta
 async def test_a_stream_ends_in_time_for_its_token_to_be_renewed(
     rig: Rig, keys: TokenKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rig.server._service._authorizer._tokens, "lifetime", 0.4)
+    monkeypatch.setattr(rig.server._callers._authorizer._tokens, "lifetime", 0.4)
     begun = time.monotonic()
     call = await open_stream(rig, keys.mint(MAC, rig.now))
     assert await asyncio.wait_for(call.code(), 20) is grpc.StatusCode.UNAVAILABLE
@@ -203,7 +203,7 @@ async def test_one_address_can_not_take_the_places_of_others(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "tink.server.connections.concurrency")
-    monkeypatch.setattr("tink.server.connections.concurrency._is_loopback", lambda _: False)
+    monkeypatch.setattr("tink.server.connections.concurrency.is_loopback", lambda _: False)
     await rig.start(calls_per_address=5, agent_auth=AgentAuth.NONE)
     for number in range(40):
         rig.machine(f"h{number}", f"52:54:00:00:01:{number:02x}")

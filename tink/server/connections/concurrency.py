@@ -14,18 +14,17 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import ipaddress
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import grpc.aio
 
 from tink.limits.log import LimitedLog
+from tink.net.special_addresses import is_loopback
 from tink.server.connections.guard import Guard
 from tink.server.peer import peer_address
 
@@ -46,20 +45,28 @@ class _FullError(Exception):
 class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
     """Lets `in_all` calls in at once, `per_address` of them from one address. `clock` gives monotonic seconds.
 
-    `busy` is the service whose calls only agents can have open for long.
+    `busy` are the services whose calls only agents can have open for long. `unknown(address, method)` is called for
+    each call of a method that nobody serves.
     """
 
     def __init__(
-        self, in_all: int, per_address: int, guard: Guard, clock: Callable[[], float], *, busy: str = ""
+        self,
+        in_all: int,
+        per_address: int,
+        guard: Guard,
+        clock: Callable[[], float],
+        *,
+        busy: Sequence[str] = (),
+        unknown: Callable[[str, str], None] = lambda _address, _method: None,
     ) -> None:
         self._in_all = in_all
         self._per_address = per_address
         self._guard = guard
-        self._busy = f"/{busy}/"
+        self._busy = tuple(f"/{service}/" for service in busy)
         self._calls = 0
         self._by_address: Counter[str] = Counter()
         self._handlers: dict[str, Handler] = {}
-        self._unknown: Handler = grpc.stream_unary_rpc_method_handler(self._refuse_unknown)
+        self._unknown = unknown
         self._log = LimitedLog(log, clock, capacity=100)
 
     async def intercept_service(
@@ -73,7 +80,7 @@ class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
         if known is None:
             handler = await continuation(handler_call_details)
             if handler is None:
-                return self._unknown  # not kept by its name: their number has no bound
+                return self._unserved(method)  # not kept by its name: their number has no bound
             known = self._handlers[method] = self._bounded(handler, busy=method.startswith(self._busy))
         return known
 
@@ -99,7 +106,7 @@ class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
             text = "gRPC server: %d calls, which is all that this server serves at once: others must wait"
             self._log.warning(text, self._calls, key="all")
             raise _FullError("the server serves as many calls as it can: try again later")
-        if self._by_address[address] >= self._per_address and not _is_loopback(address):
+        if self._by_address[address] >= self._per_address and not is_loopback(address):
             text = "gRPC server: %s has %d calls open: no more of them are served"
             self._log.warning(text, address, self._per_address, key=address)
             raise _FullError(f"{address} has {self._per_address} calls open already, which is all that one address may")
@@ -113,12 +120,17 @@ class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
             if not self._by_address[address]:
                 del self._by_address[address]
 
-    async def _refuse_unknown(self, _: AsyncIterator[bytes], context: Context) -> Any:
-        try:
-            with self._place(context):
-                await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such method")
-        except _FullError as full:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(full))
+    def _unserved(self, method: str) -> Handler:
+        async def refuse(_: AsyncIterator[bytes], context: Context) -> Any:
+            try:
+                with self._place(context):
+                    self._unknown(peer_address(context.peer()), method)
+                    await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such method")
+            except _FullError as full:
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(full))
+
+        handler: Handler = grpc.stream_unary_rpc_method_handler(refuse)
+        return handler
 
     def _bounded(self, handler: Handler, *, busy: bool) -> Handler:
         """The same method, but it takes a stream of bytes."""
@@ -188,11 +200,3 @@ async def _message(raw: bytes, read: Callable[[bytes], Any], context: Context) -
         return read(raw)
     except Exception as error:  # protobuf's own, and what its implementations raise beside it
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the message can't be read: {str(error)[:200]}")
-
-
-@lru_cache(256)
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False
