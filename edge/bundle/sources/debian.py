@@ -123,7 +123,7 @@ class _Apt:
             own = {(uri, ends[release]) for _, _, release, _, uri in debian if release in ends}
         if not own:
             raise BundleError(
-                f"apt knows no mirror of Debian to ask for {suite}: name one in /etc/apt/sources.list.d, or give the "
-                "packages yourself with --package"
+                f"apt knows no mirror of Debian to ask for {suite}: name one in /etc/apt/sources.list.d and apt-get "
+                "update, or give the packages yourself with --package"
             )
         return sorted(f"deb [signed-by={_KEYRING}] {uri} {release} main" for uri, release in own)

@@ -27,6 +27,7 @@ def run(
     except subprocess.TimeoutExpired as error:
         raise BundleError(f"{what}: {name} has not ended after {timeout:.0f} s") from error
     if ran.returncode:
-        last = "\n".join((ran.stderr or ran.stdout).strip().splitlines()[-_LINES:])
+        # apt says on its output why, and on the other that.
+        last = "\n".join(f"{ran.stdout}\n{ran.stderr}".strip().splitlines()[-_LINES:])
         raise BundleError(f"{what}: {name} ended with {ran.returncode}:\n{last}")
     return ran.stdout
