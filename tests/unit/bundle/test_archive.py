@@ -182,3 +182,15 @@ def test_manifest_goes_around_unchanged(site: Site) -> None:
 def test_any_other_file_is_said_to_be_no_bundle(site: Site) -> None:
     assert "it is no bundle of tinkedge" in refused(site, b"PK\x03\x04" + bytes(range(1, 200)) * 100)
     assert "there is 'manifest.json' where SHA256SUMS should be" in refused(site, packed({"manifest.json": b"{}"}))
+
+
+@pytest.mark.parametrize("member", ["SHA256SUMS", "manifest.json", "files/disk.raw"])
+def test_header_that_tar_would_read_otherwise_is_refused(site: Site, member: str) -> None:
+    content = bytearray(packed(site.members()))
+    at = next(place for place in range(0, len(content), 512) if content[place:].startswith(member.encode() + b"\0"))
+    header = content[at : at + 512]
+    header[100:108] = b"0004755\0"  # set-user-id, with a checksum that fits
+    header[148:156] = b"        "
+    header[148:156] = b"%06o\0 " % sum(header)
+    content[at : at + 512] = header
+    assert refused(site, bytes(content)).startswith(f"{member} in it has another header than tinkedge writes")
