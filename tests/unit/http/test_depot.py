@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
+import logging
+import tarfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +16,7 @@ import pytest
 from edge.journey.events import Outcome, Step
 from tests.unit.bundle import layouts
 from tests.unit.http.conftest import IP, OTHER_IP, Rack, serving
+from tink.agent.images import ImageStore, Registries
 
 
 @pytest.fixture
@@ -51,6 +56,23 @@ async def test_image_is_pulled_as_from_any_registry(rack: Rack, image: dict[str,
     head = await rack.ask("/v2/actions/inspect/manifests/1", method="HEAD")
     assert (head.status, head.body, head.headers["Content-Length"]) == (200, b"", str(image["size"]))
     assert (await rack.ask(f"/v2/actions/inspect/manifests/{image['digest']}")).body == manifest.body
+
+
+async def test_agent_pulls_from_it_and_asks_for_each_blob_once(
+    rack: Rack, depot: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "edge.http.depot")
+    rack.register("m2", "52:54:00:00:00:09", "127.0.0.1")  # where the agent is
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("there"))
+    layouts.index(depot / "images", tool=layouts.image(depot / "images", layer.getvalue()))
+    store = ImageStore(tmp_path / "agent", Registries(("127.0.0.1",)), architecture="amd64")
+    store.prepare()
+    await store.pull(f"127.0.0.1:{rack.port}/tool:1", asyncio.Event())
+    assert (store.get(f"127.0.0.1:{rack.port}/tool:1").rootfs / "there").exists()
+    sent = [record.getMessage() for record in caplog.records]
+    assert len(sent) == 2, sent  # the configuration and the layer
 
 
 async def test_images_that_come_while_it_runs_are_served(rack: Rack, depot: Path) -> None:
