@@ -1,4 +1,5 @@
-"""The file of a bundle: a plain tar (POSIX.1-1988 headers, GNU's larger sizes), which Debian's `tar` unpacks.
+"""The file of a bundle: a plain tar, which Debian's `tar` unpacks. Its headers are POSIX.1-1988's, and GNU's for files of
+8 GiB and more; a reader takes no other, so a change of them is another FORMAT.
 
     SHA256SUMS, SHA256SUMS.sig, manifest.json, and the files in the order of SHA256SUMS
 
@@ -31,6 +32,8 @@ from edge.bundle.manifest import (
 
 _BLOCK = 512
 _CHUNK = 1 << 20
+_LARGE = 8 << 30
+"""Bytes that a header of POSIX has no number for, and GNU's has; but that has less room for names."""
 
 Progress = Callable[[str, int, int], None]
 """Told what is done, how many bytes of it, and how many there are."""
@@ -84,7 +87,12 @@ def write(out: BinaryIO, manifest: Manifest, paths: Mapping[str, Path], sign: Si
 def _header(name: str, size: int, created: datetime) -> bytes:
     info = tarfile.TarInfo(name)
     info.size, info.mode, info.mtime = size, 0o644, int(created.timestamp())
-    return info.tobuf(tarfile.GNU_FORMAT)
+    if size < _LARGE:
+        return info.tobuf(tarfile.USTAR_FORMAT)
+    block = info.tobuf(tarfile.GNU_FORMAT)
+    if len(block) > _BLOCK:
+        raise BundleError(f"{name}: of {size} bytes, and its name is longer than the 100 that so large a file may have")
+    return block
 
 
 def _padding(size: int) -> bytes:

@@ -33,8 +33,8 @@ MAX_TEXT_BYTES = 4 << 20
 """Of SHA256SUMS, and of manifest.json."""
 MAX_SIGNATURE_BYTES = 64 << 10
 MAX_FILES = 20_000
-MAX_NAME_BYTES = 100
-"""What a tar's header has room for."""
+MAX_NAME_BYTES, MAX_FOLDER_BYTES = 100, 155
+"""What a tar's header has room for, of the last part of a name and of the folders before it."""
 
 _LINE = re.compile(r"([0-9a-f]{64})  (\S+)")
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@+:=~%-]*")
@@ -159,8 +159,9 @@ def unusable(name: str) -> str:
 
     No name leads out of the directory that it is unpacked in, or is one that a shell or a program takes for more.
     """
-    if len(name.encode()) > MAX_NAME_BYTES:
-        return f"its name is longer than {MAX_NAME_BYTES} bytes"
+    folder, _, last = name.rpartition("/")
+    if len(last.encode()) > MAX_NAME_BYTES or len(folder.encode()) > MAX_FOLDER_BYTES:
+        return f"its name is longer than {MAX_NAME_BYTES} bytes, or its folder than {MAX_FOLDER_BYTES}"
     if not all(_PART.fullmatch(part) for part in name.split("/")):
         return "its name has other characters than letters, digits and ._@+:=~%-, or a part that begins with one"
     if "/" in name:

@@ -72,7 +72,7 @@ def packed(members: dict[str, bytes] | list[tuple[str, bytes]], *, signed: bool 
     for name, content in pairs:
         info = tarfile.TarInfo(name)
         info.size, info.mode, info.mtime = len(content), 0o644, int(NOW.timestamp())
-        out.write(info.tobuf(tarfile.GNU_FORMAT) + content + bytes(-len(content) % 512))
+        out.write(info.tobuf(tarfile.USTAR_FORMAT) + content + bytes(-len(content) % 512))
     out.write(bytes(1024))
     return out.getvalue()
 

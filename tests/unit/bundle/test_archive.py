@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
+import tarfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from edge.bundle import BundleError, Manifest, Reader, check
-from tests.unit.bundle.conftest import Site, packed, quiet, sign
+from edge.bundle import BundleError, Manifest, Reader, archive, check, manifest
+from tests.unit.bundle.conftest import NOW, Site, packed, quiet, sign
 
 
 def refused(site: Site, content: bytes) -> str:
@@ -102,7 +105,7 @@ def test_signature_is_checked_before_what_it_is_of_is_read(site: Site) -> None:
         ("osie/$(id)", "other characters"),
         ("etc/passwd", "no folder 'etc'"),
         ("evil", "no such file at its top"),
-        (f"files/{'a' * 100}", "longer than 100 bytes"),
+        (f"files/{'a' * 100}/{'b' * 60}/c", "its folder than 155"),
     ],
 )
 def test_name_that_leads_elsewhere_is_refused_even_if_it_is_signed(site: Site, name: str, why: str) -> None:
@@ -194,3 +197,30 @@ def test_header_that_tar_would_read_otherwise_is_refused(site: Site, member: str
     header[148:156] = b"%06o\0 " % sum(header)
     content[at : at + 512] = header
     assert refused(site, bytes(content)).startswith(f"{member} in it has another header than tinkedge writes")
+
+
+def test_name_that_is_as_long_as_a_wheels_comes_through_tar(site: Site, tmp_path: Path) -> None:
+    name = "x" * 96 + ".whl"
+    (tmp_path / name).write_bytes(b"wheel")
+    site.create(replace(site.contents, files=(str(tmp_path / name),)))
+    check(site.reader(), quiet)
+    subprocess.run(["tar", "-xf", site.file, f"files/{name}"], check=True, cwd=tmp_path)
+    assert (tmp_path / "files" / name).read_bytes() == b"wheel"
+    (tmp_path / f"{name}x").write_bytes(b"wheel")
+    with pytest.raises(BundleError, match="its name is longer than 100 bytes"):
+        site.create(replace(site.contents, files=(str(tmp_path / f"{name}x"),)))
+
+
+def test_file_of_eight_gigabytes_has_a_header_that_tar_reads() -> None:
+    made = archive._header("files/disk.raw", 9 << 30, NOW)
+    assert len(made) == 512
+    assert (found := tarfile.TarInfo.frombuf(made, "utf-8", "strict")).size == 9 << 30
+    assert found.name == "files/disk.raw"
+    with pytest.raises(BundleError, match="so large a file"):
+        archive._header(f"files/{'x' * 100}", 9 << 30, NOW)
+
+
+def test_headers_of_format_one_stay_as_they_are() -> None:
+    """A bundle that one release has made is read by the next."""
+    digests = [hashlib.sha256(archive._header("images/x", size, NOW)).hexdigest()[:16] for size in (5, 9 << 30)]
+    assert (manifest.FORMAT, digests) == (1, ["5a72957502f35626", "b31ab2c0feb35444"])
