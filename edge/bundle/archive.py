@@ -1,5 +1,5 @@
-"""The file of a bundle: a plain tar, which Debian's `tar` unpacks. Its headers are POSIX.1-1988's, and GNU's for files of
-8 GiB and more; a reader takes no other, so a change of them is another FORMAT.
+"""The file of a bundle: a plain tar, which Debian's `tar` unpacks. Its headers are POSIX.1-1988's, GNU's for files of 8
+GiB and more; a reader takes no other, so a change of them is another FORMAT.
 
     SHA256SUMS, SHA256SUMS.sig, manifest.json, and the files in the order of SHA256SUMS
 
