@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
-from tink.kube.cache import Informer
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from tink.kube.cache import AWAY_SECONDS, Informer
 from tink.kube.client import ApiError, KubeClient, NotFoundError
+from tink.kube.metrics import ClientMetrics, ControllerMetrics, InformerMetrics, LeaderMetrics
 from tink.kube.resources import HARDWARE, HARDWARE_DATA, HOST_V1ALPHA1, HOST_V1BETA1, WORKFLOW, ResourceType
-from tink.kube.runtime import LeaderElectionConfig, LeaderElector
+from tink.kube.runtime import Controller, LeaderElectionConfig, LeaderElector
 from tink.limits.backoff import Backoff
 from tink.metal3.controller import Metal3Controller
 from tink.metal3.settings import Metal3Settings
@@ -25,10 +29,14 @@ log = logging.getLogger(__name__)
 
 _CHECK_SECONDS = 10.0
 """How often it is looked whether the version is still served, and can be read: until then no change is noticed."""
+_SAY_AGAIN_FIRST, _SAY_AGAIN_LONGEST = 60.0, 3600.0
+"""Seconds until it is said again what is waited for, and the longest such pause."""
+_DENIED = (401, 403)
 _SYNC_SECONDS = 120.0
 """How long a single run waits for lists."""
 
 
+_ADVICE = ": is what --kubeconfig has (or the service account) still good, and may it do that?"
 HOSTS = (HOST_V1ALPHA1, HOST_V1BETA1)
 """In the order in which they are asked for: v1alpha1, while it is there, is mostly what is stored. What is not stored
 can't be read while the conversion webhook is away."""
@@ -64,7 +72,7 @@ class _OtherVersionError(Exception):
     """What is followed is served no more."""
 
 
-class Follower:
+class Follower(Collector):
     """One API's hosts. `namespace` None: those of all namespaces; `election` None: there is one replica only."""
 
     def __init__(
@@ -83,11 +91,39 @@ class Follower:
         self._settings = settings
         self._election = election
         self._check_seconds = check_seconds
+        self._client: KubeClient | None = None
+        self._elector: LeaderElector | None = None
+        self._informers: list[Informer] = []
+        self._controllers: dict[str, Controller] = {}
+        self._waiting = "starting"
+
+    @property
+    def not_ready(self) -> str:
+        """Why hosts are not followed; empty: they are, by this replica or by the one that leads."""
+        if self._waiting:
+            return self._waiting
+        for informer in self._informers:
+            if not informer.has_synced:
+                return f"the API has not listed {informer.resource.plural} yet"
+            if informer.denied or informer.failing_for > AWAY_SECONDS:
+                return informer.denied or f"the Kubernetes API has not answered for {informer.failing_for:.0f} s"
+        return ""
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics, of what there is at the moment: for a registry of Prometheus."""
+        if self._client is not None:
+            yield from ClientMetrics(self._client).collect()
+        yield from InformerMetrics(self._informers).collect()
+        yield from ControllerMetrics(self._controllers).collect()
+        if self._elector is not None:
+            yield from LeaderMetrics(self._elector).collect()
 
     async def run(self) -> None:
         """Keep Hardware in step until cancelled. Raises KubeConfigError."""
         async with await KubeClient.connect(self._kubeconfig, self._context) as client:
+            self._client = client
             elector = LeaderElector(client, self._election) if self._election is not None else None
+            self._elector = elector
             while True:
                 hosts, details = await self._served(client)
                 informers, controller = self._controller(client, hosts, details, elector)
@@ -125,18 +161,27 @@ class Follower:
 
     async def _served(self, client: KubeClient) -> tuple[ResourceType, bool]:
         """The version of the hosts, as soon as there is one, and whether there are HardwareData."""
-        backoff, logged = Backoff(0.5, 15.0), ""
+        backoff, again = Backoff(0.5, 15.0), Backoff(_SAY_AGAIN_FIRST, _SAY_AGAIN_LONGEST)
+        clock = asyncio.get_running_loop().time
+        since = clock()
+        due = since
         while True:
             try:
                 hosts = await served_hosts(client, self._namespace)
                 if hosts is not None:
-                    return hosts, await is_served(client, HARDWARE_DATA, self._namespace)
+                    found = hosts, await is_served(client, HARDWARE_DATA, self._namespace)
+                    self._waiting = ""
+                    return found
                 problem = "the API serves no BareMetalHosts yet (`tinkedge crds --metal3`)"
             except ApiError as error:
-                problem = str(error)
-            if problem != logged:
-                log.warning("%s; waiting", problem)
-                logged = problem
+                problem = f"no BareMetalHosts can be read: {error}{_ADVICE if error.status in _DENIED else ''}"
+            now = clock()
+            if problem != self._waiting or now >= due:
+                lasts = f" for {now - since:.0f} s now" if problem == self._waiting else ""
+                log.warning("%s; waiting%s", problem, lasts)
+                if problem != self._waiting:
+                    again.reset()
+                self._waiting, due = problem, now + again.next()
             await asyncio.sleep(backoff.next())
 
     def _controller(
@@ -155,7 +200,9 @@ class Follower:
             settings=self._settings,
             elector=elector,
         )
-        return [each for each in (data, hardware, workflows, following) if each is not None], controller
+        self._informers = [each for each in (data, hardware, workflows, following) if each is not None]
+        self._controllers = controller.runtimes
+        return self._informers, controller
 
     async def _watch(self, client: KubeClient, hosts: ResourceType, details: bool) -> None:
         """Raises _OtherVersionError when something else is served, or can be read, than is followed."""

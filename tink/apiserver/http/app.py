@@ -1,15 +1,16 @@
 """The HTTP shell: from a request to a verb, from its result or refusal to an answer.
 
-Everything that Kubernetes decides by headers is here: authentication, the form of the answer (object, list, table,
-partial metadata), warnings, Status bodies. Handlers hold no state; a watch is a response that goes on.
+Everything that Kubernetes decides by headers is here: who calls and whether he may (`callers`), the form of the answer
+(object, list, table, partial metadata), warnings, Status bodies. Handlers hold no state; a watch is a
+response that goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import re
+import time
 from collections.abc import Callable
 from datetime import datetime
 
@@ -17,11 +18,15 @@ import orjson
 from aiohttp import web
 
 from tink.apiserver import errors
+from tink.apiserver.access import ADMIN, Authenticator
 from tink.apiserver.admission.warnings import limited
 from tink.apiserver.discovery import DocumentRequest, Documents
 from tink.apiserver.errors import StatusError
+from tink.apiserver.http.audit import Audit
+from tink.apiserver.http.callers import CALLER, Sessions, authenticate, authorize, in_whose_name, wanted
 from tink.apiserver.http.forms import accepted_form, formed
 from tink.apiserver.http.lists import ListResponses, list_head
+from tink.apiserver.http.request_counts import RequestCounts, Routed, routed
 from tink.apiserver.http.request_log import RequestLog
 from tink.apiserver.http.responses import (
     DEPRECATED,
@@ -49,7 +54,7 @@ from tink.apiserver.requests import (
     parse_path,
     parse_version,
 )
-from tink.apiserver.resources import Registry, Resource
+from tink.apiserver.resources import Registry, Resource, advice
 from tink.apiserver.store import StorageError, Store
 from tink.apiserver.write import Result, Reviewer, Scales, Verbs, find_review
 from tink.offload import offload, weight
@@ -59,6 +64,8 @@ log = logging.getLogger(__name__)
 BODY_SECONDS = 60.0
 """How long a body may take to arrive, in seconds (Kubernetes: --request-timeout)."""
 _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
+_ROUTED = web.RequestKey("routed", tuple)
+"""What the request is about, once that is known."""
 _QUIET = (404, 409, 410)
 """Answers that belong to normal work: not worth a line in the log."""
 
@@ -72,9 +79,12 @@ class Api:
         registry: Registry,
         verbs: Verbs,
         lists: Lists,
-        token: str,
+        authenticator: Authenticator,
         now: Callable[[], datetime],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`clock` gives monotonic seconds; by it is measured how long answers take."""
+        self.counts = RequestCounts(clock)
         self._store = store
         self._registry = registry
         self._verbs = verbs
@@ -82,10 +92,12 @@ class Api:
         self._lists = lists
         self._list_responses = ListResponses(lists, now)
         self._documents = Documents(registry, now)
-        self._reviewer = Reviewer(token.encode(), now)
-        self._token = token.encode()
+        self._reviewer = Reviewer(authenticator, now)
+        self._authenticator = authenticator
         self._now = now
+        self._audit = Audit()
         self.request_log = RequestLog(log)
+        self.sessions = Sessions(authenticator)
 
     def application(self) -> web.Application:
         """Give the aiohttp application."""
@@ -95,11 +107,26 @@ class Api:
         return app
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
+        counts, status = self.counts, 0
+        begun = counts.clock()
+        counts.in_flight += 1
+        try:
+            response = await self._respond(request)
+            status = response.status
+            return response
+        finally:
+            about: Routed | None = request.get(_ROUTED)
+            if about is not None and about[0] == "WATCH":
+                counts.watches[about] -= 1
+            else:
+                counts.in_flight -= 1
+            counts.end(request.method, about, status, counts.clock() - begun)
+
+    async def _respond(self, request: web.Request) -> web.StreamResponse:
         try:
             return await self._answer(request)
         except StatusError as error:
-            if error.code not in _QUIET:
-                self.request_log.refused(request.method, request.path, f"{error.code} {for_log(error)}")
+            self._refused(request, error)
             return error_response(error)
         except web.HTTPRequestEntityTooLarge:
             self.request_log.refused(request.method, request.path, f"the body is larger than {MAX_BODY} bytes")
@@ -111,19 +138,42 @@ class Api:
         except Exception:
             log.exception("%s %s: a fault of this server", request.method, request.path)
             return error_response(errors.internal("see the log of the API server"))
+        finally:
+            self.sessions.end()
+
+    def _refused(self, request: web.Request, error: StatusError) -> None:
+        caller = request.get(CALLER)
+        if error.code == 401:
+            self.request_log.unauthorized(request.remote or "?", error.message)
+        elif error.code == 403 and caller is not None and caller != ADMIN:
+            self._audit.refused(caller, request.remote or "?", for_log(error))
+        elif error.code not in _QUIET:
+            self.request_log.refused(request.method, request.path, f"{error.code} {for_log(error)}")
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         path = request.rel_url.raw_path.rstrip("/")
         if path in ("/healthz", "/livez", "/readyz"):
             await self._store.current()  # says whether the thread of the store still answers
             return web.Response(text="ok")
-        self._authenticate(request)
+        caller = authenticate(request, self._authenticator)
+        self.sessions.begin(caller)
+        request[CALLER] = caller
+        caller = request[CALLER] = in_whose_name(request, caller, self._authenticator)
+        target = parse_path(path)
+        action = wanted(request.method, path, target, request.query)
+        authorize(caller, action)
+        response = await self._authorized(request, path, target)
+        self._audit.answered(request, caller, action, response)
+        return response
+
+    async def _authorized(self, request: web.Request, path: str, target: Target | None) -> web.StreamResponse:
         document = self._document(request, path)
         if document is not None:
             if request.method != "GET":
                 raise errors.method_not_allowed()
             return document
-        resource, target = self._route(request, path)
+        resource, target = self._route(request, target)
+        self._about(request, resource, target)
         if resource.warning:
             request[DEPRECATED] = resource.warning
         if resource.virtual:
@@ -132,11 +182,18 @@ class Api:
             return await self._single(request, resource, target)
         return await self._collection(request, resource, target)
 
-    def _route(self, request: web.Request, path: str) -> tuple[Resource, Target]:
+    def _about(self, request: web.Request, resource: Resource, target: Target) -> None:
+        watch = request.query.get("watch", "") in ("1", "true")
+        apply = request.headers.get("Content-Type", "").startswith(APPLY_PATCH) and request.method == "PATCH"
+        about = request[_ROUTED] = routed(request.method, resource, target, watch=watch, apply=apply)
+        if about[0] == "WATCH":
+            self.counts.watches[about] += 1
+            self.counts.in_flight -= 1
+
+    def _route(self, request: web.Request, target: Target | None) -> tuple[Resource, Target]:
         """Find what a path means. Raises StatusError (404, 400)."""
         if "%" in request.raw_path and _BAD_ESCAPE.search(request.raw_path):
             raise errors.bad_request("400 Bad Request")
-        target = parse_path(path)
         resource = None
         if target is not None:
             resource = self._registry.find(target.group, target.version, target.plural)
@@ -148,7 +205,7 @@ class Api:
             or (target.namespace and not resource.namespaced)
             or (target.name and resource.namespaced and not target.namespace)
         ):
-            raise errors.no_such_path()
+            raise errors.no_such_path(advice(target.group, target.version, target.plural) if target else "")
         if target.name in (".", ".."):
             raise errors.bad_request(f"Name parameter invalid: \"{target.name}\": may not be '{target.name}'")
         if (target.subresource and target.subresource not in resource.parts) or target.more:
@@ -156,12 +213,6 @@ class Api:
                 raise errors.not_found(resource.group, resource.plural, target.name)
             raise errors.no_such_path()
         return resource, target
-
-    def _authenticate(self, request: web.Request) -> None:
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        given = token.strip().encode("utf-8", "surrogateescape")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(given, self._token):
-            raise errors.unauthorized()
 
     # --- documents ---
 
@@ -194,7 +245,7 @@ class Api:
         options = _write_options(request, "CreateOptions")
         body = await self._body(request, review, options)
         made, warnings = self._reviewer.answer(
-            review, target.namespace, body.value, body.duplicates, options.validation
+            review, target.namespace, body.value, body.duplicates, options.validation, request[CALLER]
         )
         return self._result(request, review, Result(orjson.dumps(made), 201, warnings), accepted)
 
@@ -281,7 +332,7 @@ class Api:
         raw = await _sent(request)
         content = request.headers.get("Content-Type", "")
         body = await offload(weight(raw), decode, content, raw, strict=False) if raw else None
-        return DeleteOptions.of(request.query, body.value if body else None)
+        return DeleteOptions.of(request.query, body.value if body else None, request[CALLER])
 
     async def _delete_collection(self, request: web.Request, resource: Resource, target: Target) -> web.StreamResponse:
         options = ListOptions.of(request.query)
@@ -326,4 +377,5 @@ async def _sent(request: web.Request) -> bytes:
 
 
 def _write_options(request: web.Request, kind: OptionsKind, *, apply: bool = False) -> WriteOptions:
-    return WriteOptions.of(request.query, kind, request.headers.get("User-Agent", ""), apply=apply)
+    agent = request.headers.get("User-Agent", "")
+    return WriteOptions.of(request.query, kind, agent, apply=apply, caller=request[CALLER])
