@@ -78,10 +78,16 @@ def settle(root: Path, epoch: int) -> None:
     """Modes and times of all files, whatever the umask and the clock of who builds."""
     for path in (root, *root.rglob("*")):
         if not path.is_symlink():
-            executable = path.is_dir() or path.stat().st_mode & 0o100
-            private = path.name == "tinkedge.yaml"
+            executable = path.is_dir() or (path.stat().st_mode & 0o100 and _is_program(path))
+            private = path == root / "etc/tinkedge/tinkedge.yaml"
             path.chmod(0o755 if executable else 0o640 if private else 0o644)
         os.utime(path, (epoch, epoch), follow_symlinks=False)
+
+
+def _is_program(path: Path) -> bool:
+    """Whether the kernel could run it; some wheels have modules with that mode."""
+    with path.open("rb") as file:
+        return file.read(4).startswith((b"#!", b"\x7fELF"))
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -161,7 +167,7 @@ def _control(root: Path, version: str, target: Target, units: list[str], conffil
         f"Package: tinkedge\nVersion: {version}\nArchitecture: {target.architecture}\n"
         f"Maintainer: {MAINTAINER}\nInstalled-Size: {installed}\nSection: admin\nPriority: optional\n"
         f"Depends: python3 (>= {target.python}), python3 (<< {target.next_python}), libc6 (>= 2.28), libstdc++6,"
-        " init-system-helpers, systemd | systemd-standalone-sysusers | systemd-sysusers, passwd\n"
+        " systemd | systemd-standalone-sysusers | systemd-sysusers, passwd\n"
         "Recommends: ipxe, ca-certificates\nSuggests: qemu-system-x86\n"
         f"Description: {_SHORT}\n{_LONG}"
     )

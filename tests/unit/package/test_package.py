@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from deploy.package import oci
+from deploy.package import deb, oci
 from deploy.package.environment import without_missing
 from deploy.package.papers import completions, manual
 from deploy.package.target import PackageError, Target
@@ -99,3 +99,22 @@ def test_wheels_that_somebody_else_fetches_at_the_same_time_are_in_nobodys_way(
         both = [pool.submit(fetch, [], Target.of("bookworm"), tmp_path) for _ in range(2)]
         kept = {one.result() for one in both}
     assert [[file.name for file in directory.iterdir()] for directory in kept] == [["a.whl"]]
+
+
+def test_only_programs_are_executable_and_only_the_settings_are_private(tmp_path: Path) -> None:
+    """Some wheels have modules with that mode; the recipes bring a copy of the settings."""
+    files = {"usr/bin/run": b"#!/bin/sh\n", "usr/lib/module.py": b"import x\n", "usr/lib/elf": b"\x7fELF\x02"}
+    settings = {"etc/tinkedge/tinkedge.yaml": b"", "usr/lib/_deploy/systemd/tinkedge.yaml": b""}
+    for name, content in (files | settings).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+        (tmp_path / name).chmod(0o755 if name in files else 0o644)
+    deb.settle(tmp_path, 1_600_000_000)
+    modes = {name: (tmp_path / name).stat().st_mode & 0o777 for name in files | settings}
+    assert modes == {
+        "usr/bin/run": 0o755,
+        "usr/lib/module.py": 0o644,
+        "usr/lib/elf": 0o755,
+        "etc/tinkedge/tinkedge.yaml": 0o640,
+        "usr/lib/_deploy/systemd/tinkedge.yaml": 0o644,
+    }
