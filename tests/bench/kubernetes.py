@@ -7,6 +7,7 @@ etcd is a package. kube-apiserver comes in no package that could be had: it is b
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ import subprocess
 import tempfile
 import urllib.request
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
@@ -22,11 +24,27 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from tests.bench.bed import BenchError, Cable, Server, installed
 
 VERSION = "1.36.3"
-BINARY = Path.home() / ".cache" / "tinkedge" / f"kube-apiserver-{VERSION}"
-PORT = 6444
-ETCD = 2379
+SOURCES = sorted((Path(__file__).parent / "peer").iterdir())
+# What no linker has told it, it makes up: v0.0.0-master.
+FLAGS = f"-s -w -X k8s.io/component-base/version.gitVersion=v{VERSION}"
+_MADE_FROM = hashlib.sha256(b"".join(file.read_bytes() for file in SOURCES) + FLAGS.encode()).hexdigest()[:12]
+BINARY = Path.home() / ".cache" / "tinkedge" / f"kube-apiserver-{VERSION}-{_MADE_FROM}"
+"""Built otherwise, it is another file: one that is kept is of these sources and flags."""
 BUILD_SECONDS = 1800
 TOKEN = "bench"
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Of loopback: kube-apiserver's, and etcd's for clients and for its peers, of which it has none."""
+
+    server: int = 6444
+    etcd: int = 2379
+    etcd_peers: int = 2380
+
+
+OWN = Ports()
+"""In a namespace of its own."""
 
 
 def available() -> bool:
@@ -42,19 +60,11 @@ def build() -> None:
     if go is None:
         raise BenchError("go is needed to build kube-apiserver")
     with tempfile.TemporaryDirectory(prefix="peer-") as directory:
-        for file in (Path(__file__).parent / "peer").iterdir():
+        for file in SOURCES:
             shutil.copy(file, directory)
         made = Path(directory) / "kube-apiserver"
         done = subprocess.run(
-            [
-                go,
-                "build",
-                "-ldflags",
-                f"-s -w -X k8s.io/component-base/version.gitVersion=v{VERSION}",
-                "-o",
-                str(made),
-                ".",
-            ],
+            [go, "build", "-ldflags", FLAGS, "-o", str(made), "."],
             cwd=directory,
             # What go.sum has no hash of is not taken; after a change of go.mod it is `go mod tidy` that adds it.
             env={**os.environ, "GOFLAGS": "-mod=readonly", "CGO_ENABLED": "0"},
@@ -78,13 +88,13 @@ class Kubernetes:
         self.kubeconfig = directory / "kubeconfig"
         directory.mkdir()
         write_keys(directory)
-        self.etcd = cable.serve(etcd_command(directory), directory / "etcd.log", port=ETCD)
+        self.etcd = cable.serve(etcd_command(directory), directory / "etcd.log", port=OWN.etcd)
         self.server = self.start()
 
     def start(self, ready: Callable[[], bool] | None = None) -> Server:
         """Start kube-apiserver; once more when it was stopped."""
         self.server = self._cable.serve(
-            server_command(self._directory), self._directory / "kube-apiserver.log", port=PORT, ready=ready
+            server_command(self._directory), self._directory / "kube-apiserver.log", port=OWN.server, ready=ready
         )
         self.kubeconfig.write_text(kubeconfig(self._directory))
         return self.server
@@ -98,21 +108,26 @@ def write_keys(directory: Path) -> None:
     (directory / "tokens.csv").write_text(f"{TOKEN},admin,admin,system:masters\n")
 
 
-def etcd_command(directory: Path) -> list[str]:
+def etcd_command(directory: Path, ports: Ports = OWN) -> list[str]:
     """Raises BenchError."""
     etcd = installed("etcd")
     if etcd is None:
         raise BenchError("etcd is not installed")
-    return [etcd, "--name=peer", f"--data-dir={directory}/etcd", "--quota-backend-bytes=8000000000"]
+    clients, peers = (f"http://127.0.0.1:{port}" for port in (ports.etcd, ports.etcd_peers))
+    return [
+        *(etcd, "--name=peer", f"--data-dir={directory}/etcd", "--quota-backend-bytes=8000000000"),
+        *(f"--listen-client-urls={clients}", f"--advertise-client-urls={clients}", f"--listen-peer-urls={peers}"),
+        *(f"--initial-advertise-peer-urls={peers}", f"--initial-cluster=peer={peers}"),
+    ]
 
 
-def server_command(directory: Path, authorization: str = "AlwaysAllow") -> list[str]:
+def server_command(directory: Path, authorization: str = "AlwaysAllow", ports: Ports = OWN) -> list[str]:
     return [
         str(BINARY),
-        f"--etcd-servers=http://127.0.0.1:{ETCD}",
+        f"--etcd-servers=http://127.0.0.1:{ports.etcd}",
         "--bind-address=127.0.0.1",
         "--advertise-address=127.0.0.1",
-        f"--secure-port={PORT}",
+        f"--secure-port={ports.server}",
         f"--cert-dir={directory}",
         f"--token-auth-file={directory}/tokens.csv",
         f"--authorization-mode={authorization}",
@@ -125,10 +140,10 @@ def server_command(directory: Path, authorization: str = "AlwaysAllow") -> list[
     ]
 
 
-def kubeconfig(directory: Path) -> str:
+def kubeconfig(directory: Path, ports: Ports = OWN) -> str:
     """The administrator's, once the server has made its certificate."""
     authority = base64.b64encode((directory / "apiserver.crt").read_bytes()).decode()
-    cluster = {"server": f"https://127.0.0.1:{PORT}", "certificate-authority-data": authority}
+    cluster = {"server": f"https://127.0.0.1:{ports.server}", "certificate-authority-data": authority}
     return json.dumps(
         {
             "clusters": [{"name": "peer", "cluster": cluster}],
@@ -161,7 +176,7 @@ def fill(first: str, count: int) -> dict[str, float]:
 
 
 def _etcd(call: str, body: object) -> dict[str, list[dict[str, str]]]:
-    request = urllib.request.Request(f"http://127.0.0.1:{ETCD}/v3/kv/{call}", json.dumps(body).encode())
+    request = urllib.request.Request(f"http://127.0.0.1:{OWN.etcd}/v3/kv/{call}", json.dumps(body).encode())
     with urllib.request.urlopen(request, timeout=30) as answer:
         found: dict[str, list[dict[str, str]]] = json.load(answer)
         return found
