@@ -62,11 +62,11 @@ def build(source: Source, target: Target, out: Path, compression: str = "xz") ->
         root = Path(work) / "root"
         site = lay_out(root, PREFIX, source.wheels, target)
         _link(root / "usr/bin/tinkedge", "../lib/tinkedge/bin/tinkedge")
-        conffiles = [*_settings(root)]
+        _settings(root)
         units = [*_units(root, target)]
         _papers(root, source)
         _documents(root, source, version, target, site)
-        _control(root, version, target, units, conffiles)
+        _control(root, version, target, units)
         settle(root, source.epoch)
         environment = os.environ | {"SOURCE_DATE_EPOCH": str(source.epoch)}
         how = ["--root-owner-group", "--uniform-compression", f"-Z{compression}"]
@@ -79,8 +79,7 @@ def settle(root: Path, epoch: int) -> None:
     for path in (root, *root.rglob("*")):
         if not path.is_symlink():
             executable = path.is_dir() or (path.stat().st_mode & 0o100 and _is_program(path))
-            private = path == root / "etc/tinkedge/tinkedge.yaml"
-            path.chmod(0o755 if executable else 0o640 if private else 0o644)
+            path.chmod(0o755 if executable else 0o644)
         os.utime(path, (epoch, epoch), follow_symlinks=False)
 
 
@@ -109,13 +108,11 @@ def _units(root: Path, target: Target) -> Iterator[str]:
     _copy(DEPLOY / "systemd" / "tinkedge.sysusers", root / "usr/lib/sysusers.d/tinkedge.conf")
 
 
-def _settings(root: Path) -> Iterator[str]:
-    """Files that are the administrator's once they are installed (Policy, 10.7)."""
-    (root / "etc/tinkedge").mkdir(parents=True)
-    for name, place in (("tinkedge.default", "etc/default/tinkedge"), ("tinkedge.yaml", "etc/tinkedge/tinkedge.yaml")):
-        if (DEPLOY / "systemd" / name).exists():
-            _copy(DEPLOY / "systemd" / name, root / place)
-            yield f"/{place}"
+def _settings(root: Path) -> None:
+    """What postinst copies into /etc at the first installation. These are no conffiles (Policy, 10.7.3): a release that
+    has another option than the one before would have dpkg ask at each upgrade, and fail where nobody answers."""
+    for name in ("tinkedge.default", "tinkedge.yaml"):
+        _copy(DEPLOY / "systemd" / name, root / "usr/share/tinkedge" / name)
 
 
 def _papers(root: Path, source: Source) -> None:
@@ -158,7 +155,7 @@ def _copyright(site: Path) -> str:
     return "\n".join(parts)
 
 
-def _control(root: Path, version: str, target: Target, units: list[str], conffiles: list[str]) -> None:
+def _control(root: Path, version: str, target: Target, units: list[str]) -> None:
     control = root / "DEBIAN"
     sizes = (path.stat().st_size for path in root.rglob("*") if path.is_file() and not path.is_symlink())
     installed = sum(-(-size // 1024) for size in sizes)
@@ -171,7 +168,6 @@ def _control(root: Path, version: str, target: Target, units: list[str], conffil
         "Recommends: ipxe, ca-certificates\nSuggests: qemu-system-x86\n"
         f"Description: {_SHORT}\n{_LONG}"
     )
-    (control / "conffiles").write_text("".join(f"{name}\n" for name in conffiles))
     for name in ("postinst", "prerm", "postrm"):
         script = control / name
         script.write_text((DEPLOY / "deb" / name).read_text().replace("@UNITS@", " ".join(units)))
@@ -179,9 +175,6 @@ def _control(root: Path, version: str, target: Target, units: list[str], conffil
     sums = [
         f"{hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()}  {path.relative_to(root)}\n"
         for path in sorted(root.rglob("*"))
-        if path.is_file()
-        and not path.is_symlink()
-        and control not in path.parents
-        and f"/{path.relative_to(root)}" not in conffiles
+        if path.is_file() and not path.is_symlink() and control not in path.parents
     ]
     (control / "md5sums").write_text("".join(sums))

@@ -1,7 +1,11 @@
-"""The Debian package on a fresh Debian 12 with systemd: installed, started, upgraded, removed, purged; and from a
-bundle, on an empty Debian without a route.
+"""The life of an installation from the Debian package, on hosts with systemd: installed, rebooted, backed up, restored
+on another host, upgraded and removed, with a machine that is installed in between. docs/transcript.md is what it
+showed.
 
-`make deb` makes what is installed here.
+    TINKEDGE_RECORD=1 pytest tests/interop/test_installed_deb.py    # writes docs/transcript.md anew
+
+`make deb` makes what is installed here. There is no release before the first one: what is upgraded is this package with
+a lower version. What an older release stored and said is recorded, and tried in tests/unit/upgrades.
 """
 
 from __future__ import annotations
@@ -15,18 +19,25 @@ from pathlib import Path
 
 import pytest
 
+from tests.interop.installed import manifests
 from tests.interop.installed.empty import MAC, Bundle, agent, emptied, fetch, machine
-from tests.interop.installed.host import ADDRESS, Host
+from tests.interop.installed.host import ADDRESS, ROOT, Host
+from tests.interop.installed.machine import Machine
+from tests.interop.installed.transcript import Transcript, blocks, commands
 
-ROOT = Path(__file__).parents[2]
-HARDWARE = """
-apiVersion: tinkerbell.org/v1alpha2
-kind: Hardware
-metadata: {name: kept}
-spec:
-  networkInterfaces:
-    "52:54:00:00:78:01": {dhcp: {ip: 172.31.78.50, netmask: 255.255.255.0}}
-"""
+DOCS = ROOT / "docs"
+PAGE = DOCS / "transcript.md"
+PREFACE = """\
+From a fresh Debian to the last trace removed, as an operator types it: installed, a machine provisioned, the host
+rebooted, backed up, restored on another host, upgraded, purged. `tests/interop/test_installed_deb.py` types these lines
+on Debian 12 with systemd and compares them with this page; the answers are those of one run. The machine is a network
+namespace: what its firmware asks for is asked by a DHCP client and curl, and the agent is the real one. Machines with
+real firmware and disks are in `tests/boot`, and `make run` shows one.
+
+The hosts `first` and `second` have 172.31.78.1/24 on `eth1`, where the machine is."""
+UPGRADED = """\
+No release is older than the first one, so what is upgraded is the same package with a lower version. What older
+releases have stored and said is recorded in `tests/unit/upgrades`. The fourth Workflow's action runs all the while."""
 MADE = (
     "/etc/tinkedge*", "/etc/default/tinkedge*", "/etc/systemd/system/**/tinkedge*", "/lib/systemd/system/tinkedge*",
     "/run/tinkedge*", "/usr/bin/tinkedge*", "/usr/lib/tinkedge*", "/usr/lib/sysusers.d/tinkedge*",
@@ -48,84 +59,210 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def newer(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same as of a later release."""
-    directory = tmp_path_factory.mktemp("newer")
+def older(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same as of a release before, which has another option."""
+    directory = tmp_path_factory.mktemp("older")
     subprocess.run(["dpkg-deb", "--raw-extract", package, directory / "root"], check=True)
     control = directory / "root/DEBIAN/control"
-    control.write_text(control.read_text().replace("\nVersion: ", "\nVersion: 99."))
-    made = directory / "tinkedge_99.deb"
+    head, _, rest = control.read_text().partition("\nVersion: ")
+    version, _, rest = rest.partition("+")
+    control.write_text(f"{head}\nVersion: {version}~before+{rest}")
+    with (directory / "root/usr/share/tinkedge/tinkedge.yaml").open("a") as settings:
+        settings.write("\n# Gone since. For: up.\n#gone: 1\n")
+    made = directory / package.name.replace(version, f"{version}~before")
     command = ["dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "--build", directory / "root", made]
     subprocess.run(command, check=True, capture_output=True)
     return made
 
 
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
-    with Host(tmp_path_factory.mktemp("host")) as host:
-        yield host
+@pytest.fixture
+def transcript() -> Iterator[Transcript]:
+    made = Transcript("A transcript", PREFACE)
+    yield made
+    print(made.page)
 
 
-def install(host: Host, package: Path) -> str:
-    inside = host.path("/root") / package.name
-    inside.write_bytes(package.read_bytes())
-    return host.run("dpkg", "--install", f"/root/{package.name}", timeout=120)
+class Life:
+    """What happens in it; each host's own files are in `trace` before it is installed."""
+
+    def __init__(self, transcript: Transcript, machine: Machine) -> None:
+        self.transcript, self.machine = transcript, machine
+        self._before: dict[str, object] = {}
+
+    def copy(self, host: Host, package: Path) -> None:
+        """Bring a package to a host, as its newest."""
+        dist = host.path("/root/dist")
+        shutil.rmtree(dist, ignore_errors=True)
+        dist.mkdir()
+        shutil.copy(package, dist)
+
+    def install(self, host: Host, package: Path) -> None:
+        self._before = self.trace(host)
+        self.copy(host, package)
+        self.transcript.type(host, "apt install ./dist/tinkedge_*.deb")
+
+    def trace(self, host: Host) -> dict[str, object]:
+        """All that an installation may leave on a host."""
+        accounts = {name: host.path(name).read_text() for name in ("/etc/passwd", "/etc/group")}
+        return {pattern: host.there(pattern) for pattern in MADE} | accounts
+
+    def configure(self, host: Host) -> None:
+        self.transcript.type(host, "echo 'interface: eth1' >>/etc/tinkedge/tinkedge.yaml")
+        self.transcript.type(host, "tinkedge doctor --no-lab", check=False)
+
+    def start(self, host: Host) -> None:
+        self.transcript.type(host, "systemctl enable --now tinkedge")
+        self.transcript.type(host, "export KUBECONFIG=/var/lib/tinkedge/kubeconfig")
+
+    def apply(self, host: Host, name: str, text: str) -> None:
+        host.path(f"/root/{name}.yaml").write_text(text)
+        self.transcript.type(host, f"kubectl apply -f {name}.yaml")
+
+    def switch_on(self, host: Host) -> None:
+        steps = "\n".join(f"- {step}" for step in self.machine.on(host))
+        self.transcript.happens(f"The machine is switched on:\n\n{steps}")
+
+    def succeeded(self, host: Host, workflow: str) -> None:
+        done = "--for=jsonpath={.status.state}=Succeeded"
+        self.transcript.type(host, f"kubectl wait {done} workflow/{workflow} --timeout=60s")
+        self.transcript.type(host, "kubectl get workflows")
+        self.machine.off()
+
+    def assert_gone(self, host: Host) -> None:
+        assert self.trace(host) == self._before
+        assert host.run("pgrep", "-u", "tinkedge", check=False).startswith("pgrep: invalid user name")
+        assert ADDRESS not in host.run("ss", "-Hlntu")
 
 
-def ready(host: Host) -> bool:
-    url = f"http://{ADDRESS}:7080/readyz"
-    return (
-        host.run("curl", "-sf", "--max-time", "2", "-o", "/dev/null", "-w", "%{http_code}", url, check=False) == "200"
-    )
-
-
-def show(host: Host, name: str) -> str:
-    return host.run("systemctl", "show", "--value", f"--property={name}", "tinkedge.service").strip()
-
-
-@pytest.mark.timeout(300)
-def test_package_from_first_installation_to_purge_leaves_nothing(host: Host, package: Path, newer: Path) -> None:
-    before = {pattern: host.there(pattern) for pattern in MADE}
-    accounts = host.path("/etc/passwd").read_text(), host.path("/etc/group").read_text()
-
-    install(host, package)
-    assert host.run("tinkedge", "--version").startswith("tinkedge, version ")
-    assert "172.31" not in host.run("ss", "-Hlntu")
-    assert "enabled" not in host.run(
-        "systemctl", "list-unit-files", "--state=enabled", "--no-legend", "tinkedge*", check=False
-    )
-    assert host.run("systemctl", "is-active", "tinkedge", check=False).strip() == "inactive"
+def first_host(life: Life, host: Host, older: Path) -> Path:
+    """Until its end; gives the backup that was brought away."""
+    transcript = life.transcript
+    transcript.chapter("Installed", "The package was made with `make deb`, and copied to the host.")
+    life.install(host, older)
+    assert "disabled" in transcript.type(host, "systemctl is-enabled tinkedge", check=False)
+    assert ADDRESS not in host.run("ss", "-Hlntu"), "nothing is started by the installation"
     # As somebody who is nobody special.
     assert "up" in host.run("setpriv", "--reuid=nobody", "--clear-groups", "tinkedge", "--help")
-
-    host.path("/etc/default/tinkedge").write_text("TINKEDGE_INTERFACE=eth1\n")
-    host.run("systemctl", "enable", "--now", "tinkedge")
-    assert (show(host, "ActiveState"), show(host, "SubState")) == ("active", "running")
-    host.wait(lambda: ready(host))
-    host.kubectl("apply", "-f", "-", stdin=HARDWARE)
-    first = show(host, "MainPID")
+    life.configure(host)
+    life.start(host)
+    assert "active (running)" in transcript.type(host, "systemctl status tinkedge --no-pager --lines=0")
+    assert transcript.type(host, f"curl -sf http://{ADDRESS}:7080/readyz").strip() == "ok"
     assert host.run("stat", "-c", "%U %a", "/var/lib/tinkedge").strip() == "tinkedge 700"
-    assert "tinkedge" in host.run("ps", "-o", "user=", "-p", first)
 
-    install(host, newer)
-    host.wait(lambda: ready(host))
-    assert show(host, "MainPID") not in (first, "0"), "the old one still runs"
-    assert host.kubectl("get", "hardware", "-o", "name").split() == ["hardware.tinkerbell.org/kept"]
-    assert host.path("/etc/default/tinkedge").read_text() == "TINKEDGE_INTERFACE=eth1\n"
+    transcript.chapter("A machine", "Its OSIE, kernel and initrd, is served from this host's disk.")
+    files = host.path("/root/osie")
+    files.mkdir()
+    for name in ("kernel", "initrd"):
+        (files / name).write_text(name * 1000)
+    transcript.type(host, "install -d -o tinkedge -g tinkedge -m 0700 /var/lib/tinkedge/osie")
+    transcript.type(host, "install -o tinkedge -g tinkedge -m 0600 -t /var/lib/tinkedge/osie osie/kernel osie/initrd")
+    host.path("/root/machine.yaml").write_text(manifests.machine())
+    host.path("/root/one.yaml").write_text(manifests.workflow("one"))
+    transcript.type(host, "cat machine.yaml one.yaml")
+    transcript.type(host, "kubectl apply -f machine.yaml -f one.yaml")
+    with transcript.beside(host, "tinkedge watch machine", until="workflow default/one: Succeeded"):
+        life.switch_on(host)
+        life.succeeded(host, "one")
+        transcript.happens("What that was, shows in another terminal:")
 
-    host.run("systemctl", "stop", "tinkedge")
-    assert show(host, "Result") == "success"
-    host.run("systemctl", "start", "tinkedge")
+    transcript.chapter("The host is rebooted")
+    transcript.typed(host, "systemctl reboot")
+    host.reboot()
+    assert transcript.type(host, "systemctl is-active tinkedge").strip() == "active"
+    life.apply(host, "two", manifests.workflow("two"))
+    life.switch_on(host)
+    life.succeeded(host, "two")
 
-    host.run("dpkg", "--remove", "tinkedge")
+    transcript.chapter("Backup", "The machine is off, so the third Workflow has not begun when the backup is made.")
+    life.apply(host, "three", manifests.workflow("three"))
+    host.wait(lambda: host.kubectl("get", "wf", "three", "-o", "jsonpath={.status.state}") == "Pending")
+    transcript.type(host, "install -d -m 0700 /backup")
+    transcript.type(host, "tinkedge backup --with-osie /backup/tinkedge-$(date +%F).tgz")
+    (backup,) = host.there("/backup/*")
+    away = life.machine.directory / Path(backup).name
+    shutil.copy(host.path(backup), away)
+    return away
+
+
+def second_host(life: Life, host: Host, older: Path, newer: Path, backup: Path) -> None:
+    """From the backup to its end."""
+    transcript = life.transcript
+    transcript.chapter("Another host", "The first one is gone. The second has its address, and gets the backup.")
+    life.install(host, older)
+    host.path("/backup").mkdir(mode=0o700)
+    shutil.copy(backup, host.path("/backup"))
+    held = transcript.type(host, "tinkedge restore /backup/tinkedge-*.tgz")
+    assert "1 Workflows that are held" in held
+    assert "default/three (Pending)" in held
+    life.configure(host)
+    life.start(host)
+    transcript.type(host, "kubectl get hardware,workflows")
+    transcript.happens("The third Workflow may have run after the backup; it has not, so:")
+    transcript.type(host, "kubectl annotate workflow three tinkerbell.org/hold-")
+    life.switch_on(host)
+    life.succeeded(host, "three")
+
+    transcript.chapter("Upgraded, while a machine is being installed", UPGRADED)
+    runs, go = life.machine.directory / "runs", life.machine.directory / "go"
+    life.apply(host, "four", manifests.workflow("four", f"echo run >>{runs}; until test -e {go}; do sleep 0.1; done"))
+    life.switch_on(host)
+    host.wait(runs.exists)
+    transcript.type(host, "tinkedge backup /backup/before-upgrade.tgz")
+    life.copy(host, newer)
+    before = host.show("tinkedge", "MainPID")
+    transcript.type(host, "apt install ./dist/tinkedge_*.deb")
+    assert host.show("tinkedge", "MainPID") not in (before, "0"), "the old one still runs"
+    assert "~before" not in transcript.type(host, "dpkg-query --show tinkedge")
+    assert "PROBLEM" not in transcript.type(host, "tinkedge doctor --no-lab", check=False)
+    settings = host.path("/etc/tinkedge/tinkedge.yaml").read_text()
+    assert settings.endswith("#gone: 1\ninterface: eth1\n"), "settings stay as they are"
+    assert "Running" in transcript.type(host, "kubectl get workflow four")
+    go.touch()
+    transcript.happens("The machine is done:")
+    life.succeeded(host, "four")
+    assert runs.read_text() == "run\n", "no action runs twice"
+
+    transcript.chapter("Removed")
+    transcript.type(host, "apt remove -y tinkedge")
     assert not host.there("/usr/lib/tinkedge*"), "remove leaves no program"
     assert host.run("pgrep", "-u", "tinkedge", check=False) == ""
-    assert host.there("/var/lib/tinkedge/state.db*")
-    assert host.there("/etc/default/tinkedge")
+    assert "state.db" in transcript.type(host, "ls /var/lib/tinkedge /etc/tinkedge /etc/default/tinkedge")
+    assert "/var/lib/tinkedge" in transcript.type(host, "apt purge -y tinkedge")
+    transcript.happens("Nothing of it is left but the backups.")
+    life.assert_gone(host)
 
-    assert "/var/lib/tinkedge" in host.run("dpkg", "--purge", "tinkedge")
-    assert {pattern: host.there(pattern) for pattern in MADE} == before
-    assert (host.path("/etc/passwd").read_text(), host.path("/etc/group").read_text()) == accounts
+
+@pytest.mark.timeout(400)
+def test_package_from_first_installation_to_purge(
+    package: Path, older: Path, tmp_path: Path, transcript: Transcript
+) -> None:
+    machine = Machine(tmp_path / "machine", manifests.MAC)
+    transcript.hide(str(machine.directory), "/run/machine")
+    life = Life(transcript, machine)
+    with machine:
+        with Host(tmp_path / "first") as host:
+            backup = first_host(life, host, older)
+        with Host(tmp_path / "second") as host:
+            second_host(life, host, older, package, backup)
+    if os.environ.get("TINKEDGE_RECORD"):
+        PAGE.write_text(transcript.page)
+    assert commands(transcript.page) == commands(PAGE.read_text()), "what docs/transcript.md says is typed"
+
+
+@pytest.mark.parametrize(
+    ("page", "heading"),
+    [
+        ("installing.md", "## Debian package"),
+        ("operating.md", "## Backup and upgrade"),
+        ("upgrading.md", "## One host"),
+    ],
+)
+def test_what_the_documents_say_is_typed_in_the_transcript(page: str, heading: str) -> None:
+    done = {line.partition("# ")[2].replace(" -y ", " ") for line in commands(PAGE.read_text())}
+    elsewhere = {"make deb", "editor /etc/tinkedge/tinkedge.yaml"}
+    told = set(blocks(DOCS / page, heading)) - elsewhere
+    assert told, f"{page}: {heading} has no commands"
+    assert told <= done
 
 
 @pytest.mark.timeout(300)

@@ -1,29 +1,26 @@
-"""The units of deploy/systemd under a real systemd: readiness, reload, watchdog, privileges, real clients."""
+"""The units of deploy/systemd under a real systemd: all in one, and each role; readiness, reload, watchdog, privileges,
+and a machine that is installed by what they confine."""
 
 from __future__ import annotations
 
+import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.interop.systemd_host import UNITS, SystemdHost
-from tests.waiting import wait_until
+from tests.interop.installed import manifests
+from tests.interop.installed.host import ADDRESS, UNITS, Checkout, Host
+from tests.interop.installed.machine import Machine
 
 MOST_EXPOSED = 3.0
-MAC = "52:54:00:12:34:56"
-HARDWARE = f"""\
-apiVersion: tinkerbell.org/v1alpha2
-kind: Hardware
-metadata: {{name: m}}
-spec:
-  networkInterfaces:
-    "{MAC}":
-      dhcp: {{ip: 10.9.0.50, netmask: 255.255.255.0}}
-"""
+ROLES = ("apiserver", "controller", "edge", "metal3", "metal3-webhook", "server")
+HEALTH = {role: 7190 + number for number, role in enumerate(ROLES)}
+WATCHDOG = "[Service]\nWatchdogSec=10s\n"
+"""Six times sooner than in the units, and still long for a process that has to wait for a busy machine."""
 
 
 @pytest.mark.parametrize("unit", sorted(UNITS.glob("*.service")), ids=lambda unit: unit.name)
@@ -39,87 +36,154 @@ def test_unit_is_not_exposed(unit: Path) -> None:
     assert float(level[1]) < MOST_EXPOSED
 
 
+def installed(directory: Path) -> Checkout:
+    """A host, off, whose watchdog is less patient."""
+    host = Checkout(directory)
+    for unit in UNITS.glob("*.service"):
+        override = host.disk / f"etc/systemd/system/{unit.name}.d/watchdog.conf"
+        override.parent.mkdir()
+        override.write_text(WATCHDOG)
+    return host
+
+
+def privileges(host: Host, unit: str) -> tuple[bool, int, bool]:
+    """Whether its process is of root, which capabilities it has, and whether its system calls are filtered."""
+    status = host.run("cat", f"/proc/{host.show(unit, 'MainPID')}/status")
+    found = {name: value.split() for name, _, value in (line.partition(":") for line in status.splitlines())}
+    return "0" in found["Uid"], int(found["CapEff"][0], 16), found["Seccomp"] == ["2"]
+
+
+def install_machine(host: Host, directory: Path) -> None:
+    """A machine that is switched on gets to the end of its Workflow."""
+    files = host.path(manifests.OSIE_DIR)
+    files.mkdir()
+    for name in ("kernel", "initrd"):
+        (files / name).write_text(name)
+    host.run("chown", "-R", "tinkedge:", manifests.OSIE_DIR)
+    host.apply(manifests.machine())
+    host.apply(manifests.workflow("first"))
+    with Machine(directory, manifests.MAC) as machine:
+        machine.on(host)
+        host.wait(lambda: host.kubectl("get", "wf", "first", "-o", "jsonpath={.status.state}") == "Succeeded")
+        assert machine.fetch(f"http://{ADDRESS}:7080/2009-04-04/meta-data/instance-id")
+
+
+def freeze(host: Host, *units: str) -> None:
+    """Their processes stand still; the watchdog ends them, and they start again."""
+    before = {unit: int(host.show(unit, "NRestarts")) for unit in units}
+    host.run("kill", "-STOP", *(host.show(unit, "MainPID") for unit in units))
+    host.wait(lambda: all(int(host.show(unit, "NRestarts")) > before[unit] for unit in units), within=60)
+    host.wait(lambda: all(host.show(unit, "ActiveState") == "active" for unit in units), within=60)
+    for unit in units:
+        said = host.journal("-u", unit)
+        assert "Watchdog timeout" in said
+        assert "Fatal Python error: Aborted" in said, "it leaves the stack of each thread"
+
+
+# --- all in one process -----------------------------------------------------------------------------------------------
+
+
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemdHost]:
-    with SystemdHost(tmp_path_factory.mktemp("host")) as host:
-        host.run("ip", "netns", "add", "machine")
-        host.run(*f"ip link add eth1 type veth peer name eth0 address {MAC} netns machine".split())
-        host.run("ip", "address", "add", "10.9.0.1/24", "dev", "eth1")
-        host.run("ip", "link", "set", "eth1", "up")
-        host.run(*["ip", "-n", "machine", "link", "set", "eth0", "up"])
-        host.write("/etc/tinkedge/tinkedge.yaml", "interface: eth1\nhealth-address: 7082")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    with installed(tmp_path_factory.mktemp("host") / "one") as host:
+        host.path("/etc/tinkedge/tinkedge.yaml").write_text("interface: eth1\nhealth-address: 7082\n")
         host.run("systemctl", "start", "tinkedge")
         yield host
 
 
-def test_start_returns_when_machines_are_served_and_status_says_which(host: SystemdHost) -> None:
-    assert host.run("curl", "-sf", "http://10.9.0.1:7080/readyz").strip() == "ok"
-    assert host.run("tinkedge", "health", "--json").startswith('{"ok": true')
-    assert "eth1 (10.9.0.1)" in host.show("tinkedge", "StatusText")
-    pid = host.show("tinkedge", "MainPID")
-    status = host.run("cat", f"/proc/{pid}/status")
-    assert "\nUid:\t0" not in status
-    assert re.search(r"^CapEff:\s+0000000000003400$", status, re.MULTILINE)  # 10, 12, 13
-    assert re.search(r"^Seccomp:\s+2$", status, re.MULTILINE)
+def test_start_returns_when_machines_are_served_and_status_says_which(host: Host) -> None:
+    assert host.answers("/readyz")
+    assert json.loads(host.run("tinkedge", "health", "--json"))["ok"]
+    assert f"eth1 ({ADDRESS})" in host.show("tinkedge", "StatusText")
+    assert privileges(host, "tinkedge") == (False, 1 << 10 | 1 << 12 | 1 << 13, True)
 
 
-def test_machine_gets_address_boot_program_and_metadata_from_the_confined_service(host: SystemdHost) -> None:
-    host.write("/tmp/hardware.yaml", HARDWARE)
-    kubectl = shutil.which("kubectl") or "kubectl"
-    host.run(kubectl, "--kubeconfig=/var/lib/tinkedge/kubeconfig", "apply", "-f", "/tmp/hardware.yaml")
-    host.write("/tmp/script", '#!/bin/sh\n[ "$1" != bound ] || ip address add $ip/24 dev eth0')
-    host.run("chmod", "+x", "/tmp/script")
-    ask = "ip netns exec machine busybox udhcpc -f -n -q -t 5 -T 1 -i eth0 -s /tmp/script"
-    assert "10.9.0.50" in host.run(*ask.split())
-    fetch = "ip netns exec machine curl -sf --max-time 20 -o /tmp/program tftp://10.9.0.1/undionly.kpxe"
-    host.run(*fetch.split())
-    assert int(host.run("stat", "-c", "%s", "/tmp/program")) > 10_000
-    name = "ip netns exec machine curl -sf http://10.9.0.1:7080/2009-04-04/meta-data/instance-id"
-    assert host.run(*name.split()).strip()
+def test_machine_is_installed_by_the_confined_service(host: Host, tmp_path: Path) -> None:
+    install_machine(host, tmp_path / "machine")
     # What was refused by the filter of system calls, or for want of a privilege, would be here.
-    assert not [line for line in host.journal("-u", "tinkedge", "-p", "warning").splitlines() if "tinkedge" in line]
+    assert host.journal("-u", "tinkedge", "-p", "warning") == ""
 
 
-def test_reload_is_waited_for_and_changes_what_it_can(host: SystemdHost) -> None:
+def test_reload_is_waited_for_and_changes_what_it_can(host: Host) -> None:
     pid = host.show("tinkedge", "MainPID")
-    host.run("sh", "-c", "echo 'log-level: debug' >>/etc/tinkedge/tinkedge.yaml")
+    with host.path("/etc/tinkedge/tinkedge.yaml").open("a") as settings:
+        settings.write("log-level: debug\n")
     host.run("systemctl", "reload", "tinkedge")
-    wait_until(lambda: "log-level is debug now" in host.journal("-u", "tinkedge"))
+    host.wait(lambda: "log-level is debug now" in host.journal("-u", "tinkedge"))
     assert host.show("tinkedge", "ActiveState") == "active"
     assert host.show("tinkedge", "MainPID") == pid
 
 
-def test_lines_in_the_journal_have_priorities_and_no_second_time(host: SystemdHost) -> None:
+def test_lines_in_the_journal_have_priorities_and_no_second_time(host: Host) -> None:
     lines = host.journal("-u", "tinkedge", "-o", "cat", "-p", "info").splitlines()
     assert any(line.startswith("edge.composition.stack: ready") for line in lines)
 
 
-def test_journal_is_asked_for_a_machine_and_prometheus_for_the_process(host: SystemdHost) -> None:
-    said = host.journal("-u", "tinkedge", f"TINKEDGE_MAC={MAC}", "TINKEDGE_STEP=dhcp", "-o", "cat").splitlines()
+def test_journal_is_asked_for_a_machine_and_prometheus_for_the_process(host: Host) -> None:
+    asked = (f"TINKEDGE_MAC={manifests.MAC}", "TINKEDGE_STEP=dhcp")
+    said = host.journal("-u", "tinkedge", *asked, "-o", "cat").splitlines()
     assert said
-    assert all(f": {MAC} dhcp " in line for line in said), said
+    assert all(f": {manifests.MAC} dhcp " in line for line in said), said
     metrics = host.run("curl", "-sf", "http://127.0.0.1:7081/metrics").splitlines()
     assert "tinkedge_ready 1.0" in metrics
     assert any(line.startswith("process_resident_memory_bytes ") for line in metrics), "the unit hides /proc/stat"
 
 
-def test_process_that_stands_still_is_ended_by_the_watchdog_and_starts_again(host: SystemdHost) -> None:
-    host.run("mkdir", "-p", "/run/systemd/system/tinkedge.service.d")
-    host.write("/run/systemd/system/tinkedge.service.d/fast.conf", "[Service]\nWatchdogSec=4s")
-    host.run("systemctl", "daemon-reload")
-    host.run("systemctl", "restart", "tinkedge")
-    pid = host.show("tinkedge", "MainPID")
-    host.run("kill", "-STOP", pid)
-    wait_until(lambda: "Watchdog timeout" in host.journal("-u", "tinkedge"), within=30)
-    wait_until(lambda: host.show("tinkedge", "NRestarts") == "1", within=30)
-    wait_until(lambda: host.show("tinkedge", "ActiveState") == "active", within=60)
-    assert "Fatal Python error: Aborted" in host.journal("-u", "tinkedge")
-
-
-def test_stop_ends_it_and_apiserver_alone_starts_without_any_privilege(host: SystemdHost) -> None:
+def test_process_that_stands_still_is_ended_by_the_watchdog_and_starts_again(host: Host) -> None:
+    freeze(host, "tinkedge")
     host.run("systemctl", "stop", "tinkedge")
     assert host.show("tinkedge", "Result") == "success"
-    host.run("systemctl", "start", "tinkedge-apiserver")
-    status = host.run("cat", f"/proc/{host.show('tinkedge-apiserver', 'MainPID')}/status")
-    assert re.search(r"^CapEff:\s+0000000000000000$", status, re.MULTILINE)
-    host.run("systemctl", "stop", "tinkedge-apiserver")
+
+
+# --- each role by itself ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def roles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """All roles are enabled on one host, with the API of the first."""
+    settings: dict[str, object] = {"interface": "eth1", "kubeconfig": "/var/lib/tinkedge/kubeconfig"}
+    settings |= {role: {"health-address": port} for role, port in HEALTH.items()}
+    settings["metal3-webhook"] = {"health-address": HEALTH["metal3-webhook"], "webhook-url": "https://127.0.0.1:9443"}
+    with installed(tmp_path_factory.mktemp("roles") / "host") as host:
+        host.path("/etc/tinkedge/tinkedge.yaml").write_text(yaml.safe_dump(settings))
+        yield host
+
+
+def test_role_is_started_again_until_its_api_is_there_and_start_returns_when_it_is_ready(roles: Host) -> None:
+    roles.run("systemctl", "start", "--no-block", "tinkedge-controller")
+    roles.wait(lambda: "there is no file" in roles.journal("-u", "tinkedge-controller"))
+    roles.wait(lambda: roles.show("tinkedge-controller", "ActiveState") == "activating")
+    roles.run("systemctl", "start", "tinkedge-apiserver")
+    roles.path("/root/hosts.yaml").write_text(roles.run("tinkedge", "crds", "--metal3"))
+    roles.kubectl("apply", "--server-side", "-f", "/root/hosts.yaml")
+    roles.wait(lambda: roles.show("tinkedge-controller", "ActiveState") == "active")
+    roles.run("systemctl", "start", *(f"tinkedge-{role}" for role in ROLES))
+    for role in ROLES:
+        assert roles.answers("/readyz", "127.0.0.1", HEALTH[role]), role
+        assert roles.show(f"tinkedge-{role}", "StatusText"), role
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_role_has_no_more_privileges_than_it_needs(roles: Host, role: str) -> None:
+    capabilities = 1 << 10 | 1 << 12 | 1 << 13 if role == "edge" else 0
+    assert privileges(roles, f"tinkedge-{role}") == (False, capabilities, True)
+
+
+def test_machine_is_installed_by_roles_that_each_run_by_themselves(roles: Host, tmp_path: Path) -> None:
+    install_machine(roles, tmp_path / "machine")
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_reload_does_not_end_a_role(roles: Host, role: str) -> None:
+    unit = f"tinkedge-{role}"
+    pid = roles.show(unit, "MainPID")
+    roles.run("systemctl", "reload", unit)
+    roles.wait(lambda: "SIGHUP: done" in roles.journal("-u", unit))
+    assert roles.show(unit, "MainPID") == pid
+
+
+def test_roles_that_stand_still_are_ended_by_the_watchdog_start_again_and_end_when_asked(roles: Host) -> None:
+    units = [f"tinkedge-{role}" for role in ROLES]
+    freeze(roles, *units)
+    roles.run("systemctl", "stop", *units)
+    assert {roles.show(unit, "Result") for unit in units} == {"success"}

@@ -1,8 +1,9 @@
-"""A host that a user installs tinkedge on: a Debian of its own, with the real systemd as its first process.
+"""A host that tinkedge runs on: a Debian of its own, with the real systemd as its first process.
 
 `deploy/setup.sh installed` makes the Debian once; a host lays its own disk over it, in mount, UTS, IPC, PID, network
 and cgroup namespaces. systemd wants a cgroup tree that is its own: it gets a group of the unified hierarchy and sees
-nothing above. It starts in half a second, and all of it ends with the host.
+nothing above. It starts in half a second, and all of it ends with the host. Machines are plugged into its `eth1`
+(`machine`). What is tried there is a package that is installed, or the checkout (`Checkout`).
 """
 
 from __future__ import annotations
@@ -10,24 +11,37 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import signal
 import subprocess
+import sys
+import sysconfig
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 import pytest
 
 from edge.lab.build import default_cache
-from tests.interop.rack import clean_environment
+from tests.interop.rack import Process, clean_environment
 from tests.waiting import wait_until
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+UNITS = ROOT / "deploy" / "systemd"
 KEPT = default_cache() / "installed"
 ADDRESS = "172.31.78.1"
 """Of `eth1`, the interface that faces machines."""
 _JOIN = ("--mount", "--uts", "--ipc", "--pid", "--net", "--cgroup")
+_ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/test",
+    "LANG": "C.UTF-8",
+    "DEBIAN_FRONTEND": "noninteractive",
+    "HOME": "/root",
+    "KUBECONFIG": "/var/lib/tinkedge/kubeconfig",
+}
+"""Of who is logged in there."""
 
 
 def debian(suite: str) -> Path:
@@ -36,6 +50,14 @@ def debian(suite: str) -> Path:
     if not directory.exists():
         pytest.fail(f"no {directory}: deploy/setup.sh installed")
     return directory
+
+
+def kubectl() -> dict[Path, str]:
+    """This machine's, where a host has its own."""
+    found = shutil.which("kubectl")
+    if found is None:
+        pytest.fail("no kubectl: deploy/setup.sh kubectl")
+    return {Path(found).resolve(): "/usr/local/test/kubectl"}
 
 
 def _unified() -> Path:
@@ -47,44 +69,51 @@ def _unified() -> Path:
 
 
 class Host:
-    """One host; `directory` has its disk, and `boot` may be called again after `off`."""
+    """One host; `directory` has its disk. `boot` may be called again after `off`."""
 
-    def __init__(self, directory: Path, suite: str = "bookworm") -> None:
-        self._directory, self._system = directory, debian(suite)
+    def __init__(self, directory: Path, suite: str = "bookworm", shown: Mapping[Path, str] | None = None) -> None:
+        """Its name is that of `directory`. `shown`: what it sees of this machine's files, by their names there."""
+        self.directory, self.name, self._system = directory, directory.name, debian(suite)
+        self.disk = directory / "disk"
+        self._shown = kubectl() | dict(shown or {})
         self._cgroup = _unified() / f"tinkedge-{os.getpid()}-{secrets.token_hex(3)}"
         self._started: subprocess.Popen[bytes] | None = None
         self.first = 0
-        for name in ("disk", "work", "root"):
+        """systemd's process, as this machine numbers it."""
+        for name in ("disk/etc/dpkg/dpkg.cfg.d", "work", "root"):
             (directory / name).mkdir(parents=True)
+        (self.disk / "etc/hostname").write_text(f"{self.name}\n")
+        # Nobody misses this disk after a power cut: dpkg does not wait for each file to be on it.
+        (self.disk / "etc/dpkg/dpkg.cfg.d/test").write_text("force-unsafe-io\n")
 
     def __enter__(self) -> Self:
-        self.boot()
+        try:
+            self.boot()
+        except BaseException:
+            self.off()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         self.off()
+
+    # --- its life ---
 
     def boot(self) -> None:
         """Power on; returns when systemd has started all that is enabled."""
         self._cgroup.mkdir(exist_ok=True)
         script = f'echo $$ >"{self._cgroup}/cgroup.procs"; exec "$@"'
         alone = ["unshare", *_JOIN, "--fork", "--kill-child", "--propagation", "private"]
-        start = ["bash", str(HERE / "boot.sh"), str(self._system), str(self._directory)]
-        with (self._directory / "console").open("wb") as console:
+        start = ["bash", str(HERE / "boot.sh"), str(self._system), str(self.directory)]
+        shown = [word for source, name in self._shown.items() for word in (str(source), name)]
+        with (self.directory / "console").open("wb") as console:
             self._started = subprocess.Popen(
-                ["bash", "-c", script, "bash", *alone, *start],
-                stdin=subprocess.DEVNULL, stdout=console, stderr=console, env=clean_environment(),
+                ["bash", "-c", script, "bash", *alone, *start, *shown],
+                stdin=subprocess.DEVNULL, stdout=console, stderr=console,
+                env=clean_environment() | {"ADDRESS": ADDRESS},
             )  # fmt: skip
         wait_until(self._find_first, self.console, within=30)
-        wait_until(
-            lambda: self.run("systemctl", "is-system-running", check=False).strip() == "running",
-            self.console,
-            within=60,
-        )
-        self.run("ip", "link", "set", "lo", "up")
-        self.run("ip", "link", "add", "eth1", "type", "bridge")
-        self.run("ip", "address", "add", f"{ADDRESS}/24", "dev", "eth1")
-        self.run("ip", "link", "set", "eth1", "up")
+        self.wait(lambda: self.run("systemctl", "is-system-running", check=False).strip() == "running", within=60)
 
     def _find_first(self) -> bool:
         """The process that unshare started, once it has become systemd."""
@@ -94,6 +123,14 @@ class Host:
         if children and Path(f"/proc/{children[0]}/comm").read_text().strip() == "systemd":
             self.first = int(children[0])
         return self.first > 0
+
+    def reboot(self) -> None:
+        """As who is logged in there does: services end, and those that are enabled start again."""
+        assert self._started is not None
+        self.run("systemctl", "reboot")
+        self._started.wait(60)
+        self.off()
+        self.boot()
 
     def off(self) -> None:
         """Pull the plug."""
@@ -110,8 +147,10 @@ class Host:
             except OSError:
                 time.sleep(0.05)  # its processes are ending
 
+    # --- what is on it ---
+
     def console(self) -> str:
-        return (self._directory / "console").read_text()
+        return (self.directory / "console").read_text()
 
     def path(self, name: str) -> Path:
         """A file of the running host, as seen from here."""
@@ -124,32 +163,89 @@ class Host:
 
     def run(self, *command: str | Path, check: bool = True, timeout: float = 60) -> str:
         """What a command there prints; unless `check`, whatever its status."""
-        inside = ["nsenter", "--target", str(self.first), *_JOIN, "--root", "env", "--chdir=/", "-i"]
-        environment = [
-            "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
-            "LANG=C.UTF-8",
-            "DEBIAN_FRONTEND=noninteractive",
-            "HOME=/root",
-        ]
-        ran = self._call([*inside, *environment, *map(str, command)], timeout)
-        assert not check or ran.returncode == 0, f"{command}: {ran.stdout}{ran.stderr}"
-        return ran.stdout + ran.stderr
+        ran = subprocess.run(
+            self._inside(command),
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout,
+            check=False, env=clean_environment(),
+        )  # fmt: skip
+        said = ran.stdout.decode()  # with what moves a terminal's cursor back, as it is
+        assert not check or ran.returncode == 0, f"{command}: {said}\n{self.journal('-n', '60')}"
+        return said
 
-    def kubectl(self, *words: str, stdin: str = "") -> str:
-        """This machine's kubectl, in the host's network."""
-        inside = ["nsenter", "--target", str(self.first), "--net"]
-        which = [f"--kubeconfig={self.path('/var/lib/tinkedge/kubeconfig')}", f"--cache-dir={self._directory}/kubectl"]
-        ran = self._call([*inside, "kubectl", *which, *words], 30, stdin)
-        assert ran.returncode == 0, ran.stderr
-        return ran.stdout
+    def start(self, *command: str | Path) -> Process:
+        """A command there that runs meanwhile; it ends with the host, or by a signal there."""
+        return Process(self._inside(command), self.directory, clean_environment())
 
-    def _call(self, command: list[str], timeout: float, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command, input=stdin, capture_output=True, text=True, timeout=timeout, check=False, env=clean_environment()
-        )
+    def _inside(self, command: Sequence[str | Path]) -> list[str]:
+        there = ["nsenter", "--target", str(self.first), *_JOIN, "--root", "env", "--chdir=/root", "-i"]
+        return [*there, *(f"{name}={value}" for name, value in _ENVIRONMENT.items()), *map(str, command)]
+
+    def kubectl(self, *words: str | Path) -> str:
+        return self.run("kubectl", *words)
+
+    def apply(self, text: str) -> str:
+        """Give manifests to its API."""
+        file = f"/root/{secrets.token_hex(4)}.yaml"
+        self.path(file).write_text(text)
+        return self.kubectl("apply", "-f", file)
+
+    def show(self, unit: str, name: str) -> str:
+        """A property of a unit."""
+        return self.run("systemctl", "show", unit, f"--property={name}", "--value").strip()
+
+    def journal(self, *options: str) -> str:
+        """Its lines."""
+        return self.run("journalctl", "--no-pager", "-q", *options, check=False)
+
+    def answers(self, path: str, address: str = ADDRESS, port: int = 7080) -> bool:
+        """Whether its HTTP answers with 200, as to a probe."""
+        status = ("-o", "/dev/null", "-w", "%{http_code}", f"http://{address}:{port}{path}")
+        return self.run("curl", "-s", "--max-time", "2", *status, check=False) == "200"
 
     def wait(self, condition: Callable[[], object], within: float = 40) -> None:
         """Until it holds; if it does not, the journal says why."""
-        wait_until(
-            condition, lambda: self.run("journalctl", "--no-pager", "-n", "60", check=False), within=within, every=0.2
+        wait_until(condition, lambda: self.journal("-n", "60"), within=within, every=0.2)
+
+    # --- who is plugged in ---
+
+    def plug(self, namespace: str, mac: str) -> None:
+        """A network card with this MAC in a network namespace, `eth0`, on the wire of `eth1`."""
+        port = f"port-{secrets.token_hex(4)}"
+        card = ["ip", "-n", namespace, "link", "add", "eth0", "address", mac, "type", "veth"]
+        commands = [
+            [*card, "peer", "name", port, "netns", str(self.first)],
+            ["nsenter", "--target", str(self.first), "--net", "ip", "link", "set", port, "master", "eth1", "up"],
+            ["ip", "-n", namespace, "link", "set", "lo", "up"],
+            ["ip", "-n", namespace, "link", "set", "eth0", "up"],
+        ]
+        for command in commands:
+            subprocess.run(command, check=True, capture_output=True, text=True)
+
+
+class Checkout(Host):
+    """A host whose `tinkedge` is this checkout, with the units of deploy/systemd: what a package brings, at once."""
+
+    def __init__(self, directory: Path, suite: str = "bookworm") -> None:
+        python, packages = Path(sys.base_prefix), Path(sysconfig.get_path("purelib"))
+        # Where a user finds them whose homes are hidden.
+        super().__init__(
+            directory, suite, {python: "/opt/test/python", packages: "/opt/test/packages", ROOT: "/opt/test/project"}
         )
+        program = self.disk / "usr/bin/tinkedge"
+        program.parent.mkdir(parents=True)
+        program.write_text(
+            "#!/bin/sh\n"
+            "export PYTHONPATH=/opt/test/project:/opt/test/packages LD_LIBRARY_PATH=/opt/test/python/lib\n"
+            'export PYTHONDONTWRITEBYTECODE=1\nexec /opt/test/python/bin/python3 -m edge.cli "$@"\n'
+        )
+        program.chmod(0o755)
+        units = self.disk / "etc/systemd/system"
+        shutil.copytree(UNITS, units, ignore=lambda _, names: [name for name in names if not name.endswith(".service")])
+        accounts = self.disk / "usr/lib/sysusers.d"
+        accounts.mkdir(parents=True)
+        shutil.copy(UNITS / "tinkedge.sysusers", accounts / "tinkedge.conf")
+        (self.disk / "etc/tinkedge").mkdir()
+
+    def boot(self) -> None:
+        super().boot()
+        self.run("systemd-sysusers", "tinkedge.conf")

@@ -101,10 +101,10 @@ def test_wheels_that_somebody_else_fetches_at_the_same_time_are_in_nobodys_way(
     assert [[file.name for file in directory.iterdir()] for directory in kept] == [["a.whl"]]
 
 
-def test_only_programs_are_executable_and_only_the_settings_are_private(tmp_path: Path) -> None:
+def test_only_programs_are_executable(tmp_path: Path) -> None:
     """Some wheels have modules with that mode; the recipes bring a copy of the settings."""
     files = {"usr/bin/run": b"#!/bin/sh\n", "usr/lib/module.py": b"import x\n", "usr/lib/elf": b"\x7fELF\x02"}
-    settings = {"etc/tinkedge/tinkedge.yaml": b"", "usr/lib/_deploy/systemd/tinkedge.yaml": b""}
+    settings = {"usr/share/tinkedge/tinkedge.yaml": b"", "usr/lib/_deploy/systemd/tinkedge.yaml": b""}
     for name, content in (files | settings).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)
@@ -115,6 +115,6 @@ def test_only_programs_are_executable_and_only_the_settings_are_private(tmp_path
         "usr/bin/run": 0o755,
         "usr/lib/module.py": 0o644,
         "usr/lib/elf": 0o755,
-        "etc/tinkedge/tinkedge.yaml": 0o640,
+        "usr/share/tinkedge/tinkedge.yaml": 0o644,
         "usr/lib/_deploy/systemd/tinkedge.yaml": 0o644,
     }

@@ -3,14 +3,15 @@
     cd CHECKOUT-OF-THE-RELEASE && PYTHONPATH=. python .../tests/unit/upgrades/record.py FOLDER
 
 Run once at each release with its own code, and never again: what a release wrote does not change. The folder is then
-`releases/VERSION`: `state.tar.gz` is a data directory, `conversation.json` the calls of an agent in their order, with
-the bytes of each message in hex.
+`releases/VERSION`: `state.tar.gz` is a data directory, `backup.tgz` its backup, `conversation.json` the calls of an
+agent in their order, with the bytes of each message in hex.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import sys
 import tarfile
 import tempfile
@@ -39,6 +40,13 @@ async def record_state(folder: Path) -> None:
             for path in sorted(directory.rglob("*")):
                 if path.is_file():
                     packed.add(path, str(path.relative_to(directory)), filter=_anonymous)
+        back_up(directory, folder)
+
+
+def back_up(directory: Path, folder: Path) -> None:
+    """As its operator does."""
+    command = ["backup", str(folder / "backup.tgz"), "--data-dir", str(directory)]
+    subprocess.run([sys.executable, "-m", "edge.cli", *command], check=True)
 
 
 def _anonymous(info: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -9,6 +9,7 @@ import asyncio
 import json
 import sqlite3
 import tarfile
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from tests.api import serving
 from tests.unit.server.conftest import Rig
 from tests.unit.upgrades.record import SERVICE, agent_command
 from tests.waiting import until
+from tink.api.v1alpha2 import HOLD_ANNOTATION
 from tink.apiserver import ApiServerError
+from tink.backup import restore
 from tink.kube.resources import HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW
 
 RELEASES = sorted((Path(__file__).parent / "releases").iterdir())
@@ -55,6 +58,21 @@ async def test_state_of_the_release_is_served_with_its_keys(release: Path, tmp_p
         newest = max(int(each["metadata"]["resourceVersion"]) for each in workflows.values())
         assert int(changed["metadata"]["resourceVersion"]) > newest
     assert (directory / "token").read_bytes() == token
+
+
+@every_release
+async def test_backup_of_the_release_is_restored_and_what_may_have_run_since_is_held(
+    release: Path, tmp_path: Path
+) -> None:
+    directory = tmp_path / "data"
+    with (release / "backup.tgz").open("rb") as backup:
+        restored = restore(backup, directory, now=datetime.now(UTC), progress=lambda *_: None)
+    assert [each.name for each in restored.held] == ["default/w-new", "default/w-pending", "default/w-scheduled"]
+    async with serving(directory) as (_, client):
+        workflows = {each["metadata"]["name"]: each for each in (await client.list(WORKFLOW))["items"]}
+        assert workflows["w-succeeded"]["status"]["state"] == "Succeeded"
+        held = {name for name, each in workflows.items() if HOLD_ANNOTATION in each["metadata"].get("annotations", {})}
+        assert held == {"w-new", "w-pending", "w-scheduled"}
 
 
 @every_release

@@ -1,0 +1,113 @@
+"""A machine beside a host, from power-on to the agent: what firmware asks is asked by udhcpc and curl, what the OSIE
+does is done by the real agent. A virtual machine with real firmware takes half a minute for the same (tests/boot).
+
+    PXE ROM: DHCP, boot program by TFTP -> iPXE: DHCP, script, kernel and initrd by HTTP -> agent, actions as processes
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+from tests.interop.installed.host import Host
+from tests.interop.rack import Process, clean_environment
+
+_PXE_ROM = ("-V", "PXEClient:Arch:00000:UNDI:002001", "-x", "0x5d:0000", "-O", "66", "-O", "67")
+_IPXE = ("-V", "PXEClient:Arch:00000:UNDI:002001", "-x", "0x5d:0000", "-x", "0x4d:69505845", "-O", "67")
+"""What they say of themselves in the options 60, 93 and 77 (RFC 4578, RFC 3004)."""
+_LEARN = """\
+#!/bin/sh
+[ "$1" = bound ] || exit 0
+env >"$LEARNED"
+ip -4 address replace "$ip/$mask" dev "$interface"
+"""
+
+
+class Machine:
+    """Off at first, and again at the end of `with`; `directory` is what its actions and its agent keep."""
+
+    def __init__(self, directory: Path, mac: str) -> None:
+        self.directory, self.mac = directory, mac
+        self._namespace = f"machine-{os.getpid()}-{secrets.token_hex(3)}"
+        self._agent: Process | None = None
+        directory.mkdir()
+        self._learn = directory / "learn"
+        self._learn.write_text(_LEARN)
+        self._learn.chmod(0o755)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.off()
+
+    def on(self, host: Host) -> list[str]:
+        """Plug it into this host and switch it on; what it got, step by step, until its agent runs."""
+        subprocess.run(["ip", "netns", "add", self._namespace], check=True)
+        host.plug(self._namespace, self.mac)
+        rom = self._dhcp(*_PXE_ROM)
+        program = self.fetch(f"tftp://{rom['siaddr']}/{rom['boot_file']}")
+        ipxe = self._dhcp(*_IPXE)
+        script = self.fetch(ipxe["boot_file"]).decode()
+        kernel, initrd = _found(r"^kernel (\S+)(.*?) && ", script), _found(r"^initrd --name initrd (\S+)", script)
+        sizes = [len(self.fetch(url)) for url in (kernel[1], initrd[1])]
+        self._boot(kernel[2].strip())
+        return [
+            f"PXE ROM: {rom['ip']} by DHCP, {rom['boot_file']} by TFTP ({len(program)} bytes)",
+            f"iPXE: script {ipxe['boot_file']}, kernel and initrd ({sizes[0]} and {sizes[1]} bytes)",
+            "OSIE: the agent is started",
+        ]
+
+    def off(self) -> None:
+        """Pull the plug: what its agent kept in memory, as all in an OSIE, is gone."""
+        if self._agent is not None:
+            self._agent.end()
+        self._agent = None
+        subprocess.run(["ip", "netns", "delete", self._namespace], check=False, capture_output=True)
+
+    def said(self) -> str:
+        """What its agent has shown on the screen."""
+        return "" if self._agent is None else self._agent.err
+
+    def _boot(self, command_line: str) -> None:
+        cmdline = self.directory / "cmdline"
+        cmdline.write_text(command_line)
+        state = self.directory / f"run-{secrets.token_hex(3)}"
+        options = ["--kernel-command-line", cmdline, "--runtime", "process", "--state-dir", state]
+        self._agent = Process(
+            self._here(sys.executable, "-m", "edge.cli", "agent", *options), self.directory, clean_environment()
+        )
+
+    def _dhcp(self, *options: str) -> Mapping[str, str]:
+        """What it is told, as the variables of udhcpc's script."""
+        learned = self.directory / "learned"
+        ask = ["busybox", "udhcpc", "-i", "eth0", "-f", "-n", "-q", "-t", "10", "-T", "1", "-s", self._learn]
+        self._run(*ask, *options, LEARNED=str(learned))
+        return dict(line.split("=", 1) for line in learned.read_text().splitlines() if "=" in line)
+
+    def fetch(self, url: str) -> bytes:
+        """What it gets from there."""
+        file = self.directory / "fetched"
+        self._run("curl", "-sSf", "--max-time", "20", "-o", file, url)
+        return file.read_bytes()
+
+    def _run(self, *command: str | Path, **env: str) -> None:
+        ran = subprocess.run(
+            self._here(*command), capture_output=True, text=True, timeout=60, check=False, env=clean_environment() | env
+        )
+        assert ran.returncode == 0, f"{self.mac}: {ran.stdout}{ran.stderr}"
+
+    def _here(self, *command: str | Path) -> list[str]:
+        return ["ip", "netns", "exec", self._namespace, *map(str, command)]
+
+
+def _found(pattern: str, text: str) -> re.Match[str]:
+    found = re.search(pattern, text, re.MULTILINE)
+    assert found is not None, text
+    return found
