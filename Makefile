@@ -1,6 +1,6 @@
 # `make run` and `make test` do all set-up themselves on a fresh Debian 12 or 13 (`make test` is tried on 12 only).
 .DEFAULT_GOAL := help
-.PHONY: help venv lock run test test-unit soak record check bench wheel wheels sbom deb image proto crds clean clean-all
+.PHONY: help venv lock run test test-unit soak record check bench wheel wheels sbom deb image chart proto crds clean clean-all test-cluster
 
 # Another Python than the one that is found, with an environment of its own, e.g. make test-unit PYTHON=python3.13.
 export PYTHON ?=
@@ -34,6 +34,7 @@ help:
 	@echo 'make deb     the Debian package for Debian 12 (SUITE=trixie: for 13), into dist/'
 	@echo 'make image   the container image (OCI) and the list of what is in it (CycloneDX), into dist/ (root, Debian)'
 	@echo 'make wheels  what deploy/install.sh installs, into dist/wheels (SUITE=trixie: for Python 3.13)'
+	@echo 'make chart   the Helm chart, into dist/; and what is made of it: deploy/kustomize, deploy/rbac.yaml (builds helm at first)'
 	@echo 'make proto   generate the gRPC stubs again'
 	@echo 'make clean-all  remove all that these commands have left: environments, cache, Debian packages (CONFIRM=1)'
 	@echo 'make crds    generate deploy/crds again'
@@ -95,6 +96,9 @@ wheels: venv
 image: venv
 	@deploy/setup.sh packages lab
 	@python -m deploy.package image
+
+chart: venv
+	@python -m deploy.package chart --helm $$(python -m tests.programs helm)
 
 bench: venv
 	@deploy/setup.sh packages bench

@@ -33,7 +33,7 @@ from tests.unit.schema.data import record_definitions, record_validations
 
 TESTS = Path(__file__).parent
 APISERVER = TESTS / "unit" / "apiserver"
-PEER_MODULES = TESTS / "bench" / "peer"
+PEER_MODULES = TESTS / "programs"
 
 
 def by_tests(file: Path) -> Callable[[Path], None]:

@@ -119,7 +119,7 @@ def test_package_for_other_systems_need_not_be_installed() -> None:
     assert disagreements(project(dev=["pytest"]), lock, both) == []
 
 
-@pytest.mark.parametrize("directory", ["tests/bench/peer", "tests/interop/gotemplate/sprig"])
+@pytest.mark.parametrize("directory", ["tests/programs", "tests/interop/gotemplate/sprig"])
 def test_modules_of_go_programs_have_hashes(directory: str) -> None:
     module = (ROOT / directory / "go.mod").read_text()
     sums = {tuple(line.split()[:2]) for line in (ROOT / directory / "go.sum").read_text().splitlines()}
