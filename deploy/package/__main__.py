@@ -106,7 +106,7 @@ def collect(suite: str, out: Path) -> None:
 @_OUT
 @click.option("--helm", type=click.Path(path_type=Path), default="helm", show_default=True, help="Helm's program.")
 def chart(out: Path, helm: Path) -> None:
-    """Make values.schema.json, deploy/rbac*.yaml, deploy/metal3-webhook.yaml and deploy/kustomize anew, of deploy/chart.
+    """Make anew what is made of deploy/chart: its values.schema.json, deploy/rbac*.yaml, deploy/kustomize.
 
     The chart itself goes into --out as helm takes it.
     """

@@ -35,8 +35,8 @@ _HEADS: Final = {
 #   kubectl apply -f deploy/rbac.yaml
 #
 # tests/interop/test_privileges.py runs the components with exactly this, and fails for a rule that none of them uses.
-# Objects to apply at the start (--manifests) are applied as the same account, which takes more: get, create and patch on
-# their kinds.
+# Objects to apply at the start (--manifests) are applied as the same account, which takes more: get, create and patch
+# on their kinds.
 """,
     "rbac-secrets.yaml": """\
 # For clusters whose Hardware keep user-data or vendor-data in Secrets (annotations tinkerbell.org/userdata-secret and
@@ -81,8 +81,8 @@ _HEADS: Final = {
 # Whoever reaches port 9443 can have hosts converted, and learns nothing by it: still, let only the API server in with a
 # NetworkPolicy, if you know where it comes from.
 #
-# tests/interop/test_metal3_versions.py and test_metal3_migration.py run them with exactly this, and fail for a rule that
-# is not used.
+# tests/interop/test_metal3_versions.py and test_metal3_migration.py run them with exactly this, and fail for a rule
+# that is not used.
 """,
 }
 _MADE: Final = "# Made of deploy/chart by `make chart`: change it there.\n"
@@ -150,13 +150,9 @@ def _only(part: str) -> tuple[str, ...]:
 
 
 def _plain(text: str) -> str:
-    """Rendered objects without what only Helm needs."""
-    kept = []
-    for line in text.splitlines():
-        if line.strip() == "app.kubernetes.io/managed-by: Helm" or line.strip().startswith("helm.sh/chart: "):
-            continue
-        if not line.startswith("# Source: "):
-            kept.append(line.rstrip())
+    """Rendered objects without what only Helm needs, or what is of one release."""
+    left_out = ("# Source: ", "app.kubernetes.io/managed-by: ", "app.kubernetes.io/version: ", "helm.sh/chart: ")
+    kept = [line.rstrip() for line in text.splitlines() if not line.strip().startswith(left_out)]
     documents = re.split(r"^---$", "\n".join(kept), flags=re.MULTILINE)
     return "".join(f"---\n{document.strip()}\n" for document in documents if _says_something(document))
 

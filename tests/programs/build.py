@@ -41,7 +41,7 @@ def built(*names: str) -> dict[str, Path]:
     for name, path in wanted.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         # Several tests may want the same one at the same moment.
-        with path.with_suffix(".lock").open("w") as lock:
+        with path.with_name(f"{path.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not path.exists():
                 _build(name, path)
@@ -86,6 +86,6 @@ def _build(name: str, path: Path) -> None:
         )
         if done.returncode:
             raise ProgramError(f"go build {PACKAGES[name]}: {done.stderr[-2000:]}")
-        moved = path.with_suffix(".new")
+        moved = path.with_name(f"{path.name}.new")
         shutil.move(made, moved)
         moved.rename(path)
