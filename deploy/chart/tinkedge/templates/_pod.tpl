@@ -37,8 +37,8 @@ spec:
   {{- end }}
   terminationGracePeriodSeconds: {{ $values.terminationGracePeriodSeconds }}
   {{- $security := $values.podSecurityContext }}
-  {{- if include "tinkedge.needsKeys" $top }}
-  {{- /* So that keys can be read by the one group that has them, and by nobody else. */}}
+  {{- if and (has .role (list "edge" "server")) (or (include "tinkedge.needsKeys" $top) (include "tinkedge.tlsSecret" $top)) }}
+  {{- /* So that files of Secrets can be read by the one group that has them, and by nobody else. */}}
   {{- $security = merge (dict) $security (dict "fsGroup" 65532) }}
   {{- end }}
   securityContext:
@@ -75,11 +75,10 @@ spec:
         # On the node's own address, which the kubelet asks, and not on those that face machines.
         - name: HOST_IP
           valueFrom: {fieldRef: {fieldPath: status.hostIP}}
-        - name: TINKEDGE_HEALTH_ADDRESS
-          value: $(HOST_IP):{{ $values.healthPort }}
-        {{- else }}
-        - name: TINKEDGE_HEALTH_ADDRESS
-          value: 0.0.0.0:{{ $values.healthPort }}
+        {{- end }}
+        {{- range list "HEALTH" "METRICS" }}
+        - name: TINKEDGE_{{ . }}_ADDRESS
+          value: {{ ternary "$(HOST_IP)" "0.0.0.0" $.hostNetwork }}:{{ $values.healthPort }}
         {{- end }}
         {{- with $values.extraEnv }}
         {{- toYaml . | nindent 8 }}
