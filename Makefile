@@ -1,6 +1,6 @@
 # `make run` and `make test` do all set-up themselves on a fresh Debian 12 or 13 (`make test` is tried on 12 only).
 .DEFAULT_GOAL := help
-.PHONY: help venv lock run test test-unit soak record check bench wheel wheels sbom deb image chart proto crds clean clean-all test-cluster
+.PHONY: help venv lock run test test-unit test-cluster soak record check bench wheel wheels sbom deb image chart proto crds clean clean-all
 
 # Another Python than the one that is found, with an environment of its own, e.g. make test-unit PYTHON=python3.13.
 export PYTHON ?=
@@ -24,6 +24,7 @@ help:
 	@echo 'make run     boot a virtual machine through the whole stack (LAB="--firmware uefi", LAB="--full")'
 	@echo 'make test    run all tests, with real clients and real boots (JOBS=N: so many at once)'
 	@echo 'make test-unit  those that need no root, no network namespace and no Debian package (PYTHON=python3.13: with that one)'
+	@echo 'make test-cluster  the chart on a real Kubernetes: install, boot, upgrade, drain, uninstall (root, Debian; Go builds it at first)'
 	@echo 'make soak    the attacks and loads that take minutes to an hour'
 	@echo 'make record  what the tests compare with, anew from a real Kubernetes (SUBJECT="cel conformance")'
 	@echo 'make check   lint, formatting, types, layers, packages and their licences'
@@ -58,12 +59,18 @@ test: venv
 	@deploy/setup.sh ipxe
 	@deploy/setup.sh cloud-init
 	@deploy/setup.sh installed
+	@python -m tests.programs helm
 	python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m 'not alone and not soak' tests/interop tests/unit
 	python -m pytest -n 2 --dist loadfile tests/boot
 	python -m pytest -m 'alone and not soak' tests/interop/attacks
 
 test-unit: venv
 	python -m pytest -n $(JOBS) tests/unit
+
+test-cluster: venv
+	@deploy/setup.sh packages lab test cluster
+	@deploy/setup.sh kubectl
+	python -m tests.cluster
 
 soak: venv
 	@deploy/setup.sh packages lab uefi test
