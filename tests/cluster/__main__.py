@@ -5,7 +5,8 @@
     upgrade and rollback while 20 Workflows run each: all succeed, no action runs twice
     keys survive an upgrade; a drain leaves a server and a controller; what `helm uninstall` leaves, and what not
 
-It prints what it sees with the time of each step, and ends with 1 at the first that is not so. Root, Debian; Go at first.
+It prints what it sees with the time of each step, and ends with 1 at the first that is not so. Root, Debian; Go at
+first.
 The network is a namespace of its own with no route out of it, as that of `tinkedge lab`.
 """
 
@@ -329,7 +330,8 @@ class Trial:
         if ours != wanted:
             raise CommandError(f"helm uninstall left {ours}")
         self._tell(
-            f"helm uninstall: {len(before)} objects and their definitions stay, and {', '.join(ours)}; no webhook is asked"
+            f"helm uninstall: {len(before)} objects and their definitions stay, and {', '.join(ours)}; "
+            "no webhook is asked any more"
         )
 
     async def _no_pods(self) -> bool:

@@ -1,7 +1,7 @@
 """A real Kubernetes of one node, in the network namespace of this process: etcd to kube-proxy, containerd and runc.
 
-Everything it writes is below one directory; pods have a network of their own (CNI's ptp). It runs where there is no systemd
-and cgroups are of either version.
+Everything it writes is below one directory; pods have a network of their own (CNI's ptp). It runs where there is no
+systemd and cgroups are of either version.
 """
 
 from __future__ import annotations
