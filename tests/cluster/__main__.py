@@ -1,4 +1,6 @@
-"""`make test-cluster`: the chart on a real Kubernetes, from an empty cluster to a booted machine, and what comes after.
+"""The chart on a real Kubernetes, from an empty cluster to a booted machine, and what comes after: `make test-cluster`.
+
+    python -m tests.cluster [IMAGE]
 
     build the image, as `make image` does, and a node of real etcd, kube-apiserver, controllers, kubelet, kube-proxy
     helm install, helm test; a machine boots from pods until its Workflow has succeeded
@@ -17,6 +19,7 @@ import fcntl
 import json
 import shutil
 import sys
+import tarfile
 import tempfile
 import time
 from contextlib import AsyncExitStack
@@ -59,8 +62,11 @@ class Story:
 class Trial:
     """Runs once."""
 
-    def __init__(self, story: Story, directory: Path) -> None:
+    def __init__(self, story: Story, directory: Path, image: Path | None) -> None:
+        """`image`: one that `make image` has made; None: made now."""
         self._tell = story.tell
+        self._image = image
+        self._digest = ""
         self._directory = directory
         self._network = RackNetwork()
         self._programs: dict[str, Path] = {}
@@ -100,13 +106,17 @@ class Trial:
         self._programs = await asyncio.to_thread(built, *NEEDED, "helm")
         self._tell("programs are built")
         self._artifacts: Artifacts = await Builder(default_cache(), self._tell).build(full=False)
-        command = [sys.executable, "-m", "deploy.package", "image", "--out", self._directory / "image"]
-        self._digest = (await run(command, timeout=1200)).split()[-1]
+        if self._image is None:
+            out = self._directory / "image"
+            await run([sys.executable, "-m", "deploy.package", "image", "--out", out], timeout=1800)
+            (self._image,) = out.glob("*.oci.tar")
+        with tarfile.open(self._image) as archive:
+            index = archive.extractfile("index.json")
+            self._digest = json.load(index)["manifests"][0]["digest"] if index is not None else ""
         self._tell(f"image: {self._digest}")
 
     async def _push(self, authority: str) -> None:
-        (archive,) = (self._directory / "image").glob("*.oci.tar")
-        source, target = f"oci-archive:{archive}", f"docker://{authority}/tinkedge:trial"
+        source, target = f"oci-archive:{self._image}", f"docker://{authority}/tinkedge:trial"
         copied = [
             "skopeo",
             "copy",
@@ -338,8 +348,9 @@ class Trial:
         return not await self._node.kubectl("get", "pods", "-n", NAMESPACE, "-o", "name")
 
 
-def main() -> int:
-    """The exit status."""
+def main(arguments: list[str]) -> int:
+    """The exit status. The argument is an image (dist/tinkedge_*.oci.tar) that needs not be made."""
+    image = Path(arguments[0]) if arguments else None
     story = Story()
     default_cache().mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="tinkedge-cluster-"))
@@ -347,7 +358,7 @@ def main() -> int:
         # The lab uses the same registry and recipes.
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
-            asyncio.run(Trial(story, directory).run())
+            asyncio.run(Trial(story, directory, image).run())
         except CommandError as error:
             story.tell(f"FAILED: {error}")
             print(f"logs: {directory}", file=sys.stderr)
@@ -358,4 +369,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

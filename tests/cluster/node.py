@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -238,7 +239,7 @@ def _unmount(directory: Path) -> None:
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     points = [line.split()[4] for line in lines]
     for point in sorted((each for each in points if each.startswith(f"{directory}/")), reverse=True):
-        os.system(f"umount --lazy {point}")
+        subprocess.run(["umount", "--lazy", point], check=False)
 
 
 _CONTAINERD: Final = """\
