@@ -252,6 +252,13 @@ def test_keys_are_made_once_and_kept(objects: dict[str, Objects]) -> None:
     assert objects["everything"].of("Secret") == [], "an existing one is named"
 
 
+def test_servers_have_no_key_but_that_of_agents(objects: dict[str, Objects]) -> None:
+    volumes = {role: {each["name"]: each for each in pod["volumes"]} for role, pod in objects["everything"].pods()}
+    assert volumes["server"]["keys"]["secret"]["items"] == [{"key": "agent-token.key", "path": "agent-token.key"}]
+    assert "items" not in volumes["edge"]["keys"]["secret"]
+    assert "keys" not in volumes["controller"]
+
+
 def test_definitions_stay_when_the_release_goes_unless_told_otherwise(objects: dict[str, Objects]) -> None:
     for name, keep in (("default", "keep"), ("everything", None)):
         definitions = objects[name].of("CustomResourceDefinition")

@@ -125,11 +125,11 @@ spec:
     {{- end }}
 {{- end }}
 
-{{- /* Secrets as files of edge and server, (list NAME SECRET ITEMS-or-nothing): the volume. */}}
+{{- /* A Secret as files of edge or server: (list NAME SECRET), or of one key alone (list NAME SECRET KEY FILE). */}}
 {{- define "tinkedge.secretVolume" -}}
 {{- $secret := dict "secretName" (index . 1) "defaultMode" 288 -}}
 {{- if gt (len .) 2 -}}
-{{- $_ := set $secret "items" (list (dict "key" (index . 2) "path" "ca.crt")) -}}
+{{- $_ := set $secret "items" (list (dict "key" (index . 2) "path" (index . 3))) -}}
 {{- end -}}
 {{- toJson (dict "name" (index . 0) "secret" $secret) -}}
 {{- end }}
