@@ -66,6 +66,9 @@ class Node:
             await self._end_containers()
         await self._stack.aclose()
         _unmount(self.directory)
+        for group in Path("/sys/fs/cgroup").glob("*/k8s.io"):
+            with contextlib.suppress(OSError):  # somebody else's pods are in it
+                group.rmdir()
 
     async def kubectl(self, *arguments: str, stdin: str | None = None, timeout: float = 60) -> str:
         """What the real kubectl prints, as the cluster's administrator. Raises CommandError."""
@@ -213,10 +216,16 @@ class Node:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     async def _end_containers(self) -> None:
-        tasks = (await self.ctr("tasks", "list", "--quiet")).split()
-        for task in tasks:
+        spaces = set()
+        for container in (await self.ctr("containers", "list", "--quiet")).split():
+            spec = json.loads(await self.ctr("containers", "info", container))["Spec"]["linux"]
+            spaces |= {Path(each.get("path", "")).name for each in spec["namespaces"] if each["type"] == "network"}
             with contextlib.suppress(CommandError):
-                await self.ctr("tasks", "delete", "--force", task)
+                await self.ctr("tasks", "delete", "--force", container)
+        # CNI names a pod's so.
+        for space in sorted(each for each in spaces if each.startswith("cni-")):
+            with contextlib.suppress(CommandError):
+                await run(["ip", "netns", "delete", space])
         for shim in _commands_with(str(self._socket), "containerd-shim"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(shim, signal.SIGKILL)
