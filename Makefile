@@ -113,7 +113,7 @@ bench: venv
 	python -m tests.bench
 
 proto: venv
-	python -m grpc_tools.protoc -I . --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. proto/workflow.proto proto/output.proto
+	python -m grpc_tools.protoc -I . --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. proto/workflow.proto proto/output.proto proto/older.proto proto/oldest.proto
 
 crds: venv
 	tinkedge crds --out deploy/crds

@@ -80,6 +80,8 @@ class BootSettings:
     token: Callable[[str], str] | None = field(default=None, compare=False)
     metadata_token: Callable[[str], str] | None = field(default=None, compare=False)
     insecure_registries: tuple[str, ...] = ()
+    kernel_parameters: tuple[str, ...] = ()
+    """Words for every kernel's command line, before those of the Hardware; `kernel_words` makes them."""
     consoles: tuple[str, ...] = ("tty0", "ttyS0,115200")
     attempts: int = 5
     retry_seconds: int = 2
@@ -245,7 +247,7 @@ class Scripts:
             words.append(f"insecure_registries={','.join(settings.insecure_registries)}")
         words.append("initrd=initrd")
         words += [f"console={console}" for console in settings.consoles]
-        return " ".join(words + plan.parameters)
+        return " ".join([*words, *settings.kernel_parameters, *plan.parameters])
 
     def _chain(self, plan: _Plan, hardware: Hardware, url: str) -> Script:
         words = _words(hardware, "spec.ipxe.url", url)
@@ -270,15 +272,26 @@ class Scripts:
         return self._environment.get_template(f"{name}.ipxe.j2").render(values)
 
 
-def _words(hardware: Hardware, field: str, value: str) -> list[str]:
-    """`value` split as iPXE will split it. Raises ScriptError where iPXE would read more than plain words."""
+def kernel_words(value: str) -> list[str]:
+    """`value` split as iPXE will split it. Raises ValueError where it would read more than plain words.
+
+    Settings of iPXE (`${mac}`) are words: iPXE puts their values in.
+    """
     if not value.isprintable():
-        raise _error(hardware, field, "has a line break or another control character in it")
+        raise ValueError("has a line break or another control character in it")
     words = value.split()
     for word in words:
         if word in ("&&", "||", ";") or word.startswith("#"):
-            raise _error(hardware, field, f"has the word {word}, which ends a command in iPXE")
+            raise ValueError(f"has the word {word}, which ends a command in iPXE")
     return words
+
+
+def _words(hardware: Hardware, field: str, value: str) -> list[str]:
+    """`kernel_words` of a field. Raises ScriptError."""
+    try:
+        return kernel_words(value)
+    except ValueError as error:
+        raise _error(hardware, field, str(error)) from error
 
 
 def _for_screen(text: str) -> str:

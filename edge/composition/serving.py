@@ -291,4 +291,5 @@ def _boot_settings(settings: StackSettings, metadata: MetadataSettings | None) -
         token=(lambda mac: keys.mint(mac, time.time())) if keys is not None else None,
         metadata_token=tokens.mint if tokens is not None and edge.metadata_tokens else None,
         insecure_registries=edge.insecure_registries,
+        kernel_parameters=edge.kernel_parameters,
     )

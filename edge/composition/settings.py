@@ -63,6 +63,7 @@ class EdgeSettings:
     admin_token_file: Path | None = None
     grpc_authority: str = ""
     insecure_registries: tuple[str, ...] = ()
+    kernel_parameters: tuple[str, ...] = ()
     router_advertisements: bool = False
     trusted_proxies: Networks = ()
     metadata_nat: Networks = ()

@@ -16,12 +16,22 @@ GROUPS: Final[dict[str, tuple[str, ...]]] = {
         *("log-level", "config"),
     ),
     "Network": (*("http-port", "known-by-address", "trusted-proxies", "router-advertisements", "decline-quarantine"),),
-    "Netboot": (*("netboot-when", "default-osie", "ipxe-dir", "tftp-dir", "tftp-single-port", "insecure-registry"),),
+    "Netboot": (
+        *(
+            "netboot-when",
+            "default-osie",
+            "ipxe-dir",
+            "tftp-dir",
+            "tftp-single-port",
+            "insecure-registry",
+            "kernel-parameters",
+        ),
+    ),
     "Metadata": (*("imds-tokens", "metadata-nat", "metadata-tokens", "metadata-token-key", "metadata-token-lifetime"),),
     "Workflows and agents": (
         *("scheduled-timeout", "cancelling-timeout", "action-timeout", "reference-timeout", "reboot-grace"),
         *("agent-auth", "agent-token-key", "agent-token-lifetime", "grpc-port", "grpc-authority", "grpc-tls-cert"),
-        *("grpc-tls-key", "grpc-tls-ca", "grpc-client-ca", "grpc-connections-per-address"),
+        *("grpc-tls-key", "grpc-tls-ca", "grpc-client-ca", "grpc-connections-per-address", "older-agents"),
     ),
     "API and webhooks": (
         *("api-port", "api-address", "leader-elect", "lease-namespace", "webhook-url", "webhook-service"),

@@ -1,7 +1,10 @@
 """The server: agents get their Workflows from it and report what became of them. What is imported here is its door.
 
 server        puts the parts together, listens, and feeds them with what changes
-service       the calls of agents: who asks, and what went wrong, in gRPC's words
+service       the calls of agents, and what went wrong, in gRPC's words
+older/        the calls of Tinkerbell's older agents, translated
+callers       who calls; known and allowed, or refused in the operator's sight
+reports       what agents report, whatever they speak
 output        the call that takes what actions print
 health        gRPC's own services: health and reflection
 messages      between the messages of proto/workflow.proto and the state machine
@@ -16,7 +19,7 @@ settings      what an operator may set
 """
 
 from tink.server.activity import ActivityKind, AgentActivity
-from tink.server.agents.auth import AgentAuth
+from tink.server.agents.auth import AgentAuth, OlderAgentAuth
 from tink.server.agents.tls import TlsError, TlsFiles, authority_of
 from tink.server.agents.tokens import DEFAULT_LIFETIME_SECONDS, TokenKeys, TokenSettings
 from tink.server.server import WorkflowServer
@@ -27,6 +30,7 @@ __all__ = [
     "ActivityKind",
     "AgentActivity",
     "AgentAuth",
+    "OlderAgentAuth",
     "ServerSettings",
     "TlsError",
     "TlsFiles",

@@ -35,6 +35,7 @@ from tink.workflow.events import (
     AgentAway,
     AgentEvent,
     AgentLost,
+    AgentRefused,
     AgentSeen,
     Dispatched,
     Event,
@@ -80,7 +81,7 @@ _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 0.5, 15.0
 _JITTER = 0.2
 """The part of a delay that chance may take away."""
 
-ServerEvent = AgentEvent | AgentLost | AgentSeen | AgentAway | Undelivered
+ServerEvent = AgentEvent | AgentLost | AgentRefused | AgentSeen | AgentAway | Undelivered
 """What agents report, what the server concludes when they do not, and what it has not sent."""
 
 
@@ -287,7 +288,7 @@ class EventStore:
                         log.info("Workflow %s is not offered again for %.1f s", name_of(workflow), delay)
                     return outcomes
             # Somebody was faster, or the informer's copy may be behind; no event must be lost because of that.
-            workflow, fresh = await self._read(workflow), True
+            workflow, fresh = await self.fresh(workflow), True
         raise StaleError(f"Workflow {name_of(workflow)} changes too often; try again")
 
     def _decide(
@@ -319,8 +320,8 @@ class EventStore:
         count = rejections(status_of(workflow))
         return replace(event, delay=rejection_delay(count, self._first, self._longest, self._chance()))
 
-    async def _read(self, workflow: Raw) -> Raw:
-        """The Workflow as it is now. Raises WorkflowGoneError, ApiError."""
+    async def fresh(self, workflow: Raw) -> Raw:
+        """The Workflow as it is in the API now. Raises WorkflowGoneError, ApiError."""
         metadata = workflow["metadata"]
         try:
             now = await self._client.get(WORKFLOW, metadata["name"], metadata.get("namespace"))

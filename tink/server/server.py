@@ -7,7 +7,9 @@ machine, each write on top of the version that it was decided from. `service` ha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import functools
 import logging
 import socket
 import time
@@ -21,27 +23,39 @@ from proto import output_pb2
 from proto import workflow_pb2 as pb
 from proto.output_pb2_grpc import add_OutputServiceServicer_to_server
 from proto.workflow_pb2_grpc import add_WorkflowServiceServicer_to_server
-from tink.api.v1alpha2 import Raw
+from tink.api.v1alpha2 import Raw, WorkflowState
 from tink.kube.cache import Informer
-from tink.kube.client import KubeClient
+from tink.kube.client import ApiError, KubeClient
 from tink.kube.objects import NamespacedName
-from tink.server.activity import ActivityObserver, never_raising
-from tink.server.agents.auth import AgentAuthorizer, OtherHost
+from tink.server.activity import ActivityKind, ActivityObserver, AgentActivity, never_raising
+from tink.server.agents.auth import AgentAuth, AgentAuthorizer, OlderAgentAuth, OtherHost
 from tink.server.agents.directory import AgentDirectory
 from tink.server.agents.tls import Certificates
 from tink.server.agents.tokens import TokenKeys
+from tink.server.callers import Callers
 from tink.server.connections.concurrency import ConcurrencyLimiter
 from tink.server.connections.guard import Guard
 from tink.server.connections.options import channel_options, connection_limits
 from tink.server.dispatch.streams import AgentStreams
-from tink.server.events import EventStore
+from tink.server.events import BusyError, EventStore, StaleError, WorkflowGoneError
 from tink.server.health import HealthAndReflection
+from tink.server.older.polls import Polls
+from tink.server.older.service import SERVICES as OLDER_SERVICES
+from tink.server.older.service import OlderAgents, refusal
+from tink.server.older.sessions import Sessions
 from tink.server.output import OutputService
+from tink.server.reports import Reports
 from tink.server.service import WorkflowService
 from tink.server.settings import ServerSettings
-from tink.server.workflows import WorkflowIndex
+from tink.server.workflows import WorkflowIndex, hardware_of
+from tink.workflow.events import AgentRefused
+from tink.workflow.guards import under_way
+from tink.workflow.status import InvalidStatusError, name_of, state_of
 
 log = logging.getLogger(__name__)
+
+_SWEEP_SECONDS = 30.0
+"""How often it is looked for older agents that are gone."""
 
 _SERVICES = [
     pb.DESCRIPTOR.services_by_name["WorkflowService"].full_name,
@@ -89,17 +103,33 @@ class WorkflowServer:
             events,
             settings=settings,
             observe=self._observe,
+            older=lambda key: self._sessions.connected(key),
             spawn=self._spawn,
             clock=clock,
         )
-        self._service = WorkflowService(
-            self._index,
+        self._callers = Callers(
+            self._agents, authorizer, self._streams, informers=self._informers, observe=self._observe
+        )
+        reports = Reports(self._callers, self._agents, events, self._streams, observe=self._observe)
+        self._service = WorkflowService(self._callers, reports, self._index, self._agents, self._streams)
+        self._sessions = Sessions(self._is_open, self._at_work, self._observe)
+        self._sweep: asyncio.TimerHandle | None = None
+        self._older_callers = Callers(
             self._agents,
-            authorizer,
-            events,
+            _older_authorizer(authorizer, settings, self._agents, clock, other_host),
             self._streams,
             informers=self._informers,
             observe=self._observe,
+        )
+        self._older = OlderAgents(
+            self._older_callers,
+            Reports(self._older_callers, self._agents, events, self._streams, observe=self._observe),
+            Polls(self._index, events, self._streams, self._tell_of),
+            self._sessions,
+            self._index,
+            self._agents,
+            refusal=refusal(settings.older_agents, settings.agent_auth),
+            refused=functools.partial(_note_on_pending, self._index, events),
         )
         self._background: set[asyncio.Task[None]] = set()
         self._servers: dict[str, grpc.aio.Server] = {}
@@ -121,7 +151,12 @@ class WorkflowServer:
         self._certificates = Certificates(settings.tls) if settings.tls is not None else None
         self._guard = guard = Guard(connection_limits(settings.connections_per_address))
         self._limiter = ConcurrencyLimiter(
-            settings.calls, settings.calls_per_address, guard, time.monotonic, busy=_SERVICES[0]
+            settings.calls,
+            settings.calls_per_address,
+            guard,
+            time.monotonic,
+            busy=[_SERVICES[0], *OLDER_SERVICES],
+            unknown=self._callers.unknown_method,
         )
         await self._health.begin()
         try:
@@ -130,6 +165,7 @@ class WorkflowServer:
             await self._end_servers([*self._servers])
             raise
         self._spawn(self._say_when_ready())
+        self._sweep_sessions()
 
     async def listen_at(self, addresses: Collection[str]) -> None:
         """Listen at these addresses (host:port each) and no others, from `start` on. Raises OSError.
@@ -149,6 +185,7 @@ class WorkflowServer:
         server = grpc.aio.server(options=channel_options(self._settings.keepalive), interceptors=[self._limiter])
         add_WorkflowServiceServicer_to_server(self._service, server)
         add_OutputServiceServicer_to_server(OutputService(self._service.speaker, self._observe), server)
+        self._older.add_to(server)
         self._health.add_to(server)
         certificates = self._certificates
         try:
@@ -176,7 +213,10 @@ class WorkflowServer:
     async def stop(self) -> None:
         """Close all streams so that agents look for another server, and end within a few seconds."""
         self._stopping = True
-        self._service.close()
+        self._callers.close()
+        self._older_callers.close()
+        if self._sweep is not None:
+            self._sweep.cancel()
         self._streams.close()
         await self._health.draining()
         self._streams.end_all(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
@@ -195,6 +235,23 @@ class WorkflowServer:
         waiting.cancel()
         if not self._stopping:
             await self._health.ready()
+
+    # --- older agents -----------------------------------------------------------------------------------------------
+
+    def _is_open(self, peer: str) -> bool:
+        return self._guard is not None and self._guard.is_open(peer)
+
+    def _at_work(self, key: NamespacedName) -> bool:
+        return any(under_way(workflow) for workflow in self._index.of(key))
+
+    def _sweep_sessions(self) -> None:
+        self._sessions.sweep()
+        self._sweep = asyncio.get_running_loop().call_later(_SWEEP_SECONDS, self._sweep_sessions)
+
+    def _tell_of(self, workflow: Raw, story: str) -> None:
+        key = hardware_of(workflow) or NamespacedName("", "")
+        agent_id = self._agents.id_of(key)
+        self._observe(AgentActivity(agent_id, "", ActivityKind.EVENT, story, str(key), name_of(workflow)))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -218,6 +275,28 @@ class WorkflowServer:
     def _hardware_gone(self, old: Raw) -> None:
         self._agents.remove(old)
         self._streams.hardware_changed(NamespacedName.of(old))
+
+
+def _older_authorizer(
+    todays: AgentAuthorizer,
+    settings: ServerSettings,
+    agents: AgentDirectory,
+    clock: Callable[[], float],
+    other_host: OtherHost,
+) -> AgentAuthorizer:
+    """How older agents show that they may speak for a machine."""
+    if settings.older_agents is OlderAgentAuth.ADDRESS:
+        return AgentAuthorizer(agents, AgentAuth.ADDRESS, None, clock, other_host)
+    return todays
+
+
+async def _note_on_pending(index: WorkflowIndex, events: EventStore, key: NamespacedName, why: str) -> None:
+    """Where `kubectl describe workflow` shows it: on what the machine's agent would be given."""
+    for workflow in index.of(key):
+        with contextlib.suppress(ApiError, BusyError, StaleError, WorkflowGoneError, InvalidStatusError):
+            if state_of(workflow) is WorkflowState.PENDING:
+                await events.take(workflow, AgentRefused(why))
+                return
 
 
 def _say_why(task: asyncio.Task[None]) -> None:

@@ -17,45 +17,32 @@ What agents are told:
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import time
-from typing import Any, Never
+from typing import Any
 
 import grpc
 import grpc.aio
 
 from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
-from tink.api.v1alpha2 import Raw
-from tink.kube.cache import Informer
-from tink.kube.client import ApiError
-from tink.kube.objects import NamespacedName
-from tink.limits.log import LimitedLog
 from tink.limits.token_bucket import TokenBuckets
-from tink.server.activity import ActivityKind, ActivityObserver, AgentActivity
-from tink.server.agents.auth import AgentAuthorizer, Credentials, ForeignAgentError, RefusedError, credentials_of
+from tink.server.agents.auth import credentials_of
 from tink.server.agents.call_metadata import read_call_metadata
 from tink.server.agents.directory import MAX_AGENT_ID, AgentDirectory
+from tink.server.callers import Callers, abort, abort_unknown
 from tink.server.dispatch.streams import AgentStreams
-from tink.server.events import BusyError, EventStore, PausedError, StaleError, WorkflowGoneError
-from tink.server.messages import MalformedEventError, describe, event_of
+from tink.server.events import WorkflowGoneError
+from tink.server.messages import MalformedEventError, event_of
 from tink.server.output import Speaker
-from tink.server.workflows import WorkflowIndex, hardware_of
-from tink.workflow.events import AgentEvent
+from tink.server.reports import Reports
+from tink.server.workflows import WorkflowIndex
 from tink.workflow.machine import UnknownActionError
 from tink.workflow.status import InvalidStatusError, action_name, actions_of, name_of, status_of
 
-log = logging.getLogger(__name__)
-
 Context = grpc.aio.ServicerContext[Any, Any]
 
-_MAX_DETAILS = 1000
-"""Characters of the message with which a call is ended."""
 _STREAMS_AT_ONCE, _STREAMS_PER_SECOND = 20, 1.0
 """How often one machine's agent may open its stream: each time is a line in the log and on the journey."""
-_SYNC_SECONDS = 10.0
-"""How long an agent is kept waiting for the server's first look at the API."""
 
 
 class WorkflowService(pb_grpc.WorkflowServiceServicer):
@@ -63,31 +50,18 @@ class WorkflowService(pb_grpc.WorkflowServiceServicer):
 
     def __init__(
         self,
+        callers: Callers,
+        reports: Reports,
         workflows: WorkflowIndex,
         agents: AgentDirectory,
-        authorizer: AgentAuthorizer,
-        events: EventStore,
         streams: AgentStreams,
-        *,
-        informers: tuple[Informer, Informer],
-        observe: ActivityObserver,
     ) -> None:
-        """`informers` feed `workflows` and `agents`."""
+        self._callers = callers
+        self._reports = reports
         self._workflows = workflows
         self._agents = agents
-        self._authorizer = authorizer
-        self._events = events
         self._streams = streams
-        self._informers = informers
-        self._observe = observe
-        self._closed = False
         self._openings = TokenBuckets(_STREAMS_AT_ONCE, _STREAMS_PER_SECOND)
-        self._of_machines = LimitedLog(log, time.monotonic, capacity=1024)
-        self._of_strangers = LimitedLog(log, time.monotonic, capacity=256)
-
-    def close(self) -> None:
-        """From now on new calls are sent to another server."""
-        self._closed = True
 
     # --- command streams --------------------------------------------------------------------------------------------
 
@@ -96,21 +70,16 @@ class WorkflowService(pb_grpc.WorkflowServiceServicer):
     ) -> None:
         credentials, agent_id = credentials_of(context), request.agent_id
         if not agent_id or len(agent_id) > MAX_AGENT_ID:
-            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "agent_id is missing or too long")
-        await self._synced(context)
-        try:
-            key = self._authorizer.admit(agent_id, credentials)
-        except RefusedError as error:
-            known = isinstance(error, ForeignAgentError)
-            named = self._agents.find(agent_id) if known else NamespacedName("", "")
-            await self._refuse(context, agent_id, named, credentials, error)
+            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, "agent_id is missing or too long")
+        await self._callers.synced(context)
+        key = await self._callers.admit(agent_id, credentials, context)
         if not self._openings.allows(key, time.monotonic()):
             hurry = "connects too often; are there two agents of this machine?"
-            self._note_refusal(agent_id, key, credentials.peer, f"{credentials.peer} {hurry}")
-            await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, f"agent {agent_id!r} {hurry}")
+            self._callers.note_refusal(agent_id, key, credentials.peer, f"{credentials.peer} {hurry}")
+            await abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, f"agent {agent_id!r} {hurry}")
         holds = read_call_metadata(context.invocation_metadata()).holds
         ending = await self._streams.serve(agent_id, credentials, key, holds, context)
-        await _abort(context, ending.code, ending.message)
+        await abort(context, ending.code, ending.message)
 
     # --- events -----------------------------------------------------------------------------------------------------
 
@@ -121,115 +90,33 @@ class WorkflowService(pb_grpc.WorkflowServiceServicer):
         try:
             event = event_of(message)
         except MalformedEventError as error:
-            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        await self._synced(context)
+            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        await self._callers.synced(context)
         workflow = self._workflows.get(message.workflow_id)
         if workflow is None and self._workflows.name_of_gone(message.workflow_id) is not None:
             return pb.PublishEventResponse()  # it ended, and was deleted: nothing changes any more
         if workflow is None:
-            await _abort_unknown(context, message.workflow_id)
-        key, agent_id = await self._agent_of(workflow, credentials, context)
+            await abort_unknown(context, message.workflow_id)
         try:
-            changed = await self._store(workflow, event, key, context)
+            await self._reports.take(workflow, event, credentials, context)
         except WorkflowGoneError:
             return pb.PublishEventResponse()
-        if changed:
-            self._tell(workflow, event, key, agent_id, credentials.peer)
-        stream = self._streams.of(key)
-        if stream is not None:
-            stream.heard(message.workflow_id, event)
-        return pb.PublishEventResponse()
-
-    async def _store(self, workflow: Raw, event: AgentEvent, key: NamespacedName, context: Context) -> bool:
-        """Whether the event changes the Workflow; ends the call if that can't be stored. Raises WorkflowGoneError."""
-        try:
-            return await self._events.take(workflow, event)
         except UnknownActionError as error:
-            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except InvalidStatusError as error:
-            self._of_machines.log(logging.ERROR, "event refused: %s", error, key=("status", key))
-            await _abort(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        except PausedError as error:
-            await _abort(context, grpc.StatusCode.UNAVAILABLE, str(error))
-        except StaleError as error:
-            await _abort(context, grpc.StatusCode.ABORTED, str(error))
-        except BusyError as error:
-            await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
-        except ApiError as error:
-            text = "Workflow %s: an event could not be stored: %s"
-            self._of_strangers.warning(text, name_of(workflow), error, key="API")  # for all agents alike
-            await _abort(context, grpc.StatusCode.UNAVAILABLE, f"the event could not be stored: {error}")
-
-    def _tell(self, workflow: Raw, event: AgentEvent, key: NamespacedName, agent_id: str, peer: str) -> None:
-        story, name = describe(workflow, event), name_of(workflow)
-        elsewhere = peer not in self._agents.addresses(key)
-        if elsewhere:
-            story += f" (so says {peer})"  # it has shown something else, or nothing is asked
-        log.info("Workflow %s: agent %s: %s", name, agent_id, story)
-        kind = ActivityKind.EVENT
-        self._observe(AgentActivity(agent_id, peer, kind, story, str(key), name, elsewhere=elsewhere))
+            await abort(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        return pb.PublishEventResponse()
 
     # --- output -----------------------------------------------------------------------------------------------------
 
     async def speaker(self, workflow_id: str, context: Context) -> Speaker:
         """Who sends what the actions of a Workflow print; ends the call of anybody who may not."""
-        await self._synced(context)
+        await self._callers.synced(context)
         workflow = self._workflows.get(workflow_id)
         if workflow is None:
-            await _abort_unknown(context, workflow_id)
+            await abort_unknown(context, workflow_id)
         credentials = credentials_of(context)
-        key, agent_id = await self._agent_of(workflow, credentials, context)
+        key, agent_id = await self._callers.agent_of(workflow, credentials, context)
         actions = {str(action.get("id")): action_name(action) for action in actions_of(status_of(workflow))}
         elsewhere = credentials.peer not in self._agents.addresses(key)
         return Speaker(agent_id, credentials.peer, str(key), name_of(workflow), actions, elsewhere)
-
-    # --- who asks ---------------------------------------------------------------------------------------------------
-
-    async def _synced(self, context: Context) -> None:
-        """Wait until it is known what there is: before that, nothing can be said to be unknown."""
-        if self._closed:
-            await _abort(context, grpc.StatusCode.UNAVAILABLE, "the server is stopping")
-        if all(informer.has_synced for informer in self._informers):
-            return
-        try:
-            async with asyncio.timeout(_SYNC_SECONDS):
-                for informer in self._informers:
-                    await informer.wait_for_cache_sync()
-        except TimeoutError:
-            await _abort(context, grpc.StatusCode.UNAVAILABLE, "the server can't reach the Kubernetes API yet")
-
-    async def _agent_of(self, workflow: Raw, credentials: Credentials, context: Context) -> tuple[NamespacedName, str]:
-        """The machine that a Workflow is for, and its agent's id; ends the call of anybody else."""
-        key = hardware_of(workflow) or NamespacedName("", "")
-        stream = self._streams.of(key)
-        agent_id = stream.agent_id if stream is not None else self._agents.id_of(key)
-        try:
-            self._authorizer.authorise(key, credentials)
-        except ForeignAgentError as error:
-            await self._refuse(context, agent_id, key, credentials, error)
-        return key, agent_id
-
-    async def _refuse(
-        self, context: Context, agent_id: str, key: NamespacedName, credentials: Credentials, error: RefusedError
-    ) -> Never:
-        self._note_refusal(agent_id, key, credentials.peer, str(error))
-        await _abort(context, error.code, error.public_message)
-
-    def _note_refusal(self, agent_id: str, key: NamespacedName, peer: str, why: str) -> None:
-        """Into the log and onto the journey, once a while for each address; of machines and of strangers apart.
-
-        A journey is that of the machine which was named: so `why` says who asked.
-        """
-        why = why if peer in why else f"{peer} asked as {agent_id!r}: {why}"
-        limited, what = (self._of_machines, (key, peer)) if any(key) else (self._of_strangers, peer)
-        if limited.warning("agent %r at %s refused: %s", agent_id, peer, why, key=what):
-            self._observe(AgentActivity(agent_id, peer, ActivityKind.REFUSED, why, str(key)))
-
-
-async def _abort(context: Context, code: grpc.StatusCode, message: str) -> Never:
-    await context.abort(code, message[:_MAX_DETAILS])
-    raise AssertionError("unreachable: abort raises")
-
-
-async def _abort_unknown(context: Context, workflow_id: str) -> Never:
-    await _abort(context, grpc.StatusCode.NOT_FOUND, f"there is no Workflow {workflow_id[:64]!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tink.server.agents.auth import AgentAuth
+from tink.server.agents.auth import AgentAuth, OlderAgentAuth
 from tink.server.agents.tls import TlsFiles
 from tink.server.agents.tokens import TokenSettings
 
@@ -15,6 +15,7 @@ class ServerSettings:
     """All times in seconds. Raises ValueError when built with what does not fit together."""
 
     agent_auth: AgentAuth = AgentAuth.ADDRESS
+    older_agents: OlderAgentAuth = OlderAgentAuth.AUTO
     tokens: TokenSettings | None = None
     """Needed for AgentAuth.TOKEN."""
     tls: TlsFiles | None = None

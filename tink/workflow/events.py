@@ -77,6 +77,13 @@ class AgentLost:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentRefused:
+    """An agent asked for the Workflow, and may not have it: why, with who it was."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class AgentSeen:
     """The agent is connected to the server that says so."""
 
@@ -160,6 +167,7 @@ Event = (
     AgentEvent
     | NothingLeft
     | AgentLost
+    | AgentRefused
     | AgentSeen
     | AgentAway
     | Prepared

@@ -14,7 +14,15 @@ from tink.api.v1alpha2 import (
     as_mapping,
 )
 from tink.workflow.reasons import WITHOUT_AGENTS_WORD
-from tink.workflow.status import ConditionType, action_state, actions_of, condition, state_of, status_of
+from tink.workflow.status import (
+    ConditionType,
+    InvalidStatusError,
+    action_state,
+    actions_of,
+    condition,
+    state_of,
+    status_of,
+)
 
 _NOT_BEGUN = (None, WorkflowState.PENDING, WorkflowState.SCHEDULED)
 
@@ -41,6 +49,14 @@ def hold_of(workflow: Raw) -> str | None:
     """Why somebody holds the Workflow; None: nobody does."""
     reason = as_mapping(workflow["metadata"].get("annotations")).get(HOLD_ANNOTATION)
     return None if reason is None else str(reason)
+
+
+def under_way(workflow: Raw) -> bool:
+    """Whether an agent is at work on the Workflow; not of a status that can't be read."""
+    try:
+        return state_of(workflow) in (WorkflowState.RUNNING, WorkflowState.CANCELLING)
+    except InvalidStatusError:
+        return False
 
 
 def rebooting(workflow: Raw) -> bool:

@@ -37,6 +37,7 @@ from tink.workflow.events import (
     ActionTimedOut,
     AgentAway,
     AgentLost,
+    AgentRefused,
     AgentSeen,
     CancelRequested,
     CancelTimedOut,
@@ -56,6 +57,7 @@ from tink.workflow.guards import last_action_reboots
 from tink.workflow.reasons import (
     REASON_ACTION_TIMEOUT,
     REASON_AGENT_LOST,
+    REASON_AGENT_REFUSED,
     REASON_ALREADY_FINISHED,
     REASON_CANCEL_TIMEOUT,
     REASON_CANCELED,
@@ -170,6 +172,9 @@ class _Transition:
                 self._report(event)
             case AgentLost():
                 self._lose()
+            case AgentRefused():
+                if self._state is WorkflowState.PENDING:
+                    self._observe(ConditionType.STARTED, ConditionStatus.FALSE, REASON_AGENT_REFUSED, event.message)
             case AgentSeen():
                 if self._state is WorkflowState.RUNNING and self._rebooting():
                     self._after["agentSeenAt"] = self._time

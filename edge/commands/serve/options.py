@@ -9,10 +9,10 @@ import click
 
 from edge.commands.health_option import health_address
 from edge.commands.metal3.options import empty_checksum_type
-from edge.commands.serve.parameter_types import Interface, Ipv4, NetworkList, Osie, Size
+from edge.commands.serve.parameter_types import Interface, Ipv4, KernelWords, NetworkList, Osie, Size
 from edge.composition.settings import Service
 from edge.machines import DhcpMode, NetbootWhen
-from tink.server import DEFAULT_LIFETIME_SECONDS, AgentAuth
+from tink.server import DEFAULT_LIFETIME_SECONDS, AgentAuth, OlderAgentAuth
 
 Command = Callable[..., None]
 
@@ -149,6 +149,13 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         click.option(
             "--insecure-registry", multiple=True, help="Registry that agents speak to over plain HTTP. Repeatable."
         ),
+        click.option(
+            "--kernel-parameters",
+            type=KernelWords(),
+            multiple=True,
+            help="Words for the kernel of every machine that netboots, before those of its Hardware; ${...} are "
+            "settings of iPXE. Repeatable.",
+        ),
         click.option("--grpc-authority", default="", help="Where agents find the gRPC server. Default: this host."),
         click.option(
             "--router-advertisements",
@@ -241,6 +248,14 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
     Service.CONVERSION: (empty_checksum_type,),
     Service.SERVER: (
         click.option("--grpc-port", type=_PORT, default=42113, help="Port of the gRPC server for agents."),
+        click.option(
+            "--older-agents",
+            type=click.Choice([auth.value for auth in OlderAgentAuth]),
+            default=OlderAgentAuth.AUTO.value,
+            help="Whether Tinkerbell's tink-agent and tink-worker, which know no tokens, may speak for their machines. "
+            "auto: where --agent-auth asks for no more than an address. address: by their address, whatever "
+            "--agent-auth says. off: never.",
+        ),
         click.option(
             "--reboot-grace",
             type=click.FloatRange(min=0, min_open=True),

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import click
 
 from edge.callers import Networks
+from ipxe.scripts import kernel_words
 from tink.kube.manifests import DEFAULT_NAMESPACE
 
 _LEAST_BYTES = 100_000  # no kernel is smaller
@@ -81,6 +82,21 @@ class Osie(click.ParamType[tuple[str, str]]):
         if not name or (slash and not namespace) or "/" in namespace:
             self.fail(f"{value!r} must be like hook or provisioning/hook", param, ctx)
         return namespace or DEFAULT_NAMESPACE, name
+
+
+class KernelWords(click.ParamType[tuple[str, ...]]):
+    """Words of a kernel's command line, as iPXE splits it."""
+
+    name = "words"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """The words."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(kernel_words(value))
+        except ValueError as error:
+            self.fail(f"{value!r} {error}", param, ctx)
 
 
 class NetworkList(click.ParamType[Networks]):

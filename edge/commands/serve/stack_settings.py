@@ -12,12 +12,13 @@ from edge.composition.settings import EDGE, LOOPBACK, EdgeSettings, Service, Sta
 from edge.machines import DhcpMode, NetbootWhen
 from tink.controller import ControllerSettings
 from tink.convert.metal3 import ConversionSettings
-from tink.server import AgentAuth, ServerSettings, TlsFiles, TokenSettings
+from tink.server import AgentAuth, OlderAgentAuth, ServerSettings, TlsFiles, TokenSettings
 from tink.webhooks import WebhookSettings
 
 _EDGE = (
     *("dhcp_mode", "netboot_when", "decline_quarantine", "default_osie", "tftp_dir", "tftp_single_port"),
     *("ipxe_dir", "osie_dir", "cache_size", "allow_upstream", "http_port", "insecure_registry", "grpc_authority"),
+    "kernel_parameters",
     *("router_advertisements", "admin_address", "admin_port", "admin_token_file", "trusted_proxies", "metadata_nat"),
     *("imds_tokens", "known_by_address", "metadata_tokens", "metadata_token_key", "metadata_token_lifetime"),
     "fast_path",
@@ -25,6 +26,7 @@ _EDGE = (
 _AGENT_OPTIONS = (
     *("agent_auth", "agent_token_key", "agent_token_lifetime"),
     *("grpc_tls_ca", "grpc_tls_cert", "grpc_tls_key", "grpc_client_ca", "grpc_connections_per_address", "reboot_grace"),
+    "older_agents",
 )
 _WEBHOOKS = ("url", "service", "port", "failure_policy")
 _CONTROLLER_TIMES = ("scheduled_timeout", "cancelling_timeout", "action_timeout", "reference_timeout")
@@ -98,6 +100,8 @@ def _server(services: frozenset[Service], data_dir: Path | None, given: dict[str
     if auth is AgentAuth.MTLS and Service.SERVER not in services:
         auth = AgentAuth.ADDRESS  # an edge has nothing to do with certificates of agents
     more = {"reboot_grace": given["reboot_grace"]} if "reboot_grace" in given else {}
+    if "older_agents" in given:
+        more["older_agents"] = OlderAgentAuth(given["older_agents"])
     share = given.get("grpc_connections_per_address")
     if share is not None:
         more |= {"connections_per_address": share, "calls_per_address": share}
@@ -114,5 +118,7 @@ def _edge(given: dict[str, Any]) -> EdgeSettings:
         given["imds_required"] = given.pop("imds_tokens") == "required"
     if "allow_upstream" in given:
         given["allowed_upstreams"] = tuple(network for each in given.pop("allow_upstream") for network in each)
+    if "kernel_parameters" in given:
+        given["kernel_parameters"] = tuple(word for words in given.pop("kernel_parameters") for word in words)
     renamed = {"cache_size": "cache_bytes", "insecure_registry": "insecure_registries"}
     return EdgeSettings(**{renamed.get(name, name): value for name, value in given.items()})

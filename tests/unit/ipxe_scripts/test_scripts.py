@@ -127,6 +127,13 @@ def test_hardwares_own_parameters_come_last_and_so_win() -> None:
     assert words.index("console=ttyS1") > words.index("console=ttyS0,115200")
 
 
+def test_the_sites_parameters_come_before_the_hardwares() -> None:
+    settings = BootSettings(kernel_parameters=("tink_worker_image=r/a:1", "mac=${mac}"))
+    words = kernel_words(compile_text(hardware(kernelParams=["quiet"]), settings))
+    begin = words.index("console=ttyS0,115200")
+    assert words[begin + 1 : begin + 4] == ["tink_worker_image=r/a:1", "mac=${mac}", "quiet"]
+
+
 def test_no_insecure_registries_no_parameter() -> None:
     assert "insecure_registries" not in compile_text(hardware())
 

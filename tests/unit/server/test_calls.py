@@ -95,7 +95,7 @@ async def test_events_need_the_machines_token_too(rig: Rig, keys: TokenKeys, sta
 async def test_a_stream_ends_in_time_for_its_token_to_be_renewed(
     rig: Rig, keys: TokenKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rig.server._service._authorizer._tokens, "lifetime", 0.4)
+    monkeypatch.setattr(rig.server._callers._authorizer._tokens, "lifetime", 0.4)
     begun = time.monotonic()
     call = await open_stream(rig, keys.mint(MAC, rig.now))
     assert await asyncio.wait_for(call.code(), 20) is grpc.StatusCode.UNAVAILABLE

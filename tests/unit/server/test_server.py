@@ -463,7 +463,7 @@ async def test_an_agent_that_comes_before_the_first_list_waits_and_is_not_refuse
 async def test_without_the_api_agents_are_told_to_try_again(
     rig: Rig, started: Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tink.server.service._SYNC_SECONDS", 0.05)
+    monkeypatch.setattr("tink.server.callers._SYNC_SECONDS", 0.05)
     rig.workflows.listed.clear()
     await rig.start()
     agent = rig.agent()

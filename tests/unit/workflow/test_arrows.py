@@ -64,6 +64,7 @@ CASES = [
         frozenset({"Cancelling"}),  # somebody else had set it: from now on the agent has its time
     ),
     Case(events.AgentLost(), SERVER, {"Running": "Failed", "Cancelling": "Canceled"}),
+    Case(events.AgentRefused("m"), SERVER, {}, frozenset({"Pending"})),  # a condition, and no arrow
     Case(events.AgentSeen(), SERVER),
     Case(events.AgentAway(30), SERVER),
     Case(events.StartTimedOut(1), CONTROLLER, {"Scheduled": "Failed"}),

@@ -57,6 +57,14 @@ class AgentAuth(StrEnum):
     NONE = "none"
 
 
+class OlderAgentAuth(StrEnum):
+    """Whether older agents, which have no token and no certificate, may speak for their machines."""
+
+    AUTO = "auto"  # where AgentAuth asks for nothing more than an address
+    ADDRESS = "address"  # by their address, whatever others are asked for
+    OFF = "off"
+
+
 class RefusedError(Exception):
     """Whoever calls may not speak for the machine that it names. The message is the operator's, and says what would be
     right; `code` and `public_message` are what the caller is told."""

@@ -76,6 +76,11 @@ class AgentDirectory:
         """All Hardware of that MAC or name, in upper or lower case of ASCII: beyond it other letters have ours, too."""
         return frozenset(self._by_id.get(agent_id.lower(), ())) if agent_id.isascii() else frozenset()
 
+    def at(self, address: str) -> NamespacedName | None:
+        """The one Hardware that gives its machine this IP address. It looks at all of them: ask seldom."""
+        keys = [key for key, identity in self._machines.items() if address in identity.addresses]
+        return keys[0] if len(keys) == 1 else None
+
     def is_known(self, key: NamespacedName) -> bool:
         """Whether there is such a Hardware."""
         return key in self._machines

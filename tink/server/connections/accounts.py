@@ -158,6 +158,9 @@ class Connections:
     def __len__(self) -> int:
         return len(self._all)
 
+    def __contains__(self, peer: Peer) -> bool:
+        return peer in self._all
+
     # --- calls --------------------------------------------------------------------------------------------------------
 
     def begun(self, peer: Peer, now: float, *, busy: bool) -> str:

@@ -17,7 +17,7 @@ import inspect
 import ipaddress
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -46,20 +46,28 @@ class _FullError(Exception):
 class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
     """Lets `in_all` calls in at once, `per_address` of them from one address. `clock` gives monotonic seconds.
 
-    `busy` is the service whose calls only agents can have open for long.
+    `busy` are the services whose calls only agents can have open for long. `unknown(address, method)` is called for
+    each call of a method that nobody serves.
     """
 
     def __init__(
-        self, in_all: int, per_address: int, guard: Guard, clock: Callable[[], float], *, busy: str = ""
+        self,
+        in_all: int,
+        per_address: int,
+        guard: Guard,
+        clock: Callable[[], float],
+        *,
+        busy: Sequence[str] = (),
+        unknown: Callable[[str, str], None] = lambda _address, _method: None,
     ) -> None:
         self._in_all = in_all
         self._per_address = per_address
         self._guard = guard
-        self._busy = f"/{busy}/"
+        self._busy = tuple(f"/{service}/" for service in busy)
         self._calls = 0
         self._by_address: Counter[str] = Counter()
         self._handlers: dict[str, Handler] = {}
-        self._unknown: Handler = grpc.stream_unary_rpc_method_handler(self._refuse_unknown)
+        self._unknown = unknown
         self._log = LimitedLog(log, clock, capacity=100)
 
     async def intercept_service(
@@ -73,7 +81,7 @@ class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
         if known is None:
             handler = await continuation(handler_call_details)
             if handler is None:
-                return self._unknown  # not kept by its name: their number has no bound
+                return self._unserved(method)  # not kept by its name: their number has no bound
             known = self._handlers[method] = self._bounded(handler, busy=method.startswith(self._busy))
         return known
 
@@ -113,12 +121,17 @@ class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
             if not self._by_address[address]:
                 del self._by_address[address]
 
-    async def _refuse_unknown(self, _: AsyncIterator[bytes], context: Context) -> Any:
-        try:
-            with self._place(context):
-                await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such method")
-        except _FullError as full:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(full))
+    def _unserved(self, method: str) -> Handler:
+        async def refuse(_: AsyncIterator[bytes], context: Context) -> Any:
+            try:
+                with self._place(context):
+                    self._unknown(peer_address(context.peer()), method)
+                    await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such method")
+            except _FullError as full:
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(full))
+
+        handler: Handler = grpc.stream_unary_rpc_method_handler(refuse)
+        return handler
 
     def _bounded(self, handler: Handler, *, busy: bool) -> Handler:
         """The same method, but it takes a stream of bytes."""

@@ -84,6 +84,10 @@ class Guard:
                 self._end(self._sockets, eviction)
         return why
 
+    def is_open(self, peer: str) -> bool:
+        """Whether the connection of that caller is there, as far as has been seen."""
+        return Peer(*peer_of(peer)) in self.connections
+
     # --- connections --------------------------------------------------------------------------------------------------
 
     async def run(self, port: int) -> None:

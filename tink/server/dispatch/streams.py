@@ -11,10 +11,9 @@ import logging
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
-import grpc.aio
 
 from proto import metadata
 from tink.api.v1alpha2 import Raw
@@ -33,7 +32,15 @@ from tink.workflow.status import name_of, status_of
 
 log = logging.getLogger(__name__)
 
-Context = grpc.aio.ServicerContext[Any, Any]
+
+class Outlet(Protocol):
+    """Where the commands of a stream go: the context of a call, for one."""
+
+    async def send_initial_metadata(self, initial_metadata: Any, /) -> None:
+        """What is said before the first of them."""
+
+    async def write(self, message: Any, /) -> None:
+        """One command."""
 
 
 class AgentStreams:
@@ -48,6 +55,7 @@ class AgentStreams:
         *,
         settings: ServerSettings,
         observe: ActivityObserver,
+        older: Callable[[NamespacedName], bool] = lambda _: False,
         spawn: Spawn,
         clock: Callable[[], float],
     ) -> None:
@@ -65,7 +73,7 @@ class AgentStreams:
         self._reboots = RebootWatch(
             workflows,
             take=events.take,
-            connected=self._streams.__contains__,
+            connected=lambda key: key in self._streams or older(key),
             spawn=spawn,
             rebooted=self._rebooted,
             grace=settings.reboot_grace,
@@ -128,19 +136,24 @@ class AgentStreams:
         credentials: Credentials,
         key: NamespacedName,
         holds: frozenset[str] | None,
-        context: Context,
+        outlet: Outlet,
+        *,
+        quiet: bool = False,
     ) -> Ending:
-        """Send commands to an agent that may speak for the Hardware `key` until one side ends the stream."""
-        stream = self._open(agent_id, credentials, key, holds)
+        """Send commands to an agent that may speak for the Hardware `key` until one side ends the stream.
+
+        `quiet`: of an agent that comes and goes all the time, of which others tell.
+        """
+        stream = self._open(agent_id, credentials, key, holds, quiet=quiet)
         token, renewal = self._renewal(stream, credentials)
         try:
             # Headers at once, so that an agent for which there is nothing to do knows that it was accepted.
-            await context.send_initial_metadata(((metadata.TOKEN, token),) if token else ())
-            return await stream.run(context.write)
+            await outlet.send_initial_metadata(((metadata.TOKEN, token),) if token else ())
+            return await stream.run(outlet.write)
         finally:
             if renewal is not None:
                 renewal.cancel()
-            self._close(stream)
+            self._close(stream, quiet=quiet)
 
     def _renewal(self, stream: CommandStream, credentials: Credentials) -> tuple[str, asyncio.TimerHandle | None]:
         """A new token for the agent, and the end of its stream when it is time for the next."""
@@ -158,7 +171,7 @@ class AgentStreams:
         return token, asyncio.get_running_loop().call_later(spread, stream.end, *again)
 
     def _open(
-        self, agent_id: str, credentials: Credentials, key: NamespacedName, holds: frozenset[str] | None
+        self, agent_id: str, credentials: Credentials, key: NamespacedName, holds: frozenset[str] | None, *, quiet: bool
     ) -> CommandStream:
         peer = credentials.peer
         stream = CommandStream(
@@ -181,18 +194,21 @@ class AgentStreams:
         self._streams[key] = stream
         self._credentials[key] = credentials
         self._reboots.opened(key, holds)
-        log.info("agent %s connected from %s, for Hardware %s", agent_id, peer, key)
-        self._tell(stream, ActivityKind.CONNECTED, f"agent connected from {peer}")
+        if not quiet:
+            log.info("agent %s connected from %s, for Hardware %s", agent_id, peer, key)
+            self._tell(stream, ActivityKind.CONNECTED, f"agent connected from {peer}")
         return stream
 
-    def _close(self, stream: CommandStream) -> None:
-        log.info("agent %s at %s disconnected", stream.agent_id, stream.peer)
+    def _close(self, stream: CommandStream, *, quiet: bool) -> None:
+        if not quiet:
+            log.info("agent %s at %s disconnected", stream.agent_id, stream.peer)
         if self._streams.get(stream.key) is not stream:
             return  # a newer stream speaks for the machine
         del self._streams[stream.key], self._credentials[stream.key]
         if not self._closed:
             self._reboots.closed(stream.key)
-        self._tell(stream, ActivityKind.DISCONNECTED, f"agent at {stream.peer} disconnected")
+        if not quiet:
+            self._tell(stream, ActivityKind.DISCONNECTED, f"agent at {stream.peer} disconnected")
 
     # --- what the floor above hears of it -----------------------------------------------------------------------------
 

@@ -1,0 +1,128 @@
+"""Who calls, for the services of agents: known and allowed, or refused in the operator's sight."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any, Never
+
+import grpc
+import grpc.aio
+
+from tink.api.v1alpha2 import Raw
+from tink.kube.cache import Informer
+from tink.kube.objects import NamespacedName
+from tink.limits.log import LimitedLog
+from tink.server.activity import ActivityKind, ActivityObserver, AgentActivity
+from tink.server.agents.auth import AgentAuthorizer, Credentials, ForeignAgentError, RefusedError
+from tink.server.agents.directory import AgentDirectory
+from tink.server.dispatch.streams import AgentStreams
+from tink.server.workflows import hardware_of
+
+log = logging.getLogger(__name__)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+_MAX_DETAILS = 1000
+"""Characters of the message with which a call is ended."""
+_MAX_METHOD = 200
+_SYNC_SECONDS = 10.0
+"""How long an agent is kept waiting for the server's first look at the API."""
+
+
+class Callers:
+    """Lets callers in by `authorizer`, or ends their calls. `informers` feed what the server knows."""
+
+    def __init__(
+        self,
+        agents: AgentDirectory,
+        authorizer: AgentAuthorizer,
+        streams: AgentStreams,
+        *,
+        informers: tuple[Informer, Informer],
+        observe: ActivityObserver,
+    ) -> None:
+        self._agents = agents
+        self._authorizer = authorizer
+        self._streams = streams
+        self._informers = informers
+        self._observe = observe
+        self._closed = False
+        self.of_machines = LimitedLog(log, time.monotonic, capacity=1024)
+        self.of_strangers = LimitedLog(log, time.monotonic, capacity=256)
+
+    def close(self) -> None:
+        """From now on new calls are sent to another server."""
+        self._closed = True
+
+    async def synced(self, context: Context) -> None:
+        """Wait until it is known what there is: before that, nothing can be said to be unknown."""
+        if self._closed:
+            await abort(context, grpc.StatusCode.UNAVAILABLE, "the server is stopping")
+        if all(informer.has_synced for informer in self._informers):
+            return
+        try:
+            async with asyncio.timeout(_SYNC_SECONDS):
+                for informer in self._informers:
+                    await informer.wait_for_cache_sync()
+        except TimeoutError:
+            await abort(context, grpc.StatusCode.UNAVAILABLE, "the server can't reach the Kubernetes API yet")
+
+    async def admit(self, agent_id: str, credentials: Credentials, context: Context) -> NamespacedName:
+        """The machine that the agent with this id speaks for; ends the call of anybody else."""
+        try:
+            return self._authorizer.admit(agent_id, credentials)
+        except RefusedError as error:
+            known = isinstance(error, ForeignAgentError)
+            named = self._agents.find(agent_id) if known else NamespacedName("", "")
+            await self.refuse(context, agent_id, named, credentials, error)
+
+    async def agent_of(self, workflow: Raw, credentials: Credentials, context: Context) -> tuple[NamespacedName, str]:
+        """The machine that a Workflow is for, and its agent's id; ends the call of anybody else."""
+        key = hardware_of(workflow) or NamespacedName("", "")
+        stream = self._streams.of(key)
+        agent_id = stream.agent_id if stream is not None else self._agents.id_of(key)
+        try:
+            self._authorizer.authorise(key, credentials)
+        except ForeignAgentError as error:
+            await self.refuse(context, agent_id, key, credentials, error)
+        return key, agent_id
+
+    async def refuse(
+        self, context: Context, agent_id: str, key: NamespacedName, credentials: Credentials, error: RefusedError
+    ) -> Never:
+        """End the call in the words of `error`, which the operator has in full."""
+        self.note_refusal(agent_id, key, credentials.peer, str(error))
+        await abort(context, error.code, error.public_message)
+
+    def unknown_method(self, peer: str, method: str) -> None:
+        """Somebody calls what this server does not have: once in a while onto the journey of the machine there."""
+        why = f"calls {''.join(filter(str.isprintable, method))[:_MAX_METHOD]}, which this server does not have"
+        if self.of_strangers.warning("%s %s", peer, why, key=("method", peer)):
+            key = self._agents.at(peer) or NamespacedName("", "")
+            agent_id = self._agents.id_of(key)
+            self._observe(AgentActivity(agent_id, peer, ActivityKind.REFUSED, f"{peer} {why}", str(key)))
+
+    def note_refusal(self, agent_id: str, key: NamespacedName, peer: str, why: str) -> bool:
+        """Into the log and onto the journey, once a while for each address; of machines and of strangers apart.
+
+        A journey is that of the machine which was named: so `why` says who asked. Whether it was said now.
+        """
+        why = why if peer in why else f"{peer} asked as {agent_id!r}: {why}"
+        limited, what = (self.of_machines, (key, peer)) if any(key) else (self.of_strangers, peer)
+        said = limited.warning("agent %r at %s refused: %s", agent_id, peer, why, key=what)
+        if said:
+            self._observe(AgentActivity(agent_id, peer, ActivityKind.REFUSED, why, str(key)))
+        return said
+
+
+async def abort(context: Context, code: grpc.StatusCode, message: str) -> Never:
+    """End the call with this status."""
+    await context.abort(code, message[:_MAX_DETAILS])
+    raise AssertionError("unreachable: abort raises")
+
+
+async def abort_unknown(context: Context, workflow_id: str) -> Never:
+    """End the call: there is no such Workflow."""
+    await abort(context, grpc.StatusCode.NOT_FOUND, f"there is no Workflow {workflow_id[:64]!r}")
