@@ -88,7 +88,9 @@ class Trial:
             stack.push_async_callback(depot.stop)
             await asyncio.gather(registry.start(self._artifacts), depot.start(self._artifacts))
             await self._push(registry.authority)
-            self._node = Node(self._directory / "node", address, self._programs, registry.authority)
+            self._node = Node(
+                self._directory / "node", address, self._network.bridge, self._programs, registry.authority
+            )
             self._node.directory.mkdir()
             stack.push_async_callback(self._node.down)
             await self._node.up()

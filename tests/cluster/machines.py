@@ -34,8 +34,8 @@ class Simulated:
 
     def hardware(self) -> dict[str, Any]:
         dhcp = {"ip": self.address, "netmask": "255.255.255.0", "leaseTimeSeconds": 3600}
-        interfaces = {self.mac: {"dhcp": dhcp}}
-        return _object("Hardware", self.name, {"networkInterfaces": interfaces, "disableNetboot": True})
+        interfaces = {self.mac: {"dhcp": dhcp, "disableNetboot": True}}
+        return _object("Hardware", self.name, {"networkInterfaces": interfaces})
 
     def workflow(self, series: str) -> dict[str, Any]:
         reference = {"hardwareRef": {"name": self.name}, "templateRef": {"name": "count"}}

@@ -33,9 +33,10 @@ NEEDED: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-sche
 class Node:
     """Started by `up`, taken away by `down`."""
 
-    def __init__(self, directory: Path, address: str, programs: dict[str, Path], registry: str) -> None:
-        """`registry` is spoken to over plain HTTP."""
+    def __init__(self, directory: Path, address: str, interface: str, programs: dict[str, Path], registry: str) -> None:
+        """`address` is the node's, on `interface`; `registry` is spoken to over plain HTTP."""
         self.directory = directory
+        self._interface = interface
         self._address = address
         self._programs = programs
         self._registry = registry
@@ -49,6 +50,8 @@ class Node:
         """Until the node is ready for pods. Raises CommandError."""
         Pki(self._pki, self._address, API_SERVICE)
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+        # Nodes have a default route, as a rule: what is sent to a Service gets as far as the rules of kube-proxy by it.
+        await run(["ip", "route", "add", SERVICES, "dev", self._interface])
         await self._start("etcd", *self._etcd())
         await self._start("kube-apiserver", *self._apiserver())
         await self.until("the API server", self._healthy)
@@ -159,7 +162,8 @@ class Node:
         config = directory / "containerd.toml"
         hosts = directory / "registries" / self._registry
         hosts.mkdir(parents=True)
-        (hosts / "hosts.toml").write_text(f'server = "http://{self._registry}"\n')
+        plain = f'[host."http://{self._registry}"]\n  capabilities = ["pull", "resolve"]\n'
+        (hosts / "hosts.toml").write_text(plain)
         networks = directory / "cni"
         networks.mkdir()
         address = {
