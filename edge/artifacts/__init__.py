@@ -3,7 +3,7 @@
 `cache` is what others use; `fetch` gets files from their upstreams, `storage` keeps them.
 """
 
-from edge.artifacts.artifact import Artifact, Source
+from edge.artifacts.artifact import Artifact, Progress, Source
 from edge.artifacts.cache import ArtifactCache
 from edge.artifacts.checksum import normalized
 from edge.artifacts.errors import (
@@ -19,7 +19,6 @@ from edge.artifacts.errors import (
 )
 from edge.artifacts.fetch.upstream import Timeouts
 from edge.artifacts.metrics import CacheMetrics
-from edge.artifacts.progress import Progress
 from edge.artifacts.storage.store import DirectoryInUseError
 
 __all__ = [

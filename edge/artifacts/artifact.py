@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
 from typing import Protocol
 
-from edge.artifacts.errors import StorageError
-from edge.artifacts.progress import Progress
 
-CHUNK_BYTES = 1 << 18
-"""Bytes that `Artifact.chunks` reads at a time."""
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a download is, at one moment. Bytes; `size` is None if the upstream did not say it.
+
+    `waiting` counts the machines that have the artifact open or wait for it to open.
+    """
+
+    url: str
+    received: int
+    size: int | None
+    waiting: int
 
 
 class Source(StrEnum):
@@ -80,18 +87,6 @@ class Artifact:
         if self._download is None:
             return self.size
         return await self._download.filled(offset)
-
-    async def chunks(self, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        """The bytes from `start` to before `end`, as they arrive. Raises ArtifactError."""
-        end = self.size if end is None else min(end, self.size)
-        while start < end:
-            ready = min(await self.filled(start), end)
-            while start < ready:
-                chunk = await asyncio.to_thread(os.pread, self.fd, min(CHUNK_BYTES, ready - start), start)
-                if not chunk:
-                    raise StorageError(self.url, f"the file ends at {start} of {self.size} bytes")
-                start += len(chunk)
-                yield chunk
 
     def close(self) -> None:
         """Close the file."""

@@ -32,7 +32,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge.artifacts.artifact import Artifact, Source
+from edge.artifacts.artifact import Artifact, Progress, Source
 from edge.artifacts.checksum import FileSums, normalized
 from edge.artifacts.errors import (
     ArtifactError,
@@ -47,7 +47,6 @@ from edge.artifacts.fetch.preemption import MAX_DOWNLOADS, Candidate, preempted
 from edge.artifacts.fetch.upstream import Timeouts, Upstream
 from edge.artifacts.local import identity, open_file
 from edge.artifacts.metrics import Counts
-from edge.artifacts.progress import Progress
 from edge.artifacts.storage.room import Allocator
 from edge.artifacts.storage.store import Store, Stored
 from tink.limits.once_per import OncePer
@@ -188,42 +187,25 @@ class ArtifactCache:
             raise ChecksumError(url, f"wrong SHA-256: the OSIE says {pin}, but the file has {found}")
         return artifact
 
-    async def _open_pinned(self, url: str, pin: str) -> Artifact | None:
+    async def _open_pinned(self, pin: str) -> Artifact | None:
         """A file with the checksum, from wherever it came: nothing can be more right.
 
         What was stored before this start is hashed once, before it is relied upon.
         """
-        while (stored := self._store.with_sha256(pin) or self._unhashed(url)) is not None:
-            artifact = self._open_stored(stored)
-            if artifact is None:
-                continue
-            found = await self._sha256(artifact, stored.blob)
-            if found == pin:
+        while (stored := self._store.with_sha256(pin)) is not None:
+            if (artifact := await self._open_intact(stored, stale=False)) is not None:
                 return artifact
-            artifact.close()
-            if not stored.sha256:
-                self._store.learn(stored, found)
-                continue
-            self._discard_damaged(stored)
         return None
 
     async def _open_intact(self, stored: Stored, *, stale: bool) -> Artifact | None:
         """A stored file, which was stored by this process or hashed once since it started; None if it is damaged."""
         artifact = self._open_stored(stored, stale=stale)
-        if artifact is None or not stored.sha256 or await self._sha256(artifact, stored.blob) == stored.sha256:
+        if artifact is None or await self._sha256(artifact, stored.blob) == stored.sha256:
             return artifact
         artifact.close()
-        self._discard_damaged(stored)
-        return None
-
-    def _discard_damaged(self, stored: Stored) -> None:
         log.error("artifact cache: the file of %s was damaged on disk; it is fetched anew", shown(stored.url))
         self._store.forget(stored)
-
-    def _unhashed(self, url: str) -> Stored | None:
-        """What an earlier version of this program stored."""
-        stored = self._store.get(url)
-        return stored if stored is not None and not stored.sha256 else None
+        return None
 
     async def _sha256(self, artifact: Artifact, content: Hashable) -> str:
         """The checksum of an open file, which is closed if it can't be had. Raises StorageError."""
@@ -236,7 +218,7 @@ class ArtifactCache:
             artifact.close()
             raise
 
-    def _open_stored(self, stored: Stored, *, stale: bool = False) -> Artifact | None:
+    def _open_stored(self, stored: Stored, *, stale: bool) -> Artifact | None:
         """None if the file is gone: whoever deleted it, it can be fetched anew."""
         try:
             fd = self._store.hold(stored)
@@ -262,7 +244,7 @@ class ArtifactCache:
     async def _try_remote(self, key: _Key) -> Artifact | None:
         """None if what was here is gone."""
         url, pin = key
-        if pin and (artifact := await self._open_pinned(url, pin)) is not None:
+        if pin and (artifact := await self._open_pinned(pin)) is not None:
             return artifact
         flight = self._flights.get(key)
         if flight is None:

@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from edge.artifacts.artifact import Source
 from edge.artifacts.errors import KINDS
-from edge.artifacts.progress import Progress
+
+if TYPE_CHECKING:
+    from edge.artifacts.cache import ArtifactCache
 
 
 @dataclass(slots=True)
@@ -35,27 +37,10 @@ class Counts:
     fetched_bytes: int = 0
 
 
-class Measured(Protocol):
-    """The artifact cache, as it is measured."""
-
-    counts: Counts
-
-    @property
-    def stored_bytes(self) -> int:
-        """Of whole artifacts."""
-
-    @property
-    def stored_files(self) -> int:
-        """Whole artifacts."""
-
-    def downloads(self) -> list[Progress]:
-        """Those in progress."""
-
-
 class CacheMetrics(Collector):
     """The cache as metrics."""
 
-    def __init__(self, cache: Measured) -> None:
+    def __init__(self, cache: ArtifactCache) -> None:
         self._cache = cache
 
     def collect(self) -> Iterator[Metric]:

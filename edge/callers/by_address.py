@@ -158,7 +158,7 @@ class Callers:
         pool.put(mac, ip, now)
 
     def changed(self, ip: str | None) -> None:
-        """Ask the kernel again who is at this address; None: at any (`edge.neighbour.changes`)."""
+        """Ask the kernel again who is at this address; None: at any (`edge.neighbour.table`)."""
         if ip is None:
             self._neighbour_of.clear()
         else:

@@ -6,9 +6,11 @@ import logging
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
+from edge.commands.options import log_level as log_level_option
 from tink.agent import AgentError, from_kernel_command_line, run
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -19,7 +21,7 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option("--server", help="The workflow server, host:port.")
 @click.option(
     "--kernel-command-line",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=_FILE,
     help="Read what is not given as an option from this file; in the OSIE, /proc/cmdline.",
 )
 @click.option(
@@ -55,27 +57,13 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option(
     "--after-workflow", default="", help="A command to run when a Workflow has ended and the server knows it."
 )
-@click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", help="Verbosity."
-)
+@log_level_option
 def agent(
-    agent_id: str | None,
-    server: str | None,
     kernel_command_line: Path | None,
-    runtime: str,
-    docker_host: str,
-    state_dir: Path,
     insecure_registry: tuple[str, ...],
-    docker_registry: str | None,
-    registry_username: str | None,
-    registry_password: str | None,
-    tls: bool | None,
-    tls_roots: Path | None,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    token: str | None,
     after_workflow: str,
     log_level: str,
+    **flags: Any,
 ) -> None:
     """The agent: takes Workflows from the server and runs their actions on this machine."""
     logging.basicConfig(level=log_level.upper(), format="agent: %(message)s", stream=sys.stderr)
@@ -87,21 +75,9 @@ def agent(
         settings = from_kernel_command_line(
             # Whoever wrote the command line may have used any encoding; what is for the agent is ASCII.
             kernel_command_line.read_text(errors="replace") if kernel_command_line is not None else "",
-            agent_id=agent_id,
-            server=server,
-            runtime=runtime,
-            state_dir=state_dir,
             insecure_registries=insecure_registry or None,
-            docker_registry=docker_registry,
-            registry_username=registry_username,
-            registry_password=registry_password,
-            tls=tls,
-            tls_roots=tls_roots,
-            tls_cert=tls_cert,
-            tls_key=tls_key,
-            token=token,
             after_workflow=command,
-            docker_host=docker_host,
+            **flags,
         )
     except AgentError as error:
         raise click.UsageError(str(error)) from error

@@ -9,22 +9,8 @@ from typing import Any
 
 import click
 
-from edge.configuration import DEFAULT_FILE, SERVICES, ConfigError, Schema, example, origins
+from edge.configuration import DEFAULT_FILE, SERVICES, ConfigError, example, origins, schema_of
 from edge.configuration import check as check_file
-
-
-def _schema(ctx: click.Context) -> Schema:
-    """The commands of `tinkedge` itself."""
-    root = ctx.find_root()
-    group = root.command
-
-    def command(name: str) -> click.Command:
-        found = group.get_command(root, name) if isinstance(group, click.Group) else None
-        if found is None:
-            raise click.UsageError(f"there is no command {name}")
-        return found
-
-    return command
 
 
 @click.group()
@@ -41,7 +27,7 @@ def check(ctx: click.Context, file: Path) -> None:
     Values are checked as those of flags are. A key may be of any command that serves.
     """
     try:
-        found = check_file(file, _schema(ctx))
+        found = check_file(file, schema_of(ctx))
     except ConfigError as error:
         click.echo(str(error), err=True)
         sys.exit(1)
@@ -58,7 +44,7 @@ def show(ctx: click.Context, command: str, options: tuple[str, ...], output: str
 
     OPTIONS are the command's own, --config among them. What is printed as YAML can be used as a file.
     """
-    found = _schema(ctx)(command)
+    found = schema_of(ctx)(command)
     with found.make_context(command, list(options), parent=ctx.find_root()) as made:
         all_of = list(origins(made, options))
     if output == "json":
@@ -79,7 +65,7 @@ def show(ctx: click.Context, command: str, options: tuple[str, ...], output: str
 @click.pass_context
 def init(ctx: click.Context, file: Path | None) -> None:
     """Print a file with every key, its help and its default, commented out; or write it to FILE, a new one."""
-    text = example(_schema(ctx))
+    text = example(schema_of(ctx))
     if file is None:
         click.echo(text, nl=False)
         return

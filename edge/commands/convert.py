@@ -11,16 +11,16 @@ import contextlib
 import gc
 import shutil
 import sys
-import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import click
 
+from edge.commands import options
 from edge.commands.hosts import host_options, osies_by_architecture
-from edge.commands.metal3.options import empty_checksum_type
+from edge.commands.progress import Progress
 from tink.convert.documents import (
     DEFAULT_NAMESPACE,
     Document,
@@ -41,7 +41,6 @@ from tink.convert.run import Result, convert_documents
 if TYPE_CHECKING:
     from tink.kube.client import KubeClient
 
-_PROGRESS_SECONDS = 0.2
 _STDOUT = Path("-")
 _T = TypeVar("_T")
 
@@ -65,18 +64,12 @@ class _Cluster:
     help="What to convert: a file, a directory with all that is below it, or - for standard input. Repeatable.",
 )
 @click.option("--from-cluster", is_flag=True, help="Convert what a cluster serves. With -n or -A.")
-@click.option(
-    "--kubeconfig",
-    type=click.Path(path_type=Path, dir_okay=False),
-    envvar=["TINKEDGE_KUBECONFIG", "KUBECONFIG"],
-    default=None,
-    help="For --from-cluster and --apply.  [default: $KUBECONFIG, ~/.kube/config, or the service account of the pod]",
-)
-@click.option("--context", default=None, help="A context of the kubeconfig.  [default: its current one]")
+@options.kubeconfig("For --from-cluster and --apply.")
+@options.context
 @click.option("-n", "--namespace", default=None, help="The namespace to read, and to apply to what names none.")
 @click.option("-A", "--all-namespaces", is_flag=True, help="Read all namespaces.")
 @click.option("--to", type=click.Choice(TARGETS), default=None, help="What to make of Metal3's BareMetalHosts.")
-@empty_checksum_type
+@options.empty_checksum_type
 @host_options
 @click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", help="Format.")
 @click.option(
@@ -145,13 +138,14 @@ def convert(
     if (osies or bmc or consumed or unmanaged) and to != TO_HARDWARE:
         raise click.UsageError("--osie, --bmc, --consumed and --netboot-unmanaged go with --to hardware")
     hosts = HostOptions(osies_by_architecture(osies), bmc, consumed, unmanaged, namespace or DEFAULT_NAMESPACE)
-    cluster = _Cluster(kubeconfig or _own_kubeconfig(), context, namespace)
+    progress = Progress(shown=sys.stderr.isatty() and not sys.stdout.isatty())
+    cluster = _Cluster(kubeconfig, context, namespace)
     try:
-        with _uncollected(), _progress() as progress:
+        with _uncollected():
             if from_cluster:
                 found: Iterable[Document | Finding] = asyncio.run(_read(cluster, to, progress))
             else:
-                found = progress.each("read", read_all(files))
+                found = _counted(progress, "read", read_all(files))
             result = convert_documents(found, to=to, hosts=hosts, versions=ConversionSettings(empty_checksum_type))
             if apply:
                 result = asyncio.run(_apply(cluster, result, progress, force=force_conflicts))
@@ -163,19 +157,15 @@ def convert(
         # Whoever read the manifests has gone (`| head`): nothing more to say to anybody.
         sys.stdout = None  # else Python complains about it at exit
         sys.exit(1)
+    finally:
+        progress.clear()
     _tell(result, report, report_file, "applied" if apply else "written")
     sys.exit(result.exit_code(allow_loss=allow_loss))
 
 
-def _own_kubeconfig() -> Path | None:
-    """Where kubectl looks."""
-    path = Path.home() / ".kube" / "config"
-    return path if path.is_file() else None
-
-
-def _write_all(result: Result, output: str, out: Path | None, progress: _Progress) -> Result:
+def _write_all(result: Result, output: str, out: Path | None, progress: Progress) -> Result:
     """Write the manifests as one stream; the result with a finding if that failed. Raises BrokenPipeError."""
-    texts = [to_json(result.objects)] if output == "json" else progress.each("written", to_yaml(result.converted))
+    texts = [to_json(result.objects)] if output == "json" else _counted(progress, "written", to_yaml(result.converted))
     try:
         if out is not None:
             write_whole(out, texts)
@@ -193,7 +183,7 @@ def _write_all(result: Result, output: str, out: Path | None, progress: _Progres
     return result
 
 
-def _write_each(result: Result, output: str, directory: Path, progress: _Progress) -> Result:
+def _write_each(result: Result, output: str, directory: Path, progress: Progress) -> Result:
     """Write a file for each object; the result with a finding for each that could not be written."""
     failed: list[Finding] = []
     try:
@@ -201,7 +191,7 @@ def _write_each(result: Result, output: str, directory: Path, progress: _Progres
     except OSError as error:
         found = _not_written(str(directory), error)
         return replace(result, findings=[*result.findings, found], lost=len(result.converted))
-    for converted in progress.each("written", result.converted):
+    for converted in _counted(progress, "written", result.converted):
         text = json_text(converted.obj) if output == "json" else yaml_document(converted)
         path = directory / file_name(converted.obj, f".{output}")
         try:
@@ -221,29 +211,28 @@ async def _connected(cluster: _Cluster) -> AsyncIterator[KubeClient]:
     from tink.kube.client import ApiError, KubeClient, KubeConfigError
 
     try:
-        client = await KubeClient.connect(cluster.kubeconfig, cluster.context)
-        try:
+        async with await KubeClient.connect(cluster.kubeconfig, cluster.context) as client:
             yield client
-        finally:
-            await client.close()
     except (ApiError, KubeConfigError) as error:
         raise click.ClickException(str(error)) from error
 
 
-async def _read(cluster: _Cluster, to: str | None, progress: _Progress) -> list[Document | Finding]:
+async def _read(cluster: _Cluster, to: str | None, progress: Progress) -> list[Document | Finding]:
     from tink.convert.cluster import read_cluster
 
     async with _connected(cluster) as client:
-        return await read_cluster(client, cluster.namespace, metal3=to in TARGETS, seen=progress.say("read"))
+        return await read_cluster(
+            client, cluster.namespace, metal3=to in TARGETS, seen=lambda count: progress("read", count, 0)
+        )
 
 
-async def _apply(cluster: _Cluster, result: Result, progress: _Progress, *, force: bool) -> Result:
+async def _apply(cluster: _Cluster, result: Result, progress: Progress, *, force: bool) -> Result:
     """The result with a finding for each object that was refused."""
     from tink.convert.cluster import apply_all
 
     async with _connected(cluster) as client:
         applied = await apply_all(
-            client, result.converted, cluster.namespace, force=force, done=progress.say("applied")
+            client, result.converted, cluster.namespace, force=force, done=lambda count: progress("applied", count, 0)
         )
     lost = len(result.converted) - applied.count
     return replace(result, findings=[*result.findings, *applied.refused], lost=lost)
@@ -269,34 +258,11 @@ def _tell(result: Result, report: str, file: Path | None, done: str) -> None:
         click.secho(summary(result, done), err=True, fg="red" if failed else None)
 
 
-class _Progress:
-    """A line on a terminal's standard error that counts what is done, and goes when all is."""
-
-    def __init__(self, shown: bool) -> None:
-        self._shown = shown
-        self._next = time.monotonic() + _PROGRESS_SECONDS
-        self._drawn = False
-
-    def say(self, what: str) -> Callable[[int], None]:
-        """A function to tell how many are done."""
-        return lambda count: self._say(what, count)
-
-    def each(self, what: str, items: Iterable[_T]) -> Iterator[_T]:
-        """The same items, counted as they pass."""
-        for count, item in enumerate(items, start=1):
-            self._say(what, count)
-            yield item
-
-    def _say(self, what: str, count: int) -> None:
-        if self._shown and time.monotonic() >= self._next:
-            click.echo(f"\r{count} {what}\x1b[K", nl=False, err=True)
-            self._drawn = True
-            self._next = time.monotonic() + _PROGRESS_SECONDS
-
-    def clear(self) -> None:
-        """Take the line away."""
-        if self._drawn:
-            click.echo("\r\x1b[K", nl=False, err=True)
+def _counted(progress: Progress, what: str, items: Iterable[_T]) -> Iterator[_T]:
+    """The same items, counted as they pass."""
+    for count, item in enumerate(items, start=1):
+        progress(what, count, 0)
+        yield item
 
 
 @contextlib.contextmanager
@@ -309,12 +275,3 @@ def _uncollected() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[_Progress]:
-    progress = _Progress(sys.stderr.isatty() and not sys.stdout.isatty())
-    try:
-        yield progress
-    finally:
-        progress.clear()

@@ -168,9 +168,5 @@ async def _listed(kubeconfig: Path) -> Iterable[dict[str, Any]]:
     from tink.kube.client import KubeClient
     from tink.kube.resources import OSIE
 
-    client = await KubeClient.connect(kubeconfig)
-    try:
-        async with asyncio.timeout(_API_SECONDS):
-            return [*(await client.list(OSIE))["items"]]
-    finally:
-        await client.close()
+    async with await KubeClient.connect(kubeconfig) as client, asyncio.timeout(_API_SECONDS):
+        return [*(await client.list(OSIE))["items"]]

@@ -7,6 +7,7 @@ import contextlib
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -38,34 +39,14 @@ from edge.lab.screen import Screen
     default=None,
     help="Apply these instead of the examples.",
 )
-def lab(
-    firmware: str,
-    full: bool,
-    accel: str,
-    memory_mib: int,
-    patience: float,
-    cache_dir: Path | None,
-    ipxe_dir: Path | None,
-    wheel: Path | None,
-    manifests: Path | None,
-) -> None:
+def lab(firmware: str, cache_dir: Path | None, **given: Any) -> None:
     """An isolated virtual rack on this machine: boots a real QEMU machine through the whole path.
 
     Everything happens in a network namespace that is made for it and removed after it. Needs root and the Debian
     packages that `make run` installs. Exits with 0 if the Workflow succeeded (with --full: if the machine's cloud-init
     has reported too), else with 1 and the name of the last step that worked.
     """
-    settings = LabSettings(
-        firmware=Firmware(firmware),
-        full=full,
-        cache=cache_dir or default_cache(),
-        accel=accel,
-        ipxe_dir=ipxe_dir,
-        wheel=wheel,
-        memory_mib=memory_mib,
-        patience=patience,
-        manifests=manifests,
-    )
+    settings = LabSettings(firmware=Firmware(firmware), cache=cache_dir or default_cache(), **given)
     sys.exit(asyncio.run(_run(settings)))
 
 

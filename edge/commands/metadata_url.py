@@ -130,11 +130,8 @@ async def _mac(kubeconfig: Path, namespace: str, name: str) -> str:
     from tink.kube.resources import HARDWARE
 
     try:
-        client = await KubeClient.connect(kubeconfig)
-        try:
+        async with await KubeClient.connect(kubeconfig) as client:
             hardware = await client.get(HARDWARE, name, namespace)
-        finally:
-            await client.close()
     except NotFoundError as error:
         raise click.ClickException(f"there is no Hardware {namespace}/{name}; -n names another namespace") from error
     except (ApiError, KubeConfigError) as error:

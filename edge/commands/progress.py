@@ -12,9 +12,13 @@ _LOG_SECONDS = 10.0  # seconds, elsewhere
 
 
 class Progress:
-    """Called with what is done, how much of it, and how much there is (0: nobody knows)."""
+    """Called with what is done, how much of it, and how much there is (0: nobody knows).
 
-    def __init__(self) -> None:
+    `shown` False: says nothing.
+    """
+
+    def __init__(self, *, shown: bool = True) -> None:
+        self._shown = shown
         self._terminal = sys.stderr.isatty()
         self._every = _DRAW_SECONDS if self._terminal else _LOG_SECONDS
         self._next = time.monotonic() + self._every
@@ -23,7 +27,7 @@ class Progress:
     def __call__(self, what: str, count: int, total: int) -> None:
         """Told after each object, or a few of them."""
         now = time.monotonic()
-        if now < self._next:
+        if now < self._next or not self._shown:
             return
         self._next = now + self._every
         text = f"{what}: {count} of {total}" if total else f"{what}: {count}"

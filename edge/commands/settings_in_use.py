@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from edge.composition.process import Step
-from edge.configuration import SERVICES, Schema, key, origins, settable, unknown_variables
+from edge.configuration import SERVICES, key, origins, schema_of, settable, unknown_variables
 from edge.configuration.values import file_of, unreadable
 
 log = logging.getLogger(__name__)
@@ -27,20 +27,10 @@ def begin(ctx: click.Context) -> tuple[Step, ...]:
     root, command = ctx.find_root(), ctx.command
     if not isinstance(root.command, click.Group) or not ctx.info_name:
         return ()
-    schema = _schema(root, root.command)
+    schema = schema_of(ctx)
     for sentence in unknown_variables(os.environ, command, SERVICES, schema):
         log.warning("%s", sentence)
     return (_Settings(ctx).again,)
-
-
-def _schema(root: click.Context, group: click.Group) -> Schema:
-    def command(name: str) -> click.Command:
-        found = group.get_command(root, name)
-        if found is None:
-            raise click.UsageError(f"there is no command {name}")
-        return found
-
-    return command
 
 
 class _Settings:

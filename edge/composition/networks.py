@@ -48,17 +48,12 @@ class HostNetworks:
         self,
         networks: Sequence[Network],
         announce: Callable[[Notice], None] = lambda _: None,
-        clock: Callable[[], float] = time.time,
         look: Callable[[str], Link | None] = look,
     ) -> None:
-        """`announce` hears what begins and ends; `clock` gives seconds since the epoch; `look` asks the kernel.
-
-        Raises OSError.
-        """
+        """`announce` hears what begins and ends; `look` asks the kernel. Raises OSError."""
         self._ask = look
         self._networks = {network.interface: network for network in networks}
         self._announce = announce
-        self._clock = clock
         self._followers: list[Follower] = []
         self._handlers: list[Callable[[], None]] = []
         self._states: dict[str, NetworkState] = {}
@@ -192,7 +187,7 @@ class HostNetworks:
         self._announce(self._notice(state, outcome, line))
 
     def _notice(self, state: NetworkState, outcome: Outcome, line: str) -> Notice:
-        return Notice(self._clock(), outcome, line, _fields(state))
+        return Notice(time.time(), outcome, line, _fields(state))
 
 
 class NetworkMetrics(Collector):

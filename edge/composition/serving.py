@@ -143,9 +143,9 @@ class Serving:
             app = AdminApp(
                 self._journey,
                 self._inventory,
+                self._networks,
                 tokens.holds,
                 registry=self._metrics,
-                networks=self._networks,
                 ready=self._not_ready,
             )
             sites = await self._listener(admin_runner(app), edge.admin_port, "admin HTTP", "--admin-port")

@@ -29,8 +29,7 @@ from edge.journey.agents import AgentJourney
 from edge.journey.recorder import Journey
 from edge.journey.workflows import WorkflowJourney
 from edge.machines import ConditionWriter, DhcpMode, Inventory, MistakeWriter, PendingWorkflows
-from edge.neighbour.changes import NeighbourChanges
-from edge.neighbour.table import NeighbourTable
+from edge.neighbour.table import NeighbourChanges, NeighbourTable
 from tink.api.crds import generate
 from tink.api.mistakes import ELSEWHERE, Site
 from tink.api.v1alpha2 import Raw

@@ -2,9 +2,10 @@
 
     options  -> a flag's variable and its key in the file; which commands read the file
     file     -> YAML with the line of each key
-    values   -> what of a file is for one command, checked by its options' types, as click's default_map
+    values   -> what of a file is for one command, checked by its options' types, as click's default_map; TINKEDGE_...
+                that nobody knows
     groups   -> the order in which people are shown the options
-    variables, example, origin -> TINKEDGE_... that nobody knows; a file to begin with; where each value is from
+    example, origin -> a file to begin with; where each value is from
 
 A flag is stronger than a variable, that than the file, and that than the default (click's parameter sources).
 """
@@ -12,10 +13,19 @@ A flag is stronger than a variable, that than the file, and that than the defaul
 from edge.configuration.example import example
 from edge.configuration.file import ConfigError, ConfigFile, Problem, read
 from edge.configuration.groups import GROUPS, REST, GroupedCommand, group_of
-from edge.configuration.options import DEFAULT_FILE, SERVICES, Schema, key, prepare, reads_file, settable, variable
+from edge.configuration.options import (
+    DEFAULT_FILE,
+    SERVICES,
+    Schema,
+    key,
+    prepare,
+    reads_file,
+    schema_of,
+    settable,
+    variable,
+)
 from edge.configuration.origin import Origin, origins
-from edge.configuration.values import apply, check, file_of
-from edge.configuration.variables import unknown_variables
+from edge.configuration.values import apply, check, file_of, unknown_variables
 
 __all__ = [
     "DEFAULT_FILE",
@@ -38,6 +48,7 @@ __all__ = [
     "prepare",
     "read",
     "reads_file",
+    "schema_of",
     "settable",
     "unknown_variables",
     "variable",

@@ -33,6 +33,20 @@ Schema = Callable[[str], click.Command]
 """A command by its name, imported if it was not."""
 
 
+def schema_of(ctx: click.Context) -> Schema:
+    """The commands of the program that `ctx` is a part of."""
+    root = ctx.find_root()
+    group = root.command
+
+    def command(name: str) -> click.Command:
+        found = group.get_command(root, name) if isinstance(group, click.Group) else None
+        if found is None:
+            raise click.UsageError(f"there is no command {name}")
+        return found
+
+    return command
+
+
 def settable(command: click.Command) -> Iterator[click.Option]:
     """The options that have a value: not --help, and not --config, which says where the values are."""
     for param in command.params:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +11,18 @@ from typing import Any, Final
 import click
 
 from edge.configuration.file import ConfigError, ConfigFile, Entry, Problem, read
-from edge.configuration.options import DEFAULT_FILE, SECRETS, SERVICES, Schema, in_file, is_list, key, settable
+from edge.configuration.options import (
+    DEFAULT_FILE,
+    PREFIX,
+    SECRETS,
+    SERVICES,
+    Schema,
+    in_file,
+    is_list,
+    key,
+    settable,
+    variable,
+)
 
 _META: Final = "tinkedge.config"
 _UNREADABLE: Final = "tinkedge.config.unreadable"
@@ -134,3 +145,23 @@ def _raw(option: click.Option, entry: Entry) -> Any:
     if option.multiple:
         return list(entry.values)
     return ",".join(entry.values) if entry.is_list else entry.values[0]
+
+
+_OTHERS: Final = frozenset({f"{PREFIX}CONFIG", f"{PREFIX}COMPLETE"})
+
+
+def unknown_variables(
+    environment: Mapping[str, str], command: click.Command, commands: Iterable[str], schema: Schema
+) -> Iterator[str]:
+    """A sentence for each. The options of `commands` are looked at only if one is not an option of `command`."""
+    own = {variable(option) for option in settable(command)}
+    # _TINKEDGE_COMPLETE is click's own.
+    strange = sorted(
+        name for name in environment if name.startswith(PREFIX) and name not in own and name not in _OTHERS
+    )
+    if not strange:
+        return
+    known = own.union(*({variable(option) for option in settable(schema(name))} for name in commands))
+    for name in strange:
+        if name not in known:
+            yield f"the variable {name} is no option, and does nothing{nearest(name, known)}"

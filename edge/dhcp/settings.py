@@ -18,8 +18,7 @@ class DhcpSettings:
     """What the DHCP server says of itself and of its neighbours.
 
     `server_ip` is this host's address on the machines' network (option 54); `tftp_ip` that of the TFTP server;
-    `http_base_url` where machines reach the edge's HTTP server, e.g. `http://172.31.0.1:7080`. `peers` are the
-    addresses of other edges that answer for the same machines: that a machine took an offer of theirs is no news.
+    `http_base_url` where machines reach the edge's HTTP server, e.g. `http://172.31.0.1:7080`.
     `networks` are those of the interface that is served; without any, nothing is known of them.
 
     Raises SettingsError on construction.
@@ -28,12 +27,10 @@ class DhcpSettings:
     server_ip: str
     tftp_ip: str
     http_base_url: str
-    peers: frozenset[str] = frozenset()
     networks: tuple[IPv4Network, ...] = ()
 
     def __post_init__(self) -> None:
-        addresses = [("server_ip", self.server_ip), ("tftp_ip", self.tftp_ip)]
-        for field, value in (*addresses, *(("peers", peer) for peer in self.peers)):
+        for field, value in (("server_ip", self.server_ip), ("tftp_ip", self.tftp_ip)):
             if not options.is_host(value):
                 raise SettingsError(f"DHCP: {field} is {value!r}; it must be the IPv4 address of a host")
         url = urlsplit(self.http_base_url)

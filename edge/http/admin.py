@@ -29,7 +29,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from edge.http.context import local_address, not_found, text
+from edge.http.context import local_address, not_allowed, not_found, text
 from edge.http.transport.connections import BoundedServer, Limits, Runner, has_ended
 from edge.journey.events import JourneyEvent, Notice
 from edge.journey.metrics import JourneyMetrics
@@ -68,14 +68,6 @@ class Networks(Protocol):
         """What is wrong now."""
 
 
-class _NoNetworks:
-    def shown(self) -> list[dict[str, object]]:
-        return []
-
-    def notices(self) -> list[Notice]:
-        return []
-
-
 class AdminApp:
     """From a request to its answer, if whoever asks may have it."""
 
@@ -83,24 +75,22 @@ class AdminApp:
         self,
         journey: Journey,
         inventory: Inventory,
+        networks: Networks,
         admits: Callable[[str], bool],
         *,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
         registry: CollectorRegistry | None = None,
-        networks: Networks | None = None,
         ready: Callable[[], str] = lambda: "",
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`admits(token)`: whether a token is good. `registry` has the metrics of the other servers; the journey's are
-        added. `ready()` gives why machines can't be served, or an empty string; `clock` gives monotonic seconds.
+        added. `ready()` gives why machines can't be served, or an empty string.
         """
         self._metrics = registry if registry is not None else CollectorRegistry()
         self._metrics.register(JourneyMetrics(journey, inventory))
-        self._api = _Api(journey, inventory, networks or _NoNetworks(), heartbeat_seconds)
+        self._api = _Api(journey, inventory, networks, heartbeat_seconds)
         self._ready = ready
         self._admits = admits
         self._refused = OncePer(_SAY_AGAIN_SECONDS, 256)
-        self.clock = clock
         self._open: dict[str, _Handler] = {
             "/metrics": self._show_metrics,
             "/healthz": self._health,
@@ -130,9 +120,7 @@ class AdminApp:
                 return self._unknown(request, shown)
         methods = ("GET",) if handler == self._api.events else ("GET", "HEAD")
         if request.method not in methods:
-            response = text(f"the method must be {' or '.join(methods)}", status=405)
-            response.headers["Allow"] = ", ".join(methods)
-            return response
+            return not_allowed(methods)
         return await handler(request)
 
     def close(self) -> None:
@@ -141,7 +129,7 @@ class AdminApp:
 
     def _unknown(self, request: web.Request, shown: str) -> web.Response:
         who = request.remote or "somebody"
-        if self._refused.due(who, self.clock()):
+        if self._refused.due(who, time.monotonic()):
             log.warning(
                 "%s: refused on the operators' port: %s", who, "a wrong token" if shown else "without the token"
             )
@@ -166,7 +154,7 @@ class AdminApp:
 
 def admin_runner(app: AdminApp, limits: Limits = LIMITS) -> web.BaseRunner:
     """A runner of the application, for any number of sites. Needs a running loop."""
-    return Runner(BoundedServer(app.answer, limits, app.clock), app.close)
+    return Runner(BoundedServer(app.answer, limits, time.monotonic), app.close)
 
 
 def _token(request: web.Request) -> str:

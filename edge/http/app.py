@@ -17,7 +17,7 @@ from aiohttp import web
 from edge.callers import Caller, Callers, ForwardedError, MetadataTokens, Networks, RequestCallers, dotted
 from edge.http.boot.osie import OsieDownloads
 from edge.http.boot.scripts import BootScripts
-from edge.http.context import Binaries, Context, not_found, text
+from edge.http.context import Context, not_allowed, not_found, text
 from edge.http.files.body import BodySender
 from edge.http.metadata import FastPath, MetadataCache, MetadataService, MetadataSettings
 from edge.http.metadata.responses import not_to_keep
@@ -26,6 +26,7 @@ from edge.http.transport.connections import BoundedServer, Limits, Runner
 from edge.http.transport.fast_path import PreparedResponse
 from edge.journey.events import Recorder
 from edge.machines import Inventory, MachineScripts, NetbootPolicy, OsieFiles
+from ipxe.binaries import BootBinaries
 from tink.limits.once_per import OncePer
 
 SAY_AGAIN_SECONDS = 60.0
@@ -77,11 +78,6 @@ class MachineApp:
             Place.READY: self._ready,
         }
 
-    @property
-    def clock(self) -> Callable[[], float]:
-        """Monotonic seconds."""
-        return self._context.clock
-
     def close(self) -> None:
         """Break off the bodies that are being sent."""
         self._sender.close()
@@ -113,9 +109,7 @@ class MachineApp:
             return not_found()
         methods = _METHODS.get(found.place, ("GET", "HEAD"))
         if request.method not in methods:
-            response = text(f"the method must be {' or '.join(methods)}", status=405)
-            response.headers["Allow"] = ", ".join(methods)
-            return response
+            return not_allowed(methods)
         if found.place in self._for_anybody:
             return self._for_anybody[found.place]()
         of_metadata = found.place in _METADATA
@@ -146,13 +140,12 @@ def build_app(
     policy: NetbootPolicy,
     scripts: MachineScripts,
     osie_files: OsieFiles,
-    binaries: Binaries,
+    binaries: BootBinaries,
     record: Recorder,
     metadata: MetadataSettings,
     agent_ca: bytes = b"",
     default_osie: tuple[str, str] | None = None,
     ready: Callable[[], str] = lambda: "",
-    clock: Callable[[], float] = time.monotonic,
     sender: BodySender | None = None,
     fast_path: bool = True,
 ) -> MachineApp:
@@ -160,8 +153,8 @@ def build_app(
 
     `inventory` is to call its `machine_changed`, and `callers` its `callers_changed`. `agent_ca` is what agents trust
     the gRPC server by (PEM). `default_osie` is the namespace and name of the OSIE that machines without a Hardware may
-    have; `ready()` gives why the edge can't serve yet, or an empty string; `clock` gives monotonic seconds. Without
-    `fast_path` every request is answered in full, which changes nothing but the time.
+    have; `ready()` gives why the edge can't serve yet, or an empty string. Without `fast_path` every request is
+    answered in full, which changes nothing but the time.
     """
     tokens = MetadataTokens(metadata.keys, metadata.token_lifetime)
     context = Context(
@@ -172,7 +165,7 @@ def build_app(
         default_osie=default_osie,
         binaries=binaries,
         record=record,
-        clock=clock,
+        clock=time.monotonic,
         ready=ready,
         said=OncePer(SAY_AGAIN_SECONDS, 16384),
         refusals=OncePer(SAY_AGAIN_SECONDS, 1024),
@@ -184,4 +177,4 @@ def machine_runner(app: MachineApp, limits: Limits | None = None) -> web.BaseRun
     """A runner of the application, for any number of sites. Needs a running loop; `cleanup` takes a second at most."""
     limits = replace(limits or Limits(), proxies=app.proxies)
     # A body, above all: nobody can wait for all of a kernel.
-    return Runner(BoundedServer(app.handle, limits, app.clock, app.responses), app.close)
+    return Runner(BoundedServer(app.handle, limits, time.monotonic, app.responses), app.close)

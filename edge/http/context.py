@@ -6,33 +6,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from aiohttp import web
 
 from edge.callers import Caller, RequestCallers, dotted
 from edge.journey.events import Outcome, Recorder, Step, Value
 from edge.machines import Inventory, NetbootPolicy, OsieFiles
+from ipxe.binaries import BootBinaries
 from tink.limits.once_per import OncePer
 
 log = logging.getLogger(__name__)
-
-
-class Binary(Protocol):
-    """A boot program: its bytes, and an entity tag with its quotes."""
-
-    @property
-    def content(self) -> bytes: ...
-    @property
-    def etag(self) -> str: ...
-
-
-class Binaries(Protocol):
-    """The boot programs by file name: `ipxe.binaries.BootBinaries`."""
-
-    def get(self, name: str) -> Binary | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +32,7 @@ class Context:
     policy: NetbootPolicy
     osie_files: OsieFiles
     default_osie: tuple[str, str] | None
-    binaries: Binaries
+    binaries: BootBinaries
     record: Recorder
     clock: Callable[[], float]
     ready: Callable[[], str]
@@ -98,6 +83,13 @@ def text(body: str, *, status: int = 200) -> web.Response:
 def not_found() -> web.Response:
     """For a path that nothing is at."""
     return text("not found", status=404)
+
+
+def not_allowed(methods: Sequence[str]) -> web.Response:
+    """For a path that another method is for."""
+    response = text(f"the method must be {' or '.join(methods)}", status=405)
+    response.headers["Allow"] = ", ".join(methods)
+    return response
 
 
 def local_address(request: web.Request) -> str:

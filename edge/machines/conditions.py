@@ -17,11 +17,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from edge.machines.inventory import Machine
+from edge.machines.status import Condition, condition, condition_of, lasts, write
 from tink.api.v1alpha2 import ConditionStatus, Raw
-from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
+from tink.kube.client import ApiError, KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE
 from tink.kube.runtime import DONE, Controller, Result
@@ -41,10 +43,9 @@ ATTEMPTS = 10
 GRACE_SECONDS = 60.0
 """How long after its end a condition that another process has set may stay, before it is ended from here."""
 
+_made = partial(condition, ADDRESS_CONFLICT)
 _UNTIL = re.compile(r"not offered until (\S+Z)")
 _ADDRESS = re.compile(r"(\S+) is used by another host")
-
-Condition = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class ConditionWriter:
 
     def apply(self, new: Raw, _old: Raw | None = None) -> None:
         """Take in a Hardware that was added or changed: its condition may be one that somebody must end."""
-        key, current = NamespacedName.of(new), _condition(new)
+        key, current = NamespacedName.of(new), condition_of(new, ADDRESS_CONFLICT)
         until = _until(current) if current.get("status") == ConditionStatus.TRUE else None
         if until is not None and key not in self._declined:
             self._queue.add_after(key, until + GRACE_SECONDS - self._clock())
@@ -155,10 +156,9 @@ class ConditionWriter:
         except NotFoundError:
             self._forget(key)
             return
-        wanted = self._wanted(key, _condition(hardware))
+        wanted = self._wanted(key, condition_of(hardware, ADDRESS_CONFLICT))
         if wanted is not None:
-            patch = _patch(hardware, wanted)
-            await self._client.patch(HARDWARE, key.name, key.namespace, patch, subresource="status")
+            await write(self._client, hardware, wanted)
         if wanted is not None and wanted["status"] == ConditionStatus.TRUE:
             self._written[key] = wanted["message"]
         elif key not in self._declined:
@@ -194,8 +194,7 @@ class ConditionWriter:
         return list(declined.values())
 
     def _may_try_again(self, key: NamespacedName, error: ApiError) -> bool:
-        lasting = 400 <= error.status < 500 and not isinstance(error, ConflictError) and error.status != 429
-        return not lasting and self._queue.num_requeues(key) + 1 < ATTEMPTS
+        return not lasts(error) and self._queue.num_requeues(key) + 1 < ATTEMPTS
 
     def _complain(self, key: NamespacedName, error: ApiError) -> None:
         advice = ""
@@ -212,34 +211,7 @@ class ConditionWriter:
         self._written.pop(key, None)
 
 
-def _conditions(hardware: Raw) -> list[Any]:
-    status = hardware.get("status")
-    conditions = status.get("conditions") if isinstance(status, dict) else None
-    return conditions if isinstance(conditions, list) else []
-
-
-def _condition(hardware: Raw) -> Condition:
-    """The condition AddressConflict; empty if there is none."""
-    for condition in _conditions(hardware):
-        if isinstance(condition, dict) and condition.get("type") == ADDRESS_CONFLICT:
-            return condition
-    return {}
-
-
 def _until(condition: Mapping[str, Any]) -> float | None:
     """When the last of its quarantines ends, as the message says."""
     ends = [parse_timestamp(end) for end in _UNTIL.findall(str(condition.get("message", "")))]
     return max((end for end in ends if end is not None), default=None)
-
-
-def _made(status: ConditionStatus, reason: str, message: str) -> Condition:
-    return {"type": ADDRESS_CONFLICT, "status": status.value, "reason": reason, "message": message}
-
-
-def _patch(hardware: Raw, condition: Condition) -> Raw:
-    """The merge patch that sets `condition` and keeps all others, if nobody has changed the Hardware meanwhile."""
-    conditions, current = _conditions(hardware), _condition(hardware)
-    kept = [condition if one is current else one for one in conditions]
-    if not current:
-        kept.append(condition)
-    return {"metadata": {"resourceVersion": hardware["metadata"]["resourceVersion"]}, "status": {"conditions": kept}}

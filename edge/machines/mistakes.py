@@ -14,15 +14,16 @@ import logging
 import re
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
+from edge.machines.status import Condition, condition, condition_of, lasts, write
 from tink.api.mistakes import Mistake, Reason, Site, hardware_mistakes, network_of
-from tink.api.v1alpha2 import ConditionStatus, Raw
+from tink.api.v1alpha2 import ConditionStatus, Raw, as_mapping
 from tink.kube.cache import Informer
-from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
+from tink.kube.client import ApiError, KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
-from tink.kube.resources import HARDWARE
 from tink.kube.runtime import DONE, Controller, Result
 
 log = logging.getLogger(__name__)
@@ -36,9 +37,8 @@ MAX_SHOWN = 4096
 MAX_RELAYED = 1024
 SETTLE_SECONDS = 1.0
 _ATTEMPTS = 10
+_made = partial(condition, MISCONFIGURED)
 _KNOWN = re.compile(r"(\d+\.\d+\.\d+\.\d+/\d+) is (?:reached through a relay|a network of )")
-
-Condition = dict[str, Any]
 
 
 class MistakeWriter:
@@ -118,7 +118,7 @@ class MistakeWriter:
             self._look_at(obj)
 
     def _look_at(self, obj: Raw) -> None:
-        current = _condition(obj)
+        current = condition_of(obj, MISCONFIGURED)
         if current.get("reason") == NETWORK_KNOWN:
             for network in _KNOWN.findall(str(current.get("message", ""))):
                 self._learn(IPv4Network(network))
@@ -133,9 +133,7 @@ class MistakeWriter:
             return
         key = NamespacedName.of(new)
         for obj in self._hardware.list():
-            spec = obj.get("spec")
-            reference = spec.get("osie") if isinstance(spec, dict) else None
-            name = reference.get("name") if isinstance(reference, dict) else None
+            name = as_mapping(as_mapping(obj.get("spec")).get("osie")).get("name")
             if (name, obj["metadata"].get("namespace")) == (key.name, key.namespace):
                 self._queue.add_after(NamespacedName.of(obj), self._settle_seconds)
 
@@ -148,16 +146,15 @@ class MistakeWriter:
         obj = self._hardware.get(*key)
         if obj is None:
             return DONE
-        wanted = self._wanted(key, obj, _condition(obj))
+        wanted = self._wanted(key, obj, condition_of(obj, MISCONFIGURED))
         if wanted is None:
             return DONE
         try:
-            await self._client.patch(HARDWARE, key.name, key.namespace, _patch(obj, wanted), subresource="status")
+            await write(self._client, obj, wanted)
         except NotFoundError:
             return DONE
         except ApiError as error:
-            lasting = 400 <= error.status < 500 and not isinstance(error, ConflictError) and error.status != 429
-            if not lasting and self._queue.num_requeues(key) + 1 < _ATTEMPTS:
+            if not lasts(error) and self._queue.num_requeues(key) + 1 < _ATTEMPTS:
                 raise
             log.warning("Hardware %s: its condition %s is not written: %s", key, MISCONFIGURED, error)
         return DONE
@@ -189,9 +186,13 @@ class MistakeWriter:
             site = self._site()
             for network in _networks(obj):
                 if any(network.overlaps(relayed) for relayed in self._relayed):
-                    return _made(ConditionStatus.FALSE, NETWORK_KNOWN, f"{network} is reached through a relay")
+                    return condition(
+                        MISCONFIGURED, ConditionStatus.FALSE, NETWORK_KNOWN, f"{network} is reached through a relay"
+                    )
                 if any(network.overlaps(here) for here in site.networks):
-                    return _made(ConditionStatus.FALSE, NETWORK_KNOWN, f"{network} is a network of {site.name}")
+                    return condition(
+                        MISCONFIGURED, ConditionStatus.FALSE, NETWORK_KNOWN, f"{network} is a network of {site.name}"
+                    )
         return _made(ConditionStatus.FALSE, MENDED, "nothing is wrong with it any more")
 
     def _is_anothers(self, obj: Raw, current: Condition, found: list[Mistake]) -> bool:
@@ -220,9 +221,8 @@ class MistakeWriter:
 
 
 def _interfaces(obj: Raw) -> list[dict[str, Any]]:
-    spec = obj.get("spec")
-    interfaces = spec.get("networkInterfaces") if isinstance(spec, dict) else None
-    return [one for one in interfaces.values() if isinstance(one, dict)] if isinstance(interfaces, dict) else []
+    interfaces = as_mapping(as_mapping(obj.get("spec")).get("networkInterfaces"))
+    return [one for one in interfaces.values() if isinstance(one, dict)]
 
 
 def _networks(obj: Raw) -> list[IPv4Network]:
@@ -233,27 +233,3 @@ def _networks(obj: Raw) -> list[IPv4Network]:
 def _addresses(obj: Raw) -> list[str]:
     dhcp = [interface.get("dhcp") for interface in _interfaces(obj)]
     return [str(one["ip"]) for one in dhcp if isinstance(one, dict) and one.get("ip")]
-
-
-def _conditions(obj: Raw) -> list[Any]:
-    status = obj.get("status")
-    conditions = status.get("conditions") if isinstance(status, dict) else None
-    return conditions if isinstance(conditions, list) else []
-
-
-def _condition(obj: Raw) -> Condition:
-    for condition in _conditions(obj):
-        if isinstance(condition, dict) and condition.get("type") == MISCONFIGURED:
-            return condition
-    return {}
-
-
-def _made(status: ConditionStatus, reason: str, message: str) -> Condition:
-    return {"type": MISCONFIGURED, "status": status.value, "reason": str(reason), "message": message}
-
-
-def _patch(obj: Raw, condition: Condition) -> Raw:
-    """The merge patch that sets `condition` and keeps all others, if nobody has changed the Hardware meanwhile."""
-    kept = [one for one in _conditions(obj) if not (isinstance(one, dict) and one.get("type") == MISCONFIGURED)]
-    metadata = {"resourceVersion": obj["metadata"]["resourceVersion"]}
-    return {"metadata": metadata, "status": {"conditions": [*kept, condition]}}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tink.api.v1alpha2 import HOLD_ANNOTATION, Raw, WorkflowState
+from tink.api.v1alpha2 import HOLD_ANNOTATION, Raw, WorkflowState, as_mapping
 from tink.kube.objects import NamespacedName
 from tink.workflow.guards import held
 from tink.workflow.status import InvalidStatusError, parse_timestamp, state_of, status_of
@@ -85,9 +85,7 @@ class PendingWorkflows:
 
 def _hardware(workflow: Raw) -> NamespacedName | None:
     """The Hardware that a Workflow names, in its own namespace; None if it can't be read."""
-    spec = workflow.get("spec")
-    reference = spec.get("hardwareRef") if isinstance(spec, dict) else None
-    name = reference.get("name") if isinstance(reference, dict) else None
+    name = as_mapping(as_mapping(workflow.get("spec")).get("hardwareRef")).get("name")
     return NamespacedName.of(workflow)._replace(name=name) if isinstance(name, str) and name else None
 
 

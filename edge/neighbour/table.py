@@ -12,11 +12,20 @@ import fcntl
 import os
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from ipaddress import IPv4Address
 from typing import Final
 
-from edge.neighbour.netlink import HEADER, NLMSG_ERROR, attribute, attributes_of, error_of, open_socket, question
+from edge.neighbour.netlink import (
+    HEADER,
+    NLMSG_ERROR,
+    Multicast,
+    attribute,
+    attributes_of,
+    error_of,
+    open_socket,
+    question,
+)
 from edge.neighbour.route import RouteKind, parse_route, route_request
 
 # linux/rtnetlink.h, linux/neighbour.h, linux/if_arp.h, netdevice(7)
@@ -35,6 +44,30 @@ _NUD_KNOWN: Final = 0x02 | 0x04 | 0x08 | 0x10 | 0x80
 
 _NEIGHBOUR = struct.Struct("=BxxxiHBB")  # ndmsg: family, interface, state, flags, type
 _INTERFACE_REQUEST = struct.Struct("=16sH238x")  # ifreq: name, and flags or the family of the hardware address
+
+
+_RTMGRP_NEIGH: Final = 4  # linux/rtnetlink.h
+
+
+class NeighbourChanges:
+    """Calls `changed(ip)` for each change, `changed(None)` when some were missed. Needs a running loop."""
+
+    def __init__(self, changed: Callable[[str | None], None]) -> None:
+        """Raises OSError where the kernel has no such messages."""
+        self._changed = changed
+        self._multicast = Multicast(_RTMGRP_NEIGH, self._heard)
+
+    def close(self) -> None:
+        """Hear no more."""
+        self._multicast.close()
+
+    def _heard(self, message: bytes | None) -> None:
+        if message is None:
+            self._changed(None)
+            return
+        ip = changed_address(message)
+        if ip is not None:
+            self._changed(ip)
 
 
 class NeighbourTable:

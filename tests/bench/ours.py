@@ -28,8 +28,7 @@ from edge.dhcp import DhcpServer, DhcpSettings, Responder
 from edge.http import MetadataSettings, build_app, machine_runner
 from edge.journey.recorder import Journey
 from edge.machines import Inventory, MachineScripts, NetbootPolicy, OsieFiles
-from edge.neighbour.changes import NeighbourChanges
-from edge.neighbour.table import NeighbourTable
+from edge.neighbour.table import NeighbourChanges, NeighbourTable
 from edge.tftp import BootFiles, TftpServer
 from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings, Scripts

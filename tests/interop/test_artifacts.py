@@ -46,7 +46,7 @@ http {{
 """
 
 _CACHE = """
-import asyncio, hashlib, json, sys
+import asyncio, hashlib, json, os, sys
 from ipaddress import ip_network
 from pathlib import Path
 import uvloop
@@ -59,9 +59,11 @@ flight.CHECKPOINT_BYTES = 1 << 20
 async def fetch(cache, url, sha256=""):
     try:
         with await cache.open(url, sha256=sha256) as artifact:
-            digest = hashlib.sha256()
-            async for chunk in artifact.chunks():
+            digest, start = hashlib.sha256(), 0
+            while start < artifact.size:
+                chunk = os.pread(artifact.fd, min(await artifact.filled(start) - start, 1 << 20), start)
                 digest.update(chunk)
+                start += len(chunk)
             return {"source": artifact.source.value, "sha256": digest.hexdigest()}
     except ArtifactError as error:
         return {"error": str(error)}

@@ -33,9 +33,8 @@ from tink.convert.metal3 import HOST_LABEL, REFUSED_ANNOTATION, SECURED_ANNOTATI
 from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.manifests import apply_object
 from tink.kube.resources import CRD, HARDWARE, HARDWARE_DATA, MACHINE, SECRET, WORKFLOW
-from tink.metal3.following import Follower
+from tink.metal3.following import HOSTS, Follower
 from tink.metal3.ownership import MANAGER, SAFETY_MANAGER
-from tink.metal3.served import HOSTS
 from tink.metal3.settings import Metal3Settings
 
 __all__ = ["site"]

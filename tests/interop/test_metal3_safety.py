@@ -23,8 +23,8 @@ from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.resources import CRD, HARDWARE, SECRET, ResourceType
+from tink.metal3.following import HOSTS
 from tink.metal3.ownership import netboots
-from tink.metal3.served import HOSTS
 from tink.metal3.settings import Metal3Settings
 
 __all__ = ["site"]

@@ -10,9 +10,8 @@ from ipaddress import ip_address
 
 import pytest
 
-from edge.neighbour.changes import NeighbourChanges
 from edge.neighbour.route import RouteKind, route_to
-from edge.neighbour.table import NeighbourTable
+from edge.neighbour.table import NeighbourChanges, NeighbourTable
 from tests.interop.conftest import Network
 from tests.waiting import wait_until
 

@@ -46,6 +46,7 @@ from tink.agent.model import (
 from tink.agent.output import Output, OutputSender
 from tink.agent.runtimes import Runtime, make_runtime, run_child
 from tink.agent.settings import AgentSettings
+from tink.waiting import done_before
 
 log = logging.getLogger(__name__)
 
@@ -229,11 +230,7 @@ class Agent:
         self, workflow_id: str, outcome: WorkflowOutcome, last_event: asyncio.Future[bool]
     ) -> None:
         """Run the after-workflow command once the server has the workflow's last event."""
-        closing = asyncio.create_task(self._closing.wait())
-        futures: list[asyncio.Future[Any]] = [last_event, closing]
-        await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
-        closing.cancel()
-        if not last_event.done():
+        if not await done_before(last_event, self._closing):
             return
         if last_event.result():
             self._executor.after_workflow_begins()
@@ -277,13 +274,7 @@ async def _acknowledged(
 ) -> bool | None:
     """Whether the server has taken the report, or refuses to for good; None when the action is to stop, or so many
     seconds are over."""
-    stopped = asyncio.create_task(stop.wait())
-    try:
-        waiting: set[asyncio.Future[Any]] = {started, stopped}
-        await asyncio.wait(waiting, timeout=within, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        stopped.cancel()
-    return started.result() if started.done() else None
+    return started.result() if await done_before(started, stop, within) else None
 
 
 def _raise_if_refused(run: RunAction, acknowledged: bool | None) -> None:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tink.agent.model import SettingsError
 from tink.mac import is_mac
@@ -22,6 +23,14 @@ RUNTIMES = ("runc", "crun", "docker", "process")
 
 _PINNED = re.compile(r"https?://[!-~]+#sha256=[0-9a-fA-F]{64}")
 _KERNEL_ARGUMENT = re.compile(r'"([^\s="]+)=([^"]*)(?:"|$)|([^\s="]+)(?:=("[^"]*"|\S*))?')
+_KERNEL_ARGUMENTS = {
+    "agent_id": "worker_id",
+    "server": "grpc_authority",
+    "docker_registry": "docker_registry",
+    "registry_username": "registry_username",
+    "registry_password": "registry_password",
+    "token": "tinkerbell_token",
+}
 _TRUE = frozenset({"1", "t", "true", "y", "yes", "on"})
 _FALSE = frozenset({"", "0", "f", "false", "n", "no", "off"})
 
@@ -86,54 +95,21 @@ class AgentSettings:
         object.__setattr__(self, "server", normal_server(self.server))
 
 
-def from_kernel_command_line(
-    text: str,
-    *,
-    agent_id: str | None = None,
-    server: str | None = None,
-    runtime: str | None = None,
-    state_dir: Path | None = None,
-    insecure_registries: tuple[str, ...] | None = None,
-    docker_registry: str | None = None,
-    registry_username: str | None = None,
-    registry_password: str | None = None,
-    tls: bool | None = None,
-    tls_roots: Path | None = None,
-    tls_cert: Path | None = None,
-    tls_key: Path | None = None,
-    token: str | None = None,
-    after_workflow: tuple[str, ...] = (),
-    docker_host: str = "",
-) -> AgentSettings:
-    """Settings from `text` (what /proc/cmdline holds; "" for none) and flags; a flag that is not None wins.
+def from_kernel_command_line(text: str, **flags: Any) -> AgentSettings:
+    """Settings from `text` (what /proc/cmdline holds; "" for none) and flags, which have the names of the settings; a
+    flag that is not None wins.
 
     Raises SettingsError.
     """
     kernel = kernel_arguments(text)
-
-    def flag_or_kernel(flag: str | None, name: str) -> str:
-        return flag if flag is not None else kernel.get(name, "")
-
-    if insecure_registries is None:
-        insecure_registries = tuple(item for item in kernel.get("insecure_registries", "").split(",") if item)
-    return AgentSettings(
-        agent_id=flag_or_kernel(agent_id, "worker_id"),
-        server=flag_or_kernel(server, "grpc_authority"),
-        runtime=runtime if runtime is not None else "runc",
-        state_dir=state_dir if state_dir is not None else DEFAULT_STATE_DIR,
-        insecure_registries=insecure_registries,
-        docker_registry=flag_or_kernel(docker_registry, "docker_registry"),
-        registry_username=flag_or_kernel(registry_username, "registry_username"),
-        registry_password=flag_or_kernel(registry_password, "registry_password"),
-        tls=tls if tls is not None else _boolean(kernel, "tinkerbell_tls"),
-        tls_roots=tls_roots if tls_roots is not None else DEFAULT_TLS_ROOTS,
-        tls_ca_url=kernel.get("tinkerbell_tls_ca", "") if tls_roots is None else "",
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        token=flag_or_kernel(token, "tinkerbell_token"),
-        after_workflow=after_workflow,
-        docker_host=docker_host,
-    )
+    given = {name: value for name, value in flags.items() if value is not None}
+    said: dict[str, Any] = {setting: kernel.get(argument, "") for setting, argument in _KERNEL_ARGUMENTS.items()}
+    said["insecure_registries"] = tuple(item for item in kernel.get("insecure_registries", "").split(",") if item)
+    if "tls" not in given:
+        said["tls"] = _boolean(kernel, "tinkerbell_tls")
+    if "tls_roots" not in given:
+        said["tls_ca_url"] = kernel.get("tinkerbell_tls_ca", "")
+    return AgentSettings(**said | given)
 
 
 def kernel_arguments(text: str) -> dict[str, str]:

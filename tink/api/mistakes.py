@@ -13,7 +13,7 @@ from enum import StrEnum
 from ipaddress import AddressValueError, IPv4Address, IPv4Interface, IPv4Network, NetmaskValueError
 from typing import Any, Final
 
-from tink.api.v1alpha2 import INITRD_SHA256_ANNOTATION, KERNEL_SHA256_ANNOTATION
+from tink.api.v1alpha2 import INITRD_SHA256_ANNOTATION, KERNEL_SHA256_ANNOTATION, as_mapping
 
 _CHECKSUMS: Final = (KERNEL_SHA256_ANNOTATION, INITRD_SHA256_ANNOTATION)
 _SHA256: Final = re.compile(r"\s*(sha256:)?[0-9a-fA-F]{64}\s*|\s*")
@@ -78,9 +78,9 @@ def hardware_mistakes(hardware: Any, site: Site, osie: Callable[[str, str], Any]
         for name in _CHECKSUMS
         if name in _annotations(hardware)
     ]
-    reference = _dict(_dict(_dict(hardware).get("spec")).get("osie")).get("name")
+    reference = as_mapping(as_mapping(as_mapping(hardware).get("spec")).get("osie")).get("name")
     if osie is not None and isinstance(reference, str) and reference:
-        namespace = str(_dict(_dict(hardware).get("metadata")).get("namespace", ""))
+        namespace = str(as_mapping(as_mapping(hardware).get("metadata")).get("namespace", ""))
         boots = osie(namespace, reference)
         if boots is None:
             message = f"there is no OSIE {namespace}/{reference} yet: the machine netboots nothing"
@@ -110,7 +110,7 @@ def osie_mistakes(osie: Any) -> list[Mistake]:
 
 def network_of(dhcp: Any) -> IPv4Interface | None:
     """The reserved address in its network, of an interface's `dhcp`; None if either can't be read."""
-    given = _dict(dhcp)
+    given = as_mapping(dhcp)
     ip, netmask = given.get("ip"), given.get("netmask")
     if not isinstance(ip, str) or not isinstance(netmask, str) or "." not in netmask:
         return None
@@ -121,11 +121,11 @@ def network_of(dhcp: Any) -> IPv4Interface | None:
 
 
 def _interface_mistakes(hardware: Any, site: Site) -> Iterator[Mistake]:
-    interfaces = _dict(_dict(_dict(hardware).get("spec")).get("networkInterfaces"))
+    interfaces = as_mapping(as_mapping(as_mapping(hardware).get("spec")).get("networkInterfaces"))
     for mac, interface in interfaces.items():
         if not isinstance(interface, dict) or interface.get("disableDhcp") is True:
             continue
-        dhcp = _dict(interface.get("dhcp"))
+        dhcp = as_mapping(interface.get("dhcp"))
         path, ip = f"spec.networkInterfaces[{mac}].dhcp", dhcp.get("ip")
         if not ip:
             yield Mistake(
@@ -156,8 +156,4 @@ def _address(value: Any) -> IPv4Address | None:
 
 
 def _annotations(obj: Any) -> dict[str, Any]:
-    return _dict(_dict(_dict(obj).get("metadata")).get("annotations"))
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+    return as_mapping(as_mapping(as_mapping(obj).get("metadata")).get("annotations"))

@@ -156,6 +156,12 @@ class KubeClient:
             close=api.close,
         )
 
+    async def __aenter__(self) -> KubeClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
     async def close(self) -> None:
         """Close all connections. Calls under way fail with UnreachableError."""
         await self._session.close()

@@ -22,20 +22,16 @@ class Addresses:
     def __init__(self, elapsed: Callable[[], float]) -> None:
         self._elapsed = elapsed
         self._claims = Claims()
-        self._held: Index[NamespacedName, Claim] = Index()
-        """Hardware, by what it has."""
         self._waiting: Index[NamespacedName, Claim] = Index()
         """Hosts, by the addresses that they want and another has."""
 
     def apply(self, hardware: Raw) -> set[NamespacedName]:
         """Take in a Hardware that was added or changed; the hosts that waited for what it has given up."""
-        self._claims.apply(hardware)
-        return self._waiting_for(self._held.set(NamespacedName.of(hardware), claims_of(hardware)))
+        return self._waiting_for(self._claims.apply(hardware))
 
     def remove(self, hardware: Raw) -> set[NamespacedName]:
         """Forget a Hardware that is gone; the hosts that waited for what it had."""
-        self._claims.remove(hardware)
-        return self._waiting_for(self._held.set(NamespacedName.of(hardware), ()))
+        return self._waiting_for(self._claims.remove(hardware))
 
     def claim(self, key: NamespacedName, wanted: Raw, hardware: Raw | None) -> list[Conflict]:
         """What of the addresses of `wanted` others have, in the order of the fields; if nothing, they are its own from

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from tink.kube.cache import Informer
-from tink.kube.client import ApiError, KubeClient
-from tink.kube.resources import HARDWARE, HARDWARE_DATA, WORKFLOW, ResourceType
+from tink.kube.client import ApiError, KubeClient, NotFoundError
+from tink.kube.resources import HARDWARE, HARDWARE_DATA, HOST_V1ALPHA1, HOST_V1BETA1, WORKFLOW, ResourceType
 from tink.kube.runtime import LeaderElectionConfig, LeaderElector
 from tink.limits.backoff import Backoff
 from tink.metal3.controller import Metal3Controller
-from tink.metal3.served import is_served, served_hosts
 from tink.metal3.settings import Metal3Settings
 
 log = logging.getLogger(__name__)
@@ -28,6 +27,37 @@ _CHECK_SECONDS = 10.0
 """How often it is looked whether the version is still served, and can be read: until then no change is noticed."""
 _SYNC_SECONDS = 120.0
 """How long a single run waits for lists."""
+
+
+HOSTS = (HOST_V1ALPHA1, HOST_V1BETA1)
+"""In the order in which they are asked for: v1alpha1, while it is there, is mostly what is stored. What is not stored
+can't be read while the conversion webhook is away."""
+
+
+async def is_served(client: KubeClient, resource: ResourceType, namespace: str | None) -> bool:
+    """Whether the API has such a resource. Raises ApiError."""
+    try:
+        await client.list(resource, namespace, limit=1)
+    except NotFoundError:
+        return False
+    return True
+
+
+async def served_hosts(client: KubeClient, namespace: str | None) -> ResourceType | None:
+    """The version of BareMetalHost to use: one that can be read at this moment; None if the API has none.
+
+    Raises ApiError: it has one, which can't be read.
+    """
+    failed: ApiError | None = None
+    for resource in HOSTS:
+        try:
+            if await is_served(client, resource, namespace):
+                return resource
+        except ApiError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
+    return None
 
 
 class _OtherVersionError(Exception):
@@ -56,8 +86,7 @@ class Follower:
 
     async def run(self) -> None:
         """Keep Hardware in step until cancelled. Raises KubeConfigError."""
-        client = await KubeClient.connect(self._kubeconfig, self._context)
-        try:
+        async with await KubeClient.connect(self._kubeconfig, self._context) as client:
             elector = LeaderElector(client, self._election) if self._election is not None else None
             while True:
                 hosts, details = await self._served(client)
@@ -68,13 +97,10 @@ class Follower:
                     )
                 except _OtherVersionError as error:
                     log.warning("%s; looking for what is", error)
-        finally:
-            await client.close()
 
     async def once(self) -> int:
         """Bring every host in step once: 0, or 1 if one could not be. Raises KubeConfigError, ApiError."""
-        client = await KubeClient.connect(self._kubeconfig, self._context)
-        try:
+        async with await KubeClient.connect(self._kubeconfig, self._context) as client:
             hosts = await served_hosts(client, self._namespace)
             if hosts is None:
                 log.error("the API serves no BareMetalHosts: nothing to do (`tinkedge crds --metal3`)")
@@ -96,8 +122,6 @@ class Follower:
             if failed:
                 log.error("%d hosts are not in step", failed)
             return 1 if failed else 0
-        finally:
-            await client.close()
 
     async def _served(self, client: KubeClient) -> tuple[ResourceType, bool]:
         """The version of the hosts, as soon as there is one, and whether there are HardwareData."""

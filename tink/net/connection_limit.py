@@ -18,13 +18,13 @@ import ssl
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from typing import cast
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from tink.limits.log import LimitedLog
+from tink.net.special_addresses import is_loopback
 
 log = logging.getLogger(__name__)
 
@@ -132,13 +132,12 @@ class ConnectionLimiter:
         context: ssl.SSLContext,
         what: str,
         limits: Limits,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.serve = serve
         self.context = context
         self.limits = limits
         self._what = what
-        self._log = LimitedLog(log, clock, capacity=256)
+        self._log = LimitedLog(log, time.monotonic, capacity=256)
         self._open: dict[Connection, None] = {}
         self._by_address: dict[str, dict[Connection, None]] = {}
 
@@ -151,10 +150,10 @@ class ConnectionLimiter:
         address = new.address
         neighbours = self._by_address.get(address, {})
         fits = True
-        if len(neighbours) >= self.limits.per_address and not _is_loopback(address):
+        if len(neighbours) >= self.limits.per_address and not is_loopback(address):
             fits = self._close_idle(neighbours, address)
         elif len(self._open) >= self.limits.connections:
-            fits = self._close_idle(self._open, "many addresses" if not _is_loopback(address) else address)
+            fits = self._close_idle(self._open, "many addresses" if not is_loopback(address) else address)
         if not fits:
             self.say(address, "too many connections, all of them with requests under way: a new one is closed")
             return False
@@ -188,13 +187,6 @@ class ConnectionLimiter:
     def say(self, whose: str, what: str) -> None:
         """A line in the log, once in a while for each."""
         self._log.warning("%s: %s: %s", self._what, whose, what, key=whose)
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ip_address(address.partition("%")[0]).is_loopback
-    except ValueError:
-        return False
 
 
 class Connection(asyncio.Protocol):

@@ -72,3 +72,9 @@ def parsed(text: str) -> Address | None:
         return ip_address(text.partition("%")[0])
     except ValueError:
         return None
+
+
+def is_loopback(text: str) -> bool:
+    """Whether an address as sockets name it is this host's own; False where it is no address."""
+    address = parsed(text)
+    return address is not None and address.is_loopback

@@ -178,13 +178,18 @@ class EventStore:
 
     async def claim(self, workflow: Raw) -> Raw | None:
         """Make a Pending Workflow Scheduled; None if somebody changed it meanwhile, or the API is away."""
-        return await self._claim(workflow, Dispatched())
+        return await self._change(workflow, Dispatched(), "can't be scheduled, trying again")
 
     async def reclaim(self, workflow: Raw) -> Raw | None:
         """Claim a Workflow that is Scheduled, which somebody else may be about to send; None as above."""
-        return await self._claim(workflow, Reclaimed())
+        return await self._change(workflow, Reclaimed(), "can't be scheduled, trying again")
 
-    async def _claim(self, workflow: Raw, event: Event) -> Raw | None:
+    async def give_back(self, workflow: Raw) -> bool:
+        """Make a Scheduled Workflow Pending again. False if somebody changed it meanwhile, or the API is away."""
+        return await self._change(workflow, GivenBack(), "stays Scheduled") is not None
+
+    async def _change(self, workflow: Raw, event: Event, otherwise: str) -> Raw | None:
+        """The Workflow as it was stored. `otherwise`: what is said of it while the API is away, once in a while."""
         status = None if paused(workflow) else machine.apply(workflow, event, self._clock(), Author.SERVER)
         if status is None:
             return None
@@ -193,23 +198,8 @@ class EventStore:
         except (ConflictError, NotFoundError):
             return None  # the informer will tell what it is now
         except ApiError as error:
-            text = "Workflow %s can't be scheduled, trying again: %s"
-            self._log.warning(text, name_of(workflow), error, key="claim")
+            self._log.warning("Workflow %s %s: %s", name_of(workflow), otherwise, error, key=otherwise)
             return None
-
-    async def give_back(self, workflow: Raw) -> bool:
-        """Make a Scheduled Workflow Pending again. False if somebody changed it meanwhile, or the API is away."""
-        status = None if paused(workflow) else machine.apply(workflow, GivenBack(), self._clock(), Author.SERVER)
-        if status is None:
-            return False
-        try:
-            await self._store(workflow, status)
-        except (ConflictError, NotFoundError):
-            return False
-        except ApiError as error:
-            self._log.warning("Workflow %s stays Scheduled: %s", name_of(workflow), error, key="give back")
-            return False
-        return True
 
     async def take_back(self, workflow: Raw, before: Raw) -> None:
         """Undo a claim that was never sent, unless the Workflow was claimed by others since. `workflow` is what `claim`

@@ -10,9 +10,8 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any
 
-from tink.api.v1alpha2 import Raw
+from tink.api.v1alpha2 import Raw, as_mapping
 from tink.kube.objects import NamespacedName
 from tink.workflow.guards import paused
 from tink.workflow.status import name_of, status_of
@@ -150,7 +149,5 @@ def version_of(workflow: Raw) -> str:
 
 def hardware_of(workflow: Raw) -> NamespacedName | None:
     """The Hardware that a Workflow is for; None if its spec does not say."""
-    spec: Any = workflow.get("spec")
-    reference = spec.get("hardwareRef") if isinstance(spec, dict) else None
-    name = reference.get("name") if isinstance(reference, dict) else None
+    name = as_mapping(as_mapping(workflow.get("spec")).get("hardwareRef")).get("name")
     return NamespacedName(workflow["metadata"].get("namespace", ""), name) if name else None

@@ -37,13 +37,12 @@ class Admission:
         osies: Informer,
         site: Callable[[], Site] = lambda: ELSEWHERE,
         failure_policy: str = "Ignore",
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._failure_policy = failure_policy
         self._informers = {"Hardware": hardware, "Template": templates, "OSIE": osies}
         self._synced = (hardware, templates, workflows, osies)
-        self._reviewer = Reviewer(self._look_up, self._cached, clock, site)
+        self._reviewer = Reviewer(self._look_up, self._cached, time.monotonic, site)
         references, claims = self._reviewer.references, self._reviewer.claims
         for informer in (hardware, workflows):
             informer.add_event_handler(lambda new, _: references.apply(new), references.remove)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from tink.api.v1alpha2 import Raw
+from tink.api.v1alpha2 import Raw, as_mapping
 from tink.kube.objects import NamespacedName
 
 REMEMBERED_SECONDS = 5.0
@@ -57,15 +57,11 @@ class _Arrival:
 def claims_of(hardware: Any) -> dict[Claim, str]:
     """The addresses of a Hardware, each with the path of its field; what can't be read claims nothing."""
     claims: dict[Claim, str] = {}
-    spec = hardware.get("spec") if isinstance(hardware, dict) else None
-    interfaces = spec.get("networkInterfaces") if isinstance(spec, dict) else None
-    if not isinstance(interfaces, dict):
-        return claims
+    interfaces = as_mapping(as_mapping(as_mapping(hardware).get("spec")).get("networkInterfaces"))
     for mac, interface in interfaces.items():
         path = f"spec.networkInterfaces[{mac}]"
         claims[(ClaimKind.MAC, mac.lower())] = path
-        dhcp = interface.get("dhcp") if isinstance(interface, dict) else None
-        ip = dhcp.get("ip") if isinstance(dhcp, dict) else None
+        ip = as_mapping(as_mapping(interface).get("dhcp")).get("ip")
         if isinstance(ip, str) and ip:
             claims.setdefault((ClaimKind.IP, ip), f"{path}.dhcp.ip")
     return claims
@@ -80,21 +76,22 @@ class Claims:
         self._terminating: set[NamespacedName] = set()
         self._arrivals: OrderedDict[Claim, _Arrival] = OrderedDict()
 
-    def apply(self, hardware: Raw) -> None:
-        """Take in a Hardware that was added or changed."""
+    def apply(self, hardware: Raw) -> set[Claim]:
+        """Take in a Hardware that was added or changed; what it has given up."""
         key = NamespacedName.of(hardware)
         claims = claims_of(hardware)
-        self._replace(key, claims)
+        gone = self._replace(key, claims)
         if hardware["metadata"].get("deletionTimestamp"):
             self._terminating.add(key)
         for claim in claims:
             arrival = self._arrivals.get(claim)
             if arrival is not None and arrival.holder == key:
                 del self._arrivals[claim]
+        return gone
 
-    def remove(self, hardware: Raw) -> None:
-        """Forget a Hardware that is gone."""
-        self._replace(NamespacedName.of(hardware), {})
+    def remove(self, hardware: Raw) -> set[Claim]:
+        """Forget a Hardware that is gone; what it had."""
+        return self._replace(NamespacedName.of(hardware), {})
 
     def conflicts(self, key: NamespacedName, wanted: Mapping[Claim, str], now: float) -> list[Conflict]:
         """What of `wanted` other Hardware than `key` have, in the order of the fields."""
@@ -128,8 +125,9 @@ class Claims:
                 return
             del self._arrivals[claim]
 
-    def _replace(self, key: NamespacedName, claims: dict[Claim, str]) -> None:
-        for claim in self._of.pop(key, ()):
+    def _replace(self, key: NamespacedName, claims: dict[Claim, str]) -> set[Claim]:
+        before = self._of.pop(key, {})
+        for claim in before:
             holders = self._holders[claim]
             del holders[key]
             if not holders:
@@ -139,3 +137,4 @@ class Claims:
             self._of[key] = claims
         for claim, field in claims.items():
             self._holders.setdefault(claim, {})[key] = field
+        return before.keys() - claims.keys()

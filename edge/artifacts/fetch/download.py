@@ -12,10 +12,9 @@ import hashlib
 import os
 from pathlib import Path
 
-from edge.artifacts.artifact import Artifact, Source
+from edge.artifacts.artifact import Artifact, Progress, Source
 from edge.artifacts.errors import ArtifactError
 from edge.artifacts.fetch.upstream import UpstreamResponse
-from edge.artifacts.progress import Progress
 from edge.artifacts.storage.store import Unfinished
 
 TAIL_BYTES = 1 << 16

@@ -36,6 +36,7 @@ from typing import Any, TypeVar
 
 from edge.artifacts.errors import shown
 from edge.artifacts.storage.eviction import Occupant, Room
+from tink.files.private_files import sync_directory
 
 log = logging.getLogger(__name__)
 
@@ -61,16 +62,15 @@ class DirectoryInUseError(Exception):
 class Stored:
     """A whole artifact on disk. `size` in bytes; `etag` and `last_modified` as the upstream sent them, or empty.
 
-    `sha256` is what its bytes were found to have (empty: written by a version that did not compute it); `pin` what the
-    OSIE demanded when it was fetched.
+    `sha256` is what its bytes were found to have; `pin` what the OSIE demanded when it was fetched.
     """
 
     url: str
     blob: str
     size: int
+    sha256: str
     etag: str = ""
     last_modified: str = ""
-    sha256: str = ""
     pin: str = ""
 
     @property
@@ -210,7 +210,7 @@ class Store:
             part.rename(self.path(stored))
             _write_durably(temporary, stored)
             temporary.rename(entry)
-            self._sync_directory()
+            sync_directory(self._directory)
         except OSError:
             temporary.unlink(missing_ok=True)
             self.path(stored).unlink(missing_ok=True)
@@ -229,14 +229,6 @@ class Store:
         if replaced is not None and replaced.blob != stored.blob:
             self._touched.pop(replaced.blob, None)
             self.path(replaced).unlink(missing_ok=True)
-
-    def learn(self, stored: Stored, sha256: str) -> Stored:
-        """Keep in mind the checksum of an artifact that an earlier version stored without. Not written down."""
-        known = Stored(**{**asdict(stored), "sha256": sha256})
-        key = _key(stored.url, stored.pin)
-        if self._index.get(key) == stored:
-            self._index[key] = known
-        return known
 
     # --- downloads ---
 
@@ -384,13 +376,6 @@ class Store:
             if 0 < unfinished.received <= min(there, unfinished.size) and written > oldest:
                 found.append((written, key, unfinished))
         return {key: unfinished for _, key, unfinished in sorted(found, key=lambda each: each[:2])}
-
-    def _sync_directory(self) -> None:
-        fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
 
 Entry = TypeVar("Entry", Stored, Unfinished)

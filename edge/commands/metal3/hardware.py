@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edge.commands.health_option import health_address
+from edge.commands import options
 from edge.commands.hosts import host_options, osies_by_architecture
 from edge.commands.settings_in_use import begin
 from edge.composition.logs import set_up
@@ -35,7 +35,7 @@ _STATUS = "keeping Hardware in step with BareMetalHosts"
     default=None,
     help="The API with the hosts, where the Hardware goes, too.  [default: the service account of this pod]",
 )
-@click.option("--context", default=None, help="A context of the kubeconfig.  [default: its current one]")
+@options.context
 @click.option("-n", "--namespace", default=None, help="Hosts of this namespace only.  [default: of all]")
 @click.option("--once", is_flag=True, help="Bring every host in step once, and exit: with 1 if one could not be.")
 @click.option(
@@ -49,11 +49,9 @@ _STATUS = "keeping Hardware in step with BareMetalHosts"
     "--leader-elect/--no-leader-elect", default=True, help="Of several replicas one works, agreed by a Lease."
 )
 @click.option("--lease-namespace", default="", help="Where the Lease is.  [default: this pod's namespace, or default]")
-@health_address
-@click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", help="Verbosity."
-)
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="Lines for people or programs.")
+@options.health_address
+@options.log_level
+@options.log_format
 def metal3(
     kubeconfig: Path | None,
     context: str | None,

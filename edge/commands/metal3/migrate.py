@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from edge.commands.metal3.options import empty_checksum_type
+from edge.commands import options
 from edge.commands.progress import Progress
 from tink.convert.metal3 import ConversionSettings
 from tink.kube.client import ApiError, KubeClient, KubeConfigError
@@ -26,14 +26,8 @@ _PHASES = tuple(phase.value for phase in Phase if phase is not Phase.SERVED)
 
 
 @click.command("metal3-migrate")
-@click.option(
-    "--kubeconfig",
-    type=click.Path(path_type=Path, dir_okay=False),
-    envvar=["TINKEDGE_KUBECONFIG", "KUBECONFIG"],
-    default=None,
-    help="The cluster's.  [default: $KUBECONFIG, ~/.kube/config, or the service account of the pod]",
-)
-@click.option("--context", default=None, help="A context of the kubeconfig.  [default: its current one]")
+@options.kubeconfig("The cluster's.")
+@options.context
 @click.option("--apply", is_flag=True, help="Do it. Without, the plan is printed and nothing is changed.")
 @click.option(
     "--through",
@@ -47,7 +41,7 @@ _PHASES = tuple(phase.value for phase in Phase if phase is not Phase.SERVED)
     help="When all is done, take v1alpha1 away from whoever still uses it.",
 )
 @click.option("--accept-differences", is_flag=True, help="Go on even if the conversion changes fields.")
-@empty_checksum_type
+@options.empty_checksum_type
 @click.option(
     "--settle",
     type=click.FloatRange(0, 3600),
@@ -81,9 +75,8 @@ def metal3_migrate(
     settings = MigrationSettings(
         ConversionSettings("auto" if empty_checksum_type == "auto" else "md5"), last, accept_differences, settle
     )
-    own = Path.home() / ".kube" / "config"
     run = _Run(settings, apply, text=output == "text")
-    run.outcome = asyncio.run(run.all(kubeconfig or (own if own.is_file() else None), context))
+    run.outcome = asyncio.run(run.all(kubeconfig, context))
     if output == "json":
         click.echo(report.as_json(run.survey, run.plan, run.done, run.outcome, run.error, applied=apply), nl=False)
     else:
@@ -108,15 +101,13 @@ class _Run:
         """Look, plan, and do it if that is wanted and nothing stands in the way."""
         progress = Progress()
         try:
-            client = await KubeClient.connect(kubeconfig, context)
-            try:
+            async with await KubeClient.connect(kubeconfig, context) as client:
                 return await self._all(client, progress)
-            finally:
-                progress.clear()
-                await client.close()
         except (ApiError, KubeConfigError) as error:
             self.error = str(error)
             return Outcome.FAILED
+        finally:
+            progress.clear()
 
     async def _all(self, client: KubeClient, progress: Progress) -> Outcome:
         self.survey = await survey(client, self.settings.conversion, progress)

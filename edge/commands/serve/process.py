@@ -31,9 +31,9 @@ from edge.composition.process import (
     report,
     starting,
 )
+from edge.composition.process.status import status_line
 from edge.composition.settings import Service, StackSettings
 from edge.composition.stack import Stack, StackError
-from edge.composition.status import status_line
 from edge.dhcp import DhcpServerError, SettingsError
 from edge.neighbour.router_advertisement import RouterAdvertiserError
 from edge.tftp import TftpServerError
@@ -44,6 +44,7 @@ from tink.files.key_file import KeyFileError
 from tink.kube.client import ApiError, KubeConfigError
 from tink.kube.manifests import ManifestError
 from tink.server import TlsError
+from tink.waiting import done_before
 
 log = logging.getLogger(__name__)
 
@@ -115,12 +116,10 @@ async def _until(
     reload = Reload(notifier, status, steps)
     reload.listen()
     begin = asyncio.ensure_future(stack.start())
-    stopped = asyncio.ensure_future(stop.wait())
     waiting = asyncio.ensure_future(starting(notifier))
-    await asyncio.wait([begin, stopped], return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
+    started = await done_before(begin, stop)
     waiting.cancel()
-    if not begin.done():
+    if not started:
         begin.cancel()
         await asyncio.wait([begin])
         return

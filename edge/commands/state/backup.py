@@ -11,18 +11,14 @@ from typing import BinaryIO
 
 import click
 
+from edge.commands.options import data_dir as data_dir_option
 from edge.commands.progress import Progress
 from edge.commands.state.passphrase import passphrase_option, read_passphrase
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
-@click.option(
-    "--data-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("/var/lib/tinkedge"),
-    help="What to back up.",
-)
+@data_dir_option("What to back up.")
 @passphrase_option
 @click.option("--with-osie", is_flag=True, help="Also DATA_DIR/osie: kernels and initrds, as large as they are.")
 @click.option(

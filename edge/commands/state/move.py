@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edge.commands.options import data_dir as data_dir_option
 from edge.commands.progress import Progress
 
 if TYPE_CHECKING:
@@ -30,12 +31,7 @@ _NAMED = 20
     help="Kubeconfig of the source.  [default: DATA_DIR/kubeconfig, the embedded API]",
 )
 @click.option("--from-context", default=None, help="A context of it.  [default: its current one]")
-@click.option(
-    "--data-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("/var/lib/tinkedge"),
-    help="Data directory of the embedded API that is the source.",
-)
+@data_dir_option("Data directory of the embedded API that is the source.")
 @click.option("--dry-run", is_flag=True, help="Look, say what would be moved and what is in the way; change nothing.")
 @click.option("--install-crds", is_flag=True, help="Install or update the CustomResourceDefinitions at the target.")
 @click.option("--delete-source", is_flag=True, help="Delete everything at the source when all was handed over.")
@@ -62,9 +58,8 @@ def move(
     if abort and (dry_run or delete_source):
         raise click.UsageError("--abort goes without --dry-run and --delete-source")
     contexts = from_context, to_context
-    report = asyncio.run(
-        _run(source or data_dir / "kubeconfig", target, contexts, abort, dry_run, install_crds, delete_source)
-    )
+    how = None if abort else {"dry_run": dry_run, "install_crds": install_crds, "delete_source": delete_source}
+    report = asyncio.run(_run(source or data_dir / "kubeconfig", target, contexts, how))
     if abort:
         click.echo("taken back: the source's Workflows go on")
         return
@@ -88,26 +83,20 @@ def move(
 
 
 async def _run(
-    source: Path,
-    target: Path,
-    contexts: tuple[str | None, str | None],
-    abort: bool,
-    dry_run: bool,
-    install_crds: bool,
-    delete_source: bool,
+    source: Path, target: Path, contexts: tuple[str | None, str | None], how: dict[str, bool] | None
 ) -> Report:
+    """`how` None: take back what was begun."""
     from tink.kube.client import ApiError, KubeClient, KubeConfigError
     from tink.move import MoveError, Mover
 
     progress = Progress()
-    clients: list[KubeClient] = []
     try:
-        for file, context in zip((source, target), contexts, strict=True):
-            clients.append(await KubeClient.connect(file, context))
-        mover = Mover(clients[0], clients[1], progress)
-        if abort:
-            return await mover.abort()
-        return await mover.run(dry_run=dry_run, install_crds=install_crds, delete_source=delete_source)
+        async with (
+            await KubeClient.connect(source, contexts[0]) as from_client,
+            await KubeClient.connect(target, contexts[1]) as to_client,
+        ):
+            mover = Mover(from_client, to_client, progress)
+            return await (mover.abort() if how is None else mover.run(**how))
     except (MoveError, KubeConfigError) as error:
         raise click.ClickException(str(error)) from error
     except ApiError as error:
@@ -115,5 +104,3 @@ async def _run(
         raise click.ClickException(f"{error}; {advice}") from error
     finally:
         progress.clear()
-        for client in clients:
-            await client.close()

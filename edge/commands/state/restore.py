@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
+from edge.commands.options import data_dir as data_dir_option
 from edge.commands.progress import Progress
 from edge.commands.state.passphrase import passphrase_option, read_passphrase
 
@@ -24,12 +25,7 @@ _HEAD = 32
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
-@click.option(
-    "--data-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("/var/lib/tinkedge"),
-    help="Where to: a directory that is empty or not there.",
-)
+@data_dir_option("Where to: a directory that is empty or not there.")
 @passphrase_option
 @click.option("--force", is_flag=True, help="Move what is in the data directory aside, into DATA_DIR/replaced-TIME.")
 @click.option(

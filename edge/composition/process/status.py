@@ -1,12 +1,14 @@
-"""Tells the service manager how it goes, while it goes."""
+"""How it goes, in the one line that `systemctl status` shows; told to the service manager while it goes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from edge.composition.host import NetworkState
 from edge.composition.process.notify import Notifier
+from edge.composition.settings import EDGE, Service, StackSettings
 
 _EVERY_SECONDS: Final = 1.0
 
@@ -23,3 +25,19 @@ async def report(notifier: Notifier, not_ready: Callable[[], str], status: Calla
             notifier.status(text)
         said = text
         await asyncio.sleep(_EVERY_SECONDS)
+
+
+def status_line(settings: StackSettings, networks: Sequence[NetworkState], not_ready: str, machines: int) -> str:
+    """`not_ready`: why not; empty: it is ready. `machines`: how many Hardware the edge knows."""
+    if not_ready:
+        return f"not ready: {not_ready}"
+    services = settings.services
+    parts = [", ".join(sorted(services))]
+    if services & (EDGE | {Service.SERVER}):
+        served = ", ".join(f"{network.interface} ({network.address})" for network in networks)
+        parts.append(f"on {served}")
+    if services & EDGE:
+        parts.append(f"for {machines} machine{'' if machines == 1 else 's'}")
+    if Service.APISERVER in services:
+        parts.append(f"with the embedded API on port {settings.api_port}")
+    return f"serving {' '.join(parts)}"

@@ -29,13 +29,10 @@ _EXTEND_SECONDS: Final = 60.0
 class Watchdog:
     """Runs beside what it watches until it is cancelled."""
 
-    def __init__(
-        self, notifier: Notifier, probes: Mapping[str, Probe], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, notifier: Notifier, probes: Mapping[str, Probe]) -> None:
         """`probes` by what they ask, for people; the threads of `asyncio.to_thread` are always among them."""
         self._notifier = notifier
         self._probes: dict[str, Probe] = {"the threads for files": _threads, **probes}
-        self._clock = clock
         self._seconds = notifier.watchdog_seconds
 
     async def run(self) -> None:
@@ -46,9 +43,9 @@ class Watchdog:
         while True:
             await self._probe_all(every)
             self._notifier.alive()
-            before = self._clock()
+            before = time.monotonic()
             await asyncio.sleep(every)
-            late = self._clock() - before - every
+            late = time.monotonic() - before - every
             if late > every:
                 log.warning("the event loop stood still for %.1f s; after %.0f s it is ended", late, self._seconds)
 

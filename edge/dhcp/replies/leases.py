@@ -71,10 +71,10 @@ class Leases:
         self._here = settings.networks
         self._compiler = Compiler(settings.server_ip, policy, settings.networks)
         self._server_id = options.ipv4(settings.server_ip)
-        self._peers = frozenset(map(options.ipv4, settings.peers))
+        self._peers: frozenset[bytes] = frozenset()
 
     def peers_changed(self, peers: frozenset[str]) -> None:
-        """Other edges answer for the same machines now (`DhcpSettings.peers`)."""
+        """Other edges answer for the same machines: that one took an offer of theirs is no news. Addresses, dotted."""
         self._peers = frozenset(map(options.ipv4, peers))
 
     def compile(self, mac: str) -> Reservation | None:

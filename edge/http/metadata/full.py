@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import parse_qs
 
@@ -50,18 +49,10 @@ class MetadataSettings:
 class MetadataService:
     """The handlers of metadata."""
 
-    def __init__(
-        self,
-        context: Context,
-        settings: MetadataSettings,
-        cache: MetadataCache,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """`clock` gives Unix seconds."""
+    def __init__(self, context: Context, settings: MetadataSettings, cache: MetadataCache) -> None:
         self._context = context
         self._settings = settings
         self._cache = cache
-        self._clock = clock
         self._secrets = SecretDocuments(settings.read_secret, context.clock)
         self._crawled: dict[str, str] = {}  # the datasource whose user-data a machine was given last, by MAC
 
@@ -112,7 +103,7 @@ class MetadataService:
             seconds = ttl(request.headers.get(TTL_HEADER))
         except TtlError as error:
             return text(str(error), status=400)
-        token = mint(self._settings.keys, _identity(caller.machine), int(self._clock()) + seconds)
+        token = mint(self._settings.keys, _identity(caller.machine), int(time.time()) + seconds)
         return web.Response(text=token, content_type="text/plain", headers={TTL_HEADER: str(seconds)})
 
     async def phone_home(self, request: web.Request, _route: Route, caller: Caller) -> web.StreamResponse:
@@ -164,7 +155,7 @@ class MetadataService:
             if not shown:
                 raise SessionTokenError("a session token is needed: PUT /latest/api/token gives one")
             for token in shown:
-                check(self._settings.keys, token, _identity(machine), self._clock())
+                check(self._settings.keys, token, _identity(machine), time.time())
         except SessionTokenError as error:
             return self._context.refuse(401, str(error), seen=caller.address, why=f"metadata asked for, but {error}")
         return machine

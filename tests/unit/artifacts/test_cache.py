@@ -24,6 +24,7 @@ from edge.artifacts import (
     UpstreamTimeoutError,
 )
 from edge.artifacts.errors import shown
+from tests.unit.artifacts.conftest import chunks
 
 Fetch = Callable[..., Awaitable[tuple[Source, bytes]]]
 Read = Callable[[Artifact], Awaitable[bytes]]
@@ -49,14 +50,14 @@ async def test_machine_gets_first_bytes_before_the_last_have_come(
     artifact = await cache.open(upstream.url)
     half = len(upstream.content) // 2
     assert artifact.size == len(upstream.content)
-    chunks = artifact.chunks()
+    coming = chunks(artifact)
     received = b""
     while len(received) < half:
-        received += await anext(chunks)
+        received += await anext(coming)
     assert received == upstream.content[:half]
     late = await cache.open(upstream.url)
     upstream.gate.set()
-    assert received + b"".join([chunk async for chunk in chunks]) == upstream.content
+    assert received + b"".join([chunk async for chunk in coming]) == upstream.content
     artifact.close()
     assert await read(late) == upstream.content
     assert len(upstream.requests) == 1

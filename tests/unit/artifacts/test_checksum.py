@@ -233,20 +233,17 @@ async def test_pinned_kernel_that_the_disk_has_damaged_is_fetched_anew_after_a_r
     assert await fetch(cache, upstream.url, pin) == (Source.CACHE, upstream.content)
 
 
-async def test_directory_of_the_version_before_is_taken_over(
+async def test_file_whose_checksum_is_not_written_down_is_fetched_anew(
     start_cache: Any, upstream: Any, fetch: Fetch, tmp_path: Path, files: Files
 ) -> None:
-    """It knew no checksums."""
     await fetch(await start_cache(), upstream.url)
     cache = await start_cache()
     await cache.stop()
     (entry,) = (tmp_path / "artifacts").glob("*.json")
-    old = {key: value for key, value in json.loads(entry.read_text()).items() if key not in ("sha256", "pin")}
+    old = {key: value for key, value in json.loads(entry.read_text()).items() if key != "sha256"}
     entry.write_text(json.dumps(old))
     cache = await start_cache()
-    assert await fetch(cache, upstream.url, digest(upstream.content)) == (Source.CACHE, upstream.content)
-    with pytest.raises(ChecksumError):
-        await fetch(cache, upstream.url, HEX)
+    assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
     assert await fetch(cache, upstream.url) == (Source.CACHE, upstream.content)
 
 

@@ -12,6 +12,7 @@ from aiohttp import web
 from edge.artifacts import ArtifactCache, Source, UpstreamError
 from edge.artifacts import cache as cache_module
 from edge.artifacts.fetch.preemption import Candidate, preempted
+from tests.unit.artifacts.conftest import chunks
 
 MIB = 1 << 20
 
@@ -83,7 +84,7 @@ async def test_slow_upstream_keeps_no_machine_from_another(
 async def fetch_one(cache: ArtifactCache, url: str) -> bytes:
     with await cache.open(url) as artifact:
         assert artifact.source is Source.UPSTREAM
-        return b"".join([chunk async for chunk in artifact.chunks()])
+        return b"".join([chunk async for chunk in chunks(artifact)])
 
 
 async def test_more_than_may_be_at_the_same_moment_are_asked_to_come_again(

@@ -247,7 +247,10 @@ def test_name_of_a_hardware_becomes_its_first_mac(
             interfaces = {"no-mac": {}, MAC: {}, "52:54:00:00:00:02": {}} if name == "m1" else {}
             return {"spec": {"networkInterfaces": interfaces}}
 
-        async def close(self) -> None:
+        async def __aenter__(self) -> Client:
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
             asked.append("closed")
 
     async def connect(kubeconfig: Path) -> Client:

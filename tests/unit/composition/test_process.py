@@ -15,8 +15,8 @@ import pytest
 from edge.composition.host import Network, NetworkState
 from edge.composition.logs import StreamWriter, set_up
 from edge.composition.process import HealthServer, Notifier, Reload, Watchdog, report
+from edge.composition.process.status import status_line
 from edge.composition.settings import Service, StackSettings
-from edge.composition.status import status_line
 from tests.ports import free_port
 from tink.files.key_file import KeyFile
 

@@ -49,7 +49,6 @@ def make_edge(binaries: BootBinaries) -> MakeEdge:
         mode: DhcpMode = DhcpMode.RESERVATION,
         has_pending: Callable[[str, str], bool] | None = None,
         quarantine_seconds: float = 600.0,
-        peers: frozenset[str] = frozenset(),
         networks: tuple[IPv4Network, ...] = (),
         relay_heard: Callable[[str], None] = lambda _: None,
         fast_path: bool = True,
@@ -68,7 +67,7 @@ def make_edge(binaries: BootBinaries) -> MakeEdge:
         when = NetbootWhen.ALLOWED if has_pending is None else NetbootWhen.WORKFLOW
         policy = NetbootPolicy(mode, when, has_pending or (lambda _namespace, _name: True))
         quarantine = Quarantine(lambda: edge.now, quarantine_seconds, changed)
-        settings = DhcpSettings(server_ip, server_ip, f"http://{server_ip}:7080", peers, networks)
+        settings = DhcpSettings(server_ip, server_ip, f"http://{server_ip}:7080", networks)
         responder = Responder(
             inventory,
             settings,

@@ -105,7 +105,8 @@ def test_machine_that_takes_another_servers_offer_is_reported_once_a_minute(
 def test_offer_of_a_peer_of_ours_is_no_news(
     make_edge: MakeEdge, make_hardware: MakeHardware, wire: Wire, captured: dict[str, bytes]
 ) -> None:
-    edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58"), peers=frozenset({"10.77.0.2"}))
+    edge = make_edge(make_hardware("lab-1", MAC, "10.77.0.58"))
+    edge.responder.peers_changed(frozenset({"10.77.0.2"}))
     assert edge.send(wire.altered(captured["edk2_pxe_request"], options=OTHER)) is None
     assert edge.send(wire.altered(captured["edk2_pxe_request"], options={54: b"\x0a\x4d"})) is None
     assert edge.events == []
@@ -199,7 +200,6 @@ def test_what_can_not_be_served_is_told_once_a_minute_and_sender(
         ("http_base_url", "172.31.0.1:7080"),
         ("http_base_url", "http://172.31.0.1:7080/"),
         ("http_base_url", "http://" + "x" * 150),
-        ("peers", frozenset({"172.31.0.2", "edge-2"})),
     ],
 )
 def test_settings_that_can_not_work_are_refused_at_start(field: str, value: Any) -> None:

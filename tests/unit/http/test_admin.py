@@ -55,12 +55,22 @@ async def desk() -> AsyncIterator[Desk]:
         yield Desk(client, journey, inventory)
 
 
+class NoNetworks:
+    def shown(self) -> list[dict[str, object]]:
+        return []
+
+    def notices(self) -> list[Any]:
+        return []
+
+
 @asynccontextmanager
 async def admin_client(
-    journey: Journey, inventory: Inventory, limits: Limits = LIMITS, **settings: Any
+    journey: Journey, inventory: Inventory, limits: Limits = LIMITS, networks: Any = None, **settings: Any
 ) -> AsyncIterator[aiohttp.ClientSession]:
     """The server on loopback, and a client that has the token."""
-    runner = admin_runner(AdminApp(journey, inventory, lambda token: token == TOKEN, **settings), limits)
+    runner = admin_runner(
+        AdminApp(journey, inventory, networks or NoNetworks(), lambda token: token == TOKEN, **settings), limits
+    )
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -229,7 +239,7 @@ async def test_metrics_count_steps_by_outcome_and_bytes(desk: Desk) -> None:
 
 
 async def test_open_stream_does_not_hold_up_the_end() -> None:
-    runner = admin_runner(AdminApp(Journey(lambda: 0.0), Inventory(), lambda token: token == TOKEN))
+    runner = admin_runner(AdminApp(Journey(lambda: 0.0), Inventory(), NoNetworks(), lambda token: token == TOKEN))
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}/api/v1/events"

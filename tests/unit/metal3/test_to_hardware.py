@@ -451,7 +451,7 @@ def test_command_refuses_options_that_mean_nothing(tmp_path: Path) -> None:
 
 def test_definitions_of_the_hosts_are_those_that_the_controller_follows() -> None:
     from tink.kube.resources import HARDWARE_DATA
-    from tink.metal3.served import HOSTS
+    from tink.metal3.following import HOSTS
 
     served = {
         (crd["spec"]["names"]["plural"], version["name"])

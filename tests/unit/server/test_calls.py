@@ -203,7 +203,7 @@ async def test_one_address_can_not_take_the_places_of_others(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "tink.server.connections.concurrency")
-    monkeypatch.setattr("tink.server.connections.concurrency._is_loopback", lambda _: False)
+    monkeypatch.setattr("tink.server.connections.concurrency.is_loopback", lambda _: False)
     await rig.start(calls_per_address=5, agent_auth=AgentAuth.NONE)
     for number in range(40):
         rig.machine(f"h{number}", f"52:54:00:00:01:{number:02x}")

@@ -26,6 +26,7 @@ from proto import metadata
 from tink.agent.model import SettingsError
 from tink.agent.settings import AgentSettings
 from tink.limits.backoff import Backoff
+from tink.waiting import done_before
 
 log = logging.getLogger(__name__)
 
@@ -57,10 +58,8 @@ async def connect(settings: AgentSettings, end: asyncio.Event) -> grpc.aio.Chann
     """
     credentials = None
     if settings.tls:
-        making, ending = asyncio.create_task(_credentials(settings)), asyncio.create_task(end.wait())
-        await asyncio.wait({making, ending}, return_when=asyncio.FIRST_COMPLETED)
-        ending.cancel()
-        if not making.done():
+        making = asyncio.create_task(_credentials(settings))
+        if not await done_before(making, end):
             making.cancel()
             return None
         credentials = making.result()

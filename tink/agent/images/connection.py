@@ -17,7 +17,6 @@ import io
 import socket
 import ssl
 import time
-from collections.abc import Callable
 from typing import Any
 
 from tink.agent.model import AgentError
@@ -33,16 +32,14 @@ class RefusedError(AgentError):
 
 
 class LowSpeedLimit:
-    """Of one answer after the other. `clock` gives monotonic seconds."""
+    """Of one answer after the other."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._since = clock()
-        self._useful = 0
+    def __init__(self) -> None:
+        self.begin()
 
     def begin(self) -> None:
         """Something is asked for."""
-        self._since, self._useful = self._clock(), 0
+        self._since, self._useful = time.monotonic(), 0
 
     def useful(self, count: int) -> None:
         """So many bytes came that were asked for."""
@@ -50,7 +47,7 @@ class LowSpeedLimit:
 
     def check(self) -> None:
         """Raises TimeoutError if too few came for too long."""
-        waited = self._clock() - self._since
+        waited = time.monotonic() - self._since
         if waited < LOW_SPEED_SECONDS:
             return
         if self._useful < LOW_SPEED_BYTES_PER_SECOND * waited:

@@ -41,6 +41,7 @@ from tink.agent.images.registry import (
 from tink.agent.images.unpack import Budget, OutOfSpaceError, UnpackError, apply_layer
 from tink.agent.model import ActionError, AgentError, Reason
 from tink.agent.output import PullProgress, thread_safe_sink
+from tink.waiting import done_before
 
 log = logging.getLogger(__name__)
 
@@ -101,10 +102,8 @@ class ImageStore:
         session = Session(reference, self._registries, self._sleep, progress.note)
         pull = _Pull(image, reference, session, self._images, self._work, self._architecture, progress)
         work = asyncio.create_task(asyncio.to_thread(pull.run))
-        stopped = asyncio.create_task(stop.wait())
         try:
-            await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
+            if not await done_before(work, stop):
                 session.abort()
                 # Longer only where nothing can be interrupted (a connection being made, a name being looked up).
                 await asyncio.wait({work}, timeout=_ABORT_SECONDS)
@@ -120,8 +119,6 @@ class ImageStore:
             raise ActionError(Reason.IMAGE_PULL_FAILED, f"image {image}: {error}") from error
         except OSError as error:
             raise ActionError(Reason.IMAGE_PULL_FAILED, f"image {image}: {error.filename}: {error.strerror}") from error
-        finally:
-            stopped.cancel()
 
     def _is_here(self, image: str) -> bool:
         """Whether an earlier pull of `image` brought something that is still there."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from tink.agent.output import Output
 from tink.agent.runtimes.protocol import STOP_GRACE_SECONDS
+from tink.waiting import done_before
 
 _KILL_SECONDS = 5.0
 """After this the program itself gets a SIGKILL, whatever `Signals.kill` has tried."""
@@ -81,10 +82,8 @@ async def run_child(
     finally:
         os.close(write_end)
     ended = asyncio.create_task(process.wait())
-    stopped = asyncio.create_task(stop.wait())
     try:
-        await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if not ended.done():
+        if not await done_before(ended, stop):
             await signals.terminate(process.pid)
             await asyncio.wait({ended}, timeout=grace_seconds)
         if not ended.done():
@@ -95,7 +94,6 @@ async def run_child(
         code = await ended
         await asyncio.wait({reader.closed}, timeout=_DRAIN_SECONDS)
     finally:
-        stopped.cancel()
         reader.transport.close()
         output.finish()
         if process.returncode is None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from tink.cel.errors import EvaluationError
 from tink.cel.values import MAX_INT, MIN_INT, Duration, Timestamp
+from tink.golang import durations
 
 NANO = 10**9
 _MIN_SECONDS = -62135596800
@@ -18,8 +19,6 @@ _MAX_SECONDS = 253402300799
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _RFC3339 = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,40}))?(Z|[+-]\d\d:\d\d)", re.ASCII)
 _LOOSE = re.compile(r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?([Zz]|[+-]\d\d:?\d\d)?", re.ASCII)
-_UNITS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": NANO, "m": 60 * NANO, "h": 3600 * NANO}
-_PART = re.compile(r"(\d{0,40})(?:\.(\d{0,60}))?(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
 _WORDY = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-zµμ]{1,12})")
 _WORDS = {
     **dict.fromkeys(("ns", "nano", "nanosecond"), 1),
@@ -90,28 +89,9 @@ def span(ns: int) -> Duration:
     return Duration(ns)
 
 
-def _go_duration(text: str) -> int | None:
-    sign, rest = (-1, text[1:]) if text[:1] == "-" else (1, text.removeprefix("+"))
-    if rest == "0":
-        return 0
-    total, at = 0, 0
-    while at < len(rest):
-        match = _PART.match(rest, at)
-        if match is None or not (match.group(1) or match.group(2)):
-            return None
-        unit = _UNITS[match.group(3)]
-        total += int(match.group(1) or 0) * unit
-        fraction = match.group(2) or ""
-        if fraction:
-            total += int(fraction) * unit // 10 ** len(fraction)
-        at = match.end()
-    total *= sign
-    return total if rest and MIN_INT <= total <= MAX_INT else None
-
-
 def parse_duration(text: str) -> Duration:
     """Go's duration text. Raises EvaluationError: other text."""
-    ns = _go_duration(text)
+    ns = durations.parse_duration(text)
     if ns is None:
         raise EvaluationError("type conversion error from 'string' to 'google.protobuf.Duration'")
     return Duration(ns)
@@ -121,7 +101,7 @@ def json_duration(text: Any) -> Any:
     """A string that the schema calls a duration; Kubernetes also takes words there ('2 days')."""
     if type(text) is not str:
         return text
-    ns = _go_duration(text)
+    ns = durations.parse_duration(text)
     if ns is None:
         match = _WORDY.fullmatch(text)
         unit = match and (_WORDS.get(match.group(2).lower()) or _WORDS.get(match.group(2).lower().removesuffix("s")))

@@ -13,12 +13,11 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from tink.api.v1alpha2 import VERSION, Raw
+from tink.api.v1alpha2 import VERSION, Raw, as_mapping
 from tink.convert.fields import Fields, join, says_nothing
 from tink.convert.findings import Findings
 from tink.convert.metadata import carried
 from tink.convert.v1alpha2.first_revision import convert_first_revision, is_first_revision
-from tink.convert.v1alpha2.upstream import UPSTREAM, upstream_fields
 
 if TYPE_CHECKING:
     from tink.schema import Checker
@@ -90,3 +89,44 @@ def _known(value: Any, stored: Any, path: str, findings: Findings) -> Any:
         elif not says_nothing(item):
             findings.dropped(join(path, key), _UNKNOWN)
     return result
+
+
+UPSTREAM_KINDS = ("Policy", "Task")
+"""Kinds that tinkerbell/tinkerbell's v1alpha2 has and today's has not."""
+UPSTREAM = (
+    "tinkerbell/tinkerbell has another schema under the same apiVersion, and this is of that one: convert the v1alpha1 "
+    "object, or write its fields anew"
+)
+
+_FIELDS = {
+    "Hardware": ("agentID", "arch", "attributes", "auto", "bmc", "references"),
+    "Workflow": ("disabled", "globals", "references", "tasks", "timeoutSeconds", "vars"),
+}
+_OF_INSTANCE = ("lookupID", "metadata", "networkConfig", "osie", "sshKeys", "vars")
+_OF_INTERFACE = ("ipam", "isoboot", "netboot")
+_OF_DHCP = ("ipv4", "ipv6", "v4", "v6")
+
+
+def upstream_fields(obj: Raw) -> Iterator[str]:
+    """The paths of fields that only tinkerbell/tinkerbell's v1alpha2 has, or has in this form."""
+    spec = as_mapping(obj.get("spec"))
+    for key in _FIELDS.get(obj["kind"], ()):
+        if not says_nothing(spec.get(key)):
+            yield f"spec.{key}"
+    if obj["kind"] != "Hardware":
+        return
+    for key in _OF_INSTANCE:
+        if key in as_mapping(spec.get("instance")):
+            yield f"spec.instance.{key}"
+    for mac, interface in as_mapping(spec.get("networkInterfaces")).items():
+        at = join("spec.networkInterfaces", mac)
+        for key in _OF_INTERFACE:
+            if key in as_mapping(interface):
+                yield f"{at}.{key}"
+        for key in _OF_DHCP:
+            if key in as_mapping(as_mapping(interface).get("dhcp")):
+                yield f"{at}.dhcp.{key}"
+    devices = spec.get("storageDevices")
+    for index, device in enumerate(devices if isinstance(devices, list) else ()):
+        if isinstance(device, dict):
+            yield f"spec.storageDevices[{index}]"

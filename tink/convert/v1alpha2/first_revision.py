@@ -8,9 +8,7 @@ time; tinkerbell/tink's actions have `namespaces`. What is not named here is the
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from fractions import Fraction
 from typing import Any
 
 from tink.api import bounds
@@ -19,21 +17,10 @@ from tink.convert import constraints
 from tink.convert.fields import Fields, says_nothing
 from tink.convert.findings import Findings
 from tink.convert.params import check_params, param_text
+from tink.golang.durations import SECOND, parse_duration
 
-_NANOSECOND = 10**9
 _LEAST_DURATION = 10**6
 """Go writes a duration to JSON as nanoseconds; a number below a millisecond was meant as seconds."""
-_UNITS = {
-    "ns": Fraction(1, 10**9),
-    "us": Fraction(1, 10**6),
-    "µs": Fraction(1, 10**6),
-    "μs": Fraction(1, 10**6),
-    "ms": Fraction(1, 10**3),
-    "s": Fraction(1),
-    "m": Fraction(60),
-    "h": Fraction(3600),
-}
-_DURATION = re.compile(r"([0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(ns|us|µs|μs|ms|s|m|h)")
 _OF_CONDITIONS = ("severity", "lastTransitionTime")
 
 
@@ -50,7 +37,7 @@ def is_first_revision(obj: Raw) -> bool:
         return (
             "templateData" in spec
             or isinstance(timeout, str)
-            or (isinstance(timeout, int) and timeout >= _NANOSECOND)
+            or (isinstance(timeout, int) and timeout >= SECOND)
             or any(key in condition for condition in _conditions(obj) for key in _OF_CONDITIONS)
         )
     return obj.get("kind") == "Template" and any("namespaces" in action for _, action in _actions(spec))
@@ -190,15 +177,15 @@ def _timeout(spec: Raw, timeout: str | int, findings: Findings) -> None:
             if timeout:
                 findings.changed("spec.timeout", f"{timeout} is taken for seconds, not for a duration in nanoseconds")
             return
-        seconds: Fraction | None = Fraction(timeout, _NANOSECOND)
+        nanoseconds: int | None = timeout
     else:
-        seconds = duration(timeout)
-    if seconds is None or not 0 <= seconds <= bounds.MAX_TIMEOUT_SECONDS:
+        nanoseconds = parse_duration(timeout)
+    if nanoseconds is None or not 0 <= nanoseconds <= bounds.MAX_TIMEOUT_SECONDS * SECOND:
         findings.dropped("spec.timeout", f"must be a duration such as 1h30m, is {timeout!r:.80}")
         del spec["timeout"]
         return
-    whole = -(-seconds.numerator // seconds.denominator)
-    if whole != seconds:
+    whole = -(-nanoseconds // SECOND)
+    if nanoseconds % SECOND:
         findings.changed("spec.timeout", f"{timeout} is {whole} seconds now: there are whole ones only")
     spec["timeout"] = whole
 
@@ -228,21 +215,3 @@ def _template(spec: Raw, findings: Findings) -> None:
 
 
 _SPECS = {"Hardware": _hardware, "Workflow": _workflow, "Template": _template}
-
-
-def duration(text: str) -> Fraction | None:
-    """Seconds of a Go duration (time.ParseDuration): `1h30m`, `1.5h`, `-2s`, `0`. None for anything else."""
-    sign = -1 if text.startswith("-") else 1
-    rest = text[1:] if text[:1] in ("+", "-") else text
-    if rest == "0":
-        return Fraction(0)
-    total = Fraction(0)
-    at = 0
-    while at < len(rest):
-        match = _DURATION.match(rest, at)
-        if match is None:
-            return None
-        number = match[1].removesuffix(".")
-        total += Fraction(number if number[0] != "." else f"0{number}") * _UNITS[match[2]]
-        at = match.end()
-    return sign * total if rest else None

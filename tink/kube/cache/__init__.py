@@ -5,7 +5,7 @@
 """
 
 from tink.kube.cache.compression import ObjectCompressor
-from tink.kube.cache.index import Index
 from tink.kube.cache.informer import Informer
+from tink.kube.cache.store import Index
 
 __all__ = ["Index", "Informer", "ObjectCompressor"]

@@ -6,7 +6,8 @@ the place of the one that has not for longest.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, KeysView
+from collections.abc import Collection, Hashable, Iterable, Iterator, KeysView
+from typing import Generic, TypeVar
 
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache.compression import ObjectCompressor
@@ -73,3 +74,37 @@ class Store:
             unused = self._recent.pop(oldest)
             if not self._objects[oldest]:
                 self._objects[oldest] = self._compressor.compress(unused)
+
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V", bound=Hashable)
+
+
+class Index(Generic[K, V]):
+    """Keys by value. A question is a dictionary access, however many keys there are."""
+
+    def __init__(self) -> None:
+        self._values: dict[K, frozenset[V]] = {}
+        self._keys: dict[V, dict[K, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def set(self, key: K, values: Iterable[V]) -> frozenset[V]:
+        """Note what values a key has from now on, which may be none; give those that it had and has no more."""
+        before, now = self._values.pop(key, frozenset()), frozenset(values)
+        gone = before - now
+        for value in gone:
+            keys = self._keys[value]
+            del keys[key]
+            if not keys:
+                del self._keys[value]
+        if now:
+            self._values[key] = now
+        for value in now:
+            self._keys.setdefault(value, {})[key] = None
+        return gone
+
+    def keys(self, value: V) -> Collection[K]:
+        """The keys that have a value, those first that have had it for longest."""
+        return self._keys.get(value, {}).keys()

@@ -14,18 +14,17 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import ipaddress
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import grpc.aio
 
 from tink.limits.log import LimitedLog
+from tink.net.special_addresses import is_loopback
 from tink.server.connections.guard import Guard
 from tink.server.peer import peer_address
 
@@ -107,7 +106,7 @@ class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
             text = "gRPC server: %d calls, which is all that this server serves at once: others must wait"
             self._log.warning(text, self._calls, key="all")
             raise _FullError("the server serves as many calls as it can: try again later")
-        if self._by_address[address] >= self._per_address and not _is_loopback(address):
+        if self._by_address[address] >= self._per_address and not is_loopback(address):
             text = "gRPC server: %s has %d calls open: no more of them are served"
             self._log.warning(text, address, self._per_address, key=address)
             raise _FullError(f"{address} has {self._per_address} calls open already, which is all that one address may")
@@ -201,11 +200,3 @@ async def _message(raw: bytes, read: Callable[[bytes], Any], context: Context) -
         return read(raw)
     except Exception as error:  # protobuf's own, and what its implementations raise beside it
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the message can't be read: {str(error)[:200]}")
-
-
-@lru_cache(256)
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False

@@ -46,6 +46,7 @@ from tink.agent.runtimes.docker.request import (
 from tink.agent.runtimes.failure import judge
 from tink.agent.runtimes.host import Host
 from tink.agent.runtimes.protocol import STOP_GRACE_SECONDS
+from tink.waiting import done_before
 
 log = logging.getLogger(__name__)
 
@@ -103,13 +104,10 @@ class DockerRuntime:
 
     async def pull(self, image: str, stop: asyncio.Event) -> None:
         work = asyncio.create_task(self._puller.pull(image, PullProgress(image, thread_safe_sink())))
-        stopped = asyncio.create_task(stop.wait())
         try:
-            await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
+            if await done_before(work, stop):
                 work.result()
         finally:
-            stopped.cancel()
             work.cancel()  # hanging up makes the engine stop
             await asyncio.wait({work}, timeout=_STOP_PULL_SECONDS)
 
@@ -216,9 +214,8 @@ class DockerRuntime:
     async def _end_of(self, container: DockerContainer, stop: asyncio.Event) -> int:
         """The container's exit code, after TERM, grace and KILL when `stop` is set. Raises EngineFailure."""
         ended = asyncio.create_task(self._exit_code(container))
-        stopped = asyncio.create_task(stop.wait())
         try:
-            await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            await done_before(ended, stop)
             for signal, seconds in (("SIGTERM", self._grace_seconds), ("SIGKILL", _KILL_SECONDS)):
                 if ended.done():
                     break
@@ -229,7 +226,6 @@ class DockerRuntime:
                 return 137
             return ended.result()
         finally:
-            stopped.cancel()
             ended.cancel()
 
     async def _exit_code(self, container: DockerContainer) -> int:
