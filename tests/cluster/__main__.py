@@ -18,6 +18,7 @@ import asyncio
 import fcntl
 import json
 import shutil
+import socket
 import sys
 import tarfile
 import tempfile
@@ -100,6 +101,7 @@ class Trial:
             await self._many(stack)
             await self._keys()
             await self._drain()
+            await self._beside()
             await self._uninstall()
 
     # --- preparation --------------------------------------------------------------------------------------------------
@@ -322,6 +324,16 @@ class Trial:
         text = await self._node.kubectl("get", "pods", "-n", NAMESPACE, "-l", selector, "-o", "json")
         conditions = [each for pod in json.loads(text)["items"] for each in pod["status"].get("conditions", [])]
         return sum(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+    async def _beside(self) -> None:
+        """Servers beside the edges, as they are by default: no Service any more, and no VIP."""
+        upgrade = ["upgrade", "tinkedge", str(CHART), "--values", str(self._values)]
+        await self._helm(*upgrade, "--set", "server.mode=edges", "--set", "server.address=", "--wait")
+        await self._helm("test", "tinkedge")
+        with socket.create_connection((self._network.address, 42113), timeout=5):
+            self._tell(
+                f"helm upgrade to server.mode edges: a server at {self._network.address}:42113, helm test succeeds"
+            )
 
     async def _uninstall(self) -> None:
         kinds = "hardware,osies,templates,workflows"
