@@ -3,7 +3,7 @@
     python -m tests.cluster [IMAGE]
 
     build the image, as `make image` does, and a node of real etcd, kube-apiserver, controllers, kubelet, kube-proxy
-    helm install, helm test; a machine boots from pods until its Workflow has succeeded
+    every set of values as a dry run; helm install, helm test; a machine boots from pods until its Workflow has succeeded
     upgrade and rollback while 20 Workflows run each: all succeed, no action runs twice
     keys survive an upgrade; a drain leaves a server and a controller; what `helm uninstall` leaves, and what not
 
@@ -25,6 +25,7 @@ import tempfile
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -47,6 +48,8 @@ SECONDS = 4.0
 """Each of the actions, so that Workflows run while pods are replaced."""
 MAC = "52:54:00:12:34:56"
 BOOT_SECONDS = 600
+ELSEWHERE = {"Certificate", "ServiceMonitor"}
+"""Kinds that others define."""
 
 
 class Story:
@@ -96,6 +99,8 @@ class Trial:
             stack.push_async_callback(self._node.down)
             await self._node.up()
             self._tell(f"node ready: Kubernetes {kubernetes_version()}, etcd {version_of('etcd')}, no CNI but ptp")
+            await self._namespace()
+            await self._taken()
             await self._install(registry.authority)
             await self._boot(stack)
             await self._many(stack)
@@ -151,16 +156,30 @@ class Trial:
             },
         }
         self._values.write_text(yaml.safe_dump(values))
-        privileged = json.dumps({"pod-security.kubernetes.io/enforce": "privileged"})
-        namespace = {"apiVersion": "v1", "kind": "Namespace"}
-        namespace |= {"metadata": {"name": NAMESPACE, "labels": json.loads(privileged)}}
-        await self._node.kubectl("apply", "-f", "-", stdin=json.dumps(namespace))
         notes = await self._helm("install", "tinkedge", str(CHART), "--values", str(self._values), "--wait")
         self._tell("helm install: " + await self._pods())
         for line in notes.partition("NOTES:")[2].strip().splitlines():
             self._tell(f"    {line}")
         await self._helm("test", "tinkedge")
         self._tell("helm test: every role says that it is ready")
+
+    async def _namespace(self) -> None:
+        labels = {"pod-security.kubernetes.io/enforce": "privileged"}
+        made = [_namespace(NAMESPACE, labels), _namespace("machines", {}), _namespace("hosts", {})]
+        await self._node.kubectl("apply", "-f", "-", stdin=listed(made))
+
+    async def _taken(self) -> None:
+        """What the chart makes of each set of values, and the kustomization: would the API server take it?"""
+        dry = ["apply", "--server-side", "--dry-run=server"]
+        sets = sorted((CHART / "ci").glob("*-values.yaml"))
+        count = 0
+        for values in sets:
+            text = await run([self._programs["helm"], "template", "t", CHART, "-n", NAMESPACE, "--values", values])
+            objects = [each for each in yaml.safe_load_all(text) if each and each["kind"] not in ELSEWHERE]
+            await self._node.kubectl(*dry, "-f", "-", stdin=listed(objects))
+            count += len(objects)
+        await self._node.kubectl(*dry, "-k", str(DEPLOY / "kustomize"))
+        self._tell(f"the API server would take {count} objects of {len(sets)} sets of values, and deploy/kustomize")
 
     async def _helm(self, *arguments: str, timeout: float = 420) -> str:
         kubeconfig = ["--kubeconfig", str(self._node.kubeconfig), "--namespace", NAMESPACE]
@@ -360,6 +379,10 @@ class Trial:
 
     async def _no_pods(self) -> bool:
         return not await self._node.kubectl("get", "pods", "-n", NAMESPACE, "-o", "name")
+
+
+def _namespace(name: str, labels: dict[str, str]) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
 
 
 def main(arguments: list[str]) -> int:
