@@ -3,7 +3,7 @@
     python -m tests.cluster [IMAGE]
 
     build the image, as `make image` does, and a node of real etcd, kube-apiserver, controllers, kubelet, kube-proxy
-    every set of values as a dry run; helm install, helm test; a machine boots from pods until its Workflow has succeeded
+    each set of values as a dry run; helm install, helm test; a machine boots from pods until its Workflow has succeeded
     upgrade and rollback while 20 Workflows run each: all succeed, no action runs twice
     keys survive an upgrade; a drain leaves a server and a controller; what `helm uninstall` leaves, and what not
 
