@@ -167,6 +167,16 @@ def test_pods_spread_and_a_drain_leaves_one_of_each(objects: dict[str, Objects])
         assert spread["labelSelector"] == selector
 
 
+def test_prometheus_and_the_test_of_the_release_may_ask_for_health_and_nobody_else(objects: dict[str, Objects]) -> None:
+    for role in ("server", "controller"):
+        policy = objects["service"].one("NetworkPolicy", f"tinkedge-{role}")["spec"]
+        (health,) = [rule for rule in policy["ingress"] if rule["ports"] == [{"port": "health", "protocol": "TCP"}]]
+        monitoring, test = health["from"]
+        assert monitoring["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "monitoring"}
+        labels = objects["service"].one("Pod", "tinkedge-test")["metadata"]["labels"]
+        assert test["podSelector"]["matchLabels"].items() <= labels.items()
+
+
 def test_edges_are_replaced_one_by_one(objects: dict[str, Objects]) -> None:
     assert objects["default"].one("DaemonSet", "tinkedge-edge")["spec"]["updateStrategy"]["rollingUpdate"] == {
         "maxUnavailable": 1
@@ -293,6 +303,7 @@ def test_notes_name_the_addresses_to_open(helm: Helm) -> None:
     [
         (["server.mode=service"], "server.address: with server.mode service"),
         (["edge.enabled=false"], "server.mode: edges needs edge.enabled"),
+        (["edge.hostNetwork=false"], "server.mode: edges needs edge.hostNetwork"),
         (["server.healthPort=7082"], "server.healthPort"),
         (["edge.cache.existingClaim=c"], "edge.kind Deployment with replicas 1"),
         (["server.tls.certManager.enabled=true"], "issuerRef.name"),

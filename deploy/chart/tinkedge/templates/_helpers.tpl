@@ -99,6 +99,9 @@ true
 {{- if and $values.server.enabled (eq $values.server.mode "edges") (not $values.edge.enabled) -}}
 {{- fail "server.mode: edges needs edge.enabled: servers stand beside edges (or choose server.mode service)" -}}
 {{- end -}}
+{{- if and $values.server.enabled (eq $values.server.mode "edges") (not $values.edge.hostNetwork) -}}
+{{- fail "server.mode: edges needs edge.hostNetwork: servers have the addresses of their edges there (or choose server.mode service)" -}}
+{{- end -}}
 {{- if and $values.server.enabled (eq $values.server.mode "edges") (eq (int $values.server.healthPort) (int $values.edge.healthPort)) -}}
 {{- fail "server.healthPort: with server.mode edges it is on the same node as edge.healthPort, and must be another" -}}
 {{- end -}}
