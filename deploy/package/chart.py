@@ -247,6 +247,7 @@ def values_schema() -> str:
             "metrics": _object(
                 {
                     "serviceMonitor": _object({"enabled": _FLAG, "interval": _TEXT, "labels": _LABELS}),
+                    "prometheusRule": _object({"enabled": _FLAG, "labels": _LABELS}),
                     "dashboard": _object({"enabled": _FLAG, "labels": _LABELS}),
                 }
             ),

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from edge.configuration import DEFAULT_FILE, SERVICES, ConfigError, example, origins, schema_of
+from edge.commands.serve import ROLES, Finding, disagreements, obstacles, services_of
+from edge.configuration import DEFAULT_FILE, SERVICES, ConfigError, Schema, example, origins, place, schema_of
 from edge.configuration import check as check_file
 
 
@@ -20,18 +21,66 @@ def config() -> None:
 
 @config.command()
 @click.argument("file", type=click.Path(path_type=Path), default=DEFAULT_FILE, envvar="TINKEDGE_CONFIG")
+@click.option(
+    "--for",
+    "roles",
+    type=click.Choice(ROLES),
+    multiple=True,
+    help="A service that this host runs with it. Repeatable. Default: what is wrong for some only is a warning.",
+)
 @click.pass_context
-def check(ctx: click.Context, file: Path) -> None:
-    """Say all that is wrong in FILE, with line and key. Exits with 1 if something is.
+def check(ctx: click.Context, file: Path, roles: tuple[str, ...]) -> None:
+    """Say all that is wrong in FILE, with line and key. Exits with 1 if something is, but for warnings.
 
-    Values are checked as those of flags are. A key may be of any command that serves.
+    Values are checked as those of flags are; then what does not fit together, and what is not on this host, as each
+    service does at its start: with the variables that are set here. A key may be of any command that serves.
     """
+    schema = schema_of(ctx)
     try:
-        found = check_file(file, schema_of(ctx))
+        found = check_file(file, schema)
     except ConfigError as error:
         click.echo(str(error), err=True)
         sys.exit(1)
+    errors, warnings = _together(ctx, schema, file, roles)
+    for line in errors:
+        click.echo(f"error: {line}", err=True)
+    for line in warnings:
+        click.echo(f"warning: {line}", err=True)
+    if errors:
+        sys.exit(1)
     click.echo(f"{file}: good, {sum(1 for _ in found.all())} values")
+
+
+def _together(ctx: click.Context, schema: Schema, file: Path, roles: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """Errors and warnings of the services; without `roles`, of what the file says only.
+
+    What some services would refuse and others take may be right on this host: it is for those, then, a warning.
+    """
+    by_line: dict[str, dict[str, Finding]] = {}
+    asked: dict[str, set[str]] = {}
+    for role in roles or ROLES:
+        command = schema(role)
+        try:
+            made = command.make_context(role, ["--config", str(file)], parent=ctx.find_root())
+        except click.UsageError as error:  # of a variable, for the file is good
+            by_line.setdefault(error.format_message(), {})[role] = Finding((), "", "")
+            continue
+        with made:
+            asked[role] = {str(param.name).replace("_", "-") for param in command.params}
+            services = services_of(role, made.params)
+            for finding in (*disagreements(services, made.params), *obstacles(services, made.params)):
+                where = {key: place(made, key) for key in finding.keys}
+                if roles or any(each.startswith(f"{file}:") for each in where.values()):
+                    by_line.setdefault(finding.text(where.__getitem__), {})[role] = finding
+    errors: list[str] = []
+    warnings: list[str] = []
+    for line, found in by_line.items():
+        keys = set(next(iter(found.values())).keys)
+        concerned = roles or [role for role, known in asked.items() if keys <= known]
+        certain = bool(roles) or set(concerned) <= set(found)
+        wrong = any(each.is_error for each in found.values()) and certain
+        (errors if wrong else warnings).append(f"{line} (tinkedge {', '.join(found)})")
+    return errors, warnings
 
 
 @config.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

@@ -11,6 +11,8 @@ import sys
 
 import click
 
+from edge.commands.options import METRICS_PORTS
+
 _PORT = click.IntRange(1, 65535)
 _MOST_BYTES = 4096
 
@@ -30,6 +32,18 @@ _MOST_BYTES = 4096
     metavar="[IP:]PORT",
     help="What the service was given as --health-address: that is asked then, and nothing else.",
 )
+@click.option(
+    "--metrics-address",
+    default="",
+    metavar="[IP:]PORT",
+    help="Or what it was given as --metrics-address, where there is no --health-address.",
+)
+@click.option(
+    "--role",
+    type=click.Choice(list(METRICS_PORTS)),
+    default=None,
+    help="Or which of the services without HTTP for machines runs here: where it has its metrics by default.",
+)
 @click.option("--live", is_flag=True, help="Ask whether it lives (/healthz), not whether it is ready (/readyz).")
 @click.option("--timeout", type=click.FloatRange(0.1, 300), default=3.0, help="Seconds for each answer.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -38,16 +52,19 @@ def health(
     public_ip: str | None,
     http_port: int,
     health_address: str,
+    metrics_address: str,
+    role: str | None,
     live: bool,
     timeout: float,
     as_json: bool,
 ) -> None:
     """Exit with 0 if the services that run here are ready, else with 1; say why not.
 
-    Each address where the edge listens is asked by HTTP, or --health-address, which every service can have.
+    Each address where the edge listens is asked by HTTP, or one of the operators' ports that every service can have.
     """
     path = "/healthz" if live else "/readyz"
-    places = [_place(health_address)] if health_address else _networks(interface, public_ip, http_port)
+    given = health_address or metrics_address.removeprefix("none") or (str(METRICS_PORTS[role]) if role else "")
+    places = [_place(given)] if given else _networks(interface, public_ip, http_port)
     found = [(f"http://{host}:{port}{path}", *_ask(host, port, path, timeout)) for host, port in places]
     good = all(ok for _, ok, _ in found)
     if as_json:
@@ -62,7 +79,7 @@ def health(
 def _place(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or not 0 < int(port) < 65536:
-        raise click.UsageError(f"--health-address: {address!r} must be like 7082 or 127.0.0.1:7082")
+        raise click.UsageError(f"{address!r} must be a port to ask, like 7082 or 127.0.0.1:7082")
     return ("127.0.0.1" if host in ("", "0.0.0.0") else host), int(port)  # noqa: S104 - asked, not listened on
 
 

@@ -5,22 +5,39 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
+
+if TYPE_CHECKING:
+    from edge.composition.process import OperatorAddresses
 
 Command = Callable[..., None]
 
 
+METRICS_PORTS: Final = {"controller": 7091, "server": 7092, "apiserver": 7093, "metal3": 7094, "metal3-webhook": 7095}
+"""Where the services have their metrics that have no operators' HTTP as the edge has, unless told otherwise."""
+
+NOWHERE: Final = ("", 0)
+
+
 class HealthAddress(click.ParamType[tuple[str, int]]):
-    """Where probes are answered: `7082`, which is on loopback, or `10.0.0.1:7082`; `0.0.0.0:7082`: everywhere."""
+    """Where operators' questions are answered: `7091`, which is on loopback, or `10.0.0.1:7091`; `0.0.0.0:7091`:
+    everywhere; `none`, if `may_be_none`: nowhere.
+    """
 
     name = "[ipv4:]port"
+
+    def __init__(self, *, may_be_none: bool = False) -> None:
+        self._may_be_none = may_be_none
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
         """Address and port."""
         if isinstance(value, tuple):
             return value
+        if self._may_be_none and value == "none":
+            return NOWHERE
         host, _, port = value.rpartition(":")
         try:
             address = ipaddress.IPv4Address(host or "127.0.0.1")
@@ -35,9 +52,33 @@ health_address = click.option(
     "--health-address",
     type=HealthAddress(),
     default=None,
-    help="Answer /healthz and /readyz here, too: 7082 (on loopback), 10.0.0.1:7082. For services without HTTP of their "
-    "own, and tinkedge health. Default: nowhere.",
+    help="Answer /healthz, /livez and /readyz here, too: 7082 (on loopback), 10.0.0.1:7082. Default: nowhere.",
 )
+
+_DEFAULTS = ", ".join(f"{port} ({name})" for name, port in METRICS_PORTS.items())
+
+
+def metrics_address(command: Command) -> Command:
+    """Give a command the option, with the port that it has by its name."""
+    port = METRICS_PORTS.get(command.__name__.replace("_", "-"))
+    return click.option(
+        "--metrics-address",
+        type=HealthAddress(may_be_none=True),
+        default=f"127.0.0.1:{port}" if port else None,
+        help="Answer /metrics here, for Prometheus, and what --health-address has: 7091 (on loopback), 10.0.0.1:7091; "
+        f"none: nowhere. Default: loopback, ports {_DEFAULTS}; up and edge have it at --admin-address.",
+    )(command)
+
+
+def operator_addresses(ctx: click.Context) -> OperatorAddresses:
+    """What the options of a command say."""
+    from edge.composition.process import OperatorAddresses
+
+    metrics = ctx.params["metrics_address"]
+    wanted = ctx.get_parameter_source("metrics_address") is not ParameterSource.DEFAULT
+    return OperatorAddresses(ctx.params["health_address"], None if metrics == NOWHERE else metrics, wanted)
+
+
 log_level = click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", help="Verbosity."
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from edge.commands.serve import run, serving
+from edge.commands.serve import run, services_of, serving
 from edge.composition.settings import EDGE, Service
 from edge.configuration import GroupedCommand
 
@@ -25,9 +25,9 @@ from edge.configuration import GroupedCommand
     multiple=True,
     help="Leave out. Repeatable.",
 )
-def edge(disable: tuple[str, ...], **options: Any) -> None:
+def edge(**options: Any) -> None:
     """DHCP, TFTP, HTTP and metadata. Without --kubeconfig: as the service account of this pod."""
-    run(EDGE - {Service(name) for name in disable}, options)
+    run(services_of("edge", options), options)
 
 
 @click.command(cls=GroupedCommand)
@@ -35,12 +35,12 @@ def edge(disable: tuple[str, ...], **options: Any) -> None:
 @click.option(
     "--disable", type=click.Choice([Service.WEBHOOKS.value]), multiple=True, help="Leave the admission webhooks out."
 )
-def controller(disable: tuple[str, ...], **options: Any) -> None:
+def controller(**options: Any) -> None:
     """The workflow controller, with the admission webhooks if --webhook-service or --webhook-url says where they are.
 
     Without --kubeconfig: as the service account of this pod.
     """
-    run(frozenset({Service.CONTROLLER, Service.WEBHOOKS}) - {Service(name) for name in disable}, options)
+    run(services_of("controller", options), options)
 
 
 @click.command(cls=GroupedCommand)
@@ -51,18 +51,18 @@ def metal3_webhook(**options: Any) -> None:
     It registers itself in the definition of BareMetalHost (tinkedge crds --metal3). Without --kubeconfig: as the
     service account of this pod.
     """
-    run(frozenset({Service.CONVERSION}), options)
+    run(services_of("metal3-webhook", options), options)
 
 
 @click.command(cls=GroupedCommand)
 @serving("client", Service.SERVER, "process")
 def server(**options: Any) -> None:
     """The gRPC server of the agents. Without --kubeconfig: as the service account of this pod."""
-    run(frozenset({Service.SERVER}), options)
+    run(services_of("server", options), options)
 
 
 @click.command(cls=GroupedCommand)
 @serving(Service.APISERVER, "process")
 def apiserver(**options: Any) -> None:
     """The embedded Kubernetes API alone, with the CRDs of tinkerbell.org."""
-    run(frozenset({Service.APISERVER}), options)
+    run(services_of("apiserver", options), options)

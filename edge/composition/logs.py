@@ -7,7 +7,8 @@ ends when everything is written, or a second has passed.
 
 Lines for the journal have its priority in front, and no time of their own.
 
-A record may carry `fields` (`extra={"fields": {...}}`), which JSON lines have beside the message.
+A record may carry `fields` (`extra={"fields": {...}}`), which JSON lines have beside the message, and the journal as
+fields of its own (`journal`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -38,7 +39,7 @@ _GATHER_SECONDS = 0.02  # after a batch: the next lines are written together
 _ERROR_SECONDS = 0.1
 _END_SECONDS = 1.0
 
-_PRIORITIES: Final = ("<7>", "<7>", "<6>", "<4>", "<3>", "<2>")
+PRIORITIES: Final = ("<7>", "<7>", "<6>", "<4>", "<3>", "<2>")
 """Those of syslog, by a tenth of the level: debug, info, warning, err, crit."""
 
 _NO_FIELDS: Final[dict[str, Any]] = {}
@@ -69,7 +70,7 @@ class _TextFormatter(logging.Formatter):
         date = self._seconds.text(record)
         message = record.getMessage()
         if not message.isprintable():
-            message = _one_line(message)
+            message = one_line(message)
         line = f"{date},{int(record.msecs):03d} {record.levelname:<7} {record.name}: {message}"
         if record.exc_info:
             line = f"{line}\n{self.formatException(record.exc_info)}"
@@ -103,7 +104,7 @@ class _JsonFormatter(logging.Formatter):
             return orjson.dumps(_safe(entry)).decode()
 
 
-def _one_line(message: str) -> str:
+def one_line(message: str) -> str:
     """With `\\n` for a line break, and so on: a stranger's words in it forge no line and steer no terminal."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in message)
 
@@ -142,7 +143,7 @@ class StreamWriter(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Take the line in. logging holds the handler's lock meanwhile."""
         try:
-            line = self.format(record).encode("utf-8", "backslashreplace") + b"\n"
+            line = self.line(record)
         except Exception:
             self.handleError(record)
             return
@@ -150,15 +151,34 @@ class StreamWriter(logging.Handler):
             self._lost += 1
             return
         if self._lost:
-            line = b"%d log lines are missing here: standard error was not read fast enough\n" % self._lost + line
+            self._take(self.missing(self._lost))
             self._lost = 0
-        self._taken_bytes += len(line)
-        self._queue.put(line)
+        self._take(line)
         if self._thread is None:
             self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
             self._thread.start()
         if record.levelno >= logging.ERROR and not self._stuck:
             self._stuck = not self._written_within(_ERROR_SECONDS)
+
+    def _take(self, line: bytes) -> None:
+        self._taken_bytes += len(line)
+        self._queue.put(line)
+
+    # --- what a line is: other writers have others -------------------------------------------------------------------
+
+    def line(self, record: logging.LogRecord) -> bytes:
+        """A record as it is written."""
+        return self.format(record).encode("utf-8", "backslashreplace") + b"\n"
+
+    def missing(self, count: int) -> bytes:
+        """What says that so many are missing."""
+        return b"%d log lines are missing here: standard error was not read fast enough\n" % count
+
+    def write_lines(self, lines: Sequence[bytes]) -> None:
+        """Called by the thread, with all that wait."""
+        self._write(b"".join(lines))
+
+    # -----------------------------------------------------------------------------------------------------------------
 
     def reopen(self) -> None:
         """If it is a file: write to what has its name now, which is made if nothing has. Raises OSError."""
@@ -198,11 +218,11 @@ class StreamWriter(logging.Handler):
             with suppress(Empty):
                 while True:
                     waiting.append(self._queue.get_nowait())
-            batch = b"".join([line for line in waiting if isinstance(line, bytes)])
+            batch = [line for line in waiting if isinstance(line, bytes)]
             # Closed, or a full disk: nobody is left to tell.
             with suppress(OSError, ValueError):
-                self._write(batch)
-            self._written_bytes += len(batch)
+                self.write_lines(batch)
+            self._written_bytes += sum(map(len, batch))
             self._stuck = False
             for written in waiting:
                 if isinstance(written, threading.Event):
@@ -237,11 +257,11 @@ class _JournalFormatter(logging.Formatter):
         self._form = form
 
     def format(self, record: logging.LogRecord) -> str:
-        prefix = _PRIORITIES[min(record.levelno // 10, 5)]
+        prefix = PRIORITIES[min(record.levelno // 10, 5)]
         if self._form is not None:
             return prefix + self._form.format(record)
         message = record.getMessage()
-        lines = [f"{record.name}: {message if message.isprintable() else _one_line(message)}"]
+        lines = [f"{record.name}: {message if message.isprintable() else one_line(message)}"]
         if record.exc_info:
             lines += self.formatException(record.exc_info).splitlines()
         if record.stack_info:
@@ -282,14 +302,22 @@ def reopen() -> None:
                 log.warning("the log file can't be opened again, and lines go where they went: %s", error)
 
 
+def _handler(formatter: logging.Formatter | None) -> StreamWriter:
+    """To the journal with its own fields, if it is there and lines are for people; else to standard error."""
+    from edge.composition.journal import SOCKET, JournalWriter
+
+    journal = _to_journal(sys.stderr, os.environ.get("JOURNAL_STREAM", ""))
+    if journal and formatter is None and SOCKET.is_socket():
+        return JournalWriter(sys.stderr)
+    handler = StreamWriter(sys.stderr)
+    handler.setFormatter(_JournalFormatter(formatter) if journal else formatter or _TextFormatter())
+    return handler
+
+
 def set_up(level: str, form: str) -> None:
     """`level` as in logging's names, any case; `form` is `text` or `json`."""
-    handler = StreamWriter(sys.stderr)
     formatter = _JsonFormatter() if form == "json" else None
-    if _to_journal(sys.stderr, os.environ.get("JOURNAL_STREAM", "")):
-        handler.setFormatter(_JournalFormatter(formatter))
-    else:
-        handler.setFormatter(formatter or _TextFormatter())
+    handler = _handler(formatter)
     root = logging.getLogger()
     for before in root.handlers:
         if isinstance(before, StreamWriter):

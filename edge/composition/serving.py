@@ -23,6 +23,7 @@ from edge.composition import admin_token
 from edge.composition.host import NetworkState
 from edge.composition.network_services import NetworkServices, Sites
 from edge.composition.networks import HostNetworks, NetworkMetrics
+from edge.composition.readiness import Readiness
 from edge.composition.settings import Service, StackSettings
 from edge.dhcp import Changed, DhcpSettings, Quarantine, Responder
 from edge.http import AdminApp, MachineApp, MetadataSettings, admin_runner, build_app, machine_runner
@@ -67,21 +68,23 @@ class Serving:
         osie: OsieLookup,
         declined: Changed,
         relay_heard: Callable[[str], None] = lambda _: None,
-        not_ready: Callable[[], str],
+        readiness: Callable[[], Readiness],
+        metrics: CollectorRegistry,
         read_secret: ReadSecret,
     ) -> None:
         """`osie(namespace, name)` looks an OSIE up. `declined` hears of addresses going into quarantine, and out of it;
         `relay_heard` of the addresses of relays that speak for machines of their network.
 
-        `not_ready()` says why machines can't be served yet; empty: they can. `read_secret` asks the Kubernetes API.
+        `readiness()` says whether machines can be served; `metrics` is given what is counted here; `read_secret` asks
+        the Kubernetes API.
         Raises BinariesError, SettingsError, KeyFileError.
         """
         self._settings = settings
         self._exit = exit_stack
         self._networks = networks
         self._relay_heard = relay_heard
-        self._metrics = CollectorRegistry()
-        self._not_ready = not_ready
+        self._metrics = metrics
+        self._readiness = readiness
         self._inventory = inventory
         self._callers = callers
         self._journey = journey
@@ -97,7 +100,7 @@ class Serving:
         self._sites: Sites | None = None
         self._osie_files = OsieFiles(osie, self._cache) if self._cache is not None else None
         if self._osie_files is not None and metadata is not None:
-            self._app = self._machine_app(self._osie_files, metadata, boot.tls_ca, not_ready)
+            self._app = self._machine_app(self._osie_files, metadata, boot.tls_ca)
         gives_dhcp = Service.DHCP in wanted and edge.dhcp_mode is not DhcpMode.OFF
         self._services = {
             state.interface: NetworkServices(
@@ -146,7 +149,8 @@ class Serving:
                 self._networks,
                 tokens.holds,
                 registry=self._metrics,
-                ready=self._not_ready,
+                ready=lambda: self._readiness().problem,
+                note=lambda: "; ".join(self._readiness().notes),
             )
             sites = await self._listener(admin_runner(app), edge.admin_port, "admin HTTP", "--admin-port")
             await sites.follow("", edge.admin_address)
@@ -229,9 +233,7 @@ class Serving:
         )
         return files, server
 
-    def _machine_app(
-        self, osie_files: OsieFiles, metadata: MetadataSettings, agent_ca: bytes, not_ready: Callable[[], str]
-    ) -> MachineApp:
+    def _machine_app(self, osie_files: OsieFiles, metadata: MetadataSettings, agent_ca: bytes) -> MachineApp:
         app = build_app(
             inventory=self._inventory,
             callers=self._callers,
@@ -243,7 +245,7 @@ class Serving:
             metadata=metadata,
             agent_ca=agent_ca,
             default_osie=self._settings.edge.default_osie,
-            ready=not_ready,
+            ready=lambda: self._readiness().problem,
             fast_path=self._settings.edge.fast_path,
         )
         self._exit.callback(app.close)

@@ -23,6 +23,7 @@ from edge.callers import UNSEEN, Callers, Neighbours
 from edge.composition.host import NetworkState
 from edge.composition.network_services import tcp_advice
 from edge.composition.networks import HostNetworks
+from edge.composition.readiness import ApiContact, Readiness
 from edge.composition.serving import Serving
 from edge.composition.settings import EDGE, Service, StackSettings
 from edge.journey.agents import AgentJourney
@@ -39,9 +40,11 @@ from tink.files.data_directory import claim
 from tink.kube.cache import Informer, ObjectCompressor
 from tink.kube.client import ApiError, KubeClient, KubeConfigError
 from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError, apply, load, resource_type
+from tink.kube.metrics import ClientMetrics, ControllerMetrics, InformerMetrics, LeaderMetrics
 from tink.kube.resources import CRD, HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW, ResourceType
-from tink.kube.runtime import LeaderElectionConfig, LeaderElector, pod_namespace
+from tink.kube.runtime import Controller, LeaderElectionConfig, LeaderElector, pod_namespace
 from tink.metal3.webhook import HostConversion
+from tink.metrics.process import process_registry
 from tink.server import WorkflowServer
 from tink.webhooks import SERVICE_PORT, Admission, Hook, Webhooks, unregister
 
@@ -51,6 +54,8 @@ Manifests = list[tuple[Path, Raw]]
 """Objects, each with the file that it came from."""
 
 _HOOKS = frozenset({Service.WEBHOOKS, Service.CONVERSION})
+_WRITERS = frozenset({Service.CONTROLLER, Service.SERVER}) | _HOOKS
+"""What has nothing to do while the API is away; the edge has."""
 
 _SYNC_SECONDS = 30.0  # seconds without a further object of a list; an API that answers lists thousands in far less
 
@@ -78,6 +83,11 @@ class Stack:
         self._networks: HostNetworks | None = None
         self._mistakes: MistakeWriter | None = None
         self._pending = PendingWorkflows()
+        self._elector: LeaderElector | None = None
+        self._controllers: dict[str, Controller] = {}
+        self._contact = ApiContact(lambda: self._informers.values(), self.journey.announce)
+        self.metrics = process_registry(lambda: self.not_ready)
+        """What Prometheus is given."""
 
     async def start(self) -> None:
         """Start every service of the settings; ready when it returns. Raises StackError or the part's own error."""
@@ -96,9 +106,26 @@ class Stack:
 
     @property
     def not_ready(self) -> str:
-        """Why machines can't be served: what /readyz says. Empty: they can."""
+        """Why this process can't do its work, such as serve machines: what /readyz says. Empty: it can."""
+        services = self._settings.services
         reasons = [self._not_ready, self._networks.not_ready() if self._networks is not None else ""]
-        return next(filter(None, [*reasons, *(informer.denied for informer in self._informers.values())]), "")
+        reasons += [informer.denied for informer in self._informers.values()]
+        if services & _WRITERS and not services & EDGE:
+            reasons.append(self._contact.problem)
+        return next(filter(None, reasons), "")
+
+    @property
+    def readiness(self) -> Readiness:
+        """The same, with what operators are told beside it."""
+        return Readiness(self.not_ready, tuple(filter(None, (self._contact.note, self._leadership()))))
+
+    def _leadership(self) -> str:
+        elector = self._elector
+        if elector is None:
+            return ""
+        if elector.is_leader:
+            return "this replica leads"
+        return f"this replica is on standby; {elector.leader or 'nobody'} leads"
 
     @property
     def networks(self) -> list[NetworkState]:
@@ -137,6 +164,7 @@ class Stack:
             kubeconfig = await self._start_api()
         client = await _connect(kubeconfig)
         self._exit.push_async_callback(client.close)
+        self.metrics.register(ClientMetrics(client))
         if Service.APISERVER in settings.services:
             await self._apply(client, [(Path("tinkedge"), definition) for definition in generate()])
         manifests = load(settings.manifests) if settings.manifests is not None else []
@@ -164,6 +192,7 @@ class Stack:
     async def _start_api(self) -> Path:
         api = self._api = ApiServer(self._settings.data_dir, port=self._settings.api_port)
         await api.start()
+        self.metrics.register(api.metrics())
         self._exit.push_async_callback(api.stop)
         log.info("embedded API on %s, kubeconfig %s", api.url, api.kubeconfig)
         return api.kubeconfig
@@ -183,6 +212,8 @@ class Stack:
             for resource, users in needed.items()
             if users & wanted
         }
+        self.metrics.register(InformerMetrics(informers.values()))
+        self.metrics.register(ControllerMetrics(self._controllers))
         serving, mistakes, conditions = None, None, ConditionWriter(client)
         callers = self._callers()
         networks = self._networks = HostNetworks(self._settings.networks, self.journey.announce)
@@ -191,6 +222,7 @@ class Stack:
             self._follow(informers[HARDWARE], informers[WORKFLOW], conditions)
             mistakes = self._mistakes = MistakeWriter(client, informers[HARDWARE], informers.get(OSIE), self._site)
             networks.on_change(mistakes.networks_changed)
+            self._controllers |= {"hardware-conditions": conditions.runtime, "hardware-mistakes": mistakes.runtime}
             serving = Serving(
                 self._settings,
                 self._exit,
@@ -202,18 +234,24 @@ class Stack:
                 osie=informers[OSIE].get if OSIE in informers else lambda _namespace, _name: None,
                 declined=conditions.changed,
                 relay_heard=mistakes.relay_heard,
-                not_ready=lambda: self.not_ready,
+                readiness=lambda: self.readiness,
+                metrics=self.metrics,
                 read_secret=lambda namespace, name: client.get(SECRET, name, namespace),
             )
         if Service.CONTROLLER in wanted:
+            self._elector = self._electing(client)
+            if self._elector is not None:
+                self.metrics.register(LeaderMetrics(self._elector))
             controller = WorkflowController(
                 client,
                 workflows=informers[WORKFLOW],
                 hardware=informers[HARDWARE],
                 templates=informers[TEMPLATE],
                 settings=self._settings.controller,
-                elector=self._elector(client),
+                elector=self._elector,
             )
+            self._controllers["workflow"] = controller.runtime
+            self.metrics.register(controller.metrics)
             self._spawn(controller.run(), "controller")
         if Service.SERVER in wanted:
             await self._start_server(client, informers, callers, networks)
@@ -231,6 +269,7 @@ class Stack:
         if serving is not None and mistakes is not None:
             await serving.start_for_operators()
             self._spawn(serving.run(), "edge")
+            self._spawn(self._contact.run(), "contact with the API")
             self._spawn(conditions.run(), "conditions")
             self._spawn(mistakes.run(), "mistakes of Hardware")
 
@@ -241,7 +280,7 @@ class Stack:
         mode = self._settings.edge.dhcp_mode
         return self._networks.site(self._mistakes.relayed if self._mistakes is not None else (), mode)
 
-    def _elector(self, client: KubeClient) -> LeaderElector | None:
+    def _electing(self, client: KubeClient) -> LeaderElector | None:
         """Who decides which of several controllers works; None where there is one only."""
         if not self._settings.leader_elect:
             return None
@@ -294,6 +333,7 @@ class Stack:
 
     async def _serve(self, webhooks: Webhooks) -> None:
         self._exit.push_async_callback(webhooks.stop)
+        self.metrics.register(webhooks.metrics)
         try:
             await webhooks.start()
         except OSError as error:
@@ -354,6 +394,7 @@ class Stack:
             port = self._settings.grpc_port
             raise StackError(f"{error.strerror or error}: {tcp_advice(error, port, '--grpc-port')}") from error
         self._exit.push_async_callback(server.stop)
+        self.metrics.register(server.metrics())
         networks.add_follower(_AgentsNetworks(server, networks, self._settings.grpc_port))
 
     # --- how a part is started and watched ------------------------------------------------------------------------

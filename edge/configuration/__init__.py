@@ -24,7 +24,7 @@ from edge.configuration.options import (
     settable,
     variable,
 )
-from edge.configuration.origin import Origin, origins
+from edge.configuration.origin import Origin, origins, place
 from edge.configuration.values import apply, check, file_of, unknown_variables
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "group_of",
     "key",
     "origins",
+    "place",
     "prepare",
     "read",
     "reads_file",

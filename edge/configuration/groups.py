@@ -42,7 +42,7 @@ GROUPS: Final[dict[str, tuple[str, ...]]] = {
         "empty-checksum-type",
     ),
     "Storage and cache": ("cache-size", "allow-upstream"),
-    "Operators": ("admin-address", "admin-port", "admin-token-file", "health-address"),
+    "Operators": ("admin-address", "admin-port", "admin-token-file", "metrics-address", "health-address"),
     "Logging": ("log-format",),
     "Advanced": ("fast-path",),
     "The agent": (

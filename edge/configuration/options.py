@@ -20,7 +20,7 @@ TOOLS: Final = ("backup", "doctor", "health", "metadata-url", "move", "restore",
 _SHARED: Final = frozenset(
     {
         *("admin-address", "admin-port", "admin-token-file", "api-port", "data-dir", "health-address", "http-port"),
-        *("interface", "ipxe-dir", "metadata-token-key", "metadata-token-lifetime", "public-ip"),
+        *("interface", "ipxe-dir", "metadata-token-key", "metadata-token-lifetime", "metrics-address", "public-ip"),
     }
 )
 _OTHERWISE: Final = frozenset({("watch", "interface")})

@@ -35,9 +35,9 @@ class Origin:
 def origins(ctx: click.Context, args: Sequence[str]) -> Iterator[Origin]:
     """Of all options of the command of `ctx`, which has been made from `args`."""
     command = ctx.command
-    given, _, _ = command.make_parser(click.Context(command)).parse_args(list(args))
     file = file_of(ctx)
     entries = file.entries(ctx.info_name or "") if file is not None else {}
+    given, _, _ = command.make_parser(click.Context(command)).parse_args(list(args))
     for option in settable(command):
         name = str(option.name)
         match ctx.get_parameter_source(name):
@@ -56,6 +56,21 @@ def origins(ctx: click.Context, args: Sequence[str]) -> Iterator[Origin]:
         if found.key in SECRETS and found.value is not None:
             found = Origin(found.key, "(not shown)", found.source, found.where)
         yield found
+
+
+def place(ctx: click.Context, name: str) -> str:
+    """Where the value of one option is from, by its key, as `Origin.text` has it."""
+    option = next(each for each in settable(ctx.command) if key(each) == name)
+    file = file_of(ctx)
+    match ctx.get_parameter_source(str(option.name)):
+        case ParameterSource.COMMANDLINE:
+            return "flag"
+        case ParameterSource.ENVIRONMENT:
+            return f"env {_variable(option)}"
+        case ParameterSource.DEFAULT_MAP if file is not None:
+            return f"{file.path}:{file.entries(ctx.info_name or '')[name].line}"
+        case _:
+            return "default"
 
 
 def _variable(option: click.Option) -> str:

@@ -6,7 +6,7 @@
                                       `event: notice` is about the edge itself: a network that it can't serve
     /api/v1/networks                  the networks that face machines: address, link, and what keeps one from serving
     /metrics                          Prometheus
-    /healthz, /readyz                 as on the machines' port, which goes with its address
+    /healthz, /livez, /readyz         as on the machines' port, which goes with its address
 
 What names a machine is for those who have the token (`edge.composition.admin_token`, `Authorization: Bearer`): loopback
 is open to every user of the host, and to every program that fetches what it is told to. Metrics are numbers without
@@ -81,19 +81,23 @@ class AdminApp:
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
         registry: CollectorRegistry | None = None,
         ready: Callable[[], str] = lambda: "",
+        note: Callable[[], str] = lambda: "",
     ) -> None:
         """`admits(token)`: whether a token is good. `registry` has the metrics of the other servers; the journey's are
-        added. `ready()` gives why machines can't be served, or an empty string.
+        added. `ready()` gives why machines can't be served, or an empty string, `note()` what operators are told
+        beside "ok".
         """
         self._metrics = registry if registry is not None else CollectorRegistry()
         self._metrics.register(JourneyMetrics(journey, inventory))
         self._api = _Api(journey, inventory, networks, heartbeat_seconds)
         self._ready = ready
+        self._note = note
         self._admits = admits
         self._refused = OncePer(_SAY_AGAIN_SECONDS, 256)
         self._open: dict[str, _Handler] = {
             "/metrics": self._show_metrics,
             "/healthz": self._health,
+            "/livez": self._health,
             "/readyz": self._readiness,
         }
         self._guarded: dict[str, _Handler] = {
@@ -149,7 +153,9 @@ class AdminApp:
 
     async def _readiness(self, _request: web.Request) -> web.Response:
         problem = self._ready()
-        return text("ok") if not problem else text(f"not ready: {problem}", status=503)
+        if problem:
+            return text(f"not ready: {problem}", status=503)
+        return text(": ".join(filter(None, ("ok", self._note()))))
 
 
 def admin_runner(app: AdminApp, limits: Limits = LIMITS) -> web.BaseRunner:

@@ -131,6 +131,11 @@ class ConditionWriter:
 
     # --- writing ------------------------------------------------------------------------------------------------
 
+    @property
+    def runtime(self) -> Controller:
+        """Its queue and workers."""
+        return self._controller
+
     async def run(self) -> None:
         """Write for ever."""
         try:

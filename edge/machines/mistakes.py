@@ -76,6 +76,11 @@ class MistakeWriter:
         """The networks that relays were heard of, here or by another edge."""
         return tuple(self._relayed)
 
+    @property
+    def runtime(self) -> Controller:
+        """Its queue and workers."""
+        return self._controller
+
     async def run(self) -> None:
         """Write for ever."""
         try:

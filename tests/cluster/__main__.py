@@ -48,7 +48,7 @@ SECONDS = 4.0
 """Each of the actions, so that Workflows run while pods are replaced."""
 MAC = "52:54:00:12:34:56"
 BOOT_SECONDS = 600
-ELSEWHERE = {"Certificate", "ServiceMonitor"}
+ELSEWHERE = {"Certificate", "PrometheusRule", "ServiceMonitor"}
 """Kinds that others define."""
 
 

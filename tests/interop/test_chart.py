@@ -27,7 +27,7 @@ Raw = dict[str, Any]
 
 SCHEMAS = Path(__file__).parent / "chart" / "schemas.json"
 SETS = ["default", "edges", "service", "everything"]
-ELSEWHERE = {"Certificate", "ServiceMonitor"}
+ELSEWHERE = {"Certificate", "PrometheusRule", "ServiceMonitor"}
 """Kinds that others define."""
 
 
@@ -251,6 +251,11 @@ def test_tls_files_are_where_the_settings_say(objects: dict[str, Objects]) -> No
             assert ("tls" in volumes) == (role == "server")
     certificate = objects["service"].one("Certificate", "tinkedge-server")
     assert certificate["spec"]["ipAddresses"] == ["10.1.0.250"]
+
+
+def test_alerts_are_those_of_prometheus_alone(objects: dict[str, Objects]) -> None:
+    made = objects["service"].one("PrometheusRule", "tinkedge")["spec"]
+    assert made == yaml.safe_load((DEPLOY / "prometheus" / "alerts.yaml").read_text())
 
 
 def test_keys_are_made_once_and_kept(objects: dict[str, Objects]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,6 +83,21 @@ def test_firewall_rule_that_drops_what_machines_send_is_named(host: Doctor, tool
     assert ran.popen.returncode == 1
     disabled = ["--dhcp-mode", "off", "--disable", "tftp", "--disable", "server"]
     assert "firewall" not in host.found(*disabled)
+
+
+def test_documented_firewall_is_taken_by_nft_and_lets_machines_in(host: Doctor) -> None:
+    paper = (Path(__file__).resolve().parents[2] / "docs" / "operating.md").read_text()
+    (text,) = re.findall(r"^```\n(table inet tinkedge .*?)^```", paper, re.MULTILINE | re.DOTALL)
+    rules = host.directory / "nftables.conf"
+    # Also what is there for whoever needs it.
+    rules.write_text(re.sub(r"^ +# (ip saddr .* accept)$", r"\1", text, flags=re.MULTILINE))
+    for words in (["-c", "-f", str(rules)], ["-f", str(rules)]):
+        ran = host.run(IN_EDGE, "nft", *words)
+        assert ran.popen.returncode == 0, ran.out
+    assert host.found(severity="error") == {}
+    without = host.run(IN_EDGE, "nft", "flush", "set", "inet", "tinkedge", "machines")
+    assert without.popen.returncode == 0, without.out
+    assert "firewall" in host.found(severity="warning"), "the check does not see the rules at all"
 
 
 def test_port_that_somebody_else_has_is_named_with_its_holder(host: Doctor) -> None:

@@ -250,6 +250,9 @@ async def test_webhook_behind_a_service_registers_with_its_role_and_needs_all_of
             await empty_site.client.patch(SECRET, "tinkedge-webhook-ca", "tinkedge", {"data": data})
         webhooks = Webhooks(client, [HostConversion(ConversionSettings())], address)
         await webhooks.start()
+        running = asyncio.create_task(webhooks.run())
+        await until(lambda: not any(grant.verb == "watch" for grant in standing.unused()))
+        running.cancel()
         await webhooks.stop()
     finally:
         await client.close()

@@ -103,6 +103,8 @@ def wish(method: str, path: str, query: dict[str, str]) -> Wish:
     verb = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}.get(method, "get")
     if verb == "get" and not name:
         verb = "watch" if query.get("watch") == "true" else "list"
+        # A selector for one name is that name, to Kubernetes' authorizers (k8s.io/apiserver, RequestInfoFactory).
+        name = query.get("fieldSelector", "").partition("metadata.name=")[2]
     return Wish(verb, group, f"{plural}/{subresource}" if subresource else plural, namespace, name)
 
 

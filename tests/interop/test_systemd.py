@@ -94,6 +94,15 @@ def test_lines_in_the_journal_have_priorities_and_no_second_time(host: SystemdHo
     assert any(line.startswith("edge.composition.stack: ready") for line in lines)
 
 
+def test_journal_is_asked_for_a_machine_and_prometheus_for_the_process(host: SystemdHost) -> None:
+    said = host.journal("-u", "tinkedge", f"TINKEDGE_MAC={MAC}", "TINKEDGE_STEP=dhcp", "-o", "cat").splitlines()
+    assert said
+    assert all(f": {MAC} dhcp " in line for line in said), said
+    metrics = host.run("curl", "-sf", "http://127.0.0.1:7081/metrics").splitlines()
+    assert "tinkedge_ready 1.0" in metrics
+    assert any(line.startswith("process_resident_memory_bytes ") for line in metrics), "the unit hides /proc/stat"
+
+
 def test_process_that_stands_still_is_ended_by_the_watchdog_and_starts_again(host: SystemdHost) -> None:
     host.run("mkdir", "-p", "/run/systemd/system/tinkedge.service.d")
     host.write("/run/systemd/system/tinkedge.service.d/fast.conf", "[Service]\nWatchdogSec=4s")

@@ -21,12 +21,14 @@ from pathlib import Path
 
 import orjson
 from aiohttp import web
+from prometheus_client.registry import Collector
 
 from tink.apiserver import conversion, credentials, errors
 from tink.apiserver.admission import webhooks
 from tink.apiserver.controllers import GarbageCollector, Lifecycle
 from tink.apiserver.errors import ApiServerError
 from tink.apiserver.http import Api, http_logger
+from tink.apiserver.metrics import ApiServerMetrics
 from tink.apiserver.read import Broadcaster, Lists
 from tink.apiserver.requests import Body, Target, WriteOptions
 from tink.apiserver.resources import Registry, builtin, definitions, webhook_configurations
@@ -77,6 +79,7 @@ class ApiServer:
         self._lifecycle = Lifecycle(self._store, self._registry, self._verbs, now)
         self._garbage_collector = GarbageCollector(self._store, self._registry, self._verbs)
         self._runner: web.AppRunner | None = None
+        self._api: Api | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._schemas: dict[str, tuple[bytes, int]] = {}
 
@@ -95,6 +98,12 @@ class ApiServer:
         """Where the server listens, e.g. https://127.0.0.1:6443."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"https://{host}:{self._port}"
+
+    def metrics(self) -> Collector:
+        """For Prometheus, of a server that has started."""
+        if self._api is None:
+            raise RuntimeError("the API server has not been started")
+        return ApiServerMetrics(self._api.counts, self._data_dir / "state.db", lambda: self.refusal)
 
     async def start(self) -> None:
         """Open the state, listen, and write the kubeconfig. Raises ApiServerError with what to do."""
@@ -123,7 +132,7 @@ class ApiServer:
         except StorageError as error:
             raise ApiServerError(f"{self._data_dir / 'state.db'}: {error}") from error
         lists = Lists(self._store, self._broadcaster)
-        api = Api(self._store, self._registry, self._verbs, lists, token, self._now)
+        api = self._api = Api(self._store, self._registry, self._verbs, lists, token, self._now)
         # A watch whose client has gone must end: nothing else would see it until the next change.
         self._runner = web.AppRunner(
             api.application(),

@@ -22,6 +22,7 @@ from functools import partial
 from tink.api.v1alpha2 import Raw, WorkflowState
 from tink.controller.ages import TimestampAges
 from tink.controller.events import COMPONENT, event_for
+from tink.controller.metrics import WorkflowMetrics
 from tink.controller.reconcile import Outcome, Patch, Render, reconcile, references, refused, timestamps, to_be_rendered
 from tink.controller.settings import ControllerSettings
 from tink.kube.cache import Index, Informer
@@ -113,9 +114,16 @@ class WorkflowController:
         self._following = False
         self._waiting: Index[NamespacedName, ObjectReference] = Index()
         """Workflows, by what they wait for."""
+        self.metrics = WorkflowMetrics()
         workflows.add_event_handler(self._changed, self._gone)
+        workflows.add_event_handler(self.metrics.apply, self.metrics.remove)
         hardware.add_event_handler(lambda new, _: self._appeared("Hardware", new))
         templates.add_event_handler(lambda new, _: self._appeared("Template", new))
+
+    @property
+    def runtime(self) -> Controller:
+        """Its queue and workers."""
+        return self._controller
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -234,9 +242,12 @@ def _log(workflow: Raw, patch: Patch, before: str | None) -> None:
     if patch.subresource != "status":
         return
     if after != before:
-        log.info("Workflow %s: %s -> %s%s", NamespacedName.of(workflow), before or "(new)", after, _why(status))
+        fields = {"workflow": str(NamespacedName.of(workflow)), "state": after or "", "before": before or ""}
+        why = _why(status)
+        log.info("Workflow %s: %s -> %s%s", fields["workflow"], before or "(new)", after, why, extra={"fields": fields})
     elif not after:
-        log.info("Workflow %s is not prepared yet%s", NamespacedName.of(workflow), _why(status))
+        name = str(NamespacedName.of(workflow))
+        log.info("Workflow %s is not prepared yet%s", name, _why(status), extra={"fields": {"workflow": name}})
 
 
 def _shown_state(workflow: Raw) -> str | None:

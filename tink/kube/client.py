@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,6 +23,7 @@ from yarl import URL
 
 from tink.api.v1alpha2 import Raw
 from tink.kube.resources import ResourceType
+from tink.metrics import Histograms
 
 MERGE_PATCH = "application/merge-patch+json"
 """RFC 7386: null removes a field, a list is replaced whole."""
@@ -31,6 +34,10 @@ _MESSAGE_LIMIT = 2000
 _PROBES = {socket.TCP_KEEPIDLE: 20, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
 """Seconds of silence after which the other end of a watch is asked for a sign of life, seconds between two questions,
 and how many are left without an answer."""
+
+_BUCKETS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
+"""Bounds in seconds, those of Kubernetes' own clients."""
+_NO_ANSWER = "<error>"  # client-go's word in the place of a status
 
 Authorize = Callable[[], Awaitable[Mapping[str, str]]]
 """Gives the headers that authenticate a request; asked before each, because tokens expire."""
@@ -93,7 +100,15 @@ class KubeClient:
         proxy: str | None = None,
         server_hostname: str | None = None,
         close: Callable[[], Awaitable[None]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`clock`, in seconds, says how long answers take."""
+        self._clock = clock
+        self._host = URL(url).authority
+        self.requests: Counter[tuple[str, str, str]] = Counter()
+        """How many there were, by status, method and host."""
+        self.durations = Histograms(_BUCKETS)
+        """Seconds until an answer began, by method and host."""
         self.url = url.rstrip("/")
         self._authorize = authorize
         self._proxy = proxy
@@ -228,9 +243,10 @@ class KubeClient:
 
     @asynccontextmanager
     async def watch(
-        self, resource: ResourceType, namespace: str | None, resource_version: str, seconds: int
+        self, resource: ResourceType, namespace: str | None, resource_version: str, seconds: int, *, name: str = ""
     ) -> AsyncIterator[aiohttp.StreamReader]:
-        """The raw stream of a watch (a line of JSON per event) that the API ends after about `seconds`.
+        """The raw stream of a watch (a line of JSON per event) that the API ends after about `seconds`; with `name`, of
+        that object alone, for which the right to watch that one suffices.
 
         Silence longer than that, or 50 s without a sign of life, is a dead connection and raises UnreachableError.
         Raises ApiError.
@@ -241,6 +257,8 @@ class KubeClient:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(seconds),
         }
+        if name:
+            query["fieldSelector"] = f"metadata.name={name}"
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=seconds + 15)
         async with self._request("GET", resource.path(namespace), timeout=timeout, query=query) as response:
             _probe(response)
@@ -280,6 +298,7 @@ class KubeClient:
         headers = {"Accept": "application/json", **await self._authorize()}
         if body is not None:
             headers["Content-Type"] = content
+        begun, code = self._clock(), _NO_ANSWER
         try:
             async with self._session.request(
                 method,
@@ -292,6 +311,8 @@ class KubeClient:
                 server_hostname=self._server_hostname,
                 allow_redirects=False,
             ) as response:
+                code = str(response.status)
+                self._answered(code, method, begun)
                 if response.status >= 300:
                     raise await _error(response)
                 yield response
@@ -302,6 +323,13 @@ class KubeClient:
             if not self._session.closed:
                 raise
             raise UnreachableError(f"{method} {self.url}{path}: this client is closed") from error
+        finally:
+            if code == _NO_ANSWER:
+                self._answered(code, method, begun)
+
+    def _answered(self, code: str, method: str, begun: float) -> None:
+        self.requests[code, method, self._host] += 1
+        self.durations[method, self._host].observe(self._clock() - begun)
 
 
 def _probe(response: aiohttp.ClientResponse) -> None:

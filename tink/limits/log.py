@@ -9,7 +9,7 @@ what is left out    lines that nothing was written of are counted; the first lin
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 
 from tink.limits.once_per import OncePer
 
@@ -41,10 +41,11 @@ class LimitedLog:
         key: Hashable = None,
         owner: Hashable = None,
         exc_info: bool = False,
+        fields: Mapping[str, object] | None = None,
     ) -> bool:
         """Write a line unless it was written lately (`key`; None: it is like no other), or there are too many.
 
-        Whether it was written.
+        `fields` go beside it, for those who read logs with programs. Whether it was written.
         """
         now = self._clock()
         if key is None:
@@ -54,12 +55,19 @@ class LimitedLog:
             self._log.warning("%d more lines like the last ones were left out", self._left_out)
             self._left_out = 0
         if due:
-            self._log.log(level, message, *args, exc_info=exc_info)
+            self._log.log(level, message, *args, exc_info=exc_info, extra={"fields": fields} if fields else None)
         elif key not in self._once:
             self._left_out_since = self._left_out_since if self._left_out else now
             self._left_out += 1
         return due
 
-    def warning(self, message: str, *args: object, key: Hashable = None, owner: Hashable = None) -> bool:
+    def warning(
+        self,
+        message: str,
+        *args: object,
+        key: Hashable = None,
+        owner: Hashable = None,
+        fields: Mapping[str, object] | None = None,
+    ) -> bool:
         """As `log`, on that level."""
-        return self.log(logging.WARNING, message, *args, key=key, owner=owner)
+        return self.log(logging.WARNING, message, *args, key=key, owner=owner, fields=fields)

@@ -122,6 +122,11 @@ class Metal3Controller:
             lambda old: self._released(self._references.remove(old)),
         )
 
+    @property
+    def runtimes(self) -> dict[str, Controller]:
+        """Queues and workers, by the names that metrics give them."""
+        return {"host": self._controller, "host-safety": self._safety}
+
     async def run(self) -> None:
         """Work until cancelled."""
         await self._wait_for_cache_sync()

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
-from tink.kube.cache import Informer
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from tink.kube.cache import AWAY_SECONDS, Informer
 from tink.kube.client import ApiError, KubeClient, NotFoundError
+from tink.kube.metrics import ClientMetrics, ControllerMetrics, InformerMetrics, LeaderMetrics
 from tink.kube.resources import HARDWARE, HARDWARE_DATA, HOST_V1ALPHA1, HOST_V1BETA1, WORKFLOW, ResourceType
-from tink.kube.runtime import LeaderElectionConfig, LeaderElector
+from tink.kube.runtime import Controller, LeaderElectionConfig, LeaderElector
 from tink.limits.backoff import Backoff
 from tink.metal3.controller import Metal3Controller
 from tink.metal3.settings import Metal3Settings
@@ -64,7 +68,7 @@ class _OtherVersionError(Exception):
     """What is followed is served no more."""
 
 
-class Follower:
+class Follower(Collector):
     """One API's hosts. `namespace` None: those of all namespaces; `election` None: there is one replica only."""
 
     def __init__(
@@ -83,11 +87,39 @@ class Follower:
         self._settings = settings
         self._election = election
         self._check_seconds = check_seconds
+        self._client: KubeClient | None = None
+        self._elector: LeaderElector | None = None
+        self._informers: list[Informer] = []
+        self._controllers: dict[str, Controller] = {}
+        self._waiting = "starting"
+
+    @property
+    def not_ready(self) -> str:
+        """Why hosts are not followed; empty: they are, by this replica or by the one that leads."""
+        if self._waiting:
+            return self._waiting
+        for informer in self._informers:
+            if not informer.has_synced:
+                return f"the API has not listed {informer.resource.plural} yet"
+            if informer.denied or informer.failing_for > AWAY_SECONDS:
+                return informer.denied or f"the Kubernetes API has not answered for {informer.failing_for:.0f} s"
+        return ""
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics, of what there is at the moment: for a registry of Prometheus."""
+        if self._client is not None:
+            yield from ClientMetrics(self._client).collect()
+        yield from InformerMetrics(self._informers).collect()
+        yield from ControllerMetrics(self._controllers).collect()
+        if self._elector is not None:
+            yield from LeaderMetrics(self._elector).collect()
 
     async def run(self) -> None:
         """Keep Hardware in step until cancelled. Raises KubeConfigError."""
         async with await KubeClient.connect(self._kubeconfig, self._context) as client:
+            self._client = client
             elector = LeaderElector(client, self._election) if self._election is not None else None
+            self._elector = elector
             while True:
                 hosts, details = await self._served(client)
                 informers, controller = self._controller(client, hosts, details, elector)
@@ -130,13 +162,15 @@ class Follower:
             try:
                 hosts = await served_hosts(client, self._namespace)
                 if hosts is not None:
-                    return hosts, await is_served(client, HARDWARE_DATA, self._namespace)
+                    details = await is_served(client, HARDWARE_DATA, self._namespace)
+                    self._waiting = ""
+                    return hosts, details
                 problem = "the API serves no BareMetalHosts yet (`tinkedge crds --metal3`)"
             except ApiError as error:
                 problem = str(error)
             if problem != logged:
                 log.warning("%s; waiting", problem)
-                logged = problem
+                logged = self._waiting = problem
             await asyncio.sleep(backoff.next())
 
     def _controller(
@@ -155,7 +189,9 @@ class Follower:
             settings=self._settings,
             elector=elector,
         )
-        return [each for each in (data, hardware, workflows, following) if each is not None], controller
+        self._informers = [each for each in (data, hardware, workflows, following) if each is not None]
+        self._controllers = controller.runtimes
+        return self._informers, controller
 
     async def _watch(self, client: KubeClient, hosts: ResourceType, details: bool) -> None:
         """Raises _OtherVersionError when something else is served, or can be read, than is followed."""

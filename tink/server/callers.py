@@ -111,7 +111,8 @@ class Callers:
         """
         why = why if peer in why else f"{peer} asked as {agent_id!r}: {why}"
         limited, what = (self.of_machines, (key, peer)) if any(key) else (self.of_strangers, peer)
-        said = limited.warning("agent %r at %s refused: %s", agent_id, peer, why, key=what)
+        fields = {"agent": agent_id, "hardware": str(key) if any(key) else "", "address": peer, "outcome": "refused"}
+        said = limited.warning("agent %r at %s refused: %s", agent_id, peer, why, key=what, fields=fields)
         if said:
             self._observe(AgentActivity(agent_id, peer, ActivityKind.REFUSED, why, str(key)))
         return said

@@ -1,7 +1,7 @@
 """What gRPC's own tools ask any server: the health service (probes, load balancers) and reflection (grpcurl).
 
-Health is NOT_SERVING until `ready`, and again from `draining` on; for the server as a whole (the empty name) and for
-the service of the agents alike.
+Health is NOT_SERVING until `ready`, from `not_ready` until the next `ready`, and from `draining` on; for the server
+as a whole (the empty name) and for the service of the agents alike.
 """
 
 from __future__ import annotations
@@ -41,6 +41,10 @@ class HealthAndReflection:
     async def ready(self) -> None:
         """Agents can be served."""
         await self._say(health_pb2.HealthCheckResponse.SERVING)
+
+    async def not_ready(self) -> None:
+        """Agents can't be served at the moment."""
+        await self._say(health_pb2.HealthCheckResponse.NOT_SERVING)
 
     async def draining(self) -> None:
         """No more of them, for good."""

@@ -80,6 +80,7 @@ class Reports:
         elsewhere = peer not in self._agents.addresses(key)
         if elsewhere:
             story += f" (so says {peer})"  # it has shown something else, or nothing is asked
-        log.info("Workflow %s: agent %s: %s", name, agent_id, story)
+        fields = {"workflow": name, "agent": agent_id, "hardware": str(key), "address": peer}
+        log.info("Workflow %s: agent %s: %s", name, agent_id, story, extra={"fields": fields})
         kind = ActivityKind.EVENT
         self._observe(AgentActivity(agent_id, peer, kind, story, str(key), name, elsewhere=elsewhere))

@@ -14,6 +14,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -24,7 +25,7 @@ from proto import workflow_pb2 as pb
 from proto.output_pb2_grpc import add_OutputServiceServicer_to_server
 from proto.workflow_pb2_grpc import add_WorkflowServiceServicer_to_server
 from tink.api.v1alpha2 import Raw, WorkflowState
-from tink.kube.cache import Informer
+from tink.kube.cache import AWAY_SECONDS, Informer
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.objects import NamespacedName
 from tink.server.activity import ActivityKind, ActivityObserver, AgentActivity, never_raising
@@ -39,6 +40,7 @@ from tink.server.connections.options import channel_options, connection_limits
 from tink.server.dispatch.streams import AgentStreams
 from tink.server.events import BusyError, EventStore, StaleError, WorkflowGoneError
 from tink.server.health import HealthAndReflection
+from tink.server.metrics import ServerMetrics
 from tink.server.older.polls import Polls
 from tink.server.older.service import SERVICES as OLDER_SERVICES
 from tink.server.older.service import OlderAgents, refusal
@@ -54,6 +56,8 @@ from tink.workflow.status import InvalidStatusError, name_of, state_of
 
 log = logging.getLogger(__name__)
 
+_LOOK_SECONDS, _LOOK_SOON_SECONDS = 1.0, 0.2
+"""How often it is looked whether agents can be served: while they are, and while they are not."""
 _SWEEP_SECONDS = 30.0
 """How often it is looked for older agents that are gone."""
 
@@ -138,7 +142,8 @@ class WorkflowServer:
         self._guard: Guard | None = None
         self._limiter: ConcurrencyLimiter | None = None
         self._guarding: asyncio.Task[None] | None = None
-        self._stopping = False
+        self._stopping = asyncio.Event()
+        self._serving = False
         workflows.add_event_handler(self._workflow_changed, self._workflow_gone)
         hardware.add_event_handler(self._hardware_changed, self._hardware_gone)
 
@@ -164,8 +169,14 @@ class WorkflowServer:
         except BaseException:
             await self._end_servers([*self._servers])
             raise
-        self._spawn(self._say_when_ready())
+        self._spawn(self._follow_readiness())
         self._sweep_sessions()
+
+    def metrics(self) -> ServerMetrics:
+        """For Prometheus, of a server that has started."""
+        if self._limiter is None:
+            raise RuntimeError("the server has not been started")
+        return ServerMetrics(self._limiter.counts, self._streams.__len__, lambda: self._serving)
 
     async def listen_at(self, addresses: Collection[str]) -> None:
         """Listen at these addresses (host:port each) and no others, from `start` on. Raises OSError.
@@ -212,7 +223,7 @@ class WorkflowServer:
 
     async def stop(self) -> None:
         """Close all streams so that agents look for another server, and end within a few seconds."""
-        self._stopping = True
+        self._stopping.set()
         self._callers.close()
         self._older_callers.close()
         if self._sweep is not None:
@@ -228,13 +239,22 @@ class WorkflowServer:
         for task in self._background:
             task.cancel()
 
-    async def _say_when_ready(self) -> None:
-        waiting = asyncio.gather(*(informer.wait_for_cache_sync() for informer in self._informers))
-        while not self._stopping and not waiting.done():
-            await asyncio.wait([waiting], timeout=0.2)
-        waiting.cancel()
-        if not self._stopping:
-            await self._health.ready()
+    async def _follow_readiness(self) -> None:
+        """Have the health service say whether agents can be served: what there is is known, and the API is there, for
+        what they report is stored in it.
+        """
+        while not self._stopping.is_set():
+            serving = all(informer.has_synced and informer.failing_for < AWAY_SECONDS for informer in self._informers)
+            if serving != self._serving:
+                self._serving = serving
+                await (self._health.ready() if serving else self._health.not_ready())
+                if not serving:
+                    log.warning(
+                        "gRPC server: not serving, for the Kubernetes API does not answer; agents go on by themselves"
+                    )
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS if serving else _LOOK_SOON_SECONDS):
+                    await self._stopping.wait()
 
     # --- older agents -----------------------------------------------------------------------------------------------
 

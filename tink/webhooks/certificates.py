@@ -3,7 +3,8 @@
 The authority signs serving certificates that live for a quarter of a year and are made anew after two thirds of that,
 on the running server. The authority itself lives for ten years; in its last third a new one is made, and both are in
 the bundle until the old one has ended. So at no time is something shown that the API server does not trust: a bundle is
-registered before the first certificate that needs it is shown.
+registered before the first certificate that needs it is shown. Who replaces the Secret does no harm either: all
+replicas see that at once, have both trusted for two minutes, and show the new one when every API server knows of it.
 
 Where one process serves on loopback, the authority lives in memory and is new at each start. Where several replicas
 serve behind one Service, they share it through a Secret. Serving keys are never written to a disk.
@@ -11,23 +12,27 @@ serve behind one Service, they share it through a Secret. Serving keys are never
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+import orjson
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from tink.api.v1alpha2 import as_mapping
 from tink.kube.certificates import builder, common_name, new_key, private_pem
 from tink.kube.client import ConflictError, KubeClient, NotFoundError
 from tink.kube.resources import SECRET
 
 AUTHORITY_LIFE = timedelta(days=3650)
 SERVING_LIFE = timedelta(days=90)
+_WATCH_SECONDS = 290
 _CLOCKS_DIFFER = timedelta(hours=24)
 """A certificate is valid from before it was made: the API server's clock may be behind, or in another zone."""
 
@@ -111,6 +116,10 @@ class MemoryKeeper:
     def __init__(self) -> None:
         self._authority: Authority | None = None
 
+    async def changed(self) -> None:
+        """Never returns: nobody else has it."""
+        await asyncio.Event().wait()
+
     async def authority(self, now: datetime) -> Authority:
         """The one to use now; made or renewed when it is time."""
         if self._authority is None or self._authority.ageing(now):
@@ -125,6 +134,21 @@ class SecretKeeper:
         self._client = client
         self._namespace = namespace
         self._name = name
+        self._version = ""
+
+    async def changed(self) -> None:
+        """Return when the Secret is another one than was read last, or when the API ends the question.
+
+        Raises ApiError; ValueError for an answer that can't be read.
+        """
+        watch = self._client.watch(SECRET, self._namespace, self._version, _WATCH_SECONDS, name=self._name)
+        async with watch as stream:
+            async for line in stream:
+                match orjson.loads(line).get("type"):
+                    case "ADDED" | "MODIFIED" | "DELETED":
+                        return
+                    case "ERROR":
+                        raise ValueError(f"the watch has ended: {line[:200]!r}")
 
     async def authority(self, now: datetime) -> Authority:
         """The one to use now; of two replicas that make one at the same moment, the first wins.
@@ -137,6 +161,7 @@ class SecretKeeper:
             except NotFoundError:
                 made, version = renewed(None, now), None
             else:
+                self._version = str(as_mapping(found.get("metadata")).get("resourceVersion", ""))
                 kept = self._read(found)
                 if not kept.ageing(now):
                     return kept
@@ -167,10 +192,11 @@ class SecretKeeper:
         if version is None:
             metadata = {"name": self._name, "namespace": self._namespace}
             secret = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata, "data": data}
-            await self._client.create(SECRET, secret)
+            stored = await self._client.create(SECRET, secret)
         else:
             patch = {"metadata": {"resourceVersion": version}, "data": data}
-            await self._client.patch(SECRET, self._name, self._namespace, patch)
+            stored = await self._client.patch(SECRET, self._name, self._namespace, patch)
+        self._version = stored["metadata"]["resourceVersion"]
 
 
 def _general(name: str) -> x509.GeneralName:

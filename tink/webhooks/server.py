@@ -15,7 +15,8 @@ import logging
 import secrets
 import ssl
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -26,6 +27,7 @@ from tink.kube.client import ApiError, KubeClient
 from tink.net.connection_limit import LimitedSite, Limits
 from tink.webhooks import certificates
 from tink.webhooks.certificates import CertificateError, MemoryKeeper, SecretKeeper
+from tink.webhooks.metrics import WebhookMetrics
 from tink.webhooks.registration import Address
 from tink.webhooks.settings import WebhookSettings
 
@@ -40,6 +42,10 @@ _LARGEST_REVIEW = 16 << 20
 """Bytes: an old and a new object of the 3 MiB that the API takes, and the growth that escapes in JSON can bring. A hook
 that is sent more says so itself."""
 _LOOK_AFTER_SECONDS = 60.0
+_SPREAD_SECONDS = 5.0
+"""How long it may take until every API server has what was registered: till then it is shown what it knew before."""
+_OVERLAP_SECONDS = 120.0
+"""How long an authority that was replaced is trusted beside the new one: other replicas may still show the old."""
 
 
 class Hook(Protocol):
@@ -83,12 +89,18 @@ class Webhooks:
             self._keeper = SecretKeeper(client, self._settings.namespace, SECRET_NAME)
         self._serving: certificates.Serving | None = None
         self._bundle = b""
+        """Of the authority that is shown."""
+        self._former: tuple[bytes, datetime] = (b"", datetime.min.replace(tzinfo=UTC))
+        """What was shown before, and until when it is trusted, too."""
+        self._show_from: datetime | None = None
+        """When a new authority may be shown; None: at once."""
         self._failing: set[Hook] = set()
         self._runner: web.AppRunner | None = None
         self._registered: set[Hook] = set()
         # All replicas behind a Service are asked by one path, and a NetworkPolicy can say by whom.
         self._secret = "" if self._settings.service else f"/{secrets.token_urlsafe(16)}"
         self.port = 0
+        self.metrics = WebhookMetrics()
 
     async def start(self) -> None:
         """Listen, and register. An API that has no webhooks, or does not let us register, is said in the log.
@@ -99,7 +111,7 @@ class Webhooks:
             await hook.ready()
         app = web.Application(client_max_size=_LARGEST_REVIEW)
         for hook in self._hooks:
-            app.router.add_post(hook.path + self._secret, hook.answer)
+            app.router.add_post(hook.path + self._secret, self.metrics.counted(hook.path, hook.answer))
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
         everywhere = self._settings.url or self._settings.service
@@ -113,8 +125,25 @@ class Webhooks:
     async def run(self) -> None:
         """Keep certificates and registrations fresh until cancelled."""
         while True:
-            await asyncio.sleep(_LOOK_AFTER_SECONDS)
+            await self._rest()
             await self.look_after()
+
+    async def _rest(self) -> None:
+        """Until somebody replaces the authority, or it is time."""
+        seconds = _SPREAD_SECONDS if self._show_from is not None else _LOOK_AFTER_SECONDS
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                if self._show_from is not None or not await self._replaced():
+                    await asyncio.sleep(seconds)
+
+    async def _replaced(self) -> bool:
+        """Return when somebody may have replaced the authority; False: that can't be watched."""
+        try:
+            await self._keeper.changed()
+        except (ApiError, ValueError) as error:
+            log.debug("the authority of the webhooks is looked at now and then, and not watched: %s", error)
+            return False
+        return True
 
     async def stop(self) -> None:
         """Unregister what nobody else serves, then stop listening."""
@@ -137,10 +166,27 @@ class Webhooks:
             return
         if self._serving is None:
             self._show(authority, now)  # nobody asks before the registration; nothing must be broken by it
-        if not await self._register(authority.bundle()):
+        replaced = authority.bundle() != self._bundle
+        if replaced and self._show_from is None:
+            self._former = self._bundle, now + timedelta(seconds=_OVERLAP_SECONDS)
+            self._show_from = now + timedelta(seconds=_SPREAD_SECONDS)
+        if not await self._register(self._trusted(authority, now)):
             return
-        if self._serving is not None and (now >= self._serving.renew_at or authority.bundle() != self._bundle):
+        if self._serving is not None and now >= self._serving.renew_at and not replaced:
             self._show(authority, now)
+        elif replaced and self._show_from is not None and now >= self._show_from:
+            self._show(authority, now)
+            self._show_from = None
+
+    def _trusted(self, authority: certificates.Authority, now: datetime) -> bytes:
+        """What the API server is to trust: this authority, and for a while the one that it replaces."""
+        former, until = self._former
+        bundle = authority.bundle()
+        if now >= until:
+            return bundle
+        end = b"-----END CERTIFICATE-----\n"
+        known = bundle.split(end)
+        return bundle + b"".join(one + end for one in former.split(end) if one.strip() and one not in known)
 
     def address(self, hook: Hook) -> Address:
         """Where the API server is told to ask."""

@@ -17,7 +17,8 @@ from edge.commands import options
 from edge.commands.hosts import host_options, osies_by_architecture
 from edge.commands.settings_in_use import begin
 from edge.composition.logs import set_up
-from edge.composition.process import HealthError, HealthServer, Notifier, Reload, Step, Watchdog
+from edge.composition.process import HealthError, HealthServer, Notifier, OperatorAddresses, Reload, Step, Watchdog
+from edge.composition.readiness import Readiness
 from edge.configuration import GroupedCommand
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ _STATUS = "keeping Hardware in step with BareMetalHosts"
 )
 @click.option("--lease-namespace", default="", help="Where the Lease is.  [default: this pod's namespace, or default]")
 @options.health_address
+@options.metrics_address
 @options.log_level
 @options.log_format
 def metal3(
@@ -64,7 +66,8 @@ def metal3(
     unmanaged: bool,
     leader_elect: bool,
     lease_namespace: str,
-    health_address: tuple[str, int] | None,
+    health_address: tuple[str, int] | None,  # noqa: ARG001 - with the next, read by `operator_addresses`
+    metrics_address: tuple[str, int] | None,  # noqa: ARG001
     log_level: str,
     log_format: str,
 ) -> None:
@@ -89,14 +92,19 @@ def metal3(
         election = LeaderElectionConfig("tinkedge-metal3", lease_namespace or pod_namespace())
     follower = Follower(kubeconfig, context, namespace, Metal3Settings(hosts, resync), election)
     try:
-        steps = begin(click.get_current_context())
-        sys.exit(uvloop.run(follower.once() if once else _until_stopped(follower, health_address, steps)))
+        ctx = click.get_current_context()
+        steps, addresses = begin(ctx), options.operator_addresses(ctx)
+        sys.exit(uvloop.run(follower.once() if once else _until_stopped(follower, addresses, steps)))
     except (ApiError, HealthError, KubeConfigError) as error:
         raise click.ClickException(str(error)) from error
 
 
-async def _until_stopped(follower: Follower, health: tuple[str, int] | None, steps: Sequence[Step]) -> int:
+async def _until_stopped(follower: Follower, addresses: OperatorAddresses, steps: Sequence[Step]) -> int:
+    from tink.metrics.process import process_registry
+
     notifier = Notifier.from_environment()
+    registry = process_registry(lambda: follower.not_ready)
+    registry.register(follower)
     reload = Reload(notifier, lambda: _STATUS, steps)
     reload.listen()
     running = asyncio.create_task(follower.run())
@@ -108,7 +116,7 @@ async def _until_stopped(follower: Follower, health: tuple[str, int] | None, ste
     notifier.ready(_STATUS)
     reload.ready()
     try:
-        async with HealthServer(lambda: "").listening(health):
+        async with HealthServer(lambda: Readiness(follower.not_ready), registry).listening(addresses):
             await running
     except asyncio.CancelledError:
         notifier.stopping()

@@ -1,7 +1,10 @@
 """What the commands that serve have in common: their options, the settings made of them, and the process."""
 
+from edge.commands.serve.agreement import Finding, disagreements
 from edge.commands.serve.options import serving
 from edge.commands.serve.process import run
+from edge.commands.serve.roles import ALWAYS, ROLES, services_of
 from edge.commands.serve.stack_settings import settings
+from edge.commands.serve.surroundings import obstacles
 
-__all__ = ["run", "serving", "settings"]
+__all__ = ["ALWAYS", "ROLES", "Finding", "disagreements", "obstacles", "run", "services_of", "serving", "settings"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from edge.commands.options import empty_checksum_type, health_address, log_format, log_level
+from edge.commands.options import empty_checksum_type, health_address, log_format, log_level, metrics_address
 from edge.commands.serve.parameter_types import Interface, Ipv4, KernelWords, NetworkList, Osie, Size
 from edge.composition.settings import Service
 from edge.machines import DhcpMode, NetbootWhen
@@ -286,7 +286,7 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         click.option("--kubeconfig", type=_PATH, default=None, help="The cluster's. Default: see above."),
         click.option("--manifests", type=_PATH, default=None, help="Directory of manifests to apply at the start."),
     ),
-    "process": (health_address, log_level, log_format),
+    "process": (health_address, metrics_address, log_level, log_format),
 }
 
 

@@ -11,12 +11,16 @@ import resource
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import click
 
 from edge.artifacts import DirectoryInUseError
+from edge.commands.options import operator_addresses
+from edge.commands.serve.agreement import Place, disagreements
 from edge.commands.serve.stack_settings import settings
+from edge.commands.serve.surroundings import obstacles
 from edge.commands.settings_in_use import begin
 from edge.composition.heap import settle
 from edge.composition.logs import set_up
@@ -25,6 +29,7 @@ from edge.composition.process import (
     HealthError,
     HealthServer,
     Notifier,
+    OperatorAddresses,
     Reload,
     Step,
     Watchdog,
@@ -34,6 +39,7 @@ from edge.composition.process import (
 from edge.composition.process.status import status_line
 from edge.composition.settings import Service, StackSettings
 from edge.composition.stack import Stack, StackError
+from edge.configuration import place
 from edge.dhcp import DhcpServerError, SettingsError
 from edge.neighbour.router_advertisement import RouterAdvertiserError
 from edge.tftp import TftpServerError
@@ -83,18 +89,35 @@ def run(services: frozenset[Service], options: dict[str, Any]) -> None:
     # Every transfer and connection is a file; the usual soft limit, 1,024, is less than a rack needs.
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     gc.set_threshold(50_000, 20, 100)  # taking in 100,000 machines makes many objects and no garbage
-    steps = begin(click.get_current_context())
-    sys.exit(uvloop.run(_run(settings(services, options), options["health_address"], steps)))
+    context = click.get_current_context()
+    where = partial(place, context)
+    stack_settings = settings(services, options, where)
+    steps = begin(context)
+    if not _fits(services, options, where):
+        sys.exit(1)
+    sys.exit(uvloop.run(_run(stack_settings, operator_addresses(context), steps)))
 
 
-async def _run(stack_settings: StackSettings, health: tuple[str, int] | None, steps: Sequence[Step]) -> int:
+def _fits(services: frozenset[Service], options: dict[str, Any], where: Place) -> bool:
+    """Say what is strange in the settings, and what this host lacks for them; whether it can be tried."""
+    fits = True
+    for each in (*disagreements(services, options), *obstacles(services, options)):
+        if each.is_error:
+            log.error("%s", each.text(where))
+            fits = False
+        elif each.keys != ("interface",):  # who follows the networks says that, and when it is over
+            log.warning("%s", each.text(where))
+    return fits
+
+
+async def _run(stack_settings: StackSettings, addresses: OperatorAddresses, steps: Sequence[Step]) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     stack, notifier = Stack(stack_settings), Notifier.from_environment()
     try:
-        async with HealthServer(lambda: stack.not_ready).listening(health):
+        async with HealthServer(lambda: stack.readiness, stack.metrics).listening(addresses):
             await _until(stop, stack, notifier, stack_settings, steps)
     except _EXPECTED as error:
         log.error("%s", error)
@@ -111,7 +134,7 @@ async def _until(
     stop: asyncio.Event, stack: Stack, notifier: Notifier, stack_settings: StackSettings, steps: Sequence[Step]
 ) -> None:
     def status() -> str:
-        return status_line(stack_settings, stack.networks, stack.not_ready, len(stack.inventory))
+        return status_line(stack_settings, stack.networks, stack.readiness, len(stack.inventory))
 
     reload = Reload(notifier, status, steps)
     reload.listen()

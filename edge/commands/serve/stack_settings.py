@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from edge.commands.serve.agreement import Place, disagreements
 from edge.composition.host import HostError, Network, default_interface
 from edge.composition.settings import EDGE, LOOPBACK, EdgeSettings, Service, StackSettings
 from edge.machines import DhcpMode, NetbootWhen
@@ -32,10 +33,15 @@ _WEBHOOKS = ("url", "service", "port", "failure_policy")
 _CONTROLLER_TIMES = ("scheduled_timeout", "cancelling_timeout", "action_timeout", "reference_timeout")
 
 
-def settings(services: frozenset[Service], options: dict[str, Any]) -> StackSettings:
-    """From the options to what the stack takes. Raises click.UsageError."""
+def settings(services: frozenset[Service], options: dict[str, Any], place: Place = lambda _: "here") -> StackSettings:
+    """From the options to what the stack takes. Raises click.UsageError with all that does not fit together.
+
+    `place`: where the value of an option is from, by its key.
+    """
+    if wrong := [each.text(place) for each in disagreements(services, options) if each.is_error]:
+        raise click.UsageError("\n".join(wrong))
     given = dict(options)
-    for name in ("log_level", "log_format", "health_address"):
+    for name in ("log_level", "log_format", "health_address", "metrics_address", "disable", "metal3"):
         given.pop(name, None)
     interfaces, public_ip = given.pop("interface", ()), given.pop("public_ip", None)
     networks = _networks(interfaces, public_ip) if services & (EDGE | {Service.SERVER}) else (LOOPBACK,)
@@ -65,36 +71,23 @@ def settings(services: frozenset[Service], options: dict[str, Any]) -> StackSett
 
 def _networks(interfaces: tuple[tuple[str, str], ...], public_ip: str | None) -> tuple[Network, ...]:
     """The networks that face machines. Raises click.UsageError."""
-    if public_ip is not None and len(interfaces) > 1:
-        raise click.UsageError("--public-ip is for a single interface: write --interface NAME=IP for each")
     try:
         wanted = interfaces or ((default_interface(), ""),)
-        found = tuple(Network(name, address or public_ip or "") for name, address in wanted)
+        return tuple(Network(name, address or public_ip or "") for name, address in wanted)
     except HostError as error:
         raise click.UsageError(str(error)) from error
-    for field in ("interface", "address"):
-        values = [value for network in found if (value := getattr(network, field))]
-        if len(set(values)) < len(values):
-            raise click.UsageError(f"--interface: an {field} is given twice: {', '.join(values)}")
-    return found
 
 
 def _server(services: frozenset[Service], data_dir: Path | None, given: dict[str, Any]) -> ServerSettings:
-    """What edge and server have to agree on about agents, and the server's own. Raises click.UsageError, ValueError."""
+    """What edge and server have to agree on about agents, and the server's own. Raises ValueError."""
     if not given:
         return ServerSettings()
     auth, tokens, tls = AgentAuth(given["agent_auth"]), None, None
     if auth is AgentAuth.TOKEN:
-        file, together = given["agent_token_key"], {Service.HTTP, Service.SERVER} <= services
-        create = file is None
-        if file is None:
-            if data_dir is None or not together:
-                raise click.UsageError("--agent-token-key: edge and server run apart; give both the same file")
-            file = data_dir / "agent-token.key"
-        tokens = TokenSettings(file, given["agent_token_lifetime"], create=create)
+        file = given["agent_token_key"]
+        own = data_dir / "agent-token.key" if data_dir is not None else Path()
+        tokens = TokenSettings(file or own, given["agent_token_lifetime"], create=file is None)
     certificate, key, client_ca = (given.get(f"grpc_{name}") for name in ("tls_cert", "tls_key", "client_ca"))
-    if (certificate is None) != (key is None) or (client_ca is not None and certificate is None):
-        raise click.UsageError("--grpc-tls-cert and --grpc-tls-key go together, and --grpc-client-ca needs both")
     if certificate is not None and key is not None:
         tls = TlsFiles(certificate, key, client_ca)
     if auth is AgentAuth.MTLS and Service.SERVER not in services:
@@ -112,8 +105,6 @@ def _edge(given: dict[str, Any]) -> EdgeSettings:
     if "dhcp_mode" in given:
         given["dhcp_mode"] = DhcpMode(given["dhcp_mode"])
         given["netboot_when"] = NetbootWhen(given["netboot_when"])
-    if given.get("default_osie") is not None and given["dhcp_mode"] is not DhcpMode.AUTO_PROXY:
-        raise click.UsageError("--default-osie is for --dhcp-mode auto-proxy: in other modes a Hardware names the OSIE")
     if "imds_tokens" in given:
         given["imds_required"] = given.pop("imds_tokens") == "required"
     if "allow_upstream" in given:

@@ -4,10 +4,20 @@
 `systemctl status` shows, `reload` is what SIGHUP does, `health` answers probes.
 """
 
-from edge.composition.process.health import HealthError, HealthServer
+from edge.composition.process.health import HealthError, HealthServer, OperatorAddresses
 from edge.composition.process.notify import Notifier
 from edge.composition.process.reload import Reload, Step
 from edge.composition.process.status import report
 from edge.composition.process.watchdog import Watchdog, starting
 
-__all__ = ["HealthError", "HealthServer", "Notifier", "Reload", "Step", "Watchdog", "report", "starting"]
+__all__ = [
+    "HealthError",
+    "HealthServer",
+    "Notifier",
+    "OperatorAddresses",
+    "Reload",
+    "Step",
+    "Watchdog",
+    "report",
+    "starting",
+]

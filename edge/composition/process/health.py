@@ -1,74 +1,117 @@
-"""`--health-address`: /healthz and /readyz of any service, for probes; those without HTTP of their own have it, too.
+"""`--health-address` and `--metrics-address`: the operators' port that any service can have, with HTTP or without.
 
-One short request a connection, as probes make them; nothing is told but whether, and why not.
+    /healthz, /livez    whether the process answers
+    /readyz             whether it can do its work; why not, or what else is to be known
+    /metrics            for Prometheus, at --metrics-address only
+
+One short request a connection, as probes and scrapers make them; no answer names a machine.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from edge.composition.readiness import Readiness
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+log = logging.getLogger(__name__)
+
 _SECONDS: Final = 5.0
 _MOST_BYTES: Final = 8192
 _MOST_AT_ONCE: Final = 16
+_TEXT: Final = "text/plain; charset=utf-8"
 
 
 class HealthError(Exception):
     """The port can't be had; the message says which, and what to do."""
 
 
-class HealthServer:
-    """Answers `not_ready()`, which says why not, or is empty."""
+@dataclass(frozen=True, slots=True)
+class OperatorAddresses:
+    """Address and port of each; None: nowhere. `wanted`: somebody asked for that place of the metrics.
 
-    def __init__(self, not_ready: Callable[[], str]) -> None:
-        self._not_ready = not_ready
+    Metrics that nobody asked for give way to whoever has the port already, such as a second replica on this host.
+    """
+
+    health: tuple[str, int] | None = None
+    metrics: tuple[str, int] | None = None
+    wanted: bool = False
+
+
+class HealthServer:
+    """Answers with what `readiness()` says and with what `registry` has."""
+
+    def __init__(self, readiness: Callable[[], Readiness], registry: CollectorRegistry) -> None:
+        self._readiness = readiness
+        self._registry = registry
         self._open = 0
 
     @asynccontextmanager
-    async def listening(self, address: tuple[str, int] | None) -> AsyncIterator[None]:
-        """Meanwhile, on this address; None: nowhere. Raises HealthError."""
-        if address is None:
+    async def listening(self, addresses: OperatorAddresses) -> AsyncIterator[None]:
+        """Meanwhile, at these addresses. Raises HealthError."""
+        async with AsyncExitStack() as exit_stack:
+            if addresses.health is not None and addresses.health != addresses.metrics:
+                await self._listen(exit_stack, addresses.health, "--health-address", metrics=False)
+            if addresses.metrics is not None:
+                try:
+                    await self._listen(exit_stack, addresses.metrics, "--metrics-address", metrics=True)
+                except HealthError as error:
+                    if addresses.wanted or addresses.health == addresses.metrics:
+                        raise
+                    log.warning("no metrics: %s; choose another, or --metrics-address none", error)
             yield
-            return
+
+    async def _listen(self, exit_stack: AsyncExitStack, address: tuple[str, int], flag: str, *, metrics: bool) -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await self._serve(reader, writer, metrics=metrics)
+
         try:
-            server = await asyncio.start_server(self._serve, *address, limit=_MOST_BYTES)
+            server = await asyncio.start_server(serve, *address, limit=_MOST_BYTES)
         except OSError as error:
             where = f"{address[0]}:{address[1]}"
-            raise HealthError(f"--health-address {where}: can't listen there: {error.strerror or error}") from error
-        try:
-            yield
-        finally:
-            server.close()
+            raise HealthError(f"{flag} {where}: can't listen there: {error.strerror or error}") from error
+        exit_stack.callback(server.close)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, metrics: bool) -> None:
         self._open += 1
         try:
             with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                 if self._open <= _MOST_AT_ONCE:
                     async with asyncio.timeout(_SECONDS):
-                        writer.write(self._answer(await reader.readuntil(b"\r\n\r\n")))
+                        writer.write(self._answer(await reader.readuntil(b"\r\n\r\n"), metrics=metrics))
                         await writer.drain()
         finally:
             self._open -= 1
             writer.close()
 
-    def _answer(self, request: bytes) -> bytes:
+    def _answer(self, request: bytes, *, metrics: bool) -> bytes:
         method, _, rest = request.partition(b" ")
         path = rest.split(b" ", 1)[0].split(b"?", 1)[0]
         if method not in (b"GET", b"HEAD"):
-            status, text = "405 Method Not Allowed", "the method must be GET or HEAD"
-        elif path in (b"/healthz", b"/livez"):
-            status, text = "200 OK", "ok"
-        elif path == b"/readyz":
-            reason = self._not_ready()
-            status, text = ("503 Service Unavailable", reason) if reason else ("200 OK", "ok")
-        else:
-            status, text = "404 Not Found", "there are /healthz and /readyz"
-        body = f"{text}\n".encode()
-        head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
-        return f"{head}Connection: close\r\n\r\n".encode() + (body if method == b"GET" else b"")
+            return _response("405 Method Not Allowed", "the method must be GET or HEAD")
+        body = method == b"GET"
+        if path in (b"/healthz", b"/livez"):
+            return _response("200 OK", "ok", body=body)
+        if path == b"/readyz":
+            found = self._readiness()
+            return _response("503 Service Unavailable" if found.problem else "200 OK", found.text, body=body)
+        if path == b"/metrics" and metrics:
+            return _response("200 OK", generate_latest(self._registry), CONTENT_TYPE_LATEST, body=body)
+        there = "/healthz, /livez, /readyz and /metrics" if metrics else "/healthz, /livez and /readyz"
+        return _response("404 Not Found", f"there are {there}", body=body)
+
+
+def _response(status: str, content: str | bytes, kind: str = _TEXT, *, body: bool = True) -> bytes:
+    sent = content if isinstance(content, bytes) else f"{content}\n".encode()
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(sent)}\r\nConnection: close\r\n\r\n"
+    return head.encode() + (sent if body else b"")

@@ -8,6 +8,7 @@ from typing import Final
 
 from edge.composition.host import NetworkState
 from edge.composition.process.notify import Notifier
+from edge.composition.readiness import Readiness
 from edge.composition.settings import EDGE, Service, StackSettings
 
 _EVERY_SECONDS: Final = 1.0
@@ -27,10 +28,10 @@ async def report(notifier: Notifier, not_ready: Callable[[], str], status: Calla
         await asyncio.sleep(_EVERY_SECONDS)
 
 
-def status_line(settings: StackSettings, networks: Sequence[NetworkState], not_ready: str, machines: int) -> str:
-    """`not_ready`: why not; empty: it is ready. `machines`: how many Hardware the edge knows."""
-    if not_ready:
-        return f"not ready: {not_ready}"
+def status_line(settings: StackSettings, networks: Sequence[NetworkState], readiness: Readiness, machines: int) -> str:
+    """`machines`: how many Hardware the edge knows."""
+    if readiness.problem:
+        return f"not ready: {readiness.problem}"
     services = settings.services
     parts = [", ".join(sorted(services))]
     if services & (EDGE | {Service.SERVER}):
@@ -40,4 +41,4 @@ def status_line(settings: StackSettings, networks: Sequence[NetworkState], not_r
         parts.append(f"for {machines} machine{'' if machines == 1 else 's'}")
     if Service.APISERVER in services:
         parts.append(f"with the embedded API on port {settings.api_port}")
-    return f"serving {' '.join(parts)}"
+    return "; ".join((f"serving {' '.join(parts)}", *readiness.notes))

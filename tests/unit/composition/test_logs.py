@@ -6,17 +6,20 @@ import json
 import logging
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from edge.composition import logs
+from edge.composition.journal import JournalWriter
 from edge.composition.logs import StreamWriter, set_up
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
@@ -145,6 +148,82 @@ def test_time_of_each_line_is_its_own(form: str, capsys: pytest.CaptureFixture[s
     else:
         expected = [datetime.fromtimestamp(moment).strftime("%Y-%m-%d %H:%M:%S,%f")[:-3] for moment in times]  # noqa: DTZ006
         assert [line[:23] for line in said] == expected
+
+
+# --- the journal -----------------------------------------------------------------------------------------------------
+
+
+class Journal:
+    """The journal's end of its socket."""
+
+    def __init__(self, path: Path) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(str(path))
+        self.socket.settimeout(20)
+
+    def entry(self) -> dict[str, str]:
+        """The next, read as the protocol says."""
+        rest, found = self.socket.recv(1 << 20), {}
+        while rest:
+            line, _, rest = rest.partition(b"\n")
+            name, equals, value = line.partition(b"=")
+            if not equals:
+                length = int.from_bytes(rest[:8], "little")
+                value, rest = rest[8 : 8 + length], rest[8 + length :].removeprefix(b"\n")
+            found[name.decode()] = value.decode()
+        return found
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    found = Journal(tmp_path / "socket")
+    yield found
+    found.socket.close()
+
+
+def to_journal(path: Path, stream: Any = sys.stderr) -> logging.Logger:
+    logger = logging.Logger("edge.journey")  # noqa: LOG001 - it goes with the test
+    logger.addHandler(JournalWriter(stream, path))
+    return logger
+
+
+def test_journal_has_the_facts_of_a_line_as_fields(journal: Journal, tmp_path: Path) -> None:
+    logger = to_journal(tmp_path / "socket")
+    fields = {"mac": "52:54:00:00:00:01", "step": "dhcp", "detail": {"a": 1}, "address": "", "odd name": "1\n2"}
+    logger.warning("not %s", "known\nPRIORITY=0", extra={"fields": fields})
+    assert journal.entry() == {
+        "PRIORITY": "4",
+        "MESSAGE": r"edge.journey: not known\nPRIORITY=0",
+        "SYSLOG_IDENTIFIER": "tinkedge",
+        "TINKEDGE_LOGGER": "edge.journey",
+        "TINKEDGE_MAC": "52:54:00:00:00:01",
+        "TINKEDGE_STEP": "dhcp",
+        "TINKEDGE_DETAIL": '{"a":1}',
+        "TINKEDGE_ODD_NAME": "1\n2",
+    }
+    try:
+        raise RuntimeError("out of order")
+    except RuntimeError:
+        logger.exception("broken")
+    found = journal.entry()
+    assert found["PRIORITY"] == "3"
+    assert found["MESSAGE"].startswith("edge.journey: broken\nTraceback (most recent call last):\n")
+    logger.handlers[0].close()
+
+
+def test_line_that_the_journal_does_not_take_goes_to_standard_error(journal: Journal, tmp_path: Path) -> None:
+    with (tmp_path / "stderr").open("w") as stream:
+        logger = to_journal(tmp_path / "socket", stream)
+        logger.info("x" * 3_000_000)
+        logger.info("small")
+        logger.handlers[0].flush()
+        assert journal.entry()["MESSAGE"] == "edge.journey: small"
+        (tmp_path / "socket").unlink()
+        logger.error("the journal\nis away")
+        logger.handlers[0].close()
+    large, away = (tmp_path / "stderr").read_text().splitlines()
+    assert large.startswith("<6>edge.journey: xxx")
+    assert away == r"<3>edge.journey: the journal\nis away"
 
 
 # --- the writer ----------------------------------------------------------------------------------------------------

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import logging
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from edge.composition.host import Network, NetworkState
 from edge.composition.logs import StreamWriter, set_up
-from edge.composition.process import HealthServer, Notifier, Reload, Watchdog, report
+from edge.composition.process import HealthError, HealthServer, Notifier, OperatorAddresses, Reload, Watchdog, report
 from edge.composition.process.status import status_line
+from edge.composition.readiness import Readiness
 from edge.composition.settings import Service, StackSettings
 from tests.ports import free_port
 from tink.files.key_file import KeyFile
+from tink.metrics.process import process_registry
 
 
 class Manager:
@@ -113,8 +118,11 @@ async def test_probe_that_does_not_answer_is_named(notifier: Notifier, caplog: p
 def test_status_says_what_is_served_and_where() -> None:
     settings = StackSettings(frozenset({Service.DHCP, Service.HTTP}), networks=(Network("eth1", ""),))
     networks = [NetworkState("eth1", "10.0.0.1")]
-    assert status_line(settings, networks, "", 1) == "serving dhcp, http on eth1 (10.0.0.1) for 1 machine"
-    assert status_line(settings, networks, "starting", 1) == "not ready: starting"
+    assert status_line(settings, networks, Readiness(), 1) == "serving dhcp, http on eth1 (10.0.0.1) for 1 machine"
+    assert status_line(settings, networks, Readiness("starting"), 1) == "not ready: starting"
+    leads = Readiness("", ("this replica leads",))
+    said = status_line(StackSettings(frozenset({Service.CONTROLLER})), [], leads, 0)
+    assert said == "serving controller; this replica leads"
 
 
 async def test_sighup_reads_keys_again_and_says_which_are_bad(
@@ -169,20 +177,69 @@ def test_lines_for_the_journal_have_a_priority_and_no_time(tmp_path: Path, monke
     assert path.read_text() == "<4>a: one\\ntwo\n"
 
 
+async def ask(port: int, line: str) -> tuple[str, str]:
+    """Status and body."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"{line} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+    writer.close()
+    return head.split(" ")[1], body.strip()
+
+
 async def test_health_answers_probes_and_says_why_not() -> None:
-    reason, port = ["no address"], free_port()
+    found, port = [Readiness("no address")], free_port()
+    server = HealthServer(lambda: found[0], process_registry(lambda: found[0].problem))
+    async with server.listening(OperatorAddresses(health=("127.0.0.1", port))):
+        assert await ask(port, "GET /healthz") == ("200", "ok")
+        assert await ask(port, "GET /livez") == ("200", "ok")
+        assert await ask(port, "GET /readyz") == ("503", "no address")
+        found[0] = Readiness("", ("this replica leads",))
+        assert await ask(port, "GET /readyz") == ("200", "ok: this replica leads")
+        assert await ask(port, "HEAD /readyz") == ("200", "")
+        assert (await ask(port, "GET /secrets"))[0] == "404"
+        assert (await ask(port, "POST /readyz"))[0] == "405"
+        assert (await ask(port, "GET /metrics"))[0] == "404", "a port for probes that is open to all tells no more"
 
-    async def ask(line: str) -> tuple[str, str]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(f"{line} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
-        writer.close()
-        return head.split(" ")[1], body.strip()
 
-    async with HealthServer(lambda: reason[0]).listening(("127.0.0.1", port)):
-        assert await ask("GET /healthz") == ("200", "ok")
-        assert await ask("GET /readyz") == ("503", "no address")
-        reason[0] = ""
-        assert await ask("GET /readyz") == ("200", "ok")
-        assert (await ask("GET /secrets"))[0] == "404"
-        assert (await ask("POST /readyz"))[0] == "405"
+async def test_metrics_are_beside_the_probes() -> None:
+    port = free_port()
+    server = HealthServer(Readiness, process_registry(lambda: "no address"))
+    async with server.listening(OperatorAddresses(metrics=("127.0.0.1", port), wanted=True)):
+        status, text = await ask(port, "GET /metrics")
+        assert status == "200"
+        assert "tinkedge_ready 0.0" in text.splitlines()
+        assert "# TYPE process_resident_memory_bytes gauge" in text.splitlines()
+        assert await ask(port, "GET /readyz") == ("200", "ok")
+
+
+def test_metrics_of_the_process_are_there_in_a_unit_that_hides_the_rest_of_proc(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = builtins.open
+
+    def hiding(name: Any, *args: Any, **options: Any) -> Any:
+        if str(name) == "/proc/stat":
+            raise FileNotFoundError(name)
+        return known(name, *args, **options)
+
+    monkeypatch.setattr(builtins, "open", hiding)
+    registry = process_registry(str)
+    assert (registry.get_sample_value("process_resident_memory_bytes") or 0) > 0
+    begun = registry.get_sample_value("process_start_time_seconds") or 0
+    assert 0 < time.time() - begun < 86400
+
+
+async def test_second_service_on_a_host_runs_without_the_metrics_that_nobody_asked_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    place = ("127.0.0.1", free_port())
+    server = HealthServer(Readiness, process_registry(str))
+    async with server.listening(OperatorAddresses(metrics=place)):
+        async with server.listening(OperatorAddresses(metrics=place)):
+            assert f"--metrics-address 127.0.0.1:{place[1]}: can't listen there" in caplog.text
+        with pytest.raises(HealthError, match="--metrics-address"):
+            async with server.listening(OperatorAddresses(metrics=place, wanted=True)):
+                pass
+        with pytest.raises(HealthError, match="--health-address"):
+            async with server.listening(OperatorAddresses(health=place)):
+                pass

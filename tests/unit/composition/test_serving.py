@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from edge.callers import Callers
 from edge.composition.host import Network
 from edge.composition.networks import HostNetworks
+from edge.composition.readiness import Readiness
 from edge.composition.serving import Serving
 from edge.composition.settings import EDGE, EdgeSettings, StackSettings
 from edge.journey.recorder import Journey
@@ -69,7 +71,8 @@ async def make(tmp_path: Path, inventory: Inventory) -> AsyncIterator[Make]:
                 journey=Journey(time.time),
                 osie=lambda _namespace, _name: {},
                 declined=lambda _machine, _address, _until: None,
-                not_ready=lambda: "",
+                readiness=Readiness,
+                metrics=CollectorRegistry(),
                 read_secret=no_api,
             )
 

@@ -1,80 +1,56 @@
-"""docs/operating.md names the metrics that there are, and no others."""
+"""docs/operating.md and the alerts go together, and with the names and values that there are."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import yaml
-from prometheus_client import CollectorRegistry
 
 from edge.artifacts.errors import KINDS
-from edge.artifacts.metrics import CacheMetrics, Counts
-from edge.composition.networks import NetworkMetrics
 from edge.journey.events import Outcome, Step
-from edge.journey.metrics import JourneyMetrics
+from tink.api.v1alpha2 import WorkflowState
 
-PAPER = (Path(__file__).resolve().parents[3] / "docs" / "operating.md").read_text()
-
-
-# Dashboards and alerts of others ask for these names: one that is renamed is a change for users.
-NAMES = {
-    "tinkedge_artifact_downloads_expected_bytes",
-    "tinkedge_artifact_downloads_in_progress",
-    "tinkedge_artifact_downloads_received_bytes",
-    "tinkedge_artifact_downloads_total",
-    "tinkedge_artifact_evictions_total",
-    "tinkedge_artifact_failures_total",
-    "tinkedge_artifact_fetched_bytes_total",
-    "tinkedge_artifact_machines_waiting",
-    "tinkedge_artifact_opens_total",
-    "tinkedge_artifact_resumptions_total",
-    "tinkedge_artifact_revalidations_total",
-    "tinkedge_artifact_stored_bytes",
-    "tinkedge_artifact_stored_files",
-    "tinkedge_journey_events_total",
-    "tinkedge_journey_kept_bytes",
-    "tinkedge_machines",
-    "tinkedge_network_carrier",
-    "tinkedge_network_ready",
-    "tinkedge_sent_bytes_total",
-}
+ROOT = Path(__file__).resolve().parents[3]
+PAPER = (ROOT / "docs" / "operating.md").read_text()
+_PREFIXES = ("tinkedge_", "apiserver_", "controller_runtime_", "grpc_", "leader_", "rest_client_", "workqueue_")
 
 
-def metrics() -> set[str]:
-    """Names as they are scraped, from the collectors themselves."""
-    cache: Any = SimpleNamespace(counts=Counts(), downloads=list, stored_bytes=0, stored_files=0)
-    journey: Any = SimpleNamespace(counts=dict, sent_bytes=dict, kept_bytes=0)
-    networks: Any = SimpleNamespace(states=[])
-    inventory: Any = []
-    registry = CollectorRegistry()
-    for collector in (CacheMetrics(cache), JourneyMetrics(journey, inventory), NetworkMetrics(networks)):
-        registry.register(collector)
-    return {
-        family.name + ("_total" if family.type == "counter" else "")
-        for family in registry.collect()
-    }  # fmt: skip
+def metrics() -> dict[str, tuple[str, set[str]]]:
+    """Type and labels by name, from the tables; that these are true, `tests/unit/composition/test_metrics.py` sees."""
+    rows = re.findall(r"^\| `([a-z_]+)` \| (gauge|counter|histogram) \| (.*?) \|", PAPER, re.MULTILINE)
+    return {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
 
 
-def test_metrics_keep_their_names() -> None:
-    assert metrics() == NAMES
-
-
-def test_the_table_has_every_metric_and_no_other() -> None:
-    assert set(re.findall(r"^\| `(tinkedge_\w+)` \|", PAPER, re.MULTILINE)) == metrics()
+def rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
 
 
 def test_the_alerts_ask_for_metrics_and_labels_that_there_are() -> None:
-    (text,) = re.findall(r"^```yaml\n(groups:.*?)^```", PAPER, re.MULTILINE | re.DOTALL)
-    (group,) = yaml.safe_load(text)["groups"]
-    asked = " ".join(rule["expr"] for rule in group["rules"])
-    assert set(re.findall(r"tinkedge_\w+", asked)) <= metrics()
+    known = metrics()
+    for rule in rules():
+        expression = re.sub(r"\b(without|by) \([^)]*\)", "", rule["expr"])
+        asked = re.findall(r"\b([a-z]+_[a-z_]+)\b(?:\{([^}]*)\})?", expression)
+        found = {name.removesuffix("_bucket"): matchers for name, matchers in asked if name.startswith(_PREFIXES)}
+        assert found or "up{" in rule["expr"], rule["alert"]
+        for name, matchers in found.items():
+            assert name in known, f"{rule['alert']}: there is no {name}"
+            assert set(re.findall(r"(\w+)!?=", matchers)) <= known[name][1] | {"job"}, rule["alert"]
+    asked = " ".join(rule["expr"] for rule in rules())
     kinds = {kind for found in re.findall(r'kind=~"([\w|]+)"', asked) for kind in found.split("|")}
     assert kinds <= {kind.replace(" ", "_") for kind in KINDS}
     assert set(re.findall(r'step="(\w+)"', asked)) <= {step.value for step in Step}
     assert set(re.findall(r'outcome="(\w+)"', asked)) <= {outcome.value for outcome in Outcome}
+    assert set(re.findall(r'to="(\w+)"', asked)) <= set(map(str, WorkflowState))
+
+
+def test_the_paper_says_what_to_do_about_every_alert() -> None:
+    (table,) = re.findall(r"^\| alert \| look at \|\n(.*?)\n\n", PAPER, re.MULTILINE | re.DOTALL)
+    said = [name for row in table.splitlines()[1:] for name in re.findall(r"\bTinkedge\w+", row.split("|")[1])]
+    assert said == [rule["alert"] for rule in rules() if rule["alert"] in said]
+    assert set(said) == {rule["alert"] for rule in rules()}
 
 
 def test_labels_are_all_listed() -> None:

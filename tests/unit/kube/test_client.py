@@ -10,9 +10,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from tests.waiting import until
 from tink.kube.client import ApiError, ConflictError, KubeClient, KubeConfigError, NotFoundError, UnreachableError
+from tink.kube.metrics import ClientMetrics
 from tink.kube.resources import CRD, WORKFLOW, ResourceType
 
 
@@ -162,3 +164,28 @@ def test_importing_the_client_does_not_import_kubernetes_asyncio() -> None:
     """It costs half a second, on every `tinkedge --help`."""
     code = "import sys, tink.kube.client, tink.kube.cache.informer; sys.exit('kubernetes_asyncio' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+async def test_requests_are_counted_by_status_and_one_without_an_answer_as_client_go_does(
+    api: Any, client: KubeClient
+) -> None:
+    registry = CollectorRegistry()
+    registry.register(ClientMetrics(client))
+    host = urlsplit(client.url).netloc
+    api.answer = (200, {"kind": "Workflow"})
+    for _ in range(2):
+        await client.get(WORKFLOW, "w", "d")
+    api.answer = (409, {"reason": "Conflict"})
+    with pytest.raises(ConflictError):
+        await client.patch(WORKFLOW, "w", "d", {})
+    await client.close()
+    with pytest.raises(UnreachableError):
+        await client.get(WORKFLOW, "w", "d")
+
+    def value(code: str, method: str) -> float | None:
+        labels = {"code": code, "method": method, "host": host}
+        return registry.get_sample_value("rest_client_requests_total", labels)
+
+    assert (value("200", "GET"), value("409", "PATCH"), value("<error>", "GET")) == (2, 1, 1)
+    seconds = {"verb": "GET", "host": host}
+    assert registry.get_sample_value("rest_client_request_duration_seconds_count", seconds) == 3

@@ -38,6 +38,7 @@ class FakeInformer:
         self.version = 100
         self.listed = asyncio.Event()
         self.listed.set()
+        self.failing_for = 0.0
         self._change: list[Any] = []
         self._delete: list[Any] = []
         self._held: list[Callable[[], None]] | None = None

@@ -14,11 +14,13 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from prometheus_client import CollectorRegistry
 
 from proto import metadata
 from proto import workflow_pb2 as pb
 from tests.unit.server.conftest import Rig
 from tests.waiting import until
+from tink.kube.cache import AWAY_SECONDS
 from tink.server.agents.auth import AgentAuth
 from tink.server.agents.tokens import TokenKeys, TokenSettings
 from tink.server.connections.accounts import Limits
@@ -155,6 +157,53 @@ async def test_a_load_balancer_hears_of_the_end_before_connections_break(rig: Ri
     stopping = asyncio.ensure_future(rig.server.stop())
     assert (await asyncio.wait_for(watch.read(), 20)).status == NOT_SERVING
     await asyncio.wait_for(stopping, 20)
+
+
+async def test_a_load_balancer_hears_that_the_api_is_away_and_that_it_is_back(rig: Rig) -> None:
+    await rig.start()
+
+    async def hears(status: Any) -> None:
+        async with asyncio.timeout(20):
+            while await health(rig) != status:
+                await asyncio.sleep(0.05)
+
+    await hears(SERVING)
+    rig.workflows.failing_for = AWAY_SECONDS + 1
+    await hears(NOT_SERVING)
+    rig.workflows.failing_for = 0.0
+    await hears(SERVING)
+
+
+async def test_calls_are_counted_by_method_and_by_how_they_ended(rig: Rig, started: Event) -> None:
+    await rig.start()
+    rig.machine()
+    agent = rig.agent()
+    await agent.accepted()
+    registry = CollectorRegistry()
+    registry.register(rig.server.metrics())
+    assert registry.get_sample_value("tinkedge_agents_connected") == 1
+    rig.workflow()
+    await agent.command()
+    await agent.publish(started("a0"))
+    with pytest.raises(grpc.aio.AioRpcError):
+        await agent.publish(started("a0", workflow="none"))
+    with pytest.raises(grpc.aio.AioRpcError):
+        await agent.channel.unary_unary("/x.Y/whatever-a-stranger-writes")(b"")
+    service = pb.DESCRIPTOR.services_by_name["WorkflowService"].full_name
+
+    def handled(method: str, code: str, of: str = service) -> float | None:
+        labels = {"grpc_type": "unary", "grpc_service": of, "grpc_method": method, "grpc_code": code}
+        return registry.get_sample_value("grpc_server_handled_total", labels)
+
+    assert (handled("PublishEvent", "OK"), handled("PublishEvent", "NotFound")) == (1, 1)
+    assert handled("unknown", "Unimplemented", "unknown") == 1
+    unary = {"grpc_type": "unary", "grpc_service": service, "grpc_method": "PublishEvent"}
+    assert registry.get_sample_value("grpc_server_handling_seconds_count", unary) == 2
+    await agent.channel.close()
+    await until(lambda: registry.get_sample_value("tinkedge_agents_connected") == 0)
+    stream = {"grpc_type": "server_stream", "grpc_service": service, "grpc_method": "GetWorkflows"}
+    assert registry.get_sample_value("grpc_server_started_total", stream) == 1
+    assert registry.get_sample_value("grpc_server_handled_total", stream | {"grpc_code": "Canceled"}) == 1
 
 
 async def test_reflection_tells_tools_the_services(rig: Rig) -> None:

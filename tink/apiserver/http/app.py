@@ -10,6 +10,7 @@ import asyncio
 import hmac
 import logging
 import re
+import time
 from collections.abc import Callable
 from datetime import datetime
 
@@ -22,6 +23,7 @@ from tink.apiserver.discovery import DocumentRequest, Documents
 from tink.apiserver.errors import StatusError
 from tink.apiserver.http.forms import accepted_form, formed
 from tink.apiserver.http.lists import ListResponses, list_head
+from tink.apiserver.http.request_counts import RequestCounts, Routed, routed
 from tink.apiserver.http.request_log import RequestLog
 from tink.apiserver.http.responses import (
     DEPRECATED,
@@ -59,6 +61,8 @@ log = logging.getLogger(__name__)
 BODY_SECONDS = 60.0
 """How long a body may take to arrive, in seconds (Kubernetes: --request-timeout)."""
 _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
+_ROUTED = web.RequestKey("routed", tuple)
+"""What the request is about, once that is known."""
 _QUIET = (404, 409, 410)
 """Answers that belong to normal work: not worth a line in the log."""
 
@@ -74,7 +78,10 @@ class Api:
         lists: Lists,
         token: str,
         now: Callable[[], datetime],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`clock` gives monotonic seconds; by it is measured how long answers take."""
+        self.counts = RequestCounts(clock)
         self._store = store
         self._registry = registry
         self._verbs = verbs
@@ -95,6 +102,22 @@ class Api:
         return app
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
+        counts, status = self.counts, 0
+        begun = counts.clock()
+        counts.in_flight += 1
+        try:
+            response = await self._respond(request)
+            status = response.status
+            return response
+        finally:
+            about: Routed | None = request.get(_ROUTED)
+            if about is not None and about[0] == "WATCH":
+                counts.watches[about] -= 1
+            else:
+                counts.in_flight -= 1
+            counts.end(request.method, about, status, counts.clock() - begun)
+
+    async def _respond(self, request: web.Request) -> web.StreamResponse:
         try:
             return await self._answer(request)
         except StatusError as error:
@@ -124,6 +147,7 @@ class Api:
                 raise errors.method_not_allowed()
             return document
         resource, target = self._route(request, path)
+        self._about(request, resource, target)
         if resource.warning:
             request[DEPRECATED] = resource.warning
         if resource.virtual:
@@ -131,6 +155,14 @@ class Api:
         if target.name:
             return await self._single(request, resource, target)
         return await self._collection(request, resource, target)
+
+    def _about(self, request: web.Request, resource: Resource, target: Target) -> None:
+        watch = request.query.get("watch", "") in ("1", "true")
+        apply = request.headers.get("Content-Type", "").startswith(APPLY_PATCH) and request.method == "PATCH"
+        about = request[_ROUTED] = routed(request.method, resource, target, watch=watch, apply=apply)
+        if about[0] == "WATCH":
+            self.counts.watches[about] += 1
+            self.counts.in_flight -= 1
 
     def _route(self, request: web.Request, path: str) -> tuple[Resource, Target]:
         """Find what a path means. Raises StatusError (404, 400)."""

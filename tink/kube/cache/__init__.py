@@ -5,7 +5,7 @@
 """
 
 from tink.kube.cache.compression import ObjectCompressor
-from tink.kube.cache.informer import Informer
+from tink.kube.cache.informer import AWAY_SECONDS, Informer
 from tink.kube.cache.store import Index
 
-__all__ = ["Index", "Informer", "ObjectCompressor"]
+__all__ = ["AWAY_SECONDS", "Index", "Informer", "ObjectCompressor"]

@@ -30,6 +30,10 @@ DeleteHandler = Callable[[Raw], object]
 """Called with the last known state of an object that is gone."""
 
 
+AWAY_SECONDS = 15.0
+"""An API that could not be followed for so long is away, and not just being restarted."""
+
+
 class Informer:
     """Keeps the objects of `resource`, of one namespace or of all. `run` it as one task; read it from its loop."""
 
@@ -93,6 +97,12 @@ class Informer:
     def denied(self) -> str:
         """Why the API does not let this program read the collection (401, 403); empty when that is not so."""
         return self._reflector.denied
+
+    @property
+    def failing_for(self) -> float:
+        """For how many seconds the API does not answer or does not let us follow: what is here is as old as that. 0: it
+        is as the API has it."""
+        return self._reflector.failing_for
 
     async def wait_for_cache_sync(self) -> None:
         """Return when the collection has been listed once and the handlers have seen all of it."""

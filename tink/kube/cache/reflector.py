@@ -79,6 +79,11 @@ class Reflector:
         self.synced = asyncio.Event()
         """Set when the collection has been listed once."""
 
+    @property
+    def failing_for(self) -> float:
+        """For how many seconds the collection can't be followed; 0: it is followed."""
+        return asyncio.get_running_loop().time() - self._failing_since if self._failing else 0.0
+
     async def run(self) -> None:
         """Follow the collection for ever. An API that is away, or answers with errors, is asked again and again with
         growing delays; the first failure and the recovery are logged."""

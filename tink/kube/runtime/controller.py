@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ from tink.kube.objects import NamespacedName
 from tink.kube.runtime.leaderelection import LeadershipLostError
 from tink.kube.runtime.workqueue import WorkQueue
 from tink.limits.log import LimitedLog
+from tink.metrics import Histogram
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +36,12 @@ class Result:
 
 
 DONE = Result()
+
+_BUCKETS = (
+    *(0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5),
+    *(1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0),
+)
+"""Bounds in seconds, those of controller-runtime: what reads its metrics counts on them."""
 
 Reconcile = Callable[[NamespacedName], Awaitable[Result]]
 """Brings one object forward. What it raises is logged, and it is called again."""
@@ -60,14 +68,20 @@ class Controller:
         workers: int = 1,
         low_priority_workers: int | None = None,
         on_error: OnError | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`kind` is what the log calls the objects. The delays after failures grow from `retry_first` to
         `retry_longest` seconds; what went wrong is said through `limited_log`, but for what `on_error` has said. Of the
-        `workers` so many take keys of low priority, too; None: all do."""
+        `workers` so many take keys of low priority, too; None: all do. `clock`, in seconds, says how long looks take.
+        """
         self._kind = kind
         self._reconcile = reconcile
         self._limited_log = limited_log or controller_log(log, time.monotonic)
-        self._workers = workers
+        self.workers = workers
+        self.results: Counter[str] = Counter(success=0, error=0, requeue_after=0)
+        """Looks, by what came of them."""
+        self.seconds = Histogram(_BUCKETS)
+        self._clock = clock
         self._low_priority_workers = workers if low_priority_workers is None else low_priority_workers
         self._on_error = on_error
         self.queue: WorkQueue[NamespacedName] = WorkQueue(retry_first, retry_longest, flow_of=lambda key: key.namespace)
@@ -75,11 +89,18 @@ class Controller:
     async def run(self) -> None:
         """Work until cancelled. What is under way then is done when this is run again."""
         async with asyncio.TaskGroup() as group:
-            for index in range(self._workers):
+            for index in range(self.workers):
                 group.create_task(self._work(high_priority_only=index >= self._low_priority_workers))
 
     async def process(self, key: NamespacedName) -> bool:
         """Reconcile one, and have it looked at again when that is due; whether it went well."""
+        begun = self._clock()
+        try:
+            return await self._process(key)
+        finally:
+            self.seconds.observe(self._clock() - begun)
+
+    async def _process(self, key: NamespacedName) -> bool:
         try:
             result = await self._reconcile(key)
         except LeadershipLostError:
@@ -87,12 +108,16 @@ class Controller:
             return False
         except Exception as error:
             # Whatever goes wrong about one object must not stop the work on all others.
+            self.results["error"] += 1
             delay = self.queue.add_rate_limited(key)
             if self._on_error is None or not self._on_error(key, error, delay):
                 self._complain(key, error, delay)
             return False
         self.queue.forget(key)
-        if result.requeue_after is not None:
+        if result.requeue_after is None:
+            self.results["success"] += 1
+        else:
+            self.results["requeue_after"] += 1
             self.queue.add_after(key, result.requeue_after)
         return True
 

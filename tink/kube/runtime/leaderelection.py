@@ -143,6 +143,16 @@ class LeaderElector:
         return self._clock() < self._may_act_until
 
     @property
+    def name(self) -> str:
+        """That of the Lease."""
+        return self._config.name
+
+    @property
+    def leader(self) -> str:
+        """Who held the Lease when it was last seen; empty: nobody."""
+        return str((self._observed or {}).get("holderIdentity") or "")
+
+    @property
     def write_timeout(self) -> float:
         """Seconds that a single write of the leader may take: it has ended before a successor begins."""
         return 0.8 * (self._config.lease_duration - self._config.renew_deadline)

@@ -15,17 +15,33 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Hashable
+import time
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar
 
 from tink.kube.runtime.fairness import FairQueue
 from tink.limits.backoff import Backoff
+from tink.metrics import Histogram
 
 K = TypeVar("K", bound=Hashable)
 
 _LONGEST_TIMER_SECONDS = 3600.0
 """Deadlines are in wall-clock time, timers are not: look again every hour whatever the clock did."""
+
+_BUCKETS = tuple(10.0**power for power in range(-8, 4))
+"""Bounds in seconds, those of controller-runtime."""
+
+
+@dataclass(slots=True)
+class QueueCounts:
+    """What has happened since the start; times in seconds."""
+
+    adds: int = 0
+    retries: int = 0
+    queue_seconds: Histogram = field(default_factory=lambda: Histogram(_BUCKETS))
+    work_seconds: Histogram = field(default_factory=lambda: Histogram(_BUCKETS))
 
 
 class WorkQueue(Generic[K]):
@@ -39,7 +55,13 @@ class WorkQueue(Generic[K]):
         uniform: Callable[[float, float], float] = random.uniform,
         *,
         flow_of: Callable[[K], Hashable] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`clock` gives monotonic seconds; by it is measured how long keys wait and work on them takes."""
+        self._clock = clock
+        self.counts = QueueCounts()
+        self._added_at: dict[K, float] = {}
+        self._begun_at: dict[K, float] = {}
         self._retry = (retry_first, retry_longest)
         self._uniform = uniform
         self._flow_of = flow_of
@@ -62,6 +84,9 @@ class WorkQueue(Generic[K]):
         high = not low_priority
         if key in self._dirty and (self._dirty[key] or not high):
             return
+        if key not in self._dirty:
+            self.counts.adds += 1
+            self._added_at[key] = self._clock()
         # One that moves from low to high is passed over when its turn in the low queue comes.
         self._dirty[key] = high
         if key not in self._processing:
@@ -84,6 +109,7 @@ class WorkQueue(Generic[K]):
         if backoff is None:
             backoff = self._backoffs[key] = Backoff(*self._retry, self._uniform)
         self._requeues[key] = self.num_requeues(key) + 1
+        self.counts.retries += 1
         delay = backoff.next()
         self.add_after(key, delay)
         return delay
@@ -104,6 +130,8 @@ class WorkQueue(Generic[K]):
             self._wakeup.clear()
             await self._wakeup.wait()
         self._processing[key] = self._dirty.pop(key)
+        now = self._begun_at[key] = self._clock()
+        self.counts.queue_seconds.observe(now - self._added_at.pop(key))
         self._cancel_timer(key)
         return key
 
@@ -118,8 +146,17 @@ class WorkQueue(Generic[K]):
     def done(self, key: K) -> None:
         """A worker is through with `key`."""
         del self._processing[key]
+        self.counts.work_seconds.observe(self._clock() - self._begun_at.pop(key))
         if key in self._dirty:
             self._enqueue(key, high=self._dirty[key])
+
+    def __len__(self) -> int:
+        """Keys that wait for a worker; not those that wait for their own to be done."""
+        return len(self._dirty) - sum(1 for key in self._processing if key in self._dirty)
+
+    def begun(self) -> Iterable[float]:
+        """When work began on each of the keys that are worked on, by the clock."""
+        return self._begun_at.values()
 
     def shut_down(self) -> None:
         """Cancel all timers."""

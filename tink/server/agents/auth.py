@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -44,6 +45,8 @@ OtherHost = Callable[[str, Collection[str]], str | None]
 _URI = "tinkerbell:"
 _MAX_NAMES, _NAMES_SHOWN, _NAME_CHARACTERS = 64, 4, 80
 """Names of a certificate that are read, and shown; and the characters that are shown of one."""
+_ADDRESSES = 256
+"""From where agents were refused, that are remembered."""
 _DASHED_MAC = re.compile(r"[0-9A-Fa-f]{2}(-[0-9A-Fa-f]{2}){5}")
 _UNREADABLE = (ValueError, x509.DuplicateExtension, x509.InvalidVersion, x509.UnsupportedGeneralNameType)
 
@@ -127,6 +130,8 @@ class AgentAuthorizer:
         self._tokens = tokens
         self._clock = clock
         self._other_host = other_host
+        self._refused: OrderedDict[str, NamespacedName] = OrderedDict()
+        """By address, the machine that was last refused there."""
 
     def admit(self, agent_id: str, credentials: Credentials) -> NamespacedName:
         """The machine that the agent speaks for. Raises RefusedError."""
@@ -191,9 +196,25 @@ class AgentAuthorizer:
                 "another --agent-auth)"
             )
         else:
-            why = f"has the addresses {', '.join(sorted(addresses))}"
+            why = f"has the addresses {', '.join(sorted(addresses))}{self._masquerade(key, credentials.peer)}"
         public_message = f"{credentials.peer} can't speak for {named}: {said}"
         raise ForeignAgentError(f"{_refusal(key, credentials)}, which {why}", public_message)
+
+    def _masquerade(self, key: NamespacedName, peer: str) -> str:
+        """What to do about an address from which several machines' agents come: something replaces theirs by its own.
+
+        Kubernetes does so in front of a Service, unless its externalTrafficPolicy is Local.
+        """
+        before = self._refused.pop(peer, key)
+        self._refused[peer] = key
+        if len(self._refused) > _ADDRESSES:
+            self._refused.popitem(last=False)
+        if before == key:
+            return ""
+        return (
+            "; agents of several machines come from there, so something on the way replaces their addresses: give the "
+            "Service externalTrafficPolicy: Local, take NAT out of the way, or use --agent-auth token"
+        )
 
     def _by_token(self, key: NamespacedName, credentials: Credentials, named: str) -> None:
         if not credentials.token:

@@ -25,6 +25,7 @@ import grpc.aio
 
 from tink.limits.log import LimitedLog
 from tink.net.special_addresses import is_loopback
+from tink.server.connections.calls import UNKNOWN, CallCounts, Method, method_of
 from tink.server.connections.guard import Guard
 from tink.server.peer import peer_address
 
@@ -68,6 +69,7 @@ class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
         self._handlers: dict[str, Handler] = {}
         self._unknown = unknown
         self._log = LimitedLog(log, clock, capacity=100)
+        self.counts = CallCounts(clock)
 
     async def intercept_service(
         self,
@@ -81,7 +83,9 @@ class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
             handler = await continuation(handler_call_details)
             if handler is None:
                 return self._unserved(method)  # not kept by its name: their number has no bound
-            known = self._handlers[method] = self._bounded(handler, busy=method.startswith(self._busy))
+            known = self._handlers[method] = self._bounded(
+                handler, method_of(method, handler), busy=method.startswith(self._busy)
+            )
         return known
 
     @contextmanager
@@ -122,17 +126,18 @@ class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
 
     def _unserved(self, method: str) -> Handler:
         async def refuse(_: AsyncIterator[bytes], context: Context) -> Any:
-            try:
-                with self._place(context):
-                    self._unknown(peer_address(context.peer()), method)
-                    await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such method")
-            except _FullError as full:
-                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(full))
+            with self.counts.counted(UNKNOWN, context):
+                try:
+                    with self._place(context):
+                        self._unknown(peer_address(context.peer()), method)
+                        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such method")
+                except _FullError as full:
+                    await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(full))
 
         handler: Handler = grpc.stream_unary_rpc_method_handler(refuse)
         return handler
 
-    def _bounded(self, handler: Handler, *, busy: bool) -> Handler:
+    def _bounded(self, handler: Handler, method: Method, *, busy: bool) -> Handler:
         """The same method, but it takes a stream of bytes."""
         name = ("stream" if handler.request_streaming else "unary") + (
             "_stream" if handler.response_streaming else "_unary"
@@ -145,19 +150,21 @@ class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
             return messages if handler.request_streaming else await _only(messages, context)
 
         async def answer(raw: AsyncIterator[bytes], context: Context) -> Any:
-            try:
-                with self._place(context, busy=busy):
-                    return await behaviour(await argument(raw, context), context)
-            except _FullError as full:
-                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(full))
+            with self.counts.counted(method, context):
+                try:
+                    with self._place(context, busy=busy):
+                        return await behaviour(await argument(raw, context), context)
+                except _FullError as full:
+                    await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(full))
 
         async def answers(raw: AsyncIterator[bytes], context: Context) -> AsyncIterator[Any]:
-            try:
-                with self._place(context, busy=busy):
-                    async for each in behaviour(await argument(raw, context), context):
-                        yield each
-            except _FullError as full:
-                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(full))
+            with self.counts.counted(method, context):
+                try:
+                    with self._place(context, busy=busy):
+                        async for each in behaviour(await argument(raw, context), context):
+                            yield each
+                except _FullError as full:
+                    await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(full))
 
         wrapped = answers if inspect.isasyncgenfunction(behaviour) else answer
         make: Any = (

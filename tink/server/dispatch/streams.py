@@ -83,6 +83,10 @@ class AgentStreams:
         """The stream of a machine's agent; None if it has none here."""
         return self._streams.get(key)
 
+    def __len__(self) -> int:
+        """Agents that are connected here."""
+        return len(self._streams)
+
     def close(self) -> None:
         """From now on that an agent is gone means nothing: the server is."""
         self._closed = True

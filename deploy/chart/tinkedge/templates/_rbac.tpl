@@ -93,7 +93,7 @@ labels:
 - apiGroups: [""]
   resources: [secrets]
   resourceNames: [tinkedge-webhook-ca]
-  verbs: [get, patch]
+  verbs: [get, patch, watch]  # without "watch", one that somebody replaces is noticed within a minute
 {{- end }}
 
 {{- define "tinkedge.rules.server" -}}

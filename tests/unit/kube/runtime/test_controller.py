@@ -8,9 +8,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from tests.waiting import until
 from tink.kube.client import ApiError, ConflictError
+from tink.kube.metrics import ControllerMetrics
 from tink.kube.objects import NamespacedName
 from tink.kube.runtime import DONE, Controller, LeadershipLostError, Result
 from tink.kube.runtime.controller import Reconcile
@@ -130,3 +132,30 @@ async def test_some_workers_are_free_for_what_has_just_happened() -> None:
         controller.queue.add(B)
         await until(lambda: B in looks)
     assert len(looks) == 2
+
+
+async def test_looks_are_counted_by_what_came_of_them() -> None:
+    ended: list[NamespacedName] = []
+
+    async def reconcile(key: NamespacedName) -> Result:
+        ended.append(key)
+        if ended.count(key) == 1:
+            raise ApiError(500, "InternalError", "out of order")
+        return Result(requeue_after=60.0) if key == A else DONE
+
+    registry = CollectorRegistry()
+    async with running(reconcile, workers=3) as controller:
+        registry.register(ControllerMetrics({"thing": controller}))
+        controller.queue.add(A)
+        controller.queue.add(B)
+        await until(lambda: len(ended) == 4 and controller.results["success"] == 1)
+
+        def value(name: str, **labels: str) -> float | None:
+            return registry.get_sample_value(f"controller_runtime_{name}", {"controller": "thing", **labels})
+
+        found = {result: value("reconcile_total", result=result) for result in ("success", "error", "requeue_after")}
+        assert found == {"success": 1, "error": 2, "requeue_after": 1}
+        assert value("reconcile_errors_total") == 2
+        assert value("reconcile_time_seconds_count") == 4
+        assert (value("max_concurrent_reconciles"), value("active_workers")) == (3, 0)
+    assert registry.get_sample_value("workqueue_retries_total", {"name": "thing"}) == 2

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from prometheus_client import CollectorRegistry
+
+from tink.kube.metrics import QueueMetrics
 from tink.kube.runtime import WorkQueue
 
 
@@ -205,3 +208,32 @@ async def test_flows_take_turns_among_those_whose_timers_have_run_out() -> None:
         q.add(("hostile", number), low_priority=True)
     q.add(("victim", 0), low_priority=True)
     assert ("victim", 0) in [await q.get(), await q.get()]
+
+
+async def test_what_waits_and_what_hangs_is_seen_in_the_metrics() -> None:
+    now = [100.0]
+    q: WorkQueue[str] = WorkQueue(60, 60, clock=lambda: now[0])
+    registry = CollectorRegistry()
+    registry.register(QueueMetrics({"q": q}, lambda: now[0]))
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"workqueue_{name}", {"name": "q", **labels})
+
+    for key in ("a", "a", "b", "c"):
+        q.add(key)
+    assert (value("adds_total"), value("depth")) == (3, 3)
+    now[0] += 2.0
+    assert await q.get() == "a"
+    assert (value("depth"), value("queue_duration_seconds_sum")) == (2, 2.0)
+    assert value("queue_duration_seconds_bucket", le="1") == 0
+    assert value("queue_duration_seconds_bucket", le="10") == 1
+    q.add("a")
+    assert value("depth") == 2, "it waits for its worker, and for nobody else"
+    now[0] += 0.5
+    assert await q.get() == "b"
+    now[0] += 1.0
+    assert (value("unfinished_work_seconds"), value("longest_running_processor_seconds")) == (2.5, 1.5)
+    q.done("b")
+    q.add_rate_limited("b")
+    assert (value("retries_total"), value("work_duration_seconds_sum")) == (1, 1.0)
+    q.shut_down()

@@ -76,6 +76,26 @@ def test_the_address_must_be_one_of_the_machine(directory: AgentDirectory) -> No
         by_address.admit("nobody", Credentials("192.0.2.1"))
 
 
+def test_service_that_masquerades_is_named_when_a_second_machine_comes_from_its_address(
+    directory: AgentDirectory,
+) -> None:
+    by_address, node = authorizer(directory, AgentAuth.ADDRESS), Credentials("10.0.0.5")
+
+    def refused(agent_id: str) -> str:
+        with pytest.raises(ForeignAgentError) as caught:
+            by_address.admit(agent_id, node)
+        assert "externalTrafficPolicy" not in caught.value.public_message
+        return str(caught.value)
+
+    assert "externalTrafficPolicy" not in refused("h")
+    assert "externalTrafficPolicy" not in refused("h"), "one that comes again is still one machine"
+    assert "give the Service externalTrafficPolicy: Local" in refused("other")
+    for last in range(300):
+        with pytest.raises(ForeignAgentError):
+            by_address.admit("h", Credentials(f"10.1.{last // 250}.{last % 250}"))
+    assert len(by_address._refused) == 256
+
+
 def test_another_machine_at_the_address_is_not_the_one(directory: AgentDirectory) -> None:
     asked: list[tuple[str, tuple[str, ...]]] = []
 

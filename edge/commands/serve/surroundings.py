@@ -1,0 +1,99 @@
+"""What there must be on this host for settings to work: interfaces, files, a directory for the state.
+
+Asked as `agreement` is. What the parts themselves find out later says less: it does not know where a value is from.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from edge.commands.serve.agreement import Finding, Options, Services
+from edge.composition.settings import Service
+from tink.files import data_directory
+from tink.server import AgentAuth
+
+
+def _links() -> set[str]:
+    return {each.name for each in Path("/sys/class/net").iterdir()}
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """This host, as far as settings speak of it: the names of its interfaces, and the user (by number) who asks."""
+
+    interfaces: Callable[[], set[str]] = field(default=_links)
+    user: Callable[[], int] = os.geteuid
+
+
+def obstacles(services: Services, options: Options, host: Host | None = None) -> Iterator[Finding]:
+    """What keeps a process with these services from working here; errors keep it from starting."""
+    host = host or Host()
+    yield from _interfaces(options, host)
+    yield from _files(options)
+    yield from _data_dir(services, options, host)
+
+
+def _interfaces(options: Options, host: Host) -> Iterator[Finding]:
+    there = host.interfaces()
+    for name in dict.fromkeys(name for name, _ in options.get("interface") or ()):
+        if name not in there:
+            yield Finding(
+                ("interface",),
+                f"there is no interface {name} on this host (there are: {', '.join(sorted(there))})",
+                "machines there are served when it comes; see that it is spelled right",
+                is_error=False,
+            )
+
+
+_READ: Final = ("grpc_tls_ca", "grpc_tls_cert", "grpc_tls_key", "grpc_client_ca", "kubeconfig", "admin_token_file")
+"""Files that are there before the start; those with keys of our own may be made by it, or by another edge."""
+
+
+def _files(options: Options) -> Iterator[Finding]:
+    names = [*_READ, *(["agent_token_key"] if options.get("agent_auth") == AgentAuth.TOKEN else [])]
+    for name in names:
+        file: Path | None = options.get(name)
+        if file is None:
+            continue
+        wrong = partial(Finding, (name.replace("_", "-"),))
+        try:
+            with file.open("rb"):
+                pass
+        except FileNotFoundError:
+            yield wrong(f"there is no file {file}", "put it there, or name another")
+        except OSError as error:
+            yield wrong(f"{file} can't be read: {error.strerror}", "let this user read it, or name another")
+    if (manifests := options.get("manifests")) is not None and not manifests.exists():
+        yield Finding(("manifests",), f"there is no directory {manifests}", "make it, or name another")
+
+
+def _data_dir(services: Services, options: Options, host: Host) -> Iterator[Finding]:
+    directory: Path | None = options.get("data_dir")
+    if directory is None or not services & {Service.APISERVER, Service.HTTP}:
+        return
+    wrong = partial(Finding, ("data-dir",))
+    try:
+        there = next(each for each in (directory, *directory.absolute().parents) if each.exists())
+        if there != directory:
+            if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+                yield wrong(
+                    f"{directory} can't be made in {there}",
+                    f"make it: 'install -d -m 700 {shlex.quote(str(directory))}'",
+                )
+            return
+        if not directory.is_dir():
+            yield wrong(f"{directory} is no directory", "name one, or a path where nothing is")
+            return
+        for problem in data_directory.problems(directory, host.user()):
+            if not problem.mended:
+                yield wrong(f"{directory} {problem.seen}", problem.remedy)
+        if not os.access(directory, os.W_OK | os.X_OK):
+            yield wrong(f"{directory} can't be written by this user", "run it as the user who has it, or name another")
+    except OSError as error:
+        yield wrong(f"{directory}: {error.strerror}", "run it as the user who may use it, or name another")

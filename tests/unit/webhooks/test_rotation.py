@@ -1,0 +1,111 @@
+"""Whoever replaces the authority of the webhooks breaks nothing: no review is refused, by no replica."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import socket
+import ssl
+from collections import deque
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from tests.api import serving
+from tests.ports import free_port
+from tests.waiting import until
+from tink.kube.client import KubeClient
+from tink.kube.resources import SECRET
+from tink.webhooks import Address, Webhooks, WebhookSettings, server
+from tink.webhooks.certificates import renewed
+
+HOST = "hook.default.svc"
+
+
+class Hook:
+    """Keeps what was registered, as an API server would that learns of it a moment later."""
+
+    path, missed = "/hook", "nothing is asked"
+
+    def __init__(self, registered: deque[bytes]) -> None:
+        self.registered = registered
+
+    async def ready(self) -> None:
+        pass
+
+    async def answer(self, request: web.Request) -> web.Response:
+        return web.Response()
+
+    async def register(self, client: KubeClient, address: Address, bundle: bytes) -> bool:
+        if self.registered and self.registered[-1] == bundle:
+            return False
+        self.registered.append(bundle)
+        return True
+
+    async def unregister(self, client: KubeClient) -> None:
+        pass
+
+
+def shakes_hands(port: int, bundle: bytes) -> None:
+    """Raises ssl.SSLError if that authority is not the one whose certificate is shown."""
+    context = ssl.create_default_context(cadata=bundle.decode())
+    with (
+        socket.create_connection(("127.0.0.1", port), 20) as connection,
+        context.wrap_socket(connection, server_hostname=HOST),
+    ):
+        pass
+
+
+async def test_reviews_go_on_while_the_secret_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_SPREAD_SECONDS", 1.0)
+    monkeypatch.setattr(server, "_OVERLAP_SECONDS", 3.0)
+    monkeypatch.setattr(server, "_LOOK_AFTER_SECONDS", 3600.0)
+    registered: deque[bytes] = deque()
+    async with serving(tmp_path / "state") as (_, client):
+        ports = [free_port(), free_port()]
+        replicas = [
+            Webhooks(client, [Hook(registered)], WebhookSettings(service="default/hook", port=port)) for port in ports
+        ]
+        for replica in replicas:
+            await replica.start()
+        running = [asyncio.create_task(replica.run()) for replica in replicas]
+        first = registered[-1]
+        reviews = 0
+
+        async def review() -> None:
+            """As two API servers do: one that knows the registration, and one that hears of it half a second later."""
+            nonlocal reviews
+            late = registered[-1]
+            while True:
+                heard = asyncio.get_running_loop().time()
+                now = registered[-1]
+                while asyncio.get_running_loop().time() - heard < 0.5:
+                    for port in ports:
+                        for bundle in (registered[-1], late):
+                            await asyncio.to_thread(shakes_hands, port, bundle)
+                            reviews += 1
+                late = now
+
+        reviewing = asyncio.create_task(review())
+        try:
+            await until(lambda: reviews > 20)
+            made = renewed(None, datetime.now(UTC))
+            data: dict[str, Any] = {
+                "ca.crt": base64.b64encode(made.bundle()).decode(),
+                "ca.key": base64.b64encode(made.private()).decode(),
+            }
+            await client.patch(SECRET, server.SECRET_NAME, "default", {"data": data})
+            await until(lambda: registered[-1].startswith(made.bundle()) and first in registered[-1])
+            await until(lambda: [replica._bundle for replica in replicas] == [made.bundle()] * 2)
+            before = reviews
+            await until(lambda: reviews > before + 40)
+            assert not reviewing.done(), reviewing.exception()
+        finally:
+            for task in (reviewing, *running):
+                task.cancel()
+            await asyncio.wait([reviewing, *running])
+            for replica in replicas:
+                await replica.stop()

@@ -1,0 +1,45 @@
+"""The registry of a process that serves, and what is known of the process itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from tink.metrics.families import gauge
+
+
+def process_registry(not_ready: Callable[[], str]) -> CollectorRegistry:
+    """A registry with `process_*` and `python_*`, as all Python programs have them, the release and `tinkedge_ready`.
+
+    `not_ready()` says why this process can't do its work; empty: it can.
+    """
+    registry = CollectorRegistry()
+    _Process(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    registry.register(_Ready(not_ready))
+    return registry
+
+
+class _Process(ProcessCollector):
+    """Of this process alone: its units hide the rest of /proc (ProcSubset=pid), and with /proc/stat, where the library
+    looks for the time of the boot, all of its metrics would be gone.
+    """
+
+    def _boot_time(self) -> float:
+        return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class _Ready(Collector):
+    def __init__(self, not_ready: Callable[[], str]) -> None:
+        self._not_ready = not_ready
+        self._version = version("tinkedge")
+
+    def collect(self) -> Iterator[Metric]:
+        yield gauge("tinkedge_build_info", "The release that runs; always 1.", ["version"], {(self._version,): 1})
+        yield gauge("tinkedge_ready", "Whether this process can do its work: /readyz.", [], {(): not self._not_ready()})

@@ -1,0 +1,33 @@
+"""The gRPC server as metrics: the names are those of gRPC's interceptors for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from tink.metrics.families import counter, gauge, histogram
+from tink.server.connections.calls import CallCounts
+
+_METHOD = ["grpc_type", "grpc_service", "grpc_method"]
+
+
+class ServerMetrics(Collector):
+    """`agents()`: those that are connected; `serving()`: what the health service says."""
+
+    def __init__(self, calls: CallCounts, agents: Callable[[], int], serving: Callable[[], bool]) -> None:
+        self._calls = calls
+        self._agents = agents
+        self._serving = serving
+
+    def collect(self) -> Iterator[Metric]:
+        """Called for each scrape."""
+        calls = self._calls
+        yield counter("grpc_server_started", "Calls that have begun.", _METHOD, calls.started)
+        yield counter("grpc_server_handled", "Calls that have ended, by code.", [*_METHOD, "grpc_code"], calls.handled)
+        yield histogram("grpc_server_handling_seconds", "How long calls took, but for streams.", _METHOD, calls.seconds)
+        yield gauge("tinkedge_agents_connected", "Agents whose command stream is open here.", [], {(): self._agents()})
+        yield gauge(
+            "tinkedge_agents_served", "Whether agents are served: the gRPC health service.", [], {(): self._serving()}
+        )
