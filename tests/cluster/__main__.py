@@ -102,6 +102,7 @@ class Trial:
             await self._namespace()
             await self._taken()
             await self._install(registry.authority)
+            await self._metrics()
             await self._boot(stack)
             await self._many(stack)
             await self._keys()
@@ -206,6 +207,19 @@ class Trial:
         text = await self._node.kubectl("get", "pods", "-n", NAMESPACE, "-o", "json")
         pods = [pod for pod in json.loads(text)["items"] if pod["status"]["phase"] == "Running"]
         return f"{len(pods)} pods run: " + ", ".join(sorted(pod["metadata"]["name"] for pod in pods))
+
+    async def _metrics(self) -> None:
+        """What Prometheus would be told by each pod."""
+        text = await self._node.kubectl("get", "pods", "-n", NAMESPACE, "-o", "json")
+        for pod in json.loads(text)["items"]:
+            (port,) = [each for each in pod["spec"]["containers"][0]["ports"] if each["name"] == "health"]
+            where = f"{pod['metadata']['name']}:{port['containerPort']}"
+            told = await self._node.kubectl(
+                "get", "--raw", f"/api/v1/namespaces/{NAMESPACE}/pods/{where}/proxy/metrics"
+            )
+            if "\ntinkedge_ready 1.0\n" not in told:
+                raise CommandError(f"{where}/metrics does not say that it is ready: {told[:1000]}")
+        self._tell("/metrics of every pod: tinkedge_ready 1")
 
     # --- one machine --------------------------------------------------------------------------------------------------
 
