@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tink.api.v1alpha2 import UNPREPARED, ActionState, ConditionStatus, WorkflowState
-from tink.workflow.reasons import REASON_CANCELLING
+from tink.workflow.reasons import REASON_AGENT_REFUSED, REASON_CANCELLING
 from tink.workflow.status import ConditionType, action_name, actions_of, condition
 
 MAX_SUMMARY = 120
@@ -51,6 +51,8 @@ def _pending(status: Mapping[str, Any], rendered: bool) -> str:
         # Without the name before it, which stands in its own column.
         said = str(prepared.get("message") or "")
         return said.partition(": ")[2] if said.startswith("Workflow ") else said
+    if rendered and started.get("reason") == REASON_AGENT_REFUSED:
+        return f"its agent is refused: {started.get('message') or ''}"
     if rendered and started.get("reason"):
         return f"the agent does not take it now: {started['reason']}: {started.get('message') or ''}".rstrip(": ")
     return "waits for the machine's agent" if rendered else UNPREPARED

@@ -32,6 +32,11 @@ CASES: dict[str, Raw] = {
         "actions": WAITING,
         "conditions": [condition("Started", "False", "Busy", "runs another")],
     },
+    "its agent is refused: shows no token": {
+        "state": "Pending",
+        "actions": WAITING,
+        "conditions": [condition("Started", "False", "AgentRefused", "shows no token")],
+    },
     "given to the agent, which has not begun yet": {"state": "Scheduled", "actions": WAITING},
     "action 2 of 2: verify": {
         "state": "Running",

@@ -17,7 +17,7 @@ from proto import older_pb2 as pb
 from tink.api.v1alpha2 import ActionState, Raw, as_mapping
 from tink.server.workflows import uid_of
 from tink.workflow import events
-from tink.workflow.reasons import REASON_ACTION_TIMEOUT
+from tink.workflow.reasons import REASON_ACTION_TIMEOUT, REASON_DEFAULT_FAILURE
 from tink.workflow.status import action_name, action_state, actions_of, status_of
 
 NO_TIMEOUT_SECONDS: Final = 10 * 365 * 24 * 3600
@@ -209,7 +209,7 @@ def event_of(report: Report, workflow: Raw) -> events.AgentEvent | None:
         case "SUCCESS":
             return events.ActionSucceeded(action_id)
         case "FAILED":
-            return events.ActionFailed(action_id, "", _of_failure(report))
+            return events.ActionFailed(action_id, REASON_DEFAULT_FAILURE, _of_failure(report))
         case "TIMEOUT":
             return events.ActionFailed(action_id, REASON_ACTION_TIMEOUT, "the agent stopped it: its time was up")
     return None
@@ -274,13 +274,19 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
 
 def describe_attributes(attributes: pb.AgentAttributes) -> str:
     """The machine as tink-agent has found it, in one line of bounded length; empty if it says nothing."""
+    product = attributes.product
     parts = [
-        " ".join(filter(None, (attributes.product.vendor, attributes.product.name))),
-        f"serial {attributes.product.serial_number}" if attributes.product.serial_number else "",
+        " ".join(filter(_known, (product.vendor, product.name))),
+        f"serial {product.serial_number}" if _known(product.serial_number) else "",
         f"{attributes.cpu.total_cores} cores" if attributes.cpu.total_cores else "",
         f"{attributes.memory.total} memory" if attributes.memory.total else "",
         *(f"{disk.name} {disk.size}".strip() for disk in attributes.block[:_SHOWN]),
-        *(f"{card.name} {card.mac}".strip() for card in attributes.network[:_SHOWN]),
+        *(f"{card.name} {card.mac}" for card in attributes.network[:_SHOWN] if card.mac),
     ]
     line = ", ".join(filter(None, parts))
     return "".join(letter if letter.isprintable() else " " for letter in line)[:_MAX_DESCRIPTION]
+
+
+def _known(value: str) -> bool:
+    """Firmware that says nothing is "unknown" to the library of tink-agent."""
+    return value not in ("", "unknown")

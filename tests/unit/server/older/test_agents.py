@@ -288,14 +288,14 @@ async def test_what_tink_agent_says_of_its_machine_is_said_once(rig: Rig, agent:
         "cpu": pb.AgentAttributes.CPU(total_cores=4),
         "memory": pb.AgentAttributes.Memory(total="16GB"),
         "block": [pb.AgentAttributes.Block(name="sda", size="480GB")],
-        "network": [pb.AgentAttributes.Network(name="eth0", mac=MAC)],
-        "product": pb.AgentAttributes.Product(vendor="V\x1b[31m", name="P", serial_number="S"),
+        "network": [pb.AgentAttributes.Network(name="eth0", mac=MAC), pb.AgentAttributes.Network(name="ifb0")],
+        "product": pb.AgentAttributes.Product(vendor="V\x1b[31m", name="P", serial_number="unknown"),
     }
     for _ in range(2):
         with pytest.raises(grpc.aio.AioRpcError):
             await agent.poll(**found)
     (said,) = [each.message for each in rig.seen]
-    assert said.endswith(f"V [31m P, serial S, 4 cores, 16GB memory, sda 480GB, eth0 {MAC}")
+    assert said.endswith(f"V [31m P, 4 cores, 16GB memory, sda 480GB, eth0 {MAC}")
 
 
 # --- tink-worker ---
