@@ -36,6 +36,8 @@ COMMANDS = {
     "backup": ("state.backup", "The data directory as one file, while everything runs."),
     "restore": ("state.restore", "A data directory from a backup."),
     "move": ("state.move", "All objects to another API: from the embedded one to a cluster, and back."),
+    "kubeconfig": ("users", "A kubeconfig for a user of the embedded API, with a token of its own."),
+    "users": ("users", "Who has a token for the embedded API: list, change, revoke."),
     "health": ("health", "Whether the services that run here are alive and ready."),
     "config": ("config", "The file with settings: check it, show it, begin one."),
     "doctor": ("doctor", "What would keep this host from serving, and how to mend it."),

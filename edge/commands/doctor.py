@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +14,7 @@ from typing import Any, Final
 import click
 
 from edge.composition import doctor as examine
-from edge.composition.checks import Finding, Severity, osie_names, running_edge
+from edge.composition.checks import Finding, Severity, api_addresses, api_users, osie_names, running_edge
 from edge.composition.checks.findings import note
 from edge.composition.doctor import Ports
 from edge.lab.build import default_cache
@@ -51,6 +52,7 @@ _API_SECONDS: Final = 10.0
 @click.option("--http-port", type=_PORT, default=7080, help="As for `tinkedge up`.")
 @click.option("--grpc-port", type=_PORT, default=42113, help="As for `tinkedge up`.")
 @click.option("--api-port", type=_PORT, default=6443, help="As for `tinkedge up`.")
+@click.option("--api-address", multiple=True, help="As for `tinkedge up`.")
 @click.option("--admin-port", type=_PORT, default=7081, help="As for `tinkedge up`.")
 @click.option("--admin-address", default="127.0.0.1", help="As for `tinkedge up`.")
 @click.option(
@@ -99,7 +101,9 @@ def doctor(
     groups: dict[str, Iterator[Finding]] = {
         "tinkedge up": chain(
             examine.serving(interfaces, ipxe_dir, ports, given["disable"]),
+            api_addresses(given["api_address"]),
             examine.data_directory(data_dir),
+            api_users(data_dir, datetime.now(UTC)),
             running_edge(data_dir, ports.admin_address, ports.admin),
             _osies(given["manifests"], given["kubeconfig"] or data_dir / "kubeconfig"),
         ),

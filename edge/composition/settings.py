@@ -89,6 +89,10 @@ class StackSettings:
     manifests: Path | None = None
     grpc_port: int = 42113
     api_port: int = 6443
+    api_addresses: tuple[str, ...] = ()
+    """Where the embedded API is there for other hosts; it always is on loopback."""
+    api_names: tuple[str, ...] = ()
+    """By which they reach it, besides these addresses."""
     edge: EdgeSettings = field(default_factory=EdgeSettings)
     controller: ControllerSettings = field(default_factory=ControllerSettings)
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)

@@ -57,6 +57,7 @@ _HOOKS = frozenset({Service.WEBHOOKS, Service.CONVERSION})
 _WRITERS = frozenset({Service.CONTROLLER, Service.SERVER}) | _HOOKS
 """What has nothing to do while the API is away; the edge has."""
 
+_STARTING = "starting"
 _SYNC_SECONDS = 30.0  # seconds without a further object of a list; an API that answers lists thousands in far less
 
 
@@ -73,7 +74,7 @@ class Stack:
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
         self._failure: str | None = None
-        self._not_ready = "starting"
+        self._not_ready = _STARTING
         self._informers: dict[ResourceType, Informer] = {}
         self._api: ApiServer | None = None
         # One packed copy of each Hardware, for the informer and the inventory alike.
@@ -108,8 +109,10 @@ class Stack:
     def not_ready(self) -> str:
         """Why this process can't do its work, such as serve machines: what /readyz says. Empty: it can."""
         services = self._settings.services
-        reasons = [self._not_ready, self._networks.not_ready() if self._networks is not None else ""]
-        reasons += [informer.denied for informer in self._informers.values()]
+        denied = next(filter(None, (informer.denied for informer in self._informers.values())), "")
+        if self._not_ready == _STARTING and denied:
+            return f"{_STARTING}: {denied}"
+        reasons = [self._not_ready, self._networks.not_ready() if self._networks is not None else "", denied]
         if services & _WRITERS and not services & EDGE:
             reasons.append(self._contact.problem)
         return next(filter(None, reasons), "")
@@ -190,7 +193,12 @@ class Stack:
         return applied
 
     async def _start_api(self) -> Path:
-        api = self._api = ApiServer(self._settings.data_dir, port=self._settings.api_port)
+        api = self._api = ApiServer(
+            self._settings.data_dir,
+            port=self._settings.api_port,
+            addresses=self._settings.api_addresses,
+            names=self._settings.api_names,
+        )
         await api.start()
         self.metrics.register(api.metrics())
         self._exit.push_async_callback(api.stop)

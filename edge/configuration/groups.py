@@ -34,7 +34,7 @@ GROUPS: Final[dict[str, tuple[str, ...]]] = {
         *("grpc-tls-key", "grpc-tls-ca", "grpc-client-ca", "grpc-connections-per-address", "older-agents"),
     ),
     "API and webhooks": (
-        *("api-port", "api-address", "leader-elect", "lease-namespace", "webhook-url", "webhook-service"),
+        *("api-address", "api-name", "api-port", "leader-elect", "lease-namespace", "webhook-url", "webhook-service"),
         *("webhook-port", "webhook-failure-policy"),
     ),
     "Metal3": (

@@ -14,13 +14,14 @@ PREFIX: Final = "TINKEDGE_"
 SERVICES: Final = ("up", "edge", "controller", "server", "apiserver", "metal3", "metal3-webhook", "agent")
 """Commands that run for years. The file is theirs: each of their options is a key."""
 
-TOOLS: Final = ("backup", "doctor", "health", "metadata-url", "move", "restore", "watch")
+TOOLS: Final = ("backup", "doctor", "health", "kubeconfig", "metadata-url", "move", "restore", "watch")
 """Commands about a service on this host. They take from the file what says where that is."""
 
 _SHARED: Final = frozenset(
     {
-        *("admin-address", "admin-port", "admin-token-file", "api-port", "data-dir", "health-address", "http-port"),
-        *("interface", "ipxe-dir", "metadata-token-key", "metadata-token-lifetime", "metrics-address", "public-ip"),
+        *("admin-address", "admin-port", "admin-token-file", "api-address", "api-name", "api-port", "data-dir"),
+        *("health-address", "http-port", "interface", "ipxe-dir", "metadata-token-key", "metadata-token-lifetime"),
+        *("metrics-address", "public-ip"),
     }
 )
 _OTHERWISE: Final = frozenset({("watch", "interface")})

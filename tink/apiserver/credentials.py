@@ -4,6 +4,7 @@ Made once in the data directory and kept, so that kubeconfigs that people have c
 
     pki/ca.crt, pki/ca.key    the server's own certificate authority
     token                     the bearer token of the administrator
+    users.json                whom the administrator has given tokens of their own: `access`
     kubeconfig                both together with the address, for kubectl
 
 The server's own certificate is made anew at each start and never leaves memory. Keys, token and kubeconfig are readable
@@ -21,6 +22,7 @@ import secrets
 import shutil
 import ssl
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -131,16 +133,18 @@ def _why_no_token(content: bytes, token: bytes) -> str:
     return ""
 
 
-def server_context(authority: Authority, host: str, now: datetime) -> ssl.SSLContext:
-    """Make a certificate for `host`, localhost and the loopback addresses, and give the TLS context that shows it."""
+def server_context(authority: Authority, hosts: str | Sequence[str], now: datetime) -> ssl.SSLContext:
+    """Make a certificate for these names and addresses, localhost and the loopback addresses, and give the TLS context
+    that shows it."""
     key = new_key()
     names: list[x509.GeneralName] = [x509.DNSName("localhost")]
     addresses = {ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("::1")}
-    try:
-        addresses.add(ipaddress.ip_address(host))
-    except ValueError:
-        if host != "localhost":
-            names.append(x509.DNSName(host))
+    for host in dict.fromkeys([hosts] if isinstance(hosts, str) else hosts):
+        try:
+            addresses.add(ipaddress.ip_address(host))
+        except ValueError:
+            if host != "localhost":
+                names.append(x509.DNSName(host))
     names += [x509.IPAddress(address) for address in sorted(addresses, key=str)]
     certificate = (
         builder(common_name("tinkedge-apiserver"), authority.certificate.subject, key, _NOT_BEFORE, now + _LIFE)
@@ -158,7 +162,7 @@ def server_context(authority: Authority, host: str, now: datetime) -> ssl.SSLCon
 
 def keep_kubeconfig(path: Path, url: str, authority: Authority, token: str) -> None:
     """Write the kubeconfig for kubectl, unless the one that is there leads here. Raises OSError."""
-    wanted = _kubeconfig(url, authority, token)
+    wanted = _kubeconfig(url, authority.pem(), token)
     try:
         there: Any = yaml.safe_load(path.read_bytes())
     except FileNotFoundError:
@@ -180,22 +184,32 @@ def _named(kubeconfig: Any, kind: str) -> Any:
     return next((each for each in found if each.get("name") == NAME), None)
 
 
-def _kubeconfig(url: str, authority: Authority, token: str) -> dict[str, Any]:
+def user_kubeconfig(data_dir: Path, url: str, user: str, token: str, namespace: str = "default") -> bytes:
+    """Write the kubeconfig of a user, who reaches this server at `url`. Raises OSError."""
+    authority = (data_dir / "pki" / "ca.crt").read_bytes()
+    # Of its own name, so that it can be merged with others (KUBECONFIG=a:b).
+    host = url.partition("://")[2].rpartition(":")[0].strip("[]") or url
+    made = _kubeconfig(
+        url, authority, token, cluster=f"{NAME}-{host}", user=f"{user}@{NAME}-{host}", namespace=namespace
+    )
+    return yaml.safe_dump(made, sort_keys=False).encode()
+
+
+def _kubeconfig(
+    url: str, authority: bytes, token: str, *, cluster: str = NAME, user: str = NAME, namespace: str = "default"
+) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [
             {
-                "name": NAME,
-                "cluster": {
-                    "server": url,
-                    "certificate-authority-data": base64.b64encode(authority.pem()).decode(),
-                },
+                "name": cluster,
+                "cluster": {"server": url, "certificate-authority-data": base64.b64encode(authority).decode()},
             }
         ],
-        "users": [{"name": NAME, "user": {"token": token}}],
-        "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME, "namespace": "default"}}],
-        "current-context": NAME,
+        "users": [{"name": user, "user": {"token": token}}],
+        "contexts": [{"name": user, "context": {"cluster": cluster, "user": user, "namespace": namespace}}],
+        "current-context": user,
     }
 
 

@@ -96,14 +96,22 @@ def forbidden(group: str, plural: str, name: str, why: str) -> StatusError:
     return StatusError(403, "Forbidden", message, _details(group, plural, name))
 
 
+def not_allowed(group: str, plural: str, name: str, why: str) -> StatusError:
+    """Refuse: this user may not do that. `plural` is empty where it is about a path that is no resource's."""
+    if name:
+        return forbidden(group, plural, name, why)
+    message = f"{_qualified(group, plural)} is forbidden: {why}" if plural else f"forbidden: {why}"
+    return StatusError(403, "Forbidden", message, _details(group, plural, ""))
+
+
 def bad_request(message: str) -> StatusError:
     """Refuse: the request cannot be understood."""
     return StatusError(400, "BadRequest", message)
 
 
-def no_such_path() -> StatusError:
+def no_such_path(advice: str = "") -> StatusError:
     """Refuse: nothing is served under this path."""
-    return StatusError(404, "NotFound", "the server could not find the requested resource", {})
+    return StatusError(404, "NotFound", advice or "the server could not find the requested resource", {})
 
 
 def method_not_allowed() -> StatusError:
@@ -141,9 +149,9 @@ def too_large_version(wanted: int, current: int) -> StatusError:
     )
 
 
-def unauthorized() -> StatusError:
+def unauthorized(message: str = "Unauthorized") -> StatusError:
     """Refuse: no token, or not ours."""
-    return StatusError(401, "Unauthorized", "Unauthorized")
+    return StatusError(401, "Unauthorized", message)
 
 
 def too_large_body(limit: int) -> StatusError:

@@ -15,7 +15,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Callable
+import socket
+import ssl
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,10 +26,11 @@ from aiohttp import web
 from prometheus_client.registry import Collector
 
 from tink.apiserver import conversion, credentials, errors
+from tink.apiserver.access import FILE, Authenticator, UserFileError
 from tink.apiserver.admission import webhooks
 from tink.apiserver.controllers import GarbageCollector, Lifecycle
 from tink.apiserver.errors import ApiServerError
-from tink.apiserver.http import Api, http_logger
+from tink.apiserver.http import Api, Sessions, http_logger
 from tink.apiserver.metrics import ApiServerMetrics
 from tink.apiserver.read import Broadcaster, Lists
 from tink.apiserver.requests import Body, Target, WriteOptions
@@ -43,6 +46,11 @@ log = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0
 """How long requests under way get to finish when the server stops, in seconds."""
+SESSION_SECONDS = 1.0
+"""How often it looks whether everybody who has something open still may."""
+_DAY_SECONDS = 86400.0
+ANYWHERE = "0.0.0.0"  # noqa: S104 - the operator says so
+"""All IPv4 addresses of this host, loopback among them."""
 
 
 def _utc_now() -> datetime:
@@ -50,7 +58,10 @@ def _utc_now() -> datetime:
 
 
 class ApiServer:
-    """One API server over one data directory. Port 0 takes a free one. Start and stop once."""
+    """One API server over one data directory, at `host` and, for other hosts, at `addresses`. Start and stop once.
+
+    Port 0 takes a free one. Its certificate is for all of these and for `names`.
+    """
 
     def __init__(
         self,
@@ -58,10 +69,14 @@ class ApiServer:
         host: str = "127.0.0.1",
         port: int = 6443,
         *,
+        addresses: Sequence[str] = (),
+        names: Sequence[str] = (),
         history: int = 10_000,
         now: Callable[[], datetime] = _utc_now,
     ) -> None:
         self._data_dir = data_dir
+        self._addresses = tuple(addresses)
+        self._names = tuple(names)
         self._host = host
         self._port = port
         self._now = now
@@ -124,15 +139,19 @@ class ApiServer:
                 private_files.sweep(self._data_dir, "token", "kubeconfig", "state.newest", "pki", "serving")
             authority = credentials.load_authority(self._data_dir / "pki", self._now())
             token = credentials.load_token(self._data_dir / "token")
+            authenticator = Authenticator(token, self._data_dir / FILE, self._now)
+        except UserFileError as error:
+            raise ApiServerError(str(error)) from error
         except OSError as error:
             raise ApiServerError(f"data directory {self._data_dir}: {error}") from error
-        context = credentials.server_context(authority, self._host, self._now())
+        shown = [self._host, *(each for each in self._addresses if each != ANYWHERE), *self._names]
+        context = credentials.server_context(authority, shown, self._now())
         try:
             await self._load()
         except StorageError as error:
             raise ApiServerError(f"{self._data_dir / 'state.db'}: {error}") from error
         lists = Lists(self._store, self._broadcaster)
-        api = self._api = Api(self._store, self._registry, self._verbs, lists, token, self._now)
+        api = self._api = Api(self._store, self._registry, self._verbs, lists, authenticator, self._now)
         # A watch whose client has gone must end: nothing else would see it until the next change.
         self._runner = web.AppRunner(
             api.application(),
@@ -143,12 +162,7 @@ class ApiServer:
             auto_decompress=False,  # Kubernetes does not either: a small body must not become a large one
         )
         await self._runner.setup()
-        site = LimitedSite(self._runner, self._host, self._port, context, "embedded API", Limits())
-        try:
-            await site.start()
-        except OSError as error:
-            raise ApiServerError(self._why_not(error)) from error
-        self._port = self._runner.addresses[0][1]
+        await self._listen(self._runner, context)
         try:
             credentials.keep_kubeconfig(self.kubeconfig, self.url, authority, token)
         except OSError as error:
@@ -156,11 +170,39 @@ class ApiServer:
         self._tasks = [
             asyncio.create_task(self._lifecycle.run(), name="apiserver lifecycle"),
             asyncio.create_task(self._garbage_collector.run(), name="apiserver garbage collection"),
+            asyncio.create_task(_look_at(api.sessions), name="apiserver sessions"),
+            asyncio.create_task(_say_daily(authenticator), name="apiserver tokens"),
         ]
         log.info("Kubernetes API at %s, kubeconfig in %s", self.url, self.kubeconfig)
 
-    def _why_not(self, error: OSError) -> str:
-        where = f"{self._host}:{self._port}"
+    async def _listen(self, runner: web.AppRunner, context: ssl.SSLContext) -> None:
+        """At `host` and at the addresses; each of the two has places of its own, so that strangers take none of those
+        of this host. Raises ApiServerError."""
+        if ANYWHERE in self._addresses:
+            await self._listen_at([ANYWHERE], LimitedSite(runner, ANYWHERE, self._port, context, "API", Limits()))
+            self._port = runner.addresses[0][1]
+            return
+        await self._listen_at(
+            [self._host], LimitedSite(runner, self._host, self._port, context, "embedded API", Limits())
+        )
+        self._port = runner.addresses[0][1]
+        if self._addresses:
+            what = f"API at {', '.join(self._addresses)}"
+            site = LimitedSite(runner, self._addresses, self._port, context, what, Limits(), free=True)
+            await self._listen_at(self._addresses, site)
+            log.info("the API is there for other hosts, too: %s, port %d", ", ".join(self._addresses), self._port)
+        for address in self._addresses:
+            if not _is_ours(address):
+                log.warning("--api-address %s: this host does not have it; the API is there as soon as it has", address)
+
+    async def _listen_at(self, hosts: Sequence[str], site: LimitedSite) -> None:
+        try:
+            await site.start()
+        except OSError as error:
+            raise ApiServerError(self._why_not(error, ", ".join(hosts))) from error
+
+    def _why_not(self, error: OSError, hosts: str) -> str:
+        where = f"{hosts}:{self._port}"
         if error.errno == errno.EADDRINUSE:
             return f"cannot listen on {where}: the port is taken; stop what listens there or choose another port"
         return f"cannot listen on {where}: {error.strerror or error}"
@@ -253,3 +295,25 @@ class ApiServer:
         self._broadcaster.publish(event)
         self._lifecycle.on_event(event)
         self._garbage_collector.on_event(event)
+
+
+async def _look_at(sessions: Sessions) -> None:
+    while True:
+        await asyncio.sleep(SESSION_SECONDS)
+        sessions.look()
+
+
+async def _say_daily(authenticator: Authenticator) -> None:
+    while True:
+        authenticator.say_what_expires()
+        await asyncio.sleep(_DAY_SECONDS)
+
+
+def _is_ours(address: str) -> bool:
+    """Whether this host has an address."""
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        try:
+            asked.bind((address, 0))
+        except OSError:
+            return False
+    return True

@@ -25,6 +25,7 @@ SECRET = frozenset(
     {
         *("state.db", "state.db-wal", "state.db-shm", "state.db-journal", "state.lock", "state.newest"),
         *("token", "kubeconfig", "kubeconfig.lock", "metadata-token.key", "agent-token.key", "admin-token"),
+        "users.json",
         "pki",
     }
 )
@@ -34,7 +35,7 @@ _OURS = SECRET | {"artifacts", "osie", "lost+found"}
 """All that may be in a directory that is closed without asking: `osie` is the operator's, `lost+found` the file
 system's."""
 _TEMPORARY = re.compile(
-    r"\.(token|kubeconfig|pki|serving|state\.newest|backup|restore|salvage|[a-z]+-token(\.key)?)\.[a-z0-9_]{8}"
+    r"\.(token|kubeconfig|users\.json|pki|serving|state\.newest|backup|restore|salvage|[a-z]+-token(\.key)?)\.[a-z0-9_]{8}"
     r"|replaced-[0-9TZ]+"
 )
 _MIN_FREE_BYTES = 1 << 20

@@ -16,9 +16,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 
-def write(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Make or replace a file. Raises OSError; then nothing has changed."""
+def write(path: Path, content: bytes, mode: int = 0o600, *, owner_of: Path | None = None) -> None:
+    """Make or replace a file; what root writes belongs to the owner of `owner_of`. Raises OSError; then nothing has
+    changed."""
     with _beside(path, content, mode) as temporary:
+        if owner_of is not None and os.geteuid() == 0:
+            owner = owner_of.stat()
+            os.chown(temporary, owner.st_uid, owner.st_gid)
         temporary.replace(path)
         sync_directory(path.parent)
 

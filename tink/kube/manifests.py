@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 DEFAULT_NAMESPACE = "default"
 
 _KNOWN = {(r.api_version, r.kind): r for r in (CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW)}
+_OLD = "tinkerbell.org/v1alpha1"
 _SUFFIXES = (".yaml", ".yml", ".json")
 
 
@@ -57,7 +58,9 @@ async def apply(client: KubeClient, manifests: list[tuple[Path, Raw]]) -> None:
     for file, obj in manifests:
         resource = resource_type(obj)
         if resource is None:
-            raise ManifestError(f"{file}: {obj['apiVersion']} {obj['kind']} is no resource of this program")
+            old = obj["apiVersion"] == _OLD
+            advice = f": make today's of it with `tinkedge convert -f {file} --out {file}`" if old else ""
+            raise ManifestError(f"{file}: {obj['apiVersion']} {obj['kind']} is no resource of this program{advice}")
         await apply_object(client, resource, obj, str(file))
 
 

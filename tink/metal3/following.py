@@ -29,10 +29,14 @@ log = logging.getLogger(__name__)
 
 _CHECK_SECONDS = 10.0
 """How often it is looked whether the version is still served, and can be read: until then no change is noticed."""
+_SAY_AGAIN_FIRST, _SAY_AGAIN_LONGEST = 60.0, 3600.0
+"""Seconds until it is said again what is waited for, and the longest such pause."""
+_DENIED = (401, 403)
 _SYNC_SECONDS = 120.0
 """How long a single run waits for lists."""
 
 
+_ADVICE = ": is what --kubeconfig has (or the service account) still good, and may it do that?"
 HOSTS = (HOST_V1ALPHA1, HOST_V1BETA1)
 """In the order in which they are asked for: v1alpha1, while it is there, is mostly what is stored. What is not stored
 can't be read while the conversion webhook is away."""
@@ -157,20 +161,27 @@ class Follower(Collector):
 
     async def _served(self, client: KubeClient) -> tuple[ResourceType, bool]:
         """The version of the hosts, as soon as there is one, and whether there are HardwareData."""
-        backoff, logged = Backoff(0.5, 15.0), ""
+        backoff, again = Backoff(0.5, 15.0), Backoff(_SAY_AGAIN_FIRST, _SAY_AGAIN_LONGEST)
+        clock = asyncio.get_running_loop().time
+        since = clock()
+        due = since
         while True:
             try:
                 hosts = await served_hosts(client, self._namespace)
                 if hosts is not None:
-                    details = await is_served(client, HARDWARE_DATA, self._namespace)
+                    found = hosts, await is_served(client, HARDWARE_DATA, self._namespace)
                     self._waiting = ""
-                    return hosts, details
+                    return found
                 problem = "the API serves no BareMetalHosts yet (`tinkedge crds --metal3`)"
             except ApiError as error:
-                problem = str(error)
-            if problem != logged:
-                log.warning("%s; waiting", problem)
-                logged = self._waiting = problem
+                problem = f"no BareMetalHosts can be read: {error}{_ADVICE if error.status in _DENIED else ''}"
+            now = clock()
+            if problem != self._waiting or now >= due:
+                lasts = f" for {now - since:.0f} s now" if problem == self._waiting else ""
+                log.warning("%s; waiting%s", problem, lasts)
+                if problem != self._waiting:
+                    again.reset()
+                self._waiting, due = problem, now + again.next()
             await asyncio.sleep(backoff.next())
 
     def _controller(

@@ -16,9 +16,9 @@ import resource
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
@@ -32,6 +32,8 @@ _PER_TURN = 64
 _REQUESTS_ARE_SEEN = {"_request_count", "_current_request"} <= {*RequestHandler.__slots__}
 """Whether this aiohttp says what its connections do; it has no public word for that."""
 _PAUSE_SECONDS = 1.0
+_FREEBIND = {socket.AF_INET: (socket.IPPROTO_IP, 15), socket.AF_INET6: (socket.IPPROTO_IPV6, 78)}
+"""IP_FREEBIND, IPV6_FREEBIND (linux/in.h, linux/in6.h), which Python has no names for."""
 
 
 def _affordable() -> int:
@@ -50,12 +52,25 @@ class Limits:
 
 
 class LimitedSite(web.TCPSite):
-    """aiohttp's TCPSite with a limiter in front of TLS. `what` names the listener in the log."""
+    """aiohttp's TCPSite with a limiter in front of TLS, at one host or several. `what` names the listener in the log.
+
+    `free`: it also listens at addresses that this host does not have yet, and is there as soon as it has them.
+    """
 
     def __init__(
-        self, runner: web.AppRunner, host: str, port: int, context: ssl.SSLContext, what: str, limits: Limits
+        self,
+        runner: web.AppRunner,
+        hosts: str | Sequence[str],
+        port: int,
+        context: ssl.SSLContext,
+        what: str,
+        limits: Limits,
+        *,
+        free: bool = False,
     ) -> None:
-        super().__init__(runner, host, port)
+        self._hosts = [hosts] if isinstance(hosts, str) else list(hosts)
+        super().__init__(runner, self._hosts[0], port)
+        self._free = free
         self._tls = context
         self._what = what
         self._limits = limits
@@ -67,17 +82,37 @@ class LimitedSite(web.TCPSite):
         if serve is None:
             raise RuntimeError("the runner is not set up")
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        wanted: dict[tuple[socket.AddressFamily, Any], None] = {}
+        for host in self._hosts:
+            found = await loop.getaddrinfo(host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            wanted |= dict.fromkeys((family, address) for family, _, _, _, address in found)
         sockets: list[socket.socket] = []
         try:
-            for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
-                sockets.append(socket.create_server(address, family=family, backlog=self._backlog))
+            for family, address in wanted:
+                sockets.append(_listening(family, address, self._backlog, free=self._free))
         except OSError:
             for each in sockets:
                 each.close()
             raise
         limiter = ConnectionLimiter(serve, self._tls, self._what, self._limits)
         self._server = cast(asyncio.AbstractServer, Listener(sockets, limiter))  # as much of one as aiohttp wants
+
+
+def _listening(family: socket.AddressFamily, address: Any, backlog: int, *, free: bool) -> socket.socket:
+    """A listening socket. Raises OSError."""
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        if free:
+            sock.setsockopt(*_FREEBIND[family], 1)
+        sock.bind(address)
+        sock.listen(backlog)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 class Listener:

@@ -65,6 +65,7 @@ _SERVICES = [
     pb.DESCRIPTOR.services_by_name["WorkflowService"].full_name,
     output_pb2.DESCRIPTOR.services_by_name["OutputService"].full_name,
 ]
+"""How often it looks whether all is known that agents may ask for."""
 
 
 class WorkflowServer:

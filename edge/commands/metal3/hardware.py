@@ -112,7 +112,8 @@ async def _until_stopped(follower: Follower, addresses: OperatorAddresses, steps
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, running.cancel)
     watching = asyncio.create_task(Watchdog(notifier, {}).run())
-    # It waits for the API, a leader's Lease and definitions by itself, and says so: nobody else has to wait for it.
+    # It waits for the API, a leader's Lease and definitions by itself, and says so (/readyz, too): the service manager
+    # does not have to wait for that.
     notifier.ready(_STATUS)
     reload.ready()
     try:

@@ -8,7 +8,16 @@ from pathlib import Path
 import click
 
 from edge.commands.options import empty_checksum_type, health_address, log_format, log_level, metrics_address
-from edge.commands.serve.parameter_types import Interface, Ipv4, KernelWords, NetworkList, Osie, Size
+from edge.commands.serve.parameter_types import (
+    ApiAddress,
+    HostName,
+    Interface,
+    Ipv4,
+    KernelWords,
+    NetworkList,
+    Osie,
+    Size,
+)
 from edge.composition.settings import Service
 from edge.machines import DhcpMode, NetbootWhen
 from tink.server import DEFAULT_LIFETIME_SECONDS, AgentAuth, OlderAgentAuth
@@ -84,7 +93,20 @@ _WEBHOOK_ADDRESS = (
 )
 _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
     Service.APISERVER: (
-        click.option("--api-port", type=_PORT, default=6443, help="Port of the embedded API, on loopback."),
+        click.option("--api-port", type=_PORT, default=6443, help="Port of the embedded API."),
+        click.option(
+            "--api-address",
+            type=ApiAddress(),
+            multiple=True,
+            help="An address of this host where the embedded API is there for other hosts, too, each user with a token "
+            "(tinkedge kubeconfig). Repeatable; 0.0.0.0: all, with --api-name. Default: on loopback alone.",
+        ),
+        click.option(
+            "--api-name",
+            type=HostName(),
+            multiple=True,
+            help="A name or address by which other hosts reach the API, for its certificate. Repeatable.",
+        ),
     ),
     Service.DHCP: (
         click.option(

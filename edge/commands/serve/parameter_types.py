@@ -13,6 +13,10 @@ from ipxe.scripts import kernel_words
 from tink.kube.manifests import DEFAULT_NAMESPACE
 
 _LEAST_BYTES = 100_000  # no kernel is smaller
+_IPV6 = 6
+_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_NAME = rf"{_LABEL}(\.{_LABEL})*"
+_LONGEST_NAME = 253
 
 
 class Ipv4(click.ParamType[str]):
@@ -44,6 +48,40 @@ class Interface(click.ParamType[tuple[str, str]]):
         if not name or (equals and not address):
             self.fail(f"{value!r} must be like eth1 or eth1=10.0.0.1", param, ctx)
         return name, Ipv4().convert(address, param, ctx) if address else ""
+
+
+class ApiAddress(click.ParamType[str]):
+    """An address of this host that others reach, or 0.0.0.0 for all."""
+
+    name = "address"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The address in its shortest form, or a usage error."""
+        try:
+            address = ipaddress.ip_address(value)
+        except ValueError:
+            self.fail(f"{value!r} is no address; names are for --api-name", param, ctx)
+        if address.is_loopback:
+            self.fail(f"the API is always there on loopback; leave {value} out", param, ctx)
+        if address.is_multicast or (address.is_unspecified and address.version == _IPV6):
+            self.fail(f"{value} is not the address of one host: give those that this host has", param, ctx)
+        return str(address)
+
+
+class HostName(click.ParamType[str]):
+    """A DNS name, or an address."""
+
+    name = "name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name in lower case, or a usage error."""
+        try:
+            return str(ipaddress.ip_address(value))
+        except ValueError:
+            name = str(value).lower().rstrip(".")
+        if len(name) > _LONGEST_NAME or not re.fullmatch(_NAME, name):
+            self.fail(f"{value!r} is no name of a host, such as tinkedge.example.org", param, ctx)
+        return name
 
 
 class Size(click.ParamType[int]):

@@ -29,6 +29,7 @@ _AGENT_OPTIONS = (
     *("grpc_tls_ca", "grpc_tls_cert", "grpc_tls_key", "grpc_client_ca", "grpc_connections_per_address", "reboot_grace"),
     "older_agents",
 )
+ANYWHERE = "0.0.0.0"  # noqa: S104 - the operator says so
 _WEBHOOKS = ("url", "service", "port", "failure_policy")
 _CONTROLLER_TIMES = ("scheduled_timeout", "cancelling_timeout", "action_timeout", "reference_timeout")
 
@@ -53,6 +54,7 @@ def settings(services: frozenset[Service], options: dict[str, Any], place: Place
     conversion = {name: given.pop(name) for name in ("empty_checksum_type",) if name in given}
     agents = {name: given.pop(name) for name in _AGENT_OPTIONS if name in given}
     elect = given.pop("leader_elect", None)
+    api = _api(services, given)
     try:
         return StackSettings(
             leader_elect=(Service.APISERVER not in services) if elect is None else elect,
@@ -63,10 +65,24 @@ def settings(services: frozenset[Service], options: dict[str, Any], place: Place
             webhooks=WebhookSettings(**webhooks),
             conversion=ConversionSettings(**conversion),
             server=_server(services, given.get("data_dir"), agents),
+            **api,
             **given,
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+
+
+def _api(services: frozenset[Service], given: dict[str, Any]) -> dict[str, Any]:
+    """Where the embedded API is there for others. Raises click.UsageError."""
+    addresses, names = (tuple(dict.fromkeys(given.pop(f"api_{what}", ()))) for what in ("address", "name"))
+    if (addresses or names) and Service.APISERVER not in services:
+        raise click.UsageError("--api-address and --api-name are for the embedded API, which does not run here")
+    if ANYWHERE in addresses and (len(addresses) > 1 or not names):
+        raise click.UsageError(
+            f"--api-address {ANYWHERE} stands alone, and needs --api-name: the certificate is for names, or for "
+            "addresses that are given"
+        )
+    return {"api_addresses": addresses, "api_names": names}
 
 
 def _networks(interfaces: tuple[tuple[str, str], ...], public_ip: str | None) -> tuple[Network, ...]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import ssl
 import stat
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tink.apiserver import ApiServerError, credentials
+from tink.apiserver import ApiServer, ApiServerError, credentials
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -123,3 +126,65 @@ async def test_kubeconfig_that_is_broken_is_written_anew_and_said(
     assert len(told) == 1
     assert str(path) in told[0]
     assert "written anew" in told[0]
+
+
+# --- for other hosts
+
+
+def _shown(host: str, port: int, authority: Path, name: str) -> str:
+    context = ssl.create_default_context(cafile=str(authority))
+    try:
+        with socket.create_connection((host, port), 20) as raw, context.wrap_socket(raw, server_hostname=name):
+            return "good"
+    except ssl.SSLCertVerificationError as error:
+        return str(error.verify_message)
+
+
+async def test_certificate_is_for_the_addresses_and_names_that_are_set_and_the_authority_stays(tmp_path: Path) -> None:
+    authority = tmp_path / "data" / "pki" / "ca.crt"
+    found: list[bytes] = []
+    for addresses, names in (((), ()), (("127.0.0.2",), ("api.example.org", "192.0.2.7")), (("127.0.0.3",), ())):
+        server = ApiServer(tmp_path / "data", port=0, addresses=addresses, names=names)
+        await server.start()
+        try:
+            port = int(server.url.rpartition(":")[2])
+            found.append(authority.read_bytes())
+            for name in ("127.0.0.1", "localhost", *addresses, *names):
+                where = name if name in addresses else "127.0.0.1"
+                assert await asyncio.to_thread(_shown, where, port, authority, name) == "good"
+            for name in {"127.0.0.2", "127.0.0.3", "api.example.org", "other.example.org"} - {*addresses, *names}:
+                assert "mismatch" in await asyncio.to_thread(_shown, "127.0.0.1", port, authority, name)
+            if not addresses:
+                with pytest.raises(ConnectionRefusedError):
+                    await asyncio.to_thread(_shown, "127.0.0.2", port, authority, "127.0.0.2")
+        finally:
+            await server.stop()
+    assert len({*found}) == 1, "kubeconfigs that are out stay good"
+
+
+async def test_authority_of_another_installation_is_not_trusted(tmp_path: Path) -> None:
+    credentials.load_authority(tmp_path / "other", NOW)
+    server = ApiServer(tmp_path / "data", port=0)
+    await server.start()
+    try:
+        port = int(server.url.rpartition(":")[2])
+        said = await asyncio.to_thread(_shown, "127.0.0.1", port, tmp_path / "other" / "ca.crt", "127.0.0.1")
+        assert said != "good"
+    finally:
+        await server.stop()
+
+
+async def test_address_that_is_not_there_yet_keeps_nobody_from_starting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = ApiServer(tmp_path / "data", port=0, addresses=["192.0.2.7"])
+    await server.start()
+    await server.stop()
+    assert "--api-address 192.0.2.7: this host does not have it; the API is there as soon as it has" in caplog.text
+
+
+async def test_port_that_is_taken_at_an_address_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.2", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ApiServerError, match=rf"cannot listen on 127\.0\.0\.2:{port}: the port is taken"):
+            await ApiServer(tmp_path / "data", port=port, addresses=["127.0.0.2"]).start()

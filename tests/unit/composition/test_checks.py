@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +15,10 @@ import pytest
 from click.testing import CliRunner
 
 from edge.commands import doctor as command
-from edge.composition.checks import Finding, Severity, clock, names, osie_names, space
+from edge.composition.checks import Finding, Severity, api_addresses, api_users, clock, names, osie_names, space
 from edge.composition.checks.findings import note, warning
 from edge.composition.checks.firewall import Packet, Ruleset, judge
+from tink.apiserver import USERS_FILE, issue_token
 
 INPUT = {"family": "inet", "table": "f", "name": "in", "type": "filter", "hook": "input", "prio": 0}
 
@@ -153,3 +155,29 @@ def test_exit_status_says_how_bad_it_is(monkeypatch: pytest.MonkeyPatch, worst: 
     document = json.loads(ran.output)
     assert document["severity"] in ("note", worst.how_bad.name.lower())
     assert document["findings"][0]["severity"] == worst.how_bad.name.lower()
+
+
+# --- the API from other hosts
+
+
+def test_address_that_this_host_does_not_have_is_a_warning() -> None:
+    here, there = api_addresses(["127.0.0.1", "192.0.2.7"])
+    assert (here.name, here.how_bad) == ("--api-address 127.0.0.1", Severity.OK)
+    assert (there.how_bad, "ip -brief address" in there.remedy) == (Severity.WARNING, True)
+
+
+def test_tokens_that_end_soon_are_named_and_a_bad_file_is_an_error(tmp_path: Path) -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    assert list(api_users(tmp_path, now)) == []
+    issue_token(tmp_path, "bob", "view", (), now, None)
+    assert [finding.how_bad for finding in api_users(tmp_path, now)] == [Severity.OK]
+    credential, _ = issue_token(tmp_path, "alice", "view", (), now, now + timedelta(days=3))
+    (found,) = api_users(tmp_path, now)
+    assert (found.how_bad, found.name, found.seen) == (
+        Severity.WARNING,
+        "user alice of the API",
+        f"token {credential.id} ends on 2026-01-04 00:00 UTC",
+    )
+    (tmp_path / USERS_FILE).write_text("{")
+    (found,) = api_users(tmp_path, now)
+    assert (found.how_bad, str(tmp_path / USERS_FILE) in found.seen) == (Severity.ERROR, True)

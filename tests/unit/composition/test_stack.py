@@ -17,6 +17,7 @@ from edge.composition.settings import EdgeSettings, Service, StackSettings
 from edge.composition.stack import Stack, StackError
 from edge.journey.events import Outcome, Step
 from tests.ports import free_port
+from tests.waiting import until
 from tink.apiserver import ApiServer
 from tink.controller import WorkflowController
 
@@ -170,3 +171,24 @@ async def test_stop_while_starting_takes_down_what_had_started(make: Make, monke
         await starting
     monkeypatch.undo()
     await make(Service.APISERVER).start()
+
+
+async def test_wrong_token_is_why_it_is_not_ready_and_what_it_ends_with(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`/readyz` said "starting", for half a minute and then again at each restart."""
+    monkeypatch.setattr(stack, "_SYNC_SECONDS", 1.0)
+    api = ApiServer(tmp_path / "api", port=0)
+    await api.start()
+    try:
+        kubeconfig = tmp_path / "wrong.kubeconfig"
+        token = (tmp_path / "api" / "token").read_text().strip()
+        kubeconfig.write_text(api.kubeconfig.read_text().replace(token, "tinkedge.wrong"))
+        one = make(Service.CONTROLLER, kubeconfig=kubeconfig)
+        starting = asyncio.create_task(one.start())
+        await until(lambda: "Unauthorized" in one.not_ready)
+        assert one.not_ready.startswith("starting: the API does not let tinkedge read ")
+        with pytest.raises(StackError, match=r"Unauthorized.*: give a --kubeconfig that may"):
+            await asyncio.wait_for(starting, 30)
+    finally:
+        await api.stop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.server.bench import FIRST, LONGEST, Bench
@@ -168,6 +168,7 @@ async def test_a_status_that_anybody_wrote_is_an_error_or_an_answer_and_never_a_
     rig.workflow(state=state)
     obj = rig.workflows.objects["d", "w"]
     status = obj["status"]
+    assume(not (kind == "status" and isinstance(value, dict) and "id" in value))  # another Workflow's, on the wire
     if kind == "status":
         obj["status"] = value
     elif kind == "action":

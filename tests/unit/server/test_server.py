@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import time
 from collections.abc import Callable
 from typing import Any
@@ -522,3 +523,17 @@ async def test_a_rack_of_agents_that_connects_at_once_is_served_completely(rig: 
     calls = [agents[i % 6].stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=f"m{i}")) for i in range(300)]
     messages = await asyncio.wait_for(asyncio.gather(*(call.read() for call in calls)), 15)
     assert [m.start_workflow.workflow.workflow_id for m in messages] == [f"uid-w{i}" for i in range(300)]
+
+
+async def test_server_that_is_stopped_before_the_api_has_answered_leaves_no_trace(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It printed a stack about a future that nobody looked at."""
+    rig.workflows.listed.clear()
+    await rig.start()
+    await asyncio.sleep(0.05)
+    await rig.server.stop()
+    rig.server = None
+    gc.collect()
+    await asyncio.sleep(0)
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []

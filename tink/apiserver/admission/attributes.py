@@ -10,11 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from tink.apiserver.access import ADMIN, Caller
 from tink.apiserver.resources import Resource
 from tink.schema import Raw
-
-USER: Raw = {"username": "admin", "groups": ["system:masters", "system:authenticated"]}
-"""Who makes every request: the holder of the administrator's token."""
 
 
 @dataclass(slots=True)
@@ -37,6 +35,7 @@ class Attributes:
     dry_run: bool
     warnings: list[str] = field(default_factory=list)
     labels: Mapping[str, str] | None = None
+    caller: Caller = ADMIN
 
 
 class Admission(Protocol):

@@ -42,7 +42,7 @@ class Answer:
     refusal: StatusError | None = None
 
 
-def request(attributes: Attributes, asked: Resource, user: Raw) -> Raw:
+def request(attributes: Attributes, asked: Resource) -> Raw:
     """Give the AdmissionRequest without uid and objects: what match conditions see as `request`.
 
     `asked` is the resource in the version that the webhook wants.
@@ -62,7 +62,7 @@ def request(attributes: Attributes, asked: Resource, user: Raw) -> Raw:
         **({"name": name} if name else {}),
         **({"namespace": namespace} if namespace else {}),
         "operation": attributes.operation,
-        "userInfo": user,
+        "userInfo": attributes.caller.user_info(),
         "dryRun": attributes.dry_run,
         "options": _options(attributes),
     }

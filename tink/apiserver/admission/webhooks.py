@@ -21,7 +21,7 @@ import orjson
 
 from tink.apiserver import conversion, errors, patch
 from tink.apiserver.admission import review
-from tink.apiserver.admission.attributes import USER, Attributes
+from tink.apiserver.admission.attributes import Attributes
 from tink.apiserver.admission.configuration import Hook, compile_hooks
 from tink.apiserver.admission.matching import exempt, is_namespaces, labels_of
 from tink.apiserver.errors import StatusError
@@ -260,7 +260,7 @@ class Webhooks:
         if hook.conditions is None:
             return True
         if now.asked is None:
-            now.asked = review.request(attributes, now.resource, USER)
+            now.asked = review.request(attributes, now.resource)
         bindings = {"object": now.object, "oldObject": now.old, "namespaceObject": None, "request": now.asked}
         try:
             return hook.conditions.hold(bindings)
@@ -296,7 +296,7 @@ class Webhooks:
             raise CalledError(hook.name, f"could not create admission objects: {unknown}")
         uid = str(uuid.uuid4())
         if now.asked is None:
-            now.asked = review.request(attributes, now.resource, USER)
+            now.asked = review.request(attributes, now.resource)
         text = review.review(hook.version, uid, now.asked, now.object, now.old)
         try:
             answer = review.decode(await self._post(hook.client, text, hook.timeout_s), hook.version)

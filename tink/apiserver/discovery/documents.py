@@ -158,7 +158,7 @@ class Documents:
         """Give the discovery document of a path, None when there is none."""
         if version:
             return groups.aggregated(self._registry, core=steps == ["api"], version=version)
-        found = groups.served(self._registry)
+        found = groups.listed(self._registry)
         match steps:
             case ["api"]:
                 return groups.core_versions(host)

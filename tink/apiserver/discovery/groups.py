@@ -2,7 +2,8 @@
 
 Both forms: the classic one (`/api`, `/apis`, `/apis/<group>`, `/apis/<group>/<version>`) and the aggregated one
 (apidiscovery.k8s.io/v2, and v2beta1 for kubectl 1.26 to 1.29), in which kubectl gets everything with two requests.
-Besides the registry's resources it lists the `reviews`, which can only be created. `documents` keeps and serves them.
+Besides the registry's resources it lists the `reviews`, which can only be created, and what is known and not served.
+`documents` keeps and serves them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import base64
 import hashlib
 from collections.abc import Iterable, Sequence
 
-from tink.apiserver.resources import VERBS, Registry, Resource
+from tink.apiserver.resources import VERBS, Registry, Resource, retired
 from tink.apiserver.write import REVIEWS
 from tink.schema import Raw
 
@@ -58,6 +59,14 @@ def served(registry: Registry) -> dict[str, dict[str, list[Resource]]]:
     return {group: found[group] for group in sorted(found, key=_rank)}
 
 
+def listed(registry: Registry) -> dict[str, dict[str, list[Resource]]]:
+    """As `served`, and behind it what is known and has no verbs."""
+    found = served(registry)
+    for resource in retired(registry):
+        found[resource.group].setdefault(resource.version, []).append(resource)
+    return found
+
+
 def _rank(group: str) -> tuple[int, str]:
     return (_ORDER.index(group) if group in _ORDER else len(_ORDER), group)
 
@@ -80,8 +89,8 @@ def _group(name: str, versions: Sequence[str]) -> Raw:
 
 def groups(registry: Registry) -> Raw:
     """`/apis`."""
-    listed = [_group(name, list(versions)) for name, versions in served(registry).items() if name]
-    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed}
+    found = [_group(name, list(versions)) for name, versions in listed(registry).items() if name]
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": found}
 
 
 def resource_list(group_version: str, resources: Iterable[Resource]) -> Raw:
@@ -126,7 +135,7 @@ def aggregated(registry: Registry, *, core: bool, version: str = "v2") -> Raw:
                 for version, resources in versions.items()
             ],
         }
-        for name, versions in served(registry).items()
+        for name, versions in listed(registry).items()
         if (not name) == core
     ]
     kind = {"kind": "APIGroupDiscoveryList", "apiVersion": f"apidiscovery.k8s.io/{version}"}
@@ -159,7 +168,7 @@ def _response_kind(resource: Resource, kind: Raw) -> Raw:
 def verbs(resource: Resource) -> list[str]:
     """Say what can be done with a resource, in the order of a real server."""
     if resource.virtual:
-        return ["create"]
+        return ["create"] if resource.verbs else []
     if resource.custom:
         return list(VERBS)
     # Namespaces go one by one: each deletion takes the content along.

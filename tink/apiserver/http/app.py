@@ -1,13 +1,13 @@
 """The HTTP shell: from a request to a verb, from its result or refusal to an answer.
 
-Everything that Kubernetes decides by headers is here: authentication, the form of the answer (object, list, table,
-partial metadata), warnings, Status bodies. Handlers hold no state; a watch is a response that goes on.
+Everything that Kubernetes decides by headers is here: who calls and whether he may (`callers`), the form of the answer
+(object, list, table, partial metadata), warnings, Status bodies. Handlers hold no state; a watch is a
+response that goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import re
 import time
@@ -18,9 +18,12 @@ import orjson
 from aiohttp import web
 
 from tink.apiserver import errors
+from tink.apiserver.access import ADMIN, Authenticator
 from tink.apiserver.admission.warnings import limited
 from tink.apiserver.discovery import DocumentRequest, Documents
 from tink.apiserver.errors import StatusError
+from tink.apiserver.http.audit import Audit
+from tink.apiserver.http.callers import CALLER, Sessions, authenticate, authorize, in_whose_name, wanted
 from tink.apiserver.http.forms import accepted_form, formed
 from tink.apiserver.http.lists import ListResponses, list_head
 from tink.apiserver.http.request_counts import RequestCounts, Routed, routed
@@ -51,7 +54,7 @@ from tink.apiserver.requests import (
     parse_path,
     parse_version,
 )
-from tink.apiserver.resources import Registry, Resource
+from tink.apiserver.resources import Registry, Resource, advice
 from tink.apiserver.store import StorageError, Store
 from tink.apiserver.write import Result, Reviewer, Scales, Verbs, find_review
 from tink.offload import offload, weight
@@ -76,7 +79,7 @@ class Api:
         registry: Registry,
         verbs: Verbs,
         lists: Lists,
-        token: str,
+        authenticator: Authenticator,
         now: Callable[[], datetime],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -89,10 +92,12 @@ class Api:
         self._lists = lists
         self._list_responses = ListResponses(lists, now)
         self._documents = Documents(registry, now)
-        self._reviewer = Reviewer(token.encode(), now)
-        self._token = token.encode()
+        self._reviewer = Reviewer(authenticator, now)
+        self._authenticator = authenticator
         self._now = now
+        self._audit = Audit()
         self.request_log = RequestLog(log)
+        self.sessions = Sessions(authenticator)
 
     def application(self) -> web.Application:
         """Give the aiohttp application."""
@@ -121,8 +126,7 @@ class Api:
         try:
             return await self._answer(request)
         except StatusError as error:
-            if error.code not in _QUIET:
-                self.request_log.refused(request.method, request.path, f"{error.code} {for_log(error)}")
+            self._refused(request, error)
             return error_response(error)
         except web.HTTPRequestEntityTooLarge:
             self.request_log.refused(request.method, request.path, f"the body is larger than {MAX_BODY} bytes")
@@ -134,19 +138,41 @@ class Api:
         except Exception:
             log.exception("%s %s: a fault of this server", request.method, request.path)
             return error_response(errors.internal("see the log of the API server"))
+        finally:
+            self.sessions.end()
+
+    def _refused(self, request: web.Request, error: StatusError) -> None:
+        caller = request.get(CALLER)
+        if error.code == 401:
+            self.request_log.unauthorized(request.remote or "?", error.message)
+        elif error.code == 403 and caller is not None and caller != ADMIN:
+            self._audit.refused(caller, request.remote or "?", for_log(error))
+        elif error.code not in _QUIET:
+            self.request_log.refused(request.method, request.path, f"{error.code} {for_log(error)}")
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         path = request.rel_url.raw_path.rstrip("/")
         if path in ("/healthz", "/livez", "/readyz"):
             await self._store.current()  # says whether the thread of the store still answers
             return web.Response(text="ok")
-        self._authenticate(request)
+        caller = authenticate(request, self._authenticator)
+        self.sessions.begin(caller)
+        request[CALLER] = caller
+        caller = request[CALLER] = in_whose_name(request, caller, self._authenticator)
+        target = parse_path(path)
+        action = wanted(request.method, path, target, request.query)
+        authorize(caller, action)
+        response = await self._authorized(request, path, target)
+        self._audit.answered(request, caller, action, response)
+        return response
+
+    async def _authorized(self, request: web.Request, path: str, target: Target | None) -> web.StreamResponse:
         document = self._document(request, path)
         if document is not None:
             if request.method != "GET":
                 raise errors.method_not_allowed()
             return document
-        resource, target = self._route(request, path)
+        resource, target = self._route(request, target)
         self._about(request, resource, target)
         if resource.warning:
             request[DEPRECATED] = resource.warning
@@ -164,11 +190,10 @@ class Api:
             self.counts.watches[about] += 1
             self.counts.in_flight -= 1
 
-    def _route(self, request: web.Request, path: str) -> tuple[Resource, Target]:
+    def _route(self, request: web.Request, target: Target | None) -> tuple[Resource, Target]:
         """Find what a path means. Raises StatusError (404, 400)."""
         if "%" in request.raw_path and _BAD_ESCAPE.search(request.raw_path):
             raise errors.bad_request("400 Bad Request")
-        target = parse_path(path)
         resource = None
         if target is not None:
             resource = self._registry.find(target.group, target.version, target.plural)
@@ -180,7 +205,7 @@ class Api:
             or (target.namespace and not resource.namespaced)
             or (target.name and resource.namespaced and not target.namespace)
         ):
-            raise errors.no_such_path()
+            raise errors.no_such_path(advice(target.group, target.version, target.plural) if target else "")
         if target.name in (".", ".."):
             raise errors.bad_request(f"Name parameter invalid: \"{target.name}\": may not be '{target.name}'")
         if (target.subresource and target.subresource not in resource.parts) or target.more:
@@ -188,12 +213,6 @@ class Api:
                 raise errors.not_found(resource.group, resource.plural, target.name)
             raise errors.no_such_path()
         return resource, target
-
-    def _authenticate(self, request: web.Request) -> None:
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        given = token.strip().encode("utf-8", "surrogateescape")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(given, self._token):
-            raise errors.unauthorized()
 
     # --- documents ---
 
@@ -226,7 +245,7 @@ class Api:
         options = _write_options(request, "CreateOptions")
         body = await self._body(request, review, options)
         made, warnings = self._reviewer.answer(
-            review, target.namespace, body.value, body.duplicates, options.validation
+            review, target.namespace, body.value, body.duplicates, options.validation, request[CALLER]
         )
         return self._result(request, review, Result(orjson.dumps(made), 201, warnings), accepted)
 
@@ -313,7 +332,7 @@ class Api:
         raw = await _sent(request)
         content = request.headers.get("Content-Type", "")
         body = await offload(weight(raw), decode, content, raw, strict=False) if raw else None
-        return DeleteOptions.of(request.query, body.value if body else None)
+        return DeleteOptions.of(request.query, body.value if body else None, request[CALLER])
 
     async def _delete_collection(self, request: web.Request, resource: Resource, target: Target) -> web.StreamResponse:
         options = ListOptions.of(request.query)
@@ -358,4 +377,5 @@ async def _sent(request: web.Request) -> bytes:
 
 
 def _write_options(request: web.Request, kind: OptionsKind, *, apply: bool = False) -> WriteOptions:
-    return WriteOptions.of(request.query, kind, request.headers.get("User-Agent", ""), apply=apply)
+    agent = request.headers.get("User-Agent", "")
+    return WriteOptions.of(request.query, kind, agent, apply=apply, caller=request[CALLER])

@@ -16,6 +16,8 @@ INTERVAL_SECONDS = 60.0
 """How long the same is not told again."""
 CAPACITY = 200
 """Most different lines in that time; of more it only says how many there were."""
+STRANGERS = 20
+"""As many about requests without a good token."""
 
 
 class RequestLog:
@@ -23,10 +25,17 @@ class RequestLog:
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = LimitedLog(log, clock, capacity=CAPACITY, interval=INTERVAL_SECONDS)
+        # Of their own: strangers must not crowd out what users are told of.
+        self._strangers = LimitedLog(log, clock, capacity=STRANGERS, interval=INTERVAL_SECONDS)
 
     def refused(self, method: str, path: str, what: str) -> None:
         """Write one line, unless the same was written within the last minute."""
         self._log.log(logging.INFO, "%s %s: %s", method, path, what, key=(method, path, what))
+
+    def unauthorized(self, address: str, message: str) -> None:
+        """Somebody has no token, or a wrong one: a line for each address now and then."""
+        what = message.removeprefix("Unauthorized").removeprefix(": ") or "no token, or one that is not known"
+        self._strangers.log(logging.INFO, "%s: 401 Unauthorized: %s", address, what, key=(address, what))
 
 
 class NotHttp(logging.Filter):

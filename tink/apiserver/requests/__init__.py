@@ -24,7 +24,14 @@ from tink.apiserver.requests.negotiation import (
     negotiate,
     wants_gzip,
 )
-from tink.apiserver.requests.options import DeleteOptions, ListOptions, OptionsKind, WriteOptions, parse_version
+from tink.apiserver.requests.options import (
+    DeleteOptions,
+    ListOptions,
+    OptionsKind,
+    WriteOptions,
+    parse_bool,
+    parse_version,
+)
 from tink.apiserver.requests.selectors import Labels, Match, labels_of, match_fields, parse_fields, parse_labels
 from tink.apiserver.requests.target import Target, parse_path
 
@@ -57,6 +64,7 @@ __all__ = [
     "match_fields",
     "negotiate",
     "not_an_object",
+    "parse_bool",
     "parse_fields",
     "parse_labels",
     "parse_path",

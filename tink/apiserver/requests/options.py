@@ -13,6 +13,7 @@ from typing import Any, Literal
 from multidict import MultiMapping
 
 from tink.apiserver import errors
+from tink.apiserver.access import ADMIN, Caller
 from tink.golang import json_kind
 from tink.schema import FieldError, field_errors, quote
 
@@ -59,7 +60,7 @@ class WriteOptions:
     """How a create, update or patch is to be done.
 
     `dry_run`: only tried. `validation`: what to do about fields that the schema does not know. `manager`: who writes,
-    for the managed fields. `force`: an apply takes over fields that others manage.
+    for the managed fields. `force`: an apply takes over fields that others manage. `caller`: who, as webhooks are told.
     """
 
     kind: OptionsKind = "UpdateOptions"
@@ -68,10 +69,16 @@ class WriteOptions:
     manager: str = "unknown"
     force: bool = False
     given: tuple[tuple[str, str], ...] = ()
+    caller: Caller = ADMIN
 
     @staticmethod
     def of(
-        query: MultiMapping[str], kind: OptionsKind = "UpdateOptions", user_agent: str = "", *, apply: bool = False
+        query: MultiMapping[str],
+        kind: OptionsKind = "UpdateOptions",
+        user_agent: str = "",
+        *,
+        apply: bool = False,
+        caller: Caller = ADMIN,
     ) -> WriteOptions:
         """Read a query. Raises StatusError (400, 422)."""
         manager = query.get("fieldManager", "")
@@ -93,6 +100,7 @@ class WriteOptions:
             manager or _agent_name(user_agent),
             apply and parse_bool(query.get("force", "")),
             tuple((name, query[name]) for name in ("fieldManager", "fieldValidation") if query.get(name)),
+            caller,
         )
 
     def object(self) -> dict[str, Any]:
@@ -202,9 +210,10 @@ class DeleteOptions:
     uid: str = ""
     version: str = ""
     policy: str = ""
+    caller: Caller = ADMIN
 
     @staticmethod
-    def of(query: MultiMapping[str], body: Any) -> DeleteOptions:
+    def of(query: MultiMapping[str], body: Any, caller: Caller = ADMIN) -> DeleteOptions:
         """Read the body of a delete or, without one, its query. Raises StatusError (400, 422)."""
         if body is None:
             body = {name: query[name] for name in ("propagationPolicy",) if query.get(name)}
@@ -228,7 +237,7 @@ class DeleteOptions:
         if orphan is not None:
             policy = "Orphan" if orphan else "Background"
         uid, version = (str(wanted.get(name) or "") for name in ("uid", "resourceVersion"))
-        return DeleteOptions(bool(dry_run), uid, version, policy or "")
+        return DeleteOptions(bool(dry_run), uid, version, policy or "", caller)
 
     def object(self) -> dict[str, Any]:
         """Give the options as the object that webhooks see."""

@@ -4,6 +4,7 @@
 """
 
 from tink.apiserver.resources.registry import VERBS, Registry, Resource, Rules
+from tink.apiserver.resources.retired import advice, retired
 from tink.apiserver.resources.scale_paths import ScalePaths
 
-__all__ = ["VERBS", "Registry", "Resource", "Rules", "ScalePaths"]
+__all__ = ["VERBS", "Registry", "Resource", "Rules", "ScalePaths", "advice", "retired"]

@@ -49,6 +49,7 @@ class Deletion:
             old,
             options.object(),
             options.dry_run,
+            caller=options.caller,
         )
         await self._admission.mutate(attributes)
         await self._admission.validate(attributes)

@@ -86,6 +86,7 @@ class Pipeline:
             options.object(),
             options.dry_run,
             draft.warnings,
+            caller=options.caller,
         )
 
     async def _mutated(self, attributes: Attributes, given: Raw) -> Raw | None:

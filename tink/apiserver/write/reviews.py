@@ -1,20 +1,20 @@
 """Reviews: questions to the API server about who somebody is and what they may do (authorization and authentication).
 
 `kubectl auth can-i` and `kubectl auth whoami` ask them, and controllers that protect their own endpoints
-(kube-rbac-proxy and the like). A review is created and answered in one request, and never stored. This server knows one
-user and lets it do everything, so it answers as a Kubernetes server with the authorizer AlwaysAllow does; what it
-refuses is what that one refuses (k8s.io/kubernetes, pkg/apis/authorization/validation). Pure but for the clock.
+(kube-rbac-proxy and the like). A review is created and answered in one request, and never stored. What is decided is
+what `access` decides for requests; what is refused is what Kubernetes refuses (k8s.io/kubernetes,
+pkg/apis/authorization/validation). Pure but for the clock.
 """
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from tink.apiserver import errors
-from tink.apiserver.admission.attributes import USER
+from tink.apiserver.access import ADMIN, MASTERS, Action, Caller, Request, WrongTokenError, allowed, rules_in
 from tink.apiserver.resources import Resource, Rules
 from tink.apiserver.write import completion, submitted
 from tink.schema import FieldError, Raw, compile_schema, field_errors, meta, root_schema
@@ -92,17 +92,33 @@ def find_review(group: str, version: str, plural: str) -> Resource | None:
     return _BY_PLURAL.get((group, version, plural))
 
 
-class Reviewer:
-    """Answers reviews for the one user of this server, who is known by `token`."""
+class Directory(Protocol):
+    """Who there is (`access.Authenticator`)."""
 
-    def __init__(self, token: bytes, now: Callable[[], datetime]) -> None:
-        self._token = token
+    def caller(self, shown: bytes) -> Caller:
+        """Who shows this token. Raises WrongTokenError."""
+
+    def user(self, name: str) -> Caller:
+        """The user of a name, whether there is such a one or not."""
+
+
+class Reviewer:
+    """Answers reviews about the users of a directory."""
+
+    def __init__(self, users: Directory, now: Callable[[], datetime]) -> None:
+        self._users = users
         self._now = now
 
     def answer(
-        self, review: Resource, namespace: str, value: Any, duplicates: tuple[str, ...] = (), validation: str = "Warn"
+        self,
+        review: Resource,
+        namespace: str,
+        value: Any,
+        duplicates: tuple[str, ...] = (),
+        validation: str = "Warn",
+        caller: Caller = ADMIN,
     ) -> tuple[Raw, list[str]]:
-        """Answer the review in a body (201), with warnings for the one who asks. Raises StatusError (400, 422)."""
+        """Answer the review in a body (201), with warnings for `caller`, who asks. Raises StatusError (400, 422)."""
         asked = submitted.object_of(review, namespace, value)
         found = completion.complete(review, asked)
         if found.errors:
@@ -115,35 +131,61 @@ class Reviewer:
                 created = meta.timestamp(self._now())
                 return made | {
                     "metadata": {"creationTimestamp": created},
-                    "status": {"userInfo": USER},
+                    "status": {"userInfo": caller.user_info()},
                 }, warnings
             case "SelfSubjectRulesReview":
                 if not spec.get("namespace"):
                     raise errors.bad_request("no namespace on request")
-                return made | {"spec": {}, "status": _everything()}, warnings
+                return made | {"spec": {}, "status": _rules(caller, spec["namespace"])}, warnings
             case "TokenReview":
                 return made | {"spec": spec, "status": self._whose(spec)}, warnings
         if wrong := _check(review.kind, asked["metadata"], namespace, spec):
             raise errors.invalid(review.group, "", "", wrong)
-        return made | {"spec": spec, "status": {"allowed": True}}, warnings
+        who = caller if review.kind == "SelfSubjectAccessReview" else self._named(spec)
+        return made | {"spec": spec, "status": {"allowed": allowed(who, _asked(spec))}}, warnings
+
+    def _named(self, spec: Mapping[str, Any]) -> Caller:
+        """Whom a review by somebody else is about."""
+        if MASTERS in (spec.get("groups") or ()):
+            return ADMIN
+        return self._users.user(spec.get("user") or "")
 
     def _whose(self, spec: Mapping[str, Any]) -> Raw:
         token = spec.get("token")
         if not token:
             raise errors.bad_request("token is required for TokenReview in authentication")
-        # The token of this server is made for no audience.
-        given = token.encode("utf-8", "surrogateescape")
-        if spec.get("audiences") or not hmac.compare_digest(given, self._token):
-            return {"user": {}, "error": "invalid bearer token"}
-        return {"authenticated": True, "user": USER}
+        # The tokens of this server are made for no audience.
+        if not spec.get("audiences"):
+            with suppress(WrongTokenError):
+                caller = self._users.caller(token.encode("utf-8", "surrogateescape"))
+                return {"authenticated": True, "user": caller.user_info()}
+        return {"user": {}, "error": "invalid bearer token"}
 
 
-def _everything() -> Raw:
+def _rules(caller: Caller, namespace: str) -> Raw:
+    """What somebody may do in a namespace, as `kubectl auth can-i --list` shows it."""
+    rules = list(rules_in(caller, namespace))
     return {
-        "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
-        "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
+        "resourceRules": [
+            {"verbs": [*rule.verbs], "apiGroups": [*rule.groups], "resources": [*rule.resources]}
+            for rule in rules
+            if rule.resources
+        ],
+        "nonResourceRules": [
+            {"verbs": [*rule.verbs], "nonResourceURLs": [*rule.paths]} for rule in rules if rule.paths
+        ],
         "incomplete": False,
     }
+
+
+def _asked(spec: Mapping[str, Any]) -> Action | Request:
+    """What a question about access is about."""
+    if (other := spec.get("nonResourceAttributes")) is not None:
+        return Request(other.get("verb") or "", other.get("path") or "")
+    about = spec["resourceAttributes"]
+    return Action(
+        *(about.get(name) or "" for name in ("verb", "group", "resource", "subresource", "namespace", "name"))
+    )
 
 
 def _check(kind: str, metadata: Mapping[str, Any], namespace: str, spec: Mapping[str, Any]) -> list[FieldError]:

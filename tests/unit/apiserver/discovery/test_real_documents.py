@@ -16,6 +16,7 @@ import pytest
 
 from tests import recordings
 from tests.implementation_details import in_common
+from tink.apiserver.access import Authenticator
 from tink.apiserver.discovery import groups
 from tink.apiserver.discovery.documents import DocumentRequest, Documents
 from tink.apiserver.errors import StatusError
@@ -145,7 +146,7 @@ def test_accept_header_is_read_as_a_real_server_reads_it(case: Any) -> None:
 
 
 @pytest.mark.parametrize("case", REAL["reviews"], ids=lambda case: f"{case['path'].rpartition('/')[2]} {case['body']}")
-def test_review_is_answered_as_a_real_server_that_allows_everything_answers_it(case: Any) -> None:
+def test_review_is_answered_as_a_real_server_that_allows_everything_answers_it(case: Any, tmp_path: Path) -> None:
     steps = case["path"].split("/")
     review = find_review(steps[2], steps[3], steps[-1])
     assert review is not None
@@ -153,7 +154,7 @@ def test_review_is_answered_as_a_real_server_that_allows_everything_answers_it(c
     if case["status"] == 404:
         assert review.namespaced != bool(namespace)
         return
-    reviewer = Reviewer(b"TOKEN", now)
+    reviewer = Reviewer(Authenticator("TOKEN", tmp_path / "none", now), now)
     body = json.loads(json.dumps(case["body"]))
     if case["status"] != 201:
         with pytest.raises(StatusError) as refused:
@@ -164,6 +165,10 @@ def test_review_is_answered_as_a_real_server_that_allows_everything_answers_it(c
         return
     answer, warnings = reviewer.answer(review, namespace, body)
     answer["metadata"].pop("creationTimestamp", None)
+    if "spec" in answer and {"user", "groups"} & set(answer["spec"]):
+        # About others than the one who asks: there they may do everything, here nobody knows them.
+        assert answer["status"] == {"allowed": False}
+        answer["status"] = {"allowed": True}
     for made in (answer, case["answer"]):
         # The real server's token user has an id and an audience; ours needs none.
         made["status"].pop("audiences", None)

@@ -1,0 +1,255 @@
+"""`tinkedge kubeconfig` and `tinkedge users`: colleagues at the embedded API, each with a token of his own."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edge.commands.options import data_dir
+
+_DAYS = {"h": 1 / 24, "d": 1, "w": 7, "y": 365}
+_ROLES = ("cluster-admin", "admin", "edit", "view", "tinkedge-edge", "tinkedge-server")
+"""Those of tink.apiserver, which takes a tenth of a second to import."""
+_MOST_DAYS = 100 * 365
+
+
+class Lifetime(click.ParamType[timedelta | None]):
+    """How long something is good: 12h, 90d, 4w, 1y, or `never` ends."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta | None:
+        """The time; None: for ever."""
+        if value is None or isinstance(value, timedelta) or value == "never":
+            return None if value == "never" else value
+        match = re.fullmatch(r"([1-9]\d{0,5})([hdwy])", str(value).strip())
+        if match is None or int(match[1]) * _DAYS[match[2]] > _MOST_DAYS:
+            self.fail(f"{value!r} is no time such as 12h, 90d, 4w, 1y, or never", param, ctx)
+        return timedelta(days=int(match[1]) * _DAYS[match[2]])
+
+
+class Server(click.ParamType[str]):
+    """Where a client reaches the API: https://10.0.0.5:6443."""
+
+    name = "url"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The URL without a slash at the end."""
+        text = str(value).rstrip("/")
+        if not re.fullmatch(r"https://(\[[0-9a-fA-F:]+\]|[^\s/:@?#\[\]]+)(:\d{1,5})?", text):
+            self.fail(f"{value!r} is no URL such as https://10.0.0.5:6443", param, ctx)
+        return text if re.search(r":\d+$", text) else f"{text}:6443"
+
+
+@click.command()
+@click.option("--user", "name", required=True, help="Who it is for: a name such as alice or alice@example.org.")
+@click.option(
+    "--role",
+    type=click.Choice(_ROLES),
+    default=None,
+    help="What the user may do, as Kubernetes' role of this name; the last two are for a `tinkedge edge` or `server` "
+    "on another host. Not for a user who has one.",
+)
+@click.option(
+    "--namespace", "-n", "namespaces", multiple=True, help="The role holds in this namespace only. Repeatable."
+)
+@click.option("--expires", type=Lifetime(), default="90d", help="When the token ends: 12h, 90d, 4w, 1y, or never.")
+@click.option(
+    "--server",
+    type=Server(),
+    default=None,
+    help="Where the user reaches the API. Default: the first --api-name or --api-address of the settings, or loopback.",
+)
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), default=None, help="Default: NAME.kubeconfig.")
+@click.option("--stdout", "to_stdout", is_flag=True, help="Write it to standard output.")
+@click.option("--force", is_flag=True, help="Replace --out if it is there.")
+@data_dir("That of `tinkedge up`.")
+@click.option("--api-address", multiple=True, help="As for `tinkedge up`.")
+@click.option("--api-name", multiple=True, help="As for `tinkedge up`.")
+@click.option("--api-port", type=click.IntRange(1, 65535), default=6443, help="As for `tinkedge up`.")
+def kubeconfig(
+    name: str,
+    role: str | None,
+    namespaces: tuple[str, ...],
+    expires: timedelta | None,
+    server: str | None,
+    out: Path | None,
+    *,
+    to_stdout: bool,
+    force: bool,
+    data_dir: Path,
+    api_address: tuple[str, ...],
+    api_name: tuple[str, ...],
+    api_port: int,
+) -> None:
+    """A kubeconfig for a user of the embedded API, with a new token of that user's own.
+
+    It works at once, whether the API runs or not when this is called; only this file has the token. Each call makes
+    one more: give a colleague the new one, then take the old one away (tinkedge users). Run it as root or as the user
+    that tinkedge runs as.
+    """
+    from tink.apiserver import issue_token, revoke_token, user_kubeconfig
+
+    target = out or Path(f"{name}.kubeconfig")
+    if not to_stdout and target.exists() and not force:
+        raise click.UsageError(f"{target} is there already: give another --out, or --force")
+    url = server or _default_server(api_name, api_address, api_port)
+    with _said(data_dir):
+        if not (data_dir / "pki" / "ca.crt").is_file():
+            raise click.ClickException(
+                f"{data_dir} is no data directory with an embedded API: give --data-dir, or start tinkedge once"
+            )
+        now = datetime.now(UTC).replace(microsecond=0)
+        until = None if expires is None else now + expires
+        credential, token = issue_token(data_dir, name, role or "", namespaces, now, until)
+        content = user_kubeconfig(data_dir, url, name, token, namespaces[0] if namespaces else "default")
+    try:
+        _write(target, content, to_stdout=to_stdout)
+    except OSError as error:
+        with _said(data_dir):
+            revoke_token(data_dir, name, credential.id)  # nobody has it
+        raise click.ClickException(f"{target}: {error.strerror}") from error
+    end = "does not expire" if until is None else f"expires {until:%Y-%m-%d %H:%M} UTC"
+    where = "" if to_stdout else f"{target}: "
+    click.echo(f"{where}token {credential.id} of {name}, {end}, for {url}", err=True)
+    if warning := _wrong_at(url, data_dir / "pki" / "ca.crt"):
+        click.echo(f"note: {warning}", err=True)
+
+
+def _default_server(names: tuple[str, ...], addresses: tuple[str, ...], port: int) -> str:
+    places = [*names, *(each for each in addresses if each != "0.0.0.0"), "127.0.0.1"]  # noqa: S104 - not listened at
+    return f"https://[{places[0]}]:{port}" if ":" in places[0] else f"https://{places[0]}:{port}"
+
+
+def _write(target: Path, content: bytes, *, to_stdout: bool) -> None:
+    """Raises OSError."""
+    from tink.files import private_files
+
+    if to_stdout:
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+        return
+    private_files.write(target, content)
+
+
+def _wrong_at(url: str, authority: Path) -> str:
+    """What a client will find wrong at this URL, as far as it can be seen from here; empty: nothing."""
+    import socket
+    import ssl
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port or 6443
+    try:
+        context = ssl.create_default_context(cafile=str(authority))
+        with socket.create_connection((host, port), timeout=3) as raw, context.wrap_socket(raw, server_hostname=host):
+            return ""
+    except ssl.SSLCertVerificationError as error:
+        return (
+            f"{url} shows a certificate that is not for {host}: {error.verify_message}. Start tinkedge with --api-name "
+            f"{host}, or --api-address if that is an address of this host"
+        )
+    except OSError as error:
+        return (
+            f"{url} is not reached from here: {error.strerror or error}. tinkedge listens there with --api-address; on "
+            "loopback it is reached by ssh -L"
+        )
+
+
+@click.group()
+def users() -> None:
+    """Who has a token for the embedded API, and what each may do."""
+
+
+@users.command("list")
+@data_dir("That of `tinkedge up`.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document, for programs.")
+def list_(data_dir: Path, *, as_json: bool) -> None:
+    """All users with their tokens, by id: a token itself is kept nowhere."""
+    from tink.apiserver import USERS_FILE, read_users
+
+    with _said(data_dir):
+        found = read_users(data_dir / USERS_FILE).users
+    now = datetime.now(UTC)
+    if as_json:
+        shown = {
+            name: {
+                "role": user.role,
+                "namespaces": list(user.namespaces),
+                "tokens": [
+                    {
+                        "id": each.id,
+                        "created": each.created.isoformat(),
+                        "expires": each.expires.isoformat() if each.expires else None,
+                        "expired": each.expired(now),
+                    }
+                    for each in user.credentials
+                ],
+            }
+            for name, user in sorted(found.items())
+        }
+        click.echo(json.dumps(shown, indent=1))
+        return
+    rows = [("USER", "ROLE", "NAMESPACES", "TOKEN", "CREATED", "EXPIRES")]
+    for name, user in sorted(found.items()):
+        what = (name, user.role, ",".join(user.namespaces) or "all")
+        rows += [
+            (*what, each.id, f"{each.created:%Y-%m-%d}", _end(each.expires, expired=each.expired(now)))
+            for each in user.credentials
+        ]
+        rows += [] if user.credentials else [(*what, "none", "", "")]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        click.echo("   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _end(expires: datetime | None, *, expired: bool) -> str:
+    return "never" if expires is None else f"{expires:%Y-%m-%d %H:%M}{' (expired)' if expired else ''}"
+
+
+@users.command("revoke")
+@click.argument("name")
+@click.option("--token", default="", help="Only the token of this id. Default: all of the user's, and the user.")
+@data_dir("That of `tinkedge up`.")
+def revoke(name: str, token: str, data_dir: Path) -> None:
+    """Take away a user's tokens, within a second also from a server that runs: requests are refused, watches end."""
+    from tink.apiserver import revoke_token
+
+    with _said(data_dir):
+        revoke_token(data_dir, name, token)
+    click.echo(f"{name}: token {token} is revoked" if token else f"{name} and all of the user's tokens are revoked")
+
+
+@users.command("role")
+@click.argument("name")
+@click.argument("role", type=click.Choice(_ROLES))
+@click.option("--namespace", "-n", "namespaces", multiple=True, help="It holds in this namespace only. Repeatable.")
+@data_dir("That of `tinkedge up`.")
+def role_(name: str, role: str, namespaces: tuple[str, ...], data_dir: Path) -> None:
+    """Change what a user may do. The kubeconfigs that the user has go on working."""
+    from tink.apiserver import change_role
+
+    with _said(data_dir):
+        change_role(data_dir, name, role, namespaces)
+    click.echo(f"{name} is {role}" + (f" in {', '.join(namespaces)}" if namespaces else ""))
+
+
+@contextmanager
+def _said(data_dir: Path) -> Iterator[None]:
+    """What is wrong with a user, the file or the directory, as a message."""
+    from tink.apiserver import UserError, UserFileError
+
+    try:
+        yield
+    except (UserError, UserFileError) as error:
+        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        raise click.ClickException(f"{error.filename or data_dir}: {error.strerror or error}") from error

@@ -1,0 +1,207 @@
+"""The embedded API from another host, over the network: colleagues with real kubectls, and strangers."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import re
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+
+from tests.interop.conftest import Kubectl, Network, Program
+from tests.waiting import wait_until
+
+URL = f"https://{Network.server_ip}:6443"
+TEMPLATE = """
+apiVersion: tinkerbell.org/v1alpha2
+kind: Template
+metadata: {name: debian}
+spec: {actions: [{name: stream, image: "image2disk:1"}]}
+"""
+OLD = "apiVersion: tinkerbell.org/v1alpha1\nkind: Hardware\nmetadata: {name: old}\nspec: {}\n"
+
+
+class Site:
+    """`tinkedge apiserver` on one host, and users of it on another."""
+
+    def __init__(self, network: Network, directory: Path) -> None:
+        self.network = network
+        self.data = directory / "data"
+        self.log = directory / "log"
+        self.pid = 0
+
+    def tinkedge(self, *words: str) -> list[str]:
+        return ["ip", "netns", "exec", self.network.server, sys.executable, "-m", "edge.cli", *words]
+
+    def said(self, *words: str) -> str:
+        command = self.tinkedge(*words, "--data-dir", str(self.data))
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stderr
+
+    def kubeconfig(self, user: str, *words: str) -> Path:
+        path = self.data.parent / f"{user}.kubeconfig"
+        self.said("kubeconfig", "--config=/dev/null", "--user", user, f"--out={path}", "--server", URL, *words)
+        return path
+
+    def requests(self) -> list[str]:
+        """What the log has of requests."""
+        return [line for line in self.log.read_text().splitlines() if "tink.apiserver.http" in line]
+
+
+@pytest.fixture
+def site(network: Network, tmp_path: Path) -> Iterator[Site]:
+    network.give_client_its_address()
+    site = Site(network, tmp_path)
+    command = site.tinkedge(
+        *("apiserver", "--config=/dev/null", "--data-dir", str(site.data), "--api-address", network.server_ip)
+    )
+    with site.log.open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        try:
+            wait_until(lambda: "ready: apiserver" in site.log.read_text(), site.log.read_text)
+            site.pid = process.pid
+            yield site
+        finally:
+            process.terminate()
+
+
+@pytest.fixture
+def connect(site: Site, program: Program, tmp_path: Path) -> Callable[[Path], Kubectl]:
+    """kubectl on the other host, with a kubeconfig."""
+
+    def made(kubeconfig: Path) -> Kubectl:
+        home = tmp_path / f"home-{kubeconfig.stem}"
+        home.mkdir()
+        found = Kubectl(program, kubeconfig, home)
+        found._command = ["ip", "netns", "exec", site.network.client, *found._command]
+        return found
+
+    return made
+
+
+async def test_colleagues_on_another_host_do_what_their_roles_let_them(
+    site: Site, connect: Callable[[Path], Kubectl]
+) -> None:
+    kubeconfig = site.kubeconfig("alice", "--role=edit")
+    alice = connect(kubeconfig)
+    bob = connect(site.kubeconfig("bob", "--role=view", "--namespace=default"))
+    assert (await alice("apply", "-f", "-", stdin=TEMPLATE)).strip() == "template.tinkerbell.org/debian created"
+    assert "debian" in await bob("get", "templates")
+    assert (await bob("auth", "can-i", "get", "workflows")).strip() == "yes"
+    assert (await bob.run("auth", "can-i", "create", "workflows")).out.strip() == "no"
+    if bob.minor >= 28:
+        assert re.search(r"Username\s+bob", await bob("auth", "whoami"))
+    for words, said in (
+        (
+            ("delete", "template", "debian"),
+            'Error from server (Forbidden): templates.tinkerbell.org "debian" is forbidden: User "bob" cannot delete '
+            'resource "templates" in API group "tinkerbell.org" in the namespace "default"',
+        ),
+        (("label", "template", "debian", "a=b"), 'User "bob" cannot patch resource "templates"'),
+        (("get", "secrets"), 'secrets is forbidden: User "bob" cannot list resource "secrets" in API group ""'),
+        (("get", "templates", "-A"), 'User "bob" cannot list resource "templates" in API group "tinkerbell.org" at'),
+        (("--as=admin", "get", "templates"), 'User "bob" cannot impersonate resource "users"'),
+    ):
+        ran = await bob.run(*words)
+        assert (ran.code, said in ran.err) == (1, True), ran.err
+    # An object of an older release: what to do, and not "no matches for kind".
+    old = await alice.run("apply", "--validate=false", "-f", "-", stdin=OLD)
+    assert (old.code, "`tinkedge convert -f FILE --out FILE`" in old.err) == (1, True), old.err
+    assert any("alice from 10.77.6.50: create templates.tinkerbell.org default/debian: 201" in line for line in
+               site.requests())  # fmt: skip
+    # Who has left is out at once, with what is open.
+    watch = await alice.start("get", "templates", "--watch", "--request-timeout=0")
+    assert watch.stdout is not None
+    for _ in range(2):
+        await asyncio.wait_for(watch.stdout.readline(), 20)
+    site.said("users", "revoke", "alice")
+    await asyncio.wait_for(watch.wait(), 20)
+    ran = await alice.run("get", "templates")
+    assert (ran.code, "You must be logged in to the server" in ran.err) == (1, True), ran.err
+    token = yaml.safe_load(kubeconfig.read_text())["users"][0]["user"]["token"]
+    assert token.rpartition(".")[2] not in site.log.read_text()
+
+
+# --- strangers ---
+
+STRANGERS = "10.77.6.66"
+"""Where they are; the colleague has an address of his own."""
+SECONDS = 3.0
+
+
+def test_strangers_do_not_keep_a_colleague_out_nor_fill_memory_or_the_log(site: Site) -> None:
+    """Wrong tokens on many connections, as fast as they go; connections that say nothing, and half a handshake."""
+    kubeconfig = yaml.safe_load(site.kubeconfig("alice", "--role=view").read_text())
+    site.network.add_address(site.network.client, "eth0", f"{STRANGERS}/24")
+    before = _memory(site.pid)
+    took, refused = site.network.inside(site.network.client, lambda: asyncio.run(_storm(kubeconfig, SECONDS)))
+    assert refused > 100
+    assert len(took) >= 2, "each was answered, or it had raised"
+    grown = _memory(site.pid) - before
+    assert grown < 64 << 20, f"{grown >> 20} MiB"
+    assert len([line for line in site.requests() if "401" in line]) <= 25
+
+
+def _memory(pid: int) -> int:
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) << 10
+
+
+async def _storm(kubeconfig: Any, seconds: float) -> tuple[list[float], int]:
+    """How long a colleague's requests took meanwhile, in seconds, and how many of the strangers' were refused."""
+    cluster, token = kubeconfig["clusters"][0]["cluster"], kubeconfig["users"][0]["user"]["token"]
+    trust = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
+    end = time.monotonic() + seconds
+    refused = 0
+
+    async def guess(session: aiohttp.ClientSession, number: int) -> None:
+        nonlocal refused
+        wrong = {"Authorization": f"Bearer {token[:17]}.{number:043}"}
+        while time.monotonic() < end:
+            try:
+                async with session.get(f"{URL}/api/v1/namespaces/{number}", headers=wrong) as answer:
+                    refused += answer.status == 401
+            except aiohttp.ClientError:
+                await asyncio.sleep(0.05)
+
+    async def say_nothing(start: bytes) -> None:
+        while time.monotonic() < end:
+            try:
+                _, writer = await asyncio.open_connection(Network.server_ip, 6443, local_addr=(STRANGERS, 0))
+                writer.write(start)
+                await asyncio.sleep(0.5)
+                writer.close()
+            except OSError:
+                await asyncio.sleep(0.05)
+
+    async def work() -> list[float]:
+        took = []
+        while time.monotonic() < end:
+            began = time.monotonic()
+            async with (
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as session,
+                session.get(
+                    f"{URL}/api/v1/namespaces", ssl=trust, headers={"Authorization": f"Bearer {token}"}
+                ) as answer,
+            ):
+                assert answer.status == 200
+            took.append(time.monotonic() - began)
+            await asyncio.sleep(0.1)
+        return took
+
+    connector = aiohttp.TCPConnector(ssl=trust, limit=0, local_addr=(STRANGERS, 0))
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=20)) as strangers:
+        attacks = [asyncio.create_task(guess(strangers, number)) for number in range(60)]
+        attacks += [asyncio.create_task(say_nothing(b"")) for _ in range(150)]
+        attacks += [asyncio.create_task(say_nothing(b"\x16\x03\x01\x02\x00\x01")) for _ in range(50)]
+        took = await work()
+        await asyncio.gather(*attacks)
+    return took, refused

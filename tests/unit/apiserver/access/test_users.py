@@ -1,0 +1,268 @@
+"""Tokens of users: handed out, found again, expired, taken away; and the file that they are kept in."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tink.apiserver.access import (
+    ADMIN,
+    FILE,
+    Authenticator,
+    TokenExpiredError,
+    UserError,
+    UserFileError,
+    Users,
+    WrongTokenError,
+    change_role,
+    issue,
+    read_users,
+    revoke,
+)
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
+ADMINS = "a" * 43
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.at, self.seconds = NOW, 0.0
+
+    def now(self) -> datetime:
+        return self.at
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def authenticator(tmp_path: Path, clock: Clock) -> Authenticator:
+    return Authenticator(ADMINS, tmp_path / FILE, clock.now, clock.monotonic)
+
+
+def test_token_is_known_as_soon_as_it_is_handed_out(tmp_path: Path, authenticator: Authenticator) -> None:
+    credential, token = issue(tmp_path, "alice", "edit", ("lab",), NOW, NOW + DAY)
+    caller = authenticator.caller(token.encode())
+    assert (caller.name, caller.role, caller.namespaces, caller.credential) == (
+        "alice",
+        "edit",
+        ("lab",),
+        credential.id,
+    )
+    assert authenticator.caller(ADMINS.encode()) == ADMIN
+    assert authenticator.holds(caller)
+
+
+@pytest.mark.parametrize(
+    "wrong", [b"", b"alice", b"tinkedge", b"tinkedge..", "tinkedge.aaaaaaaa.é".encode(), b"\xff" * 60]
+)
+def test_what_is_no_token_is_nobody(authenticator: Authenticator, wrong: bytes) -> None:
+    with pytest.raises(WrongTokenError):
+        authenticator.caller(wrong)
+
+
+def test_token_that_is_cut_changed_or_of_another_server_is_nobody(tmp_path: Path, authenticator: Authenticator) -> None:
+    _, token = issue(tmp_path, "alice", "view", (), NOW, None)
+    (tmp_path / "other").mkdir()
+    _, others = issue(tmp_path / "other", "alice", "cluster-admin", (), NOW, None)
+    changed = token[:-1] + ("A" if token[-1] != "A" else "B")
+    for wrong in (
+        *(token[:cut] for cut in range(len(token))),
+        changed,
+        f"{token} ",
+        f"{token}\n",
+        others,
+        token.upper(),
+    ):
+        with pytest.raises(WrongTokenError):
+            authenticator.caller(wrong.encode())
+
+
+def test_expired_token_is_refused_with_its_date_and_only_to_who_has_it(
+    tmp_path: Path, authenticator: Authenticator, clock: Clock
+) -> None:
+    _, token = issue(tmp_path, "alice", "view", (), NOW, NOW + DAY)
+    caller = authenticator.caller(token.encode())
+    clock.at = NOW + DAY
+    with pytest.raises(TokenExpiredError, match=r"token of alice has expired on 2026-01-02 00:00 UTC; ask for a new"):
+        authenticator.caller(token.encode())
+    assert not authenticator.holds(caller)
+    with pytest.raises(WrongTokenError) as caught:
+        authenticator.caller(token[:-4].encode())
+    assert "alice" not in str(caught.value)
+
+
+def test_revoked_token_is_worth_nothing_within_a_second_and_the_other_one_goes_on(
+    tmp_path: Path, authenticator: Authenticator, clock: Clock
+) -> None:
+    old, old_token = issue(tmp_path, "alice", "view", (), NOW, None)
+    _, new_token = issue(tmp_path, "alice", "", (), NOW, None)
+    before = authenticator.caller(old_token.encode())
+    revoke(tmp_path, "alice", old.id)
+    clock.seconds += 1
+    with pytest.raises(WrongTokenError):
+        authenticator.caller(old_token.encode())
+    assert not authenticator.holds(before)
+    after = authenticator.caller(new_token.encode())
+    revoke(tmp_path, "alice")
+    clock.seconds += 1
+    authenticator.look()
+    assert not authenticator.holds(after)
+    assert read_users(tmp_path / FILE) == Users()
+
+
+def test_role_that_is_changed_holds_for_tokens_that_are_out_and_ends_what_was_open(
+    tmp_path: Path, authenticator: Authenticator, clock: Clock
+) -> None:
+    _, token = issue(tmp_path, "alice", "edit", (), NOW, None)
+    before = authenticator.caller(token.encode())
+    change_role(tmp_path, "alice", "view", ("lab",))
+    clock.seconds += 1
+    assert authenticator.caller(token.encode()).role == "view"
+    assert not authenticator.holds(before)
+
+
+def test_file_holds_no_token_and_is_for_its_owner_alone(tmp_path: Path) -> None:
+    _, token = issue(tmp_path, "alice", "view", (), NOW, None)
+    path = tmp_path / FILE
+    assert token.rpartition(".")[2] not in path.read_text()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_file_belongs_to_whom_the_directory_does_whoever_writes_it(tmp_path: Path) -> None:
+    """Root hands out tokens for a service that runs as another user."""
+    if os.geteuid() == 0:
+        os.chown(tmp_path, 65534, 65534)
+    issue(tmp_path, "alice", "view", (), NOW, None)
+    assert (tmp_path / FILE).stat().st_uid == tmp_path.stat().st_uid
+
+
+def test_two_who_hand_out_tokens_at_once_do_not_lose_each_others(tmp_path: Path) -> None:
+    def hand_out(number: int) -> None:
+        for each in range(5):
+            issue(tmp_path, f"user-{number}", "view", (), NOW, NOW + DAY * (each + 1))
+
+    threads = [threading.Thread(target=hand_out, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    users = read_users(tmp_path / FILE).users
+    assert [len(users[f"user-{number}"].credentials) for number in range(6)] == [5] * 6
+
+
+@pytest.mark.parametrize("damage", ["halved", "empty", "garbled", "version", "role", "extra", "twice"])
+def test_file_that_cannot_be_used_is_refused_at_the_start_and_changes_nothing_later(
+    tmp_path: Path, authenticator: Authenticator, clock: Clock, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    _, token = issue(tmp_path, "alice", "view", (), NOW, None)
+    caller = authenticator.caller(token.encode())
+    path = tmp_path / FILE
+    whole = path.read_bytes()
+    value = json.loads(whole)
+    value["users"]["alice"]["role"] = "root"
+    alice = json.loads(whole)["users"]["alice"]
+    path.write_bytes(
+        {
+            "halved": whole[: len(whole) // 2],
+            "empty": b"",
+            "garbled": b"\xff" * 100 + b"\n",
+            "version": whole.replace(b'"version": 1', b'"version": 2'),
+            "role": json.dumps(value).encode() + b"\n",
+            "extra": json.dumps({"users": {}, "SECRET": 1}).encode() + b"\n",
+            "twice": json.dumps({"users": {"alice": alice, "bob": alice}}).encode() + b"\n",
+        }[damage]
+    )
+    with pytest.raises(UserFileError, match=r"users\.json: .*; put the right one back, or remove it"):
+        read_users(path)
+    clock.seconds += 1
+    with caplog.at_level(logging.ERROR):
+        assert authenticator.caller(token.encode()) == caller
+    assert "stay as they were" in caplog.text
+    assert not authenticator.reread()
+    path.write_bytes(whole)
+    assert authenticator.reread()
+    assert authenticator.caller(token.encode()) == caller
+
+
+def test_without_the_file_nobody_but_the_administrator_is_known(
+    tmp_path: Path, authenticator: Authenticator, clock: Clock
+) -> None:
+    _, token = issue(tmp_path, "alice", "view", (), NOW, None)
+    caller = authenticator.caller(token.encode())
+    (tmp_path / FILE).unlink()
+    clock.seconds += 1
+    authenticator.look()
+    assert not authenticator.holds(caller)
+
+
+@pytest.mark.parametrize(
+    ("name", "role", "namespaces", "said"),
+    [
+        ("alice", "", (), "there is no user alice yet: say what alice may do, --role cluster-admin|admin|edit|view"),
+        ("alice", "root", (), "there is no role 'root'"),
+        ("admin", "view", (), "is who holds DATA_DIR/token"),
+        ("system:masters", "view", (), "is no name of a user"),
+        ("Alice", "view", (), "is no name of a user"),
+        ("a\nb", "view", (), "is no name of a user"),
+        ("alice", "view", ("kube system",), "is no name of a namespace"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    tmp_path: Path, name: str, role: str, namespaces: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        issue(tmp_path, name, role, namespaces, NOW, None)
+    assert said in str(caught.value)
+    assert not (tmp_path / FILE).exists()
+
+
+def test_second_token_does_not_change_what_a_user_may_without_a_word(tmp_path: Path) -> None:
+    issue(tmp_path, "alice", "view", (), NOW, None)
+    with pytest.raises(UserError, match=r"alice is view already.*tinkedge users role alice edit -n lab"):
+        issue(tmp_path, "alice", "edit", ("lab",), NOW, None)
+    with pytest.raises(UserError, match="alice has no token zzzzzzzz; there is"):
+        revoke(tmp_path, "alice", "zzzzzzzz")
+    with pytest.raises(UserError, match="there is no user bob; there is alice"):
+        revoke(tmp_path, "bob")
+
+
+def test_tokens_that_have_expired_do_not_pile_up_and_living_ones_are_bounded(tmp_path: Path) -> None:
+    for day in range(60):
+        issue(tmp_path, "alice", "view", (), NOW + day * DAY, NOW + (day + 1) * DAY)
+    assert len(read_users(tmp_path / FILE).users["alice"].credentials) == 1
+    for _ in range(49):
+        issue(tmp_path, "alice", "", (), NOW, None)
+    with pytest.raises(UserError, match="alice has 50 tokens: revoke those that are not used"):
+        issue(tmp_path, "alice", "", (), NOW, None)
+
+
+def test_token_that_ends_within_a_week_is_said_by_name(
+    tmp_path: Path, authenticator: Authenticator, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    soon, _ = issue(tmp_path, "alice", "view", (), NOW, NOW + 7 * DAY)
+    issue(tmp_path, "bob", "view", (), NOW, NOW + 8 * DAY)
+    issue(tmp_path, "eve", "view", (), NOW, None)
+    clock.seconds += 1
+    authenticator.look()
+    authenticator.say_what_expires()
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    advice = "`tinkedge kubeconfig --user alice` makes another"
+    assert said == [f"the token {soon.id} of alice expires on 2026-01-08 00:00 UTC: {advice}"]
+    caplog.clear()
+    clock.at = NOW + 7 * DAY
+    authenticator.say_what_expires()
+    assert [record.getMessage().split()[4] for record in caplog.records] == ["bob"]

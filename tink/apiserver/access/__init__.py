@@ -1,0 +1,44 @@
+"""Who calls, and what they may do: users with tokens of their own, and the roles of Kubernetes."""
+
+from tink.apiserver.access.authenticator import Authenticator, TokenExpiredError, WrongTokenError
+from tink.apiserver.access.authorizer import Action, Request, allowed, forbidden_message, rules_in
+from tink.apiserver.access.callers import ADMIN, MASTERS, Caller
+from tink.apiserver.access.impersonation import (
+    ImpersonationError,
+    ImpersonationForbiddenError,
+    impersonated,
+    wants_impersonation,
+)
+from tink.apiserver.access.roles import ROLES, Rule
+from tink.apiserver.access.user_file import FILE, UserFileError, change_role, issue, read_users, revoke
+from tink.apiserver.access.users import Credential, User, UserError, Users
+
+__all__ = [
+    "ADMIN",
+    "FILE",
+    "MASTERS",
+    "ROLES",
+    "Action",
+    "Authenticator",
+    "Caller",
+    "Credential",
+    "ImpersonationError",
+    "ImpersonationForbiddenError",
+    "Request",
+    "Rule",
+    "TokenExpiredError",
+    "User",
+    "UserError",
+    "UserFileError",
+    "Users",
+    "WrongTokenError",
+    "allowed",
+    "change_role",
+    "forbidden_message",
+    "impersonated",
+    "issue",
+    "read_users",
+    "revoke",
+    "rules_in",
+    "wants_impersonation",
+]
