@@ -1,6 +1,6 @@
 # `make run` and `make test` do all set-up themselves on a fresh Debian 12 or 13 (`make test` is tried on 12 only).
 .DEFAULT_GOAL := help
-.PHONY: help venv lock run test test-unit test-cluster soak record check bench wheel wheels sbom deb image chart proto crds clean clean-all
+.PHONY: help venv lock run test test-unit test-cluster test-fresh soak record check bench wheel wheels sbom deb image chart proto crds clean clean-all
 
 # Another Python than the one that is found, with an environment of its own, e.g. make test-unit PYTHON=python3.13.
 export PYTHON ?=
@@ -25,6 +25,7 @@ help:
 	@echo 'make test    run all tests, with real clients and real boots (JOBS=N: so many at once)'
 	@echo 'make test-unit  those that need no root, no network namespace and no Debian package (PYTHON=python3.13: with that one)'
 	@echo 'make test-cluster  the chart on a real Kubernetes: install, boot, upgrade, drain, uninstall (root, Debian; Go builds it at first)'
+	@echo 'make test-fresh  make run in a fresh Debian 12 and a fresh 13: it ends well, and is never silent (root; minutes)'
 	@echo 'make soak    the attacks and loads that take minutes to an hour'
 	@echo 'make record  what the tests compare with, anew from a real Kubernetes (SUBJECT="cel conformance")'
 	@echo 'make check   lint, formatting, types, layers, packages and their licences'
@@ -47,9 +48,7 @@ lock:
 	@deploy/setup.sh lock $(NEWER)
 
 run:
-	@deploy/setup.sh packages python lab $(if $(findstring uefi,$(LAB)),uefi)
-	@deploy/setup.sh venv run
-	@deploy/setup.sh kubectl run
+	@deploy/setup.sh run $(LAB)
 	tinkedge lab $(LAB)
 	@deploy/setup.sh left-behind
 
@@ -71,6 +70,10 @@ test-cluster: venv
 	@deploy/setup.sh packages lab test cluster
 	@deploy/setup.sh kubectl
 	python -m tests.cluster
+
+test-fresh:
+	@deploy/setup.sh packages lab
+	python3 -m tests.fresh
 
 soak: venv
 	@deploy/setup.sh packages lab uefi test

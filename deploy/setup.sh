@@ -3,6 +3,9 @@
 #
 #   setup.sh packages SET...   install the Debian packages of these sets that are missing (sets: below). Nothing of them is
 #                              started or enabled; what was not there before is remembered in the cache directory
+#   setup.sh run [OPTION...]   all that `tinkedge lab` with these options needs: packages, venv run, kubectl run; says first
+#                              how much is to be downloaded, and how long it may take
+#   setup.sh names             say which packages of the sets apt does not know; fails if there are any
 #   setup.sh left-behind       say what of all this is on the machine
 #   setup.sh remove            remove those packages and the cache (with CONFIRM=1 in the environment)
 #   setup.sh venv [run]        make .venv with the project and the packages of deploy/requirements.txt: these versions,
@@ -49,6 +52,8 @@ die() { echo "setup: $*" >&2; exit 1; }
 . deploy/setup/progress.sh
 # shellcheck source=setup/packages.sh
 . deploy/setup/packages.sh
+# shellcheck source=setup/run.sh
+. deploy/setup/run.sh
 
 find_python() { # a Python that the project runs with
   local candidate
@@ -60,18 +65,16 @@ find_python() { # a Python that the project runs with
 }
 
 make_venv() { # [run]: all, or only what running needs
-  local stamp=$venv/.installed key interpreter log wanted pip how=()
-  key=$(cat pyproject.toml "$requirements" "$runtime" | sha256sum)
+  local stamp=$venv/.installed interpreter log wanted pip how=()
   # Its Python has gone with an upgrade of Debian, or making it was interrupted.
   if [ -d "$venv" ] && ! "$venv/bin/python" -c 'import pip' 2>/dev/null; then
     echo "setup: $venv does not work with the Python of this machine: it is made anew" >&2
     rm -rf "$venv"
   fi
-  [ "$(cat "$stamp" 2>/dev/null)" = "$key" ] && return 0
+  ! venv_is_made "$@" || return 0
   if [ "${1:-}" = run ]; then
     stamp=$venv/.installed-run
     how=(--no-compile) # most of it is never imported; what is, Python compiles by itself
-    [ "$(cat "$stamp" 2>/dev/null)" = "$key" ] && return 0
   fi
   interpreter=$(find_python) || { [ -z "${PYTHON:-}" ] && install_packages python && interpreter=$(find_python); } ||
     die "${PYTHON:-Python} is missing, or older than 3.11: Debian 12 and 13 have one that fits; elsewhere give one with PYTHON=python3.X"
@@ -94,7 +97,17 @@ make_venv() { # [run]: all, or only what running needs
   watched "installing tinkedge itself" "$log" pip_detail "${pip[@]}" --no-index --no-deps --no-build-isolation -e . ||
     { tail -n 30 "$log" >&2; rm -f "$log" "$wanted"; die "pip could not install the project itself (see above)"; }
   rm -f "$log" "$wanted"
-  echo "$key" >"$stamp"
+  venv_key >"$stamp"
+}
+
+venv_key() { cat pyproject.toml "$requirements" "$runtime" | sha256sum; }
+
+venv_is_made() { # [run]: with what is wanted now
+  local stamp
+  for stamp in "$venv/.installed" ${1:+"$venv/.installed-run"}; do
+    [ "$(cat "$stamp" 2>/dev/null)" != "$(venv_key)" ] || return 0
+  done
+  return 1
 }
 
 locked_for_run() { # of the requirements file, the packages that the other one names
@@ -143,8 +156,10 @@ print(sum(one.file_size for file in sys.argv[1:] for one in zipfile.ZipFile(file
     sed -n 's/^\([a-z0-9][a-z0-9.-]*\)==.*/\1/p' "$work/run.txt"; } >"$runtime"
 }
 
+kubectl_is_here() { command -v kubectl >/dev/null || [ -x "$venv/bin/kubectl" ]; }
+
 unpack_kubectl() { # [run]: without the old one
-  command -v kubectl >/dev/null || [ -x "$venv/bin/kubectl" ] || unpack trixie kubectl usr/bin/kubectl "$venv/bin/kubectl"
+  kubectl_is_here || unpack trixie kubectl usr/bin/kubectl "$venv/bin/kubectl"
   [ "${1:-}" != run ] || return 0
   # Only tests need it: a mirror that has Debian 12 no more is no reason to stop.
   [ -x "$venv/bin/kubectl-1.20" ] || (unpack bookworm kubernetes-client usr/bin/kubectl "$venv/bin/kubectl-1.20") ||
@@ -237,7 +252,9 @@ EOF
 
 case ${1:-} in
   packages) shift; install_packages "$@" ;;
+  run) shift; prepare_run "$@" ;;
   venv) make_venv "${2:-}" ;;
+  names) unknown_names ;;
   left-behind) say_left_behind ;;
   remove) remove_all ;;
   lock) shift; make_lock "$@" ;;
@@ -246,5 +263,5 @@ case ${1:-} in
   tftpd) unpack_tftpd ;;
   cloud-init) make_cloud_init ;;
   installed) make_installed ;;
-  *) die "usage: setup.sh packages SET... | venv [run] | remove | left-behind | lock [PACKAGE...] | kubectl [run] | ipxe | tftpd | cloud-init | installed" ;;
+  *) die "usage: setup.sh packages SET... | run [OPTION...] | venv [run] | names | remove | left-behind | lock [PACKAGE...] | kubectl [run] | ipxe | tftpd | cloud-init | installed" ;;
 esac

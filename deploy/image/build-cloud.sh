@@ -66,8 +66,7 @@ root=$work/root
 debian_sources >"$work/sources.list"
 grep -q " $SUITE main$" "$work/sources.list" || die "apt has no index of Debian $SUITE main: run 'apt-get update', with Debian $SUITE main among its sources"
 apt_options >"$work/apt.conf"
-deb=$(kernel_deb "$cache")
-unpack_kernel "$deb" "$work/kernel"
+unpack_kernel "$cache" "$work/kernel"
 
 say "installing Debian $SUITE with cloud-init"
 # shellcheck disable=SC2016  # $1 in the hooks is theirs: the new root

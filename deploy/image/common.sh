@@ -39,30 +39,21 @@ check_out() {
     [[ -d $(dirname -- "$1") ]] || die "OUT: the directory '$(dirname -- "$1")' does not exist"
 }
 
-# kernel_deb CACHE: the path of the newest cloud kernel's package, downloaded into CACHE unless it is there already.
-# apt itself does it: its sources, its proxies, its signatures.
-kernel_deb() {
-    local cache=$1 package line file hash
-    package=$(apt-cache depends linux-image-cloud-amd64 2>/dev/null | sed -n 's/^ *Depends: \(linux-image-[^ ]*\)$/\1/p' | head -n 1)
-    [[ -n $package ]] || die "apt knows no linux-image-cloud-amd64: run 'apt-get update', with Debian $SUITE main among its sources"
-    # Asked in a directory where the file is not: apt-get prints nothing for a file that it would not download.
-    line=$(cd / && apt-get -o APT::Sandbox::User=root download --print-uris "$package" | tail -n 1)
-    read -r _ file _ hash <<<"$line"
-    [[ $file == *.deb ]] || die "apt-get names no file for $package: '$line'"
-    if [[ ! -f $cache/$file ]] || [[ $hash == SHA256:* && $(sha256sum <"$cache/$file") != "${hash#SHA256:}  -" ]]; then
-        say "downloading $package"
-        rm -f -- "$cache/$file"
-        (cd "$cache" && apt-get -q -q -o APT::Sandbox::User=root download "$package" >&2) || die "apt-get could not download $package (is its index old? run 'apt-get update')"
-    fi
-    printf '%s\n' "$cache/$file"
-}
+# shellcheck source=../kernel.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/../kernel.sh"
 
-# unpack_kernel DEB DIR: DIR/vmlinuz, DIR/version and DIR/lib/modules/VERSION with its dependency table.
+# unpack_kernel CACHE DIR: DIR/vmlinuz, DIR/version and DIR/lib/modules/VERSION with its dependency table, of the newest
+# cloud kernel, whose package CACHE keeps.
 unpack_kernel() {
-    local deb=$1 dir=$2 version
-    dpkg-deb --fsys-tarfile "$deb" | tar -x -C "$dir" ./boot ./lib/modules
+    local cache=$1 dir=$2 package tree version
+    package=$(kernel_image linux-image-cloud-amd64)
+    [[ -n $package ]] || die "apt knows no linux-image-cloud-amd64: run 'apt-get update', with Debian $SUITE main among its sources"
+    tree=$(kernel_tree "$package" "$cache" "$dir/trees")
+    mkdir -p "$dir/lib"
+    # The files are the tree's own, which others read: nothing of them is written.
+    cp -al "$tree/lib/modules" "$dir/lib/" 2>/dev/null || { rm -rf "$dir/lib/modules" && cp -a "$tree/lib/modules" "$dir/lib/"; }
     version=$(ls "$dir/lib/modules")
-    mv "$dir/boot/vmlinuz-$version" "$dir/vmlinuz"
+    cp "$tree/boot/vmlinuz-$version" "$dir/vmlinuz"
     printf '%s\n' "$version" >"$dir/version"
     busybox depmod -b "$dir" "$version"
 }

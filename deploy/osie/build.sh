@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Build the OSIE: the kernel and the initrd that a machine netboots to be provisioned, with the agent inside.
 #
-#   build.sh --wheel FILE --python PYTHON --requirements FILE --cache DIR --out DIR [--kernel PACKAGE]
+#   build.sh --wheel FILE --python PYTHON --requirements FILE --cache DIR --out DIR [--kernel PACKAGE] [--debs DIR]
 #
 # It makes DIR/kernel and DIR/initrd from Debian packages (by the mirror that apt is configured with) and from the
 # project's wheel. The initrd is one cpio archive of three parts:
@@ -21,10 +21,12 @@ libraries=(click grpcio protobuf typing-extensions)
 tools=(mmdebstrap:mmdebstrap {mksquashfs,unsquashfs}:squashfs-tools cpio:cpio depmod:kmod dpkg-deb:dpkg busybox:busybox-static)
 
 kernel_package=linux-image-cloud-amd64
-wheel='' python='' requirements='' cache='' out=''
+wheel='' python='' requirements='' cache='' out='' debs=''
 
 die() { echo "deploy/osie/build.sh: $*" >&2; exit 1; }
 say() { echo "osie: $*" >&2; }
+# shellcheck source=../kernel.sh
+. "$here/../kernel.sh"
 
 while [ $# -gt 0 ]; do
   [ $# -ge 2 ] || die "$1 needs a value"
@@ -35,6 +37,7 @@ while [ $# -gt 0 ]; do
     --cache) cache=$2 ;;
     --out) out=$2 ;;
     --kernel) kernel_package=$2 ;;
+    --debs) debs=$2 ;; # where the kernel's package is kept
     *) die "unknown argument $1" ;;
   esac
   shift 2
@@ -65,13 +68,7 @@ sources() {
 mirrors=$(sources)
 [ -n "$mirrors" ] || die "apt knows no Debian $suite mirror: run apt-get update, and look at /etc/apt/sources.list*"
 
-kernel_version_package() {
-  case $kernel_package in
-    linux-image-[0-9]*) echo "$kernel_package" ;;
-    *) apt-cache depends "$kernel_package" | awk '/Depends: linux-image-[0-9]/ {print $2; exit}' ;;
-  esac
-}
-kernel_image=$(kernel_version_package)
+kernel_image=$(kernel_image "$kernel_package")
 [ -n "$kernel_image" ] || die "--kernel $kernel_package: apt knows no such kernel package"
 
 # --- base: Debian, gRPC, kernel modules ---------------------------------------------------------------------------
@@ -85,16 +82,13 @@ locked() { # PACKAGE...: what the requirements file says of them, version and ha
 }
 locked "${libraries[@]}" >"$work/requirements.txt"
 
-key=$({ sha256sum "$0" "$here"/files/* | cut -d' ' -f1; echo "$mirrors"; apt-cache policy "$kernel_image" | sed -n 3p
+key=$({ sha256sum "$0" "$here"/files/* "$here/../kernel.sh" | cut -d' ' -f1; echo "$mirrors"; apt-cache policy "$kernel_image" | sed -n 3p
         echo "${packages[*]}"; cat "$work/requirements.txt"; } | sha256sum | cut -c1-16)
 base=$cache/base-$key
 
-unpack_kernel() { # into $work/kernel
-  say "fetching $kernel_image"
-  (cd "$work" && apt-get -q -o APT::Sandbox::User=root download "$kernel_image" >&2)
-  mkdir -p "$work/kernel"
-  dpkg-deb --fsys-tarfile "$work"/linux-image-*.deb | tar -x -C "$work/kernel" ./boot ./lib/modules
-  version=$(ls "$work/kernel/lib/modules")
+unpack_kernel() { # into $kernel, for reading
+  kernel=$(kernel_tree "$kernel_image" "${debs:-$work/debs}" "$work/trees")
+  version=$(ls "$kernel/lib/modules")
 }
 
 unpack_debian() { # into $work/root
@@ -137,7 +131,7 @@ add_libraries() {
 }
 
 add_modules() {
-  local modules=$work/root/usr/lib/modules/$version source=$work/kernel/lib/modules/$version directory
+  local modules=$work/root/usr/lib/modules/$version source=$kernel/lib/modules/$version directory
   mkdir -p "$modules/kernel"
   for directory in drivers fs net lib crypto arch block; do
     [ -d "$source/kernel/$directory" ] && cp -a "$source/kernel/$directory" "$modules/kernel/"
@@ -174,9 +168,10 @@ make_early() { # the part that is in the cpio as it is
 }
 
 if [ ! -e "$base/complete" ]; then
-  unpack_kernel
   unpack_debian
   add_libraries
+  # By now, the recipe of the disk image that runs beside this one has unpacked it.
+  unpack_kernel
   add_modules
   install -D -m 0755 "$here/files/osie-init" "$work/root/sbin/osie-init"
   install -D -m 0755 "$here/files/dhcp-lease" "$work/root/usr/lib/osie/dhcp-lease"
@@ -186,7 +181,7 @@ if [ ! -e "$base/complete" ]; then
   mksquashfs "$work/root" "$work/base/base.squashfs" -quiet -no-progress -noappend -all-root -no-xattrs \
     -comp zstd -Xcompression-level 6 -e "dev/*" >&2
   make_early >"$work/base/early.cpio"
-  cp "$work/kernel/boot/vmlinuz-$version" "$work/base/kernel"
+  cp "$kernel/boot/vmlinuz-$version" "$work/base/kernel"
   : >"$work/base/complete"
   rm -rf "$base"
   mv "$work/base" "$base"

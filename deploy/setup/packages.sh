@@ -24,6 +24,14 @@ install_packages() {
   fetch_and_install "${missing[@]}"
 }
 
+unknown_names() { # of all sets, to apt, whose lists have been fetched
+  local unknown
+  # shellcheck disable=SC2048,SC2086  # one word a package
+  unknown=$(printf '%s\n' ${sets[*]} | LC_ALL=C sort -u | LC_ALL=C comm -23 - \
+    <(apt-cache pkgnames | LC_ALL=C sort -u))
+  [ -z "$unknown" ] || die "apt knows no packages of these names: ${unknown//$'\n'/ }"
+}
+
 fetch_and_install() {
   local apt log presets preset=00-tinkedge-setup.preset directory ours=() failed=''
   export DEBIAN_FRONTEND=noninteractive LC_ALL=C
@@ -32,7 +40,7 @@ fetch_and_install() {
   # The package lists may be missing or too old for what the mirror has now.
   watched "fetching Debian's package lists" "$log" apt_detail "${apt[@]}" update || failed=update
   if [ -z "$failed" ]; then
-    announce "$@"
+    announce "$(grep ^Fetched "$log" || true)" "$@"
     mkdir -p "$cache"
     installed_packages >"$log.before"
     enabled_links >"$links.new" && mv "$links.new" "$links"
@@ -72,13 +80,22 @@ deny_services() { # until this script ends, unless the administrator has a polic
 # Not descriptor 1: apt closes the one that it is given in the programs that it starts.
 apt_with_status() { apt-get -o Dpkg::Use-Pty=0 -o APT::Status-Fd=5 "$@" 5>&1; }
 
-announce() { # what apt is going to do, in its own figures
-  local said
+announce() { # FETCHED PACKAGE...: what apt is going to do, in its own figures; FETCHED is what it said of its lists
+  local fetched=$1 count mb room asked
+  shift
+  asked=$(mktemp)
   # Not --assume-no: where nothing but what is named comes, apt does not ask and installs it.
-  said=$(apt-get install --no-install-recommends --print-uris "$@" 2>/dev/null |
-    awk '/newly installed/ {count = $3} /^Need to get/ {get = $0; gsub(/Need to get |\/.*| of archives.*/, "", get)}
-      /^After this/ {room = $4 " " $5} END {print count " Debian packages: " get " to download, " room " on the disk"}') || true
-  echo "setup: $said" >&2
+  watched "asking apt what that brings" "$asked" true apt-get install --no-install-recommends --print-uris "$@" || true
+  read -r count mb room < <(awk '
+    function megabytes(number, unit) { return int(number * (unit ~ /^G/ ? 1000 : unit ~ /^M/ ? 1 : unit ~ /^k/ ? 0.001 : 0.000001) + 0.5) }
+    /newly installed/ {count = $3}
+    /^Need to get/ {split($4, size, "/"); get = megabytes(size[1], $5)}
+    /^After this/ {room = megabytes($4, $5)}
+    END {print count + 0, get + 0, room + 0}' "$asked") || true
+  rm -f "$asked"
+  # Unpacking and configuring take two fifths of a second for a MB.
+  [ -z "${announced:-}" ] || "$announced" "$mb" $((mb * 2 / 5)) "$fetched"
+  echo "setup: $count Debian packages: $mb MB to download, $room MB on the disk" >&2
   echo "setup: for $*" >&2
 }
 
@@ -131,8 +148,9 @@ remove_all() { # the packages that were installed for this, and the cache
     package=$(mktemp)
     # Where no service manager runs (a chroot, a container), there is nothing to stop, and asking for it fails.
     [ -d /run/systemd/system ] || deny_services
+    # Debian 13 calls e2fsprogs essential; a machine that did without it before does so again.
     DEBIAN_FRONTEND=noninteractive watched "removing ${#packages[@]} Debian packages" "$package" apt_detail \
-      apt_with_status purge -y "${packages[@]}" ||
+      apt_with_status purge -y --allow-remove-essential "${packages[@]}" ||
       { tail -n 20 "$package" >&2; die "apt-get could not remove them"; }
     rm -f "$package"
   fi

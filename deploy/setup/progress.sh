@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What setup.sh shows while something takes long: on a terminal a line in place, elsewhere a line every four seconds.
+# What setup.sh shows while something takes long: on a terminal a line in place, elsewhere a line every three seconds.
 # Sourced, not run.
 
 watched() { # WHAT LOG DETAIL COMMAND...: run COMMAND, its output to the file LOG; DETAIL prints how far it is
@@ -18,7 +18,7 @@ watched() { # WHAT LOG DETAIL COMMAND...: run COMMAND, its output to the file LO
 }
 
 tick() { # until it is killed, or the script that started it is gone
-  local what=$1 log=$2 detail=$3 began=$SECONDS pause=4 line
+  local what=$1 log=$2 detail=$3 began=$SECONDS pause=3 line
   [ ! -t 2 ] || pause=1
   while sleep "$pause" && kill -0 $$ 2>/dev/null; do
     line="setup: $what, $((SECONDS - began)) s: $("$detail" "$log")"

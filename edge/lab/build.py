@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -20,12 +21,36 @@ from pathlib import Path
 from edge.lab.shell import CommandError, run
 
 _ROOT = Path(__file__).resolve().parents[2]
-_TICK_SECONDS = 4.0
 _BUILD_SECONDS = 900.0  # seconds; a slow mirror is slow, but not for ever
 
-_RECIPE = re.compile(r"(osie|build-\w+\.sh): ")
+_RECIPE = re.compile(r"(?:osie|build-\w+\.sh): (.*)")
+_DOWNLOAD = re.compile(r"dlstatus:\d+:(\d+)")  # apt's README.progress-reporting
+
+# Where the recipes' apt has what it fetches, below the cache.
+_FETCHED = [
+    f"{place}/{end}"
+    for place in ("osie-build/build.*/root/var/cache/apt/archives", "work/*/root/var/cache/apt/archives", "debs")
+    for end in ("*.deb", "partial/*")
+]
 
 Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class _Work:
+    """What is being made: since when (monotonic seconds), what its recipe said last, and how far apt is with that."""
+
+    began: float
+    phase: str = ""
+    percent: str = ""
+
+    def hear(self, line: str, say: Say) -> None:
+        """A line of the recipe: what it says itself is told, the chatter of the programs that it runs is not."""
+        if said := _RECIPE.match(line):
+            self.phase, self.percent = said[1], ""
+            say(line)
+        elif download := _DOWNLOAD.match(line):
+            self.percent = f" {download[1]} %"
 
 
 def recipes() -> Path:
@@ -62,12 +87,27 @@ class Builder:
         self._deploy = recipes()
         self._asking = asyncio.Lock()
         self._environment: dict[str, str] | None = None
+        self._working: dict[str, _Work] = {}
+        self._work = cache / "work"  # not /tmp, which may be a part of the memory
+
+    def doing(self) -> str:
+        """What is being made at the moment, since when, and how far it is."""
+        now = time.monotonic()
+        works = [
+            f"{name} {now - work.began:.0f} s{work.phase and f' ({work.phase}{work.percent})'}"
+            for name, work in self._working.items()
+        ]
+        return f"{'; '.join(works)}; {_fetched(self._cache) / 1e6:.1f} MB of packages fetched"
 
     async def build(self, *, full: bool) -> Artifacts:
         """Make what is missing or out of date; with `full`, the image with cloud-init. Raises CommandError."""
-        self._cache.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(self._work, ignore_errors=True)  # of a lab that was killed
+        self._work.mkdir(parents=True)
         # Side by side: each waits for a mirror while another one computes.
-        with _unwrapped():
+        async with contextlib.AsyncExitStack() as stack:
+            # Not by the event loop: these are thousands of files, and the screen is to go on.
+            stack.push_async_callback(asyncio.to_thread, shutil.rmtree, self._work, ignore_errors=True)
+            stack.enter_context(_unwrapped())
             async with asyncio.TaskGroup() as group:
                 making_osie = group.create_task(self._osie())
                 making_image = group.create_task(
@@ -83,36 +123,41 @@ class Builder:
     async def _osie(self) -> Path:
         out = self._cache / "osie"
         requirements = self._deploy / "requirements.txt"
-        sources = _files(self._deploy / "osie") | {requirements.name: requirements}
+        sources = _files(self._deploy / "osie") | {requirements.name: requirements} | self._kernel()
         if self._wheel is not None:
             sources[self._wheel.name] = self._wheel
         else:
             for package in ("proto", "tink", "edge"):
                 sources |= _files(_ROOT / package, "*.py")
 
-        async def build() -> None:
+        async def build(hear: Say) -> None:
             wheel = self._wheel or await self._make_wheel()
-            apt = await self._apt()
+            environment = await self._recipe(hear)
             await run(
                 [
                     *("bash", self._deploy / "osie" / "build.sh", "--wheel", wheel, "--python", sys.executable),
-                    *("--requirements", requirements, "--cache", self._cache / "osie-build", "--out", out),
+                    *("--requirements", requirements, "--cache", self._cache / "osie-build"),
+                    *("--debs", self._cache / "debs", "--out", out),
                 ],
                 timeout=_BUILD_SECONDS,
-                env=apt,
-                progress=self._progress,
+                env=environment,
+                progress=hear,
             )
 
-        await self._once(out, _digest(sources), "OSIE: kernel and initrd with the agent", build)
+        await self._once(out, _digest(sources), "OSIE", "kernel and initrd with the agent", build)
         return out
 
-    async def _apt(self) -> dict[str, str]:
+    async def _recipe(self, hear: Say) -> dict[str, str]:
+        """The environment of a recipe: what its apt needs, where it works, where it finds the other one's kernel."""
+        return {**await self._apt(hear), "TMPDIR": str(self._work), "KERNEL_TREES": str(self._work / "kernels")}
+
+    async def _apt(self, hear: Say) -> dict[str, str]:
         """What the recipes' apt needs in its environment to know Debian 12 on a host that is another Debian."""
         async with self._asking:
             if self._environment is None:
                 script = self._deploy / "bookworm-apt.sh"
                 command: list[str | Path] = ["bash", script, self._cache / "bookworm-apt"]
-                said = (await run(command, timeout=_BUILD_SECONDS, progress=self._progress)).strip()
+                said = (await run(command, timeout=_BUILD_SECONDS, progress=hear)).strip()
                 self._environment = {"APT_CONFIG": said} if said else {}
             return self._environment
 
@@ -129,6 +174,9 @@ class Builder:
         await run([*command, *alone, "-w", out, _ROOT], timeout=_BUILD_SECONDS)
         return next(out.glob("*.whl"))
 
+    def _kernel(self) -> dict[str, Path]:
+        return {"kernel.sh": self._deploy / "kernel.sh"}
+
     async def _tiny(self) -> Path:
         return await self._image("build-tiny.sh", "tiny.raw.gz")
 
@@ -137,49 +185,38 @@ class Builder:
         directory.mkdir(exist_ok=True)
         out = directory / name
 
-        async def build() -> None:
+        async def build(hear: Say) -> None:
             script = self._deploy / "image" / recipe
             command: list[str | Path] = ["bash", script, "--cache", self._cache / "debs", out]
-            await run(command, timeout=_BUILD_SECONDS, env=await self._apt(), progress=self._progress)
+            await run(command, timeout=_BUILD_SECONDS, env=await self._recipe(hear), progress=hear)
 
-        await self._once(out, _digest(_files(self._deploy / "image")), f"disk image {name}", build)
+        await self._once(out, _digest(_files(self._deploy / "image") | self._kernel()), "disk image", name, build)
         return out
 
     async def _actions(self) -> tuple[Path, str]:
         out = self._cache / "actions"
         digest = _digest(_files(self._deploy / "actions"))
 
-        async def build() -> None:
+        async def build(_: Say) -> None:
             await run(["bash", self._deploy / "actions" / "build.sh", out], timeout=_BUILD_SECONDS)
 
-        await self._once(out, digest, "container images of the actions", build)
+        await self._once(out, digest, "actions", "their container images", build)
         return out, digest
 
-    def _progress(self, line: str) -> None:
-        """What a recipe itself says; not the chatter of the programs that it runs."""
-        if _RECIPE.match(line):
-            self._say(line)
-
-    async def _once(self, out: Path, digest: str, what: str, build: Callable[[], Awaitable[None]]) -> None:
+    async def _once(
+        self, out: Path, digest: str, name: str, what: str, build: Callable[[Say], Awaitable[None]]
+    ) -> None:
         stamp = out.with_name(out.name + ".made-from")
         if out.exists() and stamp.is_file() and stamp.read_text() == digest:
             return
-        self._say(what)
+        self._say(f"{name}: {what}")
         stamp.unlink(missing_ok=True)
-        began = time.monotonic()
-        ticking = asyncio.ensure_future(self._tick(what, began))
+        work = self._working[name] = _Work(time.monotonic())
         try:
-            await build()
+            await build(lambda line: work.hear(line, self._say))
         finally:
-            ticking.cancel()
+            del self._working[name]
         stamp.write_text(digest)
-
-    async def _tick(self, what: str, began: float) -> None:
-        """Say every few seconds that it is still being built, and how much there is of it."""
-        while True:
-            await asyncio.sleep(_TICK_SECONDS)
-            written = await asyncio.to_thread(_size, self._cache)
-            self._say(f"{what}: {time.monotonic() - began:.0f} s, {written / 1e6:.0f} MB in the cache")
 
 
 @contextlib.contextmanager
@@ -191,14 +228,21 @@ def _unwrapped() -> Iterator[None]:
         raise group.exceptions[0] from None
 
 
-def _size(directory: Path) -> int:
-    """Bytes of the files below, while others write and remove them."""
+def _fetched(cache: Path) -> int:
+    """Bytes of the packages that apt has fetched so far, while its directories come and go."""
     total = 0
-    for parent, _, names in os.walk(directory):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(parent, name)).st_size  # noqa: PTH118 - thousands of files
+    for pattern in _FETCHED:
+        with contextlib.suppress(OSError):  # of a directory that has just been removed
+            total += sum(map(_size, cache.glob(pattern)))
     return total
+
+
+def _size(file: Path) -> int:
+    """Its bytes, while others write and remove it."""
+    try:
+        return file.lstat().st_size
+    except OSError:
+        return 0
 
 
 def _files(directory: Path, pattern: str = "*") -> dict[str, Path]:

@@ -35,17 +35,18 @@ class Progress:
         return loaded or showed
 
     def _loaded(self) -> bool:
-        served = self._bytes_sent()
+        served = self.bytes_sent()
         if served - self._served < _COUNTED_BYTES:
             return False
         self._served = served
         return True
 
-    def _bytes_sent(self) -> int:
+    def bytes_sent(self) -> int:
+        """What the machine was sent since it was switched on: nearly all of it is downloads."""
         for line in self._counters.read_text().splitlines():
             name, _, numbers = line.partition(":")
             if name.strip() == self._tap:
-                return int(numbers.split()[8])  # what this host has sent: the machine's downloads
+                return int(numbers.split()[8])
         return 0
 
     def _showed(self) -> bool:

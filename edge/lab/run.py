@@ -12,6 +12,7 @@ import fcntl
 import gzip
 import shutil
 import sys
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,10 +69,12 @@ class Lab:
         self._workflow = ""
         self._network = RackNetwork()
         self._logs = settings.cache / "lab-logs"
+        self._doing: Callable[[], str] = lambda: "looking at this host"
 
     async def run(self) -> None:
         """The whole journey. Raises LabError."""
-        async with AsyncExitStack() as stack:
+        # What is taken down takes its time, too.
+        async with self._company(), AsyncExitStack() as stack:
             try:
                 await self._run(stack)
             except CommandError as error:
@@ -79,12 +82,24 @@ class Lab:
             except LabError as error:
                 raise LabError(f"{error}\nlast step that worked: {self._last_step}\nlogs: {self._logs}") from error
 
+    @contextlib.asynccontextmanager
+    async def _company(self) -> AsyncIterator[None]:
+        """While it goes on, something is said every few seconds."""
+        keeping = asyncio.ensure_future(self._screen.keep_company(lambda: self._doing()))
+        try:
+            yield
+        finally:
+            keeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await keeping
+
     async def _run(self, stack: AsyncExitStack) -> None:
         settings = self._settings
         self._examine()
         settings.cache.mkdir(parents=True, exist_ok=True)
         self._lock(stack)
         builder = Builder(settings.cache, self._building, settings.wheel)
+        self._doing = builder.doing
         artifacts = await builder.build(full=settings.full)
         self._done(
             "build", f"OSIE {_megabytes(artifacts.kernel, artifacts.initrd)}, disk image {_megabytes(artifacts.image)}"
@@ -106,6 +121,7 @@ class Lab:
         depot = Depot(self._network.address)
         stack.push_async_callback(registry.stop)
         stack.push_async_callback(depot.stop)
+        self._doing = lambda: "starting the stack, and filling the registry"
         # The stack imports while the registry starts.
         edge = await self._start_stack(directory)
         stack.push_async_callback(edge.stop)
@@ -113,6 +129,7 @@ class Lab:
         await self._ready(edge)
         self._done("up", "API, DHCP, TFTP, HTTP, metadata, controller and gRPC server are ready")
 
+        self._doing = lambda: "applying the manifests"
         kubectl = Kubectl(directory / "data" / "kubeconfig", directory / "kubectl-cache")
         for line in (await kubectl.run("apply", *self._manifests())).splitlines():
             self._done("kubectl", line)
@@ -126,6 +143,7 @@ class Lab:
         self._done("power", f"machine {MAC} is on ({settings.firmware.upper()}, {settings.accel}, blank disk)")
         await self._follow(edge, machine, read(token_file(directory / "data", None)))
         took = self._screen.since_power_on()
+        self._doing = lambda: "comparing and taking down"
         await self._prove(kubectl, machine, artifacts.image)
 
         used = edge.cpu_seconds() - before
@@ -216,6 +234,8 @@ class Lab:
             firmware=settings.firmware,
             accel=settings.accel,
             memory_mib=settings.memory_mib,
+            # Emulated ones wait for each other at every step: two take nearly twice the processor time of one.
+            processors=1 if settings.accel == "tcg" else 2,
             disk_mib=_FULL_DISK_MIB if settings.full else _TINY_DISK_MIB,
         )
 
@@ -231,6 +251,7 @@ class Lab:
         events = follow(_ADMIN, token, history=True)
         reader = asyncio.ensure_future(anext(events))
         progress = Progress(machine.screen, self._network.tap)
+        self._doing = lambda: f"{progress.bytes_sent() / 1e6:.1f} MB loaded; its screen: {_last(machine)}"
         waited = 0.0
         try:
             while True:
@@ -326,6 +347,11 @@ class Kubectl:
 
 def _megabytes(*paths: Path) -> str:
     return f"{sum(path.stat().st_size for path in paths) / 1e6:.0f} MB"
+
+
+def _last(machine: Machine) -> str:
+    """The line that stands last on its screen."""
+    return next(iter(machine.last_lines(1)), "nothing yet")
 
 
 def _quoted(lines: list[str]) -> str:

@@ -1,7 +1,14 @@
-"""What the lab shows: one line a step, with the seconds since the machine was switched on."""
+"""What the lab shows: one line a step, with the seconds since the machine was switched on.
+
+Whoever sees nothing for a while thinks that it hangs, so something is said at least every few seconds: on a terminal in
+one line that is written over, elsewhere in lines of their own.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import shutil
+import sys
 import time
 from collections.abc import Callable
 
@@ -13,13 +20,20 @@ _COLOUR = {Outcome.OK: "green", Outcome.INFO: None, Outcome.REFUSED: "yellow", O
 _SIGN = {Outcome.OK: "✓", Outcome.INFO: "·", Outcome.REFUSED: "!", Outcome.FAILED: "✗"}
 
 
+_SILENT_SECONDS = 2.9  # a look every second, and a busy host is late: five seconds are too long
+_TERMINAL_SECONDS = 1.0
+
+
 class Screen:
     """Prints to standard output; colours only on a terminal (click takes them out elsewhere)."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, terminal: bool | None = None) -> None:
         self._clock = clock
+        self._terminal = sys.stdout.isatty() if terminal is None else terminal
         self._started = clock()
         self._power_on: float | None = None
+        self._spoke = self._started
+        self._in_place = False
 
     def power_on(self) -> None:
         """From now on times count from here."""
@@ -35,14 +49,47 @@ class Screen:
 
     def step(self, name: str, message: str, outcome: Outcome = Outcome.OK) -> None:
         """One line. Before power-on the time is that of the preparation, in brackets."""
+        self._print(self._line(name, message, outcome))
+
+    def _line(self, name: str, message: str, outcome: Outcome) -> str:
         when = f"{self.since_power_on():7.2f} s" if self._power_on is not None else f"[{self.elapsed():6.2f} s]"
         sign = click.style(_SIGN[outcome], fg=_COLOUR[outcome])
-        click.echo(f"{when} {sign} {click.style(f'{name:<9}', bold=True)} {message}")
+        return f"{when} {sign} {click.style(f'{name:<9}', bold=True)} {message}"
 
     def block(self, text: str) -> None:
         """Some lines as they are."""
-        click.echo(text)
+        self._print(text)
 
     def error(self, text: str) -> None:
         """What went wrong, on standard error."""
+        self._clear()
         click.echo(click.style(text, fg="red"), err=True)
+
+    async def keep_company(self, doing: Callable[[], str]) -> None:
+        """Until it is cancelled: after some seconds without a line, one with what is being waited for (`doing`)."""
+        while True:
+            await asyncio.sleep(_TERMINAL_SECONDS)
+            self.waiting(doing)
+
+    def waiting(self, doing: Callable[[], str]) -> None:
+        """Say it, if nothing else was said for long enough."""
+        if self._clock() - self._spoke < (_TERMINAL_SECONDS if self._terminal else _SILENT_SECONDS):
+            return
+        line = self._line("...", doing(), Outcome.INFO)
+        if not self._terminal:
+            self._print(line)
+            return
+        self._clear()
+        # Cut to the terminal: a line that wraps can't be written over. Without its styles, which have a width of none.
+        click.echo(click.unstyle(line)[: shutil.get_terminal_size().columns - 1], nl=False)
+        self._in_place = True
+
+    def _print(self, text: str) -> None:
+        self._clear()
+        click.echo(text)
+        self._spoke = self._clock()
+
+    def _clear(self) -> None:
+        if self._in_place:
+            click.echo("\r\033[K", nl=False, color=True)
+            self._in_place = False

@@ -32,6 +32,7 @@ class Lab:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(f'set -eu; out="${{@: -1}}"; echo {name} >>{self.log}\n{text}\n')
         (self.deploy / "bookworm-apt.sh").write_text("")  # this host's apt knows Debian 12
+        (self.deploy / "kernel.sh").write_text("")
         (self.deploy / "requirements.txt").write_text("x==1\n")
         for package in ("proto", "tink", "edge"):
             (self.sources / package / "agent").mkdir(parents=True)
@@ -80,6 +81,7 @@ async def test_second_lab_builds_nothing(lab: Lab) -> None:
     ("changed", "rebuilt"),
     [
         ("osie/files/init", ["osie/build.sh"]),
+        ("kernel.sh", ["image/build-tiny.sh", "osie/build.sh"]),
         ("requirements.txt", ["osie/build.sh"]),
         ("image/tiny/init", ["image/build-tiny.sh"]),
         ("actions/reboot/reboot.sh", ["actions/build.sh"]),
@@ -94,7 +96,7 @@ async def test_changed_recipe_builds_what_is_made_from_it_and_nothing_else(
     file = lab.deploy / changed
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("new")
-    assert await lab.built() == rebuilt
+    assert sorted(await lab.built()) == rebuilt
     assert await lab.built() == []
 
 
@@ -171,3 +173,22 @@ def test_cache_is_where_the_user_wants_caches(monkeypatch: pytest.MonkeyPatch) -
 
 def test_every_recipe_that_is_run_is_there() -> None:
     assert all((recipes() / name).is_file() for name in RECIPES)
+
+
+def test_what_a_recipe_says_and_how_far_its_apt_is_can_be_asked_meanwhile() -> None:
+    said: list[str] = []
+    work = build._Work(0.0)
+    for line in ("osie: downloading linux-image: 24 MB", "dlstatus:1:23.6:Retrieving file 1 of 1", "Selecting package"):
+        work.hear(line, said.append)
+    assert (work.phase, work.percent) == ("downloading linux-image: 24 MB", " 23 %")
+    assert said == ["osie: downloading linux-image: 24 MB"]
+    work.hear("osie: squashing", said.append)
+    assert (work.phase, work.percent) == ("squashing", "")
+
+
+async def test_packages_that_are_being_fetched_are_counted(lab: Lab) -> None:
+    builder = Builder(lab.cache, lab.said.append, lab.wheel)
+    partial = lab.cache / "osie-build" / "build.x" / "root" / "var" / "cache" / "apt" / "archives" / "partial"
+    partial.mkdir(parents=True)
+    (partial / "python3.deb").write_bytes(bytes(1_500_000))
+    assert builder.doing().endswith("1.5 MB of packages fetched")

@@ -51,3 +51,33 @@ def test_errors_go_to_standard_error_and_without_a_terminal_without_colours(
     screen.block("two\nlines")
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("two\nlines\n", "lab failed\n")
+
+
+def test_silence_is_broken_by_what_is_waited_for(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    screen = Screen(clock, terminal=False)
+    screen.step("build", "OSIE")
+    clock.now += 1
+    screen.waiting(lambda: "fetching")
+    assert "fetching" not in capsys.readouterr().out
+    clock.now += 2
+    screen.waiting(lambda: "fetching")
+    screen.waiting(lambda: "fetching")
+    assert capsys.readouterr().out.splitlines() == ["[  3.00 s] · ...       fetching"]
+
+
+def test_on_a_terminal_it_is_one_line_that_the_next_step_replaces(
+    clock: Clock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    screen = Screen(clock, terminal=True)
+    clock.now += 1
+    screen.waiting(lambda: "fetching " + "x" * 100)
+    clock.now += 1
+    screen.waiting(lambda: "unpacking")
+    screen.step("build", "done")
+    written = capsys.readouterr().out
+    assert written.count("\n") == 1
+    first, second, third = written.split("\r\033[K")
+    assert len(first) == 39
+    assert second == "[  2.00 s] · ...       unpacking"
+    assert third == "[  2.00 s] ✓ build     done\n"

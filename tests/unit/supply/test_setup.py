@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -106,6 +108,83 @@ def test_only_files_with_the_locked_hashes_are_installed(checkout: Checkout) -> 
     assert checkout.has("ours")
     assert checkout.venv().stderr == "", "a second time there is nothing to do"
     assert not (checkout.directory / ".venv").exists(), "a Python that was asked for has an environment of its own"
+
+
+def said_of(checkout: Checkout, command: str, **programs: str) -> str:
+    """What a function of the set-up for `make run` says, where these programs answer so."""
+    bin_ = checkout.directory / "bin"
+    bin_.mkdir(exist_ok=True)
+    for name, text in programs.items():
+        (bin_ / name).write_text(f"#!/bin/sh\n{text}\n")
+        (bin_ / name).chmod(0o755)
+    sources = "".join(f". deploy/setup/{name}.sh;" for name in ("progress", "packages", "run"))
+    setup = (checkout.directory / "deploy" / "setup.sh").read_text()
+    functions = setup[setup.index("find_python()") : setup.index("case ${1:-} in")]
+    script = (
+        f"set -euo pipefail; venv=.venv requirements=x runtime=deploy/requirements-run.txt; {sources}\n{functions}\n"
+    )
+    script += 'die() { echo "setup: $*" >&2; exit 1; }\n'
+    environment = {"HOME": str(checkout.directory), "PATH": f"{bin_}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", script + command],
+        cwd=checkout.directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_what_make_run_downloads_and_how_long_it_may_take_is_said_first(checkout: Checkout) -> None:
+    run = checkout.directory / "deploy" / "requirements-run.txt"
+    run.write_text("# size: 28 MB to download, 101 MB on the disk\nwanted\n")
+    programs = {"nproc": "echo 2", "kubectl": "exit 0"}
+    fast = "Fetched 25.0 MB in 1s (19.6 MB/s)"
+    said = said_of(checkout, f"options=''; foreign_mb=0; plan 64 26 '{fast}'", **programs)
+    assert "to download: 64 MB of Debian packages, 28 MB of Python packages, 41 MB for the machine's OSIE" in said
+    assert "133 MB in all" in said
+    assert "about 2 minutes with 2 processors and 20 MB/s, as Debian's mirror gave just now" in said
+    slow = said_of(checkout, "options=--full; foreign_mb=0; plan 64 26 'Fetched 15.8 MB in 50s (315 kB/s)'", **programs)
+    assert "208 MB in all" in slow
+    assert "about 7 minutes with 2 processors and 1 MB/s" in slow
+    unknown = said_of(checkout, "options=''; plan 64 26 'Fetched 214 kB in 1s (200 kB/s)'", **programs)
+    assert "and 10 MB/s\n" in unknown, "a few bytes do not say how fast a mirror is"
+    one = said_of(checkout, f"options=''; plan 64 26 '{fast}'", nproc="echo 1")
+    assert "about 3 minutes with 1 processors" in one
+
+
+def test_nothing_is_to_be_downloaded_a_second_time(checkout: Checkout) -> None:
+    cache = checkout.directory / ".cache" / "tinkedge"
+    (cache / "images").mkdir(parents=True)
+    (cache / "images" / "tiny.raw.gz").touch()
+    (cache / "osie").mkdir()
+    said = said_of(checkout, "venv_is_made() { :; }; options=''; plan 0 0 ''", nproc="echo 2", kubectl="exit 0")
+    assert said == "setup: until the machine has booted: about a minute with 2 processors\n"
+
+
+def test_elsewhere_than_on_debian_what_is_needed_is_said_before_anything_is_downloaded(checkout: Checkout) -> None:
+    release = checkout.directory / "os-release"
+    release.write_text('ID=ubuntu\nVERSION_ID="24.04"\nPRETTY_NAME="Ubuntu 24.04 LTS"\n')
+    elsewhere = "os_release=os-release; is_tried || say_elsewhere; (debian_is_known) || echo refused"
+    said = said_of(checkout, elsewhere, **{"apt-get": "echo Ubuntu"})
+    assert "this is Ubuntu 24.04 LTS; `make run` is tried on Debian 12 and 13" in said
+    assert "apt knows no mirror of Debian 12. Name one" in said
+    assert "refused" in said
+    assert "refused" not in said_of(checkout, elsewhere, **{"apt-get": "echo Ubuntu; echo Debian"})
+    release.write_text('ID=debian\nVERSION_ID="13"\n')
+    assert said_of(checkout, "os_release=os-release; is_tried || say_elsewhere") == ""
+
+
+def test_packages_to_run_are_those_of_the_project_and_what_installs_it() -> None:
+    lines = (ROOT / "deploy" / "requirements-run.txt").read_text().splitlines()
+    run = {line for line in lines if not line.startswith("#")}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = {re.split(r"[<>=\[; ]", dependency)[0] for dependency in project["dependencies"]}
+    assert wanted | {"hatchling", "editables"} <= run
+    locked = set(re.findall(r"^([a-z0-9.-]+)==", (ROOT / "deploy" / "requirements.txt").read_text(), re.MULTILINE))
+    assert run <= locked
 
 
 def test_python_that_was_asked_for_and_is_missing_is_named_and_no_other_taken(checkout: Checkout) -> None:

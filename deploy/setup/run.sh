@@ -1,0 +1,110 @@
+# shellcheck shell=bash
+# What `make run` needs: said beforehand with bytes and time, then brought, side by side where one waits for a server while
+# another computes. Sourced by setup.sh, not run.
+
+# What comes later than the Debian packages: MB to download, and seconds on two processors that do nothing else. As measured
+# on Debian 12; deploy/requirements-run.txt has the MB of the Python packages.
+python_seconds=15
+kubectl_mb=21 kubectl_seconds=3
+lab_mb=41 lab_seconds=15 boot_seconds=35         # OSIE, disk image, actions; from power-on to Succeeded
+full_mb=75 full_seconds=60 full_boot_seconds=120 # with a Debian to install, and until its cloud-init has reported
+foreign_mb=16                                    # the package lists of Debian 12, where this is another one
+usual_rate=10                                    # MB/s, where the mirror was not asked for enough to know
+
+prepare_run() { # OPTION...: those of `tinkedge lab`
+  local wanted=(python lab) options="$*"
+  [[ $options != *uefi* ]] || wanted+=(uefi)
+  is_tried || say_elsewhere
+  announced=plan # by install_packages, when it knows what is to be downloaded
+  install_packages "${wanted[@]}"
+  [ -z "$announced" ] || plan 0 0 ''
+  bring_kubectl_beside make_venv run
+  # Python compiles what is imported for the first time: shown here, because it can say nothing meanwhile.
+  local log
+  log=$(mktemp)
+  watched "preparing the first start" "$log" cat "$venv/bin/python" -c 'import edge.commands.lab' ||
+    { tail -n 20 "$log" >&2; rm -f "$log"; die "the lab can't be imported"; }
+  rm -f "$log"
+}
+
+system() { sed -n "s/^$1=//p" "${os_release:-/etc/os-release}" 2>/dev/null | tr -d '"'; } # of os-release(5)
+
+is_tried() { case "$(system ID) $(system VERSION_ID)" in "debian 12" | "debian 13") ;; *) return 1 ;; esac; }
+
+say_elsewhere() {
+  local name
+  name=$(system PRETTY_NAME)
+  echo "setup: this is ${name:-no Linux that says its name}; \`make run\` is tried on Debian 12 and 13. It needs Python 3.11 or newer with" \
+    "venv, apt with packages of the names that Debian has (or what they bring), and a mirror of Debian 12 that apt" \
+    "knows: the machine's OSIE and disk are made of it" >&2
+}
+
+debian_is_known() { # to apt, whose lists have been fetched
+  # shellcheck disable=SC2016  # the variable is apt's
+  ! command -v apt-get >/dev/null || ! apt-get indextargets --format '$(ORIGIN)' 'Created-By: Packages' | grep -qx Debian || return 0
+  die "apt knows no mirror of Debian 12. Name one, with a priority that leaves this machine's own packages its own:
+  apt-get install --no-install-recommends debian-archive-keyring
+  printf 'Package: *\nPin: release o=Debian\nPin-Priority: 1\n' >/etc/apt/preferences.d/debian
+  echo 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] MIRROR bookworm main' >/etc/apt/sources.list.d/debian.list"
+}
+
+bring_kubectl_beside() { # COMMAND...: at the same time
+  local directory fetching status=0
+  directory=$(mktemp -d)
+  { (unpack_kubectl run) >"$directory/log" 2>&1 && : >"$directory/done"; } &
+  fetching=$!
+  # A process in the background does not hear an interruption.
+  # shellcheck disable=SC2064
+  trap "kill $fetching 2>/dev/null || true; rm -rf $directory" EXIT
+  "$@"
+  ! kill -0 "$fetching" 2>/dev/null || watched "fetching kubectl" "$directory/here" cat gone "$fetching"
+  [ -e "$directory/done" ] || { cat "$directory/log" >&2; status=1; }
+  rm -rf "$directory"
+  trap - EXIT
+  return "$status"
+}
+
+gone() { while kill -0 "$1" 2>/dev/null; do sleep 0.2; done; } # PROCESS
+
+plan() { # MB SECONDS FETCHED: of the Debian packages; apt's line of what its package lists were (nothing: not known)
+  is_tried || debian_is_known
+  local mb=$1 seconds=$2 rate source='' part parts=() total=$1
+  announced=''
+  [ "$mb" = 0 ] || parts+=("$mb MB of Debian packages")
+  if ! venv_is_made run; then
+    part=$(sed -n 's/^# size: \([0-9]*\) MB.*/\1/p' "$runtime")
+    add_part "$part" $python_seconds "of Python packages"
+  fi
+  kubectl_is_here || add_part $kubectl_mb $kubectl_seconds "for kubectl"
+  plan_lab
+  rate=$(measured_rate "$3")
+  [ -z "$rate" ] || source=", as Debian's mirror gave just now"
+  rate=${rate:-$usual_rate}
+  seconds=$(((seconds + total / rate) * 2 / ($(nproc) < 2 ? 1 : 2)))
+  if [ ${#parts[@]} -gt 0 ]; then
+    part=$(printf '%s, ' "${parts[@]}")
+    echo "setup: to download: ${part%, }: $total MB in all" >&2
+  fi
+  echo "setup: until the machine has booted: $(spoken "$seconds") with $(nproc) processor$([ "$(nproc)" = 1 ] || echo s)$(
+    [ "$total" = 0 ] || echo " and $rate MB/s$source")" >&2
+}
+
+add_part() { total=$((total + $1)) seconds=$((seconds + $2)) parts+=("$1 MB $3"); } # of plan
+
+plan_lab() { # what `tinkedge lab` will make, and its boot
+  local made=$cache/images/tiny.raw.gz mb=$lab_mb work=$lab_seconds boot=$boot_seconds
+  if [[ $options == *--full* ]]; then
+    made=$cache/images/debian-cloud.raw.zst mb=$((lab_mb + full_mb)) work=$full_seconds boot=$full_boot_seconds
+  fi
+  grep -q 'VERSION_CODENAME=bookworm' /etc/os-release 2>/dev/null || mb=$((mb + foreign_mb))
+  if [ ! -e "$made" ] || [ ! -e "$cache/osie" ]; then add_part "$mb" "$work" "for the machine's OSIE and disk"; fi
+  seconds=$((seconds + boot))
+}
+
+measured_rate() { # FETCHED: "Fetched 15.8 MB in 5s (3415 kB/s)" -> 3, in MB/s; nothing of less than a MB
+  awk '$3 == "MB" && $2 >= 1 {sub(/^\(/, "", $6); rate = $6 * ($7 == "MB/s)" ? 1 : 0.001); print rate < 1 ? 1 : int(rate + 0.5)}' <<<"$1"
+}
+
+spoken() { # SECONDS: as one says it
+  if [ "$1" -lt 90 ]; then echo "about a minute"; else echo "about $((($1 + 30) / 60)) minutes"; fi
+}

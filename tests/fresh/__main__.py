@@ -1,0 +1,130 @@
+"""The commands of the README on a fresh Debian, as a stranger runs them: `make test-fresh`.
+
+    python -m tests.fresh [--suite bookworm]... [--terminal] [--keep DIR] [--commit COMMIT] [COMMAND...]
+
+Makes a root file system of each Debian (mmdebstrap), clones what is committed into it, and runs the command there,
+which is `make run`. It has to end well, and may never say nothing for longer than five seconds. Without --keep, also:
+this Debian has all packages of the set-up, nothing is started by the next boot, `make clean-all` leaves nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.fresh.silence import Run, listen
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SUITES = ("bookworm", "trixie")
+BAR_SECONDS = 5.0
+"""So long may nothing be said: whoever waits longer wonders whether it hangs."""
+
+# What the README asks for, and what apt and pip need to reach their servers.
+_INCLUDE = "git,make,python3,ca-certificates,debian-archive-keyring"
+_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+
+
+def make_root(suite: str, directory: Path) -> None:
+    """A minimal Debian in `directory`, of the mirrors that this host's apt uses. Raises CalledProcessError."""
+    command = ["bash", str(Path(__file__).parent / "root.sh"), suite, str(directory), _INCLUDE]
+    subprocess.run(command, check=True)
+    # A host that trusts an authority of its own reaches the package index through it.
+    shutil.copyfile(_CERTIFICATES, directory / _CERTIFICATES.relative_to("/"))
+    shutil.copyfile("/etc/resolv.conf", directory / "etc/resolv.conf")
+
+
+def clone(commit: str, into: Path) -> None:
+    """What is committed, and nothing of what lies about in this checkout."""
+    subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", str(REPOSITORY), str(into)], check=True)
+    subprocess.run(["git", "-C", str(into), "checkout", "--quiet", "--detach", commit], check=True)
+
+
+def inside(root: Path, command: list[str]) -> list[str]:
+    """`command` in `root`, with processes and mounts of its own that end with it."""
+    settings = [
+        f"{name}={value}" for name, value in os.environ.items() if name.startswith("PIP_") and "FIND" not in name
+    ]
+    script = (
+        'cd "$0" && mount --rbind /dev dev && mount -t proc proc proc && mount --rbind /sys sys && '
+        "mount -t tmpfs tmpfs run && mount -t tmpfs tmpfs tmp && "
+        f"exec chroot . /usr/bin/env -i {shlex.join(settings)} HOME=/root TERM=linux LANG=C.UTF-8 "
+        'PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin sh -c "cd /root/tinkedge && exec $1"'
+    )
+    namespaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
+    return [*namespaces, "sh", "-c", script, str(root), shlex.join(command)]
+
+
+# What is installed, and what the next boot would start. Links that begin with K say that it would not.
+_STATE = "dpkg-query -W -f '${Package}\\n'; find /etc/systemd /etc/rc?.d -type l ! -name 'K*'"
+
+
+def state(root: Path) -> set[str]:
+    """Packages and what is enabled, one a line."""
+    shown = subprocess.run(inside(root, ["sh", "-c", _STATE]), check=True, capture_output=True, text=True)
+    return set(shown.stdout.split())
+
+
+def aftermath(suite: str, root: Path, before: set[str]) -> list[str]:
+    """Gives what is wrong with what the command has left."""
+    wrong = [f"{suite}: enabled: {name}" for name in sorted(state(root) - before) if name.startswith("/")]
+    for command in (["deploy/setup.sh", "names"], ["make", "clean-all", "CONFIRM=1"]):
+        done = subprocess.run(inside(root, command), capture_output=True, text=True, check=False)
+        if done.returncode:
+            wrong.append(f"{suite}: {shlex.join(command)}: {done.stderr[-1000:]}")
+    wrong += [f"{suite}: left by clean-all: {name}" for name in sorted(state(root) - before)]
+    left = [path for path in ("root/.cache/tinkedge", "root/tinkedge/.venv") if (root / path).exists()]
+    return wrong + [f"{suite}: left by clean-all: {path}" for path in left]
+
+
+def judge(suite: str, run: Run) -> list[str]:
+    """Say what it took; gives what is wrong with it."""
+    print(
+        f"\n{suite}: status {run.status}, {run.seconds:.0f} s on the clock, "
+        f"{run.processor_seconds:.0f} s of processors; longest silences:",
+        *run.listener.longest(6),
+        sep="\n  ",
+        flush=True,
+    )
+    wrong = [f"{suite}: the command ended with status {run.status}"] if run.status else []
+    return wrong + [f"{suite}: {one}" for one in run.listener.longest(3) if one.seconds > BAR_SECONDS]
+
+
+def main() -> int:
+    """Run it in each root; gives the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fresh", description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--suite", action="append", choices=SUITES, help="This Debian; all without one.")
+    parser.add_argument("--terminal", action="store_true", help="The command has a terminal.")
+    parser.add_argument("--commit", default="HEAD", help="What is cloned.")
+    parser.add_argument("--keep", type=Path, help="Make the roots in this directory, and leave them there.")
+    parser.add_argument("command", nargs="*", default=["make", "run"])
+    options = parser.parse_args()
+    wrong: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="tinkedge-fresh.") as temporary:
+        for suite in options.suite or SUITES:
+            root = (options.keep or Path(temporary)) / suite
+            if not root.exists():
+                make_root(suite, root)
+                clone(options.commit, root / "root" / "tinkedge")
+            before = state(root)
+            print(f"{suite}: {shlex.join(options.command)}", flush=True)
+            wrong += judge(suite, listen(inside(root, options.command), _show, terminal=options.terminal))
+            if not options.keep:
+                wrong += aftermath(suite, root, before)
+    for line in wrong:
+        print(f"FAILED: {line}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def _show(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
