@@ -17,8 +17,8 @@ export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 
 SUITE ?= bookworm
 # Which recordings `make record` makes; all without one.
 SUBJECT ?=
-# Tests wait more than they compute: one worker more than processors. Files stay whole, for what their tests share.
-JOBS ?= $(shell echo $$(($$(nproc) + 1)))
+# Tests wait more than they compute: two workers more than processors. Files stay whole, for what their tests share.
+JOBS ?= $(shell echo $$(($$(nproc) + 2)))
 
 help:
 	@echo 'make run     boot a virtual machine through the whole stack (LAB="--firmware uefi", LAB="--full")'
@@ -59,9 +59,7 @@ test: venv
 	@deploy/setup.sh cloud-init
 	@deploy/setup.sh installed
 	@python -m tests.programs helm
-	python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m 'not alone and not soak' tests/interop tests/unit
-	python -m pytest -n 2 --dist loadfile tests/boot
-	python -m pytest -m 'alone and not soak' tests/interop/attacks
+	python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder tests/boot tests/interop tests/unit
 
 test-unit: venv
 	python -m pytest -n $(JOBS) tests/unit
@@ -76,7 +74,7 @@ test-fresh:
 	python3 -m tests.fresh
 
 soak: venv
-	@deploy/setup.sh packages lab uefi test
+	@deploy/setup.sh packages lab uefi test bench
 	@deploy/setup.sh kubectl
 	python -m pytest -m soak -o faulthandler_timeout=0
 

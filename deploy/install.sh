@@ -49,6 +49,7 @@ if [ -n "$uninstall" ]; then
 fi
 
 [ -f "$wheels/requirements.txt" ] || die "no wheels in $wheels: make them with \`make wheels\`, or name them with --wheels DIR"
+wheels=$(cd "$wheels" && pwd) # systemd-sysusers looks elsewhere for what has no full path
 [ ! -e "$prefix" ] || [ -f "$list" ] || [ -z "$(ls -A "$prefix")" ] || die "$prefix has other things in it: choose another --prefix"
 [ ! -e "$link" ] || [ -L "$link" ] || die "$link is there already, and no link of ours"
 python=$(command -v "$(cat "$wheels/python")" || command -v python3) || die "there is no python3"

@@ -36,6 +36,7 @@ COMMANDS = {
     "backup": ("state.backup", "The data directory as one file, while everything runs."),
     "restore": ("state.restore", "A data directory from a backup."),
     "move": ("state.move", "All objects to another API: from the embedded one to a cluster, and back."),
+    "bundle": ("bundle", "One signed file for a site without a route: made, checked, loaded."),
     "kubeconfig": ("users", "A kubeconfig for a user of the embedded API, with a token of its own."),
     "users": ("users", "Who has a token for the embedded API: list, change, revoke."),
     "health": ("health", "Whether the services that run here are alive and ready."),

@@ -69,7 +69,8 @@ class BootSettings:
 
     `tls_ca` are the certificates (PEM) that an agent trusts its server by; empty: those that its OSIE brings. This
     edge's HTTP has them at CA_PATH. `token(mac)` makes the token of a machine's agent; None: it needs none.
-    `metadata_token(mac)` makes that of the URL of its metadata; None: it is told none.
+    `metadata_token(mac)` makes that of the URL of its metadata; None: it is told none. `own_registry`: this edge's HTTP
+    has images, and the agent is to speak to it as to `insecure_registries`.
     """
 
     http_port: int = 7080
@@ -80,6 +81,7 @@ class BootSettings:
     token: Callable[[str], str] | None = field(default=None, compare=False)
     metadata_token: Callable[[str], str] | None = field(default=None, compare=False)
     insecure_registries: tuple[str, ...] = ()
+    own_registry: bool = False
     kernel_parameters: tuple[str, ...] = ()
     """Words for every kernel's command line, before those of the Hardware; `kernel_words` makes them."""
     consoles: tuple[str, ...] = ("tty0", "ttyS0,115200")
@@ -243,8 +245,11 @@ class Scripts:
         if settings.metadata_token is not None and plan.registered:
             url = f"http://{plan.origin.address}:{settings.http_port}/machine/${{{METADATA_SETTING}}}"
             words.append(f"tinkerbell_metadata={url}")
-        if settings.insecure_registries:
-            words.append(f"insecure_registries={','.join(settings.insecure_registries)}")
+        registries = list(settings.insecure_registries)
+        if settings.own_registry:
+            registries.append(f"{plan.origin.address}:{settings.http_port}")
+        if registries:
+            words.append(f"insecure_registries={','.join(registries)}")
         words.append("initrd=initrd")
         words += [f"console={console}" for console in settings.consoles]
         return " ".join([*words, *settings.kernel_parameters, *plan.parameters])

@@ -21,7 +21,9 @@ from typing import Any
 
 import yaml
 
-from tests.bench.kubernetes import build, etcd_command, kubeconfig, server_command, write_keys
+from tests.bench.bed import BenchError
+from tests.bench.kubernetes import VERSION, Ports, build, etcd_command, kubeconfig, server_command, write_keys
+from tests.ports import free_ports
 from tests.waiting import wait_until
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -35,13 +37,17 @@ def running(authorization: str = "AlwaysAllow") -> Iterator[Path]:
         directory = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="peer-")))
         write_keys(directory)
         log = exits.enter_context((directory / "log").open("wb"))
-        for command in (etcd_command(directory), server_command(directory, authorization)):
+        ports = Ports(*free_ports(3))
+        for command in (etcd_command(directory, ports), server_command(directory, authorization, ports)):
             process = exits.enter_context(subprocess.Popen(command, stdout=log, stderr=log))
             exits.callback(process.terminate)
         wait_until((directory / "apiserver.crt").exists, (directory / "log").read_text, within=60)
         file = directory / "kubeconfig"
-        file.write_text(kubeconfig(directory))
+        file.write_text(kubeconfig(directory, ports))
         wait_until(lambda: _ready(file), (directory / "log").read_text, within=60)
+        said = Peer(file).ask("GET", "/version").must()["gitVersion"]
+        if said != f"v{VERSION}":
+            raise BenchError(f"the peer says that it is Kubernetes {said}, not v{VERSION}")
         yield file
 
 

@@ -51,11 +51,11 @@ def _fetched(target: Target) -> Path:
     return wheels.fetch(_packages(target), target, default_cache())
 
 
-def _deb(target: Target, out: Path, version: str) -> Path:
+def _deb(target: Target, out: Path, version: str, compression: str = "xz") -> Path:
     others = sorted(_fetched(target).glob("*.whl"))
     with tempfile.TemporaryDirectory() as work:
         own = wheels.build(ROOT, Path(work), _epoch())
-        return debian.build(debian.Source([own, *others], version, _epoch()), target, out)
+        return debian.build(debian.Source([own, *others], version, _epoch()), target, out, compression)
 
 
 @main.command()
@@ -74,7 +74,8 @@ def image(suite: str, out: Path) -> None:
     """Make the container image, with no container engine, and print its digest."""
     target, version = Target.of(suite), project().version
     with tempfile.TemporaryDirectory() as work:
-        deb = _deb(target, Path(work), version)
+        # It is unpacked at once: to compress it takes most of a minute.
+        deb = _deb(target, Path(work), version, "none")
         click.echo(container.build(deb, version, _packages(target), target, _epoch(), default_cache(), out))
 
 

@@ -50,8 +50,11 @@ class Source:
     """The time of the sources, in seconds since 1970."""
 
 
-def build(source: Source, target: Target, out: Path) -> Path:
-    """Make the package in the directory `out` and give its path. Raises PackageError."""
+def build(source: Source, target: Target, out: Path, compression: str = "xz") -> Path:
+    """Make the package in the directory `out` and give its path. Raises PackageError.
+
+    `compression`: dpkg-deb(1), -Z.
+    """
     version = f"{source.version}+deb{target.release}"
     out.mkdir(parents=True, exist_ok=True)
     made = out / f"tinkedge_{version}_{target.architecture}.deb"
@@ -66,8 +69,8 @@ def build(source: Source, target: Target, out: Path) -> Path:
         _control(root, version, target, units, conffiles)
         settle(root, source.epoch)
         environment = os.environ | {"SOURCE_DATE_EPOCH": str(source.epoch)}
-        command = ["dpkg-deb", "--root-owner-group", "--uniform-compression", "-Zxz", "--build", str(root), str(made)]
-        run(command, what="the Debian package", env=environment)
+        how = ["--root-owner-group", "--uniform-compression", f"-Z{compression}"]
+        run(["dpkg-deb", *how, "--build", str(root), str(made)], what="the Debian package", env=environment)
     return made
 
 
@@ -75,10 +78,16 @@ def settle(root: Path, epoch: int) -> None:
     """Modes and times of all files, whatever the umask and the clock of who builds."""
     for path in (root, *root.rglob("*")):
         if not path.is_symlink():
-            executable = path.is_dir() or path.stat().st_mode & 0o100
-            private = path.name == "tinkedge.yaml"
+            executable = path.is_dir() or (path.stat().st_mode & 0o100 and _is_program(path))
+            private = path == root / "etc/tinkedge/tinkedge.yaml"
             path.chmod(0o755 if executable else 0o640 if private else 0o644)
         os.utime(path, (epoch, epoch), follow_symlinks=False)
+
+
+def _is_program(path: Path) -> bool:
+    """Whether the kernel could run it; some wheels have modules with that mode."""
+    with path.open("rb") as file:
+        return file.read(4).startswith((b"#!", b"\x7fELF"))
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -158,7 +167,7 @@ def _control(root: Path, version: str, target: Target, units: list[str], conffil
         f"Package: tinkedge\nVersion: {version}\nArchitecture: {target.architecture}\n"
         f"Maintainer: {MAINTAINER}\nInstalled-Size: {installed}\nSection: admin\nPriority: optional\n"
         f"Depends: python3 (>= {target.python}), python3 (<< {target.next_python}), libc6 (>= 2.28), libstdc++6,"
-        " init-system-helpers, systemd | systemd-standalone-sysusers | systemd-sysusers, passwd\n"
+        " systemd | systemd-standalone-sysusers | systemd-sysusers, passwd\n"
         "Recommends: ipxe, ca-certificates\nSuggests: qemu-system-x86\n"
         f"Description: {_SHORT}\n{_LONG}"
     )

@@ -77,7 +77,11 @@ def fetch(packages: list[Locked], target: Target, cache: Path) -> Path:
         where = [f"--python-version={target.python}", *(f"--platform={one}" for one in target.platforms)]
         command = [*pip, *which, *where, f"--dest={made}", f"--requirement={wanted}"]
         run(command, what=f"fetching the Python packages for Debian {target.release}")
-        made.replace(kept)
+        try:
+            made.replace(kept)
+        except OSError:
+            if not kept.is_dir():  # where it is now, somebody else has made the same meanwhile
+                raise
     return kept
 
 

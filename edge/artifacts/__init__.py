@@ -1,6 +1,7 @@
 """Kernels and initrds: fetched once from where an OSIE says they are, kept on disk, streamed while they arrive.
 
-`cache` is what others use; `fetch` gets files from their upstreams, `storage` keeps them.
+`cache` is what others use; `fetch` gets files from their upstreams, `storage` keeps them. `local` and `layout` are of
+files that are here already: single ones, and container images.
 """
 
 from edge.artifacts.artifact import Artifact, Progress, Source
@@ -18,6 +19,8 @@ from edge.artifacts.errors import (
     UpstreamTimeoutError,
 )
 from edge.artifacts.fetch.upstream import Timeouts
+from edge.artifacts.layout import Descriptor, ImageLayout, LayoutError, NoImageError, is_name
+from edge.artifacts.local import open_file
 from edge.artifacts.metrics import CacheMetrics
 from edge.artifacts.storage.store import DirectoryInUseError
 
@@ -28,7 +31,11 @@ __all__ = [
     "BadUrlError",
     "CacheMetrics",
     "ChecksumError",
+    "Descriptor",
     "DirectoryInUseError",
+    "ImageLayout",
+    "LayoutError",
+    "NoImageError",
     "NoRoomError",
     "NotFoundError",
     "Progress",
@@ -38,5 +45,7 @@ __all__ = [
     "Timeouts",
     "UpstreamError",
     "UpstreamTimeoutError",
+    "is_name",
     "normalized",
+    "open_file",
 ]

@@ -247,6 +247,7 @@ class Serving:
             default_osie=self._settings.edge.default_osie,
             ready=lambda: self._readiness().problem,
             fast_path=self._settings.edge.fast_path,
+            depot=self._settings.data_dir,
         )
         self._exit.callback(app.close)
         return app
@@ -293,5 +294,6 @@ def _boot_settings(settings: StackSettings, metadata: MetadataSettings | None) -
         token=(lambda mac: keys.mint(mac, time.time())) if keys is not None else None,
         metadata_token=tokens.mint if tokens is not None and edge.metadata_tokens else None,
         insecure_registries=edge.insecure_registries,
+        own_registry=(settings.data_dir / "images/index.json").exists(),
         kernel_parameters=edge.kernel_parameters,
     )

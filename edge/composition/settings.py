@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Literal
 
 from edge.callers import Networks
 from edge.composition.host import Network
 from edge.machines import DhcpMode, NetbootWhen
 from tink.controller import ControllerSettings
-from tink.convert.metal3 import ConversionSettings
 from tink.server import ServerSettings
 from tink.webhooks import WebhookSettings
 
@@ -96,9 +96,10 @@ class StackSettings:
     edge: EdgeSettings = field(default_factory=EdgeSettings)
     controller: ControllerSettings = field(default_factory=ControllerSettings)
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
-    conversion: ConversionSettings = field(default_factory=ConversionSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     leader_elect: bool = False
     """Whether of several replicas of the controller one works, agreed by a Lease."""
     lease_namespace: str = ""
     """Where the Lease is; empty: this pod's namespace."""
+    empty_checksum_type: Literal["md5", "auto"] = "md5"
+    """Of the conversion of Metal3's hosts: see its ConversionSettings, which few processes load."""

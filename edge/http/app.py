@@ -1,9 +1,9 @@
 """The HTTP server of booting machines (port 7080): scripts, boot programs, kernels, initrds, metadata, health.
 
-In the order of a boot: `edge.http.boot.scripts` (script, boot program), `edge.http.boot.osie` (kernel, initrd), then,
-when the installed system comes up, `edge.http.metadata.full`. `edge.http.routes` says which path is whose,
-`edge.http.transport.connections` what strangers may take. There are no directory listings and no redirects, and nothing
-here tells a machine about another one.
+In the order of a boot: `edge.http.boot.scripts` (script, boot program), `edge.http.boot.osie` (kernel, initrd),
+`edge.http.depot` (images and files of actions), then, when the installed system comes up, `edge.http.metadata.full`.
+`edge.http.routes` says which path is whose, `edge.http.transport.connections` what strangers may take. There are no
+directory listings and no redirects, and nothing here tells a machine about another one.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from aiohttp import web
 
@@ -18,6 +19,7 @@ from edge.callers import Caller, Callers, ForwardedError, MetadataTokens, Networ
 from edge.http.boot.osie import OsieDownloads
 from edge.http.boot.scripts import BootScripts
 from edge.http.context import Context, not_allowed, not_found, text
+from edge.http.depot import Depot
 from edge.http.files.body import BodySender
 from edge.http.metadata import FastPath, MetadataCache, MetadataService, MetadataSettings
 from edge.http.metadata.responses import not_to_keep
@@ -51,6 +53,7 @@ class MachineApp:
         metadata: MetadataSettings,
         *,
         fast_path: bool,
+        depot: Path | None = None,
     ) -> None:
         self._context = context
         self._agent_ca = agent_ca
@@ -58,6 +61,7 @@ class MachineApp:
         self._osie = OsieDownloads(context, sender)
         boot = BootScripts(context, scripts, self._osie.failure)
         compiled = MetadataCache()
+        files = Depot(context, sender, images=depot and depot / "images", files=depot and depot / "files")
         self._metadata = service = MetadataService(context, metadata, compiled)
         self._fast_path: FastPath | None = None
         if fast_path and not metadata.imds_required:  # a session token has to be looked at
@@ -71,6 +75,8 @@ class MachineApp:
             Place.LEGACY: service.legacy,
             Place.NOCLOUD: service.nocloud,
             Place.PHONE_HOME: service.phone_home,
+            Place.FILE: files.file,
+            Place.REGISTRY: files.registry,
         }
         self._for_anybody: dict[Place, Callable[[], web.Response]] = {
             Place.AGENT_CA: self._ca,
@@ -148,13 +154,15 @@ def build_app(
     ready: Callable[[], str] = lambda: "",
     sender: BodySender | None = None,
     fast_path: bool = True,
+    depot: Path | None = None,
 ) -> MachineApp:
     """The application; `machine_runner` serves it. The cache of `osie_files` must be started before, and stopped after.
 
     `inventory` is to call its `machine_changed`, and `callers` its `callers_changed`. `agent_ca` is what agents trust
     the gRPC server by (PEM). `default_osie` is the namespace and name of the OSIE that machines without a Hardware may
-    have; `ready()` gives why the edge can't serve yet, or an empty string. Without `fast_path` every request is
-    answered in full, which changes nothing but the time.
+    have; `ready()` gives why the edge can't serve yet, or an empty string. `depot` is the directory that has `images`
+    and `files`; None: neither is served. Without `fast_path` every request is answered in full, which changes nothing
+    but the time.
     """
     tokens = MetadataTokens(metadata.keys, metadata.token_lifetime)
     context = Context(
@@ -170,7 +178,7 @@ def build_app(
         said=OncePer(SAY_AGAIN_SECONDS, 16384),
         refusals=OncePer(SAY_AGAIN_SECONDS, 1024),
     )
-    return MachineApp(context, scripts, sender or BodySender(), agent_ca, metadata, fast_path=fast_path)
+    return MachineApp(context, scripts, sender or BodySender(), agent_ca, metadata, fast_path=fast_path, depot=depot)
 
 
 def machine_runner(app: MachineApp, limits: Limits | None = None) -> web.BaseRunner:

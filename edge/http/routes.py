@@ -30,15 +30,16 @@ class Place(Enum):
     NOCLOUD = auto()
     PHONE_HOME = auto()
     AGENT_CA = auto()
+    FILE = auto()
+    REGISTRY = auto()
     HEALTH = auto()
     READY = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`who` is whom the path names, or empty: a MAC (lower case, colons), a name, or a token of
-    `edge.callers.metadata_tokens`,
-    which is a secret. `name` is what is asked for there."""
+    """`who` is whom the path names, or empty: a MAC (lower case, colons), a name (of an OSIE, an image's repository),
+    or a token of `edge.callers.metadata_tokens`, which is a secret. `name` is what is asked for there."""
 
     place: Place
     name: str = ""
@@ -68,6 +69,12 @@ def route(raw_path: str) -> Route | None:
             return Route(Place.OSIE, name=part, who=name)
         case ["nocloud", who, name] if name in NOCLOUD_FILES:
             return Route(Place.NOCLOUD, name=name, who=spelled(who))
+        case ["files", name]:
+            return Route(Place.FILE, name=name)
+        case ["v2"]:
+            return Route(Place.REGISTRY)
+        case ["v2", *repository, ("manifests" | "blobs") as kind, name] if repository:
+            return Route(Place.REGISTRY, name=f"{kind}/{name}", who="/".join(repository))
         case ["agent", "ca.pem"]:
             return Route(Place.AGENT_CA)
         case ["phone-home", who]:

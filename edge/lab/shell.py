@@ -71,8 +71,7 @@ async def _spawn(
             raise CommandError(f"{name} is not installed; `tinkedge doctor` says which Debian package has it")
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
-            *("setpriv", "--pdeathsig", "TERM"),
-            *map(str, command),
+            *bound_to(os.getpid(), command),
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
@@ -86,6 +85,15 @@ async def _spawn(
         # asyncio would kill the leader alone, at once, and then wait as long as what that has started holds the pipes.
         await _end(await starting)
         raise
+
+
+def bound_to(parent: int, command: Sequence[str | Path]) -> list[str]:
+    """`command`, so that it ends with the process `parent`, which starts it.
+
+    Who dies before the signal is asked for would never send it: the shell looks whether it is still there.
+    """
+    still = '[ "$PPID" = "$0" ] || exit 1; exec "$@"'
+    return ["setpriv", "--pdeathsig", "TERM", "sh", "-c", still, str(parent), *map(str, command)]
 
 
 async def _communicate(

@@ -10,17 +10,30 @@ import base64
 import json
 import urllib.request
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.bench.bed import BenchError, Cable, Server, installed
-from tests.programs.build import ProgramError, built, place
+from tests.programs.build import ProgramError, built, kubernetes_version, place
 
-PORT = 6444
-ETCD = 2379
+VERSION = kubernetes_version()
 TOKEN = "bench"
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Of loopback: kube-apiserver's, and etcd's for clients and for its peers, of which it has none."""
+
+    server: int = 6444
+    etcd: int = 2379
+    etcd_peers: int = 2380
+
+
+OWN = Ports()
+"""In a namespace of its own."""
 
 
 def available() -> bool:
@@ -45,13 +58,13 @@ class Kubernetes:
         self.kubeconfig = directory / "kubeconfig"
         directory.mkdir()
         write_keys(directory)
-        self.etcd = cable.serve(etcd_command(directory), directory / "etcd.log", port=ETCD)
+        self.etcd = cable.serve(etcd_command(directory), directory / "etcd.log", port=OWN.etcd)
         self.server = self.start()
 
     def start(self, ready: Callable[[], bool] | None = None) -> Server:
         """Start kube-apiserver; once more when it was stopped."""
         self.server = self._cable.serve(
-            server_command(self._directory), self._directory / "kube-apiserver.log", port=PORT, ready=ready
+            server_command(self._directory), self._directory / "kube-apiserver.log", port=OWN.server, ready=ready
         )
         self.kubeconfig.write_text(kubeconfig(self._directory))
         return self.server
@@ -65,21 +78,26 @@ def write_keys(directory: Path) -> None:
     (directory / "tokens.csv").write_text(f"{TOKEN},admin,admin,system:masters\n")
 
 
-def etcd_command(directory: Path) -> list[str]:
+def etcd_command(directory: Path, ports: Ports = OWN) -> list[str]:
     """Raises BenchError."""
     etcd = installed("etcd")
     if etcd is None:
         raise BenchError("etcd is not installed")
-    return [etcd, "--name=peer", f"--data-dir={directory}/etcd", "--quota-backend-bytes=8000000000"]
+    clients, peers = (f"http://127.0.0.1:{port}" for port in (ports.etcd, ports.etcd_peers))
+    return [
+        *(etcd, "--name=peer", f"--data-dir={directory}/etcd", "--quota-backend-bytes=8000000000"),
+        *(f"--listen-client-urls={clients}", f"--advertise-client-urls={clients}", f"--listen-peer-urls={peers}"),
+        *(f"--initial-advertise-peer-urls={peers}", f"--initial-cluster=peer={peers}"),
+    ]
 
 
-def server_command(directory: Path, authorization: str = "AlwaysAllow") -> list[str]:
+def server_command(directory: Path, authorization: str = "AlwaysAllow", ports: Ports = OWN) -> list[str]:
     return [
         str(place("kube-apiserver")),
-        f"--etcd-servers=http://127.0.0.1:{ETCD}",
+        f"--etcd-servers=http://127.0.0.1:{ports.etcd}",
         "--bind-address=127.0.0.1",
         "--advertise-address=127.0.0.1",
-        f"--secure-port={PORT}",
+        f"--secure-port={ports.server}",
         f"--cert-dir={directory}",
         f"--token-auth-file={directory}/tokens.csv",
         f"--authorization-mode={authorization}",
@@ -92,10 +110,10 @@ def server_command(directory: Path, authorization: str = "AlwaysAllow") -> list[
     ]
 
 
-def kubeconfig(directory: Path) -> str:
+def kubeconfig(directory: Path, ports: Ports = OWN) -> str:
     """The administrator's, once the server has made its certificate."""
     authority = base64.b64encode((directory / "apiserver.crt").read_bytes()).decode()
-    cluster = {"server": f"https://127.0.0.1:{PORT}", "certificate-authority-data": authority}
+    cluster = {"server": f"https://127.0.0.1:{ports.server}", "certificate-authority-data": authority}
     return json.dumps(
         {
             "clusters": [{"name": "peer", "cluster": cluster}],
@@ -128,7 +146,7 @@ def fill(first: str, count: int) -> dict[str, float]:
 
 
 def _etcd(call: str, body: object) -> dict[str, list[dict[str, str]]]:
-    request = urllib.request.Request(f"http://127.0.0.1:{ETCD}/v3/kv/{call}", json.dumps(body).encode())
+    request = urllib.request.Request(f"http://127.0.0.1:{OWN.etcd}/v3/kv/{call}", json.dumps(body).encode())
     with urllib.request.urlopen(request, timeout=30) as answer:
         found: dict[str, list[dict[str, str]]] = json.load(answer)
         return found

@@ -41,7 +41,9 @@ def leftovers(mark: str) -> dict[str, set[str]]:
     # Other tests have racks at the same time: what is left is named after a process that is gone.
     racks = {path.name for path in Path("/run/netns").glob("tinkedge-lab-*")}
     alive = {rack for rack in racks if Path("/proc", rack.rpartition("-")[2]).exists()}
-    mounts = {line for line in Path("/proc/mounts").read_text().splitlines() if "tinkedge" in line}
+    # Those of a lab alone: other tests have overlays of actions, and this machine may have a cluster.
+    own = ("tinkedge-lab-", f"{default_cache()}/")
+    mounts = {line for line in Path("/proc/mounts").read_text().splitlines() if any(word in line for word in own)}
     return {
         "namespaces": racks - alive,
         "temporary files": {str(path) for path in (default_cache() / "running").glob("*")},

@@ -16,9 +16,10 @@ from edge.lab.build import default_cache
 from tests.boot.conftest import Run
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
-STEPS = ("power", "dhcp", "script", "kernel", "initrd", "agent", "action", "workflow", "disk")
+BOOT = ("dhcp", "script", "kernel", "initrd", "agent", "action", "workflow")
+"""The steps that all machines have in common, from iPXE on."""
 
 
 def steps(shown: str) -> list[str]:
@@ -41,17 +42,10 @@ def byte_code(initrd: Path, scratch: Path) -> set[str]:
     return set(re.findall(r"/tink/agent/.*\.([\w-]+)\.pyc$", listed, re.MULTILINE))
 
 
-@pytest.mark.parametrize(
-    ("firmware", "expected"),
-    [("bios", STEPS), ("uefi", ("power", "dhcp", "tftp", *STEPS[1:]))],
-    ids=["bios", "uefi"],
-)
-def test_machine_boots_from_power_on_to_succeeded(
-    lab: Run, tmp_path: Path, firmware: str, expected: tuple[str, ...]
-) -> None:
-    outcome = lab("--firmware", firmware)
+def test_uefi_machine_boots_from_power_on_to_succeeded(lab: Run, tmp_path: Path) -> None:
+    outcome = lab("--firmware", "uefi")
     assert outcome.status == 0, outcome.shown + outcome.error
-    assert in_order(expected, steps(outcome.shown)), outcome.shown
+    assert in_order(("power", "dhcp", "tftp", *BOOT, "disk"), steps(outcome.shown)), outcome.shown
     assert re.search(r"workflow\.tinkerbell\.org/install +Succeeded", outcome.shown)
     assert "hardware.tinkerbell.org/lab-machine" in outcome.shown
     share = re.search(r"\(([\d.]+)% of that\)", outcome.shown)
@@ -61,10 +55,11 @@ def test_machine_boots_from_power_on_to_succeeded(
     print(outcome.shown)
 
 
-def test_installed_machine_boots_its_disk_and_its_cloud_init_gets_the_user_data(lab: Run) -> None:
+def test_bios_machine_is_installed_boots_its_disk_and_its_cloud_init_gets_the_user_data(lab: Run) -> None:
     outcome = lab("--full", timeout=540)
     assert outcome.status == 0, outcome.shown + outcome.error
-    assert in_order(("power", "initrd", "agent", "action", "workflow", "metadata"), steps(outcome.shown)), outcome.shown
+    assert in_order(("power", *BOOT, "metadata"), steps(outcome.shown)), outcome.shown
+    assert re.search(r"workflow\.tinkerbell\.org/\S+ +Succeeded", outcome.shown)
     assert re.search(r"✓ metadata +instance-id to Cloud-Init/", outcome.shown)
     assert re.search(r"✓ metadata +user-data to ", outcome.shown)
     assert "✓ metadata  cloud-init finished on lab-machine, instance lab-machine, datasource Ec2" in outcome.shown

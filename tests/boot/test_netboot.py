@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(150)]
 
 PROGRAM = Path(__file__).with_name("netboot.py")
 NEW_IPXE = Path(sys.prefix) / "ipxe"

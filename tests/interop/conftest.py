@@ -25,9 +25,10 @@ import pytest
 import uvloop
 
 from edge.journey.events import JourneyEvent, Outcome, Step
+from tests.api import serving
 from tests.ports import free_port, listens
 from tests.waiting import wait_until
-from tink.api.crds import generate, to_yaml
+from tink.api.crds import generate
 from tink.apiserver import ApiServer
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -400,17 +401,18 @@ class Kubectl:
 @pytest.fixture
 async def bare(program: Program, tmp_path: Path) -> AsyncIterator[Kubectl]:
     """kubectl and an API server that knows nothing of ours yet."""
-    server = ApiServer(tmp_path / "state", port=0)
-    await server.start()
-    home = tmp_path / "home"
-    home.mkdir()
-    yield Kubectl(program, server.kubeconfig, home)
-    await server.stop()
+    async with serving(tmp_path / "state") as (server, _):
+        yield _kubectl(program, server, tmp_path)
 
 
 @pytest.fixture
-async def kubectl(bare: Kubectl) -> Kubectl:
+async def kubectl(program: Program, tmp_path: Path) -> AsyncIterator[Kubectl]:
     """kubectl and an API server with our resources."""
-    ran = await bare.run("create", "-f", "-", stdin=to_yaml(generate()))
-    assert ran.code == 0, ran.err
-    return bare
+    async with serving(tmp_path / "state", generate()) as (server, _):
+        yield _kubectl(program, server, tmp_path)
+
+
+def _kubectl(program: Program, server: ApiServer, directory: Path) -> Kubectl:
+    home = directory / "home"
+    home.mkdir()
+    return Kubectl(program, server.kubeconfig, home)

@@ -39,6 +39,8 @@ from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.resources import HARDWARE, TEMPLATE, WORKFLOW, ResourceType
 from tink.server import TokenKeys, TokenSettings
 
+pytestmark = pytest.mark.long
+
 T = TypeVar("T")
 
 SEED = int(os.environ.get("CHAOS_SEED") or secrets.randbelow(10**6))

@@ -93,7 +93,9 @@ _Loader.add_implicit_resolver(
 class Player:
     """Plays cases against the server of a kubeconfig."""
 
-    def __init__(self, kubeconfig: Path) -> None:
+    def __init__(self, kubeconfig: Path, *, settled: bool = False) -> None:
+        """`settled`: what is asked of a cache is asked when that has heard of everything."""
+        self._settled = settled
         content = yaml.safe_load(kubeconfig.read_text())
         cluster = content["clusters"][0]["cluster"]
         if "certificate-authority-data" in cluster:
@@ -149,6 +151,21 @@ class Player:
             kept = {name: answer.headers.getall(name) for name in HEADERS if name in answer.headers}
             return answer.status, kept, text
 
+    async def _settle(self, step: dict[str, Any], names: dict[str, str]) -> None:
+        """Wait until the server's cache is as new as its store: watches, and lists of `resourceVersion=0`, are of the
+        cache, which hears of a write some milliseconds later (Kubernetes API concepts, "Semantics for get and list").
+        """
+        method, _, target = str(put(step["do"], names)).partition(" ")
+        path, _, query = target.partition("?")
+        if method != "GET" or not ("watch" in target or "resourceVersion" in query):
+            return
+        path = path.replace("/watch/", "/")
+        status, _, text = await self.request({"do": f"GET {path}"}, {})
+        version = at(parsed(text, "application/json"), "metadata.resourceVersion") if status == 200 else ""
+        if version:
+            match = f"resourceVersion={version}&resourceVersionMatch=NotOlderThan"
+            await self.request({"do": f"GET {path}?{match}"}, {})
+
     async def prepare(self) -> None:
         """Install the resources that the cases use, and wait until they are served."""
         files = [HERE / "crds.yaml", *sorted((HERE.parents[2] / "deploy" / "crds").glob("*.yaml"))]
@@ -174,6 +191,8 @@ class Player:
         assert status in (201, 409), text
         answers = []
         for step in steps_of(case):
+            if self._settled:
+                await self._settle(step, names)
             status, headers, raw = await self.request(step, names)
             body = parsed(raw, "".join(headers.get("Content-Type", [])))
             answers.append({"status": status, "headers": headers, "body": body})
@@ -521,7 +540,7 @@ def record(kubeconfig: Path) -> None:
 
 
 async def _record(kubeconfig: Path) -> None:
-    player = Player(kubeconfig)
+    player = Player(kubeconfig, settled=True)
     try:
         await player.prepare()
         done = await play_all(player, [case for file in CASES for case in load(file)])

@@ -14,6 +14,8 @@ import pytest
 from tests.interop.rack import ADDRESS, IN_EDGE, Namespaces, clean_environment
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
 # What podman needs where root may not raise limits, and no bridge of its own is wanted.

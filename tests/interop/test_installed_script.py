@@ -14,6 +14,8 @@ import pytest
 
 from tests.interop.installed.host import ADDRESS, Host
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 
 

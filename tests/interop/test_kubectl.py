@@ -11,6 +11,8 @@ import pytest
 from tests.interop.conftest import Kubectl
 from tink.api.crds import generate, to_yaml
 
+pytestmark = pytest.mark.long
+
 HARDWARE = """
 apiVersion: tinkerbell.org/v1alpha2
 kind: Hardware

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests import peer
 from tests.api import serving
 from tests.unit.move.test_move import paused, populate, workflows
@@ -21,6 +23,8 @@ async def tinkedge(*arguments: str | Path) -> str:
     return done.stdout
 
 
+@pytest.mark.soak  # it builds that at the first time, in some minutes
+@pytest.mark.timeout(0)
 async def test_objects_go_to_a_real_cluster_and_back(tmp_path: Path) -> None:
     async with serving(tmp_path / "a", generate()) as (api, client):
         made = await populate(client)

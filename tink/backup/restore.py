@@ -24,7 +24,6 @@ from tink.api.v1alpha2 import HOLD_ANNOTATION
 from tink.apiserver import advance_snapshot, lock_state, newest_answered, salvage_state, survey_snapshot
 from tink.backup import contents
 from tink.backup.archive import Manifest, Progress, Reader
-from tink.backup.create import private_directory
 from tink.files import private_files
 from tink.workflow.guards import begun, paused
 from tink.workflow.status import InvalidStatusError, deleted, name_of
@@ -71,7 +70,7 @@ def restore(
 
     Raises RestoreError, ArchiveError, EncryptionError, SnapshotError, OSError; then nothing has changed.
     """
-    with _claimed(directory, force=force), private_directory(directory, "restore") as staging:
+    with _claimed(directory, force=force), private_files.directory(directory, "restore") as staging:
         reader = Reader(source)
         manifest = reader.manifest
         total, done = sum(file.size for file in manifest.files), 0
@@ -99,12 +98,12 @@ def salvage(damaged: Path, directory: Path, *, now: datetime, force: bool = Fals
 
     Raises RestoreError, SnapshotError, OSError; then nothing has changed.
     """
-    with _claimed(directory, force=force), private_directory(directory, "restore") as staging:
+    with _claimed(directory, force=force), private_files.directory(directory, "restore") as staging:
         for name, path in contents.kept_files(damaged, osie=False):
             copy = staging / name
             copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             private_files.write(copy, path.read_bytes())
-        with private_directory(directory, "salvage") as work:
+        with private_files.directory(directory, "salvage") as work:
             found = salvage_state(damaged / contents.STATE, staging / contents.STATE, work)
         answered = newest_answered(damaged)
         why = "salvaged from a damaged state, and may have run"

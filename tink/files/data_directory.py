@@ -31,11 +31,12 @@ SECRET = frozenset(
 )
 """What tinkedge makes there for its owner alone; `kubeconfig.lock` is kubectl's, while it changes the file."""
 _PKI = frozenset({"ca.key"})
-_OURS = SECRET | {"artifacts", "osie", "lost+found"}
-"""All that may be in a directory that is closed without asking: `osie` is the operator's, `lost+found` the file
-system's."""
+_OURS = SECRET | {"artifacts", "osie", "images", "files", "ipxe", "manifests", "lost+found"}
+"""All that may be in a directory that is closed without asking: `osie` and what follows are the operator's, or of a
+bundle; `lost+found` is the file system's."""
 _TEMPORARY = re.compile(
-    r"\.(token|kubeconfig|users\.json|pki|serving|state\.newest|backup|restore|salvage|[a-z]+-token(\.key)?)\.[a-z0-9_]{8}"
+    r"\.(token|kubeconfig|users\.json|pki|serving|state\.newest|backup|restore|salvage|bundle|[a-z]+-token(\.key)?)"
+    r"\.[a-z0-9_]{8}"
     r"|replaced-[0-9TZ]+"
 )
 _MIN_FREE_BYTES = 1 << 20

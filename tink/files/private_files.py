@@ -7,6 +7,7 @@ moment.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -95,3 +96,28 @@ def sweep(directory: Path, *names: str) -> None:
                 shutil.rmtree(left)
             else:
                 left.unlink(missing_ok=True)
+
+
+@contextmanager
+def directory(parent: Path, purpose: str) -> Iterator[Path]:
+    """A directory (0700) for as long as this lasts; what killed ones have left goes first. Raises OSError."""
+    for left in parent.glob(f".{purpose}.????????"):
+        _remove_unless_used(left)
+    path = Path(tempfile.mkdtemp(dir=parent, prefix=f".{purpose}."))
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(handle)
+
+
+def _remove_unless_used(path: Path) -> None:
+    with suppress(OSError):
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path)
+        finally:
+            os.close(handle)

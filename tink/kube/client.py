@@ -22,6 +22,7 @@ import yaml
 from yarl import URL
 
 from tink.api.v1alpha2 import Raw
+from tink.kube.library import library
 from tink.kube.resources import ResourceType
 from tink.metrics import Histograms
 
@@ -129,26 +130,23 @@ class KubeClient:
 
         Nothing is sent yet. Raises KubeConfigError.
         """
-        # Half a second of imports: only for those who really talk to Kubernetes, never for `tinkedge --help`.
-        from kubernetes_asyncio import client as k8s
-        from kubernetes_asyncio import config as k8s_config
-
-        configuration = k8s.Configuration()
+        kubernetes = library()
+        configuration = kubernetes.configuration()
         try:
             if kubeconfig is None:
-                k8s_config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call] # theirs
+                kubernetes.config.load_incluster_config(client_configuration=configuration)
             else:
                 if not kubeconfig.is_file():  # noqa: ASYNC240 - once, at start
                     raise KubeConfigError(f"kubeconfig {kubeconfig}: no such file")
                 # persist_config writes refreshed tokens back to the file, as kubectl does; ours is only read.
-                await k8s_config.load_kube_config(
+                await kubernetes.config.load_kube_config(
                     config_file=str(kubeconfig),
                     context=context,
                     client_configuration=configuration,
                     persist_config=False,
                 )
-            api = k8s.ApiClient(configuration)
-        except k8s_config.ConfigException as error:
+            api = kubernetes.api_client(configuration)
+        except kubernetes.config.ConfigException as error:
             where = f"kubeconfig {kubeconfig}" if kubeconfig is not None else "service account of this pod"
             raise KubeConfigError(f"{where}: {error}") from error
         except (OSError, ValueError, TypeError, LookupError, AttributeError, yaml.YAMLError) as error:

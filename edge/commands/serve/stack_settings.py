@@ -12,7 +12,6 @@ from edge.composition.host import HostError, Network, default_interface
 from edge.composition.settings import EDGE, LOOPBACK, EdgeSettings, Service, StackSettings
 from edge.machines import DhcpMode, NetbootWhen
 from tink.controller import ControllerSettings
-from tink.convert.metal3 import ConversionSettings
 from tink.server import AgentAuth, OlderAgentAuth, ServerSettings, TlsFiles, TokenSettings
 from tink.webhooks import WebhookSettings
 
@@ -51,7 +50,6 @@ def settings(services: frozenset[Service], options: dict[str, Any], place: Place
     if not controller.get("action_timeout"):
         controller["action_timeout"] = None
     webhooks = {name: given.pop(f"webhook_{name}") for name in _WEBHOOKS if f"webhook_{name}" in given}
-    conversion = {name: given.pop(name) for name in ("empty_checksum_type",) if name in given}
     agents = {name: given.pop(name) for name in _AGENT_OPTIONS if name in given}
     elect = given.pop("leader_elect", None)
     api = _api(services, given)
@@ -63,7 +61,6 @@ def settings(services: frozenset[Service], options: dict[str, Any], place: Place
             edge=_edge(edge),
             controller=ControllerSettings(**controller),
             webhooks=WebhookSettings(**webhooks),
-            conversion=ConversionSettings(**conversion),
             server=_server(services, given.get("data_dir"), agents),
             **api,
             **given,

@@ -30,8 +30,6 @@ from ipxe.scripts import BootSettings, Scripts
 from tests.interop.conftest import Network, in_namespace
 from tests.interop.dhcp.conftest import DhcpLab
 
-pytestmark = pytest.mark.alone
-
 OpenWire = Callable[..., Any]
 
 ATTACKER, VICTIM = "52:54:00:cc:00:01", "52:54:00:cc:00:60"

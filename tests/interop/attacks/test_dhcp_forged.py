@@ -25,8 +25,6 @@ from tests.interop.conftest import Network, in_namespace
 from tests.interop.dhcp.conftest import DhcpLab
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.alone
-
 OpenWire = Callable[..., Any]
 
 MAC, CHADDR = "52:54:00:cc:00:01", bytes.fromhex("525400cc0001")

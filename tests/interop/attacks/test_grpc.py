@@ -22,8 +22,6 @@ from tests.interop.rack import ADDRESS
 from tests.interop.test_edge_modes import MACS, running
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.alone
-
 MB_GROWN = 100
 MB_KEPT = 50
 

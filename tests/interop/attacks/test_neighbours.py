@@ -25,8 +25,6 @@ from tests.interop.conftest import in_namespace
 from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, ip
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.alone
-
 SECRET = "password: 8h1t"
 VICTIM = Registered("victim", "52:54:00:00:0a:50", "172.31.77.50", userdata=SECRET)
 ATTACKER = Registered("attacker", "52:54:00:00:0a:51", "172.31.77.51", userdata="nothing")

@@ -24,8 +24,6 @@ import pytest
 from tests.interop.attacks.soak.verdict import Bounds, Sample, complaints, table
 from tests.interop.rack import ADDRESS, IN_EDGE, Namespaces, Process
 
-pytestmark = pytest.mark.alone
-
 PLACES = 12
 SOAK_SECONDS = float(os.environ.get("SOAK_SECONDS") or 3600)
 SOAK_RATE = float(os.environ.get("SOAK_RATE") or 2)

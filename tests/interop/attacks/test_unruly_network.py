@@ -26,8 +26,6 @@ from edge.tftp.source import TftpFile
 from tests.interop.conftest import Network, in_namespace
 from tests.interop.dhcp.conftest import DhcpLab
 
-pytestmark = pytest.mark.alone
-
 MAC = "52:54:00:cc:00:01"
 CONTENT = random.Random(7).randbytes(120_007)
 _OUTGOING = 4  # linux/if_packet.h: a copy of what we sent ourselves

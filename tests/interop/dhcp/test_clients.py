@@ -37,11 +37,16 @@ def test_dhclient_gets_its_reservation_moves_with_it_and_releases_it(
     leases = tmp_path / "leases"
     arguments = ["-v", "-lf", str(leases), "-pf", str(tmp_path / "pid"), "-sf", str(dhcp.script)]
     command = network.as_client("dhclient", "-1", "-d", *arguments, "eth0")
+
+    def kept(address: str) -> bool:
+        """dhclient writes the lease down after its script."""
+        text = leases.read_text() if leases.exists() else ""
+        return "renew " in text.rpartition(f"fixed-address {address};")[2] and f"fixed-address {address};" in text
+
     with network.serving(dhcp.start):
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as client:
             got = dhcp.learned("BOUND")
-            # dhclient writes the lease down after its script.
-            wait_until(lambda: leases.exists() and "renew " in leases.read_text(), "dhclient keeps no lease")
+            wait_until(lambda: kept(network.client_ip), "dhclient keeps no lease")
             client.terminate()
         assert (got["new_ip_address"], got["new_subnet_mask"]) == (network.client_ip, "255.255.255.0")
         assert (got["new_routers"], got["new_broadcast_address"]) == (network.server_ip, "10.77.6.255")
@@ -53,13 +58,15 @@ def test_dhclient_gets_its_reservation_moves_with_it_and_releases_it(
         dhcp.forget()
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as client:
             assert dhcp.learned("BOUND")["new_ip_address"] == "10.77.6.60"
+            wait_until(lambda: kept("10.77.6.60"), "dhclient keeps no lease")
             client.terminate()
         assert any(message.startswith("DHCPNAK") for message in network.messages())
 
         # A release goes to the server's address alone, so it needs an address of its own.
         network.give_client_its_address()
         network.run("dhclient", "-r", *arguments, "eth0")
-    assert network.messages()[-1] == f"DHCPRELEASE of 10.77.6.60, from {network.client_ip}"
+        released = f"DHCPRELEASE of 10.77.6.60, from {network.client_ip}"
+        wait_until(lambda: network.messages()[-1] == released, network.messages)
 
 
 def test_unregistered_client_gets_no_answer_and_the_operator_a_manifest(network: Network, dhcp: DhcpLab) -> None:

@@ -53,7 +53,7 @@ class Host:
         self._directory, self._system = directory, debian(suite)
         self._cgroup = _unified() / f"tinkedge-{os.getpid()}-{secrets.token_hex(3)}"
         self._started: subprocess.Popen[bytes] | None = None
-        self._first = 0
+        self.first = 0
         for name in ("disk", "work", "root"):
             (directory / name).mkdir(parents=True)
 
@@ -92,8 +92,8 @@ class Host:
         assert self._started.poll() is None, self.console()
         children = Path(f"/proc/{self._started.pid}/task/{self._started.pid}/children").read_text().split()
         if children and Path(f"/proc/{children[0]}/comm").read_text().strip() == "systemd":
-            self._first = int(children[0])
-        return self._first > 0
+            self.first = int(children[0])
+        return self.first > 0
 
     def off(self) -> None:
         """Pull the plug."""
@@ -101,7 +101,7 @@ class Host:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._started.pid, signal.SIGKILL)
             self._started.wait()
-        self._started, self._first = None, 0
+        self._started, self.first = None, 0
         for _ in range(100):
             try:
                 for group, _, _ in os.walk(self._cgroup, topdown=False):
@@ -115,7 +115,7 @@ class Host:
 
     def path(self, name: str) -> Path:
         """A file of the running host, as seen from here."""
-        return Path(f"/proc/{self._first}/root") / name.lstrip("/")
+        return Path(f"/proc/{self.first}/root") / name.lstrip("/")
 
     def there(self, pattern: str) -> list[str]:
         """The files of the running host that match, as it names them."""
@@ -124,7 +124,7 @@ class Host:
 
     def run(self, *command: str | Path, check: bool = True, timeout: float = 60) -> str:
         """What a command there prints; unless `check`, whatever its status."""
-        inside = ["nsenter", "--target", str(self._first), *_JOIN, "--root", "env", "--chdir=/", "-i"]
+        inside = ["nsenter", "--target", str(self.first), *_JOIN, "--root", "env", "--chdir=/", "-i"]
         environment = [
             "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
             "LANG=C.UTF-8",
@@ -137,7 +137,7 @@ class Host:
 
     def kubectl(self, *words: str, stdin: str = "") -> str:
         """This machine's kubectl, in the host's network."""
-        inside = ["nsenter", "--target", str(self._first), "--net"]
+        inside = ["nsenter", "--target", str(self.first), "--net"]
         which = [f"--kubeconfig={self.path('/var/lib/tinkedge/kubeconfig')}", f"--cache-dir={self._directory}/kubectl"]
         ran = self._call([*inside, "kubectl", *which, *words], 30, stdin)
         assert ran.returncode == 0, ran.stderr

@@ -123,7 +123,7 @@ def test_up_with_a_kubeconfig_brings_no_api_of_its_own(served: dict[str, StackSe
 def test_conversion_of_hosts_is_served_only_on_request(served: dict[str, StackSettings]) -> None:
     run("up", "--interface", "lo", "--metal3", "--empty-checksum-type", "auto")
     assert served["settings"].services == frozenset(Service)
-    assert served["settings"].conversion.empty_checksum_type == "auto"
+    assert served["settings"].empty_checksum_type == "auto"
     run("metal3-webhook", "--webhook-service", "n/s", "--webhook-port", "9444")
     assert served["settings"].services == {Service.CONVERSION}
     assert (served["settings"].webhooks.service, served["settings"].webhooks.port) == ("n/s", 9444)

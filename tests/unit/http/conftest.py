@@ -184,6 +184,7 @@ async def serving(
     neighbours: Neighbours = UNSEEN,
     idle_seconds: float = 0.6,
     fast_path: bool = True,
+    depot: Path | None = None,
     **metadata: Any,
 ) -> AsyncIterator[Rack]:
     """`idle_seconds`: after which a machine that takes nothing is given up; `metadata`: settings of the metadata
@@ -229,6 +230,7 @@ async def serving(
         ready=lambda: rack.problem,
         sender=BodySender(threads=2, idle_seconds=idle_seconds),
         fast_path=fast_path,
+        depot=depot,
     )
     inventory.on_change(scripts.machine_changed)
     inventory.on_change(app.machine_changed)

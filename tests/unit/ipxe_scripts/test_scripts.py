@@ -127,6 +127,12 @@ def test_hardwares_own_parameters_come_last_and_so_win() -> None:
     assert words.index("console=ttyS1") > words.index("console=ttyS0,115200")
 
 
+def test_edge_with_images_is_one_of_the_insecure_registries_at_the_address_that_the_machine_reached() -> None:
+    assert " insecure_registries=10.0.0.1:7080 " in compile_text(hardware(), settings=BootSettings(own_registry=True))
+    both = BootSettings(insecure_registries=("10.0.0.1:5000",), own_registry=True)
+    assert " insecure_registries=10.0.0.1:5000,10.0.0.1:7080 " in compile_text(hardware(), settings=both)
+
+
 def test_the_sites_parameters_come_before_the_hardwares() -> None:
     settings = BootSettings(kernel_parameters=("tink_worker_image=r/a:1", "mac=${mac}"))
     words = kernel_words(compile_text(hardware(kernelParams=["quiet"]), settings))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.lab.shell import CommandError, Daemon, run
+from edge.lab.shell import CommandError, Daemon, bound_to, run
 from tests.waiting import until
 
 
@@ -164,3 +165,13 @@ async def test_progress_hears_each_line_while_the_command_runs() -> None:
 async def test_failed_command_with_progress_still_says_why() -> None:
     with pytest.raises(CommandError, match="the mirror is down"):
         await run(["sh", "-c", "echo the mirror is down >&2; exit 3"], progress=lambda _: None)
+
+
+def test_program_whose_lab_was_killed_before_it_could_ask_for_the_signal_does_not_begin(tmp_path: Path) -> None:
+    """prctl(2), PR_SET_PDEATHSIG: a parent that is gone by then sends none, and a machine would run for ever."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    late = subprocess.run(bound_to(gone.pid, ["touch", tmp_path / "began"]), check=False)
+    assert late.returncode == 1
+    assert not (tmp_path / "began").exists()
+    assert subprocess.run(bound_to(os.getpid(), ["sh", "-c", 'exit "$1"', "sh", "7"]), check=False).returncode == 7

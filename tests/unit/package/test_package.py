@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import click
@@ -10,11 +12,11 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from deploy.package import oci
+from deploy.package import deb, oci
 from deploy.package.environment import without_missing
 from deploy.package.papers import completions, manual
 from deploy.package.target import PackageError, Target
-from deploy.package.wheels import needed
+from deploy.package.wheels import fetch, needed
 from deploy.supply.packages import Locked, Project
 from edge.cli import main
 
@@ -77,3 +79,42 @@ def test_packages_for_another_python_are_those_it_needs() -> None:
 def test_suite_that_nobody_has_tried_is_refused() -> None:
     with pytest.raises(PackageError, match="sid: there are bookworm, trixie"):
         Target.of("sid")
+
+
+def test_wheels_that_somebody_else_fetches_at_the_same_time_are_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`make deb` beside `make image`."""
+    met = threading.Barrier(2)
+
+    def download(command: list[str], *, what: str) -> str:
+        made = Path(next(word for word in command if word.startswith("--dest=")).partition("=")[2])
+        made.mkdir()
+        (made / "a.whl").touch()
+        met.wait(20)
+        return what
+
+    monkeypatch.setattr("deploy.package.wheels.run", download)
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(fetch, [], Target.of("bookworm"), tmp_path) for _ in range(2)]
+        kept = {one.result() for one in both}
+    assert [[file.name for file in directory.iterdir()] for directory in kept] == [["a.whl"]]
+
+
+def test_only_programs_are_executable_and_only_the_settings_are_private(tmp_path: Path) -> None:
+    """Some wheels have modules with that mode; the recipes bring a copy of the settings."""
+    files = {"usr/bin/run": b"#!/bin/sh\n", "usr/lib/module.py": b"import x\n", "usr/lib/elf": b"\x7fELF\x02"}
+    settings = {"etc/tinkedge/tinkedge.yaml": b"", "usr/lib/_deploy/systemd/tinkedge.yaml": b""}
+    for name, content in (files | settings).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+        (tmp_path / name).chmod(0o755 if name in files else 0o644)
+    deb.settle(tmp_path, 1_600_000_000)
+    modes = {name: (tmp_path / name).stat().st_mode & 0o777 for name in files | settings}
+    assert modes == {
+        "usr/bin/run": 0o755,
+        "usr/lib/module.py": 0o644,
+        "usr/lib/elf": 0o755,
+        "etc/tinkedge/tinkedge.yaml": 0o640,
+        "usr/lib/_deploy/systemd/tinkedge.yaml": 0o644,
+    }

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[3]
 BACKEND = """
 def build_editable(directory, config_settings=None, metadata_directory=None):
@@ -152,7 +154,7 @@ def test_what_make_run_downloads_and_how_long_it_may_take_is_said_first(checkout
     unknown = said_of(checkout, "options=''; plan 64 26 'Fetched 214 kB in 1s (200 kB/s)'", **programs)
     assert "and 10 MB/s\n" in unknown, "a few bytes do not say how fast a mirror is"
     one = said_of(checkout, f"options=''; plan 64 26 '{fast}'", nproc="echo 1")
-    assert "about 3 minutes with 1 processors" in one
+    assert "about 3 minutes with 1 processor and" in one
 
 
 def test_nothing_is_to_be_downloaded_a_second_time(checkout: Checkout) -> None:

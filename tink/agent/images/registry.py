@@ -290,6 +290,7 @@ class Session:
         if response.length:
             self.close()
             raise TransientError(f"{self._connected_to[1]}: the answer ended {response.length} bytes early")
+        response.read()  # nothing: else the next request on this connection is made twice
         return bytes(content)
 
     def _authorize(self, challenge: str) -> str:

@@ -1,0 +1,186 @@
+"""A directory of container images, as the OCI image layout specification 1.0 has it: read for machines that ask for
+their actions' images, and for bundles that take them along.
+
+    index.json                     the images: each the descriptor of a manifest or index, with its name
+    blobs/sha256/<hex>             manifests, configurations and layers, by their digests
+
+A name (the annotation org.opencontainers.image.ref.name) is `repository:tag`, as machines ask for it, without a host.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MAX_MANIFEST_BYTES = 4 << 20
+"""The distribution specification's own limit for a manifest."""
+_MAX_DEPTH = 3
+"""An index of indexes of manifests."""
+REFERENCE = "org.opencontainers.image.ref.name"
+INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
+MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
+_PATH = r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*"
+_NAME = re.compile(rf"{_PATH}(?:/{_PATH})*:[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}}")
+
+
+class LayoutError(Exception):
+    """The directory is no image layout, or lacks a part of an image; the message says which."""
+
+
+class NoImageError(LayoutError):
+    """There is no image of this name, or no blob of this digest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """What a manifest says of a blob: its media type, digest, and size in bytes."""
+
+    media_type: str
+    digest: str
+    size: int
+
+    @classmethod
+    def of(cls, fields: Any) -> Descriptor:
+        """Read it. Raises LayoutError."""
+        try:
+            media_type, digest, size = str(fields["mediaType"]), fields["digest"], fields["size"]
+        except (KeyError, TypeError):
+            raise LayoutError("a descriptor lacks mediaType, digest or size") from None
+        if not is_digest(digest) or not isinstance(size, int) or size < 0:
+            raise LayoutError("a descriptor has no sha256 or sha512 digest, or no size")
+        return cls(media_type, digest, size)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageManifest:
+    """A manifest or index as it stands in the layout."""
+
+    content: bytes
+    media_type: str
+    digest: str
+
+
+def is_digest(text: object) -> bool:
+    """Whether this is a digest; it is then also safe as a file name."""
+    return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
+
+
+def is_name(text: str) -> bool:
+    """Whether this is a `repository:tag` (distribution specification, "Pulling manifests")."""
+    return len(text) <= 383 and _NAME.fullmatch(text) is not None
+
+
+class ImageLayout:
+    """The images in a directory. Nothing is kept in memory: what is put there is served from then on."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def images(self) -> dict[str, Descriptor]:
+        """The images by name; empty if there is no directory. Raises LayoutError, OSError."""
+        return {name: Descriptor.of(fields) for name, fields in self.entries().items()}
+
+    def entries(self) -> dict[str, dict[str, Any]]:
+        """The entries of index.json that have a name, by it. Raises LayoutError, OSError."""
+        try:
+            content = _read(self._directory / "index.json")
+        except FileNotFoundError:
+            return {}
+        listed = _object(content, "index.json").get("manifests")
+        if not isinstance(listed, list):
+            raise LayoutError("index.json has no list of manifests")
+        found = {}
+        for entry in listed:
+            notes = entry.get("annotations") if isinstance(entry, dict) else None
+            name = notes.get(REFERENCE) if isinstance(notes, dict) else None
+            if isinstance(name, str) and is_name(name):
+                found[name] = entry
+        return found
+
+    def path(self, digest: str) -> Path:
+        """Where a blob is, if it is there. Raises NoImageError for what is no digest."""
+        if not is_digest(digest):
+            raise NoImageError(f"{digest[:80]!r} is no sha256 or sha512 digest")
+        algorithm, _, name = digest.partition(":")
+        return self._directory / "blobs" / algorithm / name
+
+    def manifest(self, name: str, reference: str) -> ImageManifest:
+        """The manifest of the repository `name` with a tag or digest. Raises LayoutError, OSError."""
+        digest, media_type = reference, ""
+        if not is_digest(reference):
+            descriptor = self.images().get(f"{name}:{reference}")
+            if descriptor is None:
+                raise NoImageError(f"there is no image {name}:{reference}")
+            digest, media_type = descriptor.digest, descriptor.media_type
+        try:
+            content = _read(self.path(digest))
+        except FileNotFoundError:
+            raise NoImageError(f"there is no manifest {digest}") from None
+        return ImageManifest(content, media_type or _media_type(content, digest), digest)
+
+    def blobs(self, image: Descriptor) -> Iterator[Descriptor]:
+        """All that an image consists of, each once, manifests first. Raises LayoutError, OSError."""
+        seen: set[str] = set()
+        yield from self._below(image, seen, 0)
+
+    def _below(self, one: Descriptor, seen: set[str], depth: int) -> Iterator[Descriptor]:
+        if one.digest in seen:
+            return
+        seen.add(one.digest)
+        yield one
+        fields = _object(_read(self.path(one.digest)), one.digest)
+        if isinstance(fields.get("manifests"), list):
+            if depth == _MAX_DEPTH:
+                raise LayoutError(f"{one.digest}: indexes of indexes of indexes")
+            for entry in fields["manifests"]:
+                yield from self._below(Descriptor.of(entry), seen, depth + 1)
+            return
+        layers = fields.get("layers")
+        for part in (fields.get("config"), *(layers if isinstance(layers, list) else [])):
+            found = Descriptor.of(part)
+            if found.digest not in seen:
+                seen.add(found.digest)
+                yield found
+
+    def platforms(self, image: Descriptor) -> tuple[str, ...]:
+        """What an image runs on, `linux/amd64`. Raises LayoutError, OSError."""
+        fields = _object(_read(self.path(image.digest)), image.digest)
+        if isinstance(fields.get("manifests"), list):
+            named = [one.get("platform") for one in fields["manifests"] if isinstance(one, dict)]
+            found = [f"{each.get('os')}/{each.get('architecture')}" for each in named if isinstance(each, dict)]
+            return tuple(sorted({one for one in found if "unknown" not in one}))
+        config = Descriptor.of(fields.get("config"))
+        made = _object(_read(self.path(config.digest)), config.digest)
+        return (f"{made.get('os')}/{made.get('architecture')}",)
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        content = file.read(MAX_MANIFEST_BYTES + 1)
+    if len(content) > MAX_MANIFEST_BYTES:
+        raise LayoutError(f"{path.name} is larger than the {MAX_MANIFEST_BYTES} bytes that a manifest may have")
+    return content
+
+
+def _object(content: bytes, what: str) -> dict[str, Any]:
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        raise LayoutError(f"{what} is not JSON") from None
+    if not isinstance(value, dict):
+        raise LayoutError(f"{what} is no JSON object")
+    return value
+
+
+def _media_type(content: bytes, digest: str) -> str:
+    """Of a manifest that was asked for by its digest: OCI's own types where it does not say (they need not)."""
+    fields = _object(content, digest)
+    said = fields.get("mediaType")
+    if isinstance(said, str) and said:
+        return said
+    return INDEX_TYPE if "manifests" in fields else MANIFEST_TYPE

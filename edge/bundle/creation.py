@@ -1,0 +1,244 @@
+"""A bundle, on a host that has a route: its parts are brought together, each hashed, and the list of them signed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import orjson
+
+from edge.artifacts import ImageLayout, LayoutError
+from edge.bundle.archive import Progress, Sign, digest_of, write
+from edge.bundle.manifest import (
+    BOOT,
+    FILES,
+    IMAGES,
+    INSTALL,
+    OBJECTS,
+    OSIE,
+    PACKAGES,
+    PROGRAMS,
+    SBOM,
+    WHEELS,
+    BundleError,
+    Image,
+    Manifest,
+    Program,
+    unusable,
+)
+from edge.bundle.sbom import sbom
+from edge.bundle.sources import debian, download, images
+from ipxe.binaries import BOOT_FILE_SUFFIXES
+from tink.files import private_files
+from tink.kube import manifests
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Osie:
+    """An OSIE: its name, and where its two files are (paths or URLs)."""
+
+    name: str
+    kernel: str
+    initrd: str
+
+    @classmethod
+    def of(cls, text: str) -> Osie:
+        """`NAME=DIR`, which has `kernel` and `initrd`, or `NAME=KERNEL,INITRD`. Raises BundleError."""
+        name, given, where = text.partition("=")
+        if not given or not where or not _NAME.fullmatch(name):
+            raise BundleError(f"--osie {text}: write NAME=DIR or NAME=KERNEL,INITRD, with NAME that of the OSIE object")
+        kernel, two, initrd = where.partition(",")
+        if two and kernel and initrd:
+            return cls(name, kernel, initrd)
+        base = where.rstrip("/")
+        return cls(name, f"{base}/kernel", f"{base}/initrd")
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a bundle is to hold. Files and OSIEs may be paths or URLs; `packages` None: apt is asked."""
+
+    deb: Path | None = None
+    packages: tuple[Path, ...] | None = None
+    wheels: Path | None = None
+    kubectl: Path | None = None
+    osies: tuple[Osie, ...] = ()
+    images: tuple[images.Wanted, ...] = ()
+    platform: str = "amd64"
+    insecure: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    objects: tuple[Path, ...] = ()
+    boot_programs: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a bundle is made with: the recipes (`deploy/`), a directory that keeps downloads, the release and the time
+    (UTC), and who is told how far it is."""
+
+    recipes: Path
+    cache: Path
+    release: str
+    now: datetime
+    progress: Progress
+    say: Say
+
+
+@dataclass(slots=True)
+class _Parts:
+    """The files of the bundle, by their names in it."""
+
+    paths: dict[str, Path] = field(default_factory=dict)
+
+    def add(self, name: str, path: Path) -> None:
+        """One more. Raises BundleError."""
+        if problem := unusable(name):
+            raise BundleError(f"{path}: {name!r} can't be in a bundle: {problem}")
+        if not path.is_file():
+            raise BundleError(f"{path}: there is no such file")
+        if self.paths.get(name, path) != path:
+            raise BundleError(f"{path} and {self.paths[name]} would both be {name} in the bundle: rename one")
+        self.paths[name] = path
+
+
+def create(contents: Contents, out: Path, sign: Sign, around: Surroundings) -> Manifest:
+    """Write the bundle, whole or not at all. Raises BundleError, OSError."""
+    parts = _Parts()
+    with TemporaryDirectory(prefix="tinkedge-bundle.") as work:
+        program = _program(contents, parts, around)
+        _osies(contents, parts, around)
+        _objects(contents, parts)
+        for name in contents.files:
+            parts.add(FILES + _last(name), _local(name, around))
+        for path in _boot_programs(contents):
+            parts.add(BOOT + str(path.relative_to(contents.boot_programs or path)), path)
+        found = _images(contents, parts, Path(work), around)
+        if not parts.paths:
+            raise BundleError("there is nothing in it: name what the site needs, such as --deb, --osie, --image")
+        _sbom(contents, parts, found, Path(work), around)
+        sizes = {name: path.stat().st_size for name, path in parts.paths.items()}
+        osies = tuple(one.name for one in contents.osies)
+        manifest = Manifest(around.release, around.now, program, osies, found, sizes)
+        with private_files.stream(out) as file:
+            write(file, manifest, parts.paths, sign, around.progress)
+    return manifest
+
+
+def _program(contents: Contents, parts: _Parts, around: Surroundings) -> Program | None:
+    """What install.sh installs."""
+    program = None
+    if contents.deb is not None:
+        program = debian.program_of(contents.deb)
+        packages = contents.packages
+        if packages is None:
+            packages = tuple(debian.needed(contents.deb, program, around.cache, around.say))
+        # An epoch's colon, as apt writes it in names of files.
+        version = program.version.replace(":", "%3a")
+        parts.add(f"{PACKAGES}tinkedge_{version}_{program.architecture}.deb", contents.deb)
+        for path in packages:
+            parts.add(PACKAGES + path.name, path)
+    if contents.wheels is not None:
+        listed = contents.wheels / "requirements.txt"
+        if not listed.is_file():
+            raise BundleError(
+                f"--wheels {contents.wheels}: there is no requirements.txt in it; `make wheels` makes one"
+            )
+        for path in sorted(contents.wheels.rglob("*")):
+            if path.is_file():
+                parts.add(WHEELS + str(path.relative_to(contents.wheels)), path)
+        parts.add(f"{WHEELS}{INSTALL}", around.recipes / INSTALL)
+        said = re.search(r"^tinkedge==(\S+)", listed.read_text(), re.MULTILINE)
+        program = program or Program(said[1] if said else around.release)
+    if contents.kubectl is not None:
+        parts.add(f"{PROGRAMS}kubectl", contents.kubectl)
+    if program is not None or contents.kubectl is not None:
+        parts.paths = {INSTALL: around.recipes / "bundle" / INSTALL, **parts.paths}
+    return program
+
+
+def _osies(contents: Contents, parts: _Parts, around: Surroundings) -> None:
+    for osie in contents.osies:
+        for part, where in (("kernel", osie.kernel), ("initrd", osie.initrd)):
+            name = f"{OSIE}{osie.name}/{part}"
+            if name in parts.paths:
+                raise BundleError(f"--osie {osie.name}: there are two of this name")
+            parts.add(name, _local(where, around))
+
+
+def _objects(contents: Contents, parts: _Parts) -> None:
+    ours = {one.name for one in contents.osies}
+    for given in contents.objects:
+        try:
+            found = manifests.load(given)
+        except manifests.ManifestError as error:
+            raise BundleError(f"--objects {error}") from error
+        for path, each in found:
+            name = each["metadata"]["name"]
+            if each["kind"] == "OSIE" and name in ours:
+                raise BundleError(f"{path}: OSIE {name}: the bundle makes that object, for --osie {name}: take it out")
+            parts.add(OBJECTS + path.name, path)
+
+
+def _boot_programs(contents: Contents) -> Iterator[Path]:
+    directory = contents.boot_programs
+    if directory is not None:
+        found = [path for path in sorted(directory.rglob("*")) if path.suffix in BOOT_FILE_SUFFIXES and path.is_file()]
+        if not found:
+            raise BundleError(f"--boot-programs {directory}: there is no file in it that firmware boots (.efi, .kpxe)")
+        yield from found
+
+
+def _images(contents: Contents, parts: _Parts, work: Path, around: Surroundings) -> tuple[Image, ...]:
+    layout = around.cache / "images"
+    reader, entries = ImageLayout(layout), []
+    found: list[Image] = []
+    for wanted in contents.images:
+        if any(wanted.name == f"{one.name}:{one.tag}" for one in found):
+            raise BundleError(f"--image: two are named {wanted.name}: give one another name, NAME:TAG=REF")
+        around.say(f"image {wanted.name} from {wanted.source}")
+        top = images.fetch(wanted, layout, platform=contents.platform, insecure=contents.insecure)
+        try:
+            for blob in reader.blobs(top):
+                parts.add(f"{IMAGES}{reader.path(blob.digest).relative_to(layout)}", reader.path(blob.digest))
+            platforms = reader.platforms(top)
+            entries.append(reader.entries()[wanted.name])
+        except LayoutError as error:
+            raise BundleError(f"image {wanted.name}: {error}") from error
+        name, _, tag = wanted.name.rpartition(":")
+        found.append(Image(name, tag, top.digest, platforms))
+    if found:
+        for name, value in (
+            ("oci-layout", {"imageLayoutVersion": "1.0.0"}),
+            ("index.json", {"schemaVersion": 2, "manifests": entries}),
+        ):
+            (work / name).write_bytes(orjson.dumps(value))
+            parts.add(IMAGES + name, work / name)
+    return tuple(found)
+
+
+def _sbom(contents: Contents, parts: _Parts, found: tuple[Image, ...], work: Path, around: Surroundings) -> None:
+    around.say("the list of what is in it")
+    listed = [(name, digest_of(path)) for name, path in parts.paths.items() if not name.startswith(f"{IMAGES}blobs/")]
+    (work / SBOM).write_bytes(sbom(listed, found, contents.deb, around.now))
+    parts.add(SBOM, work / SBOM)
+
+
+def _local(name: str, around: Surroundings) -> Path:
+    """A file, fetched if it is a URL. Raises BundleError, OSError."""
+    if not download.is_url(name):
+        return Path(name)
+    around.say(f"fetching {name}")
+    return download.fetch(name, around.cache / "downloads", around.progress)
+
+
+def _last(name: str) -> str:
+    """The last part of a path or URL."""
+    return name.partition("?")[0].rstrip("/").rpartition("/")[2]

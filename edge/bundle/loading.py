@@ -1,0 +1,174 @@
+"""What a bundle brings for machines, put into a data directory: OSIEs, images, files, boot programs, objects.
+
+All of it is read and checked to the last byte beside its place first, within the data directory; only then is it moved
+there, each file whole, and the index of the images last. What earlier bundles brought and this one does not have stays.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from edge.artifacts import ImageLayout, LayoutError
+from edge.bundle.archive import Progress, Reader
+from edge.bundle.manifest import BOOT, FILES, IMAGES, LOADED, OBJECTS, OSIE, BundleError, Manifest
+from tink.api.v1alpha2 import API_VERSION
+from tink.files import data_directory, private_files
+
+_INDEX = f"{IMAGES}index.json"
+_RESERVE = 64 << 20
+"""Bytes that are left for what else is on the disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What is in the data directory now, by its path there."""
+
+    manifest: Manifest
+    files: tuple[str, ...]
+
+    def has(self, folder: str) -> bool:
+        """Whether the bundle brought something into this folder."""
+        return any(name.startswith(folder) for name in self.files)
+
+
+def check(reader: Reader, progress: Progress) -> None:
+    """Read all of a bundle and keep nothing. Raises BundleError, OSError."""
+    total, done = sum(reader.manifest.sizes.values()), 0
+    for _, content in reader.files():
+        for chunk in content:
+            done += len(chunk)
+            progress("checked, in bytes", done, total)
+
+
+def load(reader: Reader, directory: Path, progress: Progress) -> Loaded:
+    """Put it in place; until the last byte is checked nothing changes. Raises BundleError, DataDirectoryError, OSError.
+
+    As root, it is done as the owner of the directory: who has that could have put links there.
+    """
+    with _as_owner(directory):
+        data_directory.claim(directory)
+        _room(reader.manifest, directory)
+        with private_files.directory(directory, "bundle") as staging:
+            names = _unpack(reader, staging, progress)
+            names += _osie_objects(reader, staging, directory)
+            if _INDEX in names:
+                _merge_index(staging / _INDEX, directory / _INDEX)
+                names.remove(_INDEX)
+                names.append(_INDEX)
+            for name in names:
+                target = directory / name
+                _directories(directory, target.parent)
+                (staging / name).replace(target)
+            for folder in sorted({(directory / name).parent for name in names}):
+                private_files.sync_directory(folder)
+    return Loaded(reader.manifest, tuple(names))
+
+
+def _unpack(reader: Reader, staging: Path, progress: Progress) -> list[str]:
+    names = []
+    total, done = sum(reader.manifest.sizes.values()), 0
+    for name, content in reader.files():
+        wanted = name.startswith(LOADED)
+        path = staging / name
+        if wanted:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            names.append(name)
+        with path.open("xb") if wanted else Path(os.devnull).open("wb") as out:
+            for chunk in content:
+                if wanted:
+                    out.write(chunk)
+                done += len(chunk)
+                progress("checked, in bytes", done, total)
+            if wanted:
+                path.chmod(0o600)
+                out.flush()
+                os.fsync(out.fileno())
+    return names
+
+
+def _osie_objects(reader: Reader, staging: Path, directory: Path) -> list[str]:
+    """An OSIE object for each OSIE, with the hashes that its files have to have."""
+    names = []
+    for osie in reader.manifest.osies:
+        files = {part: f"{OSIE}{osie}/{part}" for part in ("kernel", "initrd")}
+        notes = {f"tinkerbell.org/{part}-sha256": reader.sha256(name) for part, name in files.items()}
+        urls = {f"{part}Url": (directory.absolute() / name).as_uri() for part, name in files.items()}
+        made = {
+            "apiVersion": API_VERSION,
+            "kind": "OSIE",
+            "metadata": {"name": osie, "namespace": "default", "annotations": notes},
+            "spec": urls,
+        }
+        name = f"{OBJECTS}osie-{osie}.json"
+        (staging / OBJECTS).mkdir(mode=0o700, exist_ok=True)
+        (staging / name).write_bytes(orjson.dumps(made, option=orjson.OPT_INDENT_2) + b"\n")
+        (staging / name).chmod(0o600)
+        names.append(name)
+    return names
+
+
+def _merge_index(new: Path, old: Path) -> None:
+    """Keep the images that are there under other names. Raises BundleError, OSError."""
+    try:
+        there, brought = ImageLayout(old.parent).entries(), ImageLayout(new.parent).entries()
+    except LayoutError as error:
+        raise BundleError(f"{old}: {error}; it is no image layout: move it aside") from error
+    merged = {"schemaVersion": 2, "manifests": list((there | brought).values())}
+    new.write_bytes(orjson.dumps(merged))
+
+
+def _directories(directory: Path, wanted: Path) -> None:
+    """Make the folders below the data directory. Raises BundleError where one is a link: nothing is written past it."""
+    for folder in [*reversed([one for one in wanted.parents if directory in one.parents]), wanted]:
+        if folder.is_symlink():
+            raise BundleError(f"{folder}: it is a link; what a bundle brings goes nowhere else")
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def _room(manifest: Manifest, directory: Path) -> None:
+    needed = sum(size for name, size in manifest.sizes.items() if name.startswith(LOADED)) + _RESERVE
+    free = shutil.disk_usage(directory).free
+    if free < needed:
+        raise BundleError(f"{directory}: {needed / 1e6:.0f} MB are needed there, and {free / 1e6:.0f} MB are free")
+
+
+@contextmanager
+def _as_owner(directory: Path) -> Iterator[None]:
+    """Be the owner of the directory meanwhile, where root asks."""
+    try:
+        status = directory.stat()
+    except FileNotFoundError:
+        yield  # it will be ours
+        return
+    if os.geteuid() or not status.st_uid:
+        yield
+        return
+    groups = os.getgroups()
+    os.setgroups([])
+    os.setegid(status.st_gid)
+    os.seteuid(status.st_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(groups)
+
+
+def next_steps(loaded: Loaded, directory: Path) -> list[str]:
+    """What the operator does now, in lines."""
+    said = {
+        OBJECTS: f"objects: TINKEDGE_MANIFESTS={directory}/manifests in /etc/default/tinkedge, or kubectl apply",
+        BOOT: f"boot programs: TINKEDGE_IPXE_DIR={directory}/ipxe in /etc/default/tinkedge",
+        IMAGES: "images: Templates name them HOST:7080/NAME:TAG, HOST being this host's address where the machines are",
+        FILES: "files: http://HOST:7080/files/NAME",
+    }
+    steps = [line for folder, line in said.items() if loaded.has(folder)]
+    return [*steps, "then: systemctl restart tinkedge (it looks for images when it starts)"]

@@ -1,0 +1,268 @@
+"""`tinkedge bundle`: one signed file for a site without a route; docs/airgap.md."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edge.commands.progress import Progress
+
+if TYPE_CHECKING:
+    from edge.bundle import Manifest, Reader
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+_DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
+_KEY = click.option(
+    "--key",
+    type=_FILE,
+    required=True,
+    help="The public key (.pgp) of who made the bundle; that it is the right one is all that this host has to trust.",
+)
+
+
+@click.group()
+def bundle() -> None:
+    """One signed file with all that a site without a route needs, from an empty Debian to machines that boot.
+
+    \b
+    with a route:     tinkedge bundle key site
+                      tinkedge bundle create --key site.key --deb ... --osie ... --image ... -o site.bundle
+    without a route:  what `create` prints, which needs no tinkedge, installs it
+                      tinkedge bundle load site.bundle --key site.pgp
+    """
+
+
+@bundle.command("key")
+@click.argument("prefix", type=click.Path(path_type=Path))
+@click.option("--name", default="", help="Whose it is, for people. Default: the last part of PREFIX.")
+def make(prefix: Path, name: str) -> None:
+    """Make a key to sign bundles with: PREFIX.key, the secret, and PREFIX.pgp, which goes to the sites.
+
+    Bring PREFIX.pgp to the site on another way than the bundles, or compare its SHA-256 there with what is printed
+    here: whoever can replace both can sign. The secret has no passphrase: keep it where only you can read it. Who has
+    an OpenPGP key of their own, on a smart card perhaps, needs none of this: create --gpg-user, and
+    gpg --export > site.pgp.
+    """
+    from edge.bundle import digest_of, make_key
+
+    with _errors():
+        made = make_key(prefix, name or prefix.name)
+        digest = digest_of(made.public)
+    click.echo(f"{made.secret}: the secret key; whoever has it can sign for your sites")
+    click.echo(f"{made.public}: the public key; SHA-256 {digest}")
+    click.echo(f"fingerprint {made.fingerprint}")
+
+
+@bundle.command()
+@click.option("-o", "--output", type=_FILE, required=True, help="The bundle.")
+@click.option("--key", type=_FILE, default=None, help="Sign with this secret key; `tinkedge bundle key` makes one.")
+@click.option("--gpg-user", default="", help="Sign with this key of your own keyring or smart card.")
+@click.option("--deb", type=_FILE, default=None, help="Debian package of tinkedge. apt fetches what it needs.")
+@click.option(
+    "--package",
+    "packages",
+    type=_FILE,
+    multiple=True,
+    help="Debian package to bring beside it; apt is not asked then. Repeatable.",
+)
+@click.option("--wheels", type=_DIRECTORY, default=None, help="What `make wheels` makes, for other systems.")
+@click.option("--kubectl", type=_FILE, default=None, help="A kubectl, for /usr/local/bin.")
+@click.option(
+    "--osie",
+    "osies",
+    multiple=True,
+    help="NAME=DIR with kernel and initrd, or NAME=KERNEL,INITRD; paths or URLs. Repeatable.",
+)
+@click.option(
+    "--image",
+    "images",
+    multiple=True,
+    help="Container image: REF of a registry, NAME:TAG=REF, or NAME:TAG=oci:DIR:TAG as skopeo has sources. Repeatable.",
+)
+@click.option(
+    "--platform", default="amd64", help="Processor of the machines, amd64 or arm64; all: each that images have."
+)
+@click.option("--insecure-registry", multiple=True, help="Registry that is asked over plain HTTP. Repeatable.")
+@click.option("--file", "files", multiple=True, help="Disk image or other file, a path or URL. Repeatable.")
+@click.option(
+    "--objects",
+    type=click.Path(path_type=Path, exists=True),
+    multiple=True,
+    help="Hardware, Template and others, as YAML: a file or directory. Repeatable.",
+)
+@click.option("--boot-programs", type=_DIRECTORY, default=None, help="iPXE of your own, beside Debian's.")
+@click.option(
+    "--cache", type=click.Path(path_type=Path, file_okay=False), default=None, help="Keeps what was downloaded."
+)
+def create(output: Path, key: Path | None, gpg_user: str, cache: Path | None, **given: Any) -> None:
+    """Bring together what a site needs, and sign it; for a host that has a route.
+
+    What is downloaded is kept, so that once more goes on where it ended. A bundle may have any of the parts: a new OSIE
+    alone is one, too.
+    """
+    from edge.bundle import Contents, Osie, Surroundings, Wanted, sign_with_file, sign_with_keyring
+    from edge.bundle import create as write
+    from edge.lab.build import default_cache, recipes
+
+    if (key is None) == (not gpg_user):
+        raise click.UsageError(
+            "give --key FILE, or --gpg-user ID. No key yet: `tinkedge bundle key site` makes site.key and site.pgp"
+        )
+    if given["packages"] and given["deb"] is None:
+        raise click.UsageError("--package is for what --deb needs")
+    progress = Progress()
+    now = datetime.now(UTC).replace(microsecond=0)
+
+    def say(line: str) -> None:
+        progress.clear()
+        click.echo(line, err=True)
+
+    with _errors(progress):
+        contents = Contents(
+            deb=given["deb"],
+            packages=given["packages"] or None,
+            wheels=given["wheels"],
+            kubectl=given["kubectl"],
+            osies=tuple(Osie.of(text) for text in given["osies"]),
+            images=tuple(Wanted.of(text) for text in given["images"]),
+            platform=given["platform"],
+            insecure=given["insecure_registry"],
+            files=given["files"],
+            objects=given["objects"],
+            boot_programs=given["boot_programs"],
+        )
+        around = Surroundings(recipes(), cache or default_cache() / "bundle", version("tinkedge"), now, progress, say)
+        made = write(
+            contents,
+            output,
+            lambda text: sign_with_file(key, text) if key is not None else sign_with_keyring(gpg_user, text),
+            around,
+        )
+    for line in _said(made, output):
+        click.echo(line)
+    for line in _commands(made, output, key):
+        click.echo(line)
+
+
+@bundle.command()
+@click.argument("file", type=_FILE)
+@_KEY
+def verify(file: Path, key: Path) -> None:
+    """Check the signature of FILE and every byte in it. Exits with 1 if something is wrong."""
+    from edge.bundle import check
+
+    progress = Progress()
+    with _errors(progress, file), _opened(file, key) as reader:
+        check(reader, progress)
+    click.echo(f"{file}: good, {len(reader.manifest.sizes)} files, signed by {reader.signer}")
+
+
+@bundle.command()
+@click.argument("file", type=_FILE)
+@_KEY
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Form.")
+def show(file: Path, key: Path, output: str) -> None:
+    """Say what is in FILE, once its signature is found right. What is in the files themselves is not looked at."""
+    with _errors(None, file), _opened(file, key) as reader:
+        made = reader.manifest
+        if output == "json":
+            click.echo(made.to_json().decode())
+            return
+        for line in _said(made, file):
+            click.echo(line)
+        click.echo(f"signed by {reader.signer}")
+        for name, size in made.sizes.items():
+            click.echo(f"{reader.sha256(name)}  {size:>11}  {name}")
+
+
+@bundle.command()
+@click.argument("file", type=_FILE)
+@_KEY
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("/var/lib/tinkedge"),
+    help="Where OSIEs, images, files, boot programs and objects are put.",
+)
+def load(file: Path, key: Path, data_dir: Path) -> None:
+    """Put what FILE brings for machines into the data directory, once every byte of it is checked.
+
+    What earlier bundles brought stays. The program is installed by the bundle's own install.sh.
+    """
+    from edge.bundle import load as put
+    from edge.bundle import next_steps
+    from tink.files.data_directory import DataDirectoryError
+
+    progress = Progress()
+    try:
+        with _errors(progress, file), _opened(file, key) as reader:
+            loaded = put(reader, data_dir, progress)
+    except DataDirectoryError as error:
+        raise click.ClickException(str(error)) from error
+    for line in _said(loaded.manifest, file):
+        click.echo(line)
+    click.echo(f"{data_dir}: {len(loaded.files)} files put there, signed by {reader.signer}")
+    for line in next_steps(loaded, data_dir):
+        click.echo(line)
+
+
+@contextmanager
+def _opened(file: Path, key: Path) -> Iterator[Reader]:
+    """The bundle, its signature checked."""
+    from edge.bundle import Reader, verify
+
+    with file.open("rb") as opened:
+        yield Reader(opened, lambda text, signature: verify(key, text, signature))
+
+
+@contextmanager
+def _errors(progress: Progress | None = None, file: Path | None = None) -> Iterator[None]:
+    """What went wrong, as click says it; of a bundle that is read, with its name."""
+    from edge.bundle import BundleError
+
+    try:
+        yield
+    except BundleError as error:
+        raise click.ClickException(f"{file}: {error}" if file is not None else str(error)) from error
+    except OSError as error:
+        raise click.ClickException(f"{error.filename or file}: {error.strerror or error}") from error
+    finally:
+        if progress is not None:
+            progress.clear()
+
+
+def _said(made: Manifest, file: Path) -> Iterator[str]:
+    size = sum(made.sizes.values()) / 1e6
+    yield f"{file}: made {made.created:%Y-%m-%d %H:%M:%S} UTC by tinkedge {made.tinkedge}, {size:.1f} MB"
+    if made.program is not None:
+        where = f"for Debian {made.program.suite} on {made.program.architecture}" if made.program.suite else "as wheels"
+        yield f"  tinkedge {made.program.version}, {where}"
+    if made.osies:
+        yield f"  OSIE {', '.join(made.osies)}"
+    for image in made.images:
+        yield f"  image {image.name}:{image.tag} for {', '.join(image.platforms)}, {image.digest}"
+    for folder, what in (("files/", "file"), ("manifests/", "objects"), ("ipxe/", "boot program"), ("bin/", "program")):
+        for name in made.sizes:
+            if name.startswith(folder):
+                yield f"  {what} {name.removeprefix(folder)}"
+
+
+def _commands(made: Manifest, output: Path, key: Path | None) -> Iterator[str]:
+    """What is typed at the site."""
+    public = f"{key.stem}.pgp" if key is not None else "site.pgp"
+    name = shlex.quote(output.name)
+    if any(one == "install.sh" for one in made.sizes):
+        heavy = " ".join(f"--exclude={folder}" for folder in ("images", "osie", "files"))
+        check = "sqv" if made.program is not None and made.program.suite == "trixie" else "gpgv"
+        yield "at the site, as root, in the directory with the bundle and the public key:"
+        yield f"  mkdir new && tar -xf {name} -C new {heavy} && (cd new &&"
+        yield f'  {check} --keyring "$PWD/../{public}" SHA256SUMS.sig SHA256SUMS &&'
+        yield "  sha256sum --check --strict --quiet --ignore-missing SHA256SUMS && sh install.sh)"
+    yield f"  tinkedge bundle load {name} --key {public}"

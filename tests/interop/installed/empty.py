@@ -1,0 +1,141 @@
+"""An empty Debian without a route, what it gets a bundle of, and a machine on its network."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from edge.lab.build import default_cache
+from tests.interop.installed.host import ADDRESS, Host
+from tests.interop.rack import TINKEDGE, Process, clean_environment
+
+ROOT = Path(__file__).parents[3]
+MAC, IP = "52:54:00:00:78:01", "172.31.78.50"
+OBJECTS = f"""
+apiVersion: tinkerbell.org/v1alpha2
+kind: Hardware
+metadata: {{name: first}}
+spec:
+  osie: {{name: lab}}
+  networkInterfaces:
+    "{MAC}": {{dhcp: {{ip: {IP}, netmask: 255.255.255.0}}}}
+---
+apiVersion: tinkerbell.org/v1alpha2
+kind: Template
+metadata: {{name: look}}
+spec:
+  actions:
+    - {{name: disks, image: "{ADDRESS}:7080/actions/inspect:1"}}
+    - name: disk-image
+      image: "{ADDRESS}:7080/actions/inspect:1"
+      cmd: /bin/sh
+      args: [-c, "wget -q -O - http://{ADDRESS}:7080/files/disk.raw | sha256sum | grep -q ^{{{{ .Params.digest }}}}"]
+---
+apiVersion: tinkerbell.org/v1alpha2
+kind: Workflow
+metadata: {{name: first}}
+spec:
+  hardwareRef: {{name: first}}
+  templateRef: {{name: look}}
+  templateParams: {{digest: DIGEST}}
+"""
+_BEYOND_MINIMAL = ("python3", "python3.11", "libpython3.11-minimal", "openssl", "ca-certificates", "ipxe", "curl")
+
+
+def emptied(host: Host) -> list[Path]:
+    """Take away what a minimal Debian has not; the packages that brought it."""
+    host.path("/etc/dpkg/dpkg.cfg.d/test").write_text("force-unsafe-io\n")  # nobody pulls this plug
+    names = "${Package}_${Version}_${Architecture}\n"
+    before = set(host.run("dpkg-query", "-W", "-f", names).split())
+    host.run("apt-get", "-y", "-q", "purge", "--auto-remove", *_BEYOND_MINIMAL)
+    gone = sorted(before - set(host.run("dpkg-query", "-W", "-f", names).split()))
+    assert not host.there("/usr/bin/python3*")
+    kept = default_cache() / "debs"
+    return [kept / f"{name.replace(':', '%3a')}.deb" for name in gone if not name.startswith("curl_")]
+
+
+class Bundle:
+    """Made by the real command; `said` is what it prints."""
+
+    def __init__(self, directory: Path, package: Path, needed: list[Path]) -> None:
+        self.directory = directory
+        self.tinkedge("bundle", "key", "site")
+        self._parts()
+        options = [f"--package={path}" for path in needed]
+        kubectl = shutil.which("kubectl")
+        self.said = self.tinkedge(
+            *("bundle", "create", "--key", "site.key", "-o", "site.bundle", "--deb", str(package), *options),
+            *("--kubectl", str(kubectl), "--osie", "lab=parts/osie", "--file", "parts/disk.raw"),
+            *("--objects", "parts/objects", "--image", "actions/inspect:1=oci:actions/inspect:1", "--cache", "cache"),
+        )
+
+    def _parts(self) -> None:
+        parts = self.directory / "parts"
+        for name in ("osie", "objects"):
+            (parts / name).mkdir(parents=True)
+        for name in ("osie/kernel", "osie/initrd", "disk.raw"):
+            (parts / name).write_bytes(secrets.token_bytes(1 << 20))
+        digest = hashlib.sha256((parts / "disk.raw").read_bytes()).hexdigest()
+        (parts / "objects/first.yaml").write_text(OBJECTS.replace("DIGEST", digest))
+        build = ["sh", str(ROOT / "deploy/actions/build.sh"), str(self.directory / "actions")]
+        subprocess.run(build, check=True, capture_output=True)
+
+    def tinkedge(self, *words: str) -> str:
+        ran = subprocess.run(
+            [*TINKEDGE, *words],
+            cwd=self.directory,
+            capture_output=True,
+            text=True,
+            env=clean_environment() | {"PYTHONPATH": str(ROOT)},
+        )
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        return ran.stdout
+
+    @property
+    def commands(self) -> tuple[str, str]:
+        """What is to be typed at the site: to install, and to load."""
+        lines = [line.strip() for line in self.said.splitlines() if line.startswith("  ")]
+        begin = next(number for number, line in enumerate(lines) if line.startswith("mkdir"))
+        return "\n".join(lines[begin:-1]), lines[-1]
+
+
+@contextmanager
+def machine(host: Host) -> Iterator[str]:
+    """A network namespace with the machine's card, plugged into the host's network."""
+    name = f"machine-{os.getpid()}-{secrets.token_hex(3)}"
+
+    def ip(*words: str) -> None:
+        subprocess.run(["ip", *words], check=True, capture_output=True)
+
+    ip("netns", "add", name)
+    try:
+        ip("-n", name, "link", "set", "lo", "up")
+        peer = ["peer", "name", "port1", "netns", str(host.first)]
+        ip("-n", name, "link", "add", "eth0", "address", MAC, "type", "veth", *peer)
+        host.run("ip", "link", "set", "port1", "master", "eth1", "up")
+        ip("-n", name, "address", "add", f"{IP}/24", "dev", "eth0")
+        ip("-n", name, "link", "set", "eth0", "up")
+        yield name
+    finally:
+        ip("netns", "delete", name)
+
+
+def fetch(where: str, path: str) -> bytes:
+    """As the machine does."""
+    command = ["ip", "netns", "exec", where, "curl", "-sf", f"http://{ADDRESS}:7080{path}"]
+    return subprocess.run(command, check=True, capture_output=True).stdout
+
+
+def agent(where: str, directory: Path, command_line: str) -> Process:
+    """The agent, as the OSIE starts it, with what the boot script gave the kernel."""
+    (directory / "cmdline").write_text(command_line)
+    options = ["--kernel-command-line", str(directory / "cmdline"), "--state-dir", str(directory / "agent")]
+    # Its network alone: `ip netns exec` would take away the cgroups that runc wants.
+    start = ["nsenter", f"--net=/run/netns/{where}", *TINKEDGE, "agent", *options]
+    return Process(start, directory, clean_environment())

@@ -1,0 +1,93 @@
+"""Images in a directory, as machines and bundles read them: what is named is found, what is broken is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from edge.artifacts import Descriptor, ImageLayout, LayoutError, NoImageError, is_name
+from tests.unit.bundle import layouts
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    made = layouts.image(tmp_path, b"layer")
+    layouts.index(tmp_path, actions_inspect=made)
+    return tmp_path
+
+
+def test_image_is_found_by_tag_and_by_digest_with_its_type(directory: Path) -> None:
+    layout = ImageLayout(directory)
+    by_tag = layout.manifest("actions/inspect", "1")
+    assert by_tag.media_type == layouts.MANIFEST_TYPE
+    assert layout.manifest("actions/inspect", by_tag.digest) == by_tag
+    assert json.loads(by_tag.content)["schemaVersion"] == 2
+
+
+def test_image_consists_of_its_manifest_configuration_and_layers_each_once(directory: Path) -> None:
+    arm = layouts.image(directory, b"layer", "arm64")
+    amd = layouts.image(directory, b"layer")
+    entries = [
+        one | {"platform": {"os": "linux", "architecture": name}} for one, name in ((amd, "amd64"), (arm, "arm64"))
+    ]
+    both = layouts.blob(directory, {"schemaVersion": 2, "manifests": entries}, layouts.INDEX_TYPE)
+    layouts.index(directory, both=both)
+    layout = ImageLayout(directory)
+    digests = [one.digest for one in layout.blobs(layout.images()["both:1"])]
+    assert digests[0] == both["digest"]
+    assert len(digests) == len(set(digests)) == 6  # an index, two manifests, two configurations, one layer
+    assert layout.platforms(layout.images()["both:1"]) == ("linux/amd64", "linux/arm64")
+
+
+def test_nothing_of_that_name_is_no_broken_directory(directory: Path, tmp_path: Path) -> None:
+    layout = ImageLayout(directory)
+    for name, reference in (("actions/inspect", "2"), ("other", "1"), ("actions/inspect", f"sha256:{'0' * 64}")):
+        with pytest.raises(NoImageError):
+            layout.manifest(name, reference)
+    with pytest.raises(NoImageError, match="is no sha256 or sha512 digest"):
+        layout.path("sha256:../../../etc/passwd")
+    assert ImageLayout(tmp_path / "nowhere").images() == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[]", "no JSON object"),
+        ("{}", "no list of manifests"),
+        ('{"manifests": 3}', "no list of manifests"),
+    ],
+)
+def test_index_that_is_none_is_said(directory: Path, text: str, said: str) -> None:
+    (directory / "index.json").write_text(text)
+    with pytest.raises(LayoutError, match=said):
+        ImageLayout(directory).images()
+
+
+def test_index_that_would_fill_the_memory_is_not_read(directory: Path) -> None:
+    with (directory / "index.json").open("wb") as file:
+        file.truncate((4 << 20) + 1)
+    with pytest.raises(LayoutError, match=r"index.json is larger than the 4194304 bytes"):
+        ImageLayout(directory).images()
+
+
+def test_descriptor_needs_a_digest_and_a_size() -> None:
+    good = {"mediaType": "a/b", "digest": f"sha256:{'0' * 64}", "size": 1}
+    assert Descriptor.of(good).size == 1
+    for wrong in ({"digest": "sha256:../x"}, {"size": -1}, {"size": "1"}, {"digest": None}):
+        with pytest.raises(LayoutError):
+            Descriptor.of(good | wrong)
+    with pytest.raises(LayoutError):
+        Descriptor.of("sha256:0")
+
+
+def test_names_are_repository_and_tag() -> None:
+    assert all(
+        is_name(name) for name in ("a:1", "actions/inspect:1", "a.b/c__d/e--f:v1.2-x_Y", "library/busybox:latest")
+    )
+    assert not any(
+        is_name(name) for name in ("a", "A:1", "/a:1", "a/:1", "a:", "a:b:c", "a:1/b", "../a:1", "a" * 400 + ":1")
+    )

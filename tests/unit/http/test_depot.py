@@ -1,0 +1,157 @@
+"""Images and files of the data directory, for machines at sites without another server."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import tarfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.journey.events import Outcome, Step
+from tests.unit.bundle import layouts
+from tests.unit.http.conftest import IP, OTHER_IP, Rack, serving
+from tink.agent.images import ImageStore, Registries
+
+
+@pytest.fixture
+def depot(tmp_path: Path) -> Path:
+    made = tmp_path / "data"
+    (made / "files").mkdir(parents=True)
+    (made / "files/debian.raw.zst").write_bytes(bytes(range(256)) * 4096)
+    (made / "secret").write_bytes(b"secret")
+    return made
+
+
+@pytest.fixture
+def image(depot: Path) -> dict[str, Any]:
+    made = layouts.image(depot / "images", b"layer" * 1000)
+    layouts.index(depot / "images", actions_inspect=made)
+    return made
+
+
+@pytest.fixture
+async def rack(tmp_path: Path, depot: Path, image: dict[str, Any]) -> AsyncIterator[Rack]:
+    async with serving(tmp_path, depot=depot) as rack:
+        rack.register()
+        yield rack
+
+
+async def test_image_is_pulled_as_from_any_registry(rack: Rack, image: dict[str, Any]) -> None:
+    assert (await rack.ask("/v2/")).headers["Docker-Distribution-API-Version"] == "registry/2.0"
+    manifest = await rack.ask("/v2/actions/inspect/manifests/1")
+    assert manifest.status == 200
+    assert manifest.headers["Content-Type"] == layouts.MANIFEST_TYPE
+    assert manifest.headers["Docker-Content-Digest"] == image["digest"]
+    layer = json.loads(manifest.body)["layers"][0]
+    blob = await rack.ask(f"/v2/actions/inspect/blobs/{layer['digest']}")
+    assert blob.body == b"layer" * 1000
+    rest = await rack.ask(f"/v2/actions/inspect/blobs/{layer['digest']}", Range="bytes=4990-")
+    assert (rest.status, rest.body) == (206, b"layerlayer")
+    head = await rack.ask("/v2/actions/inspect/manifests/1", method="HEAD")
+    assert (head.status, head.body, head.headers["Content-Length"]) == (200, b"", str(image["size"]))
+    assert (await rack.ask(f"/v2/actions/inspect/manifests/{image['digest']}")).body == manifest.body
+
+
+async def test_agent_pulls_from_it_and_asks_for_each_blob_once(
+    rack: Rack, depot: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "edge.http.depot")
+    rack.register("m2", "52:54:00:00:00:09", "127.0.0.1")  # where the agent is
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("there"))
+    layouts.index(depot / "images", tool=layouts.image(depot / "images", layer.getvalue()))
+    store = ImageStore(tmp_path / "agent", Registries(("127.0.0.1",)), architecture="amd64")
+    store.prepare()
+    await store.pull(f"127.0.0.1:{rack.port}/tool:1", asyncio.Event())
+    assert (store.get(f"127.0.0.1:{rack.port}/tool:1").rootfs / "there").exists()
+    sent = [record.getMessage() for record in caplog.records]
+    assert len(sent) == 2, sent  # the configuration and the layer
+
+
+async def test_images_that_come_while_it_runs_are_served(rack: Rack, depot: Path) -> None:
+    assert (await rack.ask("/v2/late/manifests/1")).status == 404
+    layouts.index(depot / "images", late=layouts.image(depot / "images", b"late"))
+    assert (await rack.ask("/v2/late/manifests/1")).status == 200
+
+
+async def test_missing_image_is_said_as_registries_do_and_in_the_journey(rack: Rack) -> None:
+    answer = await rack.ask("/v2/actions/inspect/manifests/2")
+    assert (answer.status, json.loads(answer.body)["errors"][0]["code"]) == (404, "MANIFEST_UNKNOWN")
+    (line,) = rack.lines()
+    assert line[:2] == (Step.ACTION, Outcome.FAILED)
+    assert "there is no image actions/inspect:2" in line[2]
+    blob = await rack.ask(f"/v2/actions/inspect/blobs/sha256:{'0' * 64}")
+    assert (blob.status, json.loads(blob.body)["errors"][0]["code"]) == (404, "BLOB_UNKNOWN")
+
+
+async def test_broken_index_is_told_to_the_operator_and_not_to_the_machine(rack: Rack, depot: Path) -> None:
+    (depot / "images/index.json").write_text("{")
+    answer = await rack.ask("/v2/actions/inspect/manifests/1")
+    assert answer.status == 500
+    assert str(depot) not in answer.text
+    assert f"{depot}/images: index.json is not JSON" in rack.lines()[0][2]
+
+
+async def test_file_is_sent_whole_and_in_parts(rack: Rack) -> None:
+    whole = await rack.ask("/files/debian.raw.zst")
+    assert whole.body == bytes(range(256)) * 4096
+    part = await rack.ask("/files/debian.raw.zst", Range="bytes=256-511", If_Range=whole.headers["ETag"])
+    assert (part.status, part.body) == (206, bytes(range(256)))
+    head = await rack.ask("/files/debian.raw.zst", method="HEAD")
+    assert (head.status, head.headers["Content-Length"]) == (200, str(256 * 4096))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(
+            "/files/",
+            "/files/missing",
+            "/files/..%2fsecret",
+            "/files/../secret",
+            "/files/%2e%2e/secret",
+            "/files/.hidden",
+        ),
+        *(
+            "/files/link",
+            "/files/directory",
+            "/v2/x/blobs/..%2f..%2f..%2fsecret",
+            "/v2/x/blobs/secret",
+            "/v2/x/tags/list",
+        ),
+        *("/v2/_catalog", "/v2/x/manifests/..", "/v2/manifests/1"),
+    ],
+)
+async def test_nothing_else_of_the_host_is_reached(rack: Rack, depot: Path, path: str) -> None:
+    (depot / "files/.hidden").write_bytes(b"secret")
+    (depot / "files/link").symlink_to(depot / "secret")
+    (depot / "files/directory").mkdir()
+    answer = await rack.ask(path)
+    assert answer.status in (404, 500)
+    assert b"secret" not in answer.body
+
+
+async def test_nobody_writes_here(rack: Rack) -> None:
+    for method in ("PUT", "POST", "DELETE", "PATCH"):
+        assert (await rack.ask("/v2/actions/inspect/manifests/1", method=method, data=b"{}")).status == 405
+        assert (await rack.ask("/files/debian.raw.zst", method=method, data=b"x")).status == 405
+
+
+@pytest.mark.parametrize("path", ["/v2/", "/v2/actions/inspect/manifests/1", "/files/debian.raw.zst"])
+async def test_whoever_is_no_registered_machine_gets_nothing(rack: Rack, path: str) -> None:
+    assert (await rack.ask(path, ip=IP)).status == 200
+    assert (await rack.ask(path, ip=OTHER_IP)).status == 403
+
+
+async def test_edge_without_a_directory_has_neither(tmp_path: Path) -> None:
+    async with serving(tmp_path) as rack:
+        rack.register()
+        assert (await rack.ask("/v2/actions/inspect/manifests/1")).status == 404
+        assert (await rack.ask("/files/debian.raw.zst")).status == 404
